@@ -5,50 +5,29 @@ Several workers that share a process are counted together.
 
 from __future__ import annotations
 
-from collections import Counter
-from copy import deepcopy
-from threading import Lock
-from typing import Protocol
+from collections.abc import Iterator
+from typing import Any, Protocol
 from weakref import WeakSet
 
 import numpy as np
+from prometheus_client import Counter, Gauge, Histogram, Metric
+from prometheus_client.core import GaugeMetricFamily
 
 from mgspmv.kernels.device import measure_device_memory
-from mgspmv.metrics import Collector, Family, Histogram, Sample
+from mgspmv.metrics import ProcessMetrics
 
 PHASES = ("product", "exchange", "wait")
 """Of an iteration."""
 SECONDS = tuple(m * 10.0**e for e in range(-5, 2) for m in (1.0, 2.5, 5.0))
 """Up to which seconds of iterations are counted: 10 microseconds to 50 seconds."""
 
-ITERATIONS = Family(
-    "mgspmv_worker_iterations_total", "counter", "Iterations, or passes of a batch, that this worker took part in."
+
+DEVICE = (
+    ("", "total", "Memory of the device that this worker computes on."),
+    ("free_", "free", "What nobody has of the device's memory."),
+    ("used_", "used", "What this process has of the device's memory for arrays."),
 )
-EDGES = Family("mgspmv_worker_edges_total", "counter", "Stored entries that this worker multiplied in iterations.")
-EXCHANGED = Family(
-    "mgspmv_worker_exchanged_bytes_total", "counter", "Bytes of slices that this worker received in iterations."
-)
-ITERATION = Family(
-    "mgspmv_worker_iteration_seconds",
-    "histogram",
-    "Seconds of an iteration by phase: product, exchange, and wait for other workers, of devices a part of exchange.",
-    ("phase",),
-)
-FAILURES = Family(
-    "mgspmv_worker_task_failures_total",
-    "counter",
-    "Tasks that failed here, by class of the error.",
-    ("error",),
-)
-ROWS = Family("mgspmv_worker_rows_bytes", "gauge", "Bytes of the rows of matrices that are loaded here.")
-RUNS = Family(
-    "mgspmv_worker_runs_bytes", "gauge", "Bytes that runs hold here while they go on, for vectors and these rows."
-)
-DEVICE = Family("mgspmv_worker_device_memory_bytes", "gauge", "Memory of the device that this worker computes on.")
-DEVICE_FREE = Family("mgspmv_worker_device_memory_free_bytes", "gauge", "What nobody has of the device's memory.")
-DEVICE_USED = Family(
-    "mgspmv_worker_device_memory_used_bytes", "gauge", "What this process has of the device's memory for arrays."
-)
+"""Part of the name, field of `DeviceMemory` and help of each number of a device."""
 
 
 class Holder(Protocol):
@@ -59,21 +38,45 @@ class Holder(Protocol):
         ...
 
 
-class WorkerMetrics(Collector):
+class WorkerMetrics(ProcessMetrics):
     """Counts of all workers of this process; threads may share it."""
-
-    families = (ITERATIONS, EDGES, EXCHANGED, ITERATION, FAILURES, ROWS, RUNS, DEVICE, DEVICE_FREE, DEVICE_USED)
 
     def __init__(self) -> None:
         super().__init__()
-        self._lock = Lock()
-        self._iterations = self._edges = self._exchanged_bytes = 0
-        self._seconds = {phase: Histogram(SECONDS) for phase in PHASES}
-        self._failures: Counter[str] = Counter()
+        own: dict[str, Any] = {"registry": self.registry}
+        self._iterations = Counter(
+            "mgspmv_worker_iterations_total", "Iterations, or passes of a batch, that this worker took part in.", **own
+        )
+        self._edges = Counter(
+            "mgspmv_worker_edges_total", "Stored entries that this worker multiplied in iterations.", **own
+        )
+        self._exchanged_bytes = Counter(
+            "mgspmv_worker_exchanged_bytes_total", "Bytes of slices that this worker received in iterations.", **own
+        )
+        seconds = Histogram(
+            "mgspmv_worker_iteration_seconds",
+            "Seconds of an iteration by phase: product, exchange, and wait for other workers, of devices a part of "
+            "exchange.",
+            ["phase"],
+            buckets=SECONDS,
+            **own,
+        )
+        self._seconds = [seconds.labels(phase) for phase in PHASES]
+        self._failures = Counter(
+            "mgspmv_worker_task_failures_total", "Tasks that failed here, by class of the error.", ["error"], **own
+        )
         self.holders: WeakSet[Holder] = WeakSet()
-        """Whose bytes are told of."""
+        """Those whose bytes are exported."""
         self.has_device = False
         """Whether this process has computed on a device, and so may be asked for its memory at no cost."""
+        Gauge("mgspmv_worker_rows_bytes", "Bytes of the rows of matrices that are loaded here.", **own).set_function(
+            lambda: sum(holder.measure_held()[0] for holder in self.holders)
+        )
+        Gauge(
+            "mgspmv_worker_runs_bytes",
+            "Bytes that runs hold here while they go on, for vectors and these rows.",
+            **own,
+        ).set_function(lambda: sum(holder.measure_held()[1] for holder in self.holders))
 
     def count_iterations(self, seconds: np.ndarray, edges: int, exchanged_bytes: int) -> None:
         """Take the iterations of a task.
@@ -83,37 +86,26 @@ class WorkerMetrics(Collector):
         seconds : (3, n) of each iteration, by phase
         edges, exchanged_bytes : of all of them
         """
-        with self._lock:
-            self._iterations += seconds.shape[1]
-            self._edges += edges
-            self._exchanged_bytes += exchanged_bytes
-            for phase, of_phase in zip(PHASES, seconds, strict=True):
-                self._seconds[phase].add(of_phase)
+        self._iterations.inc(seconds.shape[1])
+        self._edges.inc(edges)
+        self._exchanged_bytes.inc(exchanged_bytes)
+        for histogram, of_phase in zip(self._seconds, seconds.tolist(), strict=True):
+            for elapsed_s in of_phase:
+                histogram.observe(elapsed_s)
 
     def count_failure(self, error: str) -> None:
         """Take that a task failed, by the class of the error."""
-        with self._lock:
-            self._failures[error] += 1
+        self._failures.labels(error).inc()
 
-    def list_samples(self) -> dict[str, list[Sample]]:
-        """As of `Collector`."""
-        rows, runs = np.array([(0, 0), *(holder.measure_held() for holder in self.holders)]).sum(axis=0).tolist()
-        with self._lock:
-            counted: dict[str, list[Sample]] = {
-                ITERATIONS.name: [((), self._iterations)],
-                EDGES.name: [((), self._edges)],
-                EXCHANGED.name: [((), self._exchanged_bytes)],
-                ITERATION.name: [((phase,), deepcopy(histogram)) for phase, histogram in self._seconds.items()],
-                FAILURES.name: [((error,), n) for error, n in self._failures.items()],
-            }
+    def collect(self) -> Iterator[Metric]:
+        """Yield the counts, and the memory of the device where one computes."""
+        yield from super().collect()
         device = measure_device_memory() if self.has_device else None
-        return counted | {
-            ROWS.name: [((), rows)],
-            RUNS.name: [((), runs)],
-            DEVICE.name: [((), device.total)] if device else [],
-            DEVICE_FREE.name: [((), device.free)] if device else [],
-            DEVICE_USED.name: [((), device.used)] if device else [],
-        }
+        for name, field, text in DEVICE:
+            family = GaugeMetricFamily(f"mgspmv_worker_device_memory_{name}bytes", text)
+            if device is not None:
+                family.add_metric([], getattr(device, field))
+            yield family
 
 
 METRICS = WorkerMetrics()

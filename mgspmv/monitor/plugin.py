@@ -36,8 +36,10 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
     name = "mgspmv-monitor"
     idempotent = True
 
+    runs: Runs
+    """Of the scheduler, from its start on; clients send plugins without any."""
+
     def __init__(self) -> None:
-        self.runs = Runs()
         self._is_started = False
         self._n_graphs = 0
 
@@ -46,6 +48,7 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
         if self._is_started:  # Dask starts what was preloaded again
             return
         self._is_started = True
+        self.runs = Runs()
         for at, message in scheduler.get_events(TOPIC):
             with suppress(KeyError, TypeError):  # of another program, or another version of this
                 self.runs.hear(message, at)

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import prometheus_client as metrics
+from prometheus_client import CollectorRegistry
 
 from mgspmv.distribute.worker_metrics import PHASES
-from mgspmv.metrics import Histogram
-from mgspmv.model import Status
+from mgspmv.model import RECOVERIES, Status
 
 RUNS_KEPT = 20
 """Runs that are kept: those that go on, and the last ones."""
@@ -30,6 +31,29 @@ PHASE_SECONDS = (*CHECKPOINT_SECONDS, 3000.0, 10_000.0, 30_000.0)
 """Up to which seconds checkpoints, and phases of runs, are counted."""
 RUN_PHASES = ("queue", "start", "product", "exchange", "schedule", "residual", "collect")
 """What there are seconds of from the first run on: rates of numbers that begin with a run would not have that run."""
+COUNTERS = {
+    "runs_started": ("Runs that began.", "operation"),
+    "runs_ended": ("Runs that ended, by how: a status, failed or abandoned.", "operation", "status"),
+    "run_restarts": ("Restarts of runs, from checkpoints and with other workers.", "operation"),
+    "recoveries": (
+        "Runs that went on after a worker was lost or silent, or with workers that joined.",
+        *("operation", "kind"),
+    ),
+    "workers_lost": ("Workers that left the cluster during a run of theirs.",),
+    "iterations": ("Iterations, or passes of batches.", "operation"),
+    "edges": ("Stored entries that iterations multiplied.", "operation"),
+    "exchanged_bytes": ("Bytes of slices that workers received.", "operation"),
+    "checkpoints": ("Checkpoints that were written.", "operation"),
+    "checkpoint_bytes": ("Bytes of checkpoints written.", "operation"),
+    "checkpoint_failures": ("Checkpoints that could not be written.", "operation"),
+}
+"""Help and labels of what is counted, by name without `mgspmv_` and `_total`."""
+HISTOGRAMS = {
+    "run_phase_seconds": ("Seconds of phases of runs that ended with a result.", "operation", "phase"),
+    "checkpoint_seconds": ("Seconds that writing a checkpoint took.", "operation"),
+}
+"""Help and labels of what is measured, by name without `mgspmv_`."""
+BUCKETS = {"run_phase_seconds": PHASE_SECONDS, "checkpoint_seconds": CHECKPOINT_SECONDS}
 ENDS = (*map(str, Status), "failed", "abandoned")
 """How runs end."""
 
@@ -259,6 +283,41 @@ class Run:
         return np.array([taken.get(name, 0) for taken in self.taken], np.int64)
 
 
+class RunCounts:
+    """Counts of all runs of a scheduler, as metrics."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._counters = {
+            name: metrics.Counter(f"mgspmv_{name}_total", text, labels, registry=self.registry)
+            for name, (text, *labels) in COUNTERS.items()
+        }
+        self._histograms = {
+            name: metrics.Histogram(f"mgspmv_{name}", text, labels, buckets=BUCKETS[name], registry=self.registry)
+            for name, (text, *labels) in HISTOGRAMS.items()
+        }
+
+    def begin(self, operation: str) -> None:
+        """Count that a run began. From the first one on all series of its operation are there, if only as zeros."""
+        values = {"runs_ended": ENDS, "recoveries": RECOVERIES, "run_phase_seconds": RUN_PHASES}
+        for name, metric in (self._counters | self._histograms).items():
+            if name in values:
+                for value in values[name]:
+                    metric.labels(operation, value)
+            elif name != "workers_lost":
+                metric.labels(operation)
+        self.add("runs_started", 1, operation)
+
+    def add(self, name: str, n: float, *labels: str) -> None:
+        """Count `n` more."""
+        counter = self._counters[name]
+        (counter.labels(*labels) if labels else counter).inc(n)
+
+    def observe(self, name: str, seconds: float, *labels: str) -> None:
+        """Count what took so long."""
+        self._histograms[name].labels(*labels).observe(seconds)
+
+
 class Runs:
     """The last runs of a cluster, and counts of all that there were."""
 
@@ -269,28 +328,7 @@ class Runs:
         """In the order in which they began."""
         self.begun: Counter[str] = Counter()
         """Runs by operation."""
-        self.ended: Counter[tuple[str, str]] = Counter()
-        """Runs by operation and how they ended."""
-        self.iterations: Counter[str] = Counter()
-        """By operation."""
-        self.edges: Counter[str] = Counter()
-        """That iterations went along, by operation."""
-        self.exchanged_bytes: Counter[str] = Counter()
-        """Received by workers, by operation."""
-        self.seconds: dict[tuple[str, str], Histogram] = {}
-        """Of each run that ended, by operation and phase."""
-        self.restarts: Counter[str] = Counter()
-        """From checkpoints, by operation."""
-        self.lost_workers = 0
-        """Workers that left while they took part in a run."""
-        self.checkpoint_bytes: Counter[str] = Counter()
-        """Written, by operation."""
-        self.checkpoint_seconds: dict[str, Histogram] = {}
-        """That writing each checkpoint took, by operation."""
-        self.checkpoint_failures: Counter[str] = Counter()
-        """Checkpoints that could not be written, by operation."""
-        self.recoveries: Counter[tuple[str, str]] = Counter()
-        """How often runs went on with other workers, by operation and kind."""
+        self.counts = RunCounts()
 
     def hear(self, message: dict[str, Any], at: float | None = None) -> None:
         """Take a message. One of a run that is not known, or has ended, says nothing, and one of an unknown kind.
@@ -330,7 +368,7 @@ class Runs:
         noted = [(run, worker["name"]) for run, worker in lost if worker["address"] == address]
         for run, name in noted:
             _note(run, f"worker {name} ({address}) left the cluster")
-        self.lost_workers += bool(noted)
+        self.counts.add("workers_lost", bool(noted))
         self.version += len(noted)
 
     def _begin(self, message: dict[str, Any], now: float) -> None:
@@ -339,8 +377,7 @@ class Runs:
         run = Run(**{name: message[name] for name in (*what, *how)}, began=now, changed=now)
         self.by_id[run.run] = run
         self.begun[run.operation] += 1
-        for phase in RUN_PHASES:
-            self._count_seconds(run.operation, phase)
+        self.counts.begin(run.operation)
         for old in sorted(self.by_id.values(), key=lambda old: old.is_running)[: max(0, len(self.by_id) - RUNS_KEPT)]:
             del self.by_id[old.run]
 
@@ -349,7 +386,7 @@ class Runs:
 
     def _restart(self, run: Run, epoch: int, first: int) -> None:
         """Take that the events of an epoch follow, from that iteration on."""
-        self.restarts[run.operation] += 1  # those before were counted with the runs before
+        self.counts.add("run_restarts", 1, run.operation)  # those before were counted with the runs before
         run.restarts = epoch
         run.curve.cut(first)
         run.bins.cut(first)
@@ -358,7 +395,7 @@ class Runs:
     def _recover(self, run: Run, message: dict[str, Any]) -> None:
         """Take that a run went on with other workers. What they did before is kept where these are as many."""
         told = message["recovery"]
-        self.recoveries[run.operation, told["kind"]] += 1
+        self.counts.add("recoveries", 1, run.operation, told["kind"])
         run.recoveries = [*run.recoveries, told][-MOST_ERRORS:]
         run.transport, run.backend = message["transport"], message["backend"]
         n_before, run.workers = run.n_workers, message["workers"]
@@ -384,7 +421,7 @@ class Runs:
         ):
             run.exchanged_bytes[rank] += sum(n_bytes)
             run.held_bytes[rank] = held
-            self.exchanged_bytes[operation] += sum(n_bytes)
+            self.counts.add("exchanged_bytes", sum(n_bytes), operation)
         for rank, taken in zip(message["ranks"], message["taken"], strict=False):  # who drives does not know of workers
             run.taken[rank] = taken
         if lasts[-1] > run.iterations:
@@ -397,20 +434,21 @@ class Runs:
         run.phase, run.iterations, run.change = "iterate", message["iteration"][-1], message["change"][-1]
         elapsed_s = sum(sum(message[f"{phase}_s"][0]) for phase in PHASES)
         run.iterations_per_s = n / elapsed_s if elapsed_s > 0 else float("nan")
-        self.iterations[run.operation] += n
-        self.edges[run.operation] += n * run.edges
+        self.counts.add("iterations", n, run.operation)
+        self.counts.add("edges", n * run.edges, run.operation)
 
     def _keep(self, run: Run, message: dict[str, Any]) -> None:
         """Take that a checkpoint was written: of which iteration, in how many seconds, of how many bytes in all."""
         run.checkpoints += 1
         run.checkpoint_iteration, run.checkpoint_bytes = message["iteration"], message["n_bytes"]
         run.checkpointed = run.changed
-        self.checkpoint_bytes[run.operation] += message["n_bytes"]
-        self.checkpoint_seconds.setdefault(run.operation, Histogram(CHECKPOINT_SECONDS)).add(message["seconds"])
+        self.counts.add("checkpoints", 1, run.operation)
+        self.counts.add("checkpoint_bytes", message["n_bytes"], run.operation)
+        self.counts.observe("checkpoint_seconds", message["seconds"], run.operation)
 
     def _miss(self, run: Run, message: dict[str, Any]) -> None:
         """Note why there is no checkpoint of an iteration."""
-        self.checkpoint_failures[run.operation] += 1
+        self.counts.add("checkpoint_failures", 1, run.operation)
         _note(run, f"no checkpoint of iteration {message['iteration']}: {message['error']}")
 
     def _end(self, run: Run, message: dict[str, Any]) -> None:
@@ -421,12 +459,9 @@ class Runs:
                 run.taken[rank][name] = n_bytes
         if message["error"]:
             _note(run, message["error"])
-        self.ended[run.operation, message["status"]] += 1
+        self.counts.add("runs_ended", 1, run.operation, message["status"])
         for phase, elapsed_s in run.seconds.items():
-            self._count_seconds(run.operation, phase, elapsed_s)
-
-    def _count_seconds(self, operation: str, phase: str, *elapsed_s: float) -> None:
-        self.seconds.setdefault((operation, phase), Histogram(PHASE_SECONDS)).add(elapsed_s)
+            self.counts.observe("run_phase_seconds", elapsed_s, run.operation, phase)
 
 
 def _note(run: Run, error: str) -> None:

@@ -15,9 +15,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from mgspmv.distribute.worker_metrics import WorkerMetrics
-from mgspmv.monitor.run_metrics import RunsCollector
-from tests.support.scraping import run_promtool
+from tests.support.scraping import list_run_families, list_worker_families, run_promtool
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "monitoring"
 DASHBOARD = json.loads((FOLDER / "grafana-dashboard.json").read_text())
@@ -33,9 +31,9 @@ GROUPED = re.compile(r"\b(?:by|on|without|ignoring|group_left|group_right)\s*\((
 def list_exported():
     """Of each name that there is its labels."""
     labels = {"up": {*TARGET, "worker"}, "ALERTS": {*TARGET, "worker", "run", "alertname", "alertstate"}}
-    for family in RunsCollector.families:
+    for family in list_run_families():
         labels |= list_samples(family, TARGET)
-    for family in WorkerMetrics.families:
+    for family in list_worker_families():
         labels |= list_samples(family, {*TARGET, "worker"})
     return labels
 

@@ -19,6 +19,7 @@ from mgspmv.errors import ClusterError
 from mgspmv.monitor import plugin as module
 from mgspmv.monitor.plugin import RunsPlugin, add_page
 from mgspmv.monitor.run_metrics import COLLECTOR
+from mgspmv.monitor.runs import Runs
 from tests.support.clusters import start_cluster
 from tests.support.messages import begin, end, iterate
 from tests.support.scraping import scrape
@@ -85,6 +86,7 @@ def test_what_was_published_before_is_not_lost(cluster):
 
 def test_workers_that_leave_are_noted(cluster):
     monitor = RunsPlugin()
+    monitor.runs = Runs()
     monitor.log_event(TOPIC, begin())
     monitor.remove_worker(cluster.scheduler, "tcp://0", stimulus_id="")
     monitor.log_event(TOPIC, end())
@@ -120,7 +122,7 @@ def test_one_of_two_schedulers_that_ends_leaves_the_other(first_to_end, cluster)
 def test_without_a_dashboard_there_is_no_page(in_process):
     client = in_process(1)
     scheduler = client.cluster.scheduler
-    assert not add_page(scheduler, RunsPlugin().runs)
+    assert not add_page(scheduler, Runs())
     client.register_plugin(RunsPlugin())
     assert RunsPlugin.name in scheduler.plugins
 
@@ -129,7 +131,7 @@ def test_without_bokeh_there_is_no_page(cluster, monkeypatch):
     for missing in ("bokeh.server.tornado", "distributed.dashboard.core", "mgspmv.monitor.page"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, missing, None)
-            assert not add_page(cluster.scheduler, RunsPlugin().runs), missing
+            assert not add_page(cluster.scheduler, Runs()), missing
 
 
 def test_a_dashboard_that_is_unknown_is_left_alone(cluster, monkeypatch, caplog):

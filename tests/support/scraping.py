@@ -10,6 +10,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from mgspmv.distribute.worker_metrics import WorkerMetrics
+from mgspmv.monitor.run_metrics import RunsCollector
+from mgspmv.monitor.runs import Runs
+from tests.support.messages import begin, checkpoint, iterate, recover
 from tests.support.waiting import HANG_S, wait_for
 
 
@@ -63,6 +68,39 @@ class Scraped:
         """All samples of a name that have these labels."""
         samples = [sample for family in self.families for sample in family.samples if sample.name == name]
         return [sample for sample in samples if labels.items() <= sample.labels.items()]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Numbers of one name, as they are exported."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+
+def list_run_families() -> list[Family]:
+    """What a scheduler exports, once its runs have told all that there is to tell."""
+    runs, collector = Runs(), RunsCollector()
+    workers = begin(edges_per_s=1e6)["workers"]
+    for message in (begin(), recover(workers, 0), *(iterate(rank, 1, 4, epoch=1) for rank in (0, 1)), checkpoint(4)):
+        runs.hear(message)
+    collector.watch(runs)
+    return [_describe_family(metric) for metric in collector.collect()]
+
+
+def list_worker_families() -> list[Family]:
+    """What a worker exports, once a task failed."""
+    metrics = WorkerMetrics()
+    metrics.count_failure("OptionError")
+    return [_describe_family(metric) for metric in metrics.collect()]
+
+
+def _describe_family(metric: Metric) -> Family:
+    labels = tuple(name for name in (metric.samples[0].labels if metric.samples else ()) if name != "le")
+    name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+    return Family(name, metric.type, labels, metric.documentation)
 
 
 def scrape(address: str) -> Scraped:
