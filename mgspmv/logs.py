@@ -3,8 +3,8 @@
     mgspmv.calls      INFO a call ended, ERROR it failed: call, elapsed_s, run
     mgspmv.runs       DEBUG an iteration of a run, in the process that called: run, iteration, change. INFO a checkpoint
                       was made, WARNING it could not be: run, iteration, elapsed_s, n_bytes. WARNING it went on after a
-                      worker was lost, INFO with new workers: run, epoch, kind, iteration, resumed_after, elapsed_s,
-                      worker, workers_before, workers_after
+                      worker was lost: run, epoch, kind, iteration, resumed_after, elapsed_s, worker, workers_before,
+                      workers_after
     mgspmv.workers    DEBUG the same on each worker, with its own seconds: worker too. INFO its part of a run ended,
                       ERROR a task hangs: worker, phase, stacks
     mgspmv.pipeline   INFO a step was made, kept or skipped, ERROR it failed: step, state, elapsed_s
@@ -219,11 +219,8 @@ def log_recovery(recovery: Recovery, epoch: int) -> None:
     fields |= {"kind": recovery.kind, "resumed_after": recovery.resumed_after, "worker": recovery.worker}
     fields |= {"workers_before": recovery.workers_before, "workers_after": recovery.workers_after}
     told = (recovery.resumed_after, recovery.workers_after, recovery.workers_before, recovery.seconds)
-    if recovery.kind == "joined":
-        RUNS.info("goes on from iteration %d with %d workers instead of %d after %.3g s", *told, extra=fields)
-    else:
-        said = "%s; goes on from iteration %d with %d workers of %d after %.3g s"
-        RUNS.warning(said, recovery.error, *told, extra=fields)
+    said = "%s; goes on from iteration %d with %d workers of %d after %.3g s"
+    RUNS.warning(said, recovery.error, *told, extra=fields)
 
 
 def choose_own_log(worker: Any) -> Callable[[Event], None]:

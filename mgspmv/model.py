@@ -437,7 +437,7 @@ class Followed:
     """Likewise at the end."""
 
 
-RECOVERIES = ("lost", "silent", "joined")
+RECOVERIES = ("lost", "silent")
 """Kinds of recoveries."""
 
 
@@ -446,15 +446,15 @@ class Recovery:
     """How a run on a cluster went on with other workers than before."""
 
     kind: str
-    """`lost`: a worker was gone, or had no memory left; `silent`: it did not answer; `joined`: new ones were there."""
+    """`lost`: a worker was gone, or had no memory left; `silent`: it did not answer."""
     iteration: int
     """Iterations that had been made."""
     resumed_after: int
     """Iterations that the run went on from; those after it were made again."""
     worker: str | None
-    """Name of the one that was lost or silent; None of `joined`."""
+    """Name of the one that was lost or silent, where it is known."""
     error: str
-    """What was raised, in words; empty of `joined`."""
+    """What was raised, in words."""
     seconds: float
     """From when the run had ended on the other workers until it iterated again."""
     workers_before: int

@@ -104,7 +104,7 @@ def test_non_finite_and_empty_are_kept(tmp_path, suffix):
 def test_recoveries_are_kept(tmp_path, suffix):
     recoveries = (
         Recovery("lost", 12, 8, "3", "worker 3 is gone", 4.5, 4, 3),
-        Recovery("joined", 20, 20, None, "", 1.5, 3, 4),
+        Recovery("lost", 20, 16, None, "the tasks were cancelled", 1.5, 3, 4),
     )
     solution = make_solution(recoveries=recoveries)
     solution.save(tmp_path / f"r{suffix}")

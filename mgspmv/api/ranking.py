@@ -94,7 +94,6 @@ def pagerank(
     checkpoint_every: float | None = None,
     resume: bool = False,
     recover: int = 5,
-    elastic: bool = True,
     throw: bool = True,
     on_event: Callable[[Event], None] | None = None,
     on_progress: Progress | None = None,
@@ -157,8 +156,6 @@ def pagerank(
     recover : on a cluster, how many times at most the run goes on when workers are lost or silent, over those that are
         left or came back, from its last checkpoint; without one it begins again. 0 raises the error at once. A matrix
         that was distributed before is then distributed anew, in place
-    elastic : on a cluster, take in workers that come while the run goes on, between two iterations, where what is left
-        of it pays for loading again. Not with `stop="topk:..."`
     throw : raise when the tolerance was not met; False returns the solution with its status
     on_event : called with what each iteration did; on a cluster about once a second with all since then. Iterations
         that are made again after a loss come again, with a higher `epoch`
@@ -235,7 +232,7 @@ def pagerank(
 
     computing: dict[str, Any] = {"dtype": dtype, "kernel": kernel, "threads": threads, "run": run, "keeper": keeper}
     steps, before = (options, threshold, start, emit), find_before(keeper)
-    on_workers = computing | {"drive": drive, "on_progress": on_progress, "recover": recover, "elastic": elastic}
+    on_workers = computing | {"drive": drive, "on_progress": on_progress, "recover": recover}
     if distributed is not None:
         with say_what_is_kept(keeper):
             outcome = _rank_distributed(distributed, *steps, **on_workers)

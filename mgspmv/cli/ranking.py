@@ -88,9 +88,6 @@ def pagerank(
     recover: Annotated[
         int, typer.Option(metavar="N", min=0, help="On a cluster: go on N times at most when workers are lost.")
     ] = 5,
-    elastic: Annotated[
-        bool, typer.Option("--elastic/--no-elastic", help="On a cluster: take in workers that come meanwhile.")
-    ] = True,
     top: Top = 10,
     scaler: Annotated[
         str,
@@ -118,7 +115,7 @@ def pagerank(
     options |= {"backend": place.choose_backend(backend), "threads": place.threads, "timeout": place.timeout}
     options |= {"drive": drive, "transport": transport, **vars(limits)}
     options |= {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
-    options |= {"recover": recover, "elastic": elastic}
+    options |= {"recover": recover}
     with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:
         given = {"personalization": personalization, "dangling": dangling, "out_weight": out_weight, "nstart": nstart}
         vectors = read_vectors(matrix, aligns=True, **given)

@@ -117,9 +117,8 @@ def answer_batch(batch: BatchSolution, saved: list[str], failure: ConvergenceErr
 
 
 def _describe_recovery(made: Recovery) -> str:
-    why = made.error or "new workers came"
     workers = f"{made.workers_after} workers, {made.workers_before} before"
-    return f"{why}; went on from iteration {made.resumed_after} after {made.seconds:.3g} s with {workers}"
+    return f"{made.error}; went on from iteration {made.resumed_after} after {made.seconds:.3g} s with {workers}"
 
 
 def _describe_followed(found: Followed) -> str:

@@ -8,7 +8,6 @@ that names the worker, its rank and what was being done.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import uuid
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -276,25 +275,6 @@ class Cluster:
             raise WorkerTimeoutError(
                 f"no worker of {self} came back within {self.timeout:g} s (during join); start some", phase="join"
             )
-
-    async def find_new(self, members: Iterable[Member]) -> set[Member]:
-        """Workers that run beside these."""
-        return set(await self._find_answering()).difference(members)
-
-    async def prepare(self, members: Iterable[Member], *, devices: bool) -> set[Member]:
-        """Put an agent on each of these that has the versions of this process, and a device if there are to be some;
-        those that could join now."""
-        message = {"op": "versions", "packages": [*CHECKED]}
-        versions = await self._find_answers(members, message, REJOIN_S)
-        fit = [m for m, answer in versions.items() if not list_differences({m: answer["packages"]})]
-        await asyncio.gather(*map(self._install, fit))
-        described = await self._find_answers(fit, {"op": DESCRIBE_OP, "devices": devices}, JOIN_S)
-        able = {m for m, told in described.items() if "device" in told}
-        return {m for m in able if not devices or described[m]["device"].get("problem") is None}
-
-    def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Do something on the event loop of the client, which is not waited for."""
-        return asyncio.run_coroutine_threadsafe(work, self.client.loop.asyncio_loop)
 
     def find_gone(self, members: Iterable[Member]) -> list[Member]:
         """Those that are not in the cluster any more, or do not run."""

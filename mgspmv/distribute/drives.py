@@ -13,7 +13,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal, Self
 
@@ -60,14 +60,6 @@ MOST_FIRST = 100
 """Iterations of the first superstep at most: those of small graphs take the time of their messages."""
 
 
-@dataclass(frozen=True, eq=False)
-class Stopped:
-    """A run that was stopped between two iterations, to go on with other workers."""
-
-    x: np.ndarray
-    """(n,) the ranks."""
-
-
 def run_course(
     matrix: DistributedMatrix,
     options: PageRankOptions,
@@ -84,8 +76,7 @@ def run_course(
     keeper: Keeper | None = None,
     before: Reached | None = None,
     on_start: Callable[[], None],
-    wants_stop: Callable[[], bool] | None = None,
-) -> Outcome | Stopped:
+) -> Outcome:
     """Iterate on the workers that hold a matrix, to the same bits for any drive and number of workers. Who calls has
     the lease of the cluster.
 
@@ -97,7 +88,6 @@ def run_course(
     keeper : of the run's states; None where none are kept
     before : what the start was reached by; None for none
     on_start : called when the iterations begin
-    wants_stop : asked between two rounds of tasks whether to stop; None for never
 
     Raises
     ------
@@ -115,7 +105,7 @@ def run_course(
     report("start", 0, None)
     began, blocked_s = time.perf_counter(), 0.0 if keeper is None else keeper.blocked_s
     with _Ranking(matrix, spec, start) as workers:
-        kept = _Keeping(keeper, workers, wants_stop)
+        kept = _Keeping(keeper, workers)
         n_before = 0 if before is None else before.iteration
         driven = (
             _Scheduled(workers, emit, kept)
@@ -127,9 +117,6 @@ def run_course(
         on_start()
         kept.begin()
         status = driven.iterate()
-        if status is None:
-            kept.finish()
-            return Stopped(np.concatenate(workers.do("stop", agent.copy_ranks)))
         kept.end(driven.events, status)
         iterated = time.perf_counter()
         stability = driven.find_stability() if status == Status.STABLE else None
@@ -256,16 +243,11 @@ class _Ranking(Workers):
 
 
 class _Keeping:
-    """What is between two rounds of tasks: workers write their slices of the states of a run, if these are to be kept;
-    and the run may be stopped.
+    """What is between two rounds of tasks: workers write their slices of the states of a run, if these are to be
+    kept."""
 
-    Parameters
-    ----------
-    wants_stop : as of `run_course`
-    """
-
-    def __init__(self, keeper: Keeper | None, workers: Workers, wants_stop: Callable[[], bool] | None) -> None:
-        self._keeper, self._writers, self._wants_stop = keeper, _WorkersWrite(workers), wants_stop
+    def __init__(self, keeper: Keeper | None, workers: Workers) -> None:
+        self._keeper, self._writers = keeper, _WorkersWrite(workers)
 
     @property
     def blocked_s(self) -> float:
@@ -276,11 +258,10 @@ class _Keeping:
         if self._keeper is not None:
             self._keeper.begin()
 
-    def pause(self, events: Sequence[Event]) -> bool:
-        """Between two rounds, after these iterations; whether to stop here."""
+    def pause(self, events: Sequence[Event]) -> None:
+        """Between two rounds, after these iterations."""
         if self._keeper is not None:
             self._keeper.look(self._writers, [event.change for event in events])
-        return self._wants_stop is not None and self._wants_stop()
 
     def end(self, events: Sequence[Event], status: Status) -> None:
         """After the last of the iterations."""
@@ -326,15 +307,16 @@ class _Scheduled:
         """Make the first z."""
         self._loop.start()
 
-    def iterate(self) -> Status | None:
-        """Iterate to the end; how it ended, None where it was stopped."""
+    def iterate(self) -> Status:
+        """Iterate to the end; how it ended."""
         for event in self._loop.advance():
             if self._loop.status != Status.NON_FINITE:
                 self._rounds.check_ranks(self._loop.mass, self._loop.balance)
             self.events.append(event)
             self._emit(event)
-            if self._loop.status is None and self._kept.pause(self.events):
-                break
+            if self._loop.status is None:
+                self._kept.pause(self.events)
+        assert self._loop.status is not None
         return self._loop.status
 
     def find_stability(self) -> Stability | None:
@@ -420,7 +402,7 @@ class Supersteps:
     ----------
     max_iter : most iterations, with those before
     n_before : iterations that were made before
-    pause : called between two supersteps with the events so far; whether to stop there
+    pause : called between two supersteps with the events so far
     """
 
     def __init__(
@@ -429,7 +411,7 @@ class Supersteps:
         emit: Callable[[Event], None],
         max_iter: int,
         n_before: int = 0,
-        pause: Callable[[Sequence[Event]], bool] = lambda events: False,
+        pause: Callable[[Sequence[Event]], None] = lambda events: None,
     ) -> None:
         self._workers, self._emit, self._max_iter = workers, emit, max_iter
         self._n_before, self._pause = n_before, pause
@@ -440,8 +422,8 @@ class Supersteps:
         """Let the workers open their links and make the first z."""
         self._status = self._workers.do("connect", agent.advance_session, 0)[0].status
 
-    def iterate(self) -> Status | None:
-        """Iterate to the end; how it ended, None where it was stopped."""
+    def iterate(self) -> Status:
+        """Iterate to the end; how it ended."""
         status, made = self._status, self._n_before
         n = min(self._choose_first_length(), self._max_iter - made)
         while status is None:
@@ -457,8 +439,8 @@ class Supersteps:
                 self._emit(event)
             made += len(events)
             n = min(choose_length(events), self._max_iter - made)
-            if status is None and self._pause(self.events):
-                break
+            if status is None:
+                self._pause(self.events)
         return status
 
     def _choose_first_length(self) -> int:

@@ -1,4 +1,4 @@
-"""What a run on a cluster knows of a worker that it lost, or of workers that it takes in, until it goes on."""
+"""What a run on a cluster knows of a worker that it lost, until it goes on."""
 
 from __future__ import annotations
 
@@ -26,11 +26,6 @@ class Loss:
         """Of an error that says which worker is gone or silent."""
         kind = "silent" if isinstance(error, WorkerTimeoutError) else "lost"
         return cls(kind, iteration, getattr(error, "worker", None), str(error), n_workers, time.perf_counter())
-
-    @classmethod
-    def of_none(cls, iteration: int, n_workers: int) -> Loss:
-        """No worker is lost: new ones are there."""
-        return cls("joined", iteration, None, "", n_workers, time.perf_counter())
 
     def end(self, resumed_after: int, n_workers: int) -> Recovery:
         """The run goes on now, with so many workers."""

@@ -1,9 +1,9 @@
-"""PageRank on a cluster that goes on when workers are lost, and when new ones come.
+"""PageRank on a cluster that goes on when workers are lost.
 
 A run is made in courses (`mgspmv.distribute.drives.run_course`), each on the workers that are there. A course that
 loses a worker has ended on the others when its error comes. Then lost workers have a moment to come back, the matrix is
 distributed anew over who is there, and the next course begins at the last checkpoint of this run, or where this run
-began. When new workers are there, a course is stopped between two iterations, and the next one goes on from these.
+began.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
 from typing import Any
 
 from mgspmv.checkpoints import Reached, Restored, describe_failure
-from mgspmv.distribute.drives import Stopped, run_course
+from mgspmv.distribute.drives import run_course
 from mgspmv.distribute.losses import Loss
 from mgspmv.distribute.matrix import DistributedMatrix
-from mgspmv.distribute.newcomers import Newcomers
 from mgspmv.errors import (
     ClosedError,
     ClusterError,
@@ -32,14 +30,10 @@ from mgspmv.errors import (
     say_more,
 )
 from mgspmv.iterate.keeping import Keeper
-from mgspmv.iterate.left import RATE_WINDOW, predict_iterations_left
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import Outcome, add_event, sum_seconds
 from mgspmv.iterate.start import Start
 from mgspmv.model import Event, Progress, Recovery
-
-STOP_S = 2.0
-"""Seconds that it takes to go on with more workers, beside loading."""
 
 
 def run_distributed(
@@ -51,7 +45,6 @@ def run_distributed(
     *,
     run: str = "",
     recover: int,
-    elastic: bool,
     keeper: Keeper | None = None,
     on_progress: Progress | None = None,
     on_recovery: Callable[[Recovery, int], None] = lambda recovery, epoch: None,
@@ -63,7 +56,6 @@ def run_distributed(
     ----------
     emit : gets an event for each iteration, also for those that are made again, with a higher epoch
     recover : how many times at most the run goes on when workers are lost
-    elastic : whether workers that come are taken in
     keeper : of the run's states, the last of which is the start; None where none are kept
     on_recovery : called with each, and the epoch of the events that follow, when the iterations begin again
 
@@ -75,7 +67,7 @@ def run_distributed(
     """
     matrix.check_open()
     report = on_progress or _ignore
-    asked: dict[str, Any] = {"run": run, "recover": recover, "elastic": elastic, "keeper": keeper}
+    asked: dict[str, Any] = {"run": run, "recover": recover, "keeper": keeper}
     asked |= {"report": report, "on_recovery": on_recovery, "computing": computing}
     courses = _Courses(matrix, options, threshold, start, emit, **asked)
     queued = time.perf_counter()
@@ -100,7 +92,6 @@ class _Courses:
         *,
         run: str,
         recover: int,
-        elastic: bool,
         keeper: Keeper | None,
         report: Progress,
         on_recovery: Callable[[Recovery, int], None],
@@ -109,7 +100,6 @@ class _Courses:
         self._matrix, self._options, self._threshold, self._start = matrix, options, threshold, start
         self._emit, self._run, self._recover, self._keeper = partial(self._call, emit), run, recover, keeper
         self._report, self._on_recovery, self._computing = partial(self._call, report), on_recovery, computing
-        self._is_elastic = elastic and options.top is None  # what is proven of the highest goes by more than ranks
         self._before = None if keeper is None else keeper.before
         self._epoch = 0 if self._before is None else self._before.epoch + 1
         self._changes = () if self._before is None else self._before.changes
@@ -121,18 +111,12 @@ class _Courses:
 
     def make(self) -> Outcome:
         """What the last one came to."""
-        made: Outcome | Stopped | Loss
         while True:
             try:
-                made = self._make_course()
+                return self._make_course()
             except MgspmvError as error:
-                made = self._judge(error)
-            if isinstance(made, Outcome):
-                return made
-            if isinstance(made, Loss):
-                self._go_back(made)
-            else:
-                self._hand_over(made)
+                loss = self._judge(error)
+            self._go_back(loss)
 
     def add_seconds(self, seconds: dict[str, float], elapsed_s: float) -> None:
         """Add to what the last course took what iterations took that others made, and all else that there was.
@@ -152,15 +136,12 @@ class _Courses:
         """Iterations made, also by a run before."""
         return len(self._changes) + len(self._events)
 
-    def _make_course(self) -> Outcome | Stopped:
+    def _make_course(self) -> Outcome:
         if self._losses:
-            self._redistribute()
+            self._matrix.redistribute(self._report, has_lease=True)
         matrix, steps = self._matrix, (self._options, self._threshold, self._start, self._hear)
         options: dict[str, Any] = {"run": self._run, "report": self._report, "keeper": self._keeper}
         options |= {"before": self._before, "on_start": self._end_losses, **self._computing}
-        if self._is_elastic:
-            newcomers = Newcomers(matrix.cluster, matrix.members, devices=matrix.backend == "cuda")
-            options["wants_stop"] = partial(self._wants_stop, newcomers)
         return run_course(matrix, *steps, **options)
 
     def _call(self, hear: Callable[..., None], *told: Any) -> None:
@@ -224,46 +205,12 @@ class _Courses:
         if self._keeper is not None:
             self._keeper.go_on(self._before)
 
-    def _redistribute(self) -> None:
-        """Hold the matrix on who is there. Where new workers cannot be taken in, the others have it as before."""
-        try:
-            self._matrix.redistribute(self._report, has_lease=True)
-        except MgspmvError as error:
-            is_needed = any(loss.kind != "joined" for loss in self._losses)
-            if is_needed or self._is_loss(error) or not self._matrix.is_whole:
-                raise
-            warnings.warn(f"the new workers are not taken in: {error}", stacklevel=2)
-            self._is_elastic, self._losses = False, []
-
     def _end_losses(self) -> None:
         """The iterations go on."""
         losses, self._losses = self._losses, []
         for loss in losses:
             self.recoveries.append(loss.end(self._n_before, len(self._matrix.members)))
             self._on_recovery(self.recoveries[-1], self._epoch)
-
-    # --- workers that come
-
-    def _wants_stop(self, newcomers: Newcomers) -> bool:
-        """Whether there are new workers, and what is left of the run takes longer than taking them in."""
-        n_new, n = newcomers.look(), len(self._matrix.members)
-        return n_new > 0 and self._predict_seconds() * n_new / (n + n_new) > self._matrix.load_s + STOP_S
-
-    def _predict_seconds(self) -> float:
-        """What the iterations take that are left, if they go on as the last ones; 0 where nobody knows how many."""
-        last = self._events[-RATE_WINDOW:]
-        most = self._options.max_iter - self._iteration
-        is_fixed = self._options.tol_mode == "fixed"
-        left = most if is_fixed else predict_iterations_left([event.change for event in last], self._threshold)
-        return min(most, left or 0) * fmean(e.product_s[0] + e.exchange_s[0] + e.wait_s[0] for e in last)
-
-    def _hand_over(self, stopped: Stopped) -> None:
-        """Go on from the iteration at which the course was stopped."""
-        self._report("recover", 0, None)
-        self._losses.append(Loss.of_none(self._iteration, len(self._matrix.members)))
-        changes = (*self._changes, *(float(event.change) for event in self._events))
-        self._start = replace(self._start, x=stopped.x)
-        self._go_on(Reached(self._iteration, changes, 0, self._run, {}))
 
 
 def _ignore(phase: str, done: int, total: int | None) -> None:

@@ -379,7 +379,7 @@ def describe_run(run: Run) -> str:
 
 def _describe_recovery(told: Mapping[str, Any]) -> str:
     workers = f"{told['workers_before']} to {told['workers_after']} workers"
-    who = "joined" if told["worker"] is None else f"worker {told['worker']} {told['kind']}"
+    who = f"{'a worker' if told['worker'] is None else 'worker ' + told['worker']} {told['kind']}"
     return f"{who}, from iteration {told['resumed_after']:,}, {workers}, {told['seconds']:.1f} s"
 
 

@@ -403,8 +403,7 @@ class Runs:
             run.clear_workers()
         if message["epoch"] > run.restarts:
             self._restart(run, message["epoch"], told["resumed_after"] + 1)
-        if told["error"]:
-            _note(run, told["error"])
+        _note(run, told["error"])
 
     def _iterate(self, run: Run, message: dict[str, Any]) -> None:
         lasts, operation = message["iteration"], run.operation

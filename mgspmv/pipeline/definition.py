@@ -229,8 +229,6 @@ class RunSection(Section):
     """Whether a run keeps its state every 30 s in the folder of the pipeline, where it goes on if it is broken off."""
     recover: Annotated[int, Field(ge=0)] = 5
     """How many times at most a run on a cluster goes on when workers are lost."""
-    elastic: bool = True
-    """Whether a run on a cluster takes in workers that come meanwhile."""
 
 
 class RunsSection(RunSection):

@@ -18,7 +18,7 @@ from mgspmv.pipeline.steps import Step
 from mgspmv.version import __version__
 
 _FILES = ("personalization", "dangling", "nstart", "out_weight", "seeds", "x", "y")
-_ELSEWHERE = {"matrix", "backend", "checkpoint", "recover", "elastic"}
+_ELSEWHERE = {"matrix", "backend", "checkpoint", "recover"}
 """Keys that say of what and where something is computed, or how it goes on meanwhile."""
 
 

@@ -169,9 +169,9 @@ def _suits(before: Solution, matrix: Any) -> bool:
 def _place(work: Work, section: Any, listener: Listener) -> dict[str, Any]:
     """Options that say where ranks are computed."""
     if work.computing.is_on_cluster:
-        names = ("recover", "elastic") if hasattr(section, "stop") else ()
-        alone = {name: getattr(section, name) for name in names}
-        alone |= {"drive": work.computing.section.drive} if names else {}
+        alone = {}
+        if hasattr(section, "stop"):
+            alone = {"recover": section.recover, "drive": work.computing.section.drive}
         return {"threads": work.computing.kernel_threads, "on_progress": listener.on_progress, **alone}
     return {"threads": work.computing.kernel_threads, "backend": section.backend}
 

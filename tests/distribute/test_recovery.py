@@ -1,5 +1,4 @@
-"""Runs of PageRank that go on when workers are lost, at any moment, and when new ones come: with the bits of a run that
-nothing happened to."""
+"""Runs of PageRank that go on when workers are lost, at any moment: with the bits of a run that nothing happened to."""
 
 from __future__ import annotations
 
@@ -199,7 +198,7 @@ def test_who_does_not_come_back_is_done_without(graph, wanted, wait_back):
             before = D.bounds
             client.run(count_reads)
             strike = Strike(lambda: kill(client, 2), iteration=20)
-            solution = mg.pagerank(D, elastic=False, **strike.told, **LONG)
+            solution = mg.pagerank(D, **strike.told, **LONG)
             check_same(solution, wanted["superstep"])
             [recovery] = solution.recoveries
             check_recovery(recovery, "lost", "2", 3, 2)
@@ -312,7 +311,7 @@ def test_a_worker_that_hangs(graph, wanted, three, wait_back):
     wait_back(1.0)
     strike = Strike(lambda: os.kill(find_processes(three)[1], signal.SIGSTOP), iteration=20)
     with pytest.warns(UserWarning, match=r"worker 1 .* does not answer and is left out"):
-        solution = mg.pagerank(graph, client=three, timeout=TIMEOUT_S, elastic=False, **strike.told, **LONG)
+        solution = mg.pagerank(graph, client=three, timeout=TIMEOUT_S, **strike.told, **LONG)
     check_same(solution, wanted["superstep"])
     [recovery] = solution.recoveries
     check_recovery(recovery, "silent", "1", 3, 2)
@@ -368,38 +367,6 @@ def test_nobody_is_left(graph):
         with pytest.raises(WorkerTimeoutError, match=r"no worker of tcp://.* came back within 6 s"):
             mg.pagerank(graph, client=client, timeout=TIMEOUT_S, **strike.told, **LONG)
         assert time.monotonic() - strike.struck_s < 2 * TIMEOUT_S + HANG_S
-
-
-# --- workers that come -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.weekly)])
-def test_new_workers_are_taken_in(drive, graph, monkeypatch):
-    monkeypatch.setattr("mgspmv.distribute.recovery.STOP_S", -10.0)  # it pays
-    monkeypatch.setattr("mgspmv.distribute.newcomers.LOOK_S", 0.1)
-    monkeypatch.setattr("mgspmv.distribute.drives.SUPERSTEP_S", 0.0004)
-    options = {"tol_mode": "fixed", "max_iter": 1500 if drive == "superstep" else 75}
-    events = []
-
-    def hear(event):
-        """Let there be time for the other one, which imports all that it needs."""
-        events.append(event)
-        if len(D.workers) == 2:
-            monkeypatch.setattr("mgspmv.distribute.drives.SUPERSTEP_S", 1.0)
-        elif event.iteration % (options["max_iter"] // 75) == 0:
-            time.sleep(0.3)
-
-    with serve(1) as client, graph.distribute(client) as D:
-        client.cluster.scale(2)
-        client.wait_for_workers(2, timeout=HANG_S)
-        assert mg.pagerank(D, elastic=False, **ROUNDS).recoveries == ()
-        solution = mg.pagerank(D, drive=drive, on_event=hear, **options)
-        assert D.workers == (0, 1)
-    assert solution.digest() == mg.pagerank(graph, **options).digest()
-    [recovery] = solution.recoveries
-    check_recovery(recovery, "joined", None, 1, 2)
-    assert 0 < recovery.resumed_after == recovery.iteration < options["max_iter"]
-    assert [event.iteration for event in events] == list(range(1, options["max_iter"] + 1)), "none is made twice"
 
 
 # --- workers that cannot go on ---------------------------------------------------------------------------------------

@@ -49,8 +49,7 @@ def end(run="r", status="converged", error=None):
 
 def recover(workers, resumed_after, run="r", *, epoch=1, kind="lost"):
     """A run goes on with these workers, which are as of `begin`."""
-    error, worker = ("worker w1 (tcp://1) is gone", "w1") if kind != "joined" else ("", None)
-    told = {"kind": kind, "iteration": resumed_after + 2, "resumed_after": resumed_after, "worker": worker}
-    told |= {"error": error, "seconds": 4.5, "workers_before": 2, "workers_after": len(workers)}
+    told = {"kind": kind, "iteration": resumed_after + 2, "resumed_after": resumed_after, "worker": "w1"}
+    told |= {"error": "worker w1 (tcp://1) is gone", "seconds": 4.5, "workers_before": 2, "workers_after": len(workers)}
     places = {"transport": "peer", "backend": "cpu", "workers": workers}
     return {"kind": "recovery", "run": run, "epoch": epoch, "recovery": told, **places}
