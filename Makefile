@@ -12,7 +12,7 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 .SECONDARY:
 SANITIZED := beside_scipy and (skewed or band or blocks or few) or test_sum or test_dense or rmat
-.PHONY: help quickstart test test-all test-weekly lint types imports docs package check format sanitize bench bench-drives bench-ingest chaos audit clean
+.PHONY: help quickstart test test-all test-weekly lint types imports docs package check format sanitize bench bench-drives bench-ingest audit clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -77,9 +77,6 @@ bench-drives: $(VENV)/.ready-run ## compare the drives of PageRank on a local cl
 
 bench-ingest: $(VENV)/.ready-bench ## compare ingesting with what others parse and sort (ARGS="--help")
 	$(BIN)/python -m benchmarks.ingesting $(ARGS)
-
-chaos: $(VENV)/.ready-test ## let faults strike runs on clusters (ARGS="--help")
-	$(BIN)/python -m tests.support.chaos.campaign $(ARGS)
 
 audit: $(VENV)/.ready-dev ## compare versions installed and of the image with known vulnerabilities; needs a network
 	$(BIN)/python -m pip freeze --exclude-editable | $(BIN)/pip-audit --strict --disable-pip --no-deps --requirement /dev/stdin

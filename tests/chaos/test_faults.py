@@ -10,14 +10,9 @@ import psutil
 import pytest
 from distributed import Client
 
-import mgspmv as mg
-from mgspmv.checkpoints import Checkpoints
-from tests.support.chaos.disks import Disk, why_no_disks
 from tests.support.chaos.faults import (
     Cut,
-    FlipState,
     Interrupt,
-    Jump,
     Kill,
     Moment,
     Scene,
@@ -25,11 +20,10 @@ from tests.support.chaos.faults import (
     Strikes,
 )
 from tests.support.chaos.fleet import Fleet, Shape
-from tests.support.chaos.programs import why_no_clock
 from tests.support.hosts import Network, why_not_split
 from tests.support.waiting import HANG_S, wait_for
 
-pytestmark = pytest.mark.external("cc", "ip", "mount")
+pytestmark = pytest.mark.external("ip")
 NOW = Moment("join", 0.0)
 
 
@@ -50,10 +44,7 @@ class PlayedDriver:
 @pytest.fixture
 def scene(tmp_path):
     """Without programs."""
-    own = not why_no_disks()
-    with Disk(tmp_path / "matrix", own) as matrix, Disk(tmp_path / "place", own) as place:
-        mg.generate("rmat", matrix.folder / "matrix.zarr", scale=8)
-        yield Scene(None, PlayedDriver(["join"]), matrix, place, 1.0)
+    return Scene(None, PlayedDriver(["join"]), tmp_path / "run.zarr", 1.0)
 
 
 @pytest.fixture
@@ -65,7 +56,7 @@ def start(tmp_path, scene):
         fleet = Fleet(Network(is_split=not why_not_split()), tmp_path / "fleet", Shape(2, **shape)).__enter__()
         client = Client(fleet.address, set_as_default=False)
         made.extend([client, fleet])
-        return Scene(fleet, scene.driver, scene.matrix, scene.place, 1.0), client
+        return Scene(fleet, scene.driver, scene.checkpoint, 1.0), client
 
     yield begin
     for each in made:
@@ -108,43 +99,6 @@ def test_links_are_cut(start):
         ask(client, "w0", len, b"").result(1.0)
     cut.heal(scene)
     assert ask(client, "w0", len, b"").result(HANG_S) == 0
-
-
-@pytest.mark.skipif(bool(why_no_clock()), reason=why_no_clock() or "it can be done")
-def test_jump(start):
-    scene, client = start()
-
-    def measure(name):
-        """Minutes by which a worker's wall clock and its monotonic clock are ahead."""
-        wall, monotonic = ask(client, name, read_clocks).result(HANG_S)
-        return round((wall - time.time()) / 60), round((monotonic - read_clocks()[1]) / 60)
-
-    assert measure("w0") == (0, 0)
-    jump = Jump(NOW, "w0", 3600)
-    jump.strike(scene)
-    assert (measure("w0"), measure("w1")) == ((60, 0), (0, 0))
-    jump.heal(scene)
-    assert measure("w0") == (0, 0)
-    Jump(NOW, "scheduler", -3600).strike(scene)
-    assert round((client.run_on_scheduler(time.time) - time.time()) / 60) == -60
-
-
-def read_clocks():
-    """Return the wall clock, and the monotonic one against a clock that no library changes."""
-    return time.time(), time.monotonic() - time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-# --- disks -----------------------------------------------------------------------------------------------------------
-
-
-def test_flip_a_bit_of_the_checkpoint(scene):
-    with mg.open_matrix(scene.store) as A:
-        for iterations in (2, 4):
-            options = {"tol_mode": "fixed", "max_iter": iterations, "resume": True}
-            mg.pagerank(A, checkpoint=str(scene.checkpoint), **options)
-    FlipState(NOW, 0.9, 0.6, 5).strike(scene)
-    with pytest.warns(UserWarning, match="is not whole"):
-        assert Checkpoints(str(scene.checkpoint)).restore().reached.iteration == 2
 
 
 # --- moments ---------------------------------------------------------------------------------------------------------

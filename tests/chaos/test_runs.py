@@ -1,6 +1,6 @@
 """Runs that faults strike end with the exact ranks, or with a clear error and resume from their checkpoints.
 
-Three of them run in each complete run of the tests; the others, and a campaign over more seeds, every week.
+Three of them run in each complete run of the tests; the others every week.
 """
 
 from __future__ import annotations
@@ -9,16 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.chaos import campaign, runs
-from tests.support.chaos.faults import Moment, Stop
-from tests.support.chaos.plans import KINDS, Plan, draw
+from tests.support.chaos import runs
+from tests.support.chaos.faults import PHASES, Fault, Moment, Stop
+from tests.support.chaos.plans import PLANS, Plan
 from tests.support.chaos.runs import Undisturbed, run_plan
 
-external = pytest.mark.external("cc", "ip", "tc", "mount")
+external = pytest.mark.external("ip")
 
-SMOKE = (5, 67, 101)
-SEEDS = (*SMOKE, 6, 15, 18, 21, 30, 56, 72, 121, 136)
-"""Seeds that together draw every fault."""
+SMOKE = ("a worker is killed", "a worker is cut off", "a worker is killed below its nanny, and another in a checkpoint")
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +25,11 @@ def undisturbed(tmp_path_factory):
 
 
 @external
-@pytest.mark.parametrize("seed", [pytest.param(k, marks=() if k in SMOKE else pytest.mark.weekly) for k in SEEDS])
-def test_seed(seed, undisturbed, tmp_path):
-    plan = draw(seed)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in SMOKE else pytest.mark.weekly) for name in PLANS]
+)
+def test_faults(name, undisturbed, tmp_path):
+    plan = PLANS[name]
     if why := plan.why_not():
         pytest.skip(why)
     record = run_plan(plan, undisturbed, tmp_path)
@@ -37,27 +37,19 @@ def test_seed(seed, undisturbed, tmp_path):
     assert any(record.struck)
 
 
-def test_the_seeds_have_every_fault():
-    faults = [str(fault) for seed in SEEDS for fault in draw(seed).faults]
-    assert [kind for kind in KINDS if not any(fault.startswith(kind) for fault in faults)] == []
-
-
-@external
-@pytest.mark.weekly
-@pytest.mark.timeout(7200)
-def test_campaign(tmp_path):
-    found, page = tmp_path / "found.json", tmp_path / "page.md"
-    files = ["--json", str(found), "-o", str(page), "--folder", str(tmp_path)]
-    assert campaign.main(["--seeds", "200:260", *files]) == 0, page.read_text()
+def test_every_fault_strikes_and_every_phase_is_struck():
+    faults = [fault for plan in PLANS.values() for fault in plan.faults]
+    assert {type(fault) for fault in faults} == set(Fault.__subclasses__())
+    assert {fault.moment.phase for fault in faults} == set(PHASES)
 
 
 @pytest.mark.slow
 def test_a_run_that_hangs_is_seen(undisturbed, tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "HANG_S", 4.0)
-    plan = Plan(0, "superstep", False, (Stop(Moment("start", 0.0), "driver"),), "here")
+    plan = Plan((Stop(Moment("start", 0.0), "driver"),))
     record = run_plan(plan, undisturbed, tmp_path)
     assert (record.verdict, record.is_right) == ("HANG", False)
-    assert list(tmp_path.glob("seed-0-*/first/driver.err"))
+    assert list(tmp_path.glob("run-*/first/driver.err"))
 
 
 @pytest.mark.slow
@@ -65,5 +57,5 @@ def test_ranks_of_one_iteration_less_are_seen(undisturbed, tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setitem(runs.ITERATIONS, "superstep", runs.ITERATIONS["superstep"] - 1)
         other = Undisturbed.compute(tmp_path / "graph.zarr")
-    record = run_plan(Plan(0, "superstep", False, (), "here"), replace(undisturbed, wanted=other.wanted), tmp_path)
+    record = run_plan(Plan(()), replace(undisturbed, wanted=other.wanted), tmp_path)
     assert (record.verdict, record.is_right) == ("WRONG RANKS", False)

@@ -20,7 +20,7 @@ def fail(kind="WorkerLostError", message="worker 1 is gone"):
 
 
 EXACT = Ending(0, answer(), "", saved_digest="right", kept=5, restored=9)
-FAILED = Ending(WorkerLostError.exit_code, fail(), "error: worker 1 is gone\n", kept=5, kept_before=3, restored=5)
+FAILED = Ending(WorkerLostError.exit_code, fail(), "error: worker 1 is gone\n", kept=5, restored=5)
 
 
 ENDINGS = [
@@ -55,6 +55,3 @@ def test_verdicts_of_endings():
 def test_verdicts_depend_on_the_faults():
     assert judge(Ending(-9, "", ""), WANTED, was_killed=True) is Verdict.KILLED
     assert judge(FAILED, WANTED, must_be_exact=True) is Verdict.NEEDLESS
-    flipped = replace(FAILED, restored=3)
-    assert judge(flipped, WANTED, has_flipped=True) is Verdict.ERROR
-    assert judge(replace(flipped, restored=2), WANTED, has_flipped=True) is Verdict.LOST

@@ -188,7 +188,7 @@ _INGESTING_BY_WORKERS = Elsewhere("minutes", f"{_FOLDER}/test_ingesting.py::test
 _INGESTING_NAMES = Elsewhere("minutes", f"{_FOLDER}/test_ingesting.py::test_programs_make_the_same_store_of_names")
 _MONITORING = Elsewhere("minutes", f"{_FOLDER}/test_monitoring.py::test_both_ways_are_counted_and_only_one_publishes")
 _EMULATED = Elsewhere("needs valgrind", f"{_FOLDER}/test_counting.py::test_emulated_workers_are_counted_one_by_one")
-_CHAOS = Elsewhere("an hour", "tests/chaos/test_runs.py::test_seed")
+_CHAOS = Elsewhere("an hour", "tests/chaos/test_runs.py::test_faults")
 _DEVICES = Elsewhere("needs GPUs", "tests/chaos/test_devices.py::test_a_rank_that_is_killed")
 _STARTING = Elsewhere("minutes", f"{_FOLDER}/test_starting.py::test_starts_are_timed_and_judged")
 _SERVICE = Elsewhere(
@@ -285,10 +285,8 @@ SCENES = {
     "docs/doctor.md": Scene(fill_doctor),
     "docs/faults.md": Scene(
         elsewhere={
-            "python -m tests.support.chaos.campaign --seeds 0:200 --parallel 2 "
-            "--json chaos.json --markdown chaos.md": _CHAOS,
-            "python -m tests.support.chaos.campaign --seeds 17": _CHAOS,
-            "python -m tests.support.chaos.devices --workers 2 4 --json gpus.json --markdown gpus.md": _DEVICES,
+            "pytest -m weekly tests/chaos": _CHAOS,
+            "python -m tests.support.chaos.devices --workers 2 4 --json gpus.json": _DEVICES,
         }
     ),
     "docs/kubernetes.md": Scene(

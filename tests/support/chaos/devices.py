@@ -1,6 +1,6 @@
 """PageRank on the GPUs of this machine, of which a rank is killed or stopped: recovered, or ended in words, in time.
 
-    python -m tests.support.chaos.devices --workers 2 4 --json gpus.json --markdown gpus.md
+    python -m tests.support.chaos.devices --workers 2 4 --json gpus.json
 
 The program is started with `--cluster cuda` and keeps checkpoints. A while after the first one a worker is struck. What
 ends with an error is started once more with `--resume`, and must end with the ranks of a run without faults. The exit
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -46,12 +45,6 @@ CHECKPOINT_EVERY_S = 2.0
 TRIED = 300
 """Iterations by which it is found how many to do."""
 TOO_LATE = "nothing was lost, as it was struck at its end; give it more --seconds"
-ONE_DEVICE = (
-    "All workers shared one GPU as if each had its own, on a host of its own (`--one-device`): NCCL connected them by",
-    "sockets, and iterations took much longer than on several GPUs.",
-    "",
-)
-HEADER = ("ranks", "transport", "fault", "struck after", "ended", "s after", "lost s", "said", "went on")
 
 
 @dataclass(frozen=True)
@@ -109,8 +102,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.json.write_text(
             json.dumps({"setting": asdict(setting), "rows": [asdict(row) for row in rows]}, indent=1)
         )
-    if options.markdown:
-        options.markdown.write_text(write_page(rows, setting, options))
     return int(not all(row.is_right for row in rows))
 
 
@@ -212,45 +203,6 @@ def _find_worker(pid: int) -> int:
     )[1]
 
 
-def write_page(rows: Sequence[Row], setting: Setting, options: argparse.Namespace) -> str:
-    """All that was found, in Markdown."""
-    wrong = sum(not row.is_right for row in rows)
-    devices = ", ".join(_list_devices()) or "none"
-    lines = [
-        f"# Ranks killed and stopped on GPUs, {setting.date.partition(' ')[0]}",
-        "",
-        "What `tests/support/chaos/devices.py` found; [faults.md](../faults.md) says what it does.",
-        *(ONE_DEVICE if options.one_device else ()),
-        f"{options.vertices:,} vertices, iterations of about {options.seconds:g} s, `--timeout {TIMEOUT_S:g}`, a",
-        f"checkpoint every {CHECKPOINT_EVERY_S:g} s.",
-        "",
-        f"A run is to have ended with an error {IN_TIME_S:g} s after the fault, or to have lost no more than that.",
-        f"Not so: {wrong} of {len(rows)}.",
-        "",
-        "```measured",
-        *setting.lines(),
-        f"devices:  {devices}",
-        "```",
-        "",
-        *("| " + " | ".join(line) + " |" for line in (HEADER, ["---"] * len(HEADER), *map(_describe, rows))),
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _describe(row: Row) -> list[str]:
-    lost = "" if row.lost_s is None else f"{row.lost_s:+.1f}"
-    told = [f"{row.after_s:.1f}", lost, row.said.replace("|", "\\|"), row.resumed]
-    return [str(row.workers), row.transport, row.fault, row.struck, row.verdict, *told]
-
-
-def _list_devices() -> list[str]:
-    if shutil.which("nvidia-smi") is None:
-        return []
-    done = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True)
-    return done.stdout.split("\n")[:-1]
-
-
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
@@ -265,7 +217,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cluster", default="cuda", help="local tries it without GPUs (cuda)")
     parser.add_argument("--one-device", action="store_true", help="all workers share one GPU")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
-    parser.add_argument("--markdown", "-o", type=Path, metavar="FILE", help="write a page of it")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="for graph and checkpoints (a temporary folder)")
     return parser.parse_args(arguments)
 

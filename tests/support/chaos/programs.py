@@ -1,23 +1,18 @@
 """Schedulers, workers and the program `mgspmv` as processes on hosts, started within moments.
 
 A server that has imported everything forks them, which saves the seconds that a start of Python with all its libraries
-takes; they are processes like any others, in sessions of their own, and end with the server. A library that the server
-has loaded gives those a wall clock of their own that are to have one.
+takes; they are processes like any others, in sessions of their own, and end with the server.
 """
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import faulthandler
 import json
 import multiprocessing
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -43,9 +38,6 @@ LOOKED_AT = 4096
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.support.chaos.warm"])
 _STARTING = threading.Lock()
-
-CLOCK_VARIABLE = "MGSPMV_CHAOS_CLOCK"
-"""Names the file of a wall clock, also to processes that a process starts."""
 
 SETTINGS = {"DASK_DISTRIBUTED__SCHEDULER__LOCKS__LEASE_TIMEOUT": "5s"}
 """Of all processes: who comes after a client that was killed waits so long."""
@@ -76,7 +68,7 @@ class Launch:
     arguments: tuple[str, ...]
     host: Host
     folder: Path
-    """Where it writes what it says: NAME.out, NAME.err and, of `mgspmv`, NAME.told; NAME.clock is its wall clock."""
+    """Where it writes what it says: NAME.out, NAME.err and, of `mgspmv`, NAME.told."""
     name: str
 
     def find_file(self, kind: str) -> Path:
@@ -93,7 +85,6 @@ class Program:
 
     @classmethod
     def start(cls, launch: Launch) -> Program:
-        launch.find_file("clock").write_bytes(bytes(8))
         with _STARTING:
             _start_server()
         process = Process(target=_run, args=(launch,), daemon=False)
@@ -132,11 +123,6 @@ class Program:
         with suppress(ProcessLookupError):
             os.kill(self.find_computing(), sign)
 
-    def set_clock(self, offset_s: int) -> None:
-        """Let its wall clock jump; `offset_s` is from the true one."""
-        with open(self.launch.find_file("clock"), "r+b") as file:  # which is mapped into its memory
-            file.write(offset_s.to_bytes(8, sys.byteorder, signed=True))
-
     def read(self, kind: Literal["out", "err"]) -> str:
         path = self.launch.find_file(kind)
         return path.read_text(errors="replace") if path.exists() else ""
@@ -167,30 +153,13 @@ class Program:
         self.process.join()
 
 
-def why_no_clock() -> str:
-    """Why processes cannot have wall clocks of their own here; empty where they can."""
-    return "" if _make_clock() else "needs a C compiler, cc, that makes libraries"
-
-
-@cache
-def _make_clock() -> str:
-    """Path of the library of wall clocks; empty where it cannot be made."""
-    if shutil.which("cc") is None:
-        return ""
-    path = Path(tempfile.mkdtemp(prefix="chaos-clock-"), "clock.so")
-    atexit.register(shutil.rmtree, path.parent)
-    source = Path(__file__).with_name("clock.c")
-    done = subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", str(path), str(source), "-ldl"], capture_output=True)
-    return str(path) if done.returncode == 0 else ""
-
-
 @cache
 def _start_server() -> None:
     """Start the server that forks, once; it finds modules where this process does."""
     paths = os.pathsep.join(filter(None, sys.path))
-    given = {"PYTHONPATH": paths, "PYTHONSAFEPATH": "1", "LD_PRELOAD": _make_clock()}
+    given = {"PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
     given["PYTHONWARNINGS"] = "ignore:resource_tracker"  # it misses what was in processes that were killed
-    with patch.dict(os.environ, {name: value for name, value in given.items() if value}):
+    with patch.dict(os.environ, given):
         forkserver.ensure_running()
 
 
@@ -218,9 +187,7 @@ def _run(launch: Launch) -> None:
         file = os.open(launch.find_file(kind), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         os.dup2(file, number)
         os.close(file)
-    os.environ |= SETTINGS | {CLOCK_VARIABLE: str(launch.find_file("clock"))}
-    if follow_clock := getattr(ctypes.CDLL(None), "follow_clock", None):
-        follow_clock(os.fsencode(launch.find_file("clock")))
+    os.environ |= SETTINGS
     os.chdir(launch.folder)
     dask.config.refresh()
     if launch.program == "mgspmv":

@@ -8,7 +8,7 @@ import tempfile
 import time
 import warnings
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -18,8 +18,7 @@ import mgspmv as mg
 from mgspmv.checkpoints import Checkpoints
 from mgspmv.errors import CheckpointError, MgspmvError
 from mgspmv.results import load_solution
-from tests.support.chaos.disks import Disk, why_no_disks
-from tests.support.chaos.faults import Fault, FlipState, Kill, Scene, Strikes
+from tests.support.chaos.faults import Kill, Scene, Strikes
 from tests.support.chaos.fleet import Fleet, Shape
 from tests.support.chaos.plans import Plan
 from tests.support.chaos.programs import Program
@@ -33,6 +32,8 @@ ALPHA = 0.9999
 """Near 1, so that ranks change for thousands of iterations, and a run that made one too few has others."""
 ITERATIONS = {"superstep": 1200, "scheduler": 60}
 """Of a run, by its drive: some seconds each."""
+ITERATING_S = 4.0
+"""About what these take."""
 TIMEOUT_S = 6.0
 CHECKPOINT_EVERY_S = 0.2
 TRIES = 4
@@ -53,15 +54,11 @@ def make_graph(store: Path, n_vertices: int) -> None:
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What runs without faults give and take."""
+    """What runs without faults give."""
 
     store: Path
     wanted: dict[str, Wanted]
     """By drive."""
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ITERATIONS, 6.0))
-    """From the start of the program to its end, by drive."""
-    iterating_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ITERATIONS, 4.0))
-    """Of these, of the iterations."""
 
     @classmethod
     def compute(cls, store: Path) -> Undisturbed:
@@ -79,30 +76,16 @@ class Undisturbed:
 class Record:
     """What became of a run."""
 
-    seed: int
-    drive: str
-    workers: str
     faults: list[str]
     struck: list[str]
     """When each had struck; empty where the run had ended before."""
     verdict: str
     is_right: bool
     """Whether it, and what went on after it, ended as it may."""
-    seconds: float
-    """From the start of the program to its end."""
-    iterating_s: float
-    """Of these, from the first iteration that it told of to the last."""
-    lost_s: float | None
-    """Of `seconds`, more than without faults; None where it did not come to its end."""
-    epochs: int
-    """How often it went on by itself from a checkpoint."""
     said: str
     """The error, in a line."""
-    kept: int
-    """Iteration of the last checkpoint."""
     resumed: str
     """Where it went on, and what became of that; empty where that was not needed."""
-    resumed_s: float
 
 
 class StrikeError(Exception):
@@ -126,11 +109,11 @@ def run_plan(plan: Plan, undisturbed: Undisturbed, parent: Path) -> Record:
         if any(record.struck) or not record.is_right or not plan.faults:
             return record
         plan = plan.hasten()
-    raise StrikeError(f"seed {plan.seed}: the run ended {TRIES} times before any fault had struck")
+    raise StrikeError(f"the run ended {TRIES} times before any fault had struck")
 
 
 def _play(plan: Plan, undisturbed: Undisturbed, parent: Path) -> Record:
-    folder = Path(tempfile.mkdtemp(prefix=f"seed-{plan.seed}-", dir=parent))
+    folder = Path(tempfile.mkdtemp(prefix="run-", dir=parent))
     with Stage(plan, undisturbed, folder) as stage:
         record = stage.play()
     if record.is_right:
@@ -139,7 +122,7 @@ def _play(plan: Plan, undisturbed: Undisturbed, parent: Path) -> Record:
 
 
 class Stage(AbstractContextManager["Stage"]):
-    """Disks, hosts and a cluster for a run, and for what goes on after it."""
+    """Hosts and a cluster for a run, and for what goes on after it."""
 
     def __init__(self, plan: Plan, undisturbed: Undisturbed, folder: Path) -> None:
         self._plan, self._undisturbed, self._folder = plan, undisturbed, folder
@@ -147,10 +130,6 @@ class Stage(AbstractContextManager["Stage"]):
 
     def __enter__(self) -> Stage:
         with ExitStack() as stack:
-            self._matrix, self._place = (
-                stack.enter_context(Disk(self._folder / name, not why_no_disks())) for name in ("matrix", "place")
-            )
-            shutil.copytree(self._undisturbed.store, self._store)
             self._fleet = stack.enter_context(_start_fleet(self._folder / "first", self._plan.shape))
             self._stack = stack.pop_all()
         return self
@@ -161,52 +140,38 @@ class Stage(AbstractContextManager["Stage"]):
     def play(self) -> Record:
         """Let the run go on until its end, with its faults, and judge it and what goes on after it."""
         plan, undisturbed = self._plan, self._undisturbed
-        driver, began_s = self._start(self._fleet, "driver"), time.monotonic()
-        scene = Scene(self._fleet, driver, self._matrix, self._place, undisturbed.iterating_s[plan.drive])
+        driver = self._start(self._fleet, "driver")
+        scene = Scene(self._fleet, driver, self._checkpoint, ITERATING_S)
         strikes = Strikes(plan.faults, scene)
         try:
             has_ended = _await(driver)
-            seconds = time.monotonic() - began_s
         finally:
             strikes.end()
-            self._repair()
         if strikes.failures:
-            raise StrikeError(f"seed {plan.seed}: {strikes.failures[0]!r}") from strikes.failures[0]
+            raise StrikeError(f"a fault did not strike: {strikes.failures[0]!r}") from strikes.failures[0]
         ending = self._observe(driver, has_ended)
         struck = [fault for number, fault in enumerate(plan.faults) if number in strikes.struck]
-        verdict = judge(ending, undisturbed.wanted[plan.drive], **_describe_struck(struck))
+        was_killed = any(isinstance(fault, Kill) and fault.target == "driver" for fault in struck)
+        verdict = judge(ending, undisturbed.wanted[plan.drive], was_killed=was_killed, must_be_exact=not struck)
         is_whole = verdict in (Verdict.EXACT, Verdict.HANG)
-        resumed, resumed_verdict, resumed_s = ("", verdict, 0.0) if is_whole else self._go_on()
-        told = driver.read_told()
-        iterated = [each for each in told if each["phase"] == "iterate"]
+        resumed, resumed_verdict = ("", verdict) if is_whole else self._go_on()
         return Record(
-            plan.seed,
-            plan.drive,
-            "with nannies" if plan.has_nannies else "plain",
             [str(fault) for fault in plan.faults],
             [strikes.struck.get(number, "") for number in range(len(plan.faults))],
             str(verdict),
             verdict.is_right and resumed_verdict.is_right,
-            seconds,
-            iterated[-1]["time_s"] - iterated[0]["time_s"] if iterated else 0.0,
-            seconds - undisturbed.seconds[plan.drive] if verdict is Verdict.EXACT else None,
-            max((each["epoch"] for each in iterated), default=0),
-            self._shorten(ending.describe()),
-            ending.kept,
+            ending.describe(),
             resumed,
-            resumed_s,
         )
 
-    def _go_on(self) -> tuple[str, Verdict, float]:
-        """Go on where the run ended; where, and what became of that, the verdict, and the seconds that it took."""
-        began_s = time.monotonic()
-        shutil.copytree(self._undisturbed.store, self._store, dirs_exist_ok=True)
+    def _go_on(self) -> tuple[str, Verdict]:
+        """Go on where the run ended; where, and what became of that, and the verdict."""
         if self._plan.goes_on == "again" and self._fleet.programs["scheduler"].exit_code is None:
             ending = self._resume(self._fleet, "again")
             verdict = judge(ending, self._undisturbed.wanted[self._plan.drive])
             if verdict is not Verdict.ERROR:
-                return f"again: {verdict}", verdict, time.monotonic() - began_s
-            said = f"again: {self._shorten(ending.describe())}; "
+                return f"again: {verdict}", verdict
+            said = f"again: {ending.describe()}; "
         else:
             said = ""
         if self._plan.goes_on == "here":
@@ -216,15 +181,7 @@ class Stage(AbstractContextManager["Stage"]):
                 ending = self._resume(fleet, "afresh")
         verdict = judge(ending, self._undisturbed.wanted[self._plan.drive], must_be_exact=True)
         where = "here" if self._plan.goes_on == "here" else "afresh"
-        return (
-            f"{said}{where}: {verdict} {self._shorten(ending.describe())}".rstrip(),
-            verdict,
-            time.monotonic() - began_s,
-        )
-
-    def _shorten(self, said: str) -> str:
-        """Without the folder of the run, which is another one each time."""
-        return said.replace(f"{self._folder}/", "")
+        return f"{said}{where}: {verdict} {ending.describe()}".rstrip(), verdict
 
     def _resume(self, fleet: Fleet, name: str) -> Ending:
         program = self._start(fleet, name, "--resume", "--overwrite")
@@ -234,23 +191,16 @@ class Stage(AbstractContextManager["Stage"]):
         """Start the program; `here` names that which needs no cluster."""
         drive = self._plan.drive
         given = {"--alpha": ALPHA, "--tol-mode": "fixed", "--max-iter": ITERATIONS[drive], "--backend": "cpu"}
-        given |= {"--checkpoint": self._place.folder / "run.zarr", "--checkpoint-every": CHECKPOINT_EVERY_S}
+        given |= {"--checkpoint": self._checkpoint, "--checkpoint-every": CHECKPOINT_EVERY_S}
         given |= {"--output": self._ranks}
         if name != "here":
             given |= {"--scheduler": fleet.address, "--timeout": TIMEOUT_S, "--drive": drive}
         options = [f"{word}" for pair in given.items() for word in pair]
-        return fleet.start_mgspmv(name, "pagerank", str(self._store), "--json", *options, *more)
-
-    def _repair(self) -> None:
-        """Undo what faults did to the disks, in whatever order they came."""
-        for disk in (self._matrix, self._place):
-            if disk.is_own:
-                disk.permit()
-                disk.empty()
+        return fleet.start_mgspmv(name, "pagerank", str(self._undisturbed.store), "--json", *options, *more)
 
     @property
-    def _store(self) -> Path:
-        return self._matrix.folder / "matrix.zarr"
+    def _checkpoint(self) -> Path:
+        return self._folder / "run.zarr"
 
     @property
     def _ranks(self) -> Path:
@@ -265,18 +215,16 @@ class Stage(AbstractContextManager["Stage"]):
         has_left = has_ended and not wait_for(lambda: not program.list_session())
         left = tuple(program.list_session()) if has_left else ()
         program.end()
-        kept = [0, 0, *(told["done"] for told in program.read_told() if told["phase"] == "checkpoint")]
-        states = self._find_restored()
-        return Ending(
-            code, program.read("out"), program.read("err"), left, find_saved(self._ranks), kept[-1], kept[-2], states
-        )
+        kept = [0, *(told["done"] for told in program.read_told() if told["phase"] == "checkpoint")]
+        said = program.read("out"), program.read("err")
+        return Ending(code, *said, left, find_saved(self._ranks), kept[-1], self._find_restored())
 
     def _find_restored(self) -> int:
         """Iteration of the checkpoint that is there; 0 for none."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                restored = Checkpoints(str(self._place.folder / "run.zarr")).restore()
+                restored = Checkpoints(str(self._checkpoint)).restore()
             except CheckpointError:
                 return 0
         return 0 if restored is None else restored.reached.iteration
@@ -294,15 +242,6 @@ def find_saved(ranks: Path) -> str | None:
 
 def _start_fleet(folder: Path, shape: Shape) -> AbstractContextManager[Fleet]:
     return Fleet(Network(is_split=not why_not_split()), folder, shape)
-
-
-def _describe_struck(struck: list[Fault]) -> dict[str, bool]:
-    """What `judge` is to know of the faults that have struck."""
-    return {
-        "was_killed": any(isinstance(fault, Kill) and fault.target == "driver" for fault in struck),
-        "must_be_exact": all(fault.is_harmless for fault in struck),
-        "has_flipped": any(isinstance(fault, FlipState) for fault in struck),
-    }
 
 
 def _await(program: Program) -> bool:

@@ -56,8 +56,6 @@ class Ending:
     """Of the ranks that it wrote; empty where they cannot be read, None where there are none."""
     kept: int = 0
     """The last iteration of which it said that there is a checkpoint."""
-    kept_before: int = 0
-    """The one before."""
     restored: int = 0
     """The iteration of the checkpoint that is there; 0 for none."""
 
@@ -81,21 +79,18 @@ class Ending:
         return lines[-1] if lines else ""
 
 
-def judge(
-    ending: Ending, wanted: Wanted, *, was_killed: bool = False, must_be_exact: bool = False, has_flipped: bool = False
-) -> Verdict:
+def judge(ending: Ending, wanted: Wanted, *, was_killed: bool = False, must_be_exact: bool = False) -> Verdict:
     """
     Parameters
     ----------
     was_killed : whether the program itself was
     must_be_exact : no fault had struck for which a run may end
-    has_flipped : the last state of the checkpoint was damaged, so that it may be the one before
     """
     if ending.exit_code is None:
         return Verdict.HANG
     if ending.left:
         return Verdict.LEFT
-    if ending.restored < (ending.kept_before if has_flipped else ending.kept):
+    if ending.restored < ending.kept:
         return Verdict.LOST
     if ending.exit_code == 0:
         return _judge_ranks(ending, wanted)
