@@ -26,7 +26,6 @@ from mgspmv.distribute.integrity import Report, RoundReport
 from mgspmv.distribute.part import Part, PartSpec, join_pieces
 from mgspmv.distribute.publish import publish_iterations
 from mgspmv.distribute.session import Linked, RankSession, RowsSession, RunSpec, Session, Share, begin
-from mgspmv.distribute.streams import wake
 from mgspmv.distribute.watchdog import WATCHDOG
 from mgspmv.distribute.worker_metrics import METRICS
 from mgspmv.errors import ClosedError, OptionError
@@ -52,8 +51,6 @@ NAME = "mgspmv"
 """Of the plugin on each worker."""
 END_S = 2.0
 """Seconds for what a device had for a run before to be free, when it is asked for its memory."""
-DONE = ("memory", "error", "released", "forgotten")
-"""States of a task, as Dask calls them, after which nothing is done for it."""
 PING_OP, DESCRIBE_OP, TIME_OP = "mgspmv_ping", "mgspmv_describe", "mgspmv_time"
 FREE_OP, ABORT_OP = "mgspmv_free", "mgspmv_abort"
 """What a client asks of an agent, through the scheduler."""
@@ -169,11 +166,9 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     # --- for clients and other workers
 
-    async def ping(self, key: str | None) -> tuple[list[tuple[str, str, str]], list[str]]:
-        """Say that the event loop of this worker runs; what hangs all the same, see `Hang.describe`; and, of the tasks
-        that it began and that of a key, those that are at nothing."""
-        wake(self._worker.batched_stream)
-        return self._list_hangs(), self._list_idle(key)
+    async def ping(self) -> list[tuple[str, str, str]]:
+        """Say that the event loop of this worker runs, and what hangs all the same, see `Hang.describe`."""
+        return self._list_hangs()
 
     async def tell_time(self) -> float:
         """Seconds since 1970, by the clock of this worker's machine."""
@@ -233,19 +228,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         hangs = [hang.describe() for hang in WATCHDOG.list_hangs(self._worker) if waits or not hang.waits]
         if (stuck := find_stuck()) is not None:
             hangs.append(("end", *stuck))
-        if WATCHDOG.has_lost_thread():
-            hangs.append(("", "found no memory for a thread, which is waited for", "give it more, and restart it"))
         return hangs
-
-    def _list_idle(self, key: str | None) -> list[str]:
-        """Tasks that no thread is at. Those that stay so will never be done: where memory is short, the thread of a
-        worker that does its tasks may die, and Dask does not notice."""
-        state = self._worker.state
-        begun = {task.key for task in state.executing if str(task.key).startswith("mgspmv-")}
-        if key is not None and (key not in state.tasks or state.tasks[key].state in DONE):
-            begun.add(key)
-        with self._worker.active_threads_lock:
-            return [*begun.difference(self._worker.active_threads.values())]
 
     def _let_go(self, key: Any) -> None:
         part, session = self._parts.pop(key, None), self._sessions.pop(key, None)

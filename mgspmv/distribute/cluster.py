@@ -1,8 +1,8 @@
 """A Dask cluster as a client sees it: its workers, tasks pinned to them, and waits that end.
 
-Every wait is watched: a worker that left the cluster, one whose event loop does not answer for `timeout` seconds, one
-that is not at a task that it took, and one of whose tasks hangs (see `mgspmv.distribute.watchdog`) end it with an error
-that names the worker, its rank and what was being done.
+Every wait is watched: a worker that left the cluster, one whose event loop does not answer for `timeout` seconds, and
+one of whose tasks hangs (see `mgspmv.distribute.watchdog`) end it with an error that names the worker, its rank and
+what was being done.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from distributed import Client, Future
@@ -25,7 +24,6 @@ from mgspmv.distribute.calling import call_worker
 from mgspmv.distribute.connect import connect_client
 from mgspmv.distribute.lease import hold_lease
 from mgspmv.distribute.spans import enter_default
-from mgspmv.distribute.streams import wake, wake_scheduler
 from mgspmv.distribute.watchdog import do_watched
 from mgspmv.errors import (
     ClusterError,
@@ -70,9 +68,6 @@ PATIENCE = 0.75
 """Of the time-out: how long a worker may be silent. The rest is for telling the others to end."""
 GRACE_S = 1.0
 """Seconds that other tasks get to fail too, so that the error that came first in time is not taken for the cause."""
-BROKEN = "does not do the tasks that it takes, and is left out until it is restarted"
-STARVED = "had no memory left, and is left out until it is restarted"
-"""What is said of a worker with which that happened."""
 CHECKED = ("mgspmv", "dask", "distributed", "numpy", "numba", "zarr")
 """Packages of which workers must have the client's versions, as of Python."""
 
@@ -135,7 +130,7 @@ class Cluster:
         self.patience = PATIENCE * self.timeout
         self.n_joined = 0
         self._silent: set[Member] = set()
-        self._broken: dict[Member, str] = {}
+        self._starved: set[Member] = set()
         self._forgetting: set[asyncio.Future[None]] = set()
         self._is_silent = False  # the scheduler, which passes on what workers are told
         self._call: Future | None = None  # for a worker, where there was none
@@ -196,8 +191,8 @@ class Cluster:
         workers = await self._list_workers()
         everyone = [Member(worker["name"], address) for address, worker in workers.items()]
         silent = await self._find_silent(everyone)
-        broken = {member: why for member, why in self._broken.items() if member in everyone}
-        asked = [member for member in everyone if member not in silent | broken.keys()] or everyone
+        starved = self._starved.intersection(everyone)
+        asked = [member for member in everyone if member not in silent | starved] or everyone
         answers = await self._ask_present(asked, {"op": "versions", "packages": [*CHECKED]}, wait_s, until_s)
         self._silent.update(member for member in asked if member not in answers)
         versions = {member: answer["packages"] for member, answer in answers.items()}
@@ -224,8 +219,8 @@ class Cluster:
             if m not in hanging
         ]
         absent = {m: "does not answer and is left out" for m in everyone if m not in described}
-        left_out = hanging | absent | unfit | {m: why for m, why in broken.items() if m not in described}
-        return infos, left_out
+        why = "had no memory left, and is left out until it is restarted"
+        return infos, hanging | absent | unfit | dict.fromkeys(starved - described.keys(), why)
 
     def describe_workers(self) -> dict[Member, dict[str, Any]]:
         """All workers in whatever state, and what the scheduler says of each; none are waited for.
@@ -266,7 +261,7 @@ class Cluster:
     async def _await_workers(self, n: int) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while (n_found := len(await self._find_answering())) < n - len(self._broken):
+        while (n_found := len(await self._find_answering())) < n - len(self._starved):
             waited_s = loop.time() - began
             if waited_s > (RETURN_S if n_found else self.timeout):
                 break
@@ -286,11 +281,11 @@ class Cluster:
         return [member for member in members if member.address not in running]
 
     async def _find_answering(self) -> list[Member]:
-        """Workers that run, but for those that were silent and still are, and those that do no tasks."""
+        """Workers that run, but for those that were silent and still are, and those that had no memory left."""
         workers = (await self._ask(self._scheduler().identity(n_workers=-1), "join"))["workers"]
         running = [Member(w["name"], address) for address, w in workers.items() if w["status"] == "running"]
         silent = await self._find_silent(running)
-        return [member for member in running if member not in silent | self._broken.keys()]
+        return [member for member in running if member not in silent | self._starved]
 
     async def _find_silent(self, members: Sequence[Member]) -> set[Member]:
         """Those that did not answer before, and still do not."""
@@ -405,13 +400,13 @@ class Cluster:
 
         Raises
         ------
-        WorkerLostError, WorkerTimeoutError : a member left the cluster, does not answer, or is not at its task
+        WorkerLostError, WorkerTimeoutError : a member left the cluster, or does not answer
         MgspmvError : what a task raised
         whatever a function raises that is called
         """
         tasks = dict(zip(range(len(members)) if ranks is None else ranks, futures, strict=True))
         gathering = self._gather(tasks, members, phase, on_done or _ignore, on_tick or _ignore)
-        results = self._sync(self._watch(gathering, members, phase, tasks))
+        results = self._sync(self._watch(gathering, members, phase))
         if isinstance(results, _Raised):
             raise results.error
         return results
@@ -588,18 +583,12 @@ class Cluster:
         self._is_silent = False
         return answer
 
-    async def _watch(
-        self,
-        work: Coroutine[Any, Any, T],
-        members: Sequence[Member],
-        phase: str,
-        tasks: Mapping[int, Future] = MappingProxyType({}),
-    ) -> T:
-        """Do the work, maybe that of tasks, by rank, unless a member is lost or silent."""
+    async def _watch(self, work: Coroutine[Any, Any, T], members: Sequence[Member], phase: str) -> T:
+        """Do the work, unless a member is lost or silent."""
         working = asyncio.ensure_future(work)
         watching = [asyncio.ensure_future(self._watch_members(members, phase))]
         for rank in range(len(members)):
-            watching.append(asyncio.ensure_future(self._watch_answers(members, rank, phase, tasks.get(rank))))
+            watching.append(asyncio.ensure_future(self._watch_answers(members, rank, phase)))
         try:
             await asyncio.wait([working, *watching], return_when=asyncio.FIRST_COMPLETED)
             for watch in watching:
@@ -634,72 +623,28 @@ class Cluster:
                 why = "it died, or was taken out of the cluster"
                 raise blame(WorkerLostError, members, rank, phase, "is gone", why)
 
-    async def _watch_answers(
-        self, members: Sequence[Member], rank: int, phase: str, task: Future | None = None
-    ) -> None:
-        """Raise when a member's event loop does not answer for as long as it may be silent; when it says that something
-        hangs, or that a task of its is at nothing for that long."""
+    async def _watch_answers(self, members: Sequence[Member], rank: int, phase: str) -> None:
+        """Raise when a member's event loop does not answer for as long as it may be silent, or says that something
+        hangs."""
         loop, member = asyncio.get_running_loop(), members[rank]
         pause_s = min(PING_S, self.timeout / 8)
-        answered, idle_since = loop.time(), dict[tuple[str, bool], float]()
+        answered = loop.time()
         while True:
             began = loop.time()
             await asyncio.sleep(pause_s)
             left_s = max(0.0, answered + self.patience - began - pause_s)
-            key = None if task is None or task.done() else str(task.key)
-            answer = (await self._ask_each([member.address], {"op": PING_OP, "key": key}, left_s))[member.address]
+            answer = (await self._ask_each([member.address], {"op": PING_OP}, left_s))[member.address]
             is_late = loop.time() - began - pause_s - left_s > LATE_S
             if is_late or not isinstance(answer, Exception):
                 answered = loop.time()
             if not isinstance(answer, Exception):
-                hangs, idle = answer
-                for hung_in, what, why in hangs[:1]:
+                for hung_in, what, why in answer[:1]:
                     raise blame(WorkerTimeoutError, members, rank, hung_in or phase, what, why)
-                found = [(own, own != key or await self._is_given(member, own, phase)) for own in idle]
-                since = {} if is_late else idle_since
-                idle_since = {each: since.get(each, loop.time()) for each in found}
             if loop.time() >= answered + self.patience:
                 await self._check_members(members, phase)  # it is the scheduler that asks, and may be what hangs
                 self._silent.add(member)
                 why = "it hangs, or cannot be reached"
                 raise blame(WorkerTimeoutError, members, rank, phase, f"did not answer for {self.patience:g} s", why)
-            for (_, is_given), began_s in idle_since.items():
-                if loop.time() >= began_s + self.patience:
-                    await self._blame_for_idle(members, rank, phase, is_given)
-            if idle_since:
-                await self._wake()
-
-    async def _wake(self) -> None:
-        """Let messages go that wait here and at the scheduler; those of a worker go when it is asked."""
-        with suppress(Exception):  # of a scheduler that calls nothing; what does not come is told of in time
-            wake(self.client.scheduler_comm)
-            await asyncio.wait_for(self.client.run_on_scheduler(wake_scheduler), PING_S)
-
-    async def _blame_for_idle(self, members: Sequence[Member], rank: int, phase: str, is_given: bool) -> None:
-        """Raise, as a worker was at no task for as long as it may be silent, and there is one that is waited for.
-
-        Parameters
-        ----------
-        is_given : whether the scheduler waits for the worker too
-        """
-        if is_given:
-            self._broken[members[rank]] = BROKEN
-            what = f"was not at its task for {self.patience:g} s"
-            raise blame(WorkerTimeoutError, members, rank, phase, what, "its memory may be short; restart it")
-        if not await self._find_gone([members[rank]]):  # or that is what is said
-            raise SchedulerNotFoundError(
-                f"{self} and this process did not hear of each other's tasks for {self.patience:g} s (during {phase}, "
-                f"worker {members[rank]}), as where the clock of one was put back; run it again",
-                phase=phase,
-            )
-
-    async def _is_given(self, member: Member, key: str, phase: str) -> bool:
-        """Whether the scheduler waits for a worker to do a task."""
-        try:
-            given = await self._ask(self._scheduler().processing(workers=[member.address]), phase)
-        except KeyError:  # it left
-            return False
-        return key in given[member.address]
 
     async def _ask_each(self, addresses: Sequence[str], message: dict[str, Any], wait_s: float) -> dict[str, Any]:
         """The answers of workers, through the scheduler; an exception in place of each that does not come."""
@@ -760,7 +705,7 @@ class Cluster:
         causes = [_explain(await _get_exception(task), members, rank, phase) for rank, task in failures.items()]
         cause = min(causes, key=_rank_cause)
         if isinstance(cause, WorkerMemoryError) and cause.rank is not None:
-            self._broken[members[cause.rank]] = STARVED
+            self._starved.add(members[cause.rank])
         return cause
 
 

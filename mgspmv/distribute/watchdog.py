@@ -10,9 +10,6 @@ How long a task may be without a mark:
     in all else       `BEGIN_S`, and what its products take at `SLOW_PER_S`; reading and writing mark every piece
 
 Time in which the process was stopped, or got no processor, does not count.
-
-Where there is no memory for a new thread, who starts it may wait for it without an end. That is noticed whenever this
-worker is asked whether something hangs.
 """
 
 from __future__ import annotations
@@ -42,8 +39,6 @@ hot, slow it down by less."""
 BEGIN_S = 300.0
 """Seconds without a mark out of iterations: a compiler that starts with no cache on a busy machine takes up to a minute
 for a kernel, and a piece of 16 MiB comes in that time from where only 60 kB/s do."""
-START_S = 3.0
-"""For a thread to begin, on a busy machine."""
 SLOW_PER_S = 1e7
 """Products a second of the slowest worker: a hundredth of what a thread makes."""
 
@@ -108,8 +103,6 @@ class Watchdog:
     def __init__(self) -> None:
         self._tasks: set[_Task] = set()
         self._lock, self._is_watching = threading.Lock(), False
-        self._starting: dict[threading.Thread, float] = {}
-        self._asked_s = time.monotonic()
 
     @contextmanager
     def watch(self, worker: Any, patience: float) -> Iterator[Marks]:
@@ -128,15 +121,6 @@ class Watchdog:
                 with self._lock:
                     self._tasks.remove(task)
 
-    def has_lost_thread(self) -> bool:
-        """Whether a thread that somebody waits for has not begun for `START_S`, counted from one question to the next:
-        such as gets no memory ends without a word."""
-        now_s = time.monotonic()
-        elapsed_s, self._asked_s = min(now_s - self._asked_s, 2 * LOOK_S), now_s  # more, and the process was stopped
-        waited_for = [thread for thread in threading.enumerate() if thread.ident is None]
-        self._starting = {thread: self._starting.get(thread, -elapsed_s) + elapsed_s for thread in waited_for}
-        return max(self._starting.values(), default=0.0) > START_S
-
     def list_hangs(self, worker: Any) -> list[Hang]:
         """The tasks of a worker that hang now."""
         with self._lock:
@@ -152,14 +136,9 @@ class Watchdog:
     def _begin(self, task: _Task) -> None:
         with self._lock:
             self._tasks.add(task)
-            is_watched, self._is_watching = self._is_watching, True
-        if not is_watched:
-            try:
+            if not self._is_watching:
                 threading.Thread(target=self._run, name="mgspmv-watchdog", daemon=True).start()
-            except RuntimeError:  # which ends the task; the next one tries again
-                with self._lock:
-                    self._is_watching = False
-                raise
+                self._is_watching = True
 
     def _run(self) -> None:
         looked_s = time.monotonic()

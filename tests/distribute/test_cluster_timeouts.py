@@ -74,7 +74,7 @@ def make_cluster(**scheduler):
     """A view of a cluster whose scheduler answers this."""
     cluster = object.__new__(Cluster)
     cluster.timeout, cluster.patience = 0.2, 0.1
-    cluster._silent, cluster._broken, cluster._forgetting = set(), {}, set()
+    cluster._silent, cluster._starved, cluster._forgetting = set(), set(), set()
     cluster.client = SimpleNamespace(scheduler=None)
 
     async def list_all(workers):
@@ -102,23 +102,9 @@ def answer_nothing():
 
 def answer_that_it_hangs():
     async def broadcast(msg, workers, on_error):
-        return {workers[0]: ([HANG], [])}
+        return {workers[0]: [HANG]}
 
     asyncio.run(make_cluster(broadcast=broadcast)._watch_answers(MEMBERS, 1, "iterations 1 to 9"))
-
-
-def do_nothing():
-    task = SimpleNamespace(key="its task", done=lambda: False)
-
-    async def broadcast(msg, workers, on_error):
-        return {workers[0]: ([], [msg["key"]])}
-
-    async def processing(workers):
-        return {workers[0]: ["its task"]}
-
-    asyncio.run(
-        make_cluster(broadcast=broadcast, processing=processing)._watch_answers(MEMBERS, 1, "iteration 7", task)
-    )
 
 
 def take_no_data():
@@ -195,7 +181,6 @@ BY_RANK = {
     "Cluster._watch_members": be_paused,
     "Cluster._watch_answers": answer_nothing,
     "Cluster._watch_answers, which says that it hangs": answer_that_it_hangs,
-    "Cluster._blame_for_idle": do_nothing,
     "Cluster._send": take_no_data,
     "settle_within.check": take_no_part,
     "_Peers.ask": not_answer_a_share,
@@ -256,7 +241,7 @@ def test_a_client_that_was_stopped_itself_blames_nobody(monkeypatch):
             await asyncio.Event().wait()
         if len(asked) == 3:
             raise KeyboardInterrupt
-        return {workers[0]: ([], [])}
+        return {workers[0]: []}
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(make_cluster(broadcast=broadcast)._watch_answers(MEMBERS, 1, "iteration 7"))
@@ -274,7 +259,7 @@ def test_a_task_that_finds_no_memory_names_its_worker(error, monkeypatch):
     cause = asyncio.run(cluster._find_cause(dict(enumerate(futures)), MEMBERS, "load"))
     assert isinstance(cause, WorkerMemoryError)
     assert (cause.worker, cause.rank, cause.phase, cause.exit_code) == ("gpu-7", 1, "load", 6)
-    assert [*cluster._broken] == [MEMBERS[1]], "it is left out then"
+    assert [*cluster._starved] == [MEMBERS[1]], "it is left out then"
     assert re.fullmatch(r"worker gpu-7 \(.*\) has no memory left \(during load\): .*; give it more, .*", str(cause))
 
 

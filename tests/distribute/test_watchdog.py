@@ -141,29 +141,6 @@ def test_there_is_one_thread_as_long_as_there_are_tasks(monkeypatch):
         assert count() == 1
 
 
-def test_threads_that_never_begin(monkeypatch):
-    """Time in which the process was stopped does not count, nor that of a thread which begins after all."""
-    now_s, threads = [100.0], [threading.current_thread()]
-    # Of the module alone: the event loops of clusters in this process need the clock.
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    played = SimpleNamespace(**vars(threading) | {"enumerate": lambda: list(threads)})
-    monkeypatch.setattr(module, "threading", played)
-    watchdog = Watchdog()
-
-    def look(after_s):
-        now_s[0] += after_s
-        return watchdog.has_lost_thread()
-
-    assert not look(50.0)
-    threads += [threading.Thread(), threading.Thread()]
-    assert not any(look(after_s) for after_s in (0.5, 60.0, 60.0, 60.0))
-    assert look(0.5)
-    del threads[1]
-    assert look(0.0), "the other one has not begun"
-    del threads[1]
-    assert not look(60.0)
-
-
 def test_where_there_is_no_memory_to_tell_of_it(monkeypatch):
     """The next hang is found all the same."""
 
@@ -177,22 +154,6 @@ def test_where_there_is_no_memory_to_tell_of_it(monkeypatch):
     for _ in range(2):
         with watchdog.watch(WORKER, 0.05):
             assert wait_for(lambda: len(watchdog.list_hangs(WORKER)) == 1)
-
-
-def test_where_there_is_no_thread_for_it(monkeypatch):
-    """The task ends, and the next one is watched."""
-
-    class Refused(threading.Thread):
-        def start(self):
-            raise RuntimeError("can't start new thread")
-
-    watchdog = Watchdog()
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "threading", SimpleNamespace(**vars(threading) | {"Thread": Refused}))
-        with pytest.raises(RuntimeError, match="can't start"), watchdog.watch(WORKER, PATIENCE_S):
-            pytest.fail("it goes on unwatched")
-    with watchdog.watch(WORKER, PATIENCE_S):
-        assert any(thread.name == "mgspmv-watchdog" for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device", "/a"), DISK_IS_FULL])

@@ -3,19 +3,17 @@ until they go on. And what is only slow."""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
 import time
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from distributed import Client
 
 import mgspmv as mg
-from mgspmv.errors import SchedulerNotFoundError, WorkerTimeoutError
+from mgspmv.errors import WorkerTimeoutError
 from tests.support.clusters import check_left, find_left, start_cluster
 from tests.support.waiting import HANG_S, wait_for
 
@@ -216,60 +214,6 @@ def test_the_only_worker_hangs(graph, wanted):
         assert mg.pagerank(graph, client=client).digest() == wanted
 
 
-def kill_thread(dask_worker):
-    """End the thread that does the tasks of a worker, as it ends where it gets no memory for a lock."""
-
-    def run():
-        raise MemoryError
-
-    executor = dask_worker.executors["default"]
-    executor.submit(int).result()
-    [thread] = executor._threads
-    executor._work_queue.put(SimpleNamespace(run=run))
-    thread.join()
-
-
-def lose_thread(dask_worker):
-    """Let its next part wait for a thread that ends before it begins, as it ends where it gets no memory."""
-    from mgspmv.distribute.part import Part
-
-    def run():
-        raise MemoryError
-
-    def begin(self, *args):
-        thread = threading.Thread()
-        thread._bootstrap = run
-        thread.start()
-
-    Part.__init__ = begin
-
-
-@pytest.mark.parametrize(
-    ("break_worker", "said", "left_out"),
-    [
-        (kill_thread, "was not at its task for 1.5 s", "does not do the tasks that it takes, and is left out"),
-        (lose_thread, "found no memory for a thread", r"found no memory for a thread, .* and is left out"),
-    ],
-)
-def test_a_worker_without_memory_for_threads(break_worker, said, left_out, graph, wanted):
-    with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
-        assert mg.pagerank(graph, client=client).digest() == wanted
-        client.run(break_worker, workers=[cluster.workers[1].worker_address])
-        began = time.monotonic()
-        with pytest.raises(WorkerTimeoutError, match=rf"^worker 1 \(tcp://.*\) {said}") as caught:
-            mg.pagerank(graph, client=client, timeout=TIMEOUT_S, recover=0)
-        assert time.monotonic() - began < TIMEOUT_S + HANG_S
-        assert (caught.value.worker, caught.value.rank, caught.value.phase) == ("1", 1, "load")
-        assert str(caught.value).endswith("restart it")
-        with pytest.warns(UserWarning, match=f"^worker 1 .* {left_out}"):
-            left = mg.pagerank(graph, client=client, timeout=TIMEOUT_S)
-        assert (left.digest(), left.matrix["hardware"]) == (wanted, "1 workers of 1 threads")
-        caught = None
-        client.restart_workers([cluster.workers[1].worker_address])
-        again = mg.pagerank(graph, client=client)
-        assert (again.digest(), again.matrix["hardware"]) == (wanted, "2 workers of 1 threads")
-
-
 def do_for(seconds):
     time.sleep(seconds)
 
@@ -317,78 +261,3 @@ def test_a_worker_that_reads_slowly_is_waited_for(tmp_path, fragile, monkeypatch
                 assert time.monotonic() - began > 4.0
     finally:
         fragile.run(set_chunks, n=1 << 20)
-
-
-# --- messages that do not arrive -------------------------------------------------------------------------------------
-
-
-def put_back(sender):
-    """Let a stream of Dask's messages be as where the clock was put back by an hour just after one was sent."""
-    assert wait_for(lambda: sender.next_deadline is None)
-    sender.next_deadline = time.time() + 3600
-
-
-async def put_worker_back(dask_worker):
-    while dask_worker.batched_stream.next_deadline is not None:
-        await asyncio.sleep(0.01)
-    put_back(dask_worker.batched_stream)
-
-
-def test_streams_that_wait_for_a_time_of_day(graph, wanted):
-    with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
-        addresses = [worker.worker_address for worker in cluster.workers.values()]
-        streams = [
-            lambda: put_back(client.scheduler_comm),
-            lambda: put_back(cluster.scheduler.client_comms[client.id]),
-            lambda: put_back(cluster.scheduler.stream_comms[addresses[0]]),
-            lambda: client.run(put_worker_back, workers=[addresses[1]]),
-        ]
-        for break_stream in streams:
-            break_stream()
-            found = mg.pagerank(graph, client=client, timeout=3 * TIMEOUT_S)
-            assert (found.digest(), found.recoveries) == (wanted, ())
-
-
-def hold_up(sender):
-    """Let no message of a stream arrive."""
-    sender.send = lambda *messages: None
-
-
-def hold_up_worker(dask_worker):
-    hold_up(dask_worker.batched_stream)
-
-
-@pytest.mark.parametrize(
-    "find_sender",
-    [
-        lambda cluster, client: cluster.scheduler.client_comms[client.id],
-        lambda cluster, client: client.scheduler_comm,
-    ],
-    ids=["scheduler to client", "client to scheduler"],
-)
-def test_client_and_scheduler_that_do_not_hear_of_each_other(find_sender, graph, wanted):
-    with start_cluster(2) as cluster:
-        with Client(cluster, set_as_default=False) as client:
-            assert mg.pagerank(graph, client=client).digest() == wanted
-            hold_up(find_sender(cluster, client))
-            began = time.monotonic()
-            with pytest.raises(
-                SchedulerNotFoundError, match=r"did not hear of each other's tasks for 1.5 s \(during load"
-            ):
-                mg.pagerank(graph, client=client, timeout=TIMEOUT_S)
-            assert time.monotonic() - began < TIMEOUT_S + HANG_S
-        assert mg.pagerank(graph, client=cluster).digest() == wanted
-
-
-@pytest.mark.parametrize("by_worker", [pytest.param(False, marks=pytest.mark.weekly), True])
-def test_a_worker_and_the_scheduler_that_do_not_hear_of_each_other(by_worker, graph, wanted):
-    with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
-        assert mg.pagerank(graph, client=client).digest() == wanted
-        address = cluster.workers[1].worker_address
-        if by_worker:
-            client.run(hold_up_worker, workers=[address])
-        else:
-            hold_up(cluster.scheduler.stream_comms[address])
-        with pytest.warns(UserWarning, match="worker 1 .* does not do the tasks that it takes, and is left out"):
-            left = mg.pagerank(graph, client=client, timeout=TIMEOUT_S)
-        assert (left.digest(), left.matrix["hardware"]) == (wanted, "1 workers of 1 threads")
