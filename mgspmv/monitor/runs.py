@@ -36,7 +36,7 @@ COUNTERS = {
     "runs_ended": ("Runs that ended, by how: a status, failed or abandoned.", "operation", "status"),
     "run_restarts": ("Restarts of runs, from checkpoints and with other workers.", "operation"),
     "recoveries": (
-        "Runs that went on after a worker was lost or silent, or with workers that joined.",
+        "Runs that went on after a worker was lost or silent.",
         *("operation", "kind"),
     ),
     "workers_lost": ("Workers that left the cluster during a run of theirs.",),
