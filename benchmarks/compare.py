@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import products, rankings
-from benchmarks.graphs import Graph, open_cache
 from benchmarks.measure import Peer, Rounds, Row, compare, say
+from benchmarks.stores import Graph, open_cache
 from benchmarks.tables import LEGEND, Setting, add_file_options, format_text, tabulate, write_files
 from mgspmv.model import default_threads
 

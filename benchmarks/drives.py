@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 import mgspmv as mg
-from benchmarks.graphs import ALPHA, Graph, open_cache
 from benchmarks.measure import Rounds, say, take_turns
+from benchmarks.stores import ALPHA, Graph, open_cache
 from benchmarks.tables import Setting, Table, add_file_options, format_text, judge, write_files
 from mgspmv.distribute.connect import start_local
 from mgspmv.model import default_threads

@@ -1,111 +1,151 @@
-"""The graph that all peers get, and its ranks by SciPy alone."""
+"""The graphs of the PageRank benchmark: CSR of in-edges, rows are destinations, columns are sources.
+
+Made by rule as the matrices of `benchmarks.matrices` are, to the same bits on the host and on a device. R-MAT of
+those has b = c, so that it is as likely as its transpose and stands here as it is.
+"""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
-import mgspmv as mg
+from benchmarks.matrices import (
+    DATA_VARIABLE,
+    PIECE,
+    REAL,
+    RECIPES,
+    Arrays,
+    Recipe,
+    build_from_keys,
+    choose_numbers,
+    cut_range,
+    find_keys,
+    find_offsets,
+    find_real,
+    find_rmat_keys,
+    make_counters,
+    make_stencil,
+)
+from mgspmv.ingest.build import build_matrix
+from mgspmv.ingest.generate import derive_keys, random_words, scale_words
+from mgspmv.ingest.open import open_source
+from mgspmv.model import CsrBlock, IngestOptions
 
-ALPHA = 0.85
-EDGE_FACTOR = 16
-REFERENCE_L1 = 1e-9
-"""L1 distance of the reference ranks to the exact ones is less."""
+HOST_PAGES = 1024
+"""Vertices of a host of `web`, which are consecutive."""
+WEB_ARCS = 12
+"""Arcs of `web` a vertex, before those that come again are dropped."""
+NEAR_HOSTS = 4
+"""How far off, on either side, the hosts are to which local arcs of `web` go; an eighth of them does."""
+
+_HOST, _NEAR, _CHOICE, _TARGET, *_ = derive_keys(5)
 
 
-@contextmanager
-def open_cache(folder: Path | None) -> Iterator[Path]:
-    """Where stores are kept; without a folder a temporary one."""
-    if folder is not None:
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="mgspmv-benchmark-") as temporary:
-        yield Path(temporary)
+# --- degrees ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Graph:
-    """The graph that all peers get: no arc is there twice, self loops are kept, every arc counts as 1."""
+def count_out_arcs(xp: Arrays, block: CsrBlock) -> Any:
+    """Out-degree of each vertex, arcs that come again included: (n,) float64, the weights of PageRank."""
+    degree = xp.zeros(block.n_cols, np.int64)
+    for begin in range(0, block.nnz, PIECE):
+        degree += xp.bincount(block.indices[begin : begin + PIECE], minlength=block.n_cols)
+    return degree.astype(np.float64)
 
-    store: Path
-    """Our store of it."""
-    scale: int
-    """2^scale vertices."""
 
-    @classmethod
-    def make(cls, scale: int, folder: Path, edge_factor: int = EDGE_FACTOR) -> Graph:
-        """R-MAT of so many arcs a vertex before duplicates are dropped; what is in `folder` already is used."""
-        store = folder / f"rmat-{scale}-{edge_factor}.zarr"
-        if not store.exists():
-            mg.generate("rmat", store, scale=scale, edge_factor=edge_factor)
-        return cls(store, scale)
+def find_isolated(xp: Arrays, block: CsrBlock, weight: Any) -> Any:
+    """Which vertices have no arcs at all: (n,) bool."""
+    return (weight == 0) & (xp.diff(block.indptr) == 0)
 
-    @property
-    def n(self) -> int:
-        return 1 << self.scale
 
-    @cached_property
-    def pull(self) -> sp.csr_array:
-        """Entry (j, i) for the arc i -> j, bool; what A is in the product A x."""
-        with mg.open_matrix(self.store) as A:
-            (block,) = A.blocks(None)
-        pattern = np.ones(block.nnz, dtype=bool)
-        return sp.csr_array((pattern, block.indices, block.indptr.astype(np.int32)), shape=(self.n, self.n))
+# --- made ones -------------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def arcs(self) -> sp.csr_array:
-        """Entry (i, j) for the arc i -> j, bool: the adjacency matrix that other libraries want."""
-        return self.pull.T.tocsr()
 
-    @cached_property
-    def out_degree(self) -> np.ndarray:
-        return np.diff(self.arcs.indptr)
+def _make_grid(xp: Arrays, size: int) -> CsrBlock:
+    """A square of streets in both directions; one vertex in a hundred has besides an arc to a random one."""
+    side = max(2, math.isqrt(size // 4))
+    offsets = find_offsets(2, 5)
+    grid = make_stencil(xp, (side, side), offsets[offsets.any(axis=1)])
+    n = grid.n_rows
+    has_shortcut = random_words(_CHOICE, make_counters(xp, 0, n)) < np.uint64(2**64 // 100)
+    sources = xp.flatnonzero(has_shortcut)
+    shortcuts = choose_numbers(xp, _TARGET, len(sources), n) * n + sources
+    return build_from_keys(xp, xp.concatenate([find_keys(xp, grid), shortcuts]), n, n)
 
-    def step(self, x: np.ndarray) -> np.ndarray:
-        """P x, the rank that arrives over arcs; what is on vertices without out-arcs is lost."""
-        return self._pull_ones @ (x / np.maximum(self.out_degree, 1))
 
-    def iterate(self, n: int) -> np.ndarray:
-        """Ranks after n iterations from uniform ones, with the rank of dangling vertices spread uniformly."""
-        x = np.full(self.n, 1.0 / self.n)
-        for _ in range(n):
-            lost = x[self.out_degree == 0].sum()
-            x = ALPHA * (self.step(x) + lost / self.n) + (1.0 - ALPHA) / self.n
-        return x
+def _make_undirected_rmat(xp: Arrays, size: int) -> CsrBlock:
+    """Scrambled R-MAT with 8 edges a vertex, each an arc in both directions."""
+    scale = max(1, round(math.log2(size / 16)))
+    low = 2**scale - 1
+    pieces = [find_rmat_keys(xp, scale, *piece, True) for piece in cut_range(8 << scale)]
+    both = [keys for piece in pieces for keys in (piece, (piece & low) << scale | piece >> scale)]
+    return build_from_keys(xp, xp.concatenate(both), 1 << scale, 1 << scale)
 
-    @cached_property
-    def _pull_ones(self) -> sp.csr_array:
-        return self.pull.astype(np.float64)
 
-    @cached_property
-    def _series(self) -> tuple[np.ndarray, np.ndarray]:
-        """Ranks x ~ sum over k of (alpha P)^k 1, and how much each further term changed them, in L1.
+def _make_web(xp: Arrays, size: int) -> CsrBlock:
+    """Hosts of 1024 pages in crawl order.
 
-        To lose the rank of dangling vertices and to divide by the sum at the end is to spread it uniformly: both
-        solve x = alpha P x + c 1 for some c. This is another algorithm than that of any peer but one.
-        """
-        term = total = ranks = np.full(self.n, 1.0 / self.n)
-        changes = [1.0]
-        while changes[-1] * ALPHA / (1.0 - ALPHA) > REFERENCE_L1:
-            term = ALPHA * self.step(term)
-            total = total + term
-            before, ranks = ranks, total / total.sum()
-            changes.append(float(np.abs(ranks - before).sum()))
-        return ranks, np.array(changes[1:])
+    Four arcs in five are local: an R-MAT of 1024 vertices in each host, so that its first pages are linked most, where
+    an eighth go to the page of that number in another host near by. The others are an R-MAT of all pages, not
+    scrambled: the first that were crawled are hubs.
+    """
+    n_hosts = 1 << max(0, round(math.log2(size / (WEB_ARCS * HOST_PAGES))))
+    n = n_hosts * HOST_PAGES
+    n_arcs, n_local = WEB_ARCS * n, WEB_ARCS * n * 4 // 5
+    pieces = [_find_local_keys(xp, n_hosts, *piece) for piece in cut_range(n_local)]
+    scale = n.bit_length() - 1
+    for begin, end in cut_range(n_arcs - n_local):
+        pieces.append(find_rmat_keys(xp, scale, n_local + begin, n_local + end, False))
+    return build_from_keys(xp, xp.concatenate(pieces), n, n)
 
-    @property
-    def reference(self) -> np.ndarray:
-        """Float64 ranks, computed with SciPy alone."""
-        return self._series[0]
 
-    def count_terms(self, error_l1: float) -> int:
-        """Products after which the series, cut off there, is within `error_l1` of the ranks."""
-        missing = np.cumsum(self._series[1][::-1])[::-1]
-        return int(np.argmax(missing <= error_l1))
+def _find_local_keys(xp: Arrays, n_hosts: int, begin: int, end: int) -> Any:
+    """destination n + source of the local arcs `begin` .. `end` - 1 of `web`; int64."""
+    inside = find_rmat_keys(xp, HOST_PAGES.bit_length() - 1, begin, end, False)
+    counters = make_counters(xp, begin, end)
+    host = scale_words(random_words(_HOST, counters), n_hosts)
+    drawn = scale_words(random_words(_NEAR, counters), 8 * 2 * NEAR_HOSTS)
+    # The first eighth are the steps -4 .. -1 and 1 .. 4; the others stay in their host.
+    step = xp.where(drawn < 2 * NEAR_HOSTS, drawn - NEAR_HOSTS + (drawn >= NEAR_HOSTS), 0)
+    sources = host * HOST_PAGES + inside % HOST_PAGES
+    destinations = (host + step) % n_hosts * HOST_PAGES + inside // HOST_PAGES
+    return destinations * (n_hosts * HOST_PAGES) + sources
+
+
+_M = 1 << 20
+
+GRAPHS = {
+    recipe.name: recipe
+    for recipe in (
+        replace(RECIPES["rmat22-scrambled"], name="rmat22", family="power law, scrambled"),
+        replace(RECIPES["rmat24-scrambled"], name="rmat24", family="power law, scrambled"),
+        RECIPES["uniform24"],
+        Recipe("grid", "road-like", _make_grid, 64 * _M),
+        Recipe("web", "web-like, in crawl order", _make_web, 96 * _M),
+        Recipe("rmat23-undirected", "power law, scrambled, both ways", _make_undirected_rmat, 128 * _M),
+        RECIPES["rmat27"],
+    )
+}
+"""Made graphs by name; each of at least 50 million arcs on a device."""
+
+# --- real ones -------------------------------------------------------------------------------------------------------
+
+REAL_GRAPHS = ("cnr-2000", "mdual")
+"""Real graphs of a million arcs or more, of those that `benchmarks.matrices` knows."""
+
+
+def read_graph(xp: Arrays, name: str) -> CsrBlock:
+    """Read a real graph; its weights are left out, and an arc counts once.
+
+    Raises
+    ------
+    FileNotFoundError : it is not here
+    """
+    path = find_real(name)
+    if path is None:
+        raise FileNotFoundError(f"there is no {REAL[name]} in the folder that {DATA_VARIABLE} names")
+    options = IngestOptions(kind="graph", ignore_weights=True)
+    matrix, _ = build_matrix(open_source(path), options, lambda *_: None)
+    return CsrBlock(0, matrix.shape[1], xp.asarray(matrix.indptr), xp.asarray(matrix.indices), None)

@@ -23,8 +23,8 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks.graphs import open_cache
 from benchmarks.measure import Rounds, say, take_turns
+from benchmarks.stores import open_cache
 from benchmarks.tables import Setting, Table, add_file_options, format_text, write_files
 from mgspmv.model import CsrArrays, default_threads
 from mgspmv.store.read import StoredMatrix, open_store

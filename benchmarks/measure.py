@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from benchmarks.graphs import Graph
+from benchmarks.stores import Graph
 
 T = TypeVar("T")
 Say = Callable[[str], None]

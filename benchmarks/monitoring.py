@@ -30,8 +30,8 @@ from distributed import Client
 
 import mgspmv as mg
 from benchmarks.counting import COUNTERS, CannotCountError, Counter, choose_counter
-from benchmarks.graphs import ALPHA, Graph, open_cache
 from benchmarks.measure import Rounds, say, take_turns
+from benchmarks.stores import ALPHA, Graph, open_cache
 from benchmarks.tables import Setting, Table, add_file_options, format_text, write_files
 from mgspmv.distribute.publish import TOPIC
 from mgspmv.model import default_threads

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 import mgspmv as mg
-from benchmarks.graphs import Graph
 from benchmarks.measure import Peer, Verdict
+from benchmarks.stores import Graph
 
 OURS, OURS_ONE = "mgspmv", "mgspmv, 1 thread"
 

@@ -12,8 +12,8 @@ import numpy as np
 import scipy.sparse as sp
 
 import mgspmv as mg
-from benchmarks.graphs import ALPHA, Graph
 from benchmarks.measure import Peer, Verdict
+from benchmarks.stores import ALPHA, Graph
 
 TOL_L1 = 1e-6
 PERMITTED_L1 = TOL_L1 * ALPHA / (1.0 - ALPHA)

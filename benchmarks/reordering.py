@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse
 
 import mgspmv as mg
-from mgspmv.bench.matrices import RECIPES, find_real
+from benchmarks.matrices import RECIPES, find_real
 from mgspmv.cli import app
 
 MATRICES = ("grid2d5", "grid3d7", "grid3d27", "fem")

@@ -28,8 +28,8 @@ from statistics import median
 from typing import Any
 
 import mgspmv as mg
-from benchmarks.graphs import Graph, open_cache
 from benchmarks.measure import say
+from benchmarks.stores import Graph, open_cache
 from benchmarks.tables import Setting, Table, add_file_options, format_text, write_files
 
 WANTED_S = {"cpu": 15.0, "cuda": 20.0}

@@ -63,9 +63,9 @@ def bench_spmv(
     list_names: Annotated[bool, typer.Option("--list", help="Name the matrices and kernels, and run nothing.")] = False,
 ) -> Answer:
     """Check every kernel beside SciPy, then time it beside cuSPARSE, or SciPy where there is no GPU."""
-    from mgspmv.bench import spmv as harness
-    from mgspmv.bench.machines import choose_backend, choose_machine, describe_run
-    from mgspmv.bench.tables import format_report
+    from benchmarks import spmv as harness
+    from benchmarks.machines import choose_backend, choose_machine, describe_run
+    from benchmarks.spmv_tables import format_report
     from mgspmv.kernels.select import KERNELS
     from mgspmv.model import check_choice
 
@@ -122,10 +122,10 @@ def bench_spmm(
     output: Output = None,
 ) -> Answer:
     """Check and time products with many vectors at once, beside cuSPARSE, or SciPy where there is no GPU."""
-    from mgspmv.bench import spmm as harness
-    from mgspmv.bench.machines import choose_backend, choose_machine, describe_run
-    from mgspmv.bench.spmv import check_output, find_cases, write_json
-    from mgspmv.bench.tables import format_many
+    from benchmarks import spmm as harness
+    from benchmarks.machines import choose_backend, choose_machine, describe_run
+    from benchmarks.spmv import check_output, find_cases, write_json
+    from benchmarks.spmv_tables import format_many
     from mgspmv.model import check_choice
 
     check_choice("--dtype", dtype, ("float32", "float64", "both"))
@@ -168,10 +168,10 @@ def bench_pagerank(
     list_names: Annotated[bool, typer.Option("--list", help="Name the graphs, and run nothing.")] = False,
 ) -> Answer:
     """Check iterations of PageRank beside float64, then time them beside cuGraph's, where there is a GPU."""
-    from mgspmv.bench import pagerank as harness
-    from mgspmv.bench.machines import choose_backend, choose_machine, describe_run
-    from mgspmv.bench.rank_tables import format_report
-    from mgspmv.bench.spmv import check_output, write_json
+    from benchmarks import pagerank as harness
+    from benchmarks.machines import choose_backend, choose_machine, describe_run
+    from benchmarks.rank_tables import format_report
+    from benchmarks.spmv import check_output, write_json
     from mgspmv.model import check_choice
 
     if list_names:
@@ -205,9 +205,9 @@ def bench_methods(
     output: Output = None,
 ) -> Answer:
     """Check how soon PageRank ends by its methods and by the highest vertices on the host, then time it."""
-    from mgspmv.bench import methods
-    from mgspmv.bench.machines import choose_machine, describe_run
-    from mgspmv.bench.spmv import check_output, write_json
+    from benchmarks import methods
+    from benchmarks.machines import choose_machine, describe_run
+    from benchmarks.spmv import check_output, write_json
 
     check_output(output)
     setting = describe_run(choose_machine("cpu"))
@@ -231,9 +231,9 @@ def bench_warm(
     output: Output = None,
 ) -> Answer:
     """Check ranks of changed graphs that begin with the ranks before, on the host, then time them."""
-    from mgspmv.bench import warm
-    from mgspmv.bench.machines import choose_machine, describe_run
-    from mgspmv.bench.spmv import check_output, write_json
+    from benchmarks import warm
+    from benchmarks.machines import choose_machine, describe_run
+    from benchmarks.spmv import check_output, write_json
 
     check_output(output)
     setting = describe_run(choose_machine("cpu"))
@@ -260,9 +260,9 @@ def bench_scaling(
     output: Output = None,
 ) -> Answer:
     """Time iterations of PageRank on more and more workers of this machine, and check that their ranks are the same."""
-    from mgspmv.bench import scaling
-    from mgspmv.bench.machines import choose_backend, choose_machine, describe_run
-    from mgspmv.bench.spmv import check_output, write_json
+    from benchmarks import scaling
+    from benchmarks.machines import choose_backend, choose_machine, describe_run
+    from benchmarks.spmv import check_output, write_json
     from mgspmv.model import check_choice
 
     check_choice("--precision", precision, (*scaling.PRECISIONS, "both"))
@@ -295,9 +295,9 @@ def bench_streaming(
     output: Output = None,
 ) -> Answer:
     """Time PageRank on a GPU that may take less and less memory, beside what `plan` predicts, and check the ranks."""
-    from mgspmv.bench import streaming
-    from mgspmv.bench.machines import choose_backend, choose_machine, describe_run
-    from mgspmv.bench.spmv import check_output, write_json
+    from benchmarks import streaming
+    from benchmarks.machines import choose_backend, choose_machine, describe_run
+    from benchmarks.spmv import check_output, write_json
     from mgspmv.model import check_choice
 
     check_choice("--precision", precision, (*streaming.PRECISIONS, "both"))
@@ -333,10 +333,10 @@ def bench_batch(
     """Time PageRank of many vectors in a batch beside single runs of a sample of them, and check that all are right."""
     import tempfile
 
+    from benchmarks import batch
+    from benchmarks.machines import choose_backend, choose_machine, describe_run
+    from benchmarks.spmv import check_output, write_json
     from mgspmv import api
-    from mgspmv.bench import batch
-    from mgspmv.bench.machines import choose_backend, choose_machine, describe_run
-    from mgspmv.bench.spmv import check_output, write_json
     from mgspmv.model import check_choice
 
     check_choice("--precision", precision, (*batch.PRECISIONS, "both"))
@@ -385,8 +385,8 @@ def _make_multigraph(
 
     from distributed import Client
 
+    from benchmarks import scaling
     from mgspmv import api
-    from mgspmv.bench import scaling
 
     if store is None:
         store = f"{stack.enter_context(tempfile.TemporaryDirectory())}/graph.zarr"

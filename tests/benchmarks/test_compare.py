@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks import compare, products, rankings
-from benchmarks.graphs import Graph
 from benchmarks.measure import Peer, Rounds, Row
+from benchmarks.stores import Graph
 
 ONE_ROUND = ["--repeats", "1", "--seconds", "0", "0"]
 

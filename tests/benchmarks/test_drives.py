@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks import drives
-from benchmarks.graphs import Graph
+from benchmarks.stores import Graph
 from mgspmv.distribute.connect import start_local
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from mgspmv.bench.matrices import RECIPES, add_values
+from benchmarks.matrices import RECIPES, add_values
 from mgspmv.kernels import features
 from mgspmv.kernels.features import Features, find_features, rank_kernels
 from mgspmv.kernels.formats import BLOCK_DIMS, build_bsr, build_dia

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from mgspmv.bench.matrices import RECIPES, add_values
+from benchmarks.matrices import RECIPES, add_values
 from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels import select
 from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, SerialBlock

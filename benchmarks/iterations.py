@@ -1,0 +1,142 @@
+"""PageRank as the benchmark iterates it: what it asks of every program, and this project's own."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from benchmarks.machines import Machine
+from mgspmv.exchange.transport import LocalTransport
+from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.pagerank import LocalSteps, Loop, Rows
+from mgspmv.kernels.laid_rows import LaidRows
+from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
+from mgspmv.kernels.select import bind_kernel
+from mgspmv.model import CsrBlock, Precision
+
+ALPHA = 0.85
+"""Damping factor of every run; start, personalization and dangling are uniform."""
+
+
+class Iterations(Protocol):
+    """A program's PageRank on one graph, without a stop but that of its count."""
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether the latest `advance` made fewer iterations than it was asked for."""
+        ...
+
+    def prepare(self) -> float:
+        """Make all that is made once, from arrays on the device, and the start.
+
+        It may be called again, drops what it made before (whose memory it may use), and gives the seconds from when
+        the device has nothing to do until all is done.
+        """
+        ...
+
+    def advance(self, k: int) -> None:
+        """Make, or enqueue, k iterations: from the start where this is the first call since `prepare`, later from
+        there or from the start again."""
+        ...
+
+    def ranks(self) -> np.ndarray:
+        """(n,) float64: the ranks after `advance`, in the order of the graph."""
+        ...
+
+    def close(self) -> None:
+        """Free everything."""
+        ...
+
+
+class StepIterations:
+    """The steps of `mg.pagerank` on a backend, each begun by the host.
+
+    Parameters
+    ----------
+    block : in-edges, where the machine has its arrays
+    weight : (n,) float64 out-weights there
+    """
+
+    has_stopped = False
+
+    def __init__(self, machine: Machine, block: CsrBlock, weight: Any, precision: Precision) -> None:
+        self._machine, self._block, self._weight, self._precision = machine, block, weight, precision
+        self._rows: Rows | None = None
+        self._loop: Loop | None = None
+
+    def prepare(self) -> float:
+        self._rows = self._loop = None
+        return self._machine.clock(self._bind)
+
+    def _bind(self) -> None:
+        kernel = bind_kernel(self._block, self._precision, backend=self._machine.backend)
+        kernel.compile()
+        n = self._block.n_rows
+        x = kernel.zeros(n, np.float32 if self._precision == "float32" else np.float64)
+        x += 1 / n
+        uniform = kernel.put(np.array([1 / n]))
+        rows = Rows(kernel, x, self._weight, uniform, uniform, n_dangling=int((self._weight == 0).sum()))
+        steps = LocalSteps([rows], LocalTransport(n, kernel.z_dtype, kernel.zeros), ALPHA)
+        options = PageRankOptions(ALPHA, tol_mode="fixed", max_iter=2**31, precision=self._precision)
+        self._rows, self._loop = rows, Loop(steps, options, 0.0)
+        self._loop.start()
+
+    def advance(self, k: int) -> None:
+        assert self._loop is not None
+        for _ in self._loop.advance(k):
+            pass
+
+    def ranks(self) -> np.ndarray:
+        assert self._rows is not None
+        return self._rows.kernel.get(self._rows.x).astype(np.float64)
+
+    def close(self) -> None:
+        self._rows = self._loop = None
+        self._machine.free()
+
+
+class CapturedIterations:
+    """The steps of `mg.pagerank` on a device, begun by the dozen; parameters as for `StepIterations`."""
+
+    def __init__(self, machine: Machine, block: CsrBlock, weight: Any, precision: Precision) -> None:
+        self._machine, self._block, self._weight, self._precision = machine, block, weight, precision
+        self._steps: RankSteps | None = None
+        self._has_stopped = False
+
+    @property
+    def has_stopped(self) -> bool:
+        return self._has_stopped
+
+    def prepare(self) -> float:
+        self._steps = None
+        return self._machine.clock(self._build)
+
+    def _build(self) -> None:
+        n = self._block.n_rows
+        rows = LaidRows(self._block.indptr, lambda *_: self._block)
+        places = rows.place(self._weight > 0)  # of a pattern: counts
+        layout = rows.lay_out(places, places.all_columns, places.n_sent, None)
+        self._steps = RankSteps(layout, self._precision)
+        x = self._machine.xp.full(n, 1 / n, np.float32 if self._precision == "float32" else np.float64)
+        uniform = np.array([1 / n])
+        rules = RankRules(ALPHA, threshold=-1.0, by_largest=False)
+        self._steps.start(RankVectors(x, self._weight, uniform, uniform), rules)
+
+    def advance(self, k: int) -> None:
+        assert self._steps is not None
+        self._has_stopped = len(self._steps.advance(k)) < k
+
+    def ranks(self) -> np.ndarray:
+        assert self._steps is not None
+        return self._steps.ranks().astype(np.float64)
+
+    def close(self) -> None:
+        self._steps = None
+        self._machine.free()
+
+
+def make_ours(machine: Machine, block: CsrBlock, weight: Any, precision: Precision) -> Iterations:
+    """The fastest that this project has on the machine; parameters as for `StepIterations`."""
+    make = CapturedIterations if machine.backend == "cuda" else StepIterations
+    return make(machine, block, weight, precision)

@@ -1,0 +1,369 @@
+"""Check, then time, the product y = A x with every kernel on every matrix, beside another program."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.ceilings import Ceilings, Roofline
+from benchmarks.checks import Reference, check_product, make_reference
+from benchmarks.contenders import PEERS, make_contender
+from benchmarks.machines import Machine, Rounds, State, Times
+from benchmarks.matrices import (
+    DATA_VARIABLE,
+    REAL,
+    RECIPES,
+    Recipe,
+    add_values,
+    check_name,
+    find_real,
+    make_vector,
+    read_real,
+)
+from mgspmv.api import open_matrix
+from mgspmv.errors import BackendError, FormatError, OptionError
+from mgspmv.kernels.select import KERNELS, list_kernels, rank_products
+from mgspmv.model import INT32_LIMIT, CsrBlock
+from mgspmv.os_errors import translate_os_error
+
+HOST_SHARE = 256
+"""A matrix has so many times fewer nonzeros on the host than on a device."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A matrix of the benchmark."""
+
+    name: str
+    family: str
+    load: Callable[[Machine], CsrBlock]
+    """Makes or reads it, where the machine has its arrays."""
+    has_values: bool = True
+    """Whether it gets values where it has none and nothing else was asked for."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What is run, and how."""
+
+    kernels: Sequence[str]
+    dtypes: Sequence[str] = ("float32", "float64")
+    states: Sequence[State] = ("warm", "cold")
+    values: bool | None = None
+    """True gives values to patterns, False takes them from all; None leaves each as it is, made ones with values."""
+    rounds: int | None = None
+    """How often each is timed at most; default as suits the machine."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was found of a kernel, or of another program, on a matrix in a dtype."""
+
+    matrix: str
+    family: str
+    dtype: str
+    kernel: str
+    n_rows: int
+    n_cols: int
+    nnz: int
+    is_pattern: bool
+    minimal_bytes: int
+    """Of matrix and vectors, as `count_bytes` does."""
+    auto_rank: int | None = None
+    """Place among the kernels that `auto` tries one after the other; None where it does not try this one."""
+    problem: str | None = None
+    """Why there is no time."""
+    is_wrong: bool = False
+    """Whether the problem is a wrong product."""
+    error: float | None = None
+    """Largest |y - A x| / (|A| |x|) of the rows that were checked; None where it is not finite."""
+    format_bytes: int | None = None
+    """Of the matrix, as the kernel reads it."""
+    prepare_s: float | None = None
+    """To make the format and the first product, compiling included."""
+    preprocess_s: float | None = None
+    """In the preprocessing of cuSPARSE."""
+    times: dict[State, Times] = field(default_factory=dict)
+    bytes_per_s: dict[State, float] = field(default_factory=dict)
+    """Minimal bytes over the median time."""
+    copy_share: dict[State, float] = field(default_factory=dict)
+    """The same over the bandwidth of a copy."""
+    roofline_share: dict[State, float] = field(default_factory=dict)
+    """The least time by bandwidth and random gathers over the median time; above 1 where columns are not random."""
+    ratio: dict[State, float] = field(default_factory=dict)
+    """Median of the fastest peer over the median here: how many times as fast this is."""
+
+    @property
+    def is_peer(self) -> bool:
+        return any(self.kernel in peers for peers in PEERS.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """For scripts."""
+        return {name: value for name, value in asdict(self).items() if value is not None and value != {}}
+
+
+# --- what is run -----------------------------------------------------------------------------------------------------
+
+
+def find_cases(names: Iterable[str], stores: Iterable[str], backend: str, size: int | None) -> list[Case]:
+    """The matrices of these names, or all but the greatest where neither names nor stores are given, and the stores.
+
+    Parameters
+    ----------
+    size : nonzeros of each made matrix, about; default as on the list, on the host 256 times fewer
+
+    Raises
+    ------
+    OptionError : no matrix has that name; it is too large for the host
+    """
+    names, stores = list(names), list(stores)
+    if not names and not stores:
+        names = [name for name, recipe in RECIPES.items() if not recipe.by_name_only] + list(REAL)
+    made = [_make_case(check_name(name), backend, size) for name in names]
+    return made + [_find_stored(store) for store in stores]
+
+
+def check_kernels(names: Iterable[str], backend: str) -> list[str]:
+    """These kernels; all of this project that the backend has where none is named.
+
+    Raises
+    ------
+    OptionError : the backend has no kernel of that name
+    """
+    there = [name for name in list_kernels(backend) if KERNELS[name].is_ours]
+    names = list(names) or there
+    for name in names:
+        if name not in there:
+            raise OptionError(f"there is no kernel {name!r} on backend {backend!r}; there are {', '.join(there)}")
+    return names
+
+
+def _make_case(name: str, backend: str, size: int | None) -> Case:
+    if name in REAL:
+        return Case(name, "real", lambda machine: _read_case(name, machine), has_values=False)
+    recipe = RECIPES[name]
+    if recipe.by_name_only and size is None and backend == "cpu":
+        raise OptionError(f"{name} has {recipe.size:,} nonzeros, for a device; add --backend cuda, or --size")
+    n = size or (recipe.size if backend == "cuda" else max(1, recipe.size // HOST_SHARE))
+    return Case(name, recipe.family, lambda machine: recipe.make(machine.xp, n), not recipe.by_name_only)
+
+
+def _read_case(name: str, machine: Machine) -> CsrBlock:
+    path = find_real(name)
+    if path is None:
+        raise FileNotFoundError(f"there is no {REAL[name]} in the folder that {DATA_VARIABLE} names")
+    return _put(read_real(path), machine)
+
+
+def _find_stored(store: str) -> Case:
+    with open_matrix(store) as matrix:  # refuse what is no store before anything is timed
+        dtype = matrix.info.dtype
+
+    def load(machine: Machine) -> CsrBlock:
+        with open_matrix(store) as matrix:
+            [block] = matrix.blocks(dtype)
+            return _put(block, machine)
+
+    return Case(store.rstrip("/").rpartition("/")[2], "store", load, has_values=False)
+
+
+def _put(block: CsrBlock, machine: Machine) -> CsrBlock:
+    put = machine.xp.asarray
+    data = None if block.data is None else put(block.data)
+    return CsrBlock(0, block.n_cols, put(block.indptr), put(block.indices), data)
+
+
+# --- running ---------------------------------------------------------------------------------------------------------
+
+
+class Bench:
+    """Runs cases on a machine and keeps what it found.
+
+    Parameters
+    ----------
+    say : told what was found as soon as it is
+    """
+
+    def __init__(self, machine: Machine, choices: Choices, say: Say) -> None:
+        self._machine, self._choices, self._say = machine, choices, say
+        self.ceilings = Ceilings(machine)
+        self.records: list[Record] = []
+        self.left_out: dict[str, str] = {}
+        """Matrices that are not here, and why."""
+
+    def run(self, case: Case) -> None:
+        """Check and time every kernel on a matrix in every dtype."""
+        try:
+            self._run(case)
+        except (FileNotFoundError, MemoryError) as error:
+            self.left_out[case.name] = describe_error(error)
+            self._say(f"{case.name}: left out, {self.left_out[case.name]}")
+        self._machine.free()
+
+    def _run(self, case: Case) -> None:
+        block = case.load(self._machine)
+        for dtype in self._choices.dtypes:
+            self._run_dtype(case, self._fit_values(case, block, dtype), dtype)
+            self._machine.free()
+
+    def _fit_values(self, case: Case, block: CsrBlock, dtype: str) -> CsrBlock:
+        values = self._choices.values
+        if values is False:
+            return replace(block, data=None)
+        if block.data is not None:
+            return replace(block, data=block.data.astype(dtype, copy=False))
+        return add_values(self._machine.xp, block, dtype) if values or case.has_values else block
+
+    def _run_dtype(self, case: Case, block: CsrBlock, dtype: str) -> None:
+        x = make_vector(self._machine.xp, block.n_cols, dtype)
+        reference = make_reference(self._machine, block, x)
+        roofline = self.ceilings.find_roofline(block.n_cols, dtype)
+        self._machine.free()
+        ranked = rank_products(block, "float32" if dtype == "float32" else "float64", self._machine.backend)
+        self._machine.free()
+        peers: list[Record] = []
+        for name in (*PEERS[self._machine.backend], *self._choices.kernels):
+            record = _begin_record(case, block, dtype, name)
+            record = replace(record, auto_rank=ranked.index(name) if name in ranked else None)
+            record = self._measure(record, block, x, reference)
+            record = _rate(record, roofline, peers)
+            peers += [record] if record.is_peer else []
+            self.records.append(record)
+            self._say(describe_record(record))
+
+    def _measure(self, record: Record, block: CsrBlock, x: Any, reference: Reference) -> Record:
+        """Check a product, and time it if it is right."""
+        machine = self._machine
+        y = machine.xp.full(block.n_rows, float("nan"), x.dtype)
+        began = time.perf_counter()
+        try:
+            contender = make_contender(record.kernel, machine.backend, block, x, y)
+        except (FormatError, BackendError, MemoryError) as error:
+            return replace(record, problem=describe_error(error))
+        try:
+            contender.run()
+            machine.wait()
+            record = replace(
+                record,
+                prepare_s=time.perf_counter() - began,
+                format_bytes=contender.nbytes,
+                preprocess_s=contender.preprocess_s,
+            )
+            verdict = check_product(machine, contender.y, reference)
+            if verdict.problem is not None:
+                return replace(record, problem=verdict.problem, is_wrong=True)
+            first = contender.y.copy()
+            rounds = Rounds(self._choices.rounds or machine.n_rounds)
+            times = {state: machine.time(contender.run, state, rounds) for state in self._choices.states}
+            if not record.is_peer and not bool((contender.y == first).all()):
+                return replace(record, problem="its runs do not all give the same bits", is_wrong=True)
+            return replace(record, error=verdict.error, times=times)
+        except (FormatError, BackendError, MemoryError) as error:
+            return replace(record, problem=describe_error(error))
+        finally:
+            contender.close()
+            del contender
+            machine.free()
+
+    def to_dict(self, setting: dict[str, str]) -> dict[str, Any]:
+        """For scripts."""
+        return {
+            "setting": setting,
+            "ceilings": self.ceilings.to_dict(),
+            "records": [record.to_dict() for record in self.records],
+            "left_out": self.left_out,
+        }
+
+
+def write_json(path: str, found: dict[str, Any]) -> None:
+    """Write what was found.
+
+    Raises
+    ------
+    StoreError : it cannot be written
+    """
+    try:
+        Path(path).write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
+    except OSError as error:
+        raise translate_os_error(error, path, "write") from error
+
+
+def check_output(path: str | None) -> None:
+    """
+    Raises
+    ------
+    OptionError : nothing can be written there
+    """
+    if path is not None and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
+        raise OptionError(f"--output {path}: wanted a file in a folder that is there")
+
+
+def count_bytes(block: CsrBlock, dtype: str) -> int:
+    """Least bytes of a product from CSR: matrix and y once, and x once, but no more of it than there are nonzeros.
+
+    nnz (value bytes + index bytes) + (n_rows + 1) offset bytes + (min(n_cols, nnz) + n_rows) vector bytes; offsets have
+    8 bytes from 2^31 nonzeros on and indices from 2^31 columns on, else 4. A pattern has no values.
+    """
+    value = 4 if dtype == "float32" else 8
+    offset, index = (8 if n >= INT32_LIMIT else 4 for n in (block.nnz, block.n_cols))
+    entry = index + (0 if block.data is None else value)
+    return block.nnz * entry + (block.n_rows + 1) * offset + (min(block.n_cols, block.nnz) + block.n_rows) * value
+
+
+def describe_record(record: Record) -> str:
+    """A line for who waits."""
+    head = f"{record.matrix} {record.dtype} {record.kernel}:"
+    if record.problem is not None:
+        return f"{head} {'WRONG: ' if record.is_wrong else ''}{record.problem}"
+    return f"{head} {'; '.join(_describe_state(record, state) for state in record.times)}"
+
+
+def _describe_state(record: Record, state: State) -> str:
+    shares = f"{record.copy_share[state]:.0%} of copy, {record.roofline_share[state]:.0%} of roofline"
+    ratio = f", {record.ratio[state]:.2f} x" if state in record.ratio else ""
+    rate = record.bytes_per_s[state] / 1e9
+    return f"{state} {record.times[state].median_s * 1e3:.4g} ms, {rate:.4g} GB/s, {shares}{ratio}"
+
+
+def _begin_record(case: Case, block: CsrBlock, dtype: str, name: str) -> Record:
+    shape = (block.n_rows, block.n_cols, block.nnz)
+    return Record(case.name, case.family, dtype, name, *shape, block.data is None, count_bytes(block, dtype))
+
+
+def _rate(record: Record, roofline: Roofline, peers: Sequence[Record]) -> Record:
+    """Add the rates, shares and ratios that follow from the times."""
+    medians = {state: times.median_s for state, times in record.times.items()}
+    best = {s: min((p.times[s].median_s for p in peers if s in p.times), default=None) for s in medians}
+    least_s = roofline.predict(record.minimal_bytes, record.nnz)
+    rates = {state: record.minimal_bytes / median_s for state, median_s in medians.items()}
+    return replace(
+        record,
+        bytes_per_s=rates,
+        copy_share={state: rate / roofline.copy_bytes_per_s for state, rate in rates.items()},
+        roofline_share={state: least_s / median_s for state, median_s in medians.items()},
+        ratio={} if record.is_peer else {s: b / medians[s] for s, b in best.items() if b is not None},
+    )
+
+
+def describe_error(error: Exception) -> str:
+    """In words."""
+    return "does not fit into memory" if isinstance(error, MemoryError) else str(error)
+
+
+def list_matrices() -> Iterator[tuple[str, str, str]]:
+    """Name, family and nonzeros, on a device and on the host, of every matrix."""
+    for recipe in RECIPES.values():
+        yield recipe.name, recipe.family, _describe_size(recipe)
+    for name, path in REAL.items():
+        yield name, "real", path if find_real(name) else f"{path}, not in ${DATA_VARIABLE}"
+
+
+def _describe_size(recipe: Recipe) -> str:
+    on_host = "" if recipe.by_name_only else f"; {recipe.size // HOST_SHARE:,} on the host"
+    return f"about {recipe.size:,} nonzeros on a device{on_host}"

@@ -1,0 +1,155 @@
+"""PageRank on a device that may take less and less memory: the same ranks, and what an iteration takes beside its plan.
+
+The matrix is on the device; or some of it comes by from pinned memory, more or less; or from the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from benchmarks.scaling import SKIPPED, watch_memory
+from benchmarks.spmv_tables import format_row, format_setting
+from mgspmv import api
+from mgspmv.errors import OptionError
+from mgspmv.partition import Plan
+
+PRECISIONS = ("float32", "exact")
+SHARES = {"device": None, "host, some": 0.6, "host, most": 0.25, "store": 0.25}
+"""Room on the device beside the vectors, as a share of the matrix, in each case."""
+
+LEGEND = (
+    "predicted: by `plan`, from what the device was measured to do with a sample of the rows just before. "
+    f"iteration: the median of all but the first {SKIPPED}.",
+    "comes by: in an iteration, of what is laid out in pinned memory. GB/s: that over the iteration. of the link: that "
+    "over the bandwidth of copies from pinned memory, measured just before.",
+    "device GB: predicted by `plan`, and the most that was taken while the matrix was loaded and ranked.",
+    "same: whether the ranks have the bits of those with the whole matrix on the device.",
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was measured of one precision in one case."""
+
+    precision: str
+    case: str
+    held: str
+    """As `WorkerPlan.held`."""
+    predicted_s: float
+    iteration_s: float
+    streamed_bytes: int
+    """Of pieces in pinned memory that come by in an iteration."""
+    upload_bytes_per_s: float
+    store_bytes_per_s: float
+    gathers_per_s: float
+    load_s: float
+    device_bytes: int
+    """By the plan."""
+    peak_bytes: int
+    edges: int
+    digest: str
+    is_right: bool
+
+
+def run_streaming(
+    store: str, precisions: Sequence[str], iterations: int, say: Callable[[str], None], cases: Sequence[str] = ()
+) -> list[Record]:
+    """Time PageRank on the current device in each case.
+
+    Parameters
+    ----------
+    cases : of `SHARES`; default all
+    say : gets a line for each
+    """
+    if iterations <= SKIPPED:
+        raise OptionError(f"iterations must be more than {SKIPPED}, which do not count, not {iterations}")
+    records = []
+    for precision in precisions:
+        first: str | None = None
+        for case, limits in list_cases(store, precision):
+            if cases and case not in cases:
+                continue
+            record = _run_case(store, precision, case, limits, iterations, first)
+            first = first or record.digest
+            say(f"{precision}, {case}: {1e3 * record.iteration_s:.4g} ms, predicted {1e3 * record.predicted_s:.4g}")
+            records.append(record)
+    return records
+
+
+def list_cases(store: str, precision: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each case, and the memory that it may take."""
+    with api.open_matrix(store) as A:
+        worker = A.plan(precision=precision, device_memory=1 << 60, backend="cpu").workers[0]
+    for case, share in SHARES.items():
+        limits = {} if share is None else {"device_memory": worker.vector_bytes + int(share * worker.block_bytes)}
+        if case == "store":
+            limits["host_memory"] = worker.load_bytes
+        yield case, limits
+
+
+def _run_case(
+    store: str, precision: Any, case: str, limits: dict[str, Any], iterations: int, first: str | None
+) -> Record:
+    with api.open_matrix(store) as A:
+        plan: Plan = A.plan(precision=precision, backend="cuda", **limits)
+        worker = plan.workers[0]
+        assert worker.rates is not None
+        assert plan.seconds_per_iteration is not None
+        dtype = None if A.is_pattern else "float32" if precision == "float32" else "float64"
+        sizes = {"device_memory": None, "host_memory": None} | limits
+        with watch_memory("cuda") as watch:
+            began = time.perf_counter()
+            streamed_bytes = A.bind_steps(dtype, precision, **sizes).layout.feed.streamed_bytes
+            load_s = time.perf_counter() - began
+            made = api.pagerank(A, precision=precision, backend="cuda", tol_mode="fixed", max_iter=iterations, **limits)
+            peak = watch.stop()
+    times = [sum(e.product_s) for e in made.events]
+    digest = hashlib.sha256(made.values.tobytes()).hexdigest()[:16]
+    rates = worker.rates
+    return Record(
+        precision, case, worker.held, plan.seconds_per_iteration, median(times[SKIPPED:]), streamed_bytes,
+        rates.upload_bytes_per_s or 0.0, rates.store_bytes_per_s or 0.0, rates.gathers_per_s, load_s,
+        worker.device_bytes, peak or 0, A.nnz, digest, first in (None, digest),
+    )  # fmt: skip
+
+
+def format_report(setting: dict[str, str], records: Sequence[Record]) -> str:
+    """The tables, below what they were measured on."""
+    parts = format_setting(setting)
+    titles = ["case", "held on", "iteration ms", "predicted ms", "predicted / measured", "comes by GB", "GB/s"]
+    titles += ["of the link", "link GB/s", "store GB/s", "load s", "device GB, predicted", "taken", "same"]
+    for precision in dict.fromkeys(r.precision for r in records):
+        own = [r for r in records if r.precision == precision]
+        parts += ["", f"### {precision}", "", format_row(titles), "|" + "---|" * len(titles)]
+        parts += [format_row(_list_cells(r)) for r in own]
+    return "\n".join([*parts, "", *(f"- {line}" for line in LEGEND), ""])
+
+
+def to_json(setting: dict[str, str], records: Sequence[Record]) -> dict[str, Any]:
+    """All that was found, as JSON values."""
+    return {"setting": setting, "records": [asdict(r) for r in records]}
+
+
+def _list_cells(r: Record) -> list[str]:
+    rate = r.streamed_bytes / r.iteration_s
+    return [
+        r.case,
+        r.held,
+        f"{1e3 * r.iteration_s:.4g}",
+        f"{1e3 * r.predicted_s:.4g}",
+        f"{r.predicted_s / r.iteration_s:.2f}",
+        f"{r.streamed_bytes / 1e9:.3g}" if r.streamed_bytes else "-",
+        f"{rate / 1e9:.3g}" if r.streamed_bytes else "-",
+        f"{rate / r.upload_bytes_per_s:.0%}" if r.streamed_bytes else "-",
+        f"{r.upload_bytes_per_s / 1e9:.3g}",
+        f"{r.store_bytes_per_s / 1e9:.3g}" if r.store_bytes_per_s else "-",
+        f"{r.load_s:.3g}",
+        f"{r.device_bytes / 1e9:.3g}",
+        f"{r.peak_bytes / 1e9:.3g}",
+        "yes" if r.is_right else "NO",
+    ]

@@ -1,0 +1,74 @@
+"""The benchmark's graphs at small sizes: their structure, their directions, their degrees."""
+
+from __future__ import annotations
+
+import gzip
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from benchmarks import matrices
+from benchmarks.graphs import (
+    GRAPHS,
+    count_out_arcs,
+    read_graph,
+)
+from benchmarks.matrices import REAL
+from mgspmv.ingest.generate import RmatSource
+
+SIZE = 100_000
+
+
+def make(name: str, size: int = SIZE) -> sp.csr_array:
+    """In-edges of a graph with ones, the arrays as they are."""
+    block = GRAPHS[name].make(np, size)
+    return sp.csr_array((np.ones(block.nnz), block.indices, block.indptr), shape=(block.n_rows, block.n_cols))
+
+
+# --- real ones -------------------------------------------------------------------------------------------------------
+
+
+def test_graphs_are_in_order_and_the_same_in_any_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, recipe in GRAPHS.items():
+        block = recipe.make(np, SIZE)
+        keys = np.repeat(np.arange(block.n_rows), np.diff(block.indptr)) * block.n_cols + block.indices
+        steps = np.diff(keys)
+        assert (steps >= 0).all() if name == "rmat27" else (steps > 0).all(), name
+        assert (block.n_rows, block.data) == (block.n_cols, None), name
+        assert (block.indptr.dtype, block.indices.dtype) == (np.int64, np.int32), name
+        assert 0 <= block.indices.min() <= block.indices.max() < block.n_cols, name
+        assert 0.6 * SIZE < block.nnz < 1.5 * SIZE, name
+        with monkeypatch.context() as patch:
+            patch.setattr(matrices, "PIECE", 9_999)
+            pieces = recipe.make(np, SIZE)
+        assert (block.indptr == pieces.indptr).all(), name
+        assert (block.indices == pieces.indices).all(), name
+
+
+def test_arcs_are_those_of_the_generator_and_degrees_count_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = RmatSource(8, 8).make_entries(0, 8 << 8)
+    one_way = sp.csr_array((np.ones(len(entries.rows)), (entries.rows, entries.cols)), shape=(256, 256))
+    wanted = one_way + one_way.T
+    wanted.data[:] = 1
+    assert abs(make("rmat23-undirected", 16 << 8) - wanted).sum() == 0
+    monkeypatch.setattr("benchmarks.graphs.PIECE", 777)
+    assert (count_out_arcs(np, GRAPHS["rmat27"].make(np, 20_000)) == make("rmat27", 20_000).sum(axis=0)).all()
+
+
+def test_real_graphs_are_read(tmp_path, monkeypatch) -> None:
+    """Rows are destinations; edges of undirected graphs go both ways, without their weights."""
+    monkeypatch.delenv("MGSPMV_TEST_DATA", raising=False)
+    with pytest.raises(FileNotFoundError, match=r"there is no .*\.gz in the folder that MGSPMV_TEST_DATA names"):
+        read_graph(np, "cnr-2000")
+    monkeypatch.setenv("MGSPMV_TEST_DATA", str(tmp_path))
+    weighted = b"%%MatrixMarket matrix coordinate real symmetric\n3 3 2\n2 1 0.5\n3 1 7\n"
+    for name, text, indptr, indices in (
+        ("cnr-2000", b"0 2\n1 2\n2 0\n1 2\n", [0, 1, 1, 3], [2, 0, 1]),
+        ("mdual", weighted, [0, 2, 3, 4], [1, 2, 0, 0]),
+    ):
+        file = tmp_path / REAL[name]
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(gzip.compress(text))
+        block = read_graph(np, name)
+        assert (block.indptr.tolist(), block.indices.tolist(), block.data) == (indptr, indices, None)
