@@ -12,10 +12,10 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 .SECONDARY:
 SANITIZED := beside_scipy and (skewed or band or blocks or few) or test_sum or test_dense or rmat
-.PHONY: help quickstart test test-all test-weekly lint types imports docs package check format sanitize bench bench-drives bench-ingest audit clean
+.PHONY: help quickstart test test-all test-weekly lint types imports docs package check format sanitize bench bench-drives bench-ingest bench-pagerank bench-scaling bench-spmv audit clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo "PYTHON=python3.12 makes .venv with that Python; quickstart, test and the benchmarks pass ARGS=... on."
 
 quickstart: $(VENV)/.ready-run ## generate a graph of 4 million edges and rank it
@@ -77,6 +77,15 @@ bench-drives: $(VENV)/.ready-run ## compare the drives of PageRank on a local cl
 
 bench-ingest: $(VENV)/.ready-bench ## compare ingesting with what others parse and sort (ARGS="--help")
 	$(BIN)/python -m benchmarks.ingesting $(ARGS)
+
+bench-pagerank: $(VENV)/.ready-run ## time iterations of PageRank, on a GPU compared with cuGraph (ARGS="--help")
+	$(BIN)/python -m benchmarks.pagerank $(ARGS)
+
+bench-scaling: $(VENV)/.ready-run ## time PageRank on more and more workers of this machine (ARGS="--help")
+	$(BIN)/python -m benchmarks.scaling $(ARGS)
+
+bench-spmv: $(VENV)/.ready-run ## time every kernel, compared with cuSPARSE or SciPy (ARGS="--help")
+	$(BIN)/python -m benchmarks.spmv $(ARGS)
 
 audit: $(VENV)/.ready-dev ## compare versions installed and of the image with known vulnerabilities; needs a network
 	$(BIN)/python -m pip freeze --exclude-editable | $(BIN)/pip-audit --strict --disable-pip --no-deps --requirement /dev/stdin

@@ -1,11 +1,15 @@
-"""Many personalized vectors in one batch beside single runs, which take turns with it: the same ranks; what each costs.
+"""Time PageRank of many personalized vectors in a batch, compared with single runs that take turns with it.
 
-The single runs are a random sample of the vectors. One of them is made whenever the batch has made so many passes,
-while it waits, so that what else the machine does meets both.
+    python -m benchmarks.batch --scale 20 --vectors 256 --precision both
+
+The single runs are a random sample of the vectors. One of them is made whenever the batch has made some passes, while
+it waits, so that noise of the machine meets both. Tables are Markdown. Both must give the same ranks, or the exit code
+is 1.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +18,22 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.spmv_tables import format_row, format_setting
+from benchmarks.machines import choose_machine
+from benchmarks.measure import say
+from benchmarks.program import (
+    add_backend_option,
+    add_graph_options,
+    add_json_option,
+    add_precision_option,
+    choose_backend,
+    choose_precisions,
+    end,
+    make_parser,
+    run_program,
+    write_json,
+)
+from benchmarks.stores import open_graph
+from benchmarks.tables import Setting, format_row, format_setting
 from mgspmv import api
 from mgspmv.errors import OptionError
 from mgspmv.kernels.select import Backend
@@ -22,7 +41,6 @@ from mgspmv.model import Event
 
 Seeds = Sequence[dict[int, float]]
 """Weights by vertex, of each vector."""
-PRECISIONS = ("float32", "exact")
 MOST_SEEDS = 10
 LEAST_SAMPLED = 8
 """Vectors that are run alone at least, unless there are fewer in the batch."""
@@ -115,6 +133,31 @@ def make_seeds(n: int, n_vectors: int, seed: int = 0) -> list[dict[int, float]]:
     counts = np.minimum(rng.integers(1, MOST_SEEDS + 1, n_vectors), n)
     chosen = [rng.choice(n, count, replace=False).tolist() for count in counts]
     return [dict(zip(own, (rng.random(len(own)) + 0.1).tolist(), strict=True)) for own in chosen]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Time what was asked for; 1 when ranks were wrong."""
+    options = _parse(arguments)
+    backend = choose_backend(options.backend)
+    setting = Setting.observe("benchmarks.batch", arguments, choose_machine(backend))
+    with open_graph(options) as (store, graph):
+        precisions = choose_precisions(options.precision)
+        records = run_batch(store, precisions, options.vectors, backend, options.width, say)
+    setting = setting.note(**graph)
+    found = [asdict(r) | {"share": r.share} for r in records]
+    write_json(options.json, {"setting": asdict(setting), "records": found})
+    return end(format_report(setting, records), "ranks", [r.precision for r in records if not r.is_right])
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    add_graph_options(parser, scale=20)
+    parser.add_argument("--vectors", type=int, default=256, help="personalized vectors (256)")
+    parser.add_argument("--width", type=int, metavar="2|4|8|16|32|64", help="vectors per pass (what is fast and fits)")
+    add_backend_option(parser)
+    add_precision_option(parser, default="float32")
+    add_json_option(parser)
+    return parser.parse_args(arguments)
 
 
 def run_batch(
@@ -218,7 +261,7 @@ def _compare_scipy(A: api.Matrix, seeds: dict[int, float], ranks: np.ndarray) ->
     return float(np.abs(ranks - x).sum()), change * alpha / (1.0 - alpha)
 
 
-def format_report(setting: dict[str, str], records: Sequence[Record]) -> str:
+def format_report(setting: Setting, records: Sequence[Record]) -> str:
     """The table, below what it was measured on."""
     titles = ["precision", "vectors", "width", "batch s", "passes", "single runs s, from iterations", "from the mean"]
     titles += ["share", "sample", "ms a vector and iteration, batch", "alone", "ratio", "same", "SciPy"]
@@ -229,11 +272,6 @@ def format_report(setting: dict[str, str], records: Sequence[Record]) -> str:
     ]
     table = [format_row(titles), "|" + "---|" * len(titles), *rows]
     return "\n".join([*format_setting(setting), "", *table, *phases, "", *(f"- {line}" for line in LEGEND), ""])
-
-
-def to_json(setting: dict[str, str], records: Sequence[Record]) -> dict[str, Any]:
-    """All that was found, as JSON values."""
-    return {"setting": setting, "records": [asdict(r) | {"share": r.share} for r in records]}
 
 
 def _list_cells(r: Record) -> list[str]:
@@ -253,3 +291,7 @@ def _list_cells(r: Record) -> list[str]:
         "yes" if r.is_same else f"{r.distance:.2g}",
         f"{r.scipy_distance:.2g} of {r.scipy_permitted:.2g}" + ("" if r.is_right else ", WRONG"),
     ]
+
+
+if __name__ == "__main__":
+    run_program(main)

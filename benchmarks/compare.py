@@ -18,8 +18,9 @@ from pathlib import Path
 
 from benchmarks import products, rankings
 from benchmarks.measure import Peer, Rounds, Row, compare, say
+from benchmarks.program import add_file_options, make_parser, run_program
 from benchmarks.stores import Graph, open_cache
-from benchmarks.tables import LEGEND, Setting, add_file_options, format_text, tabulate, write_files
+from benchmarks.tables import LEGEND, Setting, format_text, tabulate, write_files
 from mgspmv.model import default_threads
 
 TASKS = {"product": ("float32 pattern product", products), "pagerank": ("PageRank", rankings)}
@@ -62,7 +63,7 @@ def _report(rows: Sequence[Row], setting: Setting, options: argparse.Namespace) 
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--scales", type=int, nargs="+", default=[18, 20, 22], help="2^scale vertices (18 20 22)")
     parser.add_argument("--threads", type=int, default=default_threads(), help="of each program (the processors)")
     parser.add_argument("--repeats", type=int, default=9, help="least number of rounds (9)")
@@ -76,4 +77,4 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

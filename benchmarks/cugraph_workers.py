@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cugraph import CugraphIterations, load_cugraph
+from benchmarks.iterations import time_iteration
 from benchmarks.machines import choose_machine
-from benchmarks.pagerank import time_iteration
 from mgspmv.errors import BackendError
 from mgspmv.kernels.device import read_block
 from mgspmv.model import INT32_LIMIT

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,8 +22,9 @@ import numpy as np
 
 import mgspmv as mg
 from benchmarks.measure import Rounds, say, take_turns
+from benchmarks.program import add_file_options, make_parser, run_program
 from benchmarks.stores import ALPHA, Graph, open_cache
-from benchmarks.tables import Setting, Table, add_file_options, format_text, judge, write_files
+from benchmarks.tables import Setting, Table, format_text, judge, write_files
 from mgspmv.distribute.connect import start_local
 from mgspmv.model import default_threads
 
@@ -213,7 +213,7 @@ def _count_threads(options: argparse.Namespace) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--scale", type=int, default=20, help="2^scale vertices (20)")
     parser.add_argument("--edge-factors", type=int, nargs="+", default=[4, 16], help="arcs a vertex (4 16)")
     parser.add_argument("--workers", type=int, default=4, help="worker processes (4)")
@@ -225,4 +225,4 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import math
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +33,8 @@ import pyarrow.parquet
 
 import mgspmv as mg
 from benchmarks.measure import Rounds, say, take_turns
-from benchmarks.tables import Setting, Table, add_file_options, format_text, judge, write_files
+from benchmarks.program import add_file_options, make_parser, run_program
+from benchmarks.tables import Setting, Table, format_text, judge, write_files
 from mgspmv.ingest.generate import make_generator
 from mgspmv.model import CsrArrays, default_threads
 from mgspmv.store.write import write_store
@@ -416,7 +416,7 @@ def _judge_rate(row: Row) -> str:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--scale", type=int, default=22, help="2^scale rows and columns (22)")
     parser.add_argument("--entries", type=int, default=60_000_000, help="about so many (60 million)")
     parser.add_argument("--names", action="store_true", help="a list of edges between names")
@@ -427,4 +427,4 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,8 @@ from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CsrBlock, Precision
 
 ALPHA = 0.85
+FEW, MANY = 5, 25
+"""Iterations of the runs whose difference is the time of an iteration: neither is to have converged."""
 """Damping factor of every run; start, personalization and dangling are uniform."""
 
 
@@ -140,3 +143,21 @@ def make_ours(machine: Machine, block: CsrBlock, weight: Any, precision: Precisi
     """The fastest that this project has on the machine; parameters as for `StepIterations`."""
     make = CapturedIterations if machine.backend == "cuda" else StepIterations
     return make(machine, block, weight, precision)
+
+
+def time_iteration(machine: Machine, iterations: Iterations, rounds: int) -> float | str:
+    """Seconds of an iteration, or why they are not known.
+
+    (least time of `MANY` iterations - least time of `FEW`) / (MANY - FEW), so that what a run does once is not in it. A
+    run that stops at a fixed point before `MANY` would seem faster than it is, and has no time.
+    """
+    least = {}
+    for k in (FEW, MANY):
+        advance = partial(iterations.advance, k)
+        advance()  # compiles, and captures what is captured for k
+        least[k] = min(machine.clock(advance) for _ in range(rounds))
+        if iterations.has_stopped:
+            return f"it converged within {k} iterations, so that the time of one is not known"
+    if least[MANY] <= least[FEW]:
+        return f"{MANY} iterations took no longer than {FEW}: {least[MANY] * 1e3:.4g} and {least[FEW] * 1e3:.4g} ms"
+    return (least[MANY] - least[FEW]) / (MANY - FEW)

@@ -10,7 +10,6 @@ with the check and without it, A B B A A B ... in one process. The exit code is 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -24,8 +23,9 @@ from unittest import mock
 import numpy as np
 
 from benchmarks.measure import Rounds, say, take_turns
+from benchmarks.program import add_file_options, run_program
 from benchmarks.stores import open_cache
-from benchmarks.tables import Setting, Table, add_file_options, format_text, write_files
+from benchmarks.tables import Setting, Table, format_text, write_files
 from mgspmv.model import CsrArrays, default_threads
 from mgspmv.store.read import StoredMatrix, open_store
 from mgspmv.store.write import write_store
@@ -145,4 +145,4 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import os
-import platform
-import shlex
 import shutil
 import subprocess
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
-from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
 import numpy as np
-import psutil
 
 from mgspmv.kernels.cusparse import find_version
-from mgspmv.kernels.device import check_device, describe_device, get, has_device
+from mgspmv.kernels.device import check_device, describe_device, get
 from mgspmv.kernels.select import Backend
 from mgspmv.kernels.timing import time_on_device, time_on_host
-from mgspmv.model import check_choice
 
 State = Literal["cold", "warm"]
 """Of the caches before a run: `warm` is what the run before left, `cold` is other data."""
@@ -102,7 +94,7 @@ class Machine(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, str]:
-        """Hardware and versions."""
+        """Describe the device and its software; empty for the host."""
 
 
 class Host(Machine):
@@ -128,7 +120,7 @@ class Host(Machine):
         pass
 
     def describe(self) -> dict[str, str]:
-        return _describe_host(("mgspmv", "numpy", "scipy", "numba"))
+        return {}
 
 
 class Device(Machine):
@@ -170,28 +162,13 @@ class Device(Machine):
     def describe(self) -> dict[str, str]:
         runtime = self.xp.cuda.runtime
         properties = runtime.getDeviceProperties(self.xp.cuda.Device().id)
-        shown = _describe_host(("mgspmv", "numpy", "scipy"))
-        cuda = f"CUDA {_format_cuda(runtime.runtimeGetVersion())}, cuSPARSE {find_version()}"
         return {
             "device": f"{describe_device()}, {properties['multiProcessorCount']} multiprocessors, "
             f"{properties['totalGlobalMem'] / 2**30:.0f} GiB, {properties['l2CacheSize'] / 2**20:.0f} MiB of L2",
             "driver": f"{_find_driver()}, for CUDA {_format_cuda(runtime.driverGetVersion())}",
-            **shown,
-            "versions": f"{cuda}, CuPy {self.xp.__version__}, {shown['versions']}",
+            "CUDA": f"{_format_cuda(runtime.runtimeGetVersion())}, cuSPARSE {find_version()}, "
+            f"CuPy {self.xp.__version__}",
         }
-
-
-def choose_backend(backend: str) -> Backend:
-    """The backend that was asked for; with `auto`, `cuda` where there is a device.
-
-    Raises
-    ------
-    OptionError : it is none of these
-    """
-    check_choice("--backend", backend, ("auto", "cpu", "cuda"))
-    if backend == "auto":
-        return "cuda" if has_device() else "cpu"
-    return "cuda" if backend == "cuda" else "cpu"
 
 
 def choose_machine(backend: Backend) -> Machine:
@@ -202,29 +179,6 @@ def choose_machine(backend: Backend) -> Machine:
     BackendError : `cuda` was asked for, and CuPy or a usable device is missing
     """
     return Device() if backend == "cuda" else Host()
-
-
-def describe_run(machine: Machine) -> dict[str, str]:
-    """What is measured, when and on what."""
-    command = shlex.join(["mgspmv", *sys.argv[1:]])
-    return {"command": command, "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), **machine.describe()}
-
-
-def _describe_host(distributions: tuple[str, ...]) -> dict[str, str]:
-    memory = psutil.virtual_memory().total / 2**30
-    return {
-        "host": f"{_name_processor()}, {psutil.cpu_count()} processors, {memory:.0f} GiB",
-        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-        "versions": ", ".join(f"{name} {version(name)}" for name in distributions),
-    }
-
-
-def _name_processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _find_cache_bytes() -> int:

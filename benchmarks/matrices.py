@@ -465,5 +465,5 @@ def check_name(name: str) -> str:
     OptionError : no matrix has that name
     """
     if name not in RECIPES and name not in REAL:
-        raise OptionError(f"there is no matrix {name!r} in the benchmark; `mgspmv bench spmv --list` names them")
+        raise OptionError(f"there is no matrix {name!r}; `python -m benchmarks.spmv --list` names them")
     return name

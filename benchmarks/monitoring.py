@@ -31,8 +31,9 @@ from distributed import Client
 import mgspmv as mg
 from benchmarks.counting import COUNTERS, CannotCountError, Counter, choose_counter
 from benchmarks.measure import Rounds, say, take_turns
+from benchmarks.program import add_file_options, make_parser, run_program
 from benchmarks.stores import ALPHA, Graph, open_cache
-from benchmarks.tables import Setting, Table, add_file_options, format_text, write_files
+from benchmarks.tables import Setting, Table, format_text, write_files
 from mgspmv.distribute.publish import TOPIC
 from mgspmv.model import default_threads
 from mgspmv.monitor.plugin import PAGE
@@ -304,7 +305,7 @@ def _tell_ratio(ratio: Ratio | None, most: float | None) -> Sequence[str]:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--scale", type=int, default=10, help="2^scale vertices (10)")
     parser.add_argument("--workers", type=int, default=2, help="worker processes (2)")
     parser.add_argument("--iterations", type=int, default=1000, help="of each run (1000)")
@@ -321,4 +322,4 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -1,7 +1,15 @@
-"""Check, then time, the iterations of PageRank on large graphs, beside cuGraph's."""
+"""Check, then time iterations of PageRank on large graphs, on a GPU compared with those of cuGraph.
+
+    python -m benchmarks.pagerank --json found.json > found.md
+    python -m benchmarks.pagerank --list
+    python -m benchmarks.pagerank --only web --only rmat24 --precision float32 --rounds 10
+
+Tables are Markdown. Ranks that are wrong get no time, and the exit code is 1.
+"""
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,21 +22,32 @@ import numpy as np
 from benchmarks.ceilings import Ceilings
 from benchmarks.cugraph import CugraphIterations, load_cugraph
 from benchmarks.graphs import GRAPHS, REAL_GRAPHS, count_out_arcs, find_isolated, read_graph
-from benchmarks.iterations import Iterations, make_ours
-from benchmarks.machines import Machine
+from benchmarks.iterations import Iterations, make_ours, time_iteration
+from benchmarks.machines import Machine, choose_machine
 from benchmarks.matrices import DATA_VARIABLE, REAL, find_real
+from benchmarks.measure import say
+from benchmarks.program import (
+    add_backend_option,
+    add_json_option,
+    add_precision_option,
+    add_size_options,
+    choose_backend,
+    choose_precisions,
+    end,
+    make_parser,
+    print_names,
+    run_program,
+    write_json,
+)
 from benchmarks.rank_checks import N_CHECKED, PEER_TOLERANCE, TOLERANCES, Comparison, compare_ranks, iterate_ranks
+from benchmarks.rank_records import PEERS, PREPARATIONS, Record
+from benchmarks.rank_tables import format_report
 from benchmarks.spmv import HOST_SHARE, Say
+from benchmarks.tables import Setting
 from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError
 from mgspmv.model import CsrBlock, Precision
 
-PRECISIONS: tuple[Precision, ...] = ("float32", "exact")
-PEERS = ("cugraph", "cugraph-compact")
-"""cuGraph told of all vertices, and of those that have arcs; the faster is what ratios are to."""
-FEW, MANY = 5, 25
-"""Iterations of the runs whose difference is the time of an iteration: neither is to have converged."""
-PREPARATIONS = 7
-"""How often preparation is timed, after one that compiles; the median counts."""
+ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -55,44 +74,40 @@ class Contender:
     """Whether vertices without arcs count."""
 
 
-@dataclass(frozen=True)
-class Record:
-    """What was found of a contender on a graph."""
+# --- the command line ------------------------------------------------------------------------------------------------
 
-    graph: str
-    family: str
-    contender: str
-    is_peer: bool
-    n_vertices: int
-    n_isolated: int
-    """Vertices without arcs."""
-    n_edges: int
-    """Arcs, all that are stored."""
-    problem: str | None = None
-    """Why there is no time."""
-    is_wrong: bool = False
-    """Whether the problem is wrong ranks."""
-    error: float | None = None
-    """Largest relative difference of a rank to the iteration in float64; None where it is not finite."""
-    peer_error: float | None = None
-    """The same to the first peer that was right."""
-    prepare_s: float | None = None
-    """From arcs on the device, CSR here and unsorted there, to when iterations can begin."""
-    iteration_s: float | None = None
-    """Of one iteration."""
-    prepare_iterations: float | None = None
-    """Preparation over an iteration."""
-    edges_per_s: float | None = None
-    limit_s: float | None = None
-    """Least time of an iteration: the bytes of `count_bytes` at the bandwidth of a copy. None for peers."""
-    limit_share: float | None = None
-    """That over the time of an iteration."""
-    ratio: float | None = None
-    """The faster peer's time over that here: how many times as fast this is."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """For scripts."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Time what was asked for; 1 when ranks were wrong."""
+    options = _parse(arguments)
+    if options.list:
+        print_names(graphs=list(list_graphs()))
+        return 0
+    backend = choose_backend(options.backend)
+    cases = find_cases(options.only, backend, options.size)
+    machine = choose_machine(backend)
+    peers, peer = find_peers(machine)
+    own = make_own(choose_precisions(options.precision))
+    setting = Setting.observe("benchmarks.pagerank", arguments, machine).note(cuGraph=peer)
+    bench = Bench(machine, [*peers, *own], options.rounds or ROUNDS, say)
+    for case in cases:
+        bench.run(case)
+        write_json(options.json, bench.to_dict(setting))  # after each: an interrupted run leaves what it found
+    if not bench.records:
+        raise OptionError("nothing was timed: every graph was left out")
+    report = format_report(setting, bench.records, bench.left_out, bench.ceilings.find_copy_rate())
+    return end(report, "ranks", [f"{r.contender} on {r.graph}" for r in bench.records if r.is_wrong])
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a graph of --list; repeatable")
+    add_precision_option(parser)
+    add_backend_option(parser)
+    add_size_options(parser, f"times each is timed; the least counts ({ROUNDS})")
+    parser.add_argument("--list", action="store_true", help="name the graphs, and run nothing")
+    add_json_option(parser)
+    return parser.parse_args(arguments)
 
 
 # --- what is run -----------------------------------------------------------------------------------------------------
@@ -117,7 +132,7 @@ def _make_case(name: str, backend: str, size: int | None) -> Case:
     if name in REAL_GRAPHS:
         return Case(name, "real", lambda machine: read_graph(machine.xp, name))
     if name not in GRAPHS:
-        raise OptionError(f"there is no graph {name!r} in the benchmark; `mgspmv bench pagerank --list` names them")
+        raise OptionError(f"there is no graph {name!r}; `python -m benchmarks.pagerank --list` names them")
     recipe = GRAPHS[name]
     if recipe.by_name_only and size is None and backend == "cpu":
         raise OptionError(f"{name} has {recipe.size:,} arcs, for a device; add --backend cuda, or --size")
@@ -254,10 +269,10 @@ class Bench:
             ratio=_finite(measured.peer_s / iteration_s),
         )
 
-    def to_dict(self, setting: dict[str, str]) -> dict[str, Any]:
+    def to_dict(self, setting: Setting) -> dict[str, Any]:
         """For scripts."""
         return {
-            "setting": setting,
+            "setting": asdict(setting),
             "copy_bytes_per_s": self.ceilings.find_copy_rate(),
             "records": [record.to_dict() for record in self.records],
             "left_out": self.left_out,
@@ -298,24 +313,6 @@ def _note(record: Record, own: Comparison, peer: Comparison | None = None) -> Re
     )
 
 
-def time_iteration(machine: Machine, iterations: Iterations, rounds: int) -> float | str:
-    """Seconds of an iteration, or why they are not known.
-
-    (least time of `MANY` iterations - least time of `FEW`) / (MANY - FEW), so that what a run does once is not in it. A
-    run that stops at a fixed point before `MANY` would seem faster than it is, and has no time.
-    """
-    least = {}
-    for k in (FEW, MANY):
-        advance = partial(iterations.advance, k)
-        advance()  # compiles, and captures what is captured for k
-        least[k] = min(machine.clock(advance) for _ in range(rounds))
-        if iterations.has_stopped:
-            return f"it converged within {k} iterations, so that the time of one is not known"
-    if least[MANY] <= least[FEW]:
-        return f"{MANY} iterations took no longer than {FEW}: {least[MANY] * 1e3:.4g} and {least[FEW] * 1e3:.4g} ms"
-    return (least[MANY] - least[FEW]) / (MANY - FEW)
-
-
 def count_bytes(n_vertices: int, n_edges: int, precision: str) -> int:
     """Least bytes of an iteration: 4 an edge, and four vectors once, old and new ranks and old and new z."""
     return 4 * n_edges + 4 * n_vertices * (4 if precision == "float32" else 8)
@@ -344,3 +341,7 @@ def _describe_error(error: Exception) -> str:
 
 def _finite(number: float) -> float | None:
     return number if math.isfinite(number) else None
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from benchmarks.pagerank import FEW, MANY, PEERS, PRECISIONS, PREPARATIONS, Record
+from benchmarks.iterations import FEW, MANY
+from benchmarks.program import PRECISIONS
 from benchmarks.rank_checks import N_CHECKED
-from benchmarks.spmv_tables import format_ms, format_row, format_setting
+from benchmarks.rank_records import PEERS, PREPARATIONS, Record
+from benchmarks.tables import Setting, format_ms, format_row, format_setting
 from benchmarks.targets import LARGE, judge_targets, mean_ratio
 
 LEGEND = (
@@ -24,7 +26,7 @@ LEGEND = (
 
 
 def format_report(
-    setting: Mapping[str, str], records: Sequence[Record], left_out: Mapping[str, str], copy_bytes_per_s: float
+    setting: Setting, records: Sequence[Record], left_out: Mapping[str, str], copy_bytes_per_s: float
 ) -> str:
     """All tables, below what they were measured on."""
     parts = format_setting(setting)
@@ -33,7 +35,7 @@ def format_report(
         parts += ["", "### Preparation", "", *_tabulate_preparation(records)]
         parts += ["", "### Errors", "", *_tabulate_errors(records)]
         parts += _list_problems(records)
-        parts += ["", "### Targets", "", *_list_targets(records, on_device="device" in setting)]
+        parts += ["", "### Targets", "", *_list_targets(records, on_device="device" in setting.notes)]
         parts += ["", *(f"- {line.format(copy=copy_bytes_per_s / 1e9)}" for line in LEGEND)]
     if left_out:
         parts += ["", "Graphs left out:", "", *(f"- {name}: {why}" for name, why in left_out.items())]

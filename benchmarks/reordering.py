@@ -3,36 +3,36 @@
     python -m benchmarks.reordering            # on a GPU where there is one
     python -m benchmarks.reordering --size 1000000 --backend cpu
 
-Makes the stores, then runs `mgspmv bench spmv` on all of them with the kernels over rows, which checks before it times.
+Makes the stores, then runs `benchmarks.spmv` on all of them with the kernels over rows, which checks before it times.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse
 
 import mgspmv as mg
+from benchmarks import spmv
 from benchmarks.matrices import RECIPES, find_real
-from mgspmv.cli import app
+from benchmarks.program import make_parser, run_program
 
 MATRICES = ("grid2d5", "grid3d7", "grid3d27", "fem")
 KERNELS = ("csr-scalar", "csr-cached", "csr-vector", "csr-split")
 
 
-def main() -> None:
-    """Make the stores, say what reordering took, and run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the stores, print what reordering took, and run the benchmark; 1 when a product was wrong."""
+    parser = make_parser(__doc__)
     parser.add_argument("--size", type=int, default=20_000_000, help="nonzeros of each matrix, about")
     parser.add_argument("--backend", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--rounds", default="20")
     parser.add_argument("--json", help="file for all that was found")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         print("| matrix | rows | nonzeros | bandwidth shuffled | reordered | seconds to reorder |")
         print("| --- | ---: | ---: | ---: | ---: | ---: |")
@@ -44,8 +44,7 @@ def main() -> None:
         kernels = [word for kernel in KERNELS for word in ("--kernel", kernel)]
         found = ["--json", options.json] if options.json else []
         shape = ["--values", "--rounds", options.rounds, "--backend", options.backend]
-        sys.argv = ["mgspmv", "bench", "spmv", *stores, *kernels, *shape, *found]
-        app()
+        return spmv.main([*stores, *kernels, *shape, *found])
 
 
 def make_stores(folder: Path, name: str, size: int) -> list[Path]:
@@ -74,4 +73,4 @@ def reorder(store: Path) -> Path:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

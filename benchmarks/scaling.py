@@ -1,14 +1,20 @@
-"""PageRank on 1, 2, 4, ... workers of this machine: the same ranks, and how the time of an iteration goes down; on GPUs
-beside cuGraph's."""
+"""Time iterations of PageRank on more and more workers of this machine, on GPUs compared with cuGraph.
+
+    python -m benchmarks.scaling --scale 26 --workers 1,2,4
+    python -m benchmarks.scaling --store web.zarr --workers 1,2 --precision float32
+
+Tables are Markdown. Ranks of all numbers of workers must be the same, or the exit code is 1.
+"""
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
@@ -17,7 +23,24 @@ import numpy as np
 
 from benchmarks.cugraph import load_cugraph
 from benchmarks.cugraph_workers import find_refusal, run_cugraph
-from benchmarks.spmv_tables import format_row, format_setting
+from benchmarks.machines import choose_machine
+from benchmarks.measure import say
+from benchmarks.program import (
+    PRECISIONS,
+    add_backend_option,
+    add_graph_options,
+    add_json_option,
+    add_precision_option,
+    choose_backend,
+    choose_precisions,
+    end,
+    make_parser,
+    parse_count,
+    run_program,
+    write_json,
+)
+from benchmarks.stores import open_multigraph, start_workers
+from benchmarks.tables import Setting, format_row, format_setting
 from mgspmv import api
 from mgspmv.errors import BackendError, MissingDependencyError, OptionError
 from mgspmv.kernels.select import Backend
@@ -31,7 +54,6 @@ PERMITTED_SHARE, PERMITTED_BYTES = 1.1, 2_000_000_000
 """Of the matrix as it is held in the end, beside the vectors of a run: what may be taken while it is loaded."""
 LOOK_S = 0.02
 """Seconds between two looks at the memory of the devices."""
-PRECISIONS = ("float32", "exact")
 TOLERANCE = 1e-4
 """Largest relative difference of a rank in float32 to the exact one, as LDBC Graphalytics allows."""
 
@@ -94,6 +116,39 @@ class Record:
     """Largest relative difference of its ranks."""
     peer_problem: str | None = None
     """Why it has no time."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Time what was asked for; 1 when ranks were wrong."""
+    options = _parse(arguments)
+    backend = choose_backend(options.backend)
+    setting = Setting.observe("benchmarks.scaling", arguments, choose_machine(backend))
+    with open_multigraph(options, max(options.workers), backend) as (store, graph):
+        has_peer, peer = find_peer(backend, store)
+        setting = setting.note(**graph, cuGraph=peer)
+        precisions = choose_precisions(options.precision)
+        how: Any = {"transport": options.transport, "has_peer": has_peer}
+        records = run_scaling(store, options.workers, backend, precisions, options.iterations, say, **how)
+    write_json(options.json, {"setting": asdict(setting), "records": [asdict(r) for r in records]})
+    wrong = [f"{r.precision} on {r.n_workers} workers" for r in records if not r.is_right]
+    return end(format_report(setting, records), "ranks", wrong)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    add_graph_options(parser, scale=26)
+    parser.add_argument("--workers", type=parse_counts, default=[1, 2, 4], metavar="N,N,..", help="(1,2,4)")
+    add_backend_option(parser)
+    add_precision_option(parser)
+    parser.add_argument("--transport", choices=("auto", "nccl", "peer"), default="auto", help="of slices (auto)")
+    parser.add_argument("--iterations", type=parse_count, default=50, help="per run (50)")
+    add_json_option(parser)
+    return parser.parse_args(arguments)
+
+
+def parse_counts(text: str) -> list[int]:
+    """Parse numbers of workers; ascending."""
+    return sorted({parse_count(part) for part in text.split(",")})
 
 
 def run_scaling(
@@ -288,15 +343,7 @@ def _time_few(matrix: Any, steps: dict[str, Any]) -> tuple[np.ndarray, float, fl
         return solution.values, made - began, time.perf_counter() - written
 
 
-def start_workers(n: int, backend: Backend) -> AbstractContextManager[Any]:
-    """A cluster of this machine: a worker for each of n devices, or n processes."""
-    from mgspmv.distribute.connect import start_cuda, start_local
-
-    started: AbstractContextManager[Any] = start_cuda(n) if backend == "cuda" else start_local(n)
-    return started
-
-
-def format_report(setting: dict[str, str], records: Sequence[Record]) -> str:
+def format_report(setting: Setting, records: Sequence[Record]) -> str:
     """The tables, below what they were measured on."""
     parts = format_setting(setting)
     titles = ["workers", "slices", "iteration ms", "product ms", "exchange ms", "predicted ms", "G edges/s a worker"]
@@ -310,11 +357,6 @@ def format_report(setting: dict[str, str], records: Sequence[Record]) -> str:
         parts += [format_row(_list_cells(r, own[0]) + (_list_peer_cells(r) if peer_titles else [])) for r in own]
         parts += [f"\ncuGraph on {r.n_workers} workers: {r.peer_problem}" for r in own if r.peer_problem]
     return "\n".join([*parts, "", *(f"- {line}" for line in LEGEND), ""])
-
-
-def to_json(setting: dict[str, str], records: Sequence[Record]) -> dict[str, Any]:
-    """All that was found, as JSON values."""
-    return {"setting": setting, "records": [asdict(r) for r in records]}
 
 
 def _list_cells(r: Record, first: Record) -> list[str]:
@@ -350,3 +392,7 @@ def _split(event: Event) -> tuple[float, float, float]:
 
 def _compare(ranks: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.max(np.abs(ranks - wanted) / wanted, initial=0.0))
+
+
+if __name__ == "__main__":
+    run_program(main)

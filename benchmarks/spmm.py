@@ -1,18 +1,41 @@
-"""Check, then time, the product Y = A X with many vectors at once, beside another program and beside one at a time."""
+"""Check, then time the product Y = A X of many vectors at once, compared with cuSPARSE or SciPy and with one at a time.
+
+    python -m benchmarks.spmm --matrix fem --matrix rmat24 --pattern
+    python -m benchmarks.spmm web.zarr --vectors 8 --vectors 32
+
+Tables are Markdown. A program whose product is wrong gets no time, and the exit code is 1.
+"""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from benchmarks.checks import check_product, make_reference
-from benchmarks.machines import Machine, Rounds, Times
+from benchmarks.contenders import PEER_TITLES
+from benchmarks.machines import Machine, Rounds, Times, choose_machine
 from benchmarks.matrices import add_values, make_vector
-from benchmarks.spmv import Case, Say, describe_error
+from benchmarks.measure import say
+from benchmarks.program import (
+    add_backend_option,
+    add_json_option,
+    add_matrix_options,
+    add_size_options,
+    choose_backend,
+    choose_dtypes,
+    end,
+    make_parser,
+    parse_count,
+    run_program,
+    write_json,
+)
+from benchmarks.spmv import Case, Say, describe_error, find_cases
+from benchmarks.tables import Setting, format_ms, format_row, format_setting
 from mgspmv.errors import BackendError
 from mgspmv.kernels.cusparse import ALGORITHMS_MANY, CusparseManyProduct
-from mgspmv.kernels.select import bind_kernel, bind_product
+from mgspmv.kernels.select import Backend, bind_kernel, bind_product
 from mgspmv.model import CsrBlock, Precision
 
 WIDTHS = (4, 8, 16, 32, 64)
@@ -45,6 +68,35 @@ class Record:
     def to_dict(self) -> dict[str, Any]:
         """For scripts."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Time what was asked for; 1 when a product was wrong."""
+    options = _parse(arguments)
+    backend = choose_backend(options.backend)
+    cases = find_cases(options.matrix, options.stores, backend, options.size)
+    machine = choose_machine(backend)
+    setting = Setting.observe("benchmarks.spmm", arguments, machine)
+    dtypes = choose_dtypes(options.dtype)
+    bench = ManyBench(machine, dtypes, options.vectors or WIDTHS, options.values, options.rounds, say)
+    for case in cases:
+        bench.run(case)
+        write_json(options.json, bench.to_dict(setting))  # after each: an interrupted run leaves what it found
+    wrong = sorted({r.program for r in bench.records if r.is_wrong})
+    return end(format_report(setting, bench.records, backend), "products", wrong)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    add_matrix_options(parser, dtype="float32")
+    parser.add_argument("--vectors", action="append", type=parse_count, metavar="K", help="at once; repeatable")
+    add_backend_option(parser)
+    add_size_options(parser, "times each is timed at most (20, on the host 5)")
+    add_json_option(parser)
+    options = parser.parse_args(arguments)
+    if not options.matrix and not options.stores:
+        parser.error("no matrix is named; pass stores, or --matrix NAME of `python -m benchmarks.spmv --list`")
+    return options
 
 
 class ManyBench:
@@ -157,9 +209,9 @@ class ManyBench:
             return {"scipy": make_scipy, **ours}
         return {**{name: make_cusparse(name) for name in ALGORITHMS_MANY}, **ours}
 
-    def to_dict(self, setting: dict[str, str]) -> dict[str, Any]:
+    def to_dict(self, setting: Setting) -> dict[str, Any]:
         """For scripts."""
-        return {"setting": setting, "records": [record.to_dict() for record in self.records]}
+        return {"setting": asdict(setting), "records": [record.to_dict() for record in self.records]}
 
 
 def describe_record(record: Record) -> str:
@@ -168,3 +220,44 @@ def describe_record(record: Record) -> str:
     if record.times is None:
         return f"{head} {'WRONG: ' if record.is_wrong else ''}{record.problem}"
     return f"{head} {record.times.median_s * 1e3:.4g} ms"
+
+
+def format_report(setting: Setting, records: Sequence[Record], backend: Backend) -> str:
+    """The table of products with many vectors, below what it was measured on."""
+    peer = PEER_TITLES[backend]
+    titles = [
+        "matrix",
+        "nonzeros",
+        "values",
+        "dtype",
+        "k",
+        "ours",
+        "one at a time",
+        peer,
+        f"{peer} / ours",
+        "G terms/s",
+    ]
+    parts = [*format_setting(setting), "", format_row(titles), format_row(["---", *["---:"] * (len(titles) - 1)])]
+    for key in dict.fromkeys((r.matrix, r.dtype, r.k) for r in records):
+        own = {r.program: r for r in records if (r.matrix, r.dtype, r.k) == key}
+        medians = {name: r.times.median_s for name, r in own.items() if r.times is not None}
+        best = min((medians[name] for name, r in own.items() if r.is_peer and name in medians), default=None)
+        ours, one = medians.get("ours"), medians.get("ours, one at a time")
+        first = next(iter(own.values()))
+        rate = "" if ours is None else f"{first.nnz * first.k / ours / 1e9:,.4g}"
+        ratio = "" if ours is None or best is None else f"{best / ours:.2f}"
+        kind = "none" if first.is_pattern else "given"
+        cells = [first.matrix, f"{first.nnz:,}", kind, first.dtype, str(first.k)]
+        shown = "WRONG" if own["ours"].is_wrong else format_ms(ours)
+        parts.append(format_row([*cells, f"**{shown}**", format_ms(one), format_ms(best), ratio, rate]))
+    problems = [f"- {r.matrix} {r.dtype}, k = {r.k}, {r.program}: {r.problem}" for r in records if r.problem]
+    notes = [
+        "Times are medians in ms, with warm caches, of Y = A X with X of k columns, row-major.",
+        f"{peer} / ours: how many times as fast ours is, beside the fastest algorithm of {peer}. G terms/s: nonzeros "
+        "times k, over the time.",
+    ]
+    return "\n".join([*parts, "", *(f"- {note}" for note in notes), *([""] if problems else []), *problems, ""])
+
+
+if __name__ == "__main__":
+    run_program(main)

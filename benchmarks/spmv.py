@@ -1,18 +1,25 @@
-"""Check, then time, the product y = A x with every kernel on every matrix, beside another program."""
+"""Check, then time the product y = A x with every kernel on every matrix, compared with cuSPARSE or SciPy.
+
+    python -m benchmarks.spmv --json found.json > found.md
+    python -m benchmarks.spmv --list
+    python -m benchmarks.spmv --matrix fem --matrix rmat24 --kernel csr-vector --kernel bsr --dtype float32 --warm
+    python -m benchmarks.spmv my.zarr other.zarr
+
+Tables are Markdown. A kernel whose product is wrong gets no time, and the exit code is 1.
+"""
 
 from __future__ import annotations
 
-import json
+import argparse
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from benchmarks.ceilings import Ceilings, Roofline
 from benchmarks.checks import Reference, check_product, make_reference
 from benchmarks.contenders import PEERS, make_contender
-from benchmarks.machines import Machine, Rounds, State, Times
+from benchmarks.machines import Machine, Rounds, State, Times, choose_machine
 from benchmarks.matrices import (
     DATA_VARIABLE,
     REAL,
@@ -24,11 +31,26 @@ from benchmarks.matrices import (
     make_vector,
     read_real,
 )
+from benchmarks.measure import say
+from benchmarks.program import (
+    add_backend_option,
+    add_json_option,
+    add_matrix_options,
+    add_size_options,
+    choose_backend,
+    choose_dtypes,
+    end,
+    make_parser,
+    print_names,
+    run_program,
+    write_json,
+)
+from benchmarks.spmv_tables import format_report
+from benchmarks.tables import Setting
 from mgspmv.api import open_matrix
 from mgspmv.errors import BackendError, FormatError, OptionError
 from mgspmv.kernels.select import KERNELS, list_kernels, rank_products
 from mgspmv.model import INT32_LIMIT, CsrBlock
-from mgspmv.os_errors import translate_os_error
 
 HOST_SHARE = 256
 """A matrix has so many times fewer nonzeros on the host than on a device."""
@@ -108,6 +130,46 @@ class Record:
         return {name: value for name, value in asdict(self).items() if value is not None and value != {}}
 
 
+# --- the command line ------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Time what was asked for; 1 when a product was wrong."""
+    options = _parse(arguments)
+    if options.list:
+        named = [(k.name, ", ".join(k.backends or k.step_backends), k.summary) for k in KERNELS.values()]
+        print_names(matrices=list(list_matrices()), kernels=named)
+        return 0
+    backend = choose_backend(options.backend)
+    kernels, dtypes = check_kernels(options.kernel, backend), choose_dtypes(options.dtype)
+    choices = Choices(kernels, dtypes, options.states, options.values, options.rounds)
+    cases = find_cases(options.matrix, options.stores, backend, options.size)
+    machine = choose_machine(backend)
+    setting = Setting.observe("benchmarks.spmv", arguments, machine)
+    bench = Bench(machine, choices, say)
+    for case in cases:
+        bench.run(case)
+        write_json(options.json, bench.to_dict(setting))  # after each: an interrupted run leaves what it found
+    if not bench.records:
+        raise OptionError("nothing was timed: every matrix was left out")
+    report = format_report(setting, bench.records, bench.left_out, backend, bench.ceilings.find_copy_rate())
+    return end(report, "products", sorted({r.kernel for r in bench.records if r.is_wrong}))
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    add_matrix_options(parser, dtype="both")
+    parser.add_argument("--kernel", action="append", default=[], metavar="NAME", help="a kernel of --list; repeatable")
+    parser.add_argument("--cold", action="store_const", dest="states", const=("cold",), help="caches (both)")
+    parser.add_argument("--warm", action="store_const", dest="states", const=("warm",))
+    parser.set_defaults(states=("warm", "cold"))
+    add_backend_option(parser)
+    add_size_options(parser, "times each is timed at most (20, on the host 5)")
+    parser.add_argument("--list", action="store_true", help="name matrices and kernels, and run nothing")
+    add_json_option(parser)
+    return parser.parse_args(arguments)
+
+
 # --- what is run -----------------------------------------------------------------------------------------------------
 
 
@@ -140,7 +202,7 @@ def check_kernels(names: Iterable[str], backend: str) -> list[str]:
     names = list(names) or there
     for name in names:
         if name not in there:
-            raise OptionError(f"there is no kernel {name!r} on backend {backend!r}; there are {', '.join(there)}")
+            raise OptionError(f"expected a kernel of backend {backend!r}, got {name!r}; pass one of {', '.join(there)}")
     return names
 
 
@@ -271,37 +333,14 @@ class Bench:
             del contender
             machine.free()
 
-    def to_dict(self, setting: dict[str, str]) -> dict[str, Any]:
+    def to_dict(self, setting: Setting) -> dict[str, Any]:
         """For scripts."""
         return {
-            "setting": setting,
+            "setting": asdict(setting),
             "ceilings": self.ceilings.to_dict(),
             "records": [record.to_dict() for record in self.records],
             "left_out": self.left_out,
         }
-
-
-def write_json(path: str, found: dict[str, Any]) -> None:
-    """Write what was found.
-
-    Raises
-    ------
-    StoreError : it cannot be written
-    """
-    try:
-        Path(path).write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
-    except OSError as error:
-        raise translate_os_error(error, path, "write") from error
-
-
-def check_output(path: str | None) -> None:
-    """
-    Raises
-    ------
-    OptionError : nothing can be written there
-    """
-    if path is not None and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
-        raise OptionError(f"--output {path}: wanted a file in a folder that is there")
 
 
 def count_bytes(block: CsrBlock, dtype: str) -> int:
@@ -367,3 +406,7 @@ def list_matrices() -> Iterator[tuple[str, str, str]]:
 def _describe_size(recipe: Recipe) -> str:
     on_host = "" if recipe.by_name_only else f"; {recipe.size // HOST_SHARE:,} on the host"
     return f"about {recipe.size:,} nonzeros on a device{on_host}"
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import geometric_mean
+from typing import TYPE_CHECKING
 
 from benchmarks.contenders import PEER_TITLES
 from benchmarks.machines import State
-from benchmarks.spmm import Record as Many
-from benchmarks.spmv import Record
+from benchmarks.tables import Setting, format_ms, format_row, format_setting
 from mgspmv.kernels.select import Backend
+
+if TYPE_CHECKING:
+    from benchmarks.spmv import Record
 
 LEGEND = (
     "Times are medians; the fastest kernel of each matrix is in bold type, the one that `auto` is in italics.",
@@ -27,7 +30,7 @@ COUNTED = 1_000_000
 
 
 def format_report(
-    setting: Mapping[str, str],
+    setting: Setting,
     records: Sequence[Record],
     left_out: Mapping[str, str],
     backend: Backend,
@@ -52,11 +55,6 @@ def format_report(
     if left_out:
         parts += ["", "Matrices left out:", "", *(f"- {name}: {why}" for name, why in left_out.items())]
     return "\n".join([*parts, ""])
-
-
-def format_setting(setting: Mapping[str, str]) -> list[str]:
-    """Lines that say what was measured, when and on what."""
-    return ["```", *(f"{name + ':':<10}{value}" for name, value in setting.items()), "```"]
 
 
 def _explain(backend: Backend, copy_bytes_per_s: float) -> Iterator[str]:
@@ -143,50 +141,3 @@ def _describe_problem(record: Record) -> str:
     if record.is_wrong:
         return f"WRONG: {text}"
     return re.split("; |, |: ", text.removeprefix(f"{record.kernel} would hold "))[0]
-
-
-def format_ms(seconds: float | None) -> str:
-    """Milliseconds, or nothing."""
-    return "" if seconds is None else f"{seconds * 1e3:.4g}"
-
-
-def format_row(cells: Sequence[str]) -> str:
-    """A line of a table."""
-    return f"| {' | '.join(cells)} |"
-
-
-def format_many(setting: Mapping[str, str], records: Sequence[Many], backend: Backend) -> str:
-    """The table of products with many vectors, below what it was measured on."""
-    peer = PEER_TITLES[backend]
-    titles = [
-        "matrix",
-        "nonzeros",
-        "values",
-        "dtype",
-        "k",
-        "ours",
-        "one at a time",
-        peer,
-        f"{peer} / ours",
-        "G terms/s",
-    ]
-    parts = [*format_setting(setting), "", format_row(titles), format_row(["---", *["---:"] * (len(titles) - 1)])]
-    for key in dict.fromkeys((r.matrix, r.dtype, r.k) for r in records):
-        own = {r.program: r for r in records if (r.matrix, r.dtype, r.k) == key}
-        medians = {name: r.times.median_s for name, r in own.items() if r.times is not None}
-        best = min((medians[name] for name, r in own.items() if r.is_peer and name in medians), default=None)
-        ours, one = medians.get("ours"), medians.get("ours, one at a time")
-        first = next(iter(own.values()))
-        rate = "" if ours is None else f"{first.nnz * first.k / ours / 1e9:,.4g}"
-        ratio = "" if ours is None or best is None else f"{best / ours:.2f}"
-        kind = "none" if first.is_pattern else "given"
-        cells = [first.matrix, f"{first.nnz:,}", kind, first.dtype, str(first.k)]
-        shown = "WRONG" if own["ours"].is_wrong else format_ms(ours)
-        parts.append(format_row([*cells, f"**{shown}**", format_ms(one), format_ms(best), ratio, rate]))
-    problems = [f"- {r.matrix} {r.dtype}, k = {r.k}, {r.program}: {r.problem}" for r in records if r.problem]
-    notes = [
-        "Times are medians in ms, with warm caches, of Y = A X with X of k columns, row-major.",
-        f"{peer} / ours: how many times as fast ours is, beside the fastest algorithm of {peer}. G terms/s: nonzeros "
-        "times k, over the time.",
-    ]
-    return "\n".join([*parts, "", *(f"- {note}" for note in notes), *([""] if problems else []), *problems, ""])

@@ -29,8 +29,9 @@ from typing import Any
 
 import mgspmv as mg
 from benchmarks.measure import say
+from benchmarks.program import add_file_options, make_parser, run_program
 from benchmarks.stores import Graph, open_cache
-from benchmarks.tables import Setting, Table, add_file_options, format_text, write_files
+from benchmarks.tables import Setting, Table, format_text, write_files
 
 WANTED_S = {"cpu": 15.0, "cuda": 20.0}
 """By backend: seconds up to the first iteration, at most; of two CPU workers on 2 processors, and of four GPUs."""
@@ -163,7 +164,7 @@ def _cells(row: Row) -> Sequence[str]:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--scale", type=int, default=18, help="2^scale vertices (18)")
     parser.add_argument("--backend", choices=list(WANTED_S), default="cpu", help="of the workers (cpu)")
     parser.add_argument("--workers", type=int, help="processes (as the command chooses)")
@@ -177,4 +178,4 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

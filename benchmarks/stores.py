@@ -1,18 +1,22 @@
-"""The graph that all peers get, and its ranks by SciPy alone."""
+"""Stored R-MAT graphs that benchmarks share, and their ranks by SciPy alone."""
 
 from __future__ import annotations
 
+import argparse
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 import mgspmv as mg
+from mgspmv.kernels.select import Backend
 
 ALPHA = 0.85
 EDGE_FACTOR = 16
@@ -28,6 +32,50 @@ def open_cache(folder: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="mgspmv-benchmark-") as temporary:
         yield Path(temporary)
+
+
+@contextmanager
+def open_graph(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, str]]]:
+    """The store of `add_graph_options`, else an R-MAT graph for as long as the context lasts; and notes about it."""
+    with open_cache(None) as folder:
+        store = options.store
+        if store is None:
+            store = str(folder / "graph.zarr")
+            mg.generate("rmat", store, scale=options.scale, edge_factor=options.edge_factor)
+        yield store, _describe_graph(store)
+
+
+@contextmanager
+def open_multigraph(
+    options: argparse.Namespace, n_workers: int, backend: Backend
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """The same, but workers generate it, and keep arcs that come again."""
+    from distributed import Client
+
+    with open_cache(None) as folder:
+        if options.store is not None:
+            yield options.store, _describe_graph(options.store)
+            return
+        store, sizes = str(folder / "graph.zarr"), {"scale": options.scale, "edge_factor": options.edge_factor}
+        with start_workers(n_workers, backend) as cluster, Client(cluster) as client:
+            began = time.perf_counter()
+            mg.generate("rmat", store, **sizes, duplicates="keep", client=client, backend=backend)
+            elapsed_s = time.perf_counter() - began
+        made = f"R-MAT, scale {options.scale}, {options.edge_factor} edges per vertex, duplicates kept; "
+        yield store, {"made": f"{made}{elapsed_s:.3g} s by {n_workers} workers", **_describe_graph(store)}
+
+
+def _describe_graph(store: str) -> dict[str, str]:
+    with mg.open_matrix(store) as A:
+        return {"graph": f"{A.shape[0]:,} vertices, {A.nnz:,} edges, digest {A.info.digest[:16]}"}
+
+
+def start_workers(n: int, backend: Backend) -> AbstractContextManager[Any]:
+    """A cluster of this machine: a worker for each of n devices, or n processes."""
+    from mgspmv.distribute.connect import start_cuda, start_local
+
+    started: AbstractContextManager[Any] = start_cuda(n) if backend == "cuda" else start_local(n)
+    return started
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,14 @@
-"""PageRank on a device that may take less and less memory: the same ranks, and what an iteration takes beside its plan.
+"""Time PageRank on a GPU that may take less and less memory, compared with what `plan` predicts.
 
-The matrix is on the device; or some of it comes by from pinned memory, more or less; or from the store.
+    python -m benchmarks.streaming --scale 26
+
+The matrix is on the device; or some of it is streamed from pinned memory, more or less; or from the store. Tables are
+Markdown. Ranks must be the same in all cases, or the exit code is 1.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,13 +16,26 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+from benchmarks.machines import choose_machine
+from benchmarks.measure import say
+from benchmarks.program import (
+    add_graph_options,
+    add_json_option,
+    add_precision_option,
+    choose_precisions,
+    end,
+    make_parser,
+    parse_count,
+    run_program,
+    write_json,
+)
 from benchmarks.scaling import SKIPPED, watch_memory
-from benchmarks.spmv_tables import format_row, format_setting
+from benchmarks.stores import open_multigraph
+from benchmarks.tables import Setting, format_row, format_setting
 from mgspmv import api
 from mgspmv.errors import OptionError
 from mgspmv.partition import Plan
 
-PRECISIONS = ("float32", "exact")
 SHARES = {"device": None, "host, some": 0.6, "host, most": 0.25, "store": 0.25}
 """Room on the device beside the vectors, as a share of the matrix, in each case."""
 
@@ -54,6 +71,29 @@ class Record:
     edges: int
     digest: str
     is_right: bool
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Time what was asked for; 1 when ranks were wrong."""
+    options = _parse(arguments)
+    setting = Setting.observe("benchmarks.streaming", arguments, choose_machine("cuda"))
+    with open_multigraph(options, 1, "cuda") as (store, graph):
+        precisions = choose_precisions(options.precision)
+        records = run_streaming(store, precisions, options.iterations, say, options.case)
+    setting = setting.note(**graph)
+    write_json(options.json, {"setting": asdict(setting), "records": [asdict(r) for r in records]})
+    wrong = [f"{r.precision}, {r.case}" for r in records if not r.is_right]
+    return end(format_report(setting, records), "ranks", wrong)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    add_graph_options(parser, scale=26)
+    add_precision_option(parser)
+    parser.add_argument("--iterations", type=parse_count, default=20, help="per run (20)")
+    parser.add_argument("--case", action="append", default=[], choices=list(SHARES), help="only this one; repeatable")
+    add_json_option(parser)
+    return parser.parse_args(arguments)
 
 
 def run_streaming(
@@ -118,7 +158,7 @@ def _run_case(
     )  # fmt: skip
 
 
-def format_report(setting: dict[str, str], records: Sequence[Record]) -> str:
+def format_report(setting: Setting, records: Sequence[Record]) -> str:
     """The tables, below what they were measured on."""
     parts = format_setting(setting)
     titles = ["case", "held on", "iteration ms", "predicted ms", "predicted / measured", "comes by GB", "GB/s"]
@@ -128,11 +168,6 @@ def format_report(setting: dict[str, str], records: Sequence[Record]) -> str:
         parts += ["", f"### {precision}", "", format_row(titles), "|" + "---|" * len(titles)]
         parts += [format_row(_list_cells(r)) for r in own]
     return "\n".join([*parts, "", *(f"- {line}" for line in LEGEND), ""])
-
-
-def to_json(setting: dict[str, str], records: Sequence[Record]) -> dict[str, Any]:
-    """All that was found, as JSON values."""
-    return {"setting": setting, "records": [asdict(r) for r in records]}
 
 
 def _list_cells(r: Record) -> list[str]:
@@ -153,3 +188,7 @@ def _list_cells(r: Record) -> list[str]:
         f"{r.peak_bytes / 1e9:.3g}",
         "yes" if r.is_right else "NO",
     ]
+
+
+if __name__ == "__main__":
+    run_program(main)

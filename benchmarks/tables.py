@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,7 +15,9 @@ from typing import Any
 
 import psutil
 
+from benchmarks.machines import Machine
 from benchmarks.measure import Row
+from benchmarks.program import write_json
 
 Table = tuple[str, Sequence[Sequence[str]]]
 """Title and lines, the header first. Where the fifth cell of a line is empty, the fourth is a remark."""
@@ -53,10 +54,18 @@ class Setting:
     """Of the distributions that are installed."""
     load_before: float
     """Processes that wanted a processor in the minute before: 0 on an idle machine."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """The device and its software, the graph, other programs: what not all benchmarks have."""
 
     @classmethod
-    def observe(cls, module: str, arguments: Sequence[str] | None) -> Setting:
-        """What this process runs on; `arguments` are those of the program, None for those of this process."""
+    def observe(cls, module: str, arguments: Sequence[str] | None, machine: Machine | None = None) -> Setting:
+        """Observe what this process runs on.
+
+        Parameters
+        ----------
+        arguments : of the program; None for those of this process
+        machine : where products are timed
+        """
         command = ["python", "-m", module, *(sys.argv[1:] if arguments is None else arguments)]
         memory = psutil.virtual_memory().total / 2**30
         return cls(
@@ -66,25 +75,25 @@ class Setting:
             f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
             {name: found for name in DISTRIBUTIONS if (found := _find_version(name))},
             os.getloadavg()[0],
+            {} if machine is None else machine.describe(),
         )
+
+    def note(self, **notes: str) -> Setting:
+        """Add notes."""
+        return replace(self, notes=self.notes | notes)
 
     def lines(self) -> list[str]:
         """For the reader."""
         versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
-        return [
-            f"command:  {self.command}",
-            f"date:     {self.date}, load average before {self.load_before:.1f}",
-            f"hardware: {self.hardware}",
-            f"system:   {self.system}",
-            f"versions: {versions}",
-        ]
-
-
-def add_file_options(parser: argparse.ArgumentParser) -> None:
-    """Where graphs are kept and what was found is written."""
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="keep the graphs here (a temporary folder)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables")
+        shown = {
+            "command": self.command,
+            "date": f"{self.date}, load average before {self.load_before:.1f}",
+            "hardware": self.hardware,
+            "system": self.system,
+            "versions": versions,
+            **self.notes,
+        }
+        return [f"{name + ':':<10}{text}" for name, text in shown.items()]
 
 
 def write_files(
@@ -95,8 +104,7 @@ def write_files(
     legend: Sequence[str],
 ) -> None:
     """Write what was found where `add_file_options` was told to; `rows` are dataclasses."""
-    if options.json:
-        options.json.write_text(json.dumps({"setting": asdict(setting), "rows": [asdict(r) for r in rows]}, indent=1))
+    write_json(options.json, {"setting": asdict(setting), "rows": [asdict(r) for r in rows]})
     if options.markdown:
         options.markdown.write_text(format_markdown(tables, setting, legend))
 
@@ -108,11 +116,26 @@ def format_text(tables: Sequence[Table]) -> str:
 
 def format_markdown(tables: Sequence[Table], setting: Setting, legend: Sequence[str]) -> str:
     """The same in Markdown, with what it was measured on."""
-    parts = ["```", *setting.lines(), "```"]
+    parts = format_setting(setting)
     for title, (header, *lines) in tables:
         rule = ["---" if k == 1 else "---:" for k in range(len(header))]
         parts += ["", f"### {title}", "", *("| " + " | ".join(line) + " |" for line in (header, rule, *lines))]
     return "\n".join([*parts, "", *(f"- {line}" for line in legend), ""])
+
+
+def format_setting(setting: Setting) -> list[str]:
+    """The block above tables that says what was measured, when and on what."""
+    return ["```", *setting.lines(), "```"]
+
+
+def format_row(cells: Sequence[str]) -> str:
+    """A line of a table in Markdown."""
+    return f"| {' | '.join(cells)} |"
+
+
+def format_ms(seconds: float | None) -> str:
+    """Milliseconds, or nothing."""
+    return "" if seconds is None else f"{seconds * 1e3:.4g}"
 
 
 def tabulate(rows: Sequence[Row]) -> list[Table]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.pagerank import Record
+from benchmarks.rank_records import Record
 
 LARGE = 50_000_000
 """Edges of the graphs that count for the mean."""

@@ -1,11 +1,14 @@
-"""How soon ranks of changed graphs are there: from the start, from the ranks before, and when changes are followed.
+"""Time PageRank of changed graphs that begins with the ranks before, compared with runs from uniform ranks.
 
-Half of the changed edges are gone, half are new. All ranks are checked beside a power iteration in float64 that uses no
-kernel of the project, before there are times.
+    python -m benchmarks.warm graphs/*.zarr
+
+Half of the changed edges are deleted, half are new. Tables are Markdown. All ranks are checked against a power
+iteration in float64 that uses no kernel of the project; wrong ones get no time, and the exit code is 1.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
@@ -15,8 +18,10 @@ import numpy as np
 import scipy.sparse
 from zarr.storage import MemoryStore
 
-from benchmarks.methods import is_right, rank_plainly
-from benchmarks.spmv_tables import format_setting
+from benchmarks.measure import say
+from benchmarks.program import add_json_option, end, make_parser, parse_count, run_program, write_json
+from benchmarks.stores import ALPHA
+from benchmarks.tables import Setting, format_setting
 from mgspmv import api
 from mgspmv.api import Matrix
 from mgspmv.errors import OptionError
@@ -30,17 +35,12 @@ EDGES_EACH = 16
 
 Changes = Literal["random", "few", "end"]
 CHANGES: tuple[Changes, ...] = ("random", "few", "end")
-WARM: Mapping[str, Mapping[str, Any]] = {
-    "warm": {},
-    "followed": {"follow_changes": True},
-    "followed, extrapolation": {"follow_changes": True, "method": "extrapolation"},
-}
-PHASES = ("product", "exchange", "follow")
+RUNS = ("cold", "warm")
+PHASES = ("product", "exchange")
 LEGEND = (
-    "Iterations until the change in L1 is below {tol:g}, from ranks to that tolerance; where changes are followed, "
-    "with what was read before that, in iterations that read as much; as a share of the iterations from the start. "
-    "In brackets ms of iterating and following, the least of the rounds. Of the edges {share:g} changed, half of them "
-    "gone and half new: at random; of few vertices; of the last vertices, to near ones."
+    "Iterations until the change in L1 is below {tol:g}; from ranks to that tolerance, as a share of the iterations "
+    "from the start. In brackets ms of iterating, the least of the rounds. Of the edges {share:g} changed, half of "
+    "them deleted and half new: at random; of few vertices; of the last vertices, to near ones."
 )
 
 
@@ -51,18 +51,32 @@ class Record:
     graph: str
     changes: Changes
     run: str
-    """`cold`, or a key of `WARM`."""
+    """One of `RUNS`."""
     iterations: int
-    equivalents: float
-    """Iterations in which as much is read as was read to follow changes."""
     elapsed_s: float
     """Least of the rounds."""
     is_right: bool
 
-    @property
-    def work(self) -> float:
-        """In iterations."""
-        return self.iterations + self.equivalents
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Time what was asked for; 1 when ranks were wrong."""
+    options = _parse(arguments)
+    setting = Setting.observe("benchmarks.warm", arguments)
+    records = run_warm(options.stores, options.rounds, options.share, options.tol, options.threads, say)
+    write_json(options.json, {"setting": asdict(setting), "records": [asdict(r) for r in records]})
+    wrong = [f"{r.run} on {r.graph}, {r.changes}" for r in records if not r.is_right]
+    return end(format_report(setting, records, options.share, options.tol), "ranks", wrong)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    parser.add_argument("stores", nargs="+", metavar="STORE", help="stored graphs")
+    parser.add_argument("--share", type=float, default=1e-5, help="of the edges, that changes; at least two do (1e-5)")
+    parser.add_argument("--tol", type=float, default=1e-10, help="of all runs, in L1 (1e-10)")
+    parser.add_argument("--rounds", type=parse_count, default=5, help="times each is timed; the least counts (5)")
+    parser.add_argument("--threads", type=parse_count, help="(the processors)")
+    add_json_option(parser)
+    return parser.parse_args(arguments)
 
 
 def run_warm(
@@ -94,7 +108,7 @@ def run_warm(
                 found = _run(PurePath(store).stem, changes, changed, before, rounds, asked)
             records += found
             for r in found:
-                say(f"{r.graph}, {r.changes}, {r.run}: {r.work:.3g} iterations, {1e3 * r.elapsed_s:.3g} ms")
+                say(f"{r.graph}, {r.changes}, {r.run}: {r.iterations} iterations, {1e3 * r.elapsed_s:.3g} ms")
     return records
 
 
@@ -102,19 +116,31 @@ def _run(
     graph: str, changes: Changes, changed: Matrix, before: Solution, rounds: int, asked: Mapping[str, Any]
 ) -> list[Record]:
     wanted = rank_plainly(changed)
-    runs = {"cold": {}, **{run: {"nstart": before, **options} for run, options in WARM.items()}}
-    made: dict[str, list[Solution]] = {run: [] for run in runs}
+    made: dict[str, list[Solution]] = {run: [] for run in RUNS}
     for _ in range(rounds):
-        for run, options in runs.items():
-            made[run].append(api.pagerank(changed, **asked, **options))
+        for run in RUNS:
+            made[run].append(api.pagerank(changed, **asked, nstart=before if run == "warm" else None))
     return [_record(graph, changes, run, solutions, wanted) for run, solutions in made.items()]
 
 
 def _record(graph: str, changes: Changes, run: str, solutions: Sequence[Solution], wanted: np.ndarray) -> Record:
     solution, elapsed_s = solutions[0], min(sum(s.seconds.get(p, 0.0) for p in PHASES) for s in solutions)
-    equivalents = 0.0 if solution.followed is None else solution.followed.equivalents
-    done = (solution.iterations, equivalents, elapsed_s)
-    return Record(graph, changes, run, *done, is_right=is_right(solution, wanted))
+    is_right = float(np.abs(solution.values - wanted).sum()) <= solution.error_bound_l1 + 1e-13
+    return Record(graph, changes, run, solution.iterations, elapsed_s, is_right)
+
+
+def rank_plainly(A: Matrix) -> np.ndarray:
+    """(n,) float64: ranks by SciPy's products, after so many iterations that no more change them."""
+    arcs = A.to_scipy()
+    n, total = arcs.shape[0], np.asarray(arcs.sum(axis=0), np.float64).ravel()
+    share = np.divide(1.0, total, out=np.zeros(n), where=total > 0)
+    follow, is_dangling = scipy.sparse.csr_array(arcs @ scipy.sparse.diags_array(share)), total == 0
+    x = np.full(n, 1 / n)
+    for _ in range(MAX_ITER):
+        x, before = ALPHA * (follow @ x + x[is_dangling].sum() / n) + (1 - ALPHA) / n, x
+        if np.abs(x - before).sum() < 1e-15:
+            break
+    return x
 
 
 def read_arcs(A: Matrix) -> scipy.sparse.coo_array:
@@ -164,7 +190,7 @@ def store_arcs(arcs: scipy.sparse.coo_array, is_pattern: bool) -> Matrix:
     return api.open_matrix(store)
 
 
-def format_report(setting: Mapping[str, str], records: Sequence[Record], share: float, tol: float) -> str:
+def format_report(setting: Setting, records: Sequence[Record], share: float, tol: float) -> str:
     """A table, below what it was measured on."""
     runs = list(dict.fromkeys(r.run for r in records))
     lines = [*format_setting(setting), "", f"| graph | changes | {' | '.join(runs)} |"]
@@ -179,11 +205,9 @@ def format_report(setting: Mapping[str, str], records: Sequence[Record], share: 
 def _format_cell(record: Record, cold: Record) -> str:
     if not record.is_right:
         return "wrong"
-    followed = f" + {record.equivalents:.1f}" if record.equivalents else ""
-    part = "" if record.run == "cold" else f": {record.work / cold.work:.0%}"
-    return f"{record.iterations}{followed}{part} ({1e3 * record.elapsed_s:.3g})"
+    part = "" if record.run == "cold" else f": {record.iterations / cold.iterations:.0%}"
+    return f"{record.iterations}{part} ({1e3 * record.elapsed_s:.3g})"
 
 
-def to_json(setting: Mapping[str, str], records: Sequence[Record]) -> dict[str, Any]:
-    """All that was found, as JSON values."""
-    return {"setting": dict(setting), "records": [asdict(r) for r in records]}
+if __name__ == "__main__":
+    run_program(main)

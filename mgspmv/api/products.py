@@ -44,7 +44,7 @@ def spmv(
     A : of shape (n_rows, n_cols), opened by `open_matrix` or distributed; on a graph this is the pull product
     x : (n_cols,) or (n_cols, k), real; of a distributed matrix also a dask array
     y : (n_rows,) or (n_rows, k), real; needed unless beta is 0, when it is not read. It is not changed.
-    kernel : `auto`, or one of those that `mgspmv bench spmv --list` names; on a cluster `csr-rows` or `csr-serial`.
+    kernel : `auto`, or one of those that docs/kernels.md names; on a cluster `csr-rows` or `csr-serial`.
         `auto` is csr-rows on the host, and on a device what suits the matrix, whose format takes memory and, once, time
     backend : `cuda` computes on the current CUDA device, `cpu` on the host; `auto` on a device where there is one. With
         `client`, of the workers, as for `Matrix.distribute`

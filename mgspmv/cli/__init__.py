@@ -6,7 +6,7 @@ Answers go to stdout, progress and errors to stderr. Heavy libraries are importe
 
 from __future__ import annotations
 
-from mgspmv.cli import bench, clusters
+from mgspmv.cli import clusters
 from mgspmv.cli.centrality import eigenvector, hits, katz, stationary
 from mgspmv.cli.certificates import certificates
 from mgspmv.cli.doctor import doctor
@@ -36,7 +36,6 @@ for panel, commands in PANELS.items():
     for command in commands:
         add_command(app, command, rich_help_panel=panel)
 app.add_typer(clusters.app, name="cluster", rich_help_panel="Clusters")
-app.add_typer(bench.app, name="bench", rich_help_panel="Pipelines and measurements")
 
 
 def main() -> None:

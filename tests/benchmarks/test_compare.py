@@ -85,10 +85,3 @@ def test_what_is_not_installed_is_named_and_left_out(graph: Graph) -> None:
     (row,) = run_peers(Missing(), graph=graph)
     assert row.remark == "left out: No module named 'a_package_that_is_not_there'"
     assert not row.is_wrong
-
-
-def test_reference_ranks_agree_with_networkx(graph: Graph) -> None:
-    nx = pytest.importorskip("networkx")
-    arcs = nx.from_scipy_sparse_array(graph.arcs, create_using=nx.DiGraph)
-    ranks = nx.pagerank(arcs, tol=1e-15, weight=None)
-    assert np.abs(np.array([ranks[v] for v in range(graph.n)]) - graph.reference).sum() < 1e-9

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -12,9 +10,7 @@ from benchmarks import matrices
 from benchmarks.graphs import (
     GRAPHS,
     count_out_arcs,
-    read_graph,
 )
-from benchmarks.matrices import REAL
 from mgspmv.ingest.generate import RmatSource
 
 SIZE = 100_000
@@ -54,21 +50,3 @@ def test_arcs_are_those_of_the_generator_and_degrees_count_them(monkeypatch: pyt
     assert abs(make("rmat23-undirected", 16 << 8) - wanted).sum() == 0
     monkeypatch.setattr("benchmarks.graphs.PIECE", 777)
     assert (count_out_arcs(np, GRAPHS["rmat27"].make(np, 20_000)) == make("rmat27", 20_000).sum(axis=0)).all()
-
-
-def test_real_graphs_are_read(tmp_path, monkeypatch) -> None:
-    """Rows are destinations; edges of undirected graphs go both ways, without their weights."""
-    monkeypatch.delenv("MGSPMV_TEST_DATA", raising=False)
-    with pytest.raises(FileNotFoundError, match=r"there is no .*\.gz in the folder that MGSPMV_TEST_DATA names"):
-        read_graph(np, "cnr-2000")
-    monkeypatch.setenv("MGSPMV_TEST_DATA", str(tmp_path))
-    weighted = b"%%MatrixMarket matrix coordinate real symmetric\n3 3 2\n2 1 0.5\n3 1 7\n"
-    for name, text, indptr, indices in (
-        ("cnr-2000", b"0 2\n1 2\n2 0\n1 2\n", [0, 1, 1, 3], [2, 0, 1]),
-        ("mdual", weighted, [0, 2, 3, 4], [1, 2, 0, 0]),
-    ):
-        file = tmp_path / REAL[name]
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(gzip.compress(text))
-        block = read_graph(np, name)
-        assert (block.indptr.tolist(), block.indices.tolist(), block.data) == (indptr, indices, None)

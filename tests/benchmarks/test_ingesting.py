@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks import ingesting
-from benchmarks.ingesting import NAME_PROGRAMS, OURS, OURS_PARQUET, PROGRAMS
+from benchmarks.ingesting import OURS, OURS_PARQUET, PROGRAMS
 
 COMMAND = ["--scale", "8", "--entries", "2000", "--repeats", "2"]
 
@@ -21,15 +21,6 @@ def test_programs_make_the_same_store(tmp_path):
         assert rows[name]["runs"][0]["seconds"].keys() >= {"parse", "sort"}
     assert [path.name for path in tmp_path.iterdir()] == ["found.json"]
     assert len(rows[OURS_PARQUET]["runs"]) == 2
-
-
-def test_programs_make_the_same_store_of_names(tmp_path):
-    command = [*COMMAND, "--names", "--json", str(tmp_path / "found.json"), "--cache", str(tmp_path)]
-    assert ingesting.main(command) == 0
-    rows = {row["program"]: row for row in json.loads((tmp_path / "found.json").read_text())["rows"]}
-    assert rows.keys() == NAME_PROGRAMS.keys()
-    assert all(len(row["runs"]) == 2 or "left out" in row["remark"] for row in rows.values())
-    assert len(rows[OURS]["runs"]) == 2
 
 
 @pytest.mark.slow

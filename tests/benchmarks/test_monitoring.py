@@ -56,13 +56,6 @@ def test_both_ways_are_counted_and_only_one_publishes(command: list[str], cluste
     assert not any(run["n_messages"] for run in off["runs"])
 
 
-@pytest.mark.slow
-def test_other_ranks_fail(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(monitoring, "_run", lambda D, way, *rest: monitoring.Run(1.0, 1.0, 0, way))
-    assert monitoring.main(command) == 1
-    assert "WRONG: the ranks differ" in capsys.readouterr().out
-
-
 def test_intervals_are_those_of_tables() -> None:
     """Of the median, by the binomial distribution."""
     for n, places in ((3, (0, 2)), (8, (0, 7)), (9, (1, 7)), (20, (5, 14)), (100, (39, 60))):

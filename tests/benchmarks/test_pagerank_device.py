@@ -1,4 +1,4 @@
-"""`mgspmv bench pagerank` on a CUDA device: its graphs, its reference, cuGraph where it is installed."""
+"""The benchmark of iterations on a CUDA device: its graphs, its reference, cuGraph where it is installed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
+from benchmarks import pagerank
 from benchmarks.cugraph import CugraphIterations
 from benchmarks.graphs import GRAPHS, count_out_arcs, find_isolated
 from benchmarks.iterations import make_ours
@@ -14,7 +15,6 @@ from benchmarks.machines import Device
 from benchmarks.rank_checks import PEER_TOLERANCE, TOLERANCES, compare_ranks, iterate_ranks
 from mgspmv.kernels.device import has_device
 from mgspmv.model import Precision
-from tests.support.commands import invoke
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_device(), reason="there is no CUDA device")]
 needs_cugraph = pytest.mark.skipif(find_spec("pylibcugraph") is None, reason="cuGraph is not installed")
@@ -87,10 +87,9 @@ def test_cugraph_says_that_it_reached_a_fixed_point(device: Device) -> None:
     iterations.close()
 
 
-def test_a_run(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MGSPMV_TEST_DATA", raising=False)
-    stdout, _ = invoke("bench", "pagerank", "--backend", "cuda", "--size", "200000", "--rounds", "2")
-    assert "WRONG" not in stdout
+def test_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert pagerank.main(["--backend", "cuda", "--size", "200000", "--rounds", "2"]) == 0
+    stdout = capsys.readouterr().out
     for name, recipe in GRAPHS.items():
         assert recipe.by_name_only or f"| {name} |" in stdout
     [version] = [line for line in stdout.splitlines() if line.startswith("cuGraph:")]

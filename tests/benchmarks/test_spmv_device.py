@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -16,7 +14,6 @@ from benchmarks.matrices import RECIPES, add_values, make_vector
 from mgspmv.errors import BackendError
 from mgspmv.kernels import cusparse
 from mgspmv.kernels.device import has_device
-from tests.support.commands import invoke
 from tests.support.pairwise import cover_pairs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_device(), reason="there is no CUDA device")]
@@ -89,15 +86,10 @@ def test_ceilings(device: Device) -> None:
     assert 4 * rates[0] < 1.2 * copy
 
 
-def test_a_run(device: Device, tmp_path: Any, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MGSPMV_TEST_DATA", raising=False)
-    chosen = ("--backend", "cuda", "--size", "200000", "--rounds", "3")
-    stdout, stderr = invoke("bench", "spmv", *chosen)
-    assert "WRONG" not in stdout
-    [versions] = [line for line in stdout.splitlines() if line.startswith("versions:")]
-    assert "cuSPARSE 1" in versions
+def test_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert spmv.main(["--backend", "cuda", "--size", "200000", "--rounds", "3"]) == 0
+    printed = capsys.readouterr()
+    assert "cuSPARSE 1" in printed.out
     for name, recipe in RECIPES.items():
-        assert recipe.by_name_only or f"| {name} |" in stdout
-    assert stderr.count("cusparse-alg2: warm") == 2 * sum(not r.by_name_only for r in RECIPES.values())
-    assert len(spmv.PEERS["cuda"]) == 2
+        assert recipe.by_name_only or f"| {name} |" in printed.out
+    assert printed.err.count("cusparse-alg2: warm") == 2 * sum(not r.by_name_only for r in RECIPES.values())

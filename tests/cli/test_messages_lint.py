@@ -18,7 +18,6 @@ PACKAGE = Path(mgspmv.__file__).parent
 
 COMMANDS_ONLY = {
     "cli": "commands",
-    "bench": "is called by `mgspmv bench` alone",
     "doctor": "advises on commands to start",
     "launching": "is called by `mgspmv cluster` alone",
 }

@@ -244,7 +244,7 @@ def test_logs_that_cannot_be_written_are_refused_before_the_work(args, code, sai
 
 
 def test_a_log_is_found_before_the_command_too():
-    mode = find_mode(["--log", "l.jsonl", "bench", "spmv", "--json"])
+    mode = find_mode(["--log", "l.jsonl", "cluster", "status", "--json"])
     assert (mode.log, mode.as_json) == ("l.jsonl", True)
 
 
@@ -266,7 +266,7 @@ def test_quiet_on_a_terminal():
         (["pagerankk"], "No such command 'pagerankk'. Did you mean 'pagerank'"),
         (["pagerank", "g.zarr", "--tole", "1"], "No such option: --tole"),
         (["pagerank"], "Missing argument 'STORE'. See `mgspmv pagerank --help`.\n"),
-        (["bench", "spmv", "--round", "1"], "No such option: --round"),
+        (["cluster", "start", "--worker", "1"], "No such option: --worker"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -296,7 +296,7 @@ def test_errors_are_red_on_terminals_that_have_colours(monkeypatch):
         ("mgspmv pagerank g.zarr --tol-m", ["--tol-mode"]),
         ("mgspmv pagerank g.zarr --tol-mode l", ["l1", "l1_per_node", "linf"]),
         ("mgspmv pagerank g.zarr --dangling ", ["uniform", "drop", "error"]),
-        ("mgspmv bench pa", ["pagerank"]),
+        ("mgspmv cluster sto", ["stop"]),
     ],
 )
 def test_a_shell_completes_commands_options_and_choices(words, found, monkeypatch):
@@ -308,9 +308,9 @@ def test_a_shell_completes_commands_options_and_choices(words, found, monkeypatc
 
 @pytest.mark.slow
 def test_the_program_completes():
-    asked = {"_MGSPMV_COMPLETE": "complete_bash", "COMP_WORDS": "mgspmv bench pa", "COMP_CWORD": "2"}
+    asked = {"_MGSPMV_COMPLETE": "complete_bash", "COMP_WORDS": "mgspmv cluster sto", "COMP_CWORD": "2"}
     done = subprocess.run(PROGRAM, env=ENVIRONMENT | asked, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["pagerank"]
+    assert done.stdout.split() == ["stop"]
     assert "--install-completion" in invoke("--help")[0]
 
 

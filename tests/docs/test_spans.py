@@ -22,7 +22,6 @@ PROGRAMS = (
     "dask scheduler",
     "dask worker",
     "dask cuda worker",
-    "python -m benchmarks.",
     "python -m tests.",
     *NOT_RUN,
 )

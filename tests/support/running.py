@@ -35,13 +35,13 @@ from tests.support.usage import UsageError, check_line
 ADDRESS = "tcp://10.0.0.1:8786"
 """What pages write for a scheduler that runs."""
 
-ONE_GPU = ("--backend cuda", 'backend="cuda"', "cupy", "client, device_memory=", "mgspmv bench streaming")
+ONE_GPU = ("--backend cuda", 'backend="cuda"', "cupy", "client, device_memory=")
 """What a command has that needs a GPU."""
 GPU_WORKERS = ("--cluster cuda", "dask cuda worker", "dask_cuda", "LocalCUDACluster")
 """What one has that needs dask-cuda besides."""
 
-NOT_RUN = ("make ", "pip ", "pytest ", "mypy", "ruff ")
-"""What makes or checks the checkout that it is run in: such commands are looked at, see `usage.check_line`."""
+NOT_RUN = ("make ", "pip ", "pytest ", "mypy", "ruff ", "python -m benchmarks.")
+"""What makes, checks or times the checkout that it is run in: such commands are looked at, see `usage.check_line`."""
 
 BASH_S = 300.0
 """Seconds for the commands of a block."""

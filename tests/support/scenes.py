@@ -75,15 +75,6 @@ def fill_batch(client: Any) -> dict[str, Any]:
     return GIVEN | {"client": client, "seeds": [[17, 4], {23: 3.0}]}
 
 
-def fill_benchmarks(client: Any) -> dict[str, Any]:
-    mg.generate("rmat", "web.zarr", scale=12)
-    for path in ("graphs/one.zarr", "graphs/two.zarr"):
-        mg.generate("rmat", path, scale=7, edge_factor=6)
-    for path in ("my.zarr", "other.zarr"):
-        make_laplacian(path)
-    return {}
-
-
 def fill_centrality(client: Any) -> dict[str, Any]:
     names = ["home", *(f"page{k}" for k in range(1, N))]
     write_arcs("web.txt", names)
@@ -180,17 +171,8 @@ def fill_subgraph(client: Any) -> dict[str, Any]:
     return GIVEN | {"nofollow": nofollow}
 
 
-_FOLDER = "tests/benchmarks"
-_COMPARED = Elsewhere("16 minutes", f"{_FOLDER}/test_compare.py::test_all_installed_peers_are_right_and_timed")
-_DRIVES = Elsewhere("minutes", f"{_FOLDER}/test_drives.py::test_all_drives_are_right_and_timed")
-_INGESTING = Elsewhere("minutes", f"{_FOLDER}/test_ingesting.py::test_programs_make_the_same_store")
-_INGESTING_BY_WORKERS = Elsewhere("minutes", f"{_FOLDER}/test_ingesting.py::test_workers_make_the_same_store")
-_INGESTING_NAMES = Elsewhere("minutes", f"{_FOLDER}/test_ingesting.py::test_programs_make_the_same_store_of_names")
-_MONITORING = Elsewhere("minutes", f"{_FOLDER}/test_monitoring.py::test_both_ways_are_counted_and_only_one_publishes")
-_EMULATED = Elsewhere("needs valgrind", f"{_FOLDER}/test_counting.py::test_emulated_workers_are_counted_one_by_one")
 _CHAOS = Elsewhere("an hour", "tests/chaos/test_runs.py::test_faults")
 _DEVICES = Elsewhere("needs GPUs", "tests/chaos/test_devices.py::test_a_rank_that_is_killed")
-_STARTING = Elsewhere("minutes", f"{_FOLDER}/test_starting.py::test_starts_are_timed_and_judged")
 _SERVICE = Elsewhere(
     "needs root, and systemd",
     "tests/deploy/test_systemd.py::test_its_command_tells_when_it_is_ready_and_ends_with_all_it_started",
@@ -234,36 +216,6 @@ SCENES = {
     ),
     "docs/batch.md": Scene(
         fill_batch, afresh={"-o ranks.parquet": "ranks.parquet", 'batch.save("ranks.parquet")': "ranks.parquet"}
-    ),
-    "docs/benchmarks.md": Scene(
-        fill_benchmarks,
-        smaller={
-            "bench spmv -o": "bench spmv --matrix band5 --size 2000 --rounds 1 -o",
-            "--kernel bsr --dtype float32 --warm": "--kernel bsr --dtype float32 --warm --size 2000 --rounds 1",
-            "--pattern --matrix rmat24": "--pattern --matrix rmat24 --size 2000 --rounds 1",
-            "my.zarr other.zarr": "my.zarr other.zarr --rounds 1",
-            "bench pagerank -o": "bench pagerank --size 2000 --rounds 1 -o",
-            "--precision float32 --rounds 10": "--precision float32 --rounds 2 --size 2000",
-            "--only rmat24 --only rmat27": "--only rmat24 --only rmat27 --size 2000 --rounds 1",
-            "mgspmv bench pagerank --backend cpu": "mgspmv bench pagerank --backend cpu --size 2000 --rounds 1",
-            "*.zarr --rounds 5": "*.zarr --rounds 1",
-            "mgspmv bench warm graphs/*.zarr": "mgspmv bench warm graphs/one.zarr --rounds 1",
-            "--scale 26 --workers 1,2,4": "--scale 8 --workers 1,2 --iterations 6 --backend cpu",
-            "--workers 1,2 --precision float32": "--workers 1 --precision float32 --iterations 6",
-            "mgspmv bench batch --precision both": "mgspmv bench batch --precision both --scale 8 --vectors 8",
-            "--vectors 1000": "--vectors 8",
-            "--backend cuda --matrix rmat27": "--backend cuda --matrix rmat27 --size 2000000 --rounds 1",
-            "mgspmv bench streaming --scale 26": "mgspmv bench streaming --scale 12",
-        },
-        elsewhere={
-            "python -m benchmarks.compare --scales 18 20 22 --threads 2": _COMPARED,
-            "python -m benchmarks.drives --scale 20 --edge-factors 4 16 --workers 4": _DRIVES,
-            "python -m benchmarks.monitoring": _MONITORING,
-            "python -m benchmarks.monitoring --count callgrind --repeats 24": _EMULATED,
-            "python -m benchmarks.ingesting --scale 22 --entries 60000000": _INGESTING,
-            "python -m benchmarks.ingesting --workers 8": _INGESTING_BY_WORKERS,
-            "python -m benchmarks.ingesting --names --scale 20 --entries 8000000": _INGESTING_NAMES,
-        },
     ),
     "docs/centrality.md": Scene(
         fill_centrality,
@@ -353,9 +305,6 @@ SCENES = {
             "uv pip compile --universal --python-version 3.11 --no-annotate --extra cuda12 --extra remote "
             "--extra gcs --extra azure --extra tls pyproject.toml deploy/docker/build.in --output-file "
             "deploy/docker/constraints.txt --upgrade": _VERSIONS,
-            "python -m benchmarks.starting --workers 2": _STARTING,
-            "python -m benchmarks.starting --backend cuda": _STARTING,
-            "python -m benchmarks.starting --backend cuda --workers 4 --one-device": _STARTING,
         },
     ),
     "docs/metrics.md": Scene(fill_metrics),
@@ -378,9 +327,7 @@ SCENES = {
             "AWS_PROFILE=research mgspmv ingest s3://bucket/edges/ web.zarr": _S3,
         },
     ),
-    "docs/kernels.md": Scene(
-        fill_kernels, smaller={"mgspmv bench spmv a.zarr": "mgspmv bench spmv a.zarr --rounds 1 --dtype float32"}
-    ),
+    "docs/kernels.md": Scene(fill_kernels),
     "docs/networkx.md": Scene(fill_networkx),
     "docs/object-stores.md": Scene(
         elsewhere={

@@ -185,7 +185,7 @@ def _list_of_scripts(*scripts: Path) -> set[str]:
     """Options of programs among the tests, by default of all, and those that all share."""
     folders = [ROOT / "benchmarks", ROOT / "tests" / "support" / "chaos"]
     every = [path for folder in folders for path in folder.glob("*.py")]
-    files = [*scripts, folders[0] / "tables.py"] if scripts else every
+    files = [*scripts, folders[0] / "program.py"] if scripts else every
     return {option for file in files for option in re.findall(r'add_argument\(\s*"(--[\w-]+)"', file.read_text())}
 
 
