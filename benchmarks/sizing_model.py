@@ -19,7 +19,7 @@ from mgspmv.kernels.many import WIDTHS
 from mgspmv.model import MatrixInfo, Precision
 from mgspmv.partition import Plan, Rates, WorkerPlan, plan_rows, predict_seconds
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "sizing.md"
 
 GIGA = 1_000_000_000
