@@ -16,7 +16,7 @@ from mgspmv.cli.products import plan, spmv
 from mgspmv.cli.program import add_command, app
 from mgspmv.cli.ranking import pagerank, pagerank_batch
 from mgspmv.cli.results import report, summary, top
-from mgspmv.cli.runs import status
+from mgspmv.cli.runs import cancel, status
 from mgspmv.cli.signals import catch_interrupts
 from mgspmv.cli.standard_streams import open_streams
 from mgspmv.cli.stores import export, info, reorder, subgraph, transpose, verify, versions
@@ -28,7 +28,7 @@ PANELS = {
     "Products and ranks": (plan, spmv, pagerank, pagerank_batch, hits, katz, eigenvector, stationary),
     "Results": (top, summary, report),
     "Pipelines and measurements": (run, doctor, certificates),
-    "Clusters": (status,),
+    "Clusters": (status, cancel),
 }
 """All commands, in the order in which help lists them."""
 

@@ -1,4 +1,4 @@
-"""The command `status`: the runs that a cluster knows."""
+"""Commands about the runs on a cluster: `status` and `cancel`."""
 
 from __future__ import annotations
 
@@ -31,6 +31,40 @@ def status(*, scheduler: Scheduler = None, timeout: AnswerIn = 30.0) -> Answer:
     titles = ("run", "state", "computes", "iterations", "change", "since", "seconds", "workers", "matrix")
     shown = tabulate(titles, list(map(_list_cells, runs)), n_texts=9) if runs else "this cluster knows no runs"
     return Answer({"runs": runs}, [shown])
+
+
+def cancel(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, or the beginning of one.")],
+    *,
+    scheduler: Scheduler = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", help="Until the workers end what its client does not.")
+    ] = 30.0,
+) -> Answer:
+    """End a run on a cluster: its command ends as by Ctrl-C.
+
+    Without --scheduler it is on the cluster that `mgspmv cluster start` started on this machine.
+    """
+    from mgspmv.monitor.known import cancel_run, list_known_runs
+
+    with _open_client(scheduler, timeout) as client:
+        found = _find_run(list_known_runs(client), run)
+        name, was = found["run"], found["state"]
+        has_answered = not found["is_running"] or cancel_run(client, name, timeout)
+        [left] = [known for known in list_known_runs(client) if known["run"] == name]
+    said = f"run {name} is cancelled" if found["is_running"] else f"run {name} had ended: {was}"
+    if not has_answered:
+        said = f"{said}; its command did not answer within {timeout:g} s, and was ended on the workers"
+    return Answer(left, [said])
+
+
+def _find_run(runs: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    found = [run for run in runs if run["run"].startswith(name)]
+    if len(found) != 1:
+        known = ", ".join(run["run"] for run in found or runs) or "none"
+        which = f"{len(found)} runs of this cluster begin" if found else "no run of this cluster begins"
+        raise OptionError(f"{which} with {name!r}; give one of {known}")
+    return found[0]
 
 
 @contextmanager

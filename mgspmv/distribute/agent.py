@@ -52,7 +52,7 @@ NAME = "mgspmv"
 END_S = 2.0
 """Seconds for what a device had for a run before to be free, when it is asked for its memory."""
 PING_OP, DESCRIBE_OP, TIME_OP = "mgspmv_ping", "mgspmv_describe", "mgspmv_time"
-FREE_OP, ABORT_OP = "mgspmv_free", "mgspmv_abort"
+FREE_OP, ABORT_OP, ABORT_RUN_OP = "mgspmv_free", "mgspmv_abort", "mgspmv_abort_run"
 """What a client asks of an agent, through the scheduler."""
 ASK_OP = "mgspmv_ask"
 """What another worker asks of it."""
@@ -81,6 +81,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
                 TIME_OP: self.tell_time,
                 FREE_OP: self.free,
                 ABORT_OP: self.abort,
+                ABORT_RUN_OP: self.abort_run,
                 LINK_OP: self.accept_link,
                 ASK_OP: self.answer,
             }
@@ -199,6 +200,11 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             await asyncio.sleep(0.01)
         self._let_go(key)
         return not session.is_busy
+
+    async def abort_run(self, run: str, reason: str, wait_s: float) -> bool:
+        """End all sessions of a run, whose client does not; see `abort`."""
+        keys = [key for key, session in self._sessions.items() if session.run == run]
+        return all(await asyncio.gather(*(self.abort(key, reason, wait_s) for key in keys)))
 
     async def answer(self, key: str, question: str, arguments: Sequence[Any]) -> dict[str, Any]:
         """What a share of an ingest has for another one, or the error that it had; see `mgspmv.ingest.share`."""

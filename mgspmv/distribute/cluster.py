@@ -21,6 +21,7 @@ from distributed.versions import get_versions
 
 from mgspmv.distribute.agent import ABORT_OP, DESCRIBE_OP, FREE_OP, PING_OP, install
 from mgspmv.distribute.calling import call_worker
+from mgspmv.distribute.cancelling import find_check
 from mgspmv.distribute.connect import connect_client
 from mgspmv.distribute.lease import hold_lease
 from mgspmv.distribute.spans import enter_default
@@ -402,10 +403,17 @@ class Cluster:
         ------
         WorkerLostError, WorkerTimeoutError : a member left the cluster, or does not answer
         MgspmvError : what a task raised
+        KeyboardInterrupt : the run was cancelled
         whatever a function raises that is called
         """
         tasks = dict(zip(range(len(members)) if ranks is None else ranks, futures, strict=True))
-        gathering = self._gather(tasks, members, phase, on_done or _ignore, on_tick or _ignore)
+        check = find_check()
+
+        def tick() -> None:
+            check()
+            (on_tick or _ignore)()
+
+        gathering = self._gather(tasks, members, phase, on_done or _ignore, tick)
         results = self._sync(self._watch(gathering, members, phase))
         if isinstance(results, _Raised):
             raise results.error

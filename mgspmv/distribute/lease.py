@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 
 from distributed import Client, Semaphore
 
+from mgspmv.distribute.cancelling import find_check
 from mgspmv.errors import SchedulerNotFoundError
 
 NAME = "mgspmv-lease"
@@ -32,14 +33,16 @@ def hold_lease(client: Client, timeout: float, on_wait: Callable[[], None]) -> I
     Raises
     ------
     SchedulerNotFoundError : it gave no answer
+    KeyboardInterrupt : the run that waits was cancelled
     """
+    check = find_check()
     semaphore = Semaphore(max_leases=1, name=NAME, scheduler_rpc=client.scheduler, loop=client.loop)
     try:
         if not _request(semaphore, 0.0, timeout):
             logger.info("waiting for the end of another run on %s", client)
             on_wait()
             while not _request(semaphore, POLL_S, timeout):
-                pass
+                check()
         try:
             yield
         finally:

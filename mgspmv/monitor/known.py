@@ -1,13 +1,21 @@
-"""What a scheduler knows of the runs on its cluster, whoever began them."""
+"""What a scheduler knows of the runs on its cluster, whoever began them, and ending one."""
 
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 from distributed import Client
 
+from mgspmv.distribute import cancelling
+from mgspmv.distribute.agent import ABORT_RUN_OP
+from mgspmv.distribute.cluster import Cluster
+from mgspmv.distribute.publish import TOPIC
 from mgspmv.monitor.plugin import RunsPlugin
+
+LOOK_S = 0.2
+"""Seconds between two looks at whether a cancelled run has ended."""
 
 
 def list_known_runs(client: Client) -> list[dict[str, Any]]:
@@ -41,3 +49,32 @@ def _describe_runs(dask_scheduler: Any) -> list[dict[str, Any]]:
         }
         for run in reversed(runs)
     ]
+
+
+def cancel_run(client: Client, run: str, timeout_s: float) -> bool:
+    """End a run: its client is asked to, as by Ctrl-C, and where it does not in time the workers are.
+
+    Returns
+    -------
+    Whether the client did.
+    """
+    client.log_event(cancelling.TOPIC, run)
+    deadline = time.monotonic() + timeout_s
+    while _is_running(client, run):
+        if time.monotonic() > deadline:
+            _abort(client, run, timeout_s)
+            return False
+        time.sleep(LOOK_S)
+    return True
+
+
+def _is_running(client: Client, run: str) -> bool:
+    return any(known["run"] == run and known["is_running"] for known in list_known_runs(client))
+
+
+def _abort(client: Client, run: str, timeout_s: float) -> None:
+    reason = f"it was cancelled, and its client did not answer within {timeout_s:g} s"
+    cluster = Cluster(client, timeout_s)
+    message = {"op": ABORT_RUN_OP, "run": run, "reason": reason, "wait_s": timeout_s / 2}
+    cluster.ask_each(cluster.describe_workers(), message, timeout_s)
+    client.log_event(TOPIC, {"kind": "end", "run": run, "status": "abandoned", "error": reason})

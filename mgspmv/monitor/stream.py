@@ -17,7 +17,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any, Literal
 from weakref import WeakSet
@@ -25,6 +25,7 @@ from weakref import WeakSet
 from distributed import Client
 from distributed.protocol.pickle import dumps
 
+from mgspmv.distribute.cancelling import listen_for_cancel
 from mgspmv.distribute.matrix import DistributedMatrix
 from mgspmv.distribute.publish import TOPIC, pack_events
 from mgspmv.errors import SchedulerNotFoundError, hide_secrets
@@ -176,15 +177,18 @@ def publish_run(
 ) -> Iterator[News]:
     """Tell the scheduler of a run, from here to the end of the context; parameters as of `News`.
 
+    Others may cancel it meanwhile (`mgspmv.distribute.cancelling`).
+
     Who uses it says how the run ended, and counts `begin_s` among its seconds; that it failed is told when the context
     ends with an error.
     """
     news, began = News(matrices, run, operation, drive, options, threshold), time.perf_counter()
-    if install_monitor(matrices[0].client):
+    if has_scheduler := install_monitor(matrices[0].client):
         news.begin()
     news.begin_s = time.perf_counter() - began
     try:
-        yield news
+        with listen_for_cancel(matrices[0].client, run) if has_scheduler else nullcontext():
+            yield news
     except BaseException as error:
         news.fail(error)
         raise

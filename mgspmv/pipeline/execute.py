@@ -351,7 +351,8 @@ class _Run:
         try:
             self._note(make())
             return True
-        except KeyboardInterrupt:
+        except KeyboardInterrupt:  # also of a run that was cancelled
+            self.work.is_interrupted.set()
             said = "interrupted"
         except UnfinishedError as unfinished:
             said, record = str(unfinished), unfinished.record

@@ -185,6 +185,9 @@ class FakeClient:
         self.scheduler, self.sync = scheduler, sync
         self.scheduler_comm = FakeComm()
 
+    def subscribe_topic(self, topic, handler):
+        pass
+
 
 def test_a_scheduler_that_refuses_is_said_once_and_runs_go_on(caplog):
     def answer(function, arguments):

@@ -1,0 +1,63 @@
+"""Cancelling a run from another process.
+
+Who cancels logs an event on the scheduler, which passes it on to the client of the run. There whatever waits for the
+workers raises KeyboardInterrupt in the thread of the run, as Ctrl-C does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+from weakref import WeakSet
+
+from distributed import Client
+
+TOPIC = "mgspmv-cancel"
+"""Of Dask's events; their messages are ids of runs."""
+
+_cancelled: dict[str, threading.Event] = {}
+"""Of the runs of this process."""
+_subscribed: WeakSet[Any] = WeakSet()
+"""Connections to schedulers on which this process hears of the topic."""
+_CURRENT: ContextVar[threading.Event | None] = ContextVar("_CURRENT", default=None)
+"""Of the run that this thread waits for."""
+
+
+@contextmanager
+def listen_for_cancel(client: Client, run: str) -> Iterator[None]:
+    """Let others cancel the run that this thread makes within the context."""
+    if client.scheduler_comm not in _subscribed:
+        client.subscribe_topic(TOPIC, _hear)
+        _subscribed.add(client.scheduler_comm)
+    token = _CURRENT.set(_cancelled.setdefault(run, threading.Event()))
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+        del _cancelled[run]
+
+
+def _hear(event: tuple[float, str]) -> None:
+    _, run = event
+    if run in _cancelled:
+        _cancelled[run].set()
+
+
+def find_check() -> Callable[[], None]:
+    """Return a function for any thread that raises once when the run of this thread is cancelled.
+
+    Raises
+    ------
+    KeyboardInterrupt : from the function
+    """
+    cancelled = _CURRENT.get()
+
+    def check() -> None:
+        if cancelled is not None and cancelled.is_set():
+            cancelled.clear()  # what cleans up after the run may wait too
+            raise KeyboardInterrupt
+
+    return check
