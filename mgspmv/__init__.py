@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from mgspmv.distribute.matrix import DistributedMatrix
     from mgspmv.ingest_report import IngestReport
     from mgspmv.model import Event, MatrixInfo, Status
-    from mgspmv.monitor.showing import show_progress
+    from mgspmv.monitor.progress import show_progress
     from mgspmv.partition import Plan
     from mgspmv.pipeline import plan_pipeline, run_pipeline
     from mgspmv.results import Solution
@@ -81,7 +81,7 @@ _HOMES = {
     "mgspmv.distribute.matrix": ("DistributedMatrix",),
     "mgspmv.ingest_report": ("IngestReport",),
     "mgspmv.model": ("Event", "MatrixInfo", "Status"),
-    "mgspmv.monitor.showing": ("show_progress",),
+    "mgspmv.monitor.progress": ("show_progress",),
     "mgspmv.partition": ("Plan",),
     "mgspmv.pipeline": ("plan_pipeline", "run_pipeline"),
     "mgspmv.results": ("Solution",),

@@ -31,7 +31,7 @@ from mgspmv.kernels.many import WIDTHS, BoundMany, fit_width
 from mgspmv.kernels.select import Backend, bind_many
 from mgspmv.logs import log_iteration, name_run
 from mgspmv.model import Event, Precision, Progress, Status, TolMode, check_choice, free_memory
-from mgspmv.monitor.showing import watched
+from mgspmv.monitor.progress import watched
 from mgspmv.order import restore
 from mgspmv.results import describe_matrix
 from mgspmv.store.described import DescribedMatrix

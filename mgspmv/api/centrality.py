@@ -33,7 +33,7 @@ from mgspmv.iterate.power import Products, Step, normalize
 from mgspmv.iterate.spectrum import bound_radius, has_cycle
 from mgspmv.iterate.vectors import Weights
 from mgspmv.model import NonFinite, Status
-from mgspmv.monitor.showing import watched_to_converge
+from mgspmv.monitor.progress import watched_to_converge
 from mgspmv.order import restore
 from mgspmv.results import Solution
 

@@ -40,7 +40,7 @@ from mgspmv.kernels.select import (
 )
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import CsrBlock, Precision, Progress, check_choice, describe_entries, free_memory, list_facts
-from mgspmv.monitor.showing import watched
+from mgspmv.monitor.progress import watched
 from mgspmv.order import invert, permute, renumber_csr, restore
 from mgspmv.partition import Plan, choose_piece, plan_rows, predict_seconds, split_rows, warn_of_streaming
 from mgspmv.store.described import DescribedMatrix

@@ -24,7 +24,7 @@ from mgspmv.kernels.device import describe_device, get, measure_memory, put, zer
 from mgspmv.kernels.select import Backend
 from mgspmv.logs import log_iteration, name_run
 from mgspmv.model import Event, Progress, Status, TolMode, check_choice
-from mgspmv.monitor.showing import watched_to_converge
+from mgspmv.monitor.progress import watched_to_converge
 from mgspmv.order import invert, permute
 from mgspmv.results import Solution, describe_matrix, find_non_finite
 

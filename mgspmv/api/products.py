@@ -13,7 +13,7 @@ from mgspmv.kernels.dense import multiply_dense
 from mgspmv.kernels.operands import choose_precision
 from mgspmv.kernels.select import choose_backend
 from mgspmv.model import Progress
-from mgspmv.monitor.showing import watched
+from mgspmv.monitor.progress import watched
 
 if TYPE_CHECKING:
     from mgspmv.distribute.matrix import DistributedMatrix

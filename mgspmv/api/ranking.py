@@ -53,7 +53,7 @@ from mgspmv.model import (
     check_choice,
     free_memory,
 )
-from mgspmv.monitor.showing import tell_all, watched_to_converge
+from mgspmv.monitor.progress import tell_all, watched_to_converge
 from mgspmv.order import restore
 from mgspmv.partition import check_copy, check_watch, find_copy_bytes, find_watch_bytes
 from mgspmv.results import Solution, describe_matrix, find_non_finite

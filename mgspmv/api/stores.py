@@ -20,7 +20,7 @@ from mgspmv.ingest.write import Room, find_room, reorder_store, store_source, tr
 from mgspmv.kernels.select import BACKENDS
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, OrderMethod, Progress, SelfLoops, check_choice
-from mgspmv.monitor.showing import watched
+from mgspmv.monitor.progress import watched
 from mgspmv.order import METHODS, check_square
 from mgspmv.store.places import StoreLike
 from mgspmv.store.read import open_store

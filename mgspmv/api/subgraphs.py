@@ -16,7 +16,7 @@ from mgspmv.ingest.edge_mask import choose_edges
 from mgspmv.ingest.subgraph import check_bounds, write_subgraph
 from mgspmv.ingest.write import find_room
 from mgspmv.model import MatrixInfo, Progress
-from mgspmv.monitor.showing import watched
+from mgspmv.monitor.progress import watched
 from mgspmv.results import to_json
 from mgspmv.store.places import StoreLike
 from mgspmv.store.read import open_store

@@ -31,7 +31,7 @@ from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import answer_ranks
 from mgspmv.cli.watching import listen
 from mgspmv.errors import ConvergenceError, OptionError
-from mgspmv.monitor.showing import find_change
+from mgspmv.monitor.progress import find_change
 
 if TYPE_CHECKING:
     from mgspmv.results import Solution

@@ -15,7 +15,7 @@ import typer
 from mgspmv.errors import OptionError, escape_controls, hide_secrets
 
 if TYPE_CHECKING:
-    from mgspmv.monitor.progress import Monitor
+    from mgspmv.monitor.progress import Progress
 
 PANEL = "What is said"
 
@@ -99,12 +99,12 @@ def _take_values(args: Iterable[str], names: tuple[str, ...]) -> tuple[list[str]
     return rest, values
 
 
-def open_progress(*, tol: float | None = None, max_iter: int | None = None) -> Monitor:
+def open_progress(*, tol: float | None = None, max_iter: int | None = None) -> Progress:
     """Progress on stderr where that is a terminal and somebody wants it."""
     from mgspmv.monitor import progress
 
     if MODE.get().is_quiet:
-        return progress.NullProgress()
+        return progress.Progress(is_shown=False)
     return progress.open_progress(tol=tol, max_iter=max_iter)
 
 

@@ -24,7 +24,7 @@ from mgspmv.cli.options import (
 from mgspmv.errors import OptionError
 
 if TYPE_CHECKING:
-    from mgspmv.monitor.progress import Monitor
+    from mgspmv.monitor.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def _refuse(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def open_client(place: Place, progress: Monitor) -> Iterator[Any]:
+def open_client(place: Place, progress: Progress) -> Iterator[Any]:
     """The client of a cluster, or None where the work is done in this process; what was started ends with the context.
 
     Raises

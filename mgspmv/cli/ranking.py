@@ -31,7 +31,7 @@ from mgspmv.cli.place import Place, check_drive
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import add_summary, answer_batch, answer_ranks
 from mgspmv.cli.watching import listen
-from mgspmv.monitor.showing import find_change
+from mgspmv.monitor.progress import find_change
 
 
 def pagerank(

@@ -1,5 +1,5 @@
-"""Progress in the terminal: bars on stderr while something long runs, never a byte on stdout; in a notebook below the
-cell."""
+"""Progress of commands and of calls of the Python API: lines of Rich on stderr of a terminal, or below the cell of a
+notebook; never a byte on stdout."""
 
 from __future__ import annotations
 
@@ -7,20 +7,34 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Protocol, Self
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import timedelta
+from functools import wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
+from mgspmv.display.numbers import format_scaled
 from mgspmv.errors import escape_controls
 from mgspmv.iterate.left import RATE_WINDOW, predict_iterations_left
+from mgspmv.logs import log_call
+from mgspmv.os_errors import translating
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bars
-    from rich.progress import Task, TaskID
+    from rich.progress import Task
 
     from mgspmv.model import Event
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 LEAST_RATED_S = 1.0
 """Seconds after which a phase has a rate."""
+REFRESH_S = 0.2
+"""Least seconds between two pictures of the lines in a notebook."""
 
 SAID = {
     "join": "joining the workers",
@@ -34,51 +48,10 @@ SAID = {
 NOTES = {"checkpoint": "checkpoint of iteration", "resume": "goes on after iteration"}
 """What is said of the iterations, and is no phase."""
 
-
-class Monitor(Protocol):
-    """What shows the progress of ingesting and ranking; a context manager."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *exception: object) -> None: ...
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        """Begin a phase of `total` units; None where that is not known. The phase before it is done."""
-        ...
-
-    def advance(self, n: int = 1) -> None:
-        """`n` more units of the phase are done."""
-        ...
-
-    def on_progress(self, phase: str, done: int, total: int | None) -> None:
-        """`done` of `total` units of `phase` are done; begins the phase when it is another one."""
-        ...
-
-    def on_event(self, event: Event) -> None:
-        """An iteration is done."""
-        ...
+_IS_WANTED: ContextVar[bool] = ContextVar("_IS_WANTED", default=False)
 
 
-class NullProgress:
-    """Shows nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        pass
-
-    def advance(self, n: int = 1) -> None:
-        pass
-
-    def on_progress(self, phase: str, done: int, total: int | None) -> None:
-        pass
-
-    def on_event(self, event: Event) -> None:
-        pass
+# --- lines -----------------------------------------------------------------------------------------------------------
 
 
 class Line:
@@ -86,103 +59,114 @@ class Line:
 
     Parameters
     ----------
-    bars : the display
+    bars : the display; None shows nothing
     tol : the change at which the iteration stops, in the norm of its events; None where that is not known
     max_iter : most iterations; None where not known
     before : what stands before the names of phases
     """
 
-    def __init__(self, bars: Bars, tol: float | None = None, max_iter: int | None = None, before: str = "") -> None:
+    def __init__(
+        self, bars: Bars | None, tol: float | None = None, max_iter: int | None = None, before: str = ""
+    ) -> None:
         self._bars, self.tol, self.max_iter, self._before = bars, tol, max_iter, before
-        self._begun_s, self._n_before = 0.0, 0
         self._changes: deque[float] = deque(maxlen=RATE_WINDOW)
         self._name: str | None = None
         self._note = ""
-        self._task: TaskID | None = None
+        self._task: Task | None = None
 
-    def phase(self, name: str, total: int | None = None) -> None:
-        """Begin a phase of `total` units; None where that is not known. The phase before it is done."""
-        self._name, self._begun_s, self._n_before = name, time.monotonic(), 0
-        self._changes.clear()
-        description, count = self._describe(name), _count(0, total)
-        if self._task is None:
-            self._task = self._bars.add_task(description, total=total, count=count)
+    def phase(self, name: str, total: int | None = None, n_before: int = 0) -> None:
+        """Begin a phase of `total` units; None where that is not known. The phase before it is done.
+
+        Parameters
+        ----------
+        n_before : units that are done as it begins, which have no part in its rate
+        """
+        if self._bars is None:
             return
-        self._find_task().total = total
+        self._name = name
+        self._changes.clear()
+        began: dict[str, Any] = {"began_s": time.monotonic(), "n_before": n_before}
+        description = self._before + SAID.get(name, name)
+        if self._task is None:
+            number = self._bars.add_task(description, total=total, **began)
+            self._task = next(task for task in self._bars.tasks if task.id == number)
+            return
         # The line is used again: that of a second task would show before this one is removed, or after.
-        self._bars.reset(self._task, description=description, count=count)
+        self._task.total = total
+        self._bars.reset(self._task.id, description=description, **began)
 
     def advance(self, n: int = 1) -> None:
         """`n` more units of the phase are done."""
-        if self._task is not None:
-            task = self._find_task()
-            self._show(int(task.completed) + n, task.total, task.description)
+        if self._bars is not None and self._task is not None:
+            self._bars.update(self._task.id, advance=n)
 
     def on_progress(self, phase: str, done: int, total: int | None) -> None:
         """`done` of `total` units of `phase` are done; begins the phase when it is another one."""
+        if self._bars is None:
+            return
         if phase in NOTES:
             self._note = f", {NOTES[phase]} {done:,}" if done else ""
             return
         if phase != self._name:
             self.phase(phase, total)
-        self._show(done, total, self._describe(phase))
+        self._show(done, total)
 
     def on_event(self, event: Event) -> None:
         """Show the iteration, its change and how many more the rate of convergence predicts."""
+        if self._bars is None:
+            return
         if self._name != "iterate":
-            self.phase("iterate", self.max_iter)
-            self._n_before = event.iteration  # the rate is that of those after the first, which is seen as it ends
+            # The rate is that of the iterations after the first, which is seen as it ends.
+            self.phase("iterate", self.max_iter, event.iteration)
         self._changes.append(event.change)
         left = None if self.tol is None else predict_iterations_left(list(self._changes), self.tol)
         total = self.max_iter if left is None else event.iteration + left
         if self.max_iter is not None and total is not None:
             total = min(total, self.max_iter)
         prediction = "" if left is None else f", about {left} to go"
-        self._show(
-            event.iteration, total, f"{self._describe('iterate')}  change {event.change:.2e}{prediction}{self._note}"
-        )
+        said = f"{self._before}iterate  change {event.change:.2e}{prediction}{self._note}"
+        self._show(event.iteration, total, description=said)
 
     def remove(self) -> None:
         """Take the line off the display."""
-        if self._task is not None:
-            self._bars.remove_task(self._task)
+        if self._bars is not None and self._task is not None:
+            self._bars.remove_task(self._task.id)
 
-    def _describe(self, phase: str) -> str:
-        return self._before + SAID.get(phase, phase)
-
-    def _find_task(self) -> Task:
-        return next(task for task in self._bars.tasks if task.id == self._task)
-
-    def _show(self, done: int, total: float | None, description: str) -> None:
+    def _show(self, done: int, total: float | None, **changes: Any) -> None:
+        assert self._bars is not None
         assert self._task is not None
-        self._find_task().total = total  # an update to None is taken for none
-        count = _count(done, total) + describe_rate(done, total, time.monotonic() - self._begun_s, self._n_before)
-        self._bars.update(self._task, completed=done, description=description, count=count)
+        self._task.total = total  # an update to None is taken for none
+        self._bars.update(self._task.id, completed=done, **changes)
 
 
-class Progress:
-    """One line on the terminal for the phase that runs; it goes when the context ends.
+class Progress(Line):
+    """The line of a display of its own; both go when the context ends.
 
     Parameters
     ----------
-    console : where to; default stderr
+    console : where to; default stderr, or below the cell of a notebook
     tol, max_iter : as of `Line`
+    is_shown : False for one that shows nothing
     """
 
     def __init__(
-        self, console: Console | None = None, *, tol: float | None = None, max_iter: int | None = None
+        self,
+        console: Console | None = None,
+        *,
+        tol: float | None = None,
+        max_iter: int | None = None,
+        is_shown: bool = True,
     ) -> None:
-        self._bars = _make_bars(console)
-        line = Line(self._bars, tol, max_iter)
-        self.phase, self.advance = line.phase, line.advance
-        self.on_progress, self.on_event = line.on_progress, line.on_event
+        super().__init__(_make_bars(console) if is_shown else None, tol, max_iter)
 
     def __enter__(self) -> Self:
-        self._bars.start()
+        if self._bars is not None:
+            self._bars.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._bars.stop()
+        if self._bars is not None:
+            self._bars.stop()
 
 
 class StepsProgress:
@@ -193,14 +177,15 @@ class StepsProgress:
     Parameters
     ----------
     n_steps : that there are
-    console : where to; default stderr
+    console : as of `Progress`
     """
 
     def __init__(self, n_steps: int, console: Console | None = None) -> None:
-        self._bars, self._n_steps = _make_bars(console), n_steps
+        self._bars = _make_bars(console)
         self._lines: dict[str, Line] = {}
-        self._all = self._bars.add_task("steps", total=n_steps, count=_count(0, n_steps))
-        self._n_ended, self._lock = 0, threading.Lock()
+        self._all = Line(self._bars)
+        self._all.phase("steps", n_steps)
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -226,8 +211,7 @@ class StepsProgress:
         with self._lock:
             if step in self._lines:
                 self._lines.pop(step).remove()
-            self._n_ended += 1
-            self._bars.update(self._all, completed=self._n_ended, count=_count(self._n_ended, self._n_steps))
+            self._all.advance()
             if said:
                 self._bars.console.print(escape_controls(said), markup=False, highlight=False, soft_wrap=True)
 
@@ -239,20 +223,59 @@ class StepsProgress:
 
 def _make_bars(console: Console | None) -> Bars:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.text import Text
 
-    description = TextColumn("{task.description}", markup=False)
-    columns = (description, BarColumn(), TextColumn("{task.fields[count]}", markup=False), TimeElapsedColumn())
+    class CountColumn(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(_describe_count(task))
+
+    class NotebookBars(Progress):
+        """Rich's own way with notebooks takes `ipywidgets`; this shows a picture whenever the lines change."""
+
+        handle: Any = None
+        drawn_s = 0.0
+
+        def start(self) -> None:
+            from IPython.display import HTML, display
+
+            self.handle = display(HTML(""), display_id=True)  # type: ignore[no-untyped-call]
+
+        def stop(self) -> None:
+            from IPython.display import HTML
+
+            self.handle.update(HTML(""))  # type: ignore[no-untyped-call]
+
+        def update(self, *args: Any, **kwargs: Any) -> None:
+            super().update(*args, **kwargs)
+            self.refresh()
+
+        def refresh(self) -> None:
+            if self.handle is not None and time.monotonic() - self.drawn_s >= REFRESH_S:
+                self.drawn_s = time.monotonic()
+                self.handle.update(self.make_tasks_table(self.tasks))
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), CountColumn(), TimeElapsedColumn())
     if console is None and is_notebook():
-        from mgspmv.monitor.notebook import NotebookBars
-
-        return NotebookBars(*columns)
+        return NotebookBars(*columns, auto_refresh=False)
     return Progress(SpinnerColumn(), *columns, console=console or Console(stderr=True), transient=True)
 
 
-def open_progress(*, tol: float | None = None, max_iter: int | None = None) -> Monitor:
+def _describe_count(task: Task) -> str:
+    """Return how many of how many are done, how many a second, and how long it takes until all are."""
+    done, total = int(task.completed), task.total
+    count = f"{done:,}/{int(total):,}" if total is not None else f"{done:,}/?" if done else ""
+    n_rated, elapsed_s = done - task.fields["n_before"], time.monotonic() - task.fields["began_s"]
+    if n_rated <= 0 or elapsed_s < LEAST_RATED_S:
+        return count
+    rate = n_rated / elapsed_s
+    left = "" if total is None or done >= total else f", {timedelta(seconds=round((total - done) / rate))} left"
+    return f"{count}  {format_scaled(rate)}/s{left}"
+
+
+def open_progress(*, tol: float | None = None, max_iter: int | None = None) -> Progress:
     """Progress on stderr where that is a terminal, or below the cell of a notebook; else one that shows nothing."""
-    return Progress(tol=tol, max_iter=max_iter) if is_watched() else NullProgress()
+    return Progress(tol=tol, max_iter=max_iter, is_shown=is_watched())
 
 
 def is_watched() -> bool:
@@ -267,30 +290,91 @@ def is_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-def describe_rate(done: int, total: float | None, elapsed_s: float, n_before: int = 0) -> str:
-    """How many a second, and how long it takes until all are done; nothing of what took less than `LEAST_RATED_S`.
+# --- calls of the API ------------------------------------------------------------------------------------------------
 
-    Parameters
-    ----------
-    n_before : of `done`, those that were done before the time that is elapsed
+
+@contextmanager
+def show_progress() -> Iterator[None]:
+    """Show how each call gets on while the context lasts: phase, change, iterations left, rate and time left.
+
+        with mg.show_progress():
+            mg.ingest("web.mtx.gz", "web.zarr", kind="graph")
+            ranks = mg.pagerank(mg.open_matrix("web.zarr"))
+
+    In a terminal it is on stderr, in a notebook below the cell; a line for what runs, which goes when that ends, and of
+    a pipeline one for each step. Where stderr is no terminal, nothing is shown. `on_event` and `on_progress` of a call
+    are called as well.
     """
-    if done <= n_before or elapsed_s < LEAST_RATED_S:
-        return ""
-    rate = (done - n_before) / elapsed_s
-    scale, unit = next((s, u) for s, u in ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")) if rate >= s or s == 1.0)
-    left = "" if total is None or done >= total else f", {format_time((total - done) / rate)} left"
-    return f"  {rate / scale:.3g}{unit}/s{left}"
+    before = _IS_WANTED.set(True)
+    try:
+        yield
+    finally:
+        _IS_WANTED.reset(before)
 
 
-def format_time(seconds: float) -> str:
-    """Minutes and seconds, with hours before them where there are any."""
-    minutes, own = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{own:02}" if hours else f"{minutes}:{own:02}"
+@contextmanager
+def take_turn() -> Iterator[bool]:
+    """Whether the call that begins is to be shown; those that it makes are part of it, and are not."""
+    before = _IS_WANTED.get()
+    token = _IS_WANTED.set(False)
+    try:
+        yield before
+    finally:
+        _IS_WANTED.reset(token)
 
 
-def _count(done: int, total: float | None) -> str:
-    """How many of how many; nothing where neither is known."""
-    if total is None:
-        return f"{done:,}/?" if done else ""
-    return f"{done:,}/{int(total):,}"
+def watched(call: Callable[P, R]) -> Callable[P, R]:
+    """Let `show_progress` show a call that takes `on_progress`, and maybe `on_event`; and log how it ends."""
+    return _show(call, predicts=False)
+
+
+def watched_to_converge(call: Callable[P, R]) -> Callable[P, R]:
+    """As `watched`, of a call that iterates one vector: also how many iterations are left."""
+    return _show(call, predicts=True)
+
+
+def tell_all(*hearers: Callable[..., None] | None) -> Callable[..., None]:
+    """Call each that is there with what is told."""
+
+    def tell(*told: Any) -> None:
+        for hear in hearers:
+            if hear is not None:
+                hear(*told)
+
+    return tell
+
+
+def find_change(tol: float | None, tol_mode: str, n: int | None = None, stop: str = "change") -> float | None:
+    """The change at which an iteration over n vertices stops, for the prediction; None when it is not known."""
+    from mgspmv.iterate.options import DEFAULT_TOL
+
+    if tol_mode == "fixed" or stop != "change" or (tol_mode == "l1_per_node" and n is None):
+        return None
+    return (DEFAULT_TOL if tol is None else tol) * (n if tol_mode == "l1_per_node" and n is not None else 1)
+
+
+def _show(call: Callable[P, R], *, predicts: bool) -> Callable[P, R]:
+    takes = signature(call)
+    names = ("on_progress", "on_event") if predicts or "on_event" in takes.parameters else ("on_progress",)
+
+    @wraps(call)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        with log_call(call.__name__), translating(), take_turn() as is_wanted:
+            if not is_wanted:
+                return call(*args, **kwargs)
+            given = takes.bind(*args, **kwargs)
+            given.apply_defaults()
+            known = given.arguments | given.arguments.get("running", {})
+            with open_progress(**_read_end(known) if predicts else {}) as progress:
+                heard: dict[str, Any] = {n: tell_all(getattr(progress, n), known.get(n)) for n in names}
+                told: Any = {**kwargs, **heard}
+                return call(*args, **told)
+
+    return run
+
+
+def _read_end(known: Mapping[str, Any]) -> dict[str, Any]:
+    """When an iteration ends, by the options that it was given."""
+    n = getattr(known.get("A"), "shape", (None,))[0]
+    change = find_change(known.get("tol"), known.get("tol_mode", "l1"), n, known.get("stop", "change"))
+    return {"tol": change, "max_iter": known.get("max_iter")}

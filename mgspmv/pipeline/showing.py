@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mgspmv.model import Event
-from mgspmv.monitor.progress import StepsProgress, is_watched
-from mgspmv.monitor.showing import find_change, take_turn, tell_all
+from mgspmv.monitor.progress import StepsProgress, find_change, is_watched, take_turn, tell_all
 from mgspmv.pipeline.reading import Definition
 from mgspmv.pipeline.steps import Step, list_steps
 from mgspmv.report.record import StepOutcome

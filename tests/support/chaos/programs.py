@@ -201,10 +201,11 @@ def _run_mgspmv(launch: Launch) -> None:
     """The program, of which what is else shown to people in a terminal goes to a file."""
     faulthandler.register(signal.SIGUSR1)
 
-    class Teller(progress.NullProgress):
+    class Teller(progress.Progress):
         """Writes the phases and iterations of a run, one a line."""
 
         def __init__(self) -> None:
+            super().__init__(is_shown=False)
             self._file = os.open(launch.find_file("told"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
 
         def on_progress(self, phase: str, done: int, total: int | None) -> None:

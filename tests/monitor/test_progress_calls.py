@@ -13,11 +13,10 @@ import pytest
 
 import mgspmv as mg
 import mgspmv.monitor.progress
-import mgspmv.monitor.showing
 from mgspmv.errors import ConvergenceError
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.model import Event
-from mgspmv.monitor.showing import find_change, show_progress, tell_all, watched
+from mgspmv.monitor.progress import find_change, show_progress, tell_all, watched
 from tests.support.waiting import wait_for
 
 
@@ -50,7 +49,7 @@ class Display:
 def displays(monkeypatch: pytest.MonkeyPatch) -> list[Display]:
     """Those that were opened."""
     Display.opened = []
-    monkeypatch.setattr(mgspmv.monitor.showing, "open_progress", Display)
+    monkeypatch.setattr(mgspmv.monitor.progress, "open_progress", Display)
     return Display.opened
 
 
