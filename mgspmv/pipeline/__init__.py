@@ -1,7 +1,7 @@
 """Pipelines: many matrices and many runs, in one TOML file that says it."""
 
-from mgspmv.pipeline.execute import RunInterrupted, run_pipeline
-from mgspmv.pipeline.plan import PipelinePlan, PlannedStep, plan_pipeline
+from mgspmv.pipeline.executor import RunInterrupted, run_pipeline
+from mgspmv.pipeline.preflight import PipelinePlan, PlannedStep, plan_pipeline
 from mgspmv.pipeline.reading import Definition, read_pipeline
 
 __all__ = [

@@ -15,7 +15,7 @@ from mgspmv.ingest.weights import check_dangling
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.kernels.select import BACKENDS, list_kernels
 from mgspmv.pipeline.definition import PREVIOUS, ClusterSection, MatrixSection, Pipeline, Reading, Section, list_points
-from mgspmv.pipeline.keys import Key, Problem, suggest
+from mgspmv.pipeline.near import Key, Problem, suggest
 from mgspmv.pipeline.steps import list_matrices, locate_store
 
 Problems = Iterator[Problem]

@@ -18,7 +18,7 @@ from mgspmv.scores import Scaler
 
 T = TypeVar("T")
 
-Format = Literal["zarr", "parquet", "csv", "jsonl"]
+Format = Literal["zarr", "parquet", "csv"]
 LOADABLE: tuple[Format, ...] = ("zarr", "parquet")
 """Formats of ranks that are read again, to compare with and to start from."""
 PREVIOUS = "previous"
@@ -303,22 +303,20 @@ class ProductSection(Section):
     """Name of a kernel."""
     backend: Grid[Literal["auto", "cpu", "cuda"]] = "auto"
     """As in a run."""
-    format: Literal["npy", "zarr", "csv", "jsonl"] = "npy"
-    """Of the file that y goes to; csv and jsonl have the ids of the rows."""
+    format: Literal["npy", "zarr", "csv"] = "npy"
+    """Of the file that y goes to; csv has the ids of the rows."""
 
 
 # --- where and how ---------------------------------------------------------------------------------------------------
 
 
 class LimitsSection(Section):
-    """What the steps that run side by side may take together."""
+    """What a step may take of this process."""
 
     memory: Size | None = None
-    """Of this process, such as 16GB; default four fifths of what is free."""
+    """Such as 16GB; default four fifths of what is free."""
     threads: Positive | None = None
-    """Of this process; default one for each processor."""
-    side_by_side: Positive = 2
-    """How many matrices are worked on at a time. What is computed of one matrix comes one after the other."""
+    """Default one for each processor."""
 
 
 class ClusterSection(Section):

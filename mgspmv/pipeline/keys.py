@@ -1,25 +1,136 @@
-"""Keys of a definition, and what is said of them."""
+"""Keys of steps: digests of all that their results depend on, and of nothing else.
+
+Options and what files hold count; where files are, what computes, and with how much of it, do not.
+"""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
 
-Key = tuple[str, ...]
-"""Names of tables and of the key in them."""
-Problem = tuple[Key, str]
-"""What is wrong with a key."""
+from mgspmv.ingest.weights import DANGLING_RULES
+from mgspmv.model import MatrixInfo
+from mgspmv.pipeline.definition import PREVIOUS, UNIFORM, MatrixSection, Pipeline
+from mgspmv.pipeline.sources import Checksums
+from mgspmv.pipeline.steps import Step
+from mgspmv.version import __version__
+
+_FILES = ("personalization", "dangling", "nstart", "out_weight", "seeds", "x", "y")
+_ELSEWHERE = {"matrix", "backend", "checkpoint", "recover"}
+"""Keys that say of what and where something is computed, or how it goes on meanwhile."""
+_FIXED: dict[str, dict[str, Any]] = {
+    "pagerank": {"method": "power", "follow_changes": False},
+    "product": {"tune": False},
+}
+"""Parts of all keys of a kind, which keep the keys of results that were made with them as options."""
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """The near miss, in words; nothing where there is none."""
-    near = find_near(name, known)
-    return f"; did you mean {near!r}?" if near else ""
+@dataclass(frozen=True)
+class Identity:
+    """What a step is known by."""
+
+    key: str
+    """SHA-256; see `StepRecord`."""
+    options: dict[str, Any]
+    """What is asked for, as JSON values."""
+    inputs: dict[str, str]
+    """Digests of files and of the matrix, by what the step calls them."""
 
 
-def find_near(name: str, known: Iterable[str]) -> str | None:
-    """The name that is probably meant; None where none is like it."""
-    known = list(known)
-    near = [k for k in known if name and (name.startswith(k) or k.startswith(name))]
-    near = near or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return near[0] if near else None
+@dataclass(frozen=True)
+class MatrixIdentity(Identity):
+    """What a step is known by that makes a matrix."""
+
+    base: str
+    """Of the matrix before it is changed; the program's version does not count, so that a new one keeps what was
+    changed day by day."""
+    update: str | None
+    """Of what changes it."""
+
+
+def identify_matrix(section: MatrixSection, checksums: Checksums, info: MatrixInfo | None) -> MatrixIdentity:
+    """
+    Parameters
+    ----------
+    info : of a store that is there and is used as it is
+
+    Raises
+    ------
+    SourceError, OptionError : as of `Checksums.identify`
+    """
+    inputs: dict[str, str] = {}
+    if section.path is not None:
+        inputs["source"] = checksums.identify(section.path, is_source=True)
+    if section.vertices is not None:
+        inputs["vertices"] = checksums.identify(section.vertices)
+    made = {"generate": section.generate, "parameters": section.parameters, "open": section.open}
+    base = digest({"options": _leave_out(section.options, "vertices"), "made": made, "inputs": inputs})
+    options = section.options | {name: value for name, value in made.items() if value}
+    update = None
+    if section.update is not None:
+        changes = _identify_changes(section, checksums)
+        update = digest({"options": _leave_out(section.update.options, "vertices"), "inputs": changes})
+        inputs, options = inputs | changes, options | {"update": section.update.options}
+    elif info is not None:
+        inputs["store"] = info.digest
+    key = digest([__version__, "matrix", base, update, inputs])
+    return MatrixIdentity(key, options, inputs, base, update)
+
+
+def list_sources(section: MatrixSection) -> list[str | list[str]]:
+    """The paths that a matrix is made of."""
+    own = section.given("path", "vertices")
+    changes = {} if section.update is None else section.update.given("insert", "delete", "vertices")
+    return [*own.values(), *changes.values()]
+
+
+def _identify_changes(section: MatrixSection, checksums: Checksums) -> dict[str, str]:
+    assert section.update is not None
+    names = section.update.given("insert", "delete")
+    changes = {name: checksums.identify(files, is_source=True) for name, files in names.items()}
+    own = section.update.vertices
+    return changes if own is None else changes | {"vertices of the update": checksums.identify(own)}
+
+
+def identify_result(step: Step, pipeline: Pipeline, info: MatrixInfo, checksums: Checksums) -> Identity:
+    """
+    Parameters
+    ----------
+    info : of the matrix that it is of
+
+    Raises
+    ------
+    SourceError, OptionError : as of `Checksums.identify`
+    """
+    files = list_files(step, pipeline)
+    inputs = {"matrix": info.digest} | {name: checksums.identify(path) for name, path in files.items()}
+    options = step.section.model_dump(mode="json", exclude_none=True, exclude=_ELSEWHERE)
+    if step.kind != "product":
+        options |= {"formats": sorted(pipeline.output.formats), "scaler": pipeline.output.scaler}
+    key = digest([__version__, step.kind, _FIXED.get(step.kind, {}) | _leave_out(options, *files), inputs])
+    return Identity(key, options, inputs)
+
+
+def list_files(step: Step, pipeline: Pipeline) -> dict[str, str]:
+    """The files that results are made of, by what the step calls them."""
+    files = {name: path for name in _FILES if (path := find_file(step.section, name)) is not None}
+    labels = pipeline.matrix[step.matrix].labels
+    return files if labels is None or step.kind == "product" else files | {"labels": labels}
+
+
+def find_file(section: Any, name: str) -> str | None:
+    """The file that a key names; None where it names none, or a rule."""
+    value = getattr(section, name, None)
+    is_rule = value in {"dangling": DANGLING_RULES, "nstart": (PREVIOUS,), "personalization": (UNIFORM,)}.get(name, ())
+    return None if is_rule else value
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of JSON values."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _leave_out(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
-from mgspmv.pipeline.keys import Key
+from mgspmv.pipeline.near import Key
 
 
 def find_line(text: str, key: Key) -> int | None:

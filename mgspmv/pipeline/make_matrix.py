@@ -23,13 +23,12 @@ from mgspmv.errors import (
     StoreUnfinishedError,
 )
 from mgspmv.files import is_url
-from mgspmv.ingest.write import LEAST_MEMORY
 from mgspmv.model import MatrixInfo, peak_memory
-from mgspmv.pipeline.identity import MatrixIdentity, identify_matrix
+from mgspmv.pipeline.context import Work, describe_provenance
+from mgspmv.pipeline.keys import MatrixIdentity, identify_matrix
 from mgspmv.pipeline.outputs import measure_bytes
 from mgspmv.pipeline.records import Records, now
 from mgspmv.pipeline.steps import Step
-from mgspmv.pipeline.work import Work, describe_provenance
 from mgspmv.report.measure import measure_degrees
 from mgspmv.report.record import Output, StepRecord
 from mgspmv.results import to_json
@@ -61,7 +60,7 @@ def find_info(store: str) -> MatrixInfo | None:
         return None
 
 
-def make_matrix(work: Work, step: Step, identity: MatrixIdentity, predicted_bytes: int) -> StepRecord:
+def make_matrix(work: Work, step: Step, identity: MatrixIdentity) -> StepRecord:
     """Make the matrix, or what of it is not there.
 
     Raises
@@ -74,12 +73,12 @@ def make_matrix(work: Work, step: Step, identity: MatrixIdentity, predicted_byte
     todo = find_todo(work, step, identity)
     if todo.makes_base:
         with _write_down(work, step, identity, "base", []), _measure(seconds, "ingest"):
-            _make_base(work, step, predicted_bytes)
+            _make_base(work, step)
     chain = [*todo.before]
     if todo.updates and identity.update is not None:
         chain.append(identity.update)
         with _write_down(work, step, identity, "update", chain), _measure(seconds, "update"):
-            _update(work, step, predicted_bytes)
+            _update(work, step)
     if todo.makes_base or todo.updates:
         _check_unchanged(work, step, identity)
     with open_matrix(step.target) as matrix, _measure(seconds, "measure"):
@@ -97,7 +96,7 @@ def make_matrix(work: Work, step: Step, identity: MatrixIdentity, predicted_byte
         began=began,
         ended=now(),
         seconds=seconds,
-        memory={"host_peak_bytes": [peak_memory()], "predicted_bytes": [predicted_bytes]},
+        memory={"host_peak_bytes": [peak_memory()]},
         result={"base": identity.base, "updates": chain},
         degrees=degrees,
         provenance=to_json(provenance),
@@ -184,32 +183,29 @@ def _measure(seconds: dict[str, float], phase: str) -> Iterator[None]:
 # --- making ----------------------------------------------------------------------------------------------------------
 
 
-def _make_base(work: Work, step: Step, predicted_bytes: int) -> None:
+def _make_base(work: Work, step: Step) -> None:
     section, computing = step.section, work.computing
     options: dict[str, Any] = {**section.options, "overwrite": True, "on_progress": work.listen(step).on_progress}
     if computing.makes_matrices:
         own = computing.section
         options |= {"client": computing.client, "timeout": own.timeout, "threads": own.threads}
     else:
-        options |= _find_room(work, section, predicted_bytes)
+        options |= _limit(work, section)
     if section.generate is not None:
         generate(section.generate, step.target, **options, **section.parameters)
-        return
-    ingest(section.path, step.target, **options | {"scratch": section.scratch})
+    else:
+        ingest(section.path, step.target, **options | {"scratch": section.scratch})
 
 
-def _find_room(work: Work, section: Any, predicted_bytes: int) -> dict[str, Any]:
-    """What this process may take, with what it takes already, as arguments of `ingest`."""
-    import psutil
-
-    memory = max(LEAST_MEMORY, int(psutil.Process().memory_info().rss) + predicted_bytes)
+def _limit(work: Work, section: Any) -> dict[str, Any]:
+    """What this process may take, as arguments of `ingest`."""
+    memory = work.definition.pipeline.limits.memory
     return {"memory": memory, "scratch": section.scratch, "threads": work.computing.threads}
 
 
-def _update(work: Work, step: Step, predicted_bytes: int) -> None:
+def _update(work: Work, step: Step) -> None:
     section = step.section.update
-    options: dict[str, Any] = section.options | section.given("insert", "delete", "keep")
-    options |= _find_room(work, step.section, predicted_bytes)
+    options: dict[str, Any] = section.options | section.given("insert", "delete", "keep") | _limit(work, step.section)
     update(step.target, **options, on_progress=work.listen(step).on_progress)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import numpy as np
 
@@ -22,15 +23,15 @@ from mgspmv.ingest.weights import DANGLING_RULES, read_vector
 from mgspmv.model import free_memory, peak_memory
 from mgspmv.os_errors import refuse_source
 from mgspmv.pipeline.compare import compare_batches, compare_ranks, match_vertices, shorten_vectors
-from mgspmv.pipeline.computing import OpenedMatrix
+from mgspmv.pipeline.context import Listener, OpenedMatrix, Work, describe_provenance
 from mgspmv.pipeline.definition import PREVIOUS
-from mgspmv.pipeline.identity import Identity, find_file
-from mgspmv.pipeline.outputs import Results, digest_array, digest_ranks
+from mgspmv.pipeline.keys import Identity, find_file
+from mgspmv.pipeline.locks import PRIVATE
+from mgspmv.pipeline.outputs import describe_outputs, digest_array, digest_ranks, find_ranks, publish, stage
 from mgspmv.pipeline.places import fetch, fetch_input
 from mgspmv.pipeline.records import now, write_json
 from mgspmv.pipeline.steps import Step
 from mgspmv.pipeline.tables import list_top, read_labels, save_batch, save_product, save_ranks, save_top
-from mgspmv.pipeline.work import Listener, Work, describe_provenance
 from mgspmv.report.measure import describe_iterations, describe_solution
 from mgspmv.report.record import Output, StepRecord
 from mgspmv.results import Solution, describe_matrix, load_solution, to_json
@@ -53,27 +54,31 @@ class UnfinishedError(Exception):
 
 
 def make_result(work: Work, step: Step, identity: Identity, opened: OpenedMatrix, predicted_bytes: int) -> StepRecord:
-    """Compute a step, and put its results in their place.
+    """Compute a step, put its results in their place and write its record.
 
     Raises
     ------
     UnfinishedError : it did not converge; what was in its place is there as it was
     MgspmvError : what `pagerank`, `pagerank_batch`, `spmv` and the writing of results raise
     """
-    began, results = now(), Results(work.records, step)
+    began = now()
     make: Callable[..., dict[str, Any]] = {"pagerank": _rank, "batch": _rank_many, "product": _multiply}[step.kind]
     describe = partial(_describe, step, identity, opened, predicted_bytes, began)
-    try:
-        fields = make(work, step, opened, results)
-        outputs = results.describe(fields.pop("digests"))
-        record = results.finish(describe(outputs, fields))
-    except ConvergenceError as error:
-        raise UnfinishedError(describe([], describe_iterations(error.solution)), error) from error
-    except BaseException:
-        results.discard()
-        raise
-    shutil.rmtree(results.checkpoint, ignore_errors=True)
+    with stage(step, work.records.folder) as staged:
+        try:
+            fields = make(work, step, opened, staged)
+        except ConvergenceError as error:
+            raise UnfinishedError(describe([], describe_iterations(error.solution)), error) from error
+        outputs = describe_outputs(staged, step.target, fields.pop("digests"))
+        record = publish(staged, step.target, describe(outputs, fields), work.records.read_step(step.name))
+    work.records.write_step(record)
+    shutil.rmtree(_locate_checkpoint(work, step), ignore_errors=True)
     return record
+
+
+def _locate_checkpoint(work: Work, step: Step) -> Path:
+    """Where the state of a step is kept until it is finished."""
+    return work.records.folder / PRIVATE / "checkpoints" / quote(step.name, safe="=,")
 
 
 def _describe(
@@ -105,19 +110,19 @@ def _describe(
 # --- ranks -----------------------------------------------------------------------------------------------------------
 
 
-def _rank(work: Work, step: Step, opened: OpenedMatrix, results: Results) -> dict[str, Any]:
+def _rank(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dict[str, Any]:
     section, output, listener = step.section, work.definition.pipeline.output, work.listen(step)
     started = time.perf_counter()
-    before = _load_before(work, step, results, load_solution)
+    before = _load_before(work, step, load_solution)
     matrix = opened.find(section.reverse, on_progress=listener.on_progress, for_steps=True)
     options = {name: getattr(section, name) for name in (*_OPTIONS, "stop", "method", "kernel")}
     vectors = _read_vectors(section, matrix, before)
     options["follow_changes"] = section.follow_changes and "nstart" in vectors
     options |= vectors | _place(work, section, listener) | {"on_event": listener.on_event}
-    solution = _rank_kept(matrix, results.checkpoint, options) if section.checkpoint else pagerank(matrix, **options)
+    checkpoint = _locate_checkpoint(work, step)
+    solution = _rank_kept(matrix, checkpoint, options) if section.checkpoint else pagerank(matrix, **options)
     solution = solution.scale(output.scaler)
     ranked = time.perf_counter()
-    folder = results.begin()
     fields = describe_solution(solution, section.top)
     if before is not None and output.compares:
         compared = {"before": _describe_before(work, step), **compare_ranks(before, solution, section.top)}
@@ -176,16 +181,15 @@ def _place(work: Work, section: Any, listener: Listener) -> dict[str, Any]:
     return {"threads": work.computing.kernel_threads, "backend": section.backend}
 
 
-def _load_before(work: Work, step: Step, results: Results, load: Callable[[Path], T]) -> T | None:
+def _load_before(work: Work, step: Step, load: Callable[[Path], T]) -> T | None:
     """The ranks that are replaced, where they are needed and can be read."""
     record = work.records.read_step(step.name)
     is_needed = work.definition.pipeline.output.compares or getattr(step.section, "nstart", None) == PREVIOUS
     if record is None or record.kind != step.kind or not is_needed:
         return None
-    ranks = results.find_ranks(record)
-    if ranks is None:
+    if (ranks := find_ranks(step.target, record)) is None:
         return None
-    with fetch(ranks.path) as local:
+    with fetch(ranks) as local:
         return load(local)
 
 
@@ -210,8 +214,7 @@ def _save_top(
         for vector, pairs in highest.items()
         for row in list_top(pairs, labels)
     ]
-    as_lines = "jsonl" in work.definition.pipeline.output.formats
-    save_top(rows, folder, has_labels=bool(labels), as_lines=as_lines)
+    save_top(rows, folder, has_labels=bool(labels))
     names = ("id", "rank", "label") if labels else ("id", "rank")
     return [[row[name] for name in names] for row in rows if row.get("vector") == next(iter(highest))]
 
@@ -219,7 +222,7 @@ def _save_top(
 # --- batches ---------------------------------------------------------------------------------------------------------
 
 
-def _rank_many(work: Work, step: Step, opened: OpenedMatrix, results: Results) -> dict[str, Any]:
+def _rank_many(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dict[str, Any]:
     section, output, listener = step.section, work.definition.pipeline.output, work.listen(step)
     if output.scaler != "none":
         raise OptionError(f'[output] scaler = "{output.scaler}" is for runs; batches keep ranks as they are')
@@ -234,11 +237,10 @@ def _rank_many(work: Work, step: Step, opened: OpenedMatrix, results: Results) -
     options |= {"on_event": listener.on_event} | _place(work, section, listener)
     batch = pagerank_batch(matrix, seeds, **options)
     ranked = time.perf_counter()
-    folder = results.begin()
     save_batch(batch, folder, output.formats)
     top = _save_top(work, step, matrix, batch.top(min(section.top, matrix.shape[0])), folder)
     fields = describe_iterations(batch)
-    if output.compares and (before := _load_before(work, step, results, load_batch)) is not None:
+    if output.compares and (before := _load_before(work, step, load_batch)) is not None:
         compared = {"before": _describe_before(work, step), **compare_batches(before, batch, section.top)}
         fields["comparison"] = shorten_vectors(compared)
         write_json(folder / "comparison.json", compared)
@@ -250,7 +252,7 @@ def _rank_many(work: Work, step: Step, opened: OpenedMatrix, results: Results) -
 # --- products --------------------------------------------------------------------------------------------------------
 
 
-def _multiply(work: Work, step: Step, opened: OpenedMatrix, results: Results) -> dict[str, Any]:
+def _multiply(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dict[str, Any]:
     section, listener = step.section, work.listen(step)
     started = time.perf_counter()
     matrix = opened.find(section.transpose, on_progress=listener.on_progress)
@@ -261,9 +263,8 @@ def _multiply(work: Work, step: Step, opened: OpenedMatrix, results: Results) ->
     prepared = time.perf_counter()
     product = np.asarray(spmv(matrix, x, y=y, threads=work.computing.kernel_threads, **options))
     multiplied = time.perf_counter()
-    folder = results.begin()
     path = folder / f"y.{section.format}"
-    if section.format in ("csv", "jsonl"):
+    if section.format == "csv":
         save_product(product, opened.matrix.vertex_ids, path)
     else:
         save_array(product, path)

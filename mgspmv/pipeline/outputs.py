@@ -1,12 +1,11 @@
-"""What steps write: made in a folder of its own, put in its place once all of it is whole, and known again.
+"""Results of steps: written to a folder of their own, put in their place once all are whole, and known again.
 
-    FOLDER/.mgspmv/made/NAME/   ranks.parquet  top.csv  ...      while they are written: nobody looks for them here
-                                record.json                      the last: from here on they are whole
-    FOLDER/NAME/                ranks.parquet  top.csv  ...      where they are moved to, or uploaded
-    FOLDER/.mgspmv/steps/NAME.json                               the last: from here on the step is finished
+    ROOT/.mgspmv/made/.NAME.0123abcd.part/   ranks.parquet  top.csv  ...      while they are written
+    ROOT/NAME/                               ranks.parquet  top.csv  ...      where they are moved to, or uploaded
+    FOLDER/.mgspmv/steps/NAME.json                                            the last: the step is finished
 
-What is killed before record.json is there leaves what was in FOLDER/NAME as it was. What is killed after it is moved on
-by the next run, which computes nothing again.
+A run that is killed before they are moved leaves what was in ROOT/NAME as it was. Of one that is killed meanwhile the
+next run makes the step again.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ import hashlib
 import json
 import os
 import shutil
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
 
 from mgspmv.batch_results import BatchSolution, load_batch
-from mgspmv.errors import MgspmvError, StoreError, StoreFormatError
-from mgspmv.files import exchange, find_inside, is_url
+from mgspmv.errors import MgspmvError, StoreFormatError
+from mgspmv.files import exchange, find_inside, hold_folder, is_url, name_own, sweep
 from mgspmv.ingest.remote import MARKS
-from mgspmv.os_errors import translate_os_error
 from mgspmv.pipeline.locks import PRIVATE
 from mgspmv.pipeline.places import explain_failures, fetch, find_system
-from mgspmv.pipeline.records import Records, read_record, write_record
+from mgspmv.pipeline.records import write_record
 from mgspmv.pipeline.sources import compute_checksum
 from mgspmv.pipeline.steps import Step
 from mgspmv.report.record import Output, StepRecord
@@ -38,187 +37,135 @@ from mgspmv.results import Solution, load_solution
 RECORD = "record.json"
 
 
-@dataclass(frozen=True)
-class Results:
-    """The results of a step."""
+# --- writing ---------------------------------------------------------------------------------------------------------
 
-    records: Records
-    step: Step
 
-    @property
-    def staged(self) -> Path:
-        """Where they are written; on the file system of their place, where that is a local one."""
-        target = self.step.target
-        root = self.records.folder if is_url(target) else Path(target.removesuffix(self.step.name))
-        return root / PRIVATE / "made" / quote(self.step.name, safe="=,")
+@contextmanager
+def stage(step: Step, folder: Path) -> Iterator[Path]:
+    """Give a folder to write results to, which is gone with the context, and remove those of runs that were killed.
 
-    @property
-    def checkpoint(self) -> Path:
-        """Where the state of the step is kept until it is finished."""
-        return self.records.folder / PRIVATE / "checkpoints" / quote(self.step.name, safe="=,")
+    Parameters
+    ----------
+    folder : of the pipeline. That of results at a local path is on the file system of their place
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether they are whole and not all in their place."""
-        return (self.staged / RECORD).exists()
+    Raises
+    ------
+    StoreError : it cannot be made
+    """
+    root = folder if is_url(step.target) else Path(step.target.removesuffix(step.name))
+    made = root / PRIVATE / "made"
+    with explain_failures("write to", str(made)):
+        made.mkdir(parents=True, exist_ok=True)
+        sweep(made)
+        staged = made / f".{quote(step.name, safe='=,')}.{name_own()}.part"
+        with hold_folder(staged):
+            yield staged
 
-    def begin(self) -> Path:
-        """The folder to write to, with nothing in it.
 
-        Raises
-        ------
-        StoreError : it cannot be made
-        """
-        try:
-            shutil.rmtree(self.staged, ignore_errors=True)
-            self.staged.mkdir(parents=True)
-        except OSError as error:
-            raise translate_os_error(error, self.staged, "write") from error
-        return self.staged
+def describe_outputs(staged: Path, target: str, digests: dict[str, str]) -> list[Output]:
+    """Describe what was written, without stamps.
 
-    def discard(self) -> None:
-        """Remove what was written, unless it is whole."""
-        if not self.is_waiting:
-            shutil.rmtree(self.staged, ignore_errors=True)
+    Parameters
+    ----------
+    target : where it is put
+    digests : of files and folders whose bytes depend on more than what they hold, by their names
+    """
+    return [
+        Output(f"{target}/{path.name}", measure_bytes(path), digests.get(path.name) or compute_checksum(path), stamp="")
+        for path in sorted(staged.iterdir())
+        if not path.name.startswith(".")
+    ]
 
-    def describe(self, digests: dict[str, str]) -> list[Output]:
-        """What was written.
 
-        Parameters
-        ----------
-        digests : of files and folders whose bytes depend on more than what they hold, by their names
-        """
-        found = sorted(path for path in self.staged.iterdir() if path.name != RECORD)
-        return [
-            Output(
-                f"{self.step.target}/{path.name}",
-                measure_bytes(path),
-                digests.get(path.name) or compute_checksum(path),
-                read_stamp(str(path)) or "",
-            )
-            for path in found
-        ]
+def publish(staged: Path, target: str, record: StepRecord, before: StepRecord | None) -> StepRecord:
+    """Put results in their place, with their record as the last.
 
-    def finish(self, record: StepRecord) -> StepRecord:
-        """Have what was written taken as whole, and put it in its place; the record as it is kept."""
-        write_record(self.staged / RECORD, record.to_dict())
-        return self.publish(goes_on=False)
+    Parameters
+    ----------
+    before : of the results that are replaced; of these, those in formats that are no longer asked for are removed
 
-    def publish(self, *, goes_on: bool = True) -> StepRecord:
-        """Put what is whole in its place; the record as it is kept.
+    Returns
+    -------
+    The record, with the stamps that outputs have in their place.
 
-        Parameters
-        ----------
-        goes_on : whether some of it may be there already
-
-        Raises
-        ------
-        StoreError : it cannot be written there
-        """
-        record = read_record(self.staged / RECORD)
-        if record is None:  # another version of the program made it
-            shutil.rmtree(self.staged)
-            raise StoreError(f"{self.staged} was made by another version of the program and is removed; run again")
-        target, before = self.step.target, self.records.read_step(self.step.name)
-        with explain_failures("write to", target):
-            move = _upload if is_url(target) else _move
-            for output in record.outputs:
-                is_local = goes_on and not is_url(target)  # where what is moved keeps its stamp
-                if not (is_local and read_stamp(f"{target}/{_name(output)}") == output.stamp):
-                    move(self.staged, target, _name(output))
-            outputs = [replace(output, path=f"{target}/{_name(output)}") for output in record.outputs]
-            record = replace(record, outputs=[_stamp(output) for output in outputs])
-            shutil.copy(self.staged / RECORD, self.staged / f"{RECORD}.copy")
-            move(self.staged, target, f"{RECORD}.copy", RECORD)
-            _remove_others(target, before, record)
-        self.records.write_step(record)
-        self._clear()
-        return record
-
-    def _clear(self) -> None:
-        """Remove what was written, and the last that it is whole: until then the next run goes on with it."""
-        for path in self.staged.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif path.name != RECORD:
-                path.unlink()
-        shutil.rmtree(self.staged)
-
-    def find_damage(self, record: StepRecord) -> str | None:
-        """What of the results is not there as it was written, in words."""
+    Raises
+    ------
+    StoreError : they cannot be written there
+    """
+    move = _upload if is_url(target) else _move
+    with explain_failures("write to", target):
         for output in record.outputs:
-            path = f"{self.step.target}/{_name(output)}"
-            if not is_whole(path, output):
-                return f"{path} is not there as it was written"
-        return None
-
-    def find_ranks(self, record: StepRecord) -> Output | None:
-        """Ranks that can be read again and are as they were written."""
-        for output in record.outputs:
-            own = replace(output, path=f"{self.step.target}/{_name(output)}")
-            if _name(output) in ("ranks.zarr", "ranks.parquet") and is_whole(own.path, own):
-                return own
-        return None
+            move(staged / _name(output), output.path)
+        record = replace(record, outputs=[replace(own, stamp=read_stamp(own.path) or "") for own in record.outputs])
+        write_record(staged / RECORD, record.to_dict())
+        move(staged / RECORD, f"{target}/{RECORD}")
+        for name in {_name(own) for own in before.outputs} if before is not None else ():
+            if name not in {_name(own) for own in record.outputs}:
+                _remove(f"{target}/{name}")
+    return record
 
 
 def _name(output: Output) -> str:
     return output.path.rstrip("/").rpartition("/")[2]
 
 
-def _stamp(output: Output) -> Output:
-    return replace(output, stamp=read_stamp(output.path) or "")
-
-
-# --- putting in place ------------------------------------------------------------------------------------------------
-
-
-def _move(staged: Path, target: str, name: str, final: str | None = None) -> None:
-    """On one file system; nothing where it was done before. A folder that is replaced takes its place."""
-    source, place = staged / name, Path(target) / (final or name)
-    if not source.exists():
-        return
+def _move(source: Path, target: str) -> None:
+    """Put a file or folder in its place, on one file system; what it replaces takes its place."""
+    place = Path(target)
     place.parent.mkdir(parents=True, exist_ok=True)
     if place.is_dir():
         if exchange(source, place):
             return
-        aside = staged / f".{name}.old"  # this file system cannot
-        shutil.rmtree(aside, ignore_errors=True)
-        os.rename(place, aside)
+        os.rename(place, source.with_name(f".{source.name}.old"))  # this file system cannot
     os.replace(source, place)
 
 
-def _upload(staged: Path, target: str, name: str, final: str | None = None) -> None:
-    """To an object store. The metadata that make a folder a Zarr group go first and come last."""
-    source, (system, place) = staged / name, find_system(f"{target}/{final or name}")
+def _upload(source: Path, target: str) -> None:
+    """Upload a file or folder. The metadata that make a folder a Zarr group go first and come last."""
+    system, place = find_system(target)
     if source.is_file():
         system.put_file(str(source), place)
         return
-    marks = [path for path in (source / "zarr.json",) if path.exists()]
+    mark = source / "zarr.json"
     if system.exists(place):
-        for mark in marks:
-            with suppress(FileNotFoundError):
-                system.rm_file(f"{place}/{mark.name}")
+        with suppress(FileNotFoundError):
+            system.rm_file(f"{place}/{mark.name}")
         system.rm(place, recursive=True) if system.exists(place) else None
-    inside = [path for path in sorted(source.rglob("*")) if path.is_file() and path not in marks]
-    for path in [*inside, *marks]:
+    inside = [path for path in sorted(source.rglob("*")) if path.is_file() and path != mark]
+    for path in [*inside, mark]:
         system.put_file(str(path), f"{place}/{path.relative_to(source).as_posix()}")
 
 
-def _remove_others(target: str, before: StepRecord | None, record: StepRecord) -> None:
-    """Remove what the step wrote before and did not now, as the ranks in a format that is no longer asked for."""
-    kept = {_name(output) for output in record.outputs}
-    for name in {_name(output) for output in before.outputs} - kept if before is not None else ():
-        if is_url(target):
-            system, place = find_system(f"{target}/{name}")
-            with suppress(FileNotFoundError):
-                system.rm(place, recursive=True)
-        elif (path := Path(target) / name).is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+def _remove(target: str) -> None:
+    if is_url(target):
+        system, place = find_system(target)
+        with suppress(FileNotFoundError):
+            system.rm(place, recursive=True)
+    elif (path := Path(target)).is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 # --- knowing again ---------------------------------------------------------------------------------------------------
+
+
+def find_damage(target: str, record: StepRecord) -> str:
+    """Name a result that is not there as it was written, in words; empty where all are."""
+    for output in record.outputs:
+        path = f"{target}/{_name(output)}"
+        if not is_whole(path, output):
+            return f"{path} is not there as it was written"
+    return ""
+
+
+def find_ranks(target: str, record: StepRecord) -> str | None:
+    """Find ranks that can be read again and are as they were written."""
+    for output in record.outputs:
+        path = f"{target}/{_name(output)}"
+        if _name(output) in ("ranks.zarr", "ranks.parquet") and is_whole(path, output):
+            return path
+    return None
 
 
 def read_stamp(path: str) -> str | None:

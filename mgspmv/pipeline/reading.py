@@ -19,8 +19,8 @@ from mgspmv.files import check_file
 from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.pipeline.checks import find_problems
 from mgspmv.pipeline.definition import Pipeline
-from mgspmv.pipeline.keys import Key, Problem, find_near, suggest
 from mgspmv.pipeline.lines import find_line
+from mgspmv.pipeline.near import Key, Problem, find_near, suggest
 
 _VARIABLE = re.compile(r"\$(\$|\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>([^}$]|\$(?!\{))*))?\})")
 

@@ -1,18 +1,17 @@
 """What a pipeline keeps in its folder of what it did.
 
 FOLDER/.mgspmv/
-  lock  locks/        held while a run works; see `mgspmv.pipeline.locks`
+  lock                held while a run works; see `mgspmv.pipeline.locks`
   sources.json        checksums of files that were read
   steps/NAME.json     how each step ended that made what it was asked for; written last, as a whole
   begun/NAME.json     what is being made of a matrix, so that what was made and not written down is known again
-  made/NAME/          results of a step that are not all in their place yet; with record.json they are whole
-  runs/TIME.json      each run that made something, or failed to; all that stays where nothing was made yet
+  made/               results of a step while they are written
+  runs/TIME.json      each run that made something, or failed to
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -65,30 +64,11 @@ class Records:
         write_record(path, record.to_dict())
         return path
 
-    @property
-    def has_outputs(self) -> bool:
-        """Whether a step ended that made something."""
-        records = map(read_record, (self.private / "steps").rglob("*.json"))
-        return any(record is None or record.outputs for record in records)
-
-    def list_begun(self) -> list[str]:
-        """The matrices that are being made."""
-        folder = self.private / "begun"
-        return [path.relative_to(folder).as_posix().removesuffix(".json") for path in folder.rglob("*.json")]
-
-    def forget(self) -> None:
-        """Remove what a later run goes on with, which is for when nothing was made; records of runs stay."""
-        for what in ("steps", "begun"):
-            shutil.rmtree(self.private / what, ignore_errors=True)
-        for what in ("made", "checkpoints"):
-            with suppress(OSError):  # there is none, or another pipeline makes something in it
-                (self.private / what).rmdir()
-
     def _locate(self, what: str, name: str) -> Path:
         return self.private / what / f"{name}.json"
 
     def sweep(self) -> None:
-        """Remove what writes left that were killed. What is made is left, for another pipeline may make it here too."""
+        """Remove what writes left that were killed."""
         folders = [folder for what in ("steps", "begun", "runs") for folder in (self.private / what).rglob("**/")]
         for folder in (self.private, *folders):
             sweep(folder)

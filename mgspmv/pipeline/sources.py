@@ -6,7 +6,6 @@ import errno
 import hashlib
 import json
 import os
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,6 @@ from mgspmv.os_errors import refuse_source
 from mgspmv.store.read import open_store
 from mgspmv.validation import parse_json
 
-QUICK_BYTES = 1 << 30
-"""Of files: what is less is read again for its checksum rather than remembered."""
-
 
 class Checksums:
     """SHA-256 of what is at paths and URLs.
@@ -33,7 +29,7 @@ class Checksums:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._lock, self._is_new = path, threading.Lock(), False
+        self._path, self._is_new = path, False
         self._known: dict[str, list[Any]] = _read(path)
 
     def identify(self, names: str | list[str], *, is_source: bool = False) -> str:
@@ -57,16 +53,9 @@ class Checksums:
 
     def save(self) -> None:
         """Remember what was computed since."""
-        with self._lock:
-            if self._is_new:
-                _write(self._path, self._known)
-            self._is_new = False
-
-    def forget(self) -> None:
-        """Remove the file where they are remembered, unless it takes long to read again what they are of."""
-        with self._lock:
-            if sum(int(size) for size, *_ in self._known.values()) < QUICK_BYTES:
-                self._path.unlink(missing_ok=True)
+        if self._is_new:
+            _write(self._path, self._known)
+        self._is_new = False
 
     def _identify(self, name: str) -> str:
         if is_group_path(name) and (digest := _find_matrix_digest(name)) is not None:
@@ -92,8 +81,7 @@ class Checksums:
             raise SourceNotFoundError("there is no such file; check the path", source=str(path)) from error
         except OSError as error:
             raise refuse_source(error, path, f"cannot be read: {error.strerror}") from error
-        with self._lock:
-            self._known[place], self._is_new = [*stamp, digest], True
+        self._known[place], self._is_new = [*stamp, digest], True
         return digest
 
 

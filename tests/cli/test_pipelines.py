@@ -86,12 +86,10 @@ def test_run_of_which_nothing_comes():
 
 
 def test_run_that_is_interrupted(monkeypatch):
-    from mgspmv.pipeline import execute
+    def interrupt(*_):
+        raise KeyboardInterrupt
 
-    def interrupt(run, *_):
-        run.work.is_interrupted.set()
-
-    monkeypatch.setattr(execute._Run, "run", interrupt)
+    monkeypatch.setattr("mgspmv.pipeline.executor.make_matrix", interrupt)
     Path("q.toml").write_text(QUICKSTART)
     _, stderr = invoke("run", "q.toml", code=130)
     assert "interrupted; no step is done yet; run it again to go on" in stderr

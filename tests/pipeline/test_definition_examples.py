@@ -70,7 +70,7 @@ def test_personalized_batch(folder, monkeypatch):
     batch = mg.load_batch("personalized/web/topics/ranks.parquet")
     assert (len(batch), batch.top_ids.shape) == (20, (20, 50))
     assert len(record.steps[2].record.result["vectors"]) == 20
-    assert Path("personalized/web/everyone/ranks.jsonl").exists()
+    assert Path("personalized/web/everyone/ranks.csv").exists()
 
 
 def test_nightly_update(folder, monkeypatch):

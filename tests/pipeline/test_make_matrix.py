@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
-import psutil
 import pytest
 
 import mgspmv as mg
 from mgspmv.errors import StepsFailedError, StoreDamagedError
-from mgspmv.partition import parse_bytes
 from mgspmv.pipeline import make_matrix as making
-from mgspmv.pipeline import plan_pipeline, predict, run_pipeline
-from mgspmv.pipeline.definition import MatrixSection
-from mgspmv.pipeline.records import Records
-from tests.support.commands import ENVIRONMENT
+from mgspmv.pipeline import plan_pipeline, run_pipeline
 from tests.support.definitions import WEB, find_states, write_definition, write_sources
 
 UPDATE = (
@@ -30,6 +22,9 @@ delete = "${DAY}/removed.txt"
 [run]
 """
 )
+
+
+GENERATED = 'folder = "out"\n[matrix.web]\ngenerate = "rmat"\nparameters = {scale = 5, seed = 1}\n'
 
 
 class Killed(BaseException):
@@ -104,7 +99,7 @@ class TestUpdates:
     def test_a_new_program_does_not_begin_from_the_source_again(self, night, monkeypatch):
         night("mon")
         night("tue")
-        monkeypatch.setattr("mgspmv.pipeline.identity.__version__", "99")
+        monkeypatch.setattr("mgspmv.pipeline.keys.__version__", "99")
         assert list(find_states(night("tue")).values()) == ["made", "made"]
         assert read_entries() == TUESDAY
         assert len(mg.list_versions("out/web.zarr")) == 3
@@ -144,7 +139,7 @@ class TestUpdates:
         with monkeypatch.context() as patch:
             patch.setattr(making, "update", die)
             with pytest.raises(Killed):
-                making_alone(night, "tue")
+                night("tue")
         night("tue")
         assert read_entries() == TUESDAY
 
@@ -158,7 +153,7 @@ class TestUpdates:
         with monkeypatch.context() as patch:
             patch.setattr(making, "update", die)
             with pytest.raises(Killed):
-                making_alone(night, "mon")
+                night("mon")
         with monkeypatch.context() as patch:
             patch.setattr(making, "ingest", lambda *_, **__: pytest.fail("ingested again"))
             night("mon")
@@ -172,21 +167,11 @@ class TestUpdates:
         with monkeypatch.context() as patch:
             patch.setattr(making, "ingest", die)
             with pytest.raises(Killed):
-                making_alone(night, "mon")
+                night("mon")
         with monkeypatch.context() as patch:
             patch.setattr(making, "ingest", lambda *_, **__: pytest.fail("ingested again"))
             night("mon")
         assert read_entries() == MONDAY
-
-
-def making_alone(night, day):
-    """A run whose threads may not catch what stands for the end of the process."""
-    from mgspmv.pipeline import execute
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(execute._Run, "run", lambda self, lanes, n: [self._work_on(*lane) for lane in lanes.values()])
-        patch.setattr(Records, "write_run", lambda *_: None)
-        night(day)
 
 
 class TestStores:
@@ -276,87 +261,20 @@ class TestStores:
         def find(store):
             raise StoreDamagedError("flipped bits")
 
-        monkeypatch.setattr("mgspmv.pipeline.computing.open_matrix", find)
+        monkeypatch.setattr("mgspmv.pipeline.context.open_matrix", find)
         record = night("mon", WEB + "[run]\nalpha = 0.5\n", throw=False)
         assert [(step.state, step.error) for step in record.steps] == [("kept", None), ("failed", "flipped bits")]
 
 
-def test_limits_reach_the_ingest(night, monkeypatch):
+@pytest.mark.parametrize("text", [WEB, GENERATED], ids=["ingest", "generate"])
+def test_limits_reach_what_makes_it(night, monkeypatch, text):
     given = {}
 
-    def ingest(*sources, **options):
-        given.update(options, taken=psutil.Process().memory_info().rss)
-        return mg.ingest(*sources, **options)
+    def make(model, store, **options):
+        given.update(options)
+        return mg.ingest("edges.txt", store)
 
-    monkeypatch.setattr(making, "ingest", ingest)
-    monkeypatch.setattr(predict, "EXPANSION", 10**9)  # the source would like more than the limit
-    night("mon", WEB, overrides={"limits.threads": 1, "limits.memory": "2GB", "matrix.web.scratch": "."})
-    assert given["threads"] == 1
-    assert 1.8e9 < given["memory"] - given["taken"] <= 2e9
-    assert given["scratch"] == "."
-    assert Path("out/.mgspmv/steps/web.json").exists()
-
-
-class TestMemoryOfGenerators:
-    GENERATED = 'folder = "out"\n[matrix.web]\ngenerate = "rmat"\nparameters = {scale = 20, seed = 1}\n'
-
-    def test_limits_reach_them(self, night, monkeypatch):
-        given = {}
-
-        def generate(model, store, **options):
-            given.update(options, taken=psutil.Process().memory_info().rss)
-            return mg.generate(model, store, **options | {"scale": 5})
-
-        monkeypatch.setattr(making, "generate", generate)
-        limits = {"limits.threads": 1, "limits.memory": "850MB", "matrix.web.scratch": "."}
-        night("mon", self.GENERATED, overrides=limits | {"matrix.web.symmetrize": True})
-        assert (given["threads"], given["scratch"]) == (1, ".")
-        assert given["memory"] - given["taken"] == pytest.approx(max(850e6, 2**30 - given["taken"]), rel=0.05)
-
-    def test_what_must_fit_and_cannot(self, night, monkeypatch):
-        monkeypatch.setattr(making, "generate", lambda *_, **__: pytest.fail("begun"))
-        limits = {"limits.threads": 1, "limits.memory": "900MB", "matrix.web.order": "rcm"}
-        with pytest.raises(StepsFailedError, match=r"web: needs 1,\d+,\d+,\d+ bytes and memory in \[limits\] is 900,"):
-            night("mon", self.GENERATED, overrides=limits)
-
-    def test_workers_need_none_here(self, in_process, night):
-        """But to change a store, which is this process's."""
-        cluster = {"cluster.ingest": True, "matrix.web.parameters.scale": 5}
-        assert night("mon", self.GENERATED, overrides=cluster, client=in_process(2)).steps[0].predicted_bytes == 0
-        section = {"open": "w.zarr", "update": {"insert": "mon/added.txt"}}
-        assert predict.predict_matrix(MatrixSection(**section), 1, 2**40, on_workers=True) > predict.BESIDE_BYTES
-
-    @pytest.mark.slow
-    @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from /proc")
-    @pytest.mark.parametrize(
-        ("more", "limit"),
-        [
-            pytest.param("symmetrize = true\ntranspose = true\n", "8GB", marks=pytest.mark.weekly),
-            ("symmetrize = true\ntranspose = true\n", "800MB"),
-            pytest.param('order = "rcm"\n', "8GB", marks=pytest.mark.weekly),
-        ],
-    )
-    def test_they_take_what_is_predicted(self, more, limit):
-        write_definition(self.GENERATED + more)
-        child = [sys.executable, "-c", CHILD, limit]
-        environment = ENVIRONMENT | {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
-        done = subprocess.run(child, check=True, capture_output=True, text=True, env=environment)
-        taken, predicted = map(int, done.stdout.split())
-        assert predicted / 5 <= taken <= predicted <= parse_bytes(limit)
-
-
-CHILD = """
-import sys
-from pathlib import Path
-from mgspmv.pipeline import run_pipeline
-
-def read_bytes(field):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(field + ":")).split()[1]) * 1024
-
-limits = {"limits.memory": sys.argv[1], "limits.threads": 2}
-run_pipeline("p.toml", overrides=limits | {"folder": "tiny", "matrix.web.parameters.scale": 8})
-before = read_bytes("VmRSS")
-step = run_pipeline("p.toml", overrides=limits).steps[0]
-print(read_bytes("VmHWM") - before, step.predicted_bytes)
-"""
+    for name in ("ingest", "generate"):
+        monkeypatch.setattr(making, name, make)
+    night("mon", text, overrides={"limits.threads": 1, "limits.memory": "2GB", "matrix.web.scratch": "."})
+    assert (given["threads"], given["memory"], given["scratch"]) == (1, "2GB", ".")

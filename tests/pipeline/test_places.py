@@ -38,7 +38,7 @@ x = ["${URL}/start.npy", "${URL}/x.zarr"]
 format = "zarr"
 [output]
 folder = "${URL}/ranks"
-formats = ["zarr", "parquet", "csv", "jsonl"]
+formats = ["zarr", "parquet", "csv"]
 """
 
 

@@ -265,7 +265,7 @@ def test_what_is_no_variable(value):
             "cluster.tls: a cluster that runs has certificates already; name their folder",
         ),
         (("[run]", '[output]\nformats = ["csv", "csv"]\n[run]'), "output.formats: a format is named twice: csv, csv"),
-        (("[run]", '[output]\nformats = ["xlsx"]\n[run]'), "output.formats.0: input should be 'zarr', 'parquet', 'cs"),
+        (("[run]", '[output]\nformats = ["xlsx"]\n[run]'), "output.formats.0: input should be 'zarr', 'parquet' or 'c"),
         (("[run]", '[output]\nformats = ["csv"]\ncompare = true\n[run]'), "output.compare: ranks to compare with are"),
         (
             ("tol =", 'nstart = "previous"\n[output]\nscaler = "l2norm"\n[run.a]\ntol ='),

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 import mgspmv as mg
-from mgspmv.ingest.write import BATCH_BYTES
-from mgspmv.order import estimate_bytes
 from mgspmv.pipeline import plan_pipeline, run_pipeline
-from mgspmv.pipeline.definition import MatrixSection, RunSection
-from mgspmv.pipeline.predict import EXPANSION, predict_iterations, predict_matrix
+from mgspmv.pipeline.definition import RunSection
+from mgspmv.pipeline.preflight import predict_iterations
 from tests.support.cards import read_card
 from tests.support.definitions import THREE, WEB, list_files, write_definition, write_sources
 
@@ -37,7 +35,6 @@ def test_of_what_was_never_made(folder):
     assert list_files(folder).keys() - before.keys() == {str(folder / "p.toml")}
     assert states(plan)["web"] == ("to make", "not made yet")
     assert states(plan)["web/plain"] == ("to make", "needs web, which is made first")
-    assert plan.steps[0].predicted_bytes > 0
     assert (plan.steps[1].predicted_bytes, plan.steps[1].predicted_s) == (None, None)
     assert plan.steps[1].outputs[0] == "out/web/damping/alpha=0.5/ranks.parquet"
     assert not plan.is_finished
@@ -132,23 +129,8 @@ def test_of_products_and_batches():
     batch, product = plan_pipeline(write_definition(text)).steps[1:]
     assert product.outputs == ["out/web/y/y.npy"]
     assert product.predicted_s > 0
-    assert batch.predicted_bytes > product.predicted_bytes
+    assert batch.predicted_bytes > 0
     assert batch.predicted_s is None
-
-
-def test_of_a_batch_that_keeps_all_ranks():
-    """They are held, and those before too once there are any."""
-    Path("seeds.csv").write_text("vector,vertex\n" + "".join(f"v{k},1\nv{k},2\n" for k in range(5)))
-    text = WEB + '[batch.b]\nseeds = "seeds.csv"\nkeep = "top"\n'
-    run_pipeline(write_definition(WEB))
-    highest = plan_pipeline(write_definition(text)).steps[1].predicted_bytes
-    text = text.replace('"top"', '"all"')
-    assert plan_pipeline(write_definition(text)).steps[1].predicted_bytes == highest + 5 * 3 * 8
-    run_pipeline("p.toml")
-    again = plan_pipeline("p.toml", overrides={"batch.b.tol": 1e-9}).steps[1]
-    assert again.predicted_bytes == highest + 2 * 5 * 3 * 8
-    one = plan_pipeline("p.toml", overrides={"batch.one.alpha": [0.5, 0.6], "batch.one.keep": "all"}).steps[2]
-    assert one.predicted_bytes == highest + 2 * 3 * 8
 
 
 def test_on_a_cluster_that_is_not_started_for_it():
@@ -158,36 +140,6 @@ def test_on_a_cluster_that_is_not_started_for_it():
 
 
 class TestPredictions:
-    def test_bytes_of_matrices(self):
-        size = Path("edges.txt").stat().st_size
-        one = predict_matrix(MatrixSection(path=["edges.txt"]), 1, 2**40)
-        more = MatrixSection(path="edges.txt", update={"insert": "edges.txt"})
-        assert predict_matrix(more, 1, 2**40) == one + EXPANSION * size
-        assert predict_matrix(more, 1, 0) == one - EXPANSION * size  # the least that does
-        assert predict_matrix(MatrixSection(path="none"), 1, 2**40) == one - EXPANSION * size
-        least = one - EXPANSION * size
-        assert predict_matrix(MatrixSection(path="none"), 5, 2**40) == least + 4 * BATCH_BYTES
-        assert predict_matrix(MatrixSection(path="none"), 64, 0) == least  # of one thread, which is then taken
-
-    def test_bytes_of_generated_matrices(self):
-        """What a sorter holds of them in memory, and as much again while it sorts."""
-        least = predict_matrix(MatrixSection(path="none"), 1, 2**40)
-        generated = MatrixSection(generate="rmat", parameters={"scale": 10, "edge_factor": 4})
-        assert predict_matrix(generated, 1, 2**40) == least + 2 * 8 * 4096
-        assert predict_matrix(generated, 1, least + 1000) == least + 1000
-        assert predict_matrix(generated, 1, 0) == least
-        both = generated.model_copy(update={"symmetrize": True, "transpose": True})
-        assert predict_matrix(both, 1, 2**40) == least + 4 * 2 * 8 * 4096
-        ordered = generated.model_copy(update={"order": "degree"})
-        assert predict_matrix(ordered, 1, 0) == least + 2 * estimate_bytes("degree", 1024, 4096)
-        weighted = generated.model_copy(update={"parameters": {"scale": 10, "edge_factor": 4, "weights": True}})
-        assert predict_matrix(weighted, 1, 2**40) == least + 2 * 16 * 4096
-        pattern = weighted.model_copy(update={"ignore_weights": True})
-        assert predict_matrix(pattern, 1, 2**40) == predict_matrix(generated, 1, 2**40)
-
-    def test_bytes_of_a_store_that_is_there(self):
-        assert predict_matrix(MatrixSection(open="x.zarr"), 1, 2**40) == 0
-
     @pytest.mark.parametrize(
         ("section", "iterations"),
         [

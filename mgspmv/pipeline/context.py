@@ -1,19 +1,30 @@
-"""What steps compute with: this process or a cluster, which is started when it is first needed, and opened matrices."""
+"""What the steps of a run share: records, the cluster that is started when it is first needed, an opened matrix."""
 
 from __future__ import annotations
 
-import threading
+import os
+import platform
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
 
 from mgspmv.api import open_matrix
+from mgspmv.api.arguments import ignore
 from mgspmv.api.matrix import Matrix
 from mgspmv.kernels.select import choose_backend
+from mgspmv.model import Event, Progress, default_threads
+from mgspmv.monitor.versions import find_versions
 from mgspmv.partition import parse_bytes
 from mgspmv.pipeline.definition import ClusterSection
+from mgspmv.pipeline.keys import Identity
+from mgspmv.pipeline.reading import Definition
+from mgspmv.pipeline.records import Records
+from mgspmv.pipeline.sources import Checksums
+from mgspmv.pipeline.steps import Step
 
 
 class Computing:
@@ -23,7 +34,7 @@ class Computing:
     ----------
     section : of the cluster; None for this process
     client : of a cluster to be used in place of that
-    threads : of each matrix that this process works on; None for one for each processor
+    threads : of this process; None for one for each processor
     on_note : called with lines on the cluster, when it is started or reached
     """
 
@@ -38,9 +49,7 @@ class Computing:
         self.section = section or ClusterSection()
         self._client, self._is_given = client, client is not None
         self.threads, self._on_note = threads, on_note
-        self._lock, self._stack = threading.Lock(), ExitStack()
-        self.device = threading.Lock()
-        """Held by who computes on the device of this process, which has room for one matrix."""
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         return self
@@ -68,9 +77,8 @@ class Computing:
         ------
         ClusterError : it cannot be
         """
-        with self._lock:
-            if self._client is None:
-                self._client = self._reach()
+        if self._client is None:
+            self._client = self._reach()
         return self._client
 
     def _reach(self) -> Any:
@@ -183,3 +191,63 @@ class OpenedMatrix:
         if self._distributed is not None:
             self._distributed[1].close()
         self._distributed = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the steps of a run share."""
+
+    definition: Definition
+    records: Records
+    checksums: Checksums
+    computing: Computing
+    report: Progress = ignore
+    """Called with (step and phase, done, total or None)."""
+    on_event: Callable[[Step, Event], None] | None = None
+
+    def listen(self, step: Step) -> Listener:
+        """What a step reports to."""
+        return Listener(self, step)
+
+
+@dataclass(frozen=True)
+class Listener:
+    """What a step reports to."""
+
+    work: Work
+    step: Step
+
+    def on_progress(self, phase: str, done: int, total: int | None) -> None:
+        """`done` of `total` units of a phase are done."""
+        self.work.report(f"{self.step.name}: {phase}", done, total)
+
+    def on_event(self, event: Event) -> None:
+        """An iteration is done."""
+        self.on_progress("iterate", event.iteration, getattr(self.step.section, "max_iter", None))
+        if self.work.on_event is not None:
+            self.work.on_event(self.step, event)
+
+
+def describe_provenance(step: Step, identity: Identity, **more: Any) -> dict[str, Any]:
+    """Where and with what a step was made, as JSON values."""
+    files = step.section.model_dump(mode="json")
+    sources = {
+        name: {"path": files.get({"source": "path"}.get(name, name)), "digest": found}
+        for name, found in identity.inputs.items()
+        if name not in ("matrix", "store")
+    }
+    return {"versions": find_versions(), "machine": _describe_machine(), "inputs": sources, **more}
+
+
+def _describe_machine() -> dict[str, Any]:
+    import psutil
+
+    return {
+        "host": platform.node(),
+        "system": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "processors": default_threads(),
+        "memory_bytes": int(psutil.virtual_memory().total),
+        "pid": os.getpid(),
+        "command": sys.argv,
+    }

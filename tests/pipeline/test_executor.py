@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import threading
 from pathlib import Path
 
 import networkx as nx
@@ -28,15 +27,12 @@ from mgspmv.errors import (
     StoreError,
     StoreUnfinishedError,
 )
-from mgspmv.pipeline import RunInterrupted, execute, plan_pipeline, read_pipeline, run_pipeline
-from mgspmv.pipeline.execute import Ledger
+from mgspmv.pipeline import RunInterrupted, plan_pipeline, read_pipeline, run_pipeline
 from mgspmv.pipeline.locks import hold
-from mgspmv.pipeline.work import Work
 from mgspmv.report import load_run, render_report
 from mgspmv.report.record import read_run
 from mgspmv.results import load_solution
 from tests.support.definitions import THREE, WEB, find_digests, find_states, list_files, write_definition, write_sources
-from tests.support.waiting import HANG_S
 
 RUN = WEB + "[run]\ntol = 1e-14\ntop = 2\n"
 
@@ -164,8 +160,7 @@ class TestWhatIsMade:
         np.save("x.npy", x := np.array([0.1, 1e-30, 3.0]))
         np.save("many.npy", np.stack([x, [0.0, np.inf, 1.0]], axis=1))
         text = WEB + f'ids = "string"\ndelimiter = " "\norder = "{order}"\n'
-        products = {"one": ("x", "csv"), "some": ("many", "csv"), "line": ("x", "jsonl"), "lines": ("many", "jsonl")}
-        text += "".join(f'[product.{k}]\nx = "{v[0]}.npy"\nformat = "{v[1]}"\n' for k, v in products.items())
+        text += '[product.one]\nx = "x.npy"\nformat = "csv"\n[product.some]\nx = "many.npy"\nformat = "csv"\n'
         run(text)
         with mg.open_matrix("out/web.zarr") as A:
             ids, y, many = A.vertex_ids.tolist(), (A @ x).tolist(), (A @ np.load("many.npy")).tolist()
@@ -174,28 +169,23 @@ class TestWhatIsMade:
         assert [(row[0], float(row[1])) for row in rows] == list(zip(ids, y, strict=True))
         head, *rows = csv.reader(Path("out/web/some/y.csv").read_text().splitlines())
         assert head == ["id", "y0", "y1"]
-        assert [[float(value.replace("Infinity", "inf")) for value in row[1:]] for row in rows] == many
-        lines = [json.loads(line) for line in Path("out/web/line/y.jsonl").read_text().splitlines()]
-        assert lines == [{"id": name, "y": value} for name, value in zip(ids, y, strict=True)]
-        lines = [json.loads(line) for line in Path("out/web/lines/y.jsonl").read_text().splitlines()]
-        assert [line["y"] for line in lines] == json.loads(json.dumps(many).replace("Infinity", '"Infinity"'))
+        assert [list(map(float, row[1:])) for row in rows] == many
         assert set(find_states(run()).values()) == {"kept"}
 
     def test_batches(self):
         Path("seeds.csv").write_text("vector,vertex\na,1\nb,2\n")
         Path("names.csv").write_text("id,label\n1,one\n")
         text = WEB + '[batch.topics]\nseeds = "seeds.csv"\ntop = 2\ntol = 1e-12\n'
-        text += '[output]\nformats = ["csv", "jsonl", "zarr"]\n'
+        text += '[output]\nformats = ["csv", "zarr"]\n'
         run(text, overrides={"matrix.web.labels": "names.csv"})
         with mg.open_matrix("out/web.zarr") as A:
             expected = mg.pagerank(A, personalization={2: 1.0}, tol=1e-12).top(2)
         batch = mg.load_batch("out/web/topics/ranks.zarr")
         assert batch.top()["b"] == expected
-        lines = [json.loads(line) for line in Path("out/web/topics/ranks.jsonl").read_text().splitlines()]
-        assert [(line["id"], line["rank"]) for line in lines if line["vector"] == "b"] == expected
-        rows = Path("out/web/topics/ranks.csv").read_text().splitlines()
-        assert rows[0] == "vector,id,rank"
-        assert len(rows) == len(lines) + 1 == 5
+        head, *rows = csv.reader(Path("out/web/topics/ranks.csv").read_text().splitlines())
+        assert head == ["vector", "id", "rank"]
+        assert [(int(row[1]), float(row[2])) for row in rows if row[0] == "b"] == expected
+        assert len(rows) == 4
         [record] = [step.record for step in run(overrides={"matrix.web.labels": "names.csv"}).steps[1:]]
         assert [own["pace"] for own in record.result["vectors"]] == ["fastest", "slowest"]
         assert [tuple(own["changes"]) for own in record.result["vectors"]] == list(batch.changes)
@@ -210,18 +200,13 @@ class TestWhatIsMade:
         assert len(Path("out/web/all/top.csv").read_text().splitlines()) == 3
 
     def test_formats(self):
-        run(RUN + '[output]\nformats = ["zarr", "parquet", "csv", "jsonl"]\n')
+        run(RUN + '[output]\nformats = ["zarr", "parquet", "csv"]\n')
         solution = load_solution("out/web/pagerank/ranks.zarr")
         assert solution.digest() == load_solution("out/web/pagerank/ranks.parquet").digest()
-        lines = [json.loads(line) for line in Path("out/web/pagerank/ranks.jsonl").read_text().splitlines()]
-        assert [(line["id"], line["rank"]) for line in lines] == list(
+        rows = [line.split(",") for line in Path("out/web/pagerank/ranks.csv").read_text().splitlines()]
+        assert [(int(name), float(rank)) for name, rank in rows[1:]] == list(
             zip(solution.vertex_ids.tolist(), solution.values.tolist(), strict=True)
         )
-        top = [json.loads(line) for line in Path("out/web/pagerank/top.jsonl").read_text().splitlines()]
-        assert top == json.loads(Path("out/web/pagerank/top.json").read_text())
-        assert "out/web/pagerank/top.jsonl" in plan_pipeline("p.toml").steps[1].outputs
-        rows = [line.split(",") for line in Path("out/web/pagerank/ranks.csv").read_text().splitlines()]
-        assert [(int(name), float(rank)) for name, rank in rows[1:]] == [(line["id"], line["rank"]) for line in lines]
         assert find_states(run())["web/pagerank"] == "kept"
         run(RUN)
         assert sorted(path.name for path in Path("out/web/pagerank").iterdir()) == [
@@ -313,7 +298,7 @@ class TestKept:
 
     def test_threads_and_limits_do_not_count(self):
         run(RUN)
-        record = run(overrides={"limits.threads": 1, "limits.memory": "4GB", "limits.side_by_side": 1})
+        record = run(overrides={"limits.threads": 1, "limits.memory": "4GB"})
         assert set(find_states(record).values()) == {"kept"}
 
     @pytest.mark.parametrize("name", ["ranks.parquet", "top.csv"])
@@ -349,7 +334,7 @@ class TestKept:
 
     def test_records_of_another_program_do_not_count(self, monkeypatch):
         run(RUN)
-        monkeypatch.setattr("mgspmv.pipeline.identity.__version__", "99")
+        monkeypatch.setattr("mgspmv.pipeline.keys.__version__", "99")
         assert set(find_states(run()).values()) == {"made"}
         Path("out/.mgspmv/steps/web/pagerank.json").write_text('{"mgspmv_step": 99}')
         assert find_states(run())["web/pagerank"] == "made"
@@ -584,10 +569,21 @@ class TestFailures:
         assert set(find_states(run()).values()) == {"made"}
         assert mg.open_matrix("out/web.zarr").nnz == 1
 
-    def test_more_memory_than_there_is(self):
-        error = fail(RUN, overrides={"limits.memory": "1MB"})
+    def test_more_memory_than_is_allowed(self):
+        """Which is said before anything is written, where the matrix is there."""
+        mg.ingest("edges.txt", "x.zarr")
+        text = RUN.replace('path = "edges.txt"', 'open = "x.zarr"')
+        run(text, overrides={"run.alpha": 0.5})
+        before = list_files("out")
+        limits = {"limits.memory": 100}
+        assert plan_pipeline("p.toml", overrides=limits).steps[1].state == "failing"
+        error = fail(text, overrides=limits)
         assert isinstance(error.__cause__, CapacityError)
-        assert "bytes and memory in [limits] is 1,000,000; allow more" in str(error)
+        assert "bytes and memory in [limits] is 100; allow more" in str(error)
+        assert list_files("out") == before
+
+    def test_memory_that_no_matrix_is_made_in(self):
+        assert "web: memory must be at least 1GiB" in str(fail(RUN, overrides={"limits.memory": "1MB"}))
 
     def test_a_folder_that_cannot_be_written_to(self):
         Path("out").write_text("")
@@ -647,43 +643,12 @@ class TestNothingComesOfIt:
         error = fail(RUN + '[batch.b]\nseeds = "none.txt"\n')
         assert find_states(error.record) == {"web": "made", "web/pagerank": "made", "web/b": "failed"}
 
-    def test_the_record_of_the_run_alone_is_left(self, folder):
-        Path("edges.txt").write_text("1 2\n2\n")
-        write_definition(RUN)
-        before = list_files(folder)
-        for count in (1, 2):
-            assert str(fail(RUN)).startswith("web: edges.txt, line 2: '2': ")
-            left = sorted(list_files(folder).keys() - before.keys())
-            assert [path for path in left if Path(path).is_file()] == sorted(map(str, (folder / self.RUNS).glob("*")))
-            assert len(left) == 3 + count
-        write_sources(folder)
-        assert run(RUN).is_success
-
-    def test_the_lock_of_a_run_that_was_killed_stays(self):
-        Path("out/.mgspmv").mkdir(parents=True)
-        Path("out/.mgspmv/lock").write_text('{"pipeline": "p"}')
-        Path("edges.txt").write_text("1 2\n2\n")
-        fail(RUN)
-        assert json.loads(Path("out/.mgspmv/lock").read_text())["pipeline"] == "p"
-
-    def test_a_place_elsewhere_is_left_as_it_was(self, folder):
-        Path("edges.txt").write_text("1 2\n2\n")
-        Path("stores").mkdir()
-        fail(RUN, overrides={"matrix.web.store": "stores/web.zarr", "output.folder": "ranks/today"})
-        assert list(Path("stores").iterdir()) == []
-        assert not Path("ranks").exists()
-
     def test_a_place_that_cannot_be_written_to(self):
         Path("ranks").write_text("")
-        with pytest.raises(StoreError, match=r"not a directory; .*name another place"):
-            run(RUN, overrides={"output.folder": "ranks"})
-        assert not Path("out").exists()
-
-    def test_checksums_that_took_long_are_kept(self, monkeypatch):
-        Path("edges.txt").write_text("1 2\n2\n")
-        monkeypatch.setattr("mgspmv.pipeline.sources.QUICK_BYTES", 1)
-        fail(RUN)
-        assert Path("out/.mgspmv/sources.json").exists()
+        error = fail(RUN, overrides={"output.folder": "ranks"})
+        assert "not a directory" in str(error)
+        assert "name another place" in str(error)
+        assert find_states(error.record) == {"web": "made", "web/pagerank": "failed"}
 
     def test_a_matrix_that_was_made_before_stays(self):
         run(RUN)
@@ -713,85 +678,28 @@ class TestEndsEarly:
             assert set(find_states(run()).values()) == {"kept"}  # nothing is to be done
         assert find_states(run(overrides={"run.tol": 1e-9}))["web/pagerank"] == "made"
 
-    def test_an_interrupted_run_says_what_is_kept(self, monkeypatch):
-        text = THREE + "[limits]\nside_by_side = 1\n"
-        sent, begun = [], []
-        monkeypatch.setattr(execute, "Work", lambda *given: begun.append(Work(*given)) or begun[-1])
-
+    def test_an_interrupted_run_says_what_is_kept(self):
         def interrupt(phase, done, total):
-            if phase.startswith("rmat/plain") and not sent:
-                sent.append(phase)
+            if phase.startswith("rmat/plain"):
                 os.kill(os.getpid(), signal.SIGINT)
-                assert begun[0].is_interrupted.wait(HANG_S)
 
         with pytest.raises(RunInterrupted) as caught:
-            run(text, on_progress=interrupt)
+            run(THREE, on_progress=interrupt)
         states = find_states(caught.value.record)
         assert states["rmat/plain"] == "failed"
         assert states["ring"] == "skipped"
         assert "web, web/damping/alpha=0.5" in str(caught.value)
         assert str(caught.value).endswith("run it again to go on")
+        assert not list(Path("out/.mgspmv/made").iterdir())
         record = run()
         kept = [name for name, state in find_states(record).items() if state == "kept"]
         assert kept == [name for name, state in states.items() if state == "made"]
 
-    def test_what_was_whole_is_put_in_place_and_not_computed_again(self, monkeypatch):
-        with monkeypatch.context() as patch:
-            patch.setattr("mgspmv.pipeline.outputs._move", lambda *_: 1 / 0)
-            fail(RUN)
-        assert not Path("out/web/pagerank").exists()
-        assert plan_pipeline("p.toml").steps[1].why == "made, and not all in place"
-        monkeypatch.setattr("mgspmv.pipeline.make_results.pagerank", lambda *_, **__: pytest.fail("computed again"))
-        record = run()
-        assert read_ranks()
-        assert set(find_states(record).values()) == {"kept"}
-        assert not list(Path("out/.mgspmv/made").iterdir())
 
-
-class TestSideBySide:
-    def test_matrices_at_a_time(self):
-        """Each of two waits for the other in its first iteration."""
-        together = threading.Barrier(2, timeout=HANG_S)
-        waited = set()
-
-        def meet(phase, done, total):
-            name = phase.split("/")[0]
-            if "iterate" in phase and name not in waited:
-                waited.add(name)
-                together.wait()
-
-        run(THREE.replace('[matrix.ring]\npath = "ring.mtx"\nkind = "graph"\n', ""), on_progress=meet)
-        assert waited == {"web", "rmat"}
-
-    def test_one_at_a_time(self):
-        order = []
-        one = {"limits.side_by_side": 1}
-        run(THREE, overrides=one, on_progress=lambda phase, *_: order.append(phase.split(":")[0].split("/")[0]))
-        assert list(dict.fromkeys(order)) == ["web", "rmat", "ring"]
-
-    def test_memory_is_waited_for(self):
-        ledger, stop, taken = Ledger(100, is_given=True), threading.Event(), threading.Event()
-        ledger.take(60, stop)
-
-        def take():
-            ledger.take(50, stop)
-            taken.set()
-
-        thread = threading.Thread(target=take)
-        thread.start()
-        assert not taken.wait(0.05)
-        ledger.give_back(60)
-        assert taken.wait(HANG_S)
-        thread.join(HANG_S)
-        with pytest.raises(CapacityError):
-            ledger.take(101, stop)
-        stop.set()
-        with pytest.raises(KeyboardInterrupt):
-            ledger.take(60, stop)
-
-    def test_without_a_limit_one_may_take_more(self):
-        ledger = Ledger(100, is_given=False)
-        ledger.take(1000, threading.Event())
+def test_one_matrix_after_the_other():
+    order = []
+    run(THREE, on_progress=lambda phase, *_: order.append(phase.split(":")[0].split("/")[0]))
+    assert list(dict.fromkeys(order)) == ["web", "rmat", "ring"]
 
 
 def test_on_a_cluster(in_process):
