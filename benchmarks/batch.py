@@ -36,7 +36,7 @@ from benchmarks.stores import open_graph
 from benchmarks.tables import Setting, format_row, format_setting
 from mgspmv import api
 from mgspmv.errors import OptionError
-from mgspmv.kernels.select import Backend
+from mgspmv.kernels.catalogue import Backend
 from mgspmv.model import Event
 
 Seeds = Sequence[dict[int, float]]

@@ -6,8 +6,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.cusparse import ALGORITHMS, CusparseProduct
-from mgspmv.kernels.select import Backend, bind_kernel
+from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CsrBlock, Precision
 
 PEERS: dict[Backend, tuple[str, ...]] = {"cpu": ("scipy",), "cuda": tuple(ALGORITHMS)}

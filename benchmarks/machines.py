@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.cusparse import find_version
 from mgspmv.kernels.device import check_device, describe_device, get
-from mgspmv.kernels.select import Backend
 from mgspmv.kernels.timing import time_on_device, time_on_host
 
 State = Literal["cold", "warm"]

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 from benchmarks.measure import say
 from mgspmv.errors import MgspmvError
+from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import has_device
-from mgspmv.kernels.select import Backend
 
 PRECISIONS = ("float32", "exact")
 

@@ -43,7 +43,7 @@ from benchmarks.stores import open_multigraph, start_workers
 from benchmarks.tables import Setting, format_row, format_setting
 from mgspmv import api
 from mgspmv.errors import BackendError, MissingDependencyError, OptionError
-from mgspmv.kernels.select import Backend
+from mgspmv.kernels.catalogue import Backend
 from mgspmv.model import Event
 
 SKIPPED = 5

@@ -34,8 +34,9 @@ from benchmarks.program import (
 from benchmarks.spmv import Case, Say, describe_error, find_cases
 from benchmarks.tables import Setting, format_ms, format_row, format_setting
 from mgspmv.errors import BackendError
+from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.cusparse import ALGORITHMS_MANY, CusparseManyProduct
-from mgspmv.kernels.select import Backend, bind_kernel, bind_product
+from mgspmv.kernels.select import bind_kernel, bind_product
 from mgspmv.model import CsrBlock, Precision
 
 WIDTHS = (4, 8, 16, 32, 64)

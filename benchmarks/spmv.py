@@ -49,7 +49,8 @@ from benchmarks.spmv_tables import format_report
 from benchmarks.tables import Setting
 from mgspmv.api import open_matrix
 from mgspmv.errors import BackendError, FormatError, OptionError
-from mgspmv.kernels.select import KERNELS, list_kernels, rank_products
+from mgspmv.kernels.catalogue import SPARSE_KERNELS
+from mgspmv.kernels.select import list_kernels, rank_products
 from mgspmv.model import INT32_LIMIT, CsrBlock
 
 HOST_SHARE = 256
@@ -137,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Time what was asked for; 1 when a product was wrong."""
     options = _parse(arguments)
     if options.list:
-        named = [(k.name, ", ".join(k.backends or k.step_backends), k.summary) for k in KERNELS.values()]
+        named = [(k.name, ", ".join(k.backends or k.step_backends), k.summary) for k in SPARSE_KERNELS]
         print_names(matrices=list(list_matrices()), kernels=named)
         return 0
     backend = choose_backend(options.backend)
@@ -198,7 +199,7 @@ def check_kernels(names: Iterable[str], backend: str) -> list[str]:
     ------
     OptionError : the backend has no kernel of that name
     """
-    there = [name for name in list_kernels(backend) if KERNELS[name].is_ours]
+    there = list_kernels(backend)
     names = list(names) or there
     for name in names:
         if name not in there:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from benchmarks.contenders import PEER_TITLES
 from benchmarks.machines import State
 from benchmarks.tables import Setting, format_ms, format_row, format_setting
-from mgspmv.kernels.select import Backend
+from mgspmv.kernels.catalogue import Backend
 
 if TYPE_CHECKING:
     from benchmarks.spmv import Record

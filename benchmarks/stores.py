@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import mgspmv as mg
-from mgspmv.kernels.select import Backend
+from mgspmv.kernels.catalogue import Backend
 
 ALPHA = 0.85
 EDGE_FACTOR = 16

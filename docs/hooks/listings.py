@@ -9,7 +9,7 @@ from markdown_tables import escape, make_table, show_code
 
 from mgspmv import errors
 from mgspmv.cli import app
-from mgspmv.kernels.select import KERNELS
+from mgspmv.kernels.catalogue import KERNELS
 
 ROOT = Path(__file__).parents[2]
 CODE = re.compile(r"(\d+) ([^,.]+)")
@@ -29,10 +29,14 @@ def write_exit_codes() -> str:
 def write_kernels() -> str:
     """A row for each kernel."""
     rows = (
-        (show_code(own.name), *map(", ".join, (own.backends, own.step_backends)), escape(own.summary), own.needs or "")
+        (
+            show_code(own.name),
+            *map(", ".join, (own.backends, own.step_backends)),
+            *map(escape, (own.summary, own.needs or "", own.literature)),
+        )
         for own in KERNELS.values()
     )
-    return make_table(("kernel", "products on", "PageRank on", "does", "needs"), rows)
+    return make_table(("kernel", "products on", "PageRank on", "does", "needs", "source"), rows)
 
 
 def write_definitions() -> str:

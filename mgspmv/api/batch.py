@@ -25,10 +25,11 @@ from mgspmv.iterate.pagerank import widen_bound
 from mgspmv.iterate.queries import Query, make_queries
 from mgspmv.iterate.start import Start, make_start
 from mgspmv.iterate.vectors import Weights
+from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import free_device_memory, measure_memory
 from mgspmv.kernels.highest import order_highest
 from mgspmv.kernels.many import WIDTHS, BoundMany, fit_width
-from mgspmv.kernels.select import Backend, bind_many
+from mgspmv.kernels.select import bind_many
 from mgspmv.logs import log_iteration, name_run
 from mgspmv.model import Event, Precision, Progress, Status, TolMode, check_choice, free_memory
 from mgspmv.monitor.progress import watched

@@ -16,6 +16,7 @@ from mgspmv.errors import MissingTransposeError, OptionError, hide_secrets
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.start import OutWeights
 from mgspmv.kernels.bound import BoundKernel
+from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import (
     free_device_memory,
     get,
@@ -30,7 +31,6 @@ from mgspmv.kernels.operands import IntegerProduct, check_vectors, choose_precis
 from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.rates import measure_device, measure_rates
 from mgspmv.kernels.select import (
-    Backend,
     StepLayout,
     bind_kernel,
     bind_product,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mgspmv.api.matrix import Matrix
 from mgspmv.errors import OptionError
-from mgspmv.kernels.select import BACKENDS, Backend, choose_backend
+from mgspmv.kernels.catalogue import BACKENDS, Backend
+from mgspmv.kernels.select import choose_backend
 from mgspmv.model import check_choice
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from mgspmv.iterate.pagerank import Outcome
 from mgspmv.iterate.power import PowerOptions, Products, Step, Update, compile_product, iterate_power
 from mgspmv.iterate.tally import Norm
 from mgspmv.iterate.vectors import Weights, make_vector
+from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import describe_device, get, measure_memory, put, zeros
-from mgspmv.kernels.select import Backend
 from mgspmv.logs import log_iteration, name_run
 from mgspmv.model import Event, Progress, Status, TolMode, check_choice
 from mgspmv.monitor.progress import watched_to_converge

@@ -17,7 +17,7 @@ from mgspmv.ingest.source import Source
 from mgspmv.ingest.update import Changes, Missing, update_store
 from mgspmv.ingest.verify import verify_store
 from mgspmv.ingest.write import Room, find_room, reorder_store, store_source, transpose_store
-from mgspmv.kernels.select import BACKENDS
+from mgspmv.kernels.catalogue import BACKENDS
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, OrderMethod, Progress, SelfLoops, check_choice
 from mgspmv.monitor.progress import watched

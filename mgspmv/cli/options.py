@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mgspmv.ingest.rules import split_fields
+from mgspmv.kernels.catalogue import SPARSE_KERNELS
 
 StorePath = Annotated[str, typer.Argument(metavar="STORE", help="Matrix store: local path or URL.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
@@ -61,7 +62,8 @@ EntriesAsOne = Annotated[bool, typer.Option("--ignore-weights", help="Take each 
 ProductPrecision = Annotated[str, typer.Option(metavar="float64|float32", help="Of vectors and values.")]
 Normalized = Annotated[bool, typer.Option("--normalized/--not-normalized", help="Divide by the norm at the end.")]
 Top = Annotated[int, typer.Option(min=1, help="How many of the highest ranks to show.")]
-Kernel = Annotated[str, typer.Option(help="Name of a kernel, or auto.")]
+ProductKernel = Annotated[str, typer.Option(help=f"auto, {', '.join(k.name for k in SPARSE_KERNELS if k.backends)}.")]
+StepKernel = Annotated[str, typer.Option(help=f"auto, {', '.join(k.name for k in SPARSE_KERNELS if k.step_backends)}.")]
 Backend = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto is cuda with a GPU.")]
 REMOTE_KINDS = ("ssh", "slurm", "pbs")
 """Kinds of clusters whose workers are on other machines."""

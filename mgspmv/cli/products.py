@@ -13,10 +13,10 @@ from mgspmv.cli.options import (
     ClusterKind,
     Hosts,
     JobGiven,
-    Kernel,
     Limits,
     Nodes,
     Overwrite,
+    ProductKernel,
     RemotePython,
     Scheduler,
     StorePath,
@@ -99,7 +99,7 @@ def spmv(
     alpha: Annotated[float, typer.Option(help="Factor of A @ x.")] = 1.0,
     beta: Annotated[float, typer.Option(help="Factor of y.")] = 0.0,
     y: Annotated[str | None, typer.Option("--y", metavar="FILE.npy", help="What beta multiplies.")] = None,
-    kernel: Kernel = "auto",
+    kernel: ProductKernel = "auto",
     backend: Backend = "auto",
     precision: Annotated[
         str | None, typer.Option(metavar="float64|float32", help="Of x and y; default as they and the values are.")

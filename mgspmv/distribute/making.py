@@ -29,7 +29,7 @@ from mgspmv.ingest.counts import EntryCounts, make_report
 from mgspmv.ingest.entries import choose_rule
 from mgspmv.ingest.generate import GeneratedSource
 from mgspmv.kernels import generated
-from mgspmv.kernels.select import Backend
+from mgspmv.kernels.catalogue import Backend
 from mgspmv.marks import find_marks
 from mgspmv.model import GeneratorRule, IngestOptions, MatrixInfo, Progress, bucket_shift, index_dtype
 from mgspmv.store.ranges import WrittenRange, finish_ranges, write_range

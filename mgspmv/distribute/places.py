@@ -12,7 +12,7 @@ from distributed.comm import get_address_host
 
 from mgspmv.distribute.cluster import WorkerInfo
 from mgspmv.errors import ClusterError
-from mgspmv.kernels.select import Backend
+from mgspmv.kernels.catalogue import Backend
 
 Transport = Literal["auto", "nccl", "peer"]
 

@@ -22,6 +22,7 @@ from numba import types
 from numba.extending import intrinsic, overload
 
 from mgspmv.errors import OptionError
+from mgspmv.kernels.catalogue import Kernel
 from mgspmv.kernels.compiled import compile_kernel
 from mgspmv.kernels.lane_rows import sum_row_many, zeros_in_lines
 from mgspmv.kernels.lanes import load, spread, store, to_float64, to_type_of
@@ -242,6 +243,42 @@ class SerialBlock(CpuBlock):
         columns = [(x, y)] if x.ndim == 1 else [(x[:, c], y[:, c]) for c in range(x.shape[1])]
         for x_column, y_column in columns:
             _multiply_serial(*self._csr, x_column, y_column, float(alpha), float(beta))
+
+
+class TwinBlock(CpuBlock):
+    """The reference of a CUDA kernel bound to a block, for products; steps of PageRank are those of `CpuBlock`.
+
+    Raises
+    ------
+    FormatError : the kernel cannot do this matrix
+    """
+
+    def __init__(self, block: CsrBlock, precision: Precision, kernel: Kernel) -> None:
+        super().__init__(block, precision, threads=1)
+        plain = "float32" if precision == "float32" else "float64"
+        made = kernel.build(block, plain if block.data is None else block.data.dtype)
+        self._twin, self._nbytes = kernel.bind_reference(block, made), kernel.count_bytes(block, made)
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+    def multiply(self, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """y = alpha A x + beta y, in place, a column at a time; sums are made in the dtype of x, which is y's too.
+
+        Parameters
+        ----------
+        x : (n_cols,) or (n_cols, k), float32 or float64
+        y : (n_rows,) or (n_rows, k) of the same dtype
+        """
+        scalars = x.dtype.type(alpha), x.dtype.type(beta)
+        if x.ndim == 1:
+            self._twin(x, y, *scalars)
+            return
+        for c in range(x.shape[1]):
+            column = np.ascontiguousarray(y[:, c])
+            self._twin(np.ascontiguousarray(x[:, c]), column, *scalars)
+            y[:, c] = column
 
 
 def run_parts(threads: int, kernel: Callable[..., None], bounds: np.ndarray, *args: Any) -> None:

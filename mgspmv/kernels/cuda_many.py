@@ -8,10 +8,11 @@ import numpy as np
 
 from mgspmv.kernels import formats
 from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING
-from mgspmv.kernels.cuda import CudaBlock, ManyProduct
+from mgspmv.kernels.cuda import CudaBlock
 from mgspmv.kernels.device import get, load_kernel, pack, put, report_full_device, shared_memory, zeros
 from mgspmv.kernels.highest import select_each
 from mgspmv.kernels.many import Terms
+from mgspmv.kernels.products import ManyProduct
 from mgspmv.kernels.specialise import many_step_types, many_types
 from mgspmv.model import CsrBlock, Precision, StepSums
 

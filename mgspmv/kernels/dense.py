@@ -7,19 +7,11 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.errors import OptionError, ShapeError
-from mgspmv.kernels.device import get, load_kernel, put, zeros
+from mgspmv.kernels.catalogue import KERNELS
+from mgspmv.kernels.device import count_blocks, get, load_kernel, put, zeros
+from mgspmv.kernels.twins import SUM_CHUNK, THREADS, TILE_COLS, TILE_ROWS
 
-DENSE_KERNELS = {
-    "dense-rows": "a thread a row",
-    "dense-block": "a thread block a row, with a reduction",
-    "dense-tiles": "tiles of 64 rows and 1024 columns over a grid, then the tiles' sums",
-}
-"""By the name a user gives; formula, thread mapping and source are in kernels/dense.cu."""
-THREADS = 256
-SUM_CHUNK = 4096
-"""Elements that a thread block of a sum adds."""
-TILE_ROWS, TILE_COLS = 64, 1024
-"""Of a tile of dense-tiles."""
+DENSE_KERNELS = [name for name, kernel in KERNELS.items() if kernel.operation == "dense"]
 SHORT_ROW = 32
 """Columns up to which a thread a row reads whole sectors."""
 FEW_ROWS = 1024
@@ -42,10 +34,8 @@ def multiply_dense(A: Any, x: Any, b: Any, kernel: str, backend: Literal["cpu", 
     if kernel == "auto":
         product: np.ndarray = A @ x if b is None else A @ x + b
         return product
-    from mgspmv.kernels import dense_twins
-
     y = np.empty(A.shape[0], A.dtype)
-    getattr(dense_twins, kernel.replace("-", "_"))(A, x, b, y)
+    KERNELS[kernel].reference(A, x, b, y)
     return y
 
 
@@ -62,7 +52,7 @@ def sum_vector(x: Any) -> Any:
     """
     kernel = load_kernel("reduce.cu", "sum_chunks", VALUE=x.dtype, PATTERN=0)
     while len(x) != 1:
-        out = zeros(max(1, _cut(len(x), SUM_CHUNK)), x.dtype)
+        out = zeros(max(1, count_blocks(len(x), SUM_CHUNK)), x.dtype)
         if len(x):
             kernel((len(out),), (THREADS,), (np.int64(len(x)), x, out))
         x = out
@@ -89,15 +79,15 @@ def multiply_on_device(A: Any, x: Any, b: Any, kernel: str) -> Any:
         load_kernel("dense.cu", name, VALUE=A.dtype, PATTERN=0)(grid, (THREADS,), arguments)
 
     if kernel == "dense-rows":
-        run("dense_rows", (_cut(n_rows, THREADS),), *sizes, A, x, b, y)
+        run("dense_rows", (count_blocks(n_rows, THREADS),), *sizes, A, x, b, y)
     elif kernel == "dense-block":
         run("dense_block", (n_rows,), sizes[1], A, x, b, y)
     else:
-        n_tiles = _cut(n_cols, TILE_COLS)
+        n_tiles = count_blocks(n_cols, TILE_COLS)
         partial = zeros(n_tiles * n_rows, A.dtype)
         if n_tiles:
-            run("dense_tiles", (_cut(n_rows, TILE_ROWS) * n_tiles,), *sizes, A, x, partial)
-        run("add_tiles", (_cut(n_rows, THREADS),), sizes[0], np.int64(n_tiles), partial, b, y)
+            run("dense_tiles", (count_blocks(n_rows, TILE_ROWS) * n_tiles,), *sizes, A, x, partial)
+        run("add_tiles", (count_blocks(n_rows, THREADS),), sizes[0], np.int64(n_tiles), partial, b, y)
     return y
 
 
@@ -122,8 +112,3 @@ def _check_operands(A: Any, x: Any, b: Any) -> tuple[np.ndarray, np.ndarray, np.
     is_single = all(array.dtype == np.float32 for array in named.values())
     made = {n: np.ascontiguousarray(a, np.float32 if is_single else np.float64) for n, a in named.items()}
     return made["A"], made["x"], made.get("b")
-
-
-def _cut(n: int, size: int) -> int:
-    """Pieces of a size that n needs."""
-    return -(-n // size)

@@ -165,13 +165,6 @@ def report_full_device(what: str) -> Iterator[None]:
         ) from error
 
 
-def count_lanes() -> int:
-    """Threads of the current device that run in step."""
-    import cupy
-
-    return int(cupy.cuda.Device().attributes["WarpSize"])
-
-
 def shared_memory() -> tuple[int, int]:
     """Multiprocessors of the current device, and bytes of shared memory that each has."""
     import cupy
@@ -228,6 +221,11 @@ def _find_word(value: Any) -> int | float:
     if isinstance(value, int | np.integer):
         return int(value)
     return 0 if value is None else int(value.data.ptr)
+
+
+def count_blocks(n: int, size: int) -> int:
+    """Thread blocks of a size that n items need."""
+    return -(-n // size)
 
 
 def zeros(n: int, dtype: Any) -> Any:

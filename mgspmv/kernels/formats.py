@@ -33,6 +33,8 @@ ELL_ROWS = 4096
 """Rows that must have so many entries for HYB to hold them in ELL, where a third of the rows is fewer."""
 BLOCK_DIMS = (2, 3, 4, 5)
 """Rows and columns of a block of BSR, to choose from."""
+CACHED_ROWS = 512
+"""Rows, and threads, of a thread block of csr-cached."""
 SLICE = 32
 """Rows of a slice of SELL: C."""
 SIGMA = 1024
@@ -87,14 +89,21 @@ class Coo(Format):
 
 
 @dataclass(frozen=True, eq=False)
-class Hyb(Format):
+class Hyb(Coo):
     """The first entries of each row in ELLPACK, the others in COO.
 
     Source: Bell and Garland, NVIDIA NVR-2008-004, 2008, section 3.5.
     """
 
     ell: Ell
-    coo: Coo
+
+    @property
+    def ell_indices(self) -> Array:
+        return self.ell.indices
+
+    @property
+    def ell_data(self) -> Array | None:
+        return self.ell.data
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +174,11 @@ class Stream(Format):
     splits: Array
     """(n_splits, 3): each row that is in several pieces, the first of them and the last."""
 
+    @property
+    def piece(self) -> int:
+        """Entries of a piece."""
+        return self.n_batches * BATCH
+
 
 @dataclass(frozen=True, eq=False)
 class Split(Format):
@@ -204,9 +218,17 @@ def choose_lanes(n_rows: int, nnz: int, wavefront: int = WARP) -> int:
     return min(wavefront, 1 << (mean.bit_length() - 1))
 
 
-def plan_vector(block: CsrBlock, wavefront: int = WARP) -> VectorPlan:
+def plan_vector(block: CsrBlock, wavefront: int | None = None) -> VectorPlan:
     """How csr-vector cuts a block: in so many rows as fill what a thread block stages, and so many lanes as it has for
-    them. Rows of which fewer than 8 fit are summed in place."""
+    them. Rows of which fewer than 8 fit are summed in place.
+
+    Parameters
+    ----------
+    wavefront : threads that run in step; default those of the device that the block is on, and 32 on the host
+    """
+    if wavefront is None:
+        xp = array_module(block.indptr)
+        wavefront = WARP if xp is np else int(xp.cuda.Device().attributes["WarpSize"])
     lanes = choose_lanes(block.n_rows, block.nnz, wavefront)
     places, longest = TILE - 3, max(1, _longest(row_lengths(block)))  # 3: what comes before is staged up to 16 bytes
     mean = max(1.0, block.nnz / max(1, block.n_rows))
@@ -262,7 +284,8 @@ def build_coo(block: CsrBlock) -> Coo:
 def build_hyb(block: CsrBlock) -> Hyb:
     """HYB of a block. Where ELL takes nothing, COO shares the columns and values of the block."""
     width = choose_ell_width(block)
-    return Hyb(_fill_ell(block, width), _take_beyond(block, width) if width else build_coo(block))
+    others = _take_beyond(block, width) if width else build_coo(block)
+    return Hyb(others.rows, others.indices, others.data, _fill_ell(block, width))
 
 
 def build_dia(block: CsrBlock, *, limit: int | None = None, dtype: Any = np.float64) -> Dia:

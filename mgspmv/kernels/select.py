@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast, overload
 
 from mgspmv.errors import CapacityError, FormatError, OptionError
-from mgspmv.kernels.cpu import CpuBlock, SerialBlock
+from mgspmv.kernels.catalogue import BACKENDS, KERNELS, SPARSE_KERNELS, Backend
+from mgspmv.kernels.cpu import CpuBlock, SerialBlock, TwinBlock
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import check_device, has_device, report_full_device
 from mgspmv.kernels.features import find_features, rank_kernels
@@ -17,56 +17,9 @@ if TYPE_CHECKING:
     from mgspmv.kernels.cuda import CudaBlock
     from mgspmv.kernels.cuda_many import CudaMany
 
-Backend = Literal["cpu", "cuda"]
 StepLayout = Literal["auto", "row-blocks", "row-slices"]
 LEAST_FLOAT32 = 2.0**-126
 """Least float32 whose rounding is relative to itself."""
-BACKENDS: tuple[Backend, ...] = ("cpu", "cuda")
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """What a user may choose."""
-
-    name: str
-    summary: str
-    """What it does, in a line."""
-    backends: tuple[Backend, ...] = BACKENDS
-    """Those that have it; on `cpu` a kernel of both is the twin of the one for CUDA, in one thread."""
-    step_backends: tuple[Backend, ...] = ()
-    """Those where it also makes the steps of PageRank."""
-    needs: str | None = None
-    """What a matrix must be like for it; None where it can do every matrix."""
-    is_ours: bool = True
-    """Whether it is this project's; others' stand beside ours in the benchmark."""
-
-
-KERNELS = {
-    kernel.name: kernel
-    for kernel in (
-        Kernel("csr-rows", "rows cut into parts of equal bytes, a thread a part", ("cpu",), ("cpu",)),
-        Kernel("csr-serial", "one thread for all rows", ("cpu",), ("cpu",)),
-        Kernel("csr-scalar", "CSR, a thread a row"),
-        Kernel("csr-warp", "CSR, 32 lanes a row, reduced in shared memory"),
-        Kernel("csr-vector", "CSR, 1 to 32 lanes a row after its mean length, reduced by shuffles"),
-        Kernel("csr-cached", "CSR, a thread a row, with the part of x near the diagonal in shared memory"),
-        Kernel("csr-split", "CSR, nonzeros and row ends in equal chunks (merge path)", step_backends=("cuda",)),
-        Kernel("csr-many", "CSR, many vectors at once: entries in equal pieces, a group of threads a row of X"),
-        Kernel("ell", "rows padded to the longest, a thread a row", needs="rows of about the same length"),
-        Kernel("coo", "entries in equal chunks, by segmented sums"),
-        Kernel("dia", "whole diagonals, a thread a row", needs="entries on few diagonals"),
-        Kernel("hyb", "the first entries of each row as ell, the others as coo"),
-        Kernel("bsr", "dense blocks of 2 x 2 to 5 x 5, a warp a row of blocks", needs="entries in small dense blocks"),
-        Kernel("sell", "slices of 32 rows of about the same length (SELL-C-sigma), a thread a row"),
-        Kernel("row-tiles", "blocks of rows, their entries in order of columns, no two of a tile in one row"),
-        Kernel(
-            "row-blocks", "PageRank: entries of many rows in order of columns, added in shared memory", (), ("cuda",)
-        ),
-        Kernel("row-slices", "PageRank: 32 rows padded to the longest (SELL-32), a thread a row", (), ("cuda",)),
-        Kernel("cusparse", "NVIDIA's library: CSR_ALG2 on CSR, with preprocessing", ("cuda",), is_ours=False),
-    )
-}
-"""Kernels by the name a user gives."""
 
 
 def choose_backend(backend: str) -> Backend:
@@ -88,7 +41,7 @@ def choose_backend(backend: str) -> Backend:
 def list_kernels(backend: str, *, for_steps: bool = False) -> list[str]:
     """Names of the kernels that a backend has, or of those that make the steps of PageRank on it."""
     check_choice("backend", backend, BACKENDS)
-    return [k.name for k in KERNELS.values() if backend in (k.step_backends if for_steps else k.backends)]
+    return [k.name for k in SPARSE_KERNELS if backend in (k.step_backends if for_steps else k.backends)]
 
 
 @overload
@@ -136,9 +89,7 @@ def bind_kernel(
         return CpuBlock(block, precision, threads)
     if kernel == "csr-serial":
         return SerialBlock(block, precision, threads)
-    from mgspmv.kernels.twins import TwinBlock
-
-    return TwinBlock(block, precision, kernel)
+    return TwinBlock(block, precision, KERNELS[kernel])
 
 
 def bind_many(

@@ -3,7 +3,8 @@
 All compute y = alpha A x + beta y for a block of n_rows rows; y is not read when beta is 0. `data` is None for a
 pattern, whose entries are all 1. alpha, beta and y are of the dtype of x; values are rounded to it first, and products
 and sums are made in it, without contraction. A twin adds in the order of its CUDA kernel, so that the bits of both are
-the same; where they need not be, it says so. One thread does everything.
+the same; where they need not be, it says so. One thread does everything. Parameters before x have the names of fields
+of the format or of `CsrBlock`. Dense products y = A x + b and sums of x are at the end.
 
 Sources, by the names used below:
 Nickolls 2008: Nickolls, Buck, Garland, Skadron, Scalable Parallel Programming with CUDA, ACM Queue 6(2), 2008.
@@ -13,138 +14,24 @@ Merrill 2016: Merrill and Garland, Merge-based Parallel Sparse Matrix-Vector Mul
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import numpy as np
 from numba import types
 from numba.extending import overload
 
 from mgspmv.kernels.compiled import compile_kernel
-from mgspmv.kernels.cpu import CpuBlock
-from mgspmv.kernels.formats import (
-    BATCH,
-    ITEMS,
-    SLICE,
-    TILE,
-    build_bsr,
-    build_coo,
-    build_dia,
-    build_ell,
-    build_hyb,
-    build_sell,
-    build_split,
-    build_stream,
-    plan_vector,
-)
-from mgspmv.kernels.row_tiles import NO_ROW, ROW_BITS, build_row_tiles
-from mgspmv.model import CsrBlock, Precision
+from mgspmv.kernels.formats import CACHED_ROWS, ITEMS, SLICE, TILE, WARP
+from mgspmv.kernels.row_tiles import NO_ROW, ROW_BITS
 
-WARP = 32
-"""Lanes of a row of csr-warp and of a row of blocks of bsr."""
-CACHED_ROWS = 512
-"""Rows of a thread block of csr-cached."""
 SLICE_LANES = 4
 """Threads that add the slices of a place in row-tiles."""
 WINDOW = 2 * CACHED_ROWS
-"""Columns of x that it brings into shared memory."""
-
-Twin = Callable[[np.ndarray, np.ndarray, Any, Any], None]
-"""Called with (x, y, alpha, beta)."""
-
-
-class TwinBlock(CpuBlock):
-    """The twin of a CUDA kernel bound to a block, for products; steps of PageRank are those of `CpuBlock`.
-
-    Parameters
-    ----------
-    kernel : name of a CUDA kernel
-
-    Raises
-    ------
-    FormatError : the kernel cannot do this matrix
-    """
-
-    def __init__(self, block: CsrBlock, precision: Precision, kernel: str) -> None:
-        super().__init__(block, precision, threads=1)
-        self._twin, self._nbytes = bind_twin(block, kernel, "float32" if precision == "float32" else "float64")
-
-    @property
-    def nbytes(self) -> int:
-        return self._nbytes
-
-    def multiply(self, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """y = alpha A x + beta y, in place, a column at a time; sums are made in the dtype of x, which is y's too.
-
-        Parameters
-        ----------
-        x : (n_cols,) or (n_cols, k), float32 or float64
-        y : (n_rows,) or (n_rows, k) of the same dtype
-        """
-        scalars = x.dtype.type(alpha), x.dtype.type(beta)
-        if x.ndim == 1:
-            self._twin(x, y, *scalars)
-            return
-        for c in range(x.shape[1]):
-            column = np.ascontiguousarray(y[:, c])
-            self._twin(np.ascontiguousarray(x[:, c]), column, *scalars)
-            y[:, c] = column
-
-
-def bind_twin(block: CsrBlock, kernel: str, dtype: str) -> tuple[Twin, int]:
-    """The twin of a CUDA kernel with the arrays of its format, and their bytes.
-
-    Parameters
-    ----------
-    dtype : of the values that a pattern gets in a format that needs values
-
-    Raises
-    ------
-    FormatError : the kernel cannot do this matrix
-    """
-    csr = (block.indptr, block.indices, block.data)
-    match kernel:
-        case "csr-scalar":
-            return partial(csr_scalar, *csr), block.nbytes
-        case "csr-warp":
-            return partial(csr_warp, *csr), block.nbytes
-        case "csr-vector":
-            plan = plan_vector(block)
-            return partial(csr_vector, plan.rows, plan.lanes, plan.staged_lanes, *csr), block.nbytes
-        case "csr-cached":
-            return partial(csr_cached, block.row_offset, *csr), block.nbytes
-        case "csr-split":
-            split = build_split(block)
-            return partial(csr_split, split.row_starts, split.nonzero_starts, *csr), block.nbytes + split.nbytes
-        case "csr-many":
-            stream = build_stream(block)
-            return partial(csr_many, stream.n_batches * BATCH, *csr), block.nbytes + stream.nbytes
-        case "ell":
-            padded = build_ell(block)
-            return partial(ell, padded.indices, padded.data), padded.nbytes
-        case "coo":
-            entries = build_coo(block)
-            return partial(coo, entries.rows, entries.indices, entries.data), entries.nbytes
-        case "hyb":
-            both = build_hyb(block)
-            first, rest = both.ell, both.coo
-            return partial(hyb, first.indices, first.data, rest.rows, rest.indices, rest.data), both.nbytes
-        case "dia":
-            diagonals = build_dia(block, dtype=dtype)
-            return partial(dia, block.row_offset, diagonals.offsets, diagonals.data), diagonals.nbytes
-        case "bsr":
-            blocks = build_bsr(block, dtype=dtype)
-            return partial(bsr, blocks.indptr, blocks.indices, blocks.data), blocks.nbytes
-        case "sell":
-            slices = build_sell(block)
-            return partial(sell, slices.slice_ptr, slices.order, slices.indices, slices.data), slices.nbytes
-        case "row-tiles":
-            t = build_row_tiles(block, dtype if block.data is None else block.data.dtype)
-            arrays = (t.rows, t.tile_starts, t.wide, t.order, t.entries, t.columns, t.values, t.items, t.slice_starts)
-            return partial(row_tiles, t.height, t.n_places, *arrays, t.split_rows, t.split_places, t.lanes), t.nbytes
-    raise ValueError(f"no CUDA kernel is called {kernel!r}")
-
+"""Columns of x that csr-cached brings into shared memory."""
+THREADS = 256
+"""Of a thread block that adds one sum."""
+SUM_CHUNK = 4096
+"""Elements that a thread block of a sum adds."""
+TILE_ROWS, TILE_COLS = 64, 1024
+"""Of a tile of dense_tiles: T and Z."""
 
 # --- what the twins share --------------------------------------------------------------------------------------------
 
@@ -527,3 +414,91 @@ def _take_overload(order, x):
     if isinstance(order, types.NoneType):
         return lambda order, x: x
     return lambda order, x: x[order]
+
+
+# --- dense vectors and matrices --------------------------------------------------------------------------------------
+
+
+@compile_kernel
+def sum_pairwise(x):
+    """The sum of a vector, float32 or float64; 0 of none.
+
+    Threads: a thread block of 256 a chunk of 4096 elements: thread t adds elements t, t + 256, ...; then the threads'
+    sums are added as a tree in shared memory: s[t] += s[t + d] for t < d, d = 128, ... 1. The sums of the chunks are
+    added in the same way, until one is left.
+    Deterministic: yes. Source: Harris, Optimizing Parallel Reduction in CUDA, NVIDIA, 2007.
+    """
+    if len(x) == 0:
+        return x.dtype.type(0)
+    while len(x) > 1:
+        x = _sum_chunks(x)
+    return x[0]
+
+
+@compile_kernel
+def dense_rows(A, x, b, y):
+    """y = A x + b; b may be None.
+
+    Threads: one a row, which adds in the order of the columns.
+    Deterministic: yes. Source: Nickolls, Buck, Garland, Skadron, ACM Queue 6(2), 2008, for a thread a row.
+    """
+    for i in range(A.shape[0]):
+        total = x.dtype.type(0)
+        for j in range(A.shape[1]):
+            total += A[i, j] * x[j]
+        y[i] = total if b is None else total + b[i]
+
+
+@compile_kernel
+def dense_block(A, x, b, y):
+    """y = A x + b; b may be None.
+
+    Threads: a thread block of 256 a row: thread t adds columns t, t + 256, ...; then a tree as in `sum_pairwise`.
+    Deterministic: yes. Source: Harris 2007, as above.
+    """
+    sums = np.empty(THREADS, x.dtype)
+    for i in range(A.shape[0]):
+        total = _dot_by_lanes(A[i], x, sums)
+        y[i] = total if b is None else total + b[i]
+
+
+@compile_kernel
+def dense_tiles(A, x, b, y):
+    """y = A x + b; b may be None.
+
+    Threads: a thread block of 256 a tile of 64 rows and 1024 columns, a warp a row of it: lane l adds columns l,
+    l + 32, ... of the tile; then a tree of 16, ... 1 lanes. Afterwards a thread a row adds its sums, tile by tile.
+    Deterministic: yes. Source: tiles as for GEMV in Abdelfattah, Keyes, Ltaief, KBLAS, ACM TOMS 42(3), 2016.
+    """
+    n_rows, n_cols = A.shape
+    sums, totals = np.empty(WARP, x.dtype), np.empty(TILE_ROWS, x.dtype)
+    for first in range(0, n_rows, TILE_ROWS):
+        rows = min(TILE_ROWS, n_rows - first)
+        totals[:] = 0
+        for begin in range(0, n_cols, TILE_COLS):
+            end = min(begin + TILE_COLS, n_cols)
+            for r in range(rows):
+                totals[r] += _dot_by_lanes(A[first + r, begin:end], x[begin:end], sums)
+        for r in range(rows):
+            y[first + r] = totals[r] if b is None else totals[r] + b[first + r]
+
+
+@compile_kernel
+def _sum_chunks(x):
+    out = np.empty((len(x) + SUM_CHUNK - 1) // SUM_CHUNK, x.dtype)
+    sums = np.empty(THREADS, x.dtype)
+    for c in range(len(out)):
+        sums.fill(0)
+        first = c * SUM_CHUNK
+        for k in range(first, min(first + SUM_CHUNK, len(x))):
+            sums[(k - first) % THREADS] += x[k]
+        out[c] = _add_tree(sums)
+    return out
+
+
+@compile_kernel
+def _dot_by_lanes(row, x, sums):
+    sums.fill(0)
+    for j in range(len(x)):
+        sums[j % len(sums)] += row[j] * x[j]
+    return _add_tree(sums)

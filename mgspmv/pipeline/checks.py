@@ -13,7 +13,8 @@ from mgspmv.files import is_url
 from mgspmv.ingest.generate import list_parameters, make_generator
 from mgspmv.ingest.weights import check_dangling
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.kernels.select import BACKENDS, list_kernels
+from mgspmv.kernels.catalogue import BACKENDS
+from mgspmv.kernels.select import list_kernels
 from mgspmv.pipeline.definition import PREVIOUS, ClusterSection, MatrixSection, Pipeline, Reading, Section, list_points
 from mgspmv.pipeline.near import Key, Problem, suggest
 from mgspmv.pipeline.steps import list_matrices, locate_store

@@ -12,6 +12,8 @@ import scipy.sparse
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, FormatError, OptionError
+from mgspmv.kernels import catalogue
+from mgspmv.kernels.dense import DENSE_KERNELS
 from mgspmv.kernels.select import bind_kernel, bind_product, list_kernels
 from mgspmv.model import CsrBlock
 from tests.support.matrices import GRAPHS, HARD, naming
@@ -19,8 +21,8 @@ from tests.support.matrices import GRAPHS, HARD, naming
 pytestmark = pytest.mark.gpu
 
 KERNELS = list_kernels("cuda")
-IN_TWIN_ORDER = [k for k in KERNELS if k not in ("csr-split", "coo", "hyb", "cusparse")]
-"""Kernels whose sums are made in the order of their twins; the others add carries, and cuSPARSE has no twin."""
+IN_TWIN_ORDER = [k for k in KERNELS if catalogue.KERNELS[k].adds_as_reference]
+"""Kernels whose sums are made in the order of their twins; the others add carries."""
 DTYPES = (np.float32, np.float64)
 
 
@@ -118,7 +120,7 @@ def check(matrix, block, got, x, alpha, beta, y) -> None:
 
 
 def test_csr_split_without_look_back(cupy, monkeypatch):
-    monkeypatch.setattr("mgspmv.kernels.cuda.LOOK_BACK_CHUNKS", 0)
+    monkeypatch.setattr("mgspmv.kernels.products.LOOK_BACK_CHUNKS", 0)
     test_products_beside_scipy(cupy, "csr-split")
 
 
@@ -236,7 +238,7 @@ def test_auto_takes_many_vectors_at_once(cupy, tmp_path):
 @pytest.mark.parametrize("pattern", [False, True], ids=["values", "pattern"])
 def test_csr_split_joins_rows_that_cross_many_chunks(cupy, dtype, pattern, most, monkeypatch):
     """Rows of hundreds of chunks, more than a thread block has threads, between short ones and one another."""
-    monkeypatch.setattr("mgspmv.kernels.cuda.LOOK_BACK_CHUNKS", most)
+    monkeypatch.setattr("mgspmv.kernels.products.LOOK_BACK_CHUNKS", most)
     lengths, n = np.array([3, 0, 700_000, 1, 5000, 0, 0, 40_000, 699_999, 2, *[4] * 3000]), 700_000
     indices = np.concatenate([np.arange(m) * (n // m) for m in lengths if m])
     data = None if pattern else np.random.default_rng(1).random(len(indices)).astype(dtype)
@@ -270,7 +272,7 @@ def test_arrays_that_are_parts_of_others(cupy):
     check(matrix, block, multiply(cupy, bound, x, 1.0, 0.0, x), x, 1.0, 0.0, x)
 
 
-@pytest.mark.parametrize("kernel", [k for k in KERNELS if k != "cusparse"])
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_float32_below_the_normal_numbers(cupy, kernel):
     """Values, x and sums that have fewer bits, but are no zeros."""
     n = 3000
@@ -393,7 +395,7 @@ def test_auto_is_the_device(cupy, tmp_path):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sum(cupy, dtype):
     from mgspmv.kernels.dense import sum_vector
-    from mgspmv.kernels.dense_twins import sum_pairwise
+    from mgspmv.kernels.twins import sum_pairwise
 
     for n in (0, 1, 255, 4096, 4097, 5_000_000):
         x = np.random.default_rng(8).normal(size=n).astype(dtype)
@@ -403,7 +405,7 @@ def test_sum(cupy, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kernel", ["dense-rows", "dense-block", "dense-tiles"])
+@pytest.mark.parametrize("kernel", DENSE_KERNELS)
 def test_dense_products(cupy, kernel, dtype):
     for shape in ((1, 1), (0, 5), (5, 0), (3, 5000), (5000, 3), (700, 1025), (64, 1024)):
         with naming(shape):
@@ -411,7 +413,6 @@ def test_dense_products(cupy, kernel, dtype):
 
 
 def check_dense(cupy, kernel, shape, dtype) -> None:
-    from mgspmv.kernels import dense_twins
     from mgspmv.kernels.dense import multiply_on_device
 
     rng = np.random.default_rng(9)
@@ -423,5 +424,5 @@ def check_dense(cupy, kernel, shape, dtype) -> None:
         bound = np.finfo(dtype).eps * (shape[1] + 4) * (np.abs(A).astype(np.float64) @ np.abs(x) + np.abs(b))
         assert (np.abs(got - exact) <= bound).all()
         expected = np.full(shape[0], np.nan, dtype)
-        getattr(dense_twins, kernel.replace("-", "_"))(A, x, offset, expected)
+        catalogue.KERNELS[kernel].reference(A, x, offset, expected)
         assert got.tobytes() == expected.tobytes()

@@ -58,7 +58,7 @@ def read_coo(coo, block):
 
 
 def read_hyb(hyb, block):
-    return [a + b for a, b in zip(read_ell(hyb.ell, block), read_coo(hyb.coo, block), strict=True)]
+    return [a + b for a, b in zip(read_ell(hyb.ell, block), read_coo(hyb, block), strict=True)]
 
 
 def read_dia(dia, block):
@@ -172,11 +172,11 @@ def test_formats_hold_any_matrix(lengths, n_cols, offset, size, seed, has_values
 def test_dtypes(data, indices):
     block = make_random(SKEWED, 300, indices=indices, data=data)
     ell, coo, hyb, sell, bsr = (build(block) for build in (build_ell, build_coo, build_hyb, build_sell, build_bsr))
-    for padded in (ell, coo, hyb.ell, hyb.coo, sell):
+    for padded in (ell, coo, hyb.ell, hyb, sell):
         assert padded.indices.dtype == indices
         assert padded.data is None if data is None else padded.data.dtype == data
     assert hyb.ell.width == 1
-    assert coo.rows.dtype == hyb.coo.rows.dtype == sell.order.dtype == np.int32
+    assert coo.rows.dtype == hyb.rows.dtype == sell.order.dtype == np.int32
     assert (bsr.indptr.dtype, bsr.indices.dtype, bsr.data.dtype) == (np.int64, indices, data or np.float64)
     dia = build_dia(block, limit=2**40)
     assert (dia.offsets.dtype, dia.data.dtype) == (np.int64, data or np.float64)
@@ -198,7 +198,7 @@ def test_nbytes_are_those_of_the_arrays():
     block = make_random(SKEWED, 300, data=np.float32)
     split, hyb, bsr = build_split(block), build_hyb(block), build_bsr(block, 2)
     assert split.nbytes == split.row_starts.nbytes + split.nonzero_starts.nbytes
-    parts = (hyb.ell.indices, hyb.ell.data, hyb.coo.rows, hyb.coo.indices, hyb.coo.data)
+    parts = (hyb.ell.indices, hyb.ell.data, hyb.rows, hyb.indices, hyb.data)
     assert hyb.nbytes == sum(part.nbytes for part in parts)
     assert bsr.nbytes == bsr.indptr.nbytes + bsr.indices.nbytes + bsr.data.nbytes
     pattern = CsrBlock(0, 300, block.indptr, block.indices, None)
@@ -259,7 +259,7 @@ def test_hyb_leaves_coo_what_is_beyond_the_width():
     block = make_random([3, 1, 0, 5] * 2000, 40)
     hyb = build_hyb(block)
     assert hyb.ell.width == choose_ell_width(block) == 1
-    assert hyb.coo.rows.tolist() == [r for i in range(0, 8000, 4) for r in (i, i, i + 3, i + 3, i + 3, i + 3)]
+    assert hyb.rows.tolist() == [r for i in range(0, 8000, 4) for r in (i, i, i + 3, i + 3, i + 3, i + 3)]
 
 
 def test_offsets_of_dia_are_global():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mgspmv.errors import FormatError
 from mgspmv.kernels import row_tiles, twins
 from mgspmv.kernels.row_tiles import NO_ROW, ROW_BITS, WINDOW_BITS, build_row_tiles, choose_height
-from mgspmv.kernels.twins import TwinBlock
+from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CsrBlock
 from tests.support.blocks import cut_rows, make_block, make_random
 from tests.support.matrices import HARD, naming
@@ -278,7 +278,7 @@ def multiply(made, x, n_rows):
 def test_short_rows_of_blocks_of_one_item_are_added_in_order(dtype):
     block, x, products = make_floats([*range(33), *([7] * 900)], 700, dtype)
     y = np.empty(block.n_rows, dtype)
-    TwinBlock(block, "float32" if dtype == np.float32 else "float64", "row-tiles").multiply(x, y)
+    bind_kernel(block, "float32" if dtype == np.float32 else "float64", kernel="row-tiles").multiply(x, y)
     assert y.tolist() == [add_in_order(row) for row in products]
 
 

@@ -10,10 +10,9 @@ import pytest
 from benchmarks.matrices import RECIPES, add_values
 from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels import select
-from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, SerialBlock
+from mgspmv.kernels.catalogue import KERNELS
+from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, SerialBlock, TwinBlock
 from mgspmv.kernels.select import (
-    BACKENDS,
-    KERNELS,
     LEAST_FLOAT32,
     bind_kernel,
     bind_product,
@@ -21,14 +20,12 @@ from mgspmv.kernels.select import (
     find_step_layout,
     list_kernels,
 )
-from mgspmv.kernels.twins import TwinBlock
 from mgspmv.model import CsrBlock
 from tests.support.blocks import to_scipy
 
 BLOCK = CsrBlock(0, 1, np.array([0, SERIAL_NNZ]), np.zeros(SERIAL_NNZ, np.int32), None)
 SMALL = CsrBlock(0, 3, np.array([0, 2, 3]), np.array([0, 2, 1], np.int32), np.array([1.0, 2.0, 4.0]))
 TWINS = "csr-scalar, csr-warp, csr-vector, csr-cached, csr-split, csr-many, ell, coo, dia, hyb, bsr, sell, row-tiles"
-CUDA = f"{TWINS}, cusparse"
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("auto", CpuBlock), ("csr-rows", CpuBlock), ("csr-serial", SerialBlock)])
@@ -62,14 +59,14 @@ def test_unknown_kernel_names_the_known():
     assert str(caught.value) == f"kernel must be 'auto' or one of csr-rows, csr-serial, {TWINS}, not 'csr-row'"
     with pytest.raises(OptionError) as caught:
         bind_kernel(BLOCK, "float64", kernel="csr-row", backend="cuda")
-    assert str(caught.value) == f"kernel must be 'auto' or one of {CUDA}, not 'csr-row'"
+    assert str(caught.value) == f"kernel must be 'auto' or one of {TWINS}, not 'csr-row'"
 
 
 @pytest.mark.parametrize("name", ["csr-rows", "csr-serial"])
 def test_kernel_of_another_backend(name):
     with pytest.raises(OptionError) as caught:
         bind_kernel(BLOCK, "float64", kernel=name, backend="cuda")
-    assert str(caught.value) == f"kernel {name!r} is not on backend 'cuda'; pass kernel='auto' or one of {CUDA} there"
+    assert str(caught.value) == f"kernel {name!r} is not on backend 'cuda'; pass kernel='auto' or one of {TWINS} there"
 
 
 def test_unknown_backend():
@@ -90,22 +87,7 @@ def test_kernel_that_cannot_do_the_matrix():
 
 def test_kernels_that_there_are():
     assert list_kernels("cpu") == ["csr-rows", "csr-serial", *TWINS.split(", ")]
-    assert list_kernels("cuda") == CUDA.split(", ")
-    assert {name for name, kernel in KERNELS.items() if kernel.needs} == {"ell", "dia", "bsr"}
-    assert [name for name, kernel in KERNELS.items() if not kernel.is_ours] == ["cusparse"]
-    for name, kernel in KERNELS.items():
-        assert name == kernel.name
-        assert kernel.summary
-        assert "\n" not in kernel.summary
-        assert set(kernel.step_backends) | set(kernel.backends) <= set(BACKENDS)
-        assert kernel.step_backends or kernel.backends
-
-
-def test_cusparse_is_not_on_the_cpu():
-    with pytest.raises(
-        OptionError, match=r"^kernel 'cusparse' is not on backend 'cpu'; pass kernel='auto' or one of .* row-tiles th"
-    ):
-        bind_kernel(BLOCK, "float64", kernel="cusparse")
+    assert list_kernels("cuda") == TWINS.split(", ")
 
 
 # --- the choice for products -----------------------------------------------------------------------------------------
@@ -123,7 +105,7 @@ class Device:
     def bind(self, block, precision, kernel):
         if kernel in self.refused:
             raise self.refused[kernel]
-        bound = TwinBlock(block, precision, kernel)
+        bound = TwinBlock(block, precision, KERNELS[kernel])
         bound.kernel = kernel
         return bound
 
@@ -160,7 +142,7 @@ def test_what_cannot_be_had_is_left_out(device, error):
 
 
 def test_where_nothing_can_be_had_the_last_error_is_raised(device):
-    device.refused = {name: CapacityError(f"{name} does not fit") for name in CUDA.split(", ")}
+    device.refused = {name: CapacityError(f"{name} does not fit") for name in TWINS.split(", ")}
     with pytest.raises(CapacityError, match=r"^csr-vector does not fit$"):
         choose()
     with pytest.raises(CapacityError, match=r"^dia does not fit$"):
@@ -237,7 +219,7 @@ def test_kernels_for_steps_only(name):
     with pytest.raises(OptionError) as caught:
         bind_kernel(SMALL, "float64", kernel=name, backend="cuda")
     assert str(caught.value) == (
-        f"kernel {name!r} makes the steps of PageRank; pass kernel='auto' or one of {CUDA} here"
+        f"kernel {name!r} makes the steps of PageRank; pass kernel='auto' or one of {TWINS} here"
     )
     with pytest.raises(OptionError, match="makes the steps of PageRank"):
         bind_product(SMALL, "float64", kernel=name, backend="cuda")

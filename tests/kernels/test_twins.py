@@ -13,27 +13,13 @@ from hypothesis import strategies as st
 from mgspmv.errors import FormatError
 from mgspmv.kernels import formats, twins
 from mgspmv.kernels.formats import ITEMS
-from mgspmv.kernels.twins import TwinBlock
+from mgspmv.kernels.select import bind_kernel, list_kernels
 from mgspmv.model import CsrBlock
 from tests.support.blocks import cut_rows, make_block, make_random, to_scipy
 from tests.support.matrices import HARD, naming
 from tests.support.pairwise import cover_pairs
 
-TWINS = [
-    "csr-scalar",
-    "csr-warp",
-    "csr-vector",
-    "csr-cached",
-    "csr-split",
-    "csr-many",
-    "ell",
-    "coo",
-    "dia",
-    "hyb",
-    "bsr",
-    "sell",
-    "row-tiles",
-]
+TWINS = list_kernels("cuda")
 IN_ORDER = ["csr-scalar", "csr-cached", "ell", "sell"]
 """Those that add the entries of a row one after the other; dia does too where no entry is repeated."""
 SCALARS = [(1.0, 0.0), (-1.5, 0.25), (0.0, 1.0), (2.0, -1.0)]
@@ -47,7 +33,7 @@ def choose_precision(dtype):
 def multiply(block, kernel, x, y=None, alpha=1.0, beta=0.0):
     """The product by a twin; without y what it goes into holds NaN."""
     out = np.full(block.n_rows, np.nan, x.dtype) if y is None else y.copy()
-    TwinBlock(block, choose_precision(x.dtype), kernel).multiply(x, out, alpha, beta)
+    bind_kernel(block, choose_precision(x.dtype), kernel=kernel).multiply(x, out, alpha, beta)
     assert out.dtype == x.dtype
     return out
 
@@ -144,7 +130,7 @@ def check_exact(block, kernel, dtype=np.float64):
     wanted = to_scipy(block) @ x.astype(np.float64)
     np.testing.assert_array_equal(multiply(block, kernel, x[:, 0].copy()), wanted[:, 0])
     y = old.copy()
-    TwinBlock(block, choose_precision(dtype), kernel).multiply(x, y, 2.0, -0.5)
+    bind_kernel(block, choose_precision(dtype), kernel=kernel).multiply(x, y, 2.0, -0.5)
     np.testing.assert_array_equal(y, 2 * wanted - 0.5 * old)
 
 
@@ -154,7 +140,7 @@ def test_products_of_generated_matrices(kernel):
         with naming(name):
             if (kernel, name) in REFUSED:
                 with pytest.raises(FormatError, match=rf"^{kernel} would hold .* where the limit is .*; use "):
-                    TwinBlock(block, "float64", kernel)
+                    bind_kernel(block, "float64", kernel=kernel)
                 continue
             check_exact(block, kernel)
             check_exact(cut_rows(block, block.n_rows // 3, block.n_rows), kernel)
@@ -218,7 +204,7 @@ def test_nothing_but_y_is_written(kernel):
     for name in ("one row", "tall", "empty rows", "star", "no columns"):
         block = make_block(HARD[name])
         around = np.full(block.n_rows + 20, -0.0)
-        TwinBlock(block, "float64", kernel).multiply(np.ones(block.n_cols), around[10:-10], 1.0, 1.0)
+        bind_kernel(block, "float64", kernel=kernel).multiply(np.ones(block.n_cols), around[10:-10], 1.0, 1.0)
         assert np.signbit(around[:10]).all(), name
         assert np.signbit(around[-10:]).all(), name
 
@@ -240,10 +226,10 @@ def test_columns_of_any_layout(kernel):
     wanted = to_scipy(block) @ (x := pick_integers((6, 4), np.float64))
     for given_x in (x, np.asfortranarray(x), np.repeat(x, 2, axis=1)[:, ::2]):
         y = np.full((4, 8), np.nan)
-        TwinBlock(block, "float64", kernel).multiply(given_x, y[:, ::2])
+        bind_kernel(block, "float64", kernel=kernel).multiply(given_x, y[:, ::2])
         np.testing.assert_array_equal(y[:, ::2], wanted)
         assert np.isnan(y[:, 1::2]).all()
-    TwinBlock(block, "float64", kernel).multiply(x[:, :0], np.empty((4, 0)))
+    bind_kernel(block, "float64", kernel=kernel).multiply(x[:, :0], np.empty((4, 0)))
 
 
 def test_nbytes_are_those_of_the_format():
@@ -253,25 +239,14 @@ def test_nbytes_are_those_of_the_format():
     wanted["csr-many"] = block.nbytes + formats.build_stream(block).nbytes
     for kernel in ("ell", "coo", "hyb", "bsr", "sell"):
         wanted[kernel] = getattr(formats, f"build_{kernel}")(block).nbytes
-    assert {kernel: TwinBlock(block, "float64", kernel).nbytes for kernel in wanted} == wanted
+    assert {kernel: bind_kernel(block, "float64", kernel=kernel).nbytes for kernel in wanted} == wanted
 
 
 @pytest.mark.parametrize("kernel", ["dia", "bsr"])
 def test_counts_of_a_pattern_have_the_dtype_of_the_precision(kernel):
     block = make_block(HARD["duplicates"], data=None)
-    sizes = {p: TwinBlock(block, p, kernel).nbytes for p in ("float32", "float64", "exact")}
+    sizes = {p: bind_kernel(block, p, kernel=kernel).nbytes for p in ("float32", "float64", "exact")}
     assert sizes["float32"] < sizes["float64"] == sizes["exact"]
-
-
-def test_twin_of_an_unknown_kernel():
-    with pytest.raises(ValueError, match=r"^no CUDA kernel is called 'csr-rows'$"):
-        TwinBlock(GENERATED["band"], "float64", "csr-rows")
-
-
-def test_twins_are_of_all_kernels_that_cuda_has():
-    from mgspmv.kernels.select import KERNELS, list_kernels
-
-    assert sorted(TWINS) == sorted(name for name in list_kernels("cuda") if KERNELS[name].is_ours)
 
 
 # --- the order of summation ------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from mgspmv.kernels.dense_twins import dense_block, dense_rows, dense_tiles, sum_pairwise
+from mgspmv.kernels.twins import dense_block, dense_rows, dense_tiles, sum_pairwise
 
 DENSE = [dense_rows, dense_block, dense_tiles]
 SIZES = [1, 2, 255, 256, 257, 4095, 4096, 4097, 8192, 12_289, 4096**2 // 1000]

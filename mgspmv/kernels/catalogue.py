@@ -1,0 +1,270 @@
+"""The kernels that a user can name: what each does, where it comes from, what it needs, and where its parts are.
+
+The header of a CUDA source says which thread does what. The other parts have the name of the kernel, as `csr-split`:
+
+    mgspmv.kernels.products.CsrSplit  launches it on a format
+    mgspmv.kernels.twins.csr_split    the reference on the CPU, which adds in the same order
+
+and its builder, which makes the format of a block where the block lies, is the same for both. Parts are imported when
+they are asked for, so that this table is cheap to read.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from mgspmv.model import CsrBlock
+
+Backend = Literal["cpu", "cuda"]
+BACKENDS: tuple[Backend, ...] = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel by the name that a user gives."""
+
+    name: str
+    summary: str
+    """What it does, in a line."""
+    literature: str = ""
+    """Where it comes from."""
+    sources: tuple[str, ...] = ()
+    """Its CUDA files, in `kernels/`."""
+    operation: Literal["sparse", "dense", "sum"] = "sparse"
+    """What it computes: y = alpha A x + beta y for a sparse A, y = A x + b for a dense one, or the sum of x."""
+    backends: tuple[Backend, ...] = BACKENDS
+    """Those that have it; on `cpu` a kernel of both is its reference, in one thread."""
+    step_backends: tuple[Backend, ...] = ()
+    """Those where it also makes the steps of PageRank."""
+    needs: str | None = None
+    """What a matrix must be like for it; None where it can do every matrix."""
+    builder: str | None = None
+    """Makes its format of a block: a function of `mgspmv.kernels`, as `formats:build_ell`; None where that is CSR."""
+    takes_dtype: bool = False
+    """The format depends on the dtype of the sums."""
+    keeps_csr: bool = True
+    """The format is read beside CSR, and not instead of it."""
+    adds_as_reference: bool = True
+    """Sums are made in the order of the reference, so that the bits are the same."""
+
+    @property
+    def reference(self) -> Callable[..., None]:
+        """The function on the CPU: of (*operands, x, y, alpha, beta), of (A, x, b, y) or of (x), by the operation."""
+        found: Callable[..., None] = pkgutil.resolve_name(f"mgspmv.kernels.twins:{self._stem}")
+        return found
+
+    @property
+    def launcher(self) -> Callable[[CsrBlock, Any, dict[str, Any]], Any]:
+        """Made of (block, format, types), a `mgspmv.kernels.products.Product` on the current device."""
+        name = self.name.title().replace("-", "")
+        found: Callable[..., Any] = pkgutil.resolve_name(f"mgspmv.kernels.products:{name}")
+        return found
+
+    def build(self, block: CsrBlock, dtype: Any) -> Any:
+        """Make the format of a block, where the block lies; None where the kernel reads CSR itself.
+
+        Parameters
+        ----------
+        dtype : of the sums, and of the values that a pattern gets in a format that needs values
+
+        Raises
+        ------
+        FormatError : the kernel cannot do this matrix
+        """
+        if self.builder is None:
+            return None
+        if not self.keeps_csr:  # places are counted in int64
+            block = replace(block, indptr=block.indptr.astype("int64", copy=False))
+        make = pkgutil.resolve_name(f"mgspmv.kernels.{self.builder}")
+        return make(block, dtype=dtype) if self.takes_dtype else make(block)
+
+    def count_bytes(self, block: CsrBlock, made: Any) -> int:
+        """Count the bytes of the matrix that it reads.
+
+        Parameters
+        ----------
+        made : the block's format
+        """
+        return int((block.nbytes if self.keeps_csr else 0) + getattr(made, "nbytes", 0))
+
+    def bind_reference(self, block: CsrBlock, made: Any) -> Callable[..., None]:
+        """Bind the reference to a format; it is then called with (x, y, alpha, beta).
+
+        Its first parameters have the names of attributes of the format or else of the block.
+        """
+        names = list(inspect.signature(self.reference).parameters)[:-4]
+        return partial(self.reference, *(getattr(made if hasattr(made, name) else block, name) for name in names))
+
+    @property
+    def _stem(self) -> str:
+        return self.name.replace("-", "_")
+
+
+KERNELS = {
+    kernel.name: kernel
+    for kernel in (
+        Kernel(
+            "csr-rows", "rows cut into parts of equal bytes, a thread a part", backends=("cpu",), step_backends=("cpu",)
+        ),
+        Kernel("csr-serial", "one thread for all rows", backends=("cpu",), step_backends=("cpu",)),
+        Kernel(
+            "csr-scalar",
+            "CSR, a thread a row",
+            "Nickolls, Buck, Garland, Skadron, ACM Queue 6(2), 2008; alpha and beta as in AMD lab notes, 2023",
+            ("csr_scalar.cu",),
+        ),
+        Kernel(
+            "csr-warp",
+            "CSR, 32 lanes a row, reduced in shared memory",
+            'Bell, Garland, NVIDIA NVR-2008-004, 2008 ("vector")',
+            ("csr_warp.cu",),
+        ),
+        Kernel(
+            "csr-vector",
+            "CSR, 1 to 32 lanes a row after its mean length, reduced by shuffles; short rows are staged",
+            "Bell, Garland 2008; AMD lab notes 2023; Greathouse, Daga, SC 2014",
+            ("csr_vector.cu",),
+            builder="formats:plan_vector",
+        ),
+        Kernel(
+            "csr-cached",
+            "CSR, a thread a row, with 1,024 columns of x about the diagonal in shared memory",
+            "Nickolls et al. 2008",
+            ("csr_cached.cu",),
+        ),
+        Kernel(
+            "csr-split",
+            "CSR, nonzeros and row ends in equal chunks (merge path), by segmented scan",
+            "Merrill, Garland, SC 2016, and NVR-2016-002 (look-back); Blelloch, Heroux, Zagha 1993",
+            ("csr_split.cu",),
+            step_backends=("cuda",),
+            builder="formats:build_split",
+            adds_as_reference=False,
+        ),
+        Kernel(
+            "csr-many",
+            "CSR, many vectors at once: entries in equal pieces, a group of 4 to 16 threads each",
+            "this project's; groups of threads for a row of X as in Yang, Buluç, Owens, Euro-Par 2018",
+            ("csr_many.cu",),
+            builder="formats:build_stream",
+        ),
+        Kernel(
+            "ell",
+            "rows padded to the longest, entries in columns, a thread a row",
+            "Bell, Garland 2008",
+            ("ell.cu",),
+            needs="rows of about the same length",
+            builder="formats:build_ell",
+            keeps_csr=False,
+        ),
+        Kernel(
+            "coo",
+            "entries in equal chunks, by segmented scan",
+            "Bell, Garland 2008",
+            ("coo.cu",),
+            builder="formats:build_coo",
+            keeps_csr=False,
+            adds_as_reference=False,
+        ),
+        Kernel(
+            "dia",
+            "whole diagonals, a thread a row; no column is stored",
+            "Bell, Garland 2008",
+            ("dia.cu",),
+            needs="entries on few diagonals",
+            builder="formats:build_dia",
+            takes_dtype=True,
+            keeps_csr=False,
+        ),
+        Kernel(
+            "hyb",
+            "the first entries of each row as ell, the others as coo",
+            "Bell, Garland 2008",
+            ("ell.cu", "coo.cu"),
+            builder="formats:build_hyb",
+            keeps_csr=False,
+            adds_as_reference=False,
+        ),
+        Kernel(
+            "bsr",
+            "dense blocks of 2 x 2 to 5 x 5 (register blocking), a warp a row of blocks",
+            "Im, Yelick, Vuduc, IJHPCA 18(1), 2004",
+            ("bsr.cu",),
+            needs="entries in small dense blocks",
+            builder="formats:build_bsr",
+            takes_dtype=True,
+            keeps_csr=False,
+        ),
+        Kernel(
+            "sell",
+            "slices of 32 rows, sorted by length in windows of 1,024 (SELL-C-sigma), a thread a row",
+            "Kreutzer et al., SIAM J. Sci. Comput. 36(5), 2014",
+            ("sell.cu",),
+            builder="formats:build_sell",
+            keeps_csr=False,
+        ),
+        Kernel(
+            "row-tiles",
+            "equal parts of blocks of rows, their entries in order of columns, no two of a tile in one row",
+            "this project's; columns in order as in Lakhotia, Kannan, Prasanna, USENIX ATC 2018",
+            ("row_tiles.cu",),
+            needs="fewer than 2^31 rows and columns",
+            builder="row_tiles:build_row_tiles",
+            takes_dtype=True,
+            keeps_csr=False,
+        ),
+        Kernel(
+            "row-blocks",
+            "PageRank: entries of many rows in order of columns, added in shared memory",
+            "this project's, after Lakhotia, Kannan, Prasanna, USENIX ATC 2018",
+            ("row_blocks.cu", "rank_blocks.cu"),
+            backends=(),
+            step_backends=("cuda",),
+        ),
+        Kernel(
+            "row-slices",
+            "PageRank: 32 rows padded to the longest (SELL-32), a thread a row",
+            "sliced ELLPACK, Monakov, Lokhmotov, Avetisyan, HiPEAC 2010",
+            ("row_slices.cu", "rank_slices.cu"),
+            backends=(),
+            step_backends=("cuda",),
+        ),
+        Kernel(
+            "dense-rows",
+            "dense, a thread a row",
+            "Nickolls et al. 2008",
+            ("dense.cu",),
+            operation="dense",
+        ),
+        Kernel(
+            "dense-block",
+            "dense, a thread block a row, with a parallel reduction",
+            "Harris, Optimizing Parallel Reduction in CUDA, NVIDIA, 2007",
+            ("dense.cu",),
+            operation="dense",
+        ),
+        Kernel(
+            "dense-tiles",
+            "dense, tiles of 64 rows and 1,024 columns over a grid, then the tiles' sums",
+            "Abdelfattah, Keyes, Ltaief, ACM TOMS 42(3), 2016",
+            ("dense.cu",),
+            operation="dense",
+        ),
+        Kernel(
+            "sum-pairwise",
+            "chunks of 4,096 elements, each by a parallel reduction",
+            "Harris, Optimizing Parallel Reduction in CUDA, NVIDIA, 2007",
+            ("reduce.cu",),
+            operation="sum",
+        ),
+    )
+}
+"""Kernels by name."""
+SPARSE_KERNELS = [kernel for kernel in KERNELS.values() if kernel.operation == "sparse"]
+"""Those of products with sparse matrices, and of steps of PageRank."""

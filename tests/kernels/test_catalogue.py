@@ -1,0 +1,43 @@
+"""The table of kernels, and that each has all its parts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mgspmv.kernels.catalogue import BACKENDS, KERNELS, SPARSE_KERNELS
+from mgspmv.kernels.features import find_features, rank_kernels
+from mgspmv.kernels.sources import find_cuda_sources
+from tests.support.blocks import make_random
+from tests.support.matrices import naming
+
+
+def test_every_kernel_is_described():
+    for name, kernel in KERNELS.items():
+        with naming(name):
+            assert name == kernel.name
+            assert kernel.summary
+            assert kernel.literature or kernel.backends == ("cpu",)
+            assert kernel.step_backends or kernel.backends
+            assert set(kernel.step_backends) | set(kernel.backends) <= set(BACKENDS)
+
+
+def test_every_kernel_of_products_has_its_parts():
+    block = make_random([3, 1, 2], 4)
+    for kernel in SPARSE_KERNELS:
+        if "cuda" in kernel.backends:
+            with naming(kernel.name):
+                stem = kernel.name.replace("-", "_")
+                assert kernel.launcher.__name__.lower() == stem.replace("_", "")
+                made = kernel.build(block, np.dtype(np.float64))
+                assert kernel.bind_reference(block, made).func.__name__ == stem
+
+
+def test_sources_are_those_of_the_kernels_and_of_the_steps():
+    named = {source for kernel in KERNELS.values() for source in kernel.sources}
+    steps = {"pagerank.cu", "pagerank_many.cu", "gather.cu", "digest.cu", "generate.cu", "spin.cu"}
+    assert named | steps == {name for name in find_cuda_sources() if name.endswith(".cu")}
+
+
+def test_what_auto_takes_is_a_kernel_of_products():
+    found = find_features(make_random([3, 1, 2], 4), np.float32)
+    assert set(rank_kernels(found)) <= {k.name for k in SPARSE_KERNELS if "cuda" in k.backends}
