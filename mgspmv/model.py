@@ -518,16 +518,6 @@ class RowCheck:
 
 
 @dataclass(frozen=True)
-class Digests:
-    """Of the slices of z that a worker sent last and holds; each has an element for each worker, by rank."""
-
-    sent: tuple[int, ...]
-    """Of what was sent to each; at its own place of its whole slice, as it was made."""
-    held: tuple[int, ...]
-    """Of what is held of each."""
-
-
-@dataclass(frozen=True)
 class NonFinite:
     """Where the values of an iteration became none."""
 

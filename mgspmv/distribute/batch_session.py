@@ -26,7 +26,7 @@ from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import describe_device, device_id, free_device_memory
 from mgspmv.kernels.many import WIDTHS, BoundMany
 from mgspmv.logs import choose_own_log
-from mgspmv.model import Digests, Event, free_memory
+from mgspmv.model import Event, free_memory
 
 KEPT_BYTES = 1 << 28
 """Of what is kept of vectors on all workers, after which a superstep ends, so that it goes to the client."""
@@ -90,8 +90,6 @@ class BatchReport:
     kept: list[Kept]
     """What this worker keeps of each vector that is finished."""
     is_done: bool
-    digests: Digests | None = None
-    """Of what was exchanged last; None where nobody looks, as on devices that NCCL connects."""
 
 
 class BatchSession(Share):
@@ -153,7 +151,7 @@ class BatchSession(Share):
                     log(events[-1][0])
                     marks.end_step()
                     self._links.phase = f"pass {batch.steps + 1}"
-            report = BatchReport(events, [*self._kept], batch.is_done, batch.digest())
+            report = BatchReport(events, [*self._kept], batch.is_done)
             self._kept.clear()
             return report
 

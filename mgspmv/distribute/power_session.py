@@ -23,7 +23,6 @@ from mgspmv.iterate.power import PowerLoop, PowerOptions, Products, Step, compil
 from mgspmv.iterate.tally import Tally
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device
-from mgspmv.model import Digests
 
 
 @dataclass(frozen=True)
@@ -144,9 +143,6 @@ class PowerSession(Session):
         asked = (hellos.get(other, {}).get(_name_asked(k)) for other in range(len(self._spec.members)))
         wanted = [find_asked(bits, n_own) for bits in asked]
         return Columns(turns, halo, wanted, np.dtype(self._spec.precision))
-
-    def _digest(self) -> tuple[Digests, ...]:
-        return tuple(columns.digest() for columns in self._columns)
 
     def _multiply_all(self, x: np.ndarray) -> np.ndarray:
         """This worker's rows of the product, of its elements of x."""

@@ -18,7 +18,6 @@ from mgspmv.distribute.device_part import DevicePart
 from mgspmv.distribute.integrity import RankCheck, Report, RoundReport
 from mgspmv.distribute.part import Part
 from mgspmv.errors import ClusterError, RunAbortedError
-from mgspmv.exchange.digests import digest_elements
 from mgspmv.exchange.halo import Halo, find_asked
 from mgspmv.exchange.links import DaskLinks, Member
 from mgspmv.exchange.peer import PeerTransport
@@ -37,7 +36,7 @@ from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.select import StepLayout
 from mgspmv.logs import WORKERS, choose_own_log
 from mgspmv.marks import Marks
-from mgspmv.model import Digests, Event, Stability, Status, StepSums, free_memory
+from mgspmv.model import Event, Stability, Status, StepSums, free_memory
 from mgspmv.partition import check_copy, check_watch, find_copy_bytes, find_watch_bytes
 
 
@@ -214,7 +213,7 @@ class Session(Share, ABC):
         if not events or status == Status.NON_FINITE:
             return Report(events, status)
         with self._working(f"iteration {events[-1].iteration}"):
-            return Report(events, status, self._digest(), self._check_ranks())
+            return Report(events, status, self._check_ranks())
 
     @property
     @abstractmethod
@@ -228,10 +227,6 @@ class Session(Share, ABC):
     @abstractmethod
     def _connect(self) -> Advancing:
         """Begin to iterate in lockstep with the other workers."""
-
-    @abstractmethod
-    def _digest(self) -> tuple[Digests, ...]:
-        """Of what was exchanged last."""
 
     def _check_ranks(self) -> RankCheck | None:
         """What is found of the ranks; None where the vector is none of ranks."""
@@ -350,7 +345,6 @@ class RowsSession(RankSession):
         self._halo = part.halo
         super().__init__(worker, part, spec, partial(greet_asking, part.halo))
         self._relay: RelayTransport | None = None
-        self._peers: PeerTransport | None = None
         self._steps: LocalSteps | None = None
         self.computes = kernel.threads if isinstance(kernel, CpuBlock) else describe_device()
         kernel.compile(is_relative=spec.options.is_relative)
@@ -359,7 +353,7 @@ class RowsSession(RankSession):
 
     def _connect(self) -> Loop:
         wanted = find_wanted(self._links.connect(), self._part, self._spec)
-        self._peers = transport = PeerTransport(self._links, self._halo, wanted, self._rows.kernel.z_dtype)
+        transport = PeerTransport(self._links, self._halo, wanted, self._rows.kernel.z_dtype)
         self._steps = self._make_steps(transport)
         self._links.phase = "iteration 1"
         spec = self._spec
@@ -367,10 +361,6 @@ class RowsSession(RankSession):
         loop = Loop(self._steps, spec.options, spec.threshold, spec.run, watch, spec.before, spec.balance)
         loop.start()
         return loop
-
-    def _digest(self) -> tuple[Digests, ...]:
-        assert self._peers is not None
-        return (self._peers.digest(),)
 
     def _find_steps(self) -> LocalSteps:
         assert self._steps is not None
@@ -402,9 +392,9 @@ class RowsSession(RankSession):
         with self._working("iteration"):
             assert self._relay is not None
             assert self._steps is not None
-            given = self._relay.give(z)
+            self._relay.give(z)
             sums, times = self._steps.step(mass)
-            return self._report_round(sums, times.product_s[0], times.memory_bytes[0], given)
+            return self._report_round(sums, times.product_s[0], times.memory_bytes[0])
 
     def describe_rows(self) -> tuple[Rounding, np.ndarray]:
         """What rounding does to steps of these rows; which are of dangling vertices."""
@@ -444,12 +434,10 @@ class RowsSession(RankSession):
     def collect(self) -> np.ndarray:
         return self._rows.kernel.get(self._rows.x)
 
-    def _report_round(
-        self, sums: StepSums, product_s: float = 0.0, held_bytes: int = 0, given: tuple[int, ...] = ()
-    ) -> RoundReport:
+    def _report_round(self, sums: StepSums, product_s: float = 0.0, held_bytes: int = 0) -> RoundReport:
         assert self._relay is not None
-        ranks, made = self._check_ranks(), self._relay.take()
-        return RoundReport(made, sums, product_s, held_bytes, given, digest_elements(made), ranks)
+        ranks = self._check_ranks()
+        return RoundReport(self._relay.take(), sums, product_s, held_bytes, ranks)
 
     def _make_steps(self, transport: Transport) -> LocalSteps:
         kernel, part = self._rows.kernel, self._part
@@ -494,10 +482,6 @@ class DeviceSession(RankSession):
         loop.stay_here()  # what is looked at between two supersteps, and kept, is what all have reached
         self._steps = steps
         return loop
-
-    def _digest(self) -> tuple[Digests, ...]:
-        assert self._device is not None
-        return (self._device.digest(),)
 
     def _find_steps(self) -> DeviceSteps:
         assert self._steps is not None

@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.exchange.digests import digest_elements, digest_slices
 from mgspmv.exchange.halo import Halo, pack
 from mgspmv.exchange.peer import SMALL
 from mgspmv.exchange.turns import Links, Turns
-from mgspmv.model import Digests
 
 
 class TimedTurns:
@@ -85,7 +83,6 @@ class Columns:
         self._turns, self._halo, self._wanted = turns, halo, wanted
         self._starts = halo.starts
         self._held = np.zeros(self._starts[-1], dtype)
-        self._sent = np.empty(0, dtype)
 
     @property
     def nbytes(self) -> int:
@@ -101,7 +98,7 @@ class Columns:
         ----------
         x : (n_own,) the elements of this worker, which must not be written to any more
         """
-        rank, self._sent = self._turns.rank, x
+        rank = self._turns.rank
         slices = {k: _select(x, rows) for k, rows in enumerate(self._wanted) if k != rank}
         self._put(rank, _select(x, self._halo.needed[rank]))
         received = self._turns.trade({k: {"x": s.tobytes() if s.nbytes < SMALL else s} for k, s in slices.items()})
@@ -110,14 +107,6 @@ class Columns:
             self._put(owner, slice_)
             self._turns.received_bytes += slice_.nbytes
         return self._held
-
-    def digest(self) -> Digests:
-        """Of what was sent and brought by the last call of `gather`."""
-        needed = self._halo.needed[self._turns.rank]
-        asked = [needed if k == self._turns.rank else rows for k, rows in enumerate(self._wanted)]
-        whole = digest_elements(self._sent)
-        sent = (whole if rows is None else digest_elements(self._sent, rows) for rows in asked)
-        return Digests(tuple(sent), digest_slices(self._held, self._starts))
 
     def _put(self, owner: int, slice_: np.ndarray) -> None:
         self._held[self._starts[owner] : self._starts[owner + 1]] = slice_

@@ -193,9 +193,6 @@ class _NcclPanel:
     def slot(self, start: int, stop: int) -> Any:
         return self._slot[start - self._first : stop - self._first]
 
-    def digest(self) -> None:
-        """Nobody looks."""
-
     def exchange_columns(self, sums: Sequence[StepSums], product_s: float = 0.0) -> list[StepSums]:
         self._slices[self._group.rank][...] = self._slot
         self._group.exchange([self._slot] * len(self._slices), self._slices)

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.exchange.digests import digest_elements, digest_slices
 from mgspmv.exchange.halo import Halo, pack
 from mgspmv.exchange.turns import Links, Turns
-from mgspmv.model import Digests, StepSums
+from mgspmv.model import StepSums
 
 SMALL = 1 << 16
 """Bytes of a slice that is copied into its message, which takes less time than the header of an array of its own."""
@@ -47,7 +46,6 @@ class PeerTransport:
         self.exchanged_bytes = 0
         self.waited_s = 0.0
         self._z: np.ndarray
-        self._sent: np.ndarray
         self._slots: tuple[np.ndarray, ...]
         self._packs: tuple[dict[int, np.ndarray], ...]
         self.restart(dtype)
@@ -70,13 +68,6 @@ class PeerTransport:
         before = self._starts[self._halo.rank] - self._halo.bounds[self._halo.rank]
         return self._z[start + before : stop + before]
 
-    def digest(self) -> Digests:
-        """Of what the last exchange sent and brought, between two steps."""
-        wanted = [None if rank == self._halo.rank else rows for rank, rows in enumerate(self._wanted)]
-        whole = digest_elements(self._sent)
-        sent = (whole if rows is None else digest_elements(self._sent, rows) for rows in wanted)
-        return Digests(tuple(sent), digest_slices(self._z, self._starts))
-
     def gather(self, given: dict[str, Any]) -> list[dict[str, Any]]:
         """As `Turns.gather`, between two steps."""
         return self._turns.gather(given)
@@ -87,8 +78,7 @@ class PeerTransport:
     def exchange_columns(self, sums: Sequence[StepSums], product_s: float = 0.0) -> list[StepSums]:
         self._send(sums, product_s)
         totals = list(sums)
-        self._sent = self._slots[self._turns.number % 2]
-        self._put(self._halo.rank, self._sent)
+        self._put(self._halo.rank, self._slots[self._turns.number % 2])
         slowest_s = product_s
         missing = set(self._turns.others)
         while missing:
@@ -104,7 +94,7 @@ class PeerTransport:
         return totals
 
     def restart(self, dtype: np.dtype[Any]) -> None:
-        self._z = self._sent = np.empty(0)
+        self._z = np.empty(0)
         self._slots, self._packs = (), ()  # so that old and new are never there at once
         rank = self._halo.rank
         self._z = self._zeros(self._starts[-1], dtype)

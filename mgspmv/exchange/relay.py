@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.exchange.digests import digest_slices
 from mgspmv.exchange.halo import Halo
 from mgspmv.model import StepSums
 
@@ -38,11 +37,10 @@ class RelayTransport:
     def nbytes(self) -> int:
         return self._held.nbytes + self._own.nbytes + self._halo.nbytes
 
-    def give(self, z: np.ndarray) -> tuple[int, ...]:
-        """Hold the columns of z, (n_cols,), that the next product reads; digests of the slices of all workers."""
+    def give(self, z: np.ndarray) -> None:
+        """Hold the columns of z, (n_cols,), that the next product reads."""
         self._held = self._halo.select(z)
         self.exchanged_bytes += z.nbytes
-        return digest_slices(z, self._halo.bounds)
 
     def take(self) -> np.ndarray:
         """(n_rows,): this worker's slice of the next z, whose buffer is the taker's from now on."""
@@ -62,9 +60,6 @@ class RelayTransport:
 
     def exchange_columns(self, sums: Sequence[StepSums], product_s: float = 0.0) -> list[StepSums]:
         return list(sums)
-
-    def digest(self) -> None:
-        """Who drives the run looks, at what `give` says."""
 
     def restart(self, dtype: np.dtype[Any]) -> None:
         bounds, rank = self._halo.bounds, self._halo.rank

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.exchange.transport import Transport
-from mgspmv.model import Digests, StepSums
+from mgspmv.model import StepSums
 
 
 class StagedTransport:
@@ -65,9 +65,6 @@ class StagedTransport:
     def exchange_columns(self, sums: Sequence[StepSums], product_s: float = 0.0) -> list[StepSums]:
         self._fill()
         return self._staged.exchange_columns(sums, product_s)
-
-    def digest(self) -> Digests | None:
-        return self._staged.digest()
 
     def restart(self, dtype: np.dtype[Any]) -> None:
         self._staged.restart(dtype)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mgspmv.model import Digests, StepSums
+from mgspmv.model import StepSums
 
 
 class Panel(Protocol):
@@ -45,10 +45,6 @@ class Panel(Protocol):
         ----------
         product_s : seconds that this worker took to fill its slots
         """
-        ...
-
-    def digest(self) -> Digests | None:
-        """Of what the last exchange sent and brought, between two steps; None where nothing was, or nobody looks."""
         ...
 
 
@@ -102,9 +98,6 @@ class LocalTransport:
     def exchange_columns(self, sums: Sequence[StepSums], product_s: float = 0.0) -> list[StepSums]:
         self._current, self._next = self._next, self._current
         return list(sums)
-
-    def digest(self) -> None:
-        """Nothing was sent."""
 
     def restart(self, dtype: np.dtype[Any]) -> None:
         self._current = self._next = np.empty(0)  # before the new ones, so that both are never there at once

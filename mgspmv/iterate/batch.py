@@ -25,7 +25,7 @@ from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import Times, bound_error, bound_mass_rounding, judge, time_step
 from mgspmv.iterate.queries import Query
 from mgspmv.kernels.many import WIDTHS, BoundMany, Terms, fit_width, narrow_widths
-from mgspmv.model import FIXED_POINT, Digests, Event, Status, StepSums
+from mgspmv.model import FIXED_POINT, Event, Status, StepSums
 
 MEMORY_SHARE = 0.5
 """Of the memory that is free, what the vectors of a pass may take unless the user names a width."""
@@ -186,10 +186,6 @@ class Pass:
         total: np.ndarray = sum(self._panels.gather(own), np.zeros(self.width))
         return total
 
-    def digest(self) -> Digests | None:
-        """As of `Panel`."""
-        return self._panel.digest()
-
     def _find(self, r: ManyRows) -> slice:
         """Where the rows of a block are among those of this process."""
         first = self._rows[0].start
@@ -318,10 +314,6 @@ class Batch:
         if not self._seats:
             self._bound_errors()
         return event, len(self._queries) - len(self._waiting) - len(self._seats)
-
-    def digest(self) -> Digests | None:
-        """Of what was sent and came for the next pass, between two; None where nothing was, or nobody looks."""
-        return self._pass.digest()
 
     def _step(self) -> Event:
         mass = np.zeros(self._pass.width)

@@ -31,7 +31,7 @@ from mgspmv.kernels.ranges import Range
 from mgspmv.kernels.row_blocks import RowBlocks
 from mgspmv.kernels.row_slices import SLICE, RowSlices
 from mgspmv.kernels.specialise import rank_types
-from mgspmv.model import FIXED_POINT, Digests, Precision, RowCheck, StepSums
+from mgspmv.model import FIXED_POINT, Precision, RowCheck, StepSums
 from mgspmv.partition import Slices
 
 CAPTURED_STEPS = 5
@@ -50,8 +50,6 @@ LEAST_ITEM = 64
 """Chunks that are worth an item of their own."""
 ITEMS = 4
 """Items for each multiprocessor, about, were all entries in one block."""
-DIGEST_THREADS, DIGEST_BLOCKS = 256, 8
-"""Threads of a thread block that digests, and how many of these for each multiprocessor."""
 SLICE_THREADS = 256
 SLICE_GRIDS = {True: 4, False: 2}
 """Thread blocks of row slices on each multiprocessor, all of them resident: of a pattern, and with values."""
@@ -330,7 +328,7 @@ class RankSteps:
         self._arrays = _Arrays()
         self._shared: SharedMemory | None = None
         self._kernels: dict[tuple[Any, ...], Any] = {}
-        self._rules, self._n_digesting = PLAIN_RULES, DIGEST_BLOCKS * shared_memory()[0]
+        self._rules = PLAIN_RULES
         with report_full_device("the tables of the matrix"):
             self._products: dict[int, _Product] = {k: self._family.bind(p) for k, p in layout.feed.kept.items()}
             self._tails = None if exchange is None else cupy.asarray(_find_tails(exchange.slices))
@@ -380,7 +378,6 @@ class RankSteps:
         if self._exchange is not None:  # what waits for others is not to be waited for by what loads a kernel
             for name in ("join", "meet"):
                 self._load(name, is_exact)
-            self._load_digest(self._choose_z(is_exact))
         load_kernel("reduce.cu", "sum_chunks", VALUE=np.dtype(np.float64), PATTERN=0)
 
     def start(self, vectors: RankVectors, rules: RankRules) -> StepSums:
@@ -547,23 +544,6 @@ class RankSteps:
                 kernel((max(1, -(-(last - first) // threads)),), (threads,), (run, found))
             return RowCheck(*found.get().tolist())
 
-    def digest(self) -> Digests:
-        """Of z as it lies on the devices after the last step; before `residual`."""
-        exchange, own_rank = self._exchange, 0 if self._exchange is None else self._exchange.rank
-        if exchange is None:
-            return Digests((0,), (0,))
-        z = self._arrays.z[self._made % 2]
-        held = [z[a:b] for a, b in pairwise(exchange.slices.starts)]
-        sums = self._cupy.zeros((2, len(held)), np.uint64)
-        self._await_current_stream()
-        with self._stream:
-            sent = [held[own_rank] if k == own_rank else part for k, part in enumerate(exchange.select(z))]
-            for own, parts in zip(sums, (sent, held), strict=True):
-                for k, part in enumerate(parts):
-                    self._add_digest(part, own[k:])
-            of_sent, of_held = sums.get().tolist()
-        return Digests(tuple(of_sent), tuple(of_held))
-
     def ranks(self) -> np.ndarray:
         """(n_rows,) ranks, on the host."""
         self._stream.synchronize()
@@ -643,15 +623,6 @@ class RankSteps:
             types = rank_types(self.layout.value, self._choose_z(is_exact), rank, **self._rules.types)
             self._kernels[key] = load_kernel(self._family.source, name, **types)
         return self._kernels[key]
-
-    def _load_digest(self, dtype: np.dtype[Any]) -> Any:
-        return load_kernel("digest.cu", "digest", WORD=np.dtype(f"uint{8 * dtype.itemsize}"))
-
-    def _add_digest(self, vector: Any, place: Any) -> None:
-        """Enqueue that the digest of a vector be added to the first element there."""
-        n = int(vector.size)
-        n_blocks = max(1, min(self._n_digesting, -(-n // DIGEST_THREADS)))
-        self._load_digest(vector.dtype)((n_blocks,), (DIGEST_THREADS,), (np.int64(n), vector, place))
 
     def _launch(self, name: str, is_exact: bool, product: _Product, arguments: tuple[Any, ...]) -> None:
         kernel = self._load(name, is_exact)

@@ -32,7 +32,6 @@ _NAMES = {
     "uint32": "unsigned",
     "uint64": "uint64",
 }
-_WORDS = (np.dtype(np.uint32), np.dtype(np.uint64))
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 
 
@@ -110,8 +109,6 @@ def _generate_specialisations() -> Iterator[Specialisation]:
         yield specialise("reduce.cu", VALUE=value, PATTERN=0)
         yield specialise("dense.cu", VALUE=value, PATTERN=0)
         yield specialise("gather.cu", VALUE=value, PATTERN=0, INDEX=int32)
-    for word in _WORDS:
-        yield specialise("digest.cu", WORD=word)
     yield specialise("spin.cu")
     yield specialise("generate.cu")
     for precision, value, (index, offset) in product(PRECISIONS, (None, *values), csr):

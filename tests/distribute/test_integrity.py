@@ -1,4 +1,4 @@
-"""Bits that flip on workers, or on the way from one to another: each is noticed, and it is said on whom."""
+"""Bits that flip on workers, or on the way from one to another: each is noticed by what the ranks must sum to."""
 
 from __future__ import annotations
 
@@ -8,33 +8,20 @@ import numpy as np
 import pytest
 
 import mgspmv as mg
-from mgspmv.distribute.integrity import (
-    RankCheck,
-    Report,
-    RoundReport,
-    check_agreement,
-    check_given,
-    check_made,
-    check_ranks,
-    check_reports,
-)
-from mgspmv.errors import ClusterError, CorruptionError, WorkerCorruptionError
+from mgspmv.distribute.integrity import RankCheck, Report, check_agreement, check_ranks, check_reports
+from mgspmv.errors import ClusterError, WorkerCorruptionError
 from mgspmv.exchange.links import Member
 from mgspmv.iterate.balance import Balance
-from mgspmv.model import Digests, Event, RowCheck, Status, StepSums
+from mgspmv.model import Event, RowCheck, Status
 
 MEMBERS = (Member("a", "tcp://1"), Member("b", "tcp://2"))
 EVENT = Event("", 0, 7, 0.5, (), (), (), (), ())
-SAME = (Digests((1, 2), (1, 3)), Digests((3, 4), (2, 4)))
 HALF = RowCheck(2**60)
 BALANCE = Balance(0.5, 1.0, 1.0, 1.0, 1.0, 1.0)
 
 
-def make_reports(digests=SAME, rows=(HALF, HALF), slack=1e-15):
-    return [
-        Report([EVENT], None, (of_one,), RankCheck(own, slack, 0.0, BALANCE))
-        for of_one, own in zip(digests, rows, strict=True)
-    ]
+def make_reports(rows=(HALF, HALF), slack=1e-15):
+    return [Report([EVENT], None, RankCheck(own, slack, 0.0, BALANCE)) for own in rows]
 
 
 # --- what is compared ------------------------------------------------------------------------------------------------
@@ -44,29 +31,6 @@ def test_supersteps_that_went_well():
     check_reports(make_reports(), MEMBERS, "iterations 1 to 7")
     check_reports([Report([EVENT], Status.NON_FINITE)] * 2, MEMBERS, "iterations 1 to 7")
     check_reports([Report([], None)] * 2, MEMBERS, "connect")
-
-
-def test_what_was_sent_and_what_is_held():
-    changed = (replace(SAME[0], held=(1, 9)), SAME[1])
-    with pytest.raises(WorkerCorruptionError) as caught:
-        check_reports(make_reports(changed), MEMBERS, "iterations 1 to 7")
-    assert str(caught.value).startswith(
-        "after iteration 7 worker a (tcp://1) does not hold what worker b (tcp://2) sent it: memory, a processor or a "
-    )
-    assert (caught.value.worker, caught.value.phase) == ("a", "iterations 1 to 7")
-    assert isinstance(caught.value, ClusterError)
-    assert isinstance(caught.value, CorruptionError)
-    changed = (SAME[0], replace(SAME[1], sent=(3, 5)))
-    with pytest.raises(WorkerCorruptionError, match=r"worker b \(tcp://2\) does not hold what it made itself: "):
-        check_reports(make_reports(changed), MEMBERS, "iterations 1 to 7")
-
-
-def test_each_matrix_is_compared():
-    reports = [replace(report, digests=report.digests * 2) for report in make_reports()]
-    check_reports(reports, MEMBERS, "")
-    reports[1] = replace(reports[1], digests=(SAME[1], Digests((3, 4), (5, 4))))
-    with pytest.raises(WorkerCorruptionError, match=r"worker b \(tcp://2\) does not hold what worker a"):
-        check_reports(reports, MEMBERS, "")
 
 
 def test_ranks():
@@ -92,17 +56,6 @@ def test_iterations_that_differ():
             check_agreement([Report([EVENT], None), other])
 
 
-def test_rounds():
-    ranks = RankCheck(HALF, 0.0)
-    reports = [RoundReport(np.zeros(1), StepSums(), 0.0, 0, (1, 2), made, ranks) for made in (3, 4)]
-    check_given(reports, (1, 2), MEMBERS, 7, "iteration 7")
-    check_made(reports, (3, 4), MEMBERS, 7, "iteration 7")
-    with pytest.raises(WorkerCorruptionError, match=r"^after iteration 7 worker a .* does not hold what worker b"):
-        check_given(reports, (1, 3), MEMBERS, 7, "iteration 7")
-    with pytest.raises(WorkerCorruptionError, match=r"^the slice that came from worker b .* after iteration 7 "):
-        check_made(reports, (3, 5), MEMBERS, 7, "iteration 7")
-
-
 # --- on workers ------------------------------------------------------------------------------------------------------
 
 
@@ -126,7 +79,6 @@ def _short_supersteps(monkeypatch):
 def hurt(dask_worker, place, call):
     """Flip a bit in the middle of a run, once, when something is called for so many times."""
     from mgspmv.distribute.session import RowsSession
-    from mgspmv.exchange.columns import Columns
     from mgspmv.exchange.peer import PeerTransport
     from mgspmv.exchange.relay import RelayTransport
     from mgspmv.iterate.pagerank import LocalSteps
@@ -162,10 +114,8 @@ def hurt(dask_worker, place, call):
         "weight before": (LocalSteps, "step", lambda s, m: (flip(s.rows[0].weight, bit=52), original(s, m))[1]),
         "z": (PeerTransport, "exchange_columns", after(lambda transport: in_front(transport.z))),
         "own z": (PeerTransport, "exchange_columns", after(lambda transport: flip(transport.z, -2))),
-        "slot": (PeerTransport, "exchange_columns", after(lambda transport: flip(transport._sent))),
         "given z": (RelayTransport, "give", give_another),
         "made z": (RowsSession, "_report_round", change_report),
-        "columns": (Columns, "gather", after(lambda columns: in_front(columns._held))),
     }[place]
     original, calls = getattr(kind, name), []
 
@@ -191,19 +141,14 @@ FAULTS = {
     "weight": ("superstep", 4, r"^after iteration 4 the ranks of 1 vertices are not .* on worker 3 "),
     "weight before": ("superstep", 4, r"^after iteration 5 the ranks sum to .* and must sum to "),
     "weight before in rounds": ("scheduler", 4, r"^after iteration 5 the ranks sum to .* and must sum to "),
-    "z": ("superstep", 5, r"^after iteration 4 worker 3 \(tcp:.* does not hold what worker 0 \(tcp:.* sent it: "),
-    "own z": ("superstep", 5, r"^after iteration 4 (worker 3 .* does not hold what it made itself|the ranks of 1 )"),
-    "slot": (
-        "superstep",
-        5,
-        r"^after iteration 4 worker \d .* does not hold what (worker 3 .* sent it|it made itself)",
-    ),
-    "given z": ("scheduler", 4, r"^after iteration 4 worker 3 \(tcp:.* does not hold what worker 0 \(tcp:.* sent it: "),
-    "made z": ("scheduler", 5, r"^the slice that came from worker 3 .* after iteration 4 is not what it sent: "),
+    "z": ("superstep", 5, r"^after iteration 5 the ranks sum to .* and must sum to "),
+    "own z": ("superstep", 5, r"^after iteration 4 the ranks of 1 vertices are not .* on worker 3 "),
+    "given z": ("scheduler", 4, r"^after iteration 4 the ranks sum to .* and must sum to "),
+    "made z": ("scheduler", 5, r"^after iteration 5 the ranks sum to .* and must sum to "),
 }
 
 
-OFTEN = ("x", "weight before", "z", "slot", "given z", "made z")
+OFTEN = ("x", "weight before", "z", "given z", "made z")
 
 
 @pytest.mark.parametrize("place", [f if f in OFTEN else pytest.param(f, marks=pytest.mark.slow) for f in FAULTS])
@@ -215,30 +160,6 @@ def test_a_bit_that_flips(place, graph, client):
         mg.pagerank(graph, client=client, drive=drive)
     assert caught.value.phase in ("iterations 4 to 4", "iterations 5 to 5", "iteration 4", "iteration 5")
     assert mg.pagerank(graph, client=client, drive=drive).digest() == wanted
-
-
-def test_a_bit_that_flips_in_power_iteration(graph, client):
-    hurt_last(client, "columns", 3)
-    with pytest.raises(WorkerCorruptionError, match=r"^after iteration 3 worker 3 .* does not hold what worker 0 "):
-        mg.eigenvector_centrality(graph, client=client)
-    assert mg.eigenvector_centrality(graph, client=client).status is Status.CONVERGED
-
-
-@pytest.mark.parametrize(
-    ("place", "precision"), [("z", "float32"), pytest.param("slot", "exact", marks=pytest.mark.slow)]
-)
-def test_a_bit_that_flips_in_many_vectors(place, precision, graph, client, monkeypatch):
-    monkeypatch.setattr("mgspmv.distribute.batch.MOST_FIRST", 1)
-    monkeypatch.setattr("mgspmv.distribute.batch.choose_length", lambda events: 1)
-    vectors, (_, call, message) = [[v] for v in range(0, 400, 80)], FAULTS[place]
-    wanted = mg.pagerank_batch(graph, vectors, precision=precision)
-    hurt_last(client, place, call)
-    message = message.replace("iteration", "pass")
-    with pytest.raises(WorkerCorruptionError, match=message) as caught:
-        mg.pagerank_batch(graph, vectors, client=client, precision=precision)
-    assert caught.value.phase == "passes 4 to 4"
-    again = mg.pagerank_batch(graph, vectors, client=client, precision=precision)
-    assert [own.digest() for own in again] == [own.digest() for own in wanted]
 
 
 @pytest.mark.parametrize("drive", [pytest.param("scheduler", marks=pytest.mark.slow), "superstep"])

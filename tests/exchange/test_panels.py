@@ -12,7 +12,6 @@ import zarr
 
 import mgspmv as mg
 from mgspmv.exchange import peer
-from mgspmv.exchange.digests import find_difference
 from mgspmv.exchange.halo import Halo, find_asked, make_halo
 from mgspmv.exchange.panels import LocalPanels, NcclPanels, PeerPanels, StagedPanels
 from mgspmv.iterate.batch import Batch, ManyRows
@@ -98,10 +97,8 @@ def check_everybody_holds_what_everybody_wrote(nccl, kind, bounds):  # noqa: F81
         assert wide.exchanged_bytes == 7 * received
         narrow = panels.open(2, np.dtype(np.float32))
         write(narrow, rank, 9, 2, np.float32)
-        return wide.digest(), narrow.digest()
 
-    for digests in zip(*run_panels(nccl, kind, halos, work), strict=True):
-        assert digests == (None,) * n_workers if kind == "nccl" else find_difference(digests) is None
+    run_panels(nccl, kind, halos, work)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -160,5 +157,4 @@ def test_one_process_holds_all_itself():
     assert panel.exchange_columns([StepSums(1), StepSums(2)]) == [StepSums(1), StepSums(2)]
     assert panel.z.tolist() == [[3.0, 3.0]] * 6
     assert panels.gather(np.arange(3))[0].tolist() == [0, 1, 2]
-    assert panel.digest() is None
     assert (panel.nbytes, panels.count_staged_bytes(2, 4)) == (panels.count_bytes(2, 4), 0)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgspmv.exchange.digests import digest_slices, find_difference
 from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules
 from mgspmv.partition import SLICE_SUMS, SLICE_UNIT, Slices, Streaming
 from tests.kernels.test_rank_steps import (
@@ -112,32 +111,6 @@ def check_direct_steps(name, mixture, is_pattern) -> None:
         check_bits(steps, played, run_beside(steps, played, vectors, UNSTOPPED))
         assert all(s.writes_there for s in steps.steps)
         assert steps.residual(0.25) == pytest.approx(played.residual(0.25), rel=1e-6, abs=1e-15)
-
-
-@pytest.mark.gpu
-@VALUES
-@pytest.mark.parametrize("precision", ["exact", "float32"])
-@pytest.mark.parametrize("is_direct", [False, True])
-def test_digests_of_slices(is_direct, precision, is_pattern):
-    """Those of the host; and a bit that flips where a slice is held, or was made, says who sent it and who holds it."""
-    dtype = np.float32 if precision == "float32" else np.float64
-    block, weight = make_graph("skewed rows", is_pattern=is_pattern, dtype=dtype)
-    steps = make_shares(block, 3, "what suits", precision, is_direct=is_direct)
-    steps.start(make_vectors(block.n_rows, weight, dtype=dtype), UNSTOPPED)
-    for n in (0, 1, 6):
-        steps.advance(n)
-        digests = [s.digest() for s in steps.steps]
-        assert find_difference(digests) is None
-        held = [s._arrays.z[s._made % 2] for s in steps.steps]
-        for own, z in zip(digests, held, strict=True):
-            assert own.held == digest_slices(z.get()[:-1], steps.slices.starts)
-    for receiver, sender in ((1, 0), (2, 2)):
-        words = held[receiver].view(f"uint{8 * held[receiver].itemsize}")
-        words[steps.slices.starts[sender] + 1] ^= 1
-        assert find_difference([s.digest() for s in steps.steps]) in ((sender, receiver), (sender, 0))
-        assert steps.check_rows().n_off == int(sender == receiver)
-        words[steps.slices.starts[sender] + 1] ^= 1
-    assert find_difference([s.digest() for s in steps.steps]) is None
 
 
 @pytest.mark.gpu
