@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from benchmarks.timing import time_on_device, time_on_host
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.cusparse import find_version
 from mgspmv.kernels.device import check_device, describe_device, get
-from mgspmv.kernels.timing import time_on_device, time_on_host
 
 State = Literal["cold", "warm"]
 """Of the caches before a run: `warm` is what the run before left, `cold` is other data."""

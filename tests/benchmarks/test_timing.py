@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgspmv.kernels import timing
+from benchmarks import timing
+from benchmarks.timing import time_on_device, time_on_host
 from mgspmv.kernels.select import bind_kernel
-from mgspmv.kernels.timing import time_on_device, time_on_host
 from tests.support.blocks import make_random
 
 
