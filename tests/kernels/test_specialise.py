@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from mgspmv.kernels.sources import find_cuda_sources
-from mgspmv.kernels.specialise import ARCHS, LEAST_ARCH, list_specialisations, product_types, read_source, specialise
+from mgspmv.kernels.specialise import ARCHS, LEAST_ARCH, product_types, read_source, specialise
+from tests.support.specialisations import list_specialisations
 
 SHARED_LIMIT = 48 << 10
 """Bytes of static shared memory that every architecture gives a thread block."""
@@ -156,10 +157,6 @@ def test_shared_memory_is_read_off_the_machine_code():
 def test_every_source_is_compiled():
     sources = {name for name in find_cuda_sources() if name.endswith(".cu")}
     assert {s.source for s in list_specialisations()} == sources
-
-
-def test_specialisations_are_listed_once():
-    assert len(set(list_specialisations())) == len(list_specialisations())
 
 
 def test_sources_have_their_includes_in_them_once():
