@@ -64,7 +64,7 @@ KEPT_COLUMNS = 1 << 28
 
 @dataclass(frozen=True, eq=False)
 class RowBlocks:
-    """A matrix in row blocks, on the device or, made by `lay_out`, on the host."""
+    """A matrix in row blocks, on the device."""
 
     shape: tuple[int, int]
     nnz: int
@@ -204,40 +204,6 @@ def cut_windows(block_nnz: np.ndarray, n_cols: int) -> Windows:
     shifts = np.clip(np.floor(np.log2(np.maximum(1, widths))), least, 32 - ROW_BITS).astype(np.int32)
     n_cells = (n_cols + (np.int64(1) << shifts) - 1) >> shifts
     return Windows(shifts, accumulate(n_cells))
-
-
-def lay_out(block: CsrBlock, height: int, order: Order) -> RowBlocks:
-    """Row blocks of a block on the host, sorted whole: what the ones made on a device are tested against."""
-    check_shape(block)
-    lengths = np.diff(block.indptr)
-    _, places, by_place = _place_rows(np, lengths, order)
-    n_filled = int(np.max(np.flatnonzero(lengths if by_place is None else lengths[by_place]), initial=-1)) + 1
-    n_blocks = -(-n_filled // height)
-    rows = places[np.repeat(np.arange(block.n_rows), lengths)]
-    columns = block.indices if by_place is None else places[block.indices]
-    blocks = rows // height
-    windows = cut_windows(np.bincount(blocks, minlength=n_blocks), block.n_cols)
-    cells = windows.cell_starts[blocks] + (columns >> windows.shifts[blocks])
-    by_column = np.lexsort((columns, cells))
-    n_cells = int(windows.cell_starts[-1])
-    counts = np.bincount(cells, minlength=n_cells)
-    chunk_starts = accumulate(-(-counts // CHUNK))
-    entries = np.full(int(chunk_starts[-1]) * CHUNK, height, np.uint32)
-    values = None if block.data is None else np.zeros(len(entries), block.data.dtype)
-    starts = accumulate(counts)
-    k = np.arange(block.nnz) - starts[cells[by_column]]
-    lane = k % CHUNK
-    slots = chunk_starts[cells[by_column]] * CHUNK + k - lane + 4 * (lane % 32) + lane // 32
-    inside = columns[by_column] & ((np.int64(1) << windows.shifts[blocks[by_column]]) - 1)
-    entries[slots] = inside << ROW_BITS | rows[by_column] - blocks[by_column] * height
-    if values is not None and block.data is not None:
-        values[slots] = block.data[by_column]
-    owner = np.repeat(np.arange(n_blocks), np.diff(windows.cell_starts))
-    first = (np.arange(n_cells) - windows.cell_starts[owner]) << windows.shifts[owner]
-    chunk_columns = np.repeat(first, np.diff(chunk_starts)).astype(np.uint32)
-    block_chunks = chunk_starts[windows.cell_starts]
-    shape = (block.n_rows, block.n_cols)
-    return RowBlocks(shape, block.nnz, height, by_place, block_chunks, entries, chunk_columns, values)
 
 
 def build_row_blocks(

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.kernels.device import address, load_kernel
+from mgspmv.kernels.formats import array_module
 from mgspmv.kernels.row_blocks import check_shape, cut_pieces
 from mgspmv.kernels.specialise import value_types
 from mgspmv.model import CsrBlock
@@ -28,7 +29,7 @@ _THREADS = 1024
 
 @dataclass(frozen=True, eq=False)
 class RowSlices:
-    """A matrix in row slices, on the device or, made by `lay_out`, on the host."""
+    """A matrix in row slices, on the device."""
 
     shape: tuple[int, int]
     nnz: int
@@ -48,8 +49,9 @@ class RowSlices:
         return int(sum(a.nbytes for a in (self.starts, self.columns, self.values) if a is not None))
 
 
-def count_places(xp: Any, lengths: Any) -> Any:
-    """(n_slices + 1,) uint32 `starts` for rows of these lengths, of NumPy or CuPy."""
+def count_places(lengths: Any) -> Any:
+    """(n_slices + 1,) uint32 `starts` for rows of these lengths, where these are."""
+    xp = array_module(lengths)
     n_slices = -(-len(lengths) // SLICE)
     padded = xp.zeros(n_slices * SLICE, lengths.dtype)
     padded[: len(lengths)] = lengths
@@ -57,23 +59,6 @@ def count_places(xp: Any, lengths: Any) -> Any:
     if n_slices:
         xp.cumsum(padded.reshape(n_slices, SLICE).max(axis=1), out=starts[1:])
     return starts
-
-
-def lay_out(block: CsrBlock) -> RowSlices:
-    """Row slices of a block on the host: what the ones made on a device are tested against."""
-    check_shape(block, "row-slices")
-    lengths = np.diff(block.indptr)
-    starts = count_places(np, lengths)
-    rows = np.repeat(np.arange(block.n_rows), lengths)
-    k = np.arange(block.nnz) - np.repeat(block.indptr[:-1], lengths)
-    places = SLICE * (starts[rows // SLICE].astype(np.int64) + k) + rows % SLICE
-    columns = np.full(SLICE * int(starts[-1]), block.n_cols, np.int32)
-    columns[places] = block.indices
-    values = None
-    if block.data is not None:
-        values = np.zeros(len(columns), block.data.dtype)
-        values[places] = block.data
-    return RowSlices((block.n_rows, block.n_cols), block.nnz, starts, columns, values)
 
 
 def build_row_slices(
@@ -88,7 +73,7 @@ def build_row_slices(
     import cupy
 
     n_rows, nnz = len(indptr) - 1, int(indptr[-1])
-    starts = count_places(cupy, cupy.diff(cupy.asarray(indptr)))
+    starts = count_places(cupy.diff(cupy.asarray(indptr)))
     placed, values = cupy.empty(SLICE * int(starts[-1]), np.int32), None
     for first, last in pairwise(cut_pieces(indptr, piece_entries, SLICE)):
         piece = read(first, last)

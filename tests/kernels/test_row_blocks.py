@@ -1,4 +1,4 @@
-"""Row blocks: what they hold, where it is, how they are cut; those made on a device beside those made on the host."""
+"""Row blocks: what they hold, where it is, and how they are cut."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from mgspmv.kernels.row_blocks import (
     WINDOWS,
     Survey,
     build_row_blocks,
+    check_shape,
     choose_height,
     cut_pieces,
     cut_windows,
-    lay_out,
     survey_rows,
 )
 from mgspmv.model import CsrBlock
 from tests.support import played_build
-from tests.support.blocks import cut_rows, make_block, make_random, read_to_device, to_scipy
+from tests.support.blocks import cut_rows, make_block, make_random, read_to_device
 from tests.support.matrices import HARD, naming
 from tests.support.pairwise import cover_pairs
 
@@ -75,20 +75,6 @@ def read_back(made) -> Read:
     is_first = np.append(True, np.diff(owners).any(axis=0))[:n_chunks]
     cells = np.maximum.accumulate(np.where(is_first, np.arange(n_chunks), 0)) if n_chunks else chunks
     return Read(chunks, cells[chunks], blocks * made.height + inside, columns, values, inside == made.height)
-
-
-def multiply(made, x):
-    """The product by the format alone."""
-    n_rows, read = made.shape[0], read_back(made)
-    held = ~read.is_padding
-    placed = x if made.order is None else x[made.order]
-    products = read.values[held].astype(np.float64) * placed[read.columns[held]]
-    y = np.bincount(read.rows[held], products, minlength=n_rows)
-    if made.order is None:
-        return y
-    out = np.full(n_rows, np.nan)
-    out[made.order] = y
-    return out
 
 
 def check_holds(block, made) -> Read:
@@ -135,18 +121,6 @@ def check_cells(made, read) -> None:
     np.testing.assert_array_equal(read.is_padding, k >= counts[read.cells])
 
 
-def check_product(block, made) -> None:
-    x = np.random.default_rng(1).integers(-9, 10, block.n_cols).astype(np.float64)
-    np.testing.assert_allclose(multiply(made, x), to_scipy(block) @ x, rtol=1e-6, atol=1e-12)
-
-
-def check_ascends(read) -> None:
-    """Columns of each chunk, and so of each cell, on the host."""
-    same = read.cells[1:] == read.cells[:-1]
-    held = ~read.is_padding[1:]
-    assert (np.diff(read.columns)[same & held] >= 0).all()
-
-
 def check_order(block, made, order) -> None:
     """Of degree: the longest row first, equal ones in their order."""
     lengths = np.diff(block.indptr)
@@ -156,97 +130,14 @@ def check_order(block, made, order) -> None:
         assert made.order.tolist() == sorted(range(block.n_rows), key=lambda row: (-lengths[row], row))
 
 
-# --- what they hold --------------------------------------------------------------------------------------------------
-
-
-@DATA
-def test_row_blocks_hold_hard_matrices(data):
-    for name, order, height in product(SQUARE, ORDERS, (1, 2, 7, 256)):
-        with naming(name, order, height):
-            block = make_block(HARD[name], data=data)
-            made = lay_out(block, height, order)
-            check_ascends(check_holds(block, made))
-            check_product(block, made)
-            check_order(block, made, order)
-            assert made.shape == (block.n_rows, block.n_cols)
-
-
-@cover_pairs(
-    height=[1, 61, 256, 3000, (1 << ROW_BITS) - 1], tile={"wide windows": TILE, "narrow windows": 64}, data=DTYPES
-)
-def test_row_blocks_hold_skewed_matrices(height, tile, data, monkeypatch):
-    monkeypatch.setattr(row_blocks, "TILE", tile)
-    block = make_random(SKEWED, 3000, data=data)
-    for order in ORDERS:
-        made = lay_out(block, height, order)
-        read = check_holds(block, made)
-        check_ascends(read)
-        check_product(block, made)
-        check_order(block, made, order)
-        if tile == TILE:
-            assert (np.diff(np.unique(read.cells)) > 1).any()
-        if height == 256:
-            assert (len(np.unique(made.columns)) > 50) == (tile == 64)
-
-
-@pytest.mark.fuzz
-@given(
-    lengths=st.lists(st.integers(0, 5) | st.integers(0, 400), max_size=40),
-    height=st.integers(1, 50),
-    tile=st.integers(1, 300),
-    order=st.sampled_from(ORDERS),
-    seed=st.integers(0, 2**16),
-)
-def test_row_blocks_hold_any_matrix(lengths, height, tile, order, seed):
-    block = make_random(lengths, len(lengths), data=np.float32, seed=seed)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_blocks, "TILE", tile)
-        made = lay_out(block, height, order)
-        check_ascends(check_holds(block, made))
-    check_product(block, made)
-    check_order(block, made, order)
-
-
-def test_an_entry_is_where_the_format_says():
-    """A chunk and a half of one row: its columns are in order, 32 neighbours at a time."""
-    block = CsrBlock(0, 200, np.array([0, 192, *[192] * 199]), np.arange(192, dtype=np.int32), np.arange(192.0))
-    made = lay_out(block, 3, "none")
-    assert (made.columns.tolist(), made.block_chunks.tolist()) == ([0, 0], [0, 2])
-    assert made.entries[0] == 0
-    assert made.entries[1] == 32 << ROW_BITS
-    assert made.entries[4] == 1 << ROW_BITS
-    assert made.entries[127] == 127 << ROW_BITS
-    assert made.values[[0, 1, 2, 3, 4, 127, 128, 129]].tolist() == [0, 32, 64, 96, 1, 127, 128, 160]
-    assert made.entries[[130, 131]].tolist() == [3, 3]  # entries 192 and 224, which are none
-    assert made.values[[130, 131]].tolist() == [0, 0]
-
-
-def test_only_blocks_that_have_entries_are_named():
-    lengths = [0, 2, 0, 0, 0, 3, 0, 0, 0, 0]
-    block = make_random(lengths, 10)
-    assert lay_out(block, 2, "none").block_chunks.tolist() == [0, 1, 1, 2]
-    assert lay_out(block, 2, "degree").block_chunks.tolist() == [0, 1]
-    empty = lay_out(make_random([0] * 5, 5), 2, "none")
-    assert (empty.block_chunks.tolist(), len(empty.entries), empty.nnz) == ([0], 0, 0)
-
-
-def test_bytes_are_those_of_the_arrays():
-    block = make_random([300, 0, 5], 3)
-    for order, data in product(ORDERS, (block.data, None)):
-        made = lay_out(replace(block, data=data), 2, order)
-        n_chunks = 4 if order == "none" else 3
-        assert len(made.columns) == n_chunks
-        wanted = n_chunks * (CHUNK * (4 if data is None else 12) + 4) + (0 if order == "none" else 3 * 4)
-        assert made.nbytes == wanted
-
-
 def test_columns_of_64_bits_are_refused():
-    block = make_random([2, 1], 2, indices=np.int64)
-    with pytest.raises(FormatError) as caught:
-        lay_out(replace(block, n_cols=2**31), 256, "none")
-    assert str(caught.value) == (
-        "row-blocks count columns in 32 bits, and the matrix has 2,147,483,648; use kernel='csr-split'"
-    )
+    block = replace(make_random([2, 1], 2, indices=np.int64), n_cols=2**31)
+    for layout in ("row-blocks", "row-slices"):
+        with pytest.raises(FormatError) as caught:
+            check_shape(block, layout)
+        assert str(caught.value) == (
+            f"{layout} count columns in 32 bits, and the matrix has 2,147,483,648; use kernel='csr-split'"
+        )
 
 
 # --- how they are cut ------------------------------------------------------------------------------------------------
@@ -349,22 +240,21 @@ def fetch(made):
 
 
 def check_built(block, made, order) -> None:
-    """As on the host, but for the order of the entries in a cell, whose tiles are sorted by the first of 2^11 parts."""
-    got, wanted = fetch(made), lay_out(block, made.height, order)
-    assert (got.shape, got.nnz, got.nbytes) == (wanted.shape, wanted.nnz, wanted.nbytes)
-    for name in ("order", "block_chunks", "columns"):
-        own, other = getattr(got, name), getattr(wanted, name)
-        assert (own is None) == (other is None)
-        if own is not None:
-            assert own.dtype == other.dtype
-            np.testing.assert_array_equal(own, other, err_msg=name)
-    read, expected = check_holds(block, got), read_back(wanted)
-    for own, other in zip(
-        *(sort_entries(r.cells, r.is_padding, r.rows, r.columns, r.values) for r in (read, expected)), strict=True
-    ):
-        np.testing.assert_array_equal(own, other)
-    if got.values is not None:
-        assert got.values.dtype == wanted.values.dtype
+    """What it holds, in which order of rows, cells and tiles; and that only blocks that have entries are named."""
+    got = fetch(made)
+    assert got.shape == (block.n_rows, block.n_cols)
+    assert (got.entries.dtype, got.columns.dtype) == (np.uint32, np.uint32)
+    assert (got.values is None) == (block.data is None)
+    assert got.values is None or got.values.dtype == block.data.dtype
+    n_bytes = len(got.columns) * (CHUNK * (4 + (0 if got.values is None else got.values.itemsize)) + 4)
+    assert got.nbytes == n_bytes + (0 if order == "none" else 4 * block.n_rows)
+    check_order(block, got, order)
+    lengths = np.diff(block.indptr)
+    filled = np.flatnonzero(lengths if got.order is None else lengths[got.order])
+    assert len(got.block_chunks) - 1 == -(-(int(filled.max(initial=-1)) + 1) // got.height)
+    read = check_holds(block, got)
+    for first, last in pairwise(got.block_chunks):
+        assert (np.diff(got.columns[first:last].astype(np.int64)) >= 0).all()
     check_tiles(got, read)
 
 
