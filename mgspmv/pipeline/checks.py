@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from mgspmv.api.checkpointing import check_checkpoint
@@ -16,9 +17,12 @@ from mgspmv.iterate.options import PageRankOptions
 from mgspmv.kernels.catalogue import BACKENDS
 from mgspmv.kernels.select import list_kernels
 from mgspmv.pipeline.definition import PREVIOUS, ClusterSection, MatrixSection, Pipeline, Reading, Section, list_points
-from mgspmv.pipeline.near import Key, Problem, suggest
 from mgspmv.pipeline.steps import list_matrices, locate_store
 
+Key = tuple[str, ...]
+"""Names of tables and of the key in them."""
+Problem = tuple[Key, str]
+"""What is wrong with a key."""
 Problems = Iterator[Problem]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
@@ -38,6 +42,13 @@ def find_problems(pipeline: Pipeline, folder: str) -> list[Problem]:
         problems += _check_section(pipeline, key, section)
     problems += _check_stores(pipeline, folder)
     return list(dict.fromkeys((_find_origin(pipeline, key), said) for key, said in problems))
+
+
+def suggest(name: str, known: Sequence[str]) -> str:
+    """The near miss, in words; nothing where there is none."""
+    near = [k for k in known if name and (name.startswith(k) or k.startswith(name))]
+    near = near or get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _find_origin(pipeline: Pipeline, key: Key) -> Key:
@@ -140,7 +151,7 @@ def _check_section(pipeline: Pipeline, key: Key, section: Any) -> Problems:
     unknown = [name for name in named if name not in pipeline.matrix]
     for name in unknown:
         there = f"there are {', '.join(pipeline.matrix)}"
-        yield (*key, "matrix"), f"there is no matrix {name!r}{suggest(name, pipeline.matrix) or '; ' + there}"
+        yield (*key, "matrix"), f"there is no matrix {name!r}{suggest(name, [*pipeline.matrix]) or '; ' + there}"
     if not unknown:
         for name in list_matrices(pipeline, section):
             yield from _check_suits(key, section, name, pipeline.matrix[name])

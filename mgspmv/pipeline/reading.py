@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -17,10 +16,8 @@ from pydantic import BaseModel, ValidationError
 from mgspmv.errors import PipelineError, StoreError, hide_value
 from mgspmv.files import check_file
 from mgspmv.os_errors import is_operators, translate_os_error
-from mgspmv.pipeline.checks import find_problems
+from mgspmv.pipeline.checks import Key, find_problems, suggest
 from mgspmv.pipeline.definition import Pipeline
-from mgspmv.pipeline.lines import find_line
-from mgspmv.pipeline.near import Key, Problem, find_near, suggest
 
 _VARIABLE = re.compile(r"\$(\$|\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>([^}$]|\$(?!\{))*))?\})")
 
@@ -62,75 +59,38 @@ def read_pipeline(path: str | os.PathLike[str], overrides: Mapping[str, Any] | N
     PipelineError : no such file, not TOML, or wrong keys, values or variables, all of them in one message
     """
     name, overrides = os.fspath(path), overrides or {}
-    text = _read_text(path)
-    given = _parse(name, text)
-    definition, problems = _check(name, given, overrides)
-    if definition is None:
-        alone = _check(name, given, {})[1]
-        raise PipelineError("\n".join(_say_all(name, text, overrides, problems, alone)))
-    return definition
-
-
-def _check(name: str, given: dict[str, Any], overrides: Mapping[str, Any]) -> tuple[Definition | None, list[Problem]]:
-    """The definition with values put in place, and what is wrong with it; None where something is."""
-    written = deepcopy(given)
+    written = _read_tables(path)
     problems = [*_override(written, overrides)]
     tables, unset = _replace_variables(written)
     problems += unset.items()
     try:
-        pipeline = Pipeline.model_validate(tables)
-        wrong = dict.fromkeys(unset)
+        definition = Definition(name, Pipeline.model_validate(tables), written)
     except ValidationError as error:
-        found = [*_explain(error, tables)]
-        problems += [(key, said) for key, said in found if key not in unset]
-        wrong = dict.fromkeys([*unset, *(key for key, _ in found)])
-        pipeline = None
-    rest = pipeline if not wrong else _leave_out(tables, list(wrong))
-    if rest is not None:
-        folder = Definition(name, rest, written).folder
-        problems += [own for own in find_problems(rest, str(folder)) if not _is_consequence(own, list(wrong))]
-    return (None if problems or pipeline is None else Definition(name, pipeline, written)), problems
+        problems += [own for own in _explain(error, tables) if own[0] not in unset]
+    else:
+        problems += find_problems(definition.pipeline, str(definition.folder))
+    if problems:
+        raise PipelineError("\n".join(_name_place(name, key, overrides) + said for key, said in problems))
+    return definition
 
 
-def _read_text(path: str | os.PathLike[str]) -> str:
+def _read_tables(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         check_file(path)
-        return Path(path).read_text(encoding="utf-8")
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except StoreError as error:
         raise PipelineError(str(error)) from error
     except OSError as error:
         if is_operators(error):
             raise translate_os_error(error, path, "read") from error
         raise PipelineError(f"{path}: cannot read this pipeline: {error.strerror}") from error
-    except UnicodeDecodeError as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise PipelineError(f"{path}: not valid TOML: {error}") from error
 
 
-def _parse(name: str, text: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise PipelineError(f"{name}: not valid TOML: {error}") from error
-
-
-def _say_all(
-    name: str, text: str, overrides: Mapping[str, Any], problems: Sequence[Problem], alone: Sequence[Problem]
-) -> list[str]:
-    """The problems with where they are, in the order of the file; before them those that are in no line of it.
-
-    Parameters
-    ----------
-    alone : what is wrong without the overrides; whatever else is comes of them, wherever it is
-    """
-    said: list[tuple[int, str]] = []
-    set_from_outside = [tuple(path.split(".")) for path in overrides]
-    for key, what in problems:
-        is_overridden = any(key[: len(own)] == own for own in set_from_outside)
-        line = None if is_overridden else find_line(text, key)
-        where = "" if line is None else f", line {line}"
-        where += ", as overridden" if is_overridden or (key, what) not in alone else ""
-        said.append((line or 0, f"{name}{where}: {'.'.join(key)}: {what}"))
-    return list(dict.fromkeys(one for _, one in sorted(said, key=lambda own: own[0])))
+def _name_place(name: str, key: Key, overrides: Mapping[str, Any]) -> str:
+    is_overridden = any(key[: len(own)] == own for own in (tuple(path.split(".")) for path in overrides))
+    return f"{name}{', as overridden' if is_overridden else ''}: {'.'.join(key)}: "
 
 
 # --- variables and overrides -----------------------------------------------------------------------------------------
@@ -201,44 +161,6 @@ def _hide_values(written: str, expand: Callable[[str], str]) -> None:
 # --- what is wrong ---------------------------------------------------------------------------------------------------
 
 
-def _leave_out(tables: dict[str, Any], wrong: Sequence[Key]) -> Pipeline | None:
-    """The definition without the keys that are wrong, so that the others are checked as well; None where it is none."""
-    if any(len(key) < 3 and key[0] == "matrix" for key in wrong):  # which others may name
-        return None
-    rest = deepcopy(tables)
-    for key in wrong:
-        _remove(rest, key)
-    try:
-        return Pipeline.model_validate(rest)
-    except ValidationError:  # such as of a table without what it needs
-        return None
-
-
-def _remove(tables: Any, key: Key) -> None:
-    """Remove a key, or the list that it is in; of what is missing the table that it is missing from."""
-    *names, last = key
-    for depth, name in enumerate(names):
-        if not isinstance(tables.get(name), dict):
-            tables.pop(name, None)
-            return
-        if depth == len(names) - 1 and last not in tables[name]:
-            tables.pop(name)
-            return
-        tables = tables[name]
-    tables.pop(last, None)
-
-
-def _is_consequence(problem: Problem, wrong: Sequence[Key]) -> bool:
-    """Whether a problem may be there only as others are: with a table that one is in, or about a key of a matrix or of
-    the output that is wrong there."""
-    key, said = problem
-    if any(own[: len(key)] == key or key[: len(own)] == own for own in wrong):
-        return True
-    elsewhere = [own for own in wrong if own[0] in ("matrix", "output") and own[-1] != key[-1]]
-    meant = [name for own in elsewhere for name in (own[-1], find_near(own[-1], list_keys(own[:-1]))) if name]
-    return any(re.search(rf"\b{re.escape(name)}\b", said) for name in meant)
-
-
 def _explain(error: ValidationError, tables: dict[str, Any]) -> Iterator[tuple[Key, str]]:
     """What pydantic found: where, what was wanted, what came, the near miss."""
     for problem in error.errors():
@@ -295,24 +217,14 @@ def _name_known(key: Key, more: str = "") -> str:
 def list_keys(key: Key) -> list[str]:
     """The keys of a table."""
     model: type[BaseModel] = Pipeline
-    names = list(key)
-    while names:
-        name = names.pop(0)
-        if name not in model.model_fields:  # a run of its own
-            continue
-        annotation = model.model_fields[name].annotation
-        found, is_named = _find_model(annotation)
-        model = found or model
-        if is_named and names:
-            names.pop(0)
+    for name in key:
+        if name in model.model_fields:  # else it is the name of a matrix, a run, ...
+            model = _find_model(model.model_fields[name].annotation) or model
     return list(model.model_fields)
 
 
-def _find_model(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
-    """The model of a field, and whether it is of many by name."""
+def _find_model(annotation: Any) -> type[BaseModel] | None:
+    """The model of a field, or of what it has by name."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation, False
-    options = [option for option in get_args(annotation) if option is not NoneType]
-    is_named = getattr(annotation, "__origin__", None) is dict
-    found = next((model for model, _ in map(_find_model, options) if model is not None), None)
-    return found, is_named
+        return annotation
+    return next((model for model in map(_find_model, get_args(annotation)) if model is not None), None)
