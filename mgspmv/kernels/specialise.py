@@ -25,7 +25,6 @@ _NAMES = {
     "int32": "int",
     "int64": "int64",
     "uint32": "unsigned",
-    "uint64": "uint64",
 }
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 

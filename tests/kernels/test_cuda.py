@@ -16,7 +16,7 @@ from mgspmv.kernels import catalogue
 from mgspmv.kernels.dense import DENSE_KERNELS
 from mgspmv.kernels.select import bind_kernel, bind_product, list_kernels
 from mgspmv.model import CsrBlock
-from tests.support.matrices import GRAPHS, HARD, naming
+from tests.support.matrices import HARD, naming
 
 pytestmark = pytest.mark.gpu
 
@@ -344,26 +344,6 @@ def test_reference_matrices(cupy, ingested, name):
 
 
 # --- PageRank --------------------------------------------------------------------------------------------------------
-
-
-def make_store(folder, name):
-    """A graph of the hard table as a store, with its weights."""
-    hard = GRAPHS[name]
-    source = (np.array(hard.rows, np.int64), np.array(hard.cols, np.int64), np.array(hard.values))
-    folder.mkdir(exist_ok=True)
-    mg.ingest(source, folder / "g.zarr", n_vertices=hard.shape[0])
-    return mg.open_matrix(folder / "g.zarr")
-
-
-@pytest.mark.parametrize("options", [{}, {"weights": False}, {"dangling": "uniform"}, {"dangling": "drop"}], ids=str)
-def test_exact_ranks_have_the_bits_of_the_cpu(cupy, tmp_path, options):
-    for k, name in enumerate(GRAPHS):
-        A = make_store(tmp_path / f"{k}", name)
-        on_cpu, on_device = (mg.pagerank(A, backend=b, throw=False, **options) for b in ("cpu", "cuda"))
-        with naming(name):
-            assert on_device.values.tobytes() == on_cpu.values.tobytes()
-            assert (on_device.changes, on_device.status) == (on_cpu.changes, on_cpu.status)
-            assert on_device.error_bound_l1 == pytest.approx(on_cpu.error_bound_l1, rel=1e-3, abs=1e-14)
 
 
 @pytest.mark.parametrize("precision", ["exact", "float64", "float32"])

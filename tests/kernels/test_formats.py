@@ -1,10 +1,9 @@
-"""Formats against SciPy: what they hold, how they pad, and when they are refused."""
+"""Formats: how they are cut and sorted, and when they are refused; what they hold is tested by products."""
 
 from __future__ import annotations
 
 import sys
 from functools import partial
-from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -29,8 +28,8 @@ from mgspmv.kernels.formats import (
     choose_lanes,
 )
 from mgspmv.model import CsrBlock
-from tests.support.blocks import cut_rows, make_block, make_random, to_scipy
-from tests.support.matrices import HARD, naming
+from tests.support.blocks import cut_rows, make_block, make_random
+from tests.support.matrices import HARD
 from tests.support.memory import measure_peak
 
 LENGTHS = np.random.default_rng(0).integers(0, 12, 2500)
@@ -42,129 +41,6 @@ SKEWED = np.where(np.arange(6000) % 7 == 0, 40, np.arange(6000) % 4)
 def set_piece(monkeypatch):
     """`set_piece(n)` has formats work on n entries at a time; results must not depend on it."""
     return lambda n: monkeypatch.setattr(formats, "PIECE", n)
-
-
-# Each reads a format as its docstring says, one place after the other, into (rows, columns, values).
-
-
-def read_ell(ell, block):
-    places = [(k, i) for i in range(block.n_rows) for k in range(ell.width) if ell.indices[k, i] >= 0]
-    values = [1 if ell.data is None else ell.data[place] for place in places]
-    return [i for _, i in places], [ell.indices[place] for place in places], values
-
-
-def read_coo(coo, block):
-    return list(coo.rows), list(coo.indices), list(np.ones(len(coo.rows)) if coo.data is None else coo.data)
-
-
-def read_hyb(hyb, block):
-    return [a + b for a, b in zip(read_ell(hyb.ell, block), read_coo(hyb, block), strict=True)]
-
-
-def read_dia(dia, block):
-    entries = [
-        (i, block.row_offset + i + dia.offsets[d], dia.data[d, i])
-        for d in range(len(dia.offsets))
-        for i in range(block.n_rows)
-        if dia.data[d, i] != 0
-    ]
-    return list(zip(*entries, strict=True)) or ([], [], [])
-
-
-def read_bsr(bsr, block):
-    b, entries = bsr.block_dim, []
-    for block_row, (start, stop) in enumerate(pairwise(bsr.indptr)):
-        for k in range(start, stop):
-            for r, c in zip(*np.nonzero(bsr.data[k]), strict=True):
-                entries.append((block_row * b + r, bsr.indices[k] * b + c, bsr.data[k, r, c]))
-    return list(zip(*entries, strict=True)) or ([], [], [])
-
-
-def read_sell(sell, block):
-    entries = []
-    for s, (start, stop) in enumerate(pairwise(sell.slice_ptr)):
-        for place in range(start, stop):
-            if sell.indices[place] >= 0:
-                row = sell.order[32 * s + (place - start) % 32]
-                entries.append((row, sell.indices[place], 1 if sell.data is None else sell.data[place]))
-    return list(zip(*entries, strict=True)) or ([], [], [])
-
-
-FORMATS = {
-    "ell": (build_ell, read_ell),
-    "coo": (build_coo, read_coo),
-    "hyb": (build_hyb, read_hyb),
-    "dia": (build_dia, read_dia),
-    "bsr": (build_bsr, read_bsr),
-    "bsr of 2": (lambda block: build_bsr(block, 2), read_bsr),
-    "bsr of 3": (lambda block: build_bsr(block, 3), read_bsr),
-    "bsr of 4": (lambda block: build_bsr(block, 4), read_bsr),
-    "bsr of 5": (lambda block: build_bsr(block, 5), read_bsr),
-    "sell": (build_sell, read_sell),
-}
-
-
-def read_back(name, block):
-    build, read = FORMATS[name]
-    rows, cols, values = (np.array(column) for column in read(build(block), block))
-    assert not len(rows) or rows.max() < block.n_rows
-    shape = (block.n_rows, block.n_cols)
-    return sp.coo_array((values, (rows.astype(int), cols.astype(int))), shape=shape, dtype=np.float64)
-
-
-def check_holds(name, block):
-    """The format holds the entries of the block; those at one place may have been added up, and zeros left out."""
-    read, wanted = read_back(name, block), to_scipy(block)
-    np.testing.assert_array_equal(read.toarray(), wanted.toarray())
-    if name in ("ell", "coo", "hyb", "sell"):
-        assert read.nnz == block.nnz
-
-
-def cut_all(block):
-    """The whole block, its halves, and the rows one at a time."""
-    half, n = block.n_rows // 2, block.n_rows
-    bounds = [(0, n), (0, half), (half, n), *pairwise(range(0, n + 1, max(1, n // 6)))]
-    return [cut_rows(block, start, stop) for start, stop in bounds]
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_formats_hold_hard_matrices(format, set_piece):
-    for size, (name, hard), data in product((3, 1 << 27), HARD.items(), (np.float64, None)):
-        set_piece(size)
-        for part in cut_all(make_block(hard, data=data)):
-            with naming(name, data, f"pieces of {size}", f"rows from {part.row_offset}"):
-                check_holds(format, part)
-
-
-@pytest.mark.parametrize("format", ["ell", "coo", "hyb", "sell"])
-def test_formats_hold_entries_in_their_order(format, set_piece):
-    """Several windows of SELL, ELL and COO in HYB, several pieces; SciPy would not show duplicates swapped."""
-    block = make_random(SKEWED, 300)
-    set_piece(10_000)
-    read = read_back(format, block)
-    order = np.argsort(read.row, kind="stable")
-    np.testing.assert_array_equal(read.row[order], np.repeat(np.arange(6000), SKEWED))
-    np.testing.assert_array_equal(read.col[order], block.indices)
-    np.testing.assert_array_equal(read.data[order], block.data)
-
-
-@pytest.mark.fuzz
-@given(
-    lengths=st.lists(st.integers(0, 6), max_size=40),
-    n_cols=st.integers(1, 12),
-    offset=st.integers(0, 20),
-    size=st.integers(1, 60),
-    seed=st.integers(0, 2**16),
-    has_values=st.booleans(),
-)
-def test_formats_hold_any_matrix(lengths, n_cols, offset, size, seed, has_values):
-    block = make_random(lengths, n_cols, data=np.float32 if has_values else None, seed=seed)
-    block = CsrBlock(offset, n_cols, block.indptr, block.indices, block.data)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(formats, "PIECE", size)
-        for name in FORMATS:
-            with naming(name):
-                check_holds(name, block)
 
 
 @pytest.mark.parametrize("indices", [np.int32, np.int64])
@@ -184,27 +60,6 @@ def test_dtypes(data, indices):
     assert split.row_starts.dtype == split.nonzero_starts.dtype == sell.slice_ptr.dtype == np.int64
 
 
-@pytest.mark.parametrize("dtype", ["float32", np.dtype(np.float64)])
-def test_dtype_of_counts_is_chosen_for_a_pattern_only(dtype):
-    pattern, values = (make_block(HARD["duplicates"], data=data) for data in (None, np.float64))
-    for build in (build_dia, build_bsr):
-        counts = build(pattern, dtype=dtype).data
-        assert counts.dtype == dtype
-        assert np.sort(counts[counts != 0]).tolist() == [1, 1, 1, 2, 3]
-        assert build(values, dtype=dtype).data.dtype == np.float64
-
-
-def test_nbytes_are_those_of_the_arrays():
-    block = make_random(SKEWED, 300, data=np.float32)
-    split, hyb, bsr = build_split(block), build_hyb(block), build_bsr(block, 2)
-    assert split.nbytes == split.row_starts.nbytes + split.nonzero_starts.nbytes
-    parts = (hyb.ell.indices, hyb.ell.data, hyb.rows, hyb.indices, hyb.data)
-    assert hyb.nbytes == sum(part.nbytes for part in parts)
-    assert bsr.nbytes == bsr.indptr.nbytes + bsr.indices.nbytes + bsr.data.nbytes
-    pattern = CsrBlock(0, 300, block.indptr, block.indices, None)
-    assert build_coo(pattern).nbytes == 8 * block.nnz
-
-
 @pytest.mark.parametrize("build", [build_coo, build_hyb, build_sell, build_split, build_stream, build_ell, build_bsr])
 def test_temporaries_are_of_a_piece(build, set_piece):
     """A number of 8 bytes for each of the half million entries would be found."""
@@ -215,14 +70,6 @@ def test_temporaries_are_of_a_piece(build, set_piece):
 
 
 # --- each format -----------------------------------------------------------------------------------------------------
-
-
-def test_ell_is_padded_to_the_longest_row_and_column_major():
-    ell = build_ell(make_block(HARD["empty rows"]))
-    assert ell.width == 3
-    assert ell.indices.tolist() == [[-1, 0, -1, 3, 0, -1], [-1, 2, -1, 4, 1, -1], [-1, 5, -1, -1, -1, -1]]
-    assert ell.data.tolist() == [[0, 0.3, 0, 2, 5, 0], [0, 1.1, 0, 0.1, 0.9, 0], [0, 0.7, 0, 0, 0, 0]]
-    assert ell.indices.flags.c_contiguous
 
 
 def test_coo_shares_columns_and_values():
@@ -255,19 +102,6 @@ def test_ell_width_of_hyb_is_the_most_that_a_third_of_the_rows_has(lengths, widt
     assert width == max((k for k in range(1, 10) if sum(n >= k for n in lengths) >= enough), default=0)
 
 
-def test_hyb_leaves_coo_what_is_beyond_the_width():
-    block = make_random([3, 1, 0, 5] * 2000, 40)
-    hyb = build_hyb(block)
-    assert hyb.ell.width == choose_ell_width(block) == 1
-    assert hyb.rows.tolist() == [r for i in range(0, 8000, 4) for r in (i, i, i + 3, i + 3, i + 3, i + 3)]
-
-
-def test_offsets_of_dia_are_global():
-    block = cut_rows(make_block(HARD["ring"]), 4, 7)
-    assert build_dia(block).offsets.tolist() == [-6, 1]
-    assert build_dia(block).data.tolist() == [[0, 0, 0.3], [0.3, 0.3, 0]]
-
-
 def test_entries_at_one_place_are_added_in_their_order():
     values = np.random.default_rng(1).random(900).astype(np.float32)
     block = CsrBlock(0, 2, np.array([0, 400, 900]), np.zeros(900, np.int32), values)
@@ -292,15 +126,6 @@ def test_bsr_chooses_the_blocks_that_the_matrix_is_made_of(b):
     np.testing.assert_array_equal(bsr.indices, wanted.indices)
     np.testing.assert_array_equal(bsr.data, wanted.data)
     assert bsr.nbytes == min(build_bsr(block, other).nbytes for other in (2, 3, 4, 5))
-
-
-def test_blocks_of_bsr_are_in_line_with_the_first_row_and_column_0():
-    block = cut_rows(make_block(HARD["dense"]), 1, 4)
-    bsr = build_bsr(block, 2)
-    assert bsr.indptr.tolist() == [0, 3, 6]
-    assert bsr.indices.tolist() == [0, 1, 2, 0, 1, 2]
-    np.testing.assert_array_equal(bsr.data[2], [[block.data[4], 0], [block.data[9], 0]])
-    np.testing.assert_array_equal(bsr.data[3], [[block.data[10], block.data[11]], [0, 0]])
 
 
 @pytest.mark.parametrize("n_rows", [1, 31, 32, 33, 1023, 1024, 1025, 2500])
@@ -335,12 +160,6 @@ def check_split(block):
     split, path = build_split(block), walk_merge_path(block)
     starts = [*path[::ITEMS], *([path[-1]] if (len(path) - 1) % ITEMS else [])]
     assert list(zip(split.row_starts, split.nonzero_starts, strict=True)) == starts
-
-
-def test_split_of_hard_matrices():
-    for name, hard in HARD.items():
-        with naming(name):
-            check_split(make_block(hard))
 
 
 @pytest.mark.parametrize(
@@ -564,12 +383,6 @@ def check_stream(block):
         block.indices.dtype
     }
     return stream
-
-
-def test_stream_of_hard_matrices():
-    for name, hard in HARD.items():
-        with naming(name):
-            check_stream(make_block(hard))
 
 
 @given(st.lists(st.integers(0, 90) | st.just(0) | st.just(32), max_size=60))

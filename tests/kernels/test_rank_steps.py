@@ -31,7 +31,6 @@ from tests.support.played import PlayedDevice
 
 ALPHA = 0.85
 UNSTOPPED = RankRules(ALPHA, threshold=-1.0, by_largest=False)
-RELATIVE = RankRules(ALPHA, threshold=-1.0, by_largest=True, is_relative=True)
 
 
 # --- which layout ----------------------------------------------------------------------------------------------------
@@ -315,36 +314,6 @@ def test_blocks_that_are_split_over_several_items(order, is_pattern):
     check_bits(steps, played, run_beside(steps, played, vectors, UNSTOPPED))
     mass = 0.25
     assert steps.residual(mass) == pytest.approx(played.residual(mass), rel=1e-6)
-
-
-@pytest.mark.gpu
-@cover_pairs(
-    layout=["blocks by degree", "low blocks", "slices"],
-    kind=["uniform", "all"],
-    is_pattern={"pattern": True, "values": False},
-)
-def test_relative_changes_are_those_of_the_cpu(kind, layout, is_pattern):
-    for precision, check in (("exact", check_bits), ("float32", check_close)):
-        dtype = np.float32 if precision == "float32" else np.float64
-        block, weight = make_graph("skewed rows", is_pattern=is_pattern, dtype=dtype)
-        vectors = make_vectors(block.n_rows, weight, kind=kind, dtype=dtype)
-        steps, played = make_steps(layout, block, precision), PlayedDevice(block, precision)
-        plain = [sums.change_linf for sums in run_beside(steps, played, vectors, UNSTOPPED)[0]]
-        relative = run_beside(steps, played, vectors, RELATIVE)
-        check(steps, played, relative)
-        assert [sums.change_linf for sums in relative[0]] != plain
-
-
-@pytest.mark.gpu
-@VALUES
-@pytest.mark.parametrize("layout", ["blocks by degree", "slices"])
-def test_out_weights_that_are_no_counts(layout, is_pattern):
-    block, weight = make_graph("skewed rows", is_pattern=is_pattern)
-    weight *= 1.375
-    weight[weight.argmax()] = 2.0**33
-    vectors = make_vectors(block.n_rows, weight, kind="all")
-    steps, played = make_steps(layout, block, "exact"), PlayedDevice(block)
-    check_bits(steps, played, run_beside(steps, played, vectors, replace(UNSTOPPED, is_counted=False)))
 
 
 @pytest.mark.gpu

@@ -135,7 +135,8 @@ def test_ranks_of_a_skewed_graph(skewed, name, vectors, kernel):
     modes = [{"tol": 1e-9}, {"tol": 1e-9, "tol_mode": "linf"}, {"tol": 1e-5, "tol_mode": "relative"}]
     for mode in (*modes, {"tol_mode": "fixed", "max_iter": 27}):
         check_runs(A, kernel, **VECTORS[vectors], **mode)
-    check_close(*run_both(A, kernel, precision="float32", tol=1e-5, **VECTORS[vectors]))
+    for mode in ({}, {"tol_mode": "relative"}) if vectors == "uniform" else ({},):
+        check_close(*run_both(A, kernel, precision="float32", tol=1e-5, **mode, **VECTORS[vectors]))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -149,6 +150,7 @@ def test_a_solution_tells_what_it_took(skewed, kernel):
 @pytest.mark.parametrize("name", ["weights", "pattern", "dealt"])
 def test_out_weights_that_are_given(skewed, name, kernel):
     weight = N + 1.25 * np.bincount(make_arcs()[0], make_arcs()[2], minlength=N)
+    weight[weight.argmax()] = 2.0**33  # more than a count has room for
     check_runs(skewed[name], kernel, out_weight=weight, tol=1e-9)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,8 +15,8 @@ from mgspmv.kernels import row_tiles, twins
 from mgspmv.kernels.row_tiles import NO_ROW, ROW_BITS, WINDOW_BITS, build_row_tiles, choose_height
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CsrBlock
-from tests.support.blocks import cut_rows, make_block, make_random
-from tests.support.matrices import HARD, naming
+from tests.support.blocks import make_random
+from tests.support.sums import add_by_lanes, add_in_order
 
 SKEWED = np.random.default_rng(4).zipf(1.7, 4000).clip(1, 1000) - 1
 SMALL = {"height": 64, "tile": 16, "n_items": 20, "orders": True}
@@ -101,17 +101,6 @@ def build(block, **options):
 
 
 # --- what they hold --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("data", [np.float32, np.float64, None], ids=["float32", "float64", "pattern"])
-def test_row_tiles_hold_hard_matrices(data):
-    for (name, hard), options in product(HARD.items(), ({}, {"height": 2, "tile": 2, "n_items": 3}, {"orders": True})):
-        block = make_block(hard, data=data)
-        half = block.n_rows // 2
-        for start, stop in ((0, block.n_rows), (0, half), (half, block.n_rows)):
-            with naming(name, options, start, stop):
-                part = cut_rows(block, start, stop)
-                check_holds(part, build(part, **options))
 
 
 @pytest.mark.parametrize("options", [{}, SMALL], ids=["default", "small"])
@@ -252,18 +241,6 @@ def make_floats(lengths, n_cols, dtype):
     x = rng.standard_normal(n_cols).astype(dtype)
     products = block.data * x[block.indices]
     return block, x, [products[start:stop] for start, stop in pairwise(block.indptr)]
-
-
-def add_in_order(values):
-    return np.cumsum(np.concatenate([np.zeros(1, values.dtype), values]), dtype=values.dtype)[-1]
-
-
-def add_by_lanes(sums, lanes):
-    """Lane l adds sums l, l + lanes, ...; then half of the lanes take the others' sums, until one is left."""
-    added = np.array([add_in_order(sums[lane::lanes]) for lane in range(lanes)], sums.dtype)
-    while len(added) > 1:
-        added = added[: len(added) // 2] + added[len(added) // 2 :]
-    return added[0]
 
 
 def multiply(made, x, n_rows):

@@ -18,6 +18,7 @@ from mgspmv.model import CsrBlock
 from tests.support.blocks import cut_rows, make_block, make_random, to_scipy
 from tests.support.matrices import HARD, naming
 from tests.support.pairwise import cover_pairs
+from tests.support.sums import add_by_lanes, add_in_order
 
 TWINS = list_kernels("cuda")
 IN_ORDER = ["csr-scalar", "csr-cached", "ell", "sell"]
@@ -57,8 +58,11 @@ def check_product(block, kernel, dtype, alpha, beta, seed=3):
     dtype=[np.float32, np.float64],
     has_values={"values": True, "pattern": False},
     indices=[np.int32, np.int64],
+    piece=[3, formats.PIECE],
 )
-def test_products_of_hard_matrices(kernel, dtype, has_values, indices):
+def test_products_of_hard_matrices(kernel, dtype, has_values, indices, piece, monkeypatch):
+    """Formats are made of all entries at a time, or of a few."""
+    monkeypatch.setattr(formats, "PIECE", piece)
     for name, hard in HARD.items():
         block = make_block(hard, indices=indices, data=dtype if has_values else None)
         for alpha, beta in SCALARS:
@@ -154,13 +158,16 @@ def test_products_of_generated_matrices(kernel):
     offset=st.integers(0, 50),
     seed=st.integers(0, 2**16),
     has_values=st.booleans(),
+    piece=st.integers(1, 60),
 )
-def test_products_of_any_matrix(lengths, n_cols, offset, seed, has_values):
+def test_products_of_any_matrix(lengths, n_cols, offset, seed, has_values, piece):
     made = make_random(lengths, n_cols, data=np.float64 if has_values else None, seed=seed)
     block = CsrBlock(offset, n_cols, made.indptr, made.indices, made.data)
-    for kernel in TWINS:
-        with naming(kernel):
-            check_exact(block, kernel)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(formats, "PIECE", piece)
+        for kernel in TWINS:
+            with naming(kernel):
+                check_exact(block, kernel)
 
 
 # --- what all must keep ----------------------------------------------------------------------------------------------
@@ -186,16 +193,6 @@ def test_alpha_and_beta_are_rounded_to_float32(kernel):
     block = CsrBlock(0, 1, np.array([0, 1]), np.zeros(1, np.int32), None)
     y = multiply(block, kernel, np.ones(1, np.float32), np.ones(1, np.float32), 0.1, 0.7)
     assert y == np.float32(0.1) + np.float32(0.7)
-
-
-@pytest.mark.parametrize("kernel", TWINS)
-def test_y_is_not_read_when_beta_is_0(kernel):
-    for name, garbage in product(("empty rows", "wide", "tall", "0 nonzeros", "no columns"), (np.nan, np.inf)):
-        block = make_block(HARD[name])
-        x = np.ones(block.n_cols)
-        y = multiply(block, kernel, x, np.full(block.n_rows, garbage), 0.5, 0.0)
-        np.testing.assert_array_equal(y, multiply(block, kernel, x, np.zeros(block.n_rows), 0.5, 1.0), name)
-        assert np.isfinite(y).all(), name
 
 
 @pytest.mark.parametrize("kernel", TWINS)
@@ -250,19 +247,6 @@ def test_counts_of_a_pattern_have_the_dtype_of_the_precision(kernel):
 
 
 # --- the order of summation ------------------------------------------------------------------------------------------
-# The threads, step by step, in NumPy: `cumsum` adds one after the other, and an array of lanes adds all at once.
-
-
-def add_in_order(values):
-    return np.cumsum(np.concatenate([np.zeros(1, values.dtype), values]), dtype=values.dtype)[-1]
-
-
-def add_by_lanes(values, lanes):
-    """Lane l adds values l, l + lanes, ...; then half of the lanes take the others' sums, until one is left."""
-    sums = np.array([add_in_order(values[lane::lanes]) for lane in range(lanes)], values.dtype)
-    while len(sums) > 1:
-        sums = sums[: len(sums) // 2] + sums[len(sums) // 2 :]
-    return sums[0]
 
 
 def make_floats(lengths, n_cols, dtype, seed=0):

@@ -9,22 +9,11 @@ import numpy as np
 import pytest
 
 from mgspmv.kernels.twins import dense_block, dense_rows, dense_tiles, sum_pairwise
+from tests.support.sums import add_by_lanes, add_in_order
 
 DENSE = [dense_rows, dense_block, dense_tiles]
 SIZES = [1, 2, 255, 256, 257, 4095, 4096, 4097, 8192, 12_289, 4096**2 // 1000]
 SHAPES = [(0, 0), (0, 3), (3, 0), (1, 1), (5, 31), (64, 1024), (65, 1025), (130, 33), (3, 5000), (200, 1)]
-
-
-def add_in_order(values):
-    return np.cumsum(np.concatenate([np.zeros(1, values.dtype), values]), dtype=values.dtype)[-1]
-
-
-def add_by_lanes(values, lanes):
-    """Lane l adds values l, l + lanes, ...; then half of the lanes take the others' sums, until one is left."""
-    sums = np.array([add_in_order(values[lane::lanes]) for lane in range(lanes)], values.dtype)
-    while len(sums) > 1:
-        sums = sums[: len(sums) // 2] + sums[len(sums) // 2 :]
-    return sums[0]
 
 
 def make_floats(shape, dtype, seed=0):
