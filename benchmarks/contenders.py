@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from benchmarks.cusparse import ALGORITHMS, CusparseProduct
 from mgspmv.kernels.catalogue import Backend
-from mgspmv.kernels.cusparse import ALGORITHMS, CusparseProduct
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CsrBlock, Precision
 

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from benchmarks.cusparse import find_version
 from benchmarks.timing import time_on_device, time_on_host
 from mgspmv.kernels.catalogue import Backend
-from mgspmv.kernels.cusparse import find_version
 from mgspmv.kernels.device import check_device, describe_device, get
 
 State = Literal["cold", "warm"]

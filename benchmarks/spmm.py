@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.checks import check_product, make_reference
 from benchmarks.contenders import PEER_TITLES
+from benchmarks.cusparse import ALGORITHMS_MANY, CusparseManyProduct
 from benchmarks.machines import Machine, Rounds, Times, choose_machine
 from benchmarks.matrices import add_values, make_vector
 from benchmarks.measure import say
@@ -35,7 +36,6 @@ from benchmarks.spmv import Case, Say, describe_error, find_cases
 from benchmarks.tables import Setting, format_ms, format_row, format_setting
 from mgspmv.errors import BackendError
 from mgspmv.kernels.catalogue import Backend
-from mgspmv.kernels.cusparse import ALGORITHMS_MANY, CusparseManyProduct
 from mgspmv.kernels.select import bind_kernel, bind_product
 from mgspmv.model import CsrBlock, Precision
 

@@ -193,7 +193,7 @@ def find_cases(names: Iterable[str], stores: Iterable[str], backend: str, size: 
 
 
 def check_kernels(names: Iterable[str], backend: str) -> list[str]:
-    """These kernels; all of this project that the backend has where none is named.
+    """These kernels; all that the backend has where none is named.
 
     Raises
     ------

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from benchmarks import ceilings, spmv
+from benchmarks import ceilings, cusparse, spmv
 from benchmarks.checks import check_product, make_reference
 from benchmarks.contenders import CusparseContender
 from benchmarks.machines import Device, Host, Rounds
 from benchmarks.matrices import RECIPES, add_values, make_vector
 from mgspmv.errors import BackendError
-from mgspmv.kernels import cusparse
 from mgspmv.kernels.device import has_device
 from tests.support.pairwise import cover_pairs
 

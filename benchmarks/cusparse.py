@@ -1,4 +1,4 @@
-"""cuSPARSE's product of a CSR matrix, through its C interface: a kernel for users, and what ours stand beside.
+"""cuSPARSE's product of a CSR matrix, through its C interface.
 
 CuPy's own binding makes descriptors and buffer in each call and never preprocesses; here they are made once, and
 `cusparseSpMV_preprocess` is called, as NVIDIA advises for products that are made many times.
@@ -24,8 +24,6 @@ from mgspmv.model import INT32_LIMIT, CsrBlock
 
 ALGORITHMS = {"cusparse-alg1": 2, "cusparse-alg2": 3}
 """CUSPARSE_SPMV_CSR_ALG1 and CUSPARSE_SPMV_CSR_ALG2."""
-DETERMINISTIC = "cusparse-alg2"
-"""The one that NVIDIA documents as giving the same bits at every run."""
 ALGORITHMS_MANY = {"cusparse-alg1": 4, "cusparse-alg2": 6, "cusparse-alg3": 12}
 """CUSPARSE_SPMM_CSR_ALG1 to ALG3."""
 
@@ -34,11 +32,11 @@ _VALUE_TYPES: dict[str, tuple[int, Any]] = {"float32": (0, ctypes.c_float), "flo
 _ZERO_BASED = 0
 _NOT_TRANSPOSED = 0
 _ROW_MAJOR = 2
-_MISSING = "cuSPARSE is not found; install mgspmv[cuda12] or mgspmv[cuda13], which bring it, or use another kernel"
+_MISSING = "cuSPARSE is not found; install mgspmv[cuda12] or mgspmv[cuda13], which bring it"
 
 
 class CusparseProduct:
-    """y = alpha A x + beta y by cuSPARSE, with descriptors, buffer and preprocessing made once.
+    """y = A x by cuSPARSE, with descriptors, buffer and preprocessing made once.
 
     Parameters
     ----------
@@ -63,7 +61,7 @@ class CusparseProduct:
     _algorithms = ALGORITHMS
     _transposed: tuple[c_int, ...] = (c_int(_NOT_TRANSPOSED),)
 
-    def __init__(self, block: CsrBlock, dtype: Any, algorithm: str = DETERMINISTIC) -> None:
+    def __init__(self, block: CsrBlock, dtype: Any, algorithm: str) -> None:
         import cupy
 
         self._call = _Library()
@@ -82,24 +80,13 @@ class CusparseProduct:
             self._create(stack, block, x, y)
             self._prepare(self._algorithms[algorithm])
 
-    def run(self, x: Any, y: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Enqueue y = alpha A x + beta y on CuPy's current stream."""
-        if not self._nnz:
-            _scale(y, beta)
-        elif beta == 0:
-            self._multiply(x, y, alpha)
-        else:
-            # Before cuSPARSE 13 its ALG2 leaves y out where all entries are in the last row (found by NVIDIA's cuOpt).
-            product = y.copy()
-            self._multiply(x, product, alpha)
-            _scale(y, beta)
-            y += product
-
-    def _multiply(self, x: Any, y: Any, alpha: float) -> None:
-        """y = alpha A x."""
+    def run(self, x: Any, y: Any) -> None:
+        """Enqueue y = A x on CuPy's current stream."""
         import cupy
 
-        self._alpha.value = alpha
+        if not self._nnz:
+            y.fill(0)
+            return
         self._call("cusparseSetStream", self._handle, c_void_p(cupy.cuda.get_current_stream().ptr))
         for vector, array in ((self._x, x), (self._y, y)):
             self._call(self._set_values, vector, _point_to(array))
@@ -198,14 +185,6 @@ def find_version() -> str:
 
 def _point_to(array: Any) -> c_void_p:
     return c_void_p(array.data.ptr)
-
-
-def _scale(y: Any, beta: float) -> None:
-    """y = beta y; y is not read when beta is 0."""
-    if beta == 0:
-        y.fill(0)
-    else:
-        y *= y.dtype.type(beta)
 
 
 class _Library:
