@@ -421,22 +421,6 @@ class Stability:
     where it is among them, stands for all that come after place k."""
 
 
-@dataclass(frozen=True)
-class Followed:
-    """How changes of a graph were followed from vertex to vertex before the first iteration."""
-
-    rounds: int
-    """How often vertices passed on what had changed; 0 where all was left to iterations."""
-    edges: int
-    """Out-edges along which that was."""
-    equivalents: float
-    """Entries and vertices that were read for it in all, over those that an iteration reads."""
-    residual_before: float
-    """How far the start was from what a step makes of it, in L1; infinite where it was no start to follow from."""
-    residual_after: float
-    """Likewise at the end."""
-
-
 RECOVERIES = ("lost", "silent")
 """Kinds of recoveries."""
 

@@ -36,7 +36,7 @@ from mgspmv.errors import (
 from mgspmv.files import check_file, is_url, settle, strip_file_scheme, write_beside
 from mgspmv.iterate.options import Method
 from mgspmv.kernels.highest import select_highest
-from mgspmv.model import Event, Followed, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow, free_memory
+from mgspmv.model import Event, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow, free_memory
 from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
 from mgspmv.validation import check_fields, check_seal, parse_json, seal
@@ -103,8 +103,6 @@ class Solution:
     `planned_bytes`: on a cluster: what the plan said of the host, or of the device of a worker that has one."""
     stability: Stability | None = None
     """Which vertices are the highest, and what is known of their order, where the run was asked to prove it."""
-    followed: Followed | None = None
-    """How changes were followed from vertex to vertex before the first iteration, where the run was asked to."""
     resumed_after: int = 0
     """Of the iterations, those that were made by the run whose checkpoint this one went on from; `seconds` and `events`
     are without them."""
@@ -325,7 +323,6 @@ class Solution:
             "memory": self.memory,
             "digest": self.digest(),
             "stability": None if self.stability is None else asdict(self.stability),
-            "followed": None if self.followed is None else asdict(self.followed),
             "resumed_after": self.resumed_after,
             "non_finite": None if self.non_finite is None else asdict(self.non_finite),
             "underflow": None if self.underflow is None else asdict(self.underflow),
@@ -737,7 +734,6 @@ def _describe(solution: Solution) -> dict[str, Any]:
         "events": [asdict(event) for event in solution.events],
         "memory": solution.memory,
         "stability": None if solution.stability is None else asdict(solution.stability),
-        "followed": None if solution.followed is None else asdict(solution.followed),
         "resumed_after": solution.resumed_after,
         "non_finite": None if solution.non_finite is None else asdict(solution.non_finite),
         "underflow": None if solution.underflow is None else asdict(solution.underflow),

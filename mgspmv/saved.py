@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, StrictInt, StrictStr
 
-from mgspmv.model import Event, Followed, NonFinite, Recovery, Stability, Status, Underflow
+from mgspmv.model import Event, NonFinite, Recovery, Stability, Status, Underflow
 from mgspmv.validation import check_fields
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -69,7 +69,6 @@ class SavedRanks(Saved):
     changes: tuple[float, ...]
     error_bound_l1: float
     stability: Stability | None = None
-    followed: Followed | None = None
     resumed_after: Count = 0
     non_finite: NonFinite | None = None
     underflow: Underflow | None = None

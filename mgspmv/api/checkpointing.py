@@ -50,7 +50,6 @@ def check_checkpoint(checkpoint: StoreLike | None, every: float | None, resume: 
     others = {
         f"stop={options.stop!r}": options.top is not None,
         f"method={options.method!r}": options.method != "power",
-        "follow_changes=True": options.follow_changes,
     }
     if given := [name for name, is_given in others.items() if is_given]:
         raise OptionError(

@@ -23,11 +23,10 @@ from mgspmv.api.checkpointing import (
 )
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import Drive, choose_computing, choose_drive, find_distributed
-from mgspmv.api.warm import align_ranks, estimate_rate
+from mgspmv.api.warm import align_ranks
 from mgspmv.checkpoints import Reached
 from mgspmv.errors import ConvergenceError, KindError, OptionError
 from mgspmv.iterate.extrapolate import ExtrapolatedSteps
-from mgspmv.iterate.follow import check_feeding, compile_following, improve_start
 from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import Method, PageRankOptions
 from mgspmv.iterate.out_weight import describe_overflow
@@ -43,7 +42,6 @@ from mgspmv.kernels.select import check_step_kernel, find_step_layout, list_kern
 from mgspmv.logs import log_iteration, log_kept, log_recovery, name_run
 from mgspmv.model import (
     Event,
-    Followed,
     Precision,
     Progress,
     Recovery,
@@ -78,7 +76,6 @@ def pagerank(
     personalization: Weights | None = None,
     dangling: Weights | Literal["uniform", "drop", "error"] | None = None,
     nstart: Weights | Solution | None = None,
-    follow_changes: bool = False,
     out_weight: Weights | None = None,
     weights: bool = True,
     precision: Precision = "exact",
@@ -128,9 +125,6 @@ def pagerank(
     nstart : the first x, like p; normalized; default p, so that what no path leads to from there has rank 0 where
         dangling mass goes to p or nowhere. Or a Solution, of the graph as it was before: the ranks
         of vertices that are still there, by their ids, and 1/n for those that are new
-    follow_changes : first pass on along out-edges, from vertex to vertex, what makes `nstart` differ from the ranks, as
-        long as that brings more than iterations do: for a graph of which little changed. In this process on the host,
-        where dangling vertices give to where jumps lead, or to nobody. `Solution.followed` says what was done
     out_weight : w, a vector like p, not normalized; default what the stored out-edges weigh. More where
         edges lead out of the stored part: their share of the rank is lost. Less is refused, but for 1e-6 of itself
     weights : False counts every stored edge as 1
@@ -149,7 +143,7 @@ def pagerank(
     timeout : with `client`, seconds that a worker may be silent before the run is given up
     checkpoint : local path, URL or Zarr store, which all workers of a cluster reach, where the ranks are kept now and
         then while the run goes on, and once more at its end: the last two states. Others that are there go once the
-        first one is whole. Not with `stop="topk:..."`, `extrapolation` and `follow_changes`
+        first one is whole. Not with `stop="topk:..."` and `extrapolation`
     checkpoint_every : seconds from one to the next, 30 unless given; 0 begins one as soon as the one before is written
     resume : go on from the last checkpoint there, or begin where there is none. Graph, vectors, alpha, precision and
         tol_mode must be the same; tol and max_iter such that the run comes as far; workers, backend, drive, memory and
@@ -176,7 +170,7 @@ def pagerank(
         an out-weight that is less than the stored out-edges weigh
     BackendError : `cuda` and no device, or CuPy is not installed
     DanglingError : dangling="error" and a vertex without out-edges
-    CapacityError : the matrix does not fit into the memory that is free; with `follow_changes`, not twice
+    CapacityError : the matrix does not fit into the memory that is free
     ClusterError : a worker is gone, or silent for too long, and `recover` is used up or nobody is left; the cluster can
         be used again
     CheckpointError : with `resume`, the checkpoint is of another run, or damaged; no checkpoint can be written there.
@@ -188,15 +182,13 @@ def pagerank(
         raise OptionError(
             "transport= says how workers send slices to each other; pass client= too, or pass it to distribute()"
         )
-    options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision, stop, method, follow_changes)
+    options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision, stop, method)
     check_checkpoint(checkpoint, checkpoint_every, resume, options)
     check_recover(recover)
     distributed = find_distributed(A, client)
     drive = choose_drive(drive, distributed is not None or client is not None)
     computes = choose_computing(backend, A, client)
     _check_method(method, distributed is not None or client is not None, computes)
-    if follow_changes:
-        _check_following(nstart is not None, distributed is not None or client is not None, computes)
     check_memory(distributed is None and (client is not None or computes == "cuda"), device_memory, host_memory)
     if isinstance(A, Matrix) and client is None:
         check_step_kernel(kernel, computes)
@@ -206,7 +198,6 @@ def pagerank(
     use_weights = _check_graph(A, weights)
     threshold = options.threshold(A.shape[0], A.nnz)
     began = time.perf_counter()
-    rate = estimate_rate(nstart, options.alpha) if isinstance(nstart, Solution) else None
     if isinstance(nstart, Solution):
         nstart = align_ranks(nstart, A)
     vectors = (personalization, dangling, nstart, out_weight)
@@ -253,14 +244,9 @@ def pagerank(
         assert isinstance(A, Matrix)
         weight = start.take_weight(lambda: A.read_out_weight(use_weights, threads))
         computing["backend"] = computes
-        if follow_changes:
-            is_counted = dtype is None and start.is_counted and A.kind == "graph"
-            degree = weight.astype(np.int64) if is_counted else None
-            is_fed = check_feeding(start, weight)
-            computing["following"] = {"is_fed": is_fed, "degree": degree, "rate": rate}
         computing |= {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
         outcome = _rank_embedded(A, weight, began, *steps, **computing)
-        again = computing | {"keeper": None, "following": None}
+        again = computing | {"keeper": None}
 
         def step(once: PageRankOptions, probe: Start) -> np.ndarray:
             return _rank_embedded(A, weight, time.perf_counter(), once, 0.0, probe, _ignore_event, **again).values
@@ -293,20 +279,6 @@ def _check_method(method: str, is_on_cluster: bool, backend: Backend) -> None:
         )
 
 
-def _check_following(has_start: bool, is_on_cluster: bool, backend: Backend) -> None:
-    if not has_start:
-        raise OptionError(
-            "follow_changes=True begins at the ranks of the graph as it was; pass nstart= too, such as the ranks of "
-            "that time"
-        )
-    if is_on_cluster or backend == "cuda":
-        where = "on a cluster" if is_on_cluster else "on CUDA"
-        raise OptionError(
-            f"follow_changes=True computes in this process on the host, not {where}; leave it out, or leave out "
-            "client= and pass backend='cpu'"
-        )
-
-
 def _rank_embedded(
     A: Matrix,
     weight: np.ndarray,
@@ -322,7 +294,6 @@ def _rank_embedded(
     run: str,
     backend: Backend,
     keeper: Keeper | None,
-    following: dict[str, Any] | None = None,
     **limits: int | None,
 ) -> Outcome:
     """In this process: on a device by its own steps, where a layout for them can hold the matrix."""
@@ -338,14 +309,10 @@ def _rank_embedded(
         rows = [_cut(start, weight, kernel) for kernel in kernels]
         loaded = time.perf_counter()
         wrap = ExtrapolatedSteps if options.method == "extrapolation" else None
-        followed, seconds = (None, {}) if following is None else _follow(rows, options, threshold, threads, **following)
         told: dict[str, Any] = {"run": run, "growth": start.growth, "wrap": wrap, "keeper": keeper}
         told["balance"] = None if wrap else start.find_balance(options.alpha, A.shape[0])
         with kept:
             outcome = run_embedded(rows, options, threshold, emit, **told)
-        outcome = replace(outcome, followed=followed)
-        for phase, elapsed_s in seconds.items():
-            outcome.seconds[phase] = outcome.seconds.get(phase, 0.0) + elapsed_s
     else:
         device = A.bind_steps(dtype, options.precision, layout, threads, options.top, **limits)
         _check_beside(A, options, keeper)
@@ -359,17 +326,6 @@ def _rank_embedded(
     taken = measure_memory(has_device=backend == "cuda")
     outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})
     return outcome
-
-
-def _follow(
-    rows: list[Rows], options: PageRankOptions, threshold: float, threads: int | None, **known: Any
-) -> tuple[Followed, dict[str, float]]:
-    """Follow changes before the first iteration; what was done, and its seconds by phase."""
-    began = time.perf_counter()
-    compile_following(rows, threads)
-    compiled = time.perf_counter()
-    followed = improve_start(rows, options, threshold, threads=threads, **known)
-    return followed, {"compile": compiled - began, "follow": time.perf_counter() - compiled}
 
 
 def _check_beside(A: Matrix, options: PageRankOptions, keeper: Keeper | None) -> None:
@@ -554,5 +510,5 @@ def _solve(
     memory = outcome.memory | ({"held_bytes": list(events[-1].memory_bytes)} if events else {})
     stability = _judge_stability(options, outcome)
     wrong = find_non_finite(outcome.values, A.vertex_ids, outcome.status, len(changes), is_rank=True)
-    found = (stability, outcome.followed, n_before, wrong, outcome.underflow, outcome.recoveries)
+    found = (stability, n_before, wrong, outcome.underflow, outcome.recoveries)
     return Solution(*reached, A.vertex_ids, asked, matrix, events, memory, *found)

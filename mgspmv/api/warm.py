@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,6 @@ from mgspmv.errors import OptionError
 from mgspmv.ingest.weights import Weights, read_weights
 from mgspmv.results import Solution, is_rank_table, load_solution
 from mgspmv.store.described import DescribedMatrix
-
-RATED = 4
-"""Last iterations of a run by which its rate is told."""
 
 
 def read_vector(
@@ -68,18 +64,6 @@ def align_ranks(before: Solution, A: DescribedMatrix) -> np.ndarray:
         raise OptionError("nstart has no vertex of the store; pass ranks of this graph, or of a version of it")
     ranks[places[is_there]] = before.values[is_there]
     return ranks
-
-
-def estimate_rate(before: Solution, alpha: float) -> float | None:
-    """What iterations leave of a change each time, by the last ones of a run; at most alpha.
-
-    None where it is unknown: of a run with another alpha, of few iterations, or by another method than `power`.
-    """
-    changes, options = before.changes[-RATED - 1 :], before.options
-    is_alike = options.get("alpha") == alpha and options.get("method", "power") == "power"
-    if not is_alike or len(changes) <= RATED or not 0.0 < changes[-1] < changes[0]:
-        return None
-    return min(alpha, math.exp(math.log(changes[-1] / changes[0]) / RATED))
 
 
 def _list_ids(ids: Any, n: int) -> np.ndarray:

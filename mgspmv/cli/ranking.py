@@ -61,9 +61,6 @@ def pagerank(
             metavar="FILE|IDS", help="Ranks to start from: saved ones (.zarr, .parquet, .csv), or as --personalization."
         ),
     ] = None,
-    follow_changes: Annotated[
-        bool, typer.Option("--follow-changes", help="With --nstart: first pass on what changed, along out-edges.")
-    ] = False,
     out_weight: OutWeight = None,
     ignore_weights: EntriesAsOne = False,
     reverse: Reverse = False,
@@ -110,7 +107,7 @@ def pagerank(
     check_choice("--scaler", scaler, get_args(Scaler))
     outputs = find_outputs(output, overwrite=overwrite)
     options: dict[str, Any] = {"alpha": alpha, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
-    options |= {"stop": stop, "method": method, "follow_changes": follow_changes}
+    options |= {"stop": stop, "method": method}
     options |= {"weights": not ignore_weights, "precision": precision, "kernel": kernel}
     options |= {"backend": place.choose_backend(backend), "threads": place.threads, "timeout": place.timeout}
     options |= {"drive": drive, "transport": transport, **vars(limits)}

@@ -13,7 +13,7 @@ from mgspmv.errors import ConvergenceError
 
 if TYPE_CHECKING:
     from mgspmv.batch_results import BatchSolution
-    from mgspmv.model import Followed, Recovery, Stability
+    from mgspmv.model import Recovery, Stability
     from mgspmv.results import Solution
     from mgspmv.scores import Summary
 
@@ -55,8 +55,6 @@ def answer_ranks(
         fields["went on after"] = f"{solution.resumed_after} iterations, which a run before had made"
     if solution.recoveries:
         fields["recovered"] = "; ".join(map(_describe_recovery, solution.recoveries))
-    if solution.followed is not None:
-        fields["changes followed"] = _describe_followed(solution.followed)
     if solution.underflow is not None:
         fields["rank 0"] = translate_message(str(solution.underflow))
     if solution.stability is not None:
@@ -119,16 +117,6 @@ def answer_batch(batch: BatchSolution, saved: list[str], failure: ConvergenceErr
 def _describe_recovery(made: Recovery) -> str:
     workers = f"{made.workers_after} workers, {made.workers_before} before"
     return f"{made.error}; went on from iteration {made.resumed_after} after {made.seconds:.3g} s with {workers}"
-
-
-def _describe_followed(found: Followed) -> str:
-    if not isfinite(found.residual_before):
-        return "no, the start is too far from ranks"
-    told = "no, iterations are as soon there"
-    if found.rounds:
-        left = f"residual {found.residual_before:.3g} to {found.residual_after:.3g}"
-        told = f"along {found.edges} edges in {found.rounds} rounds, {left}"
-    return f"{told}; took as much as {found.equivalents:.3g} iterations"
 
 
 def _describe_stability(found: Stability) -> str:

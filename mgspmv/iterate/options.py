@@ -39,8 +39,6 @@ class PageRankOptions:
     """`change`, or `topk:100`: also as soon as the 100 highest vertices can no longer change."""
     method: Method = "power"
     """`power`, or `extrapolation`."""
-    follow_changes: bool = False
-    """Whether what changed is followed from vertex to vertex before the first iteration."""
 
     def __post_init__(self) -> None:
         check_choice("tol_mode", self.tol_mode, ("l1", "l1_per_node", "linf", "relative", "fixed"))
@@ -62,11 +60,6 @@ class PageRankOptions:
             other = f"stop={self.stop!r}" if self.top is not None else "tol_mode='fixed'"
             raise OptionError(
                 f"method={self.method!r} does not go with {other}, which is of plain steps; leave out either"
-            )
-        if self.follow_changes and (self.top is not None or self.tol_mode == "fixed"):
-            other = f"stop={self.stop!r}" if self.top is not None else "tol_mode='fixed'"
-            raise OptionError(
-                f"follow_changes=True goes on to the tolerance, and {other} ends elsewhere; leave out either"
             )
         self._drop_numpy_types()
 

@@ -28,7 +28,7 @@ from mgspmv.iterate.stable import Gather, Rounding, Watch
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.ranges import Range
 from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
-from mgspmv.model import FIXED_POINT, Event, Followed, Recovery, RowCheck, Stability, Status, StepSums, Underflow
+from mgspmv.model import FIXED_POINT, Event, Recovery, RowCheck, Stability, Status, StepSums, Underflow
 
 Sums = TypeVar("Sums")
 
@@ -436,8 +436,6 @@ class Outcome:
     """How slices went from worker to worker: `direct`, `nccl`, `peer` or `scheduler`; None in one process."""
     stability: Stability | None = None
     """What was proven of the highest vertices; None where nothing was."""
-    followed: Followed | None = None
-    """How changes were followed before the first iteration; None where they were not."""
     recoveries: tuple[Recovery, ...] = ()
     """How the run went on with other workers than before."""
     underflow: Underflow | None = None

@@ -188,7 +188,7 @@ def _check_point(pipeline: Pipeline, key: Key, section: Any) -> Problems:
         if section.beta and section.y is None:
             yield (*key, "y"), f"beta = {section.beta:g} needs y, which it is the factor of"
         return
-    more = ("stop", "method", "follow_changes") if key[0] == "run" else ()
+    more = ("stop", "method") if key[0] == "run" else ()
     alphas = section.alpha if isinstance(section.alpha, list) else [section.alpha]
     asked = {name: getattr(section, name) for name in ("tol", "tol_mode", "max_iter", "precision", *more)}
     alone = [("alpha", alpha) for alpha in alphas] + [(name, asked[name]) for name in ("tol", "stop") if name in asked]
@@ -201,8 +201,6 @@ def _check_point(pipeline: Pipeline, key: Key, section: Any) -> Problems:
         and (said := _find_error(check_dangling, section.dangling))
     ):
         yield (*key, "dangling"), said
-    if key[0] == "run" and section.follow_changes and section.nstart is None:
-        yield (*key, "follow_changes"), 'begins at the ranks of the graph as it was; set nstart too, as to "previous"'
     if key[0] == "run" and section.nstart == PREVIOUS:
         yield from _check_previous(pipeline, key)
     if key[0] == "run" and section.checkpoint and not (wrong or together):

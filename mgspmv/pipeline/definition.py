@@ -209,8 +209,6 @@ class RunSection(Section):
     nstart: Grid[str] | None = None
     """Ranks to start from: `previous`, those of this run as it was; or a file as of `personalization`;
     default where jumps go."""
-    follow_changes: Grid[bool] = False
-    """First pass on what makes `nstart` differ from the ranks, where little changed; in this process on the host."""
     out_weight: Grid[str] | None = None
     """File of what all out-edges of a vertex weigh; default the stored ones."""
     weights: Grid[bool] = True

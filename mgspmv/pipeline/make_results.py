@@ -117,7 +117,6 @@ def _rank(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dict[st
     matrix = opened.find(section.reverse, on_progress=listener.on_progress, for_steps=True)
     options = {name: getattr(section, name) for name in (*_OPTIONS, "stop", "method", "kernel")}
     vectors = _read_vectors(section, matrix, before)
-    options["follow_changes"] = section.follow_changes and "nstart" in vectors
     options |= vectors | _place(work, section, listener) | {"on_event": listener.on_event}
     checkpoint = _locate_checkpoint(work, step)
     solution = _rank_kept(matrix, checkpoint, options) if section.checkpoint else pagerank(matrix, **options)

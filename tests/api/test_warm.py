@@ -9,7 +9,7 @@ import pytest
 import mgspmv as mg
 from mgspmv.api.warm import align_ranks
 from mgspmv.errors import OptionError
-from tests.support.commands import invoke, invoke_json
+from tests.support.commands import invoke_json
 from tests.support.reference_data import shared_data
 
 PRECISE = {"tol": 1e-12, "max_iter": 300}
@@ -48,28 +48,6 @@ def test_real_graphs_take_half_of_the_iterations(tmp_path, name, precision):
     assert warm.iterations <= cold.iterations / 2
     assert abs(warm.values.astype(float) - cold.values).sum() <= warm.error_bound_l1 + cold.error_bound_l1
     assert warm.error_bound_l1 <= 1e-6 / 0.15 * 1.2
-
-
-@pytest.mark.parametrize(
-    ("name", "method"),
-    [
-        pytest.param("graphs/debian-bookworm-deps.txt.gz", "power", marks=pytest.mark.slow),
-        pytest.param("matrices/NotreDame_www.mtx.gz", "power", marks=pytest.mark.slow),
-        ("graphs/wiki-Vote.txt.gz", "power"),
-        ("graphs/pgp-strong-2009.txt.gz", "extrapolation"),
-    ],
-)
-def test_real_graphs_take_half_of_the_work(tmp_path, name, method):
-    mg.ingest(shared_data(name), tmp_path / "a", kind="graph", duplicates="first")
-    asked = {"tol": 1e-10, "max_iter": 300}
-    before = mg.pagerank(mg.open_matrix(tmp_path / "a"), **asked)
-    change_edges(tmp_path / "a")
-    A = mg.open_matrix(tmp_path / "a")
-    cold = mg.pagerank(A, **asked)
-    warm = mg.pagerank(A, nstart=before, follow_changes=True, method=method, **asked)
-    assert warm.iterations + warm.followed.equivalents <= cold.iterations / 2
-    assert abs(warm.values - cold.values).sum() <= warm.error_bound_l1 + cold.error_bound_l1
-    assert warm.error_bound_l1 <= 1e-10 / 0.15 * 1.2
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -118,26 +96,3 @@ def test_saved_ranks_are_a_start(tmp_path, suffix):
     cold = invoke_json("pagerank", str(tmp_path / "a"), "-o", str(ranks))
     warm = invoke_json("pagerank", str(tmp_path / "a"), "--nstart", str(ranks))
     assert warm["iterations"] < cold["iterations"] / 2
-    assert warm["followed"] is None
-
-
-def test_the_command_follows_changes(tmp_path):
-    store, ranks, asked = str(tmp_path / "a"), str(tmp_path / "ranks.zarr"), ["--tol", "1e-10"]
-    ends = np.arange(3000)
-    mg.ingest((ends, ends // 3), store)
-    invoke("pagerank", store, "-o", ranks, *asked)
-    mg.update(store, insert=(np.array([2000]), np.array([5])))
-    cold = invoke_json("pagerank", store, *asked)
-    warm = invoke_json("pagerank", store, "--nstart", ranks, "--follow-changes", *asked)
-    assert warm["followed"]["rounds"] > 0
-    assert warm["iterations"] < cold["iterations"] / 2
-    said, _ = invoke("pagerank", store, "--nstart", ranks, "--follow-changes", *asked)
-    assert f"along {warm['followed']['edges']} edges in {warm['followed']['rounds']} rounds, residual " in said
-    (tmp_path / "far.txt").write_text("5 1\n")
-    said, _ = invoke("pagerank", store, "--nstart", str(tmp_path / "far.txt"), "--follow-changes")
-    assert "no, the start is too far from ranks" in said
-    mg.pagerank(mg.open_matrix(store), tol=1e-12).save(tmp_path / "same.zarr")
-    said, _ = invoke("pagerank", store, "--nstart", str(tmp_path / "same.zarr"), "--follow-changes")
-    assert "no, iterations are as soon there; took as much as " in said
-    _, said = invoke("pagerank", store, "--follow-changes", code=2)
-    assert "pass --nstart too" in said

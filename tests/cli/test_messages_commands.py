@@ -97,7 +97,6 @@ ROWS = {
         "--checkpoint-every --checkpoint",
         "checkpoint_every checkpoint",
     ),
-    "no start": ("pagerank g.zarr --follow-changes", "--follow-changes --nstart", "follow_changes nstart"),
     "no cluster": ("pagerank g.zarr --transport peer", "--transport --cluster --scheduler", "transport client"),
     "negative weights": ("pagerank negative.zarr", "--ignore-weights", "weights"),
     "dangling": ("pagerank path.zarr --dangling error", "--dangling", "dangling"),

@@ -130,12 +130,7 @@ def test_stochastic_columns_may_be_a_little_off(checked):
     assert balance.high == pytest.approx(1 + 1e-6 * 0.85 / 0.15, abs=1e-7)
 
 
-def test_changes_that_are_followed_and_extrapolation(graph, checked):
-    before = mg.pagerank(graph)
-    checked.clear()
-    mg.pagerank(graph, nstart=before, follow_changes=True, tol=1e-12)
-    assert checked
-    checked.clear()
+def test_extrapolation(graph, checked):
     mg.pagerank(graph, method="extrapolation", tol=1e-12)
     assert not checked, "where an extrapolation leads is not foreseen"
 

@@ -393,14 +393,6 @@ class TestComparison:
         assert (cold["start"], warm["start"]) == ("uniform", "previous")
         assert warm["iterations"] < cold["iterations"]
 
-    def test_changes_are_followed_where_there_is_a_start(self):
-        assert run(RUN + 'nstart = "previous"\nfollow_changes = true\n').is_success
-        assert load_solution("out/web/pagerank/ranks.parquet").followed is None
-        run(overrides={"run.tol": 1e-12})
-        solution = load_solution("out/web/pagerank/ranks.parquet")
-        assert solution.followed.residual_before < 1e-12
-        assert solution.iterations == 1
-
     def test_ranks_of_other_vertices_start_nothing(self):
         run(RUN + 'nstart = "previous"\n')
         Path("edges.txt").write_text("a b\nb a\nb c\n")

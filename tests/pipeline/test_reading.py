@@ -181,10 +181,6 @@ def test_what_is_no_variable(value):
         (("tol =", "top = 0\ntol ="), "run.top: input should be greater than or equal to 1, not 0"),
         (("tol =", 'stop = "top"\ntol ='), "run.stop: stop must be 'change' or 'topk:100'"),
         (
-            ("tol =", "follow_changes = true\ntol ="),
-            "run.follow_changes: begins at the ranks of the graph as it was",
-        ),
-        (
             ("tol =", 'checkpoint = true\nmethod = "extrapolation"\ntol ='),
             "run.checkpoint: a checkpoint has the ranks, and method='extrapolation' goes by more than these",
         ),
