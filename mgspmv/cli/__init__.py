@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from mgspmv.cli import clusters
 from mgspmv.cli.centrality import eigenvector, hits, katz, stationary
-from mgspmv.cli.certificates import certificates
 from mgspmv.cli.doctor import doctor
 from mgspmv.cli.making import generate, ingest, update
 from mgspmv.cli.pipelines import run
@@ -27,7 +26,7 @@ PANELS = {
     "Matrices": (ingest, generate, update, versions, reorder, transpose, subgraph, export, info, verify),
     "Products and ranks": (plan, spmv, pagerank, pagerank_batch, hits, katz, eigenvector, stationary),
     "Results": (top, summary, report),
-    "Pipelines and measurements": (run, doctor, certificates),
+    "Pipelines and measurements": (run, doctor),
     "Clusters": (status, cancel),
 }
 """All commands, in the order in which help lists them."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from mgspmv.cli.mode import open_progress
-from mgspmv.cli.options import ClusterKind, Hosts, JobGiven, Nodes, RemotePython, Scheduler, Workers
+from mgspmv.cli.options import ClusterKind, ClusterOption, Scheduler, Workers
 from mgspmv.cli.place import Place, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.errors import SetupError
@@ -26,10 +26,7 @@ def doctor(
     ] = None,
     cluster: ClusterKind = None,
     workers: Workers = None,
-    hosts: Hosts = None,
-    remote_python: RemotePython = None,
-    nodes: Nodes = None,
-    job: JobGiven = None,
+    cluster_option: ClusterOption = None,
     scheduler: Scheduler = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For each check.")] = 30.0,
 ) -> Answer:
@@ -39,7 +36,7 @@ def doctor(
     """
     from mgspmv.doctor import examine
 
-    place = Place(cluster, workers, None, hosts, remote_python, nodes, job, scheduler, timeout)
+    place = Place(cluster, workers, None, cluster_option, scheduler, timeout)
     with open_progress() as progress:
         reach = None if place.is_embedded else lambda: open_client(place, progress)
         found = examine(reach, stores or [], timeout, progress.phase)

@@ -65,43 +65,27 @@ Top = Annotated[int, typer.Option(min=1, help="How many of the highest ranks to 
 ProductKernel = Annotated[str, typer.Option(help=f"auto, {', '.join(k.name for k in SPARSE_KERNELS if k.backends)}.")]
 StepKernel = Annotated[str, typer.Option(help=f"auto, {', '.join(k.name for k in SPARSE_KERNELS if k.step_backends)}.")]
 Backend = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto is cuda with a GPU.")]
-REMOTE_KINDS = ("ssh", "slurm", "pbs")
-"""Kinds of clusters whose workers are on other machines."""
 ClusterKind = Annotated[
     str | None,
     typer.Option(
         "--cluster",
-        metavar="local|cuda|ssh|slurm|pbs",
-        help="Start workers for this one run: on this machine, one for each of its GPUs, on --hosts, or in jobs.",
+        metavar="local|cuda|slurm|pbs|ssh|kubernetes|MODULE:CLASS",
+        help="Start a Dask cluster for this run: on this machine, a worker for each of its GPUs, in jobs, on hosts, in "
+        "pods, or by a class.",
     ),
 ]
 Workers = Annotated[
     int | None,
     typer.Option(
-        min=1,
-        metavar="N",
-        help="With --cluster: processes, on each host or node; default as Dask chooses, or one for each GPU.",
+        min=1, metavar="N", help="With --cluster: how many in all; default one for each GPU, or as Dask chooses."
     ),
 ]
-Hosts = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE", help="With --cluster ssh: a line `[user@]host[:port] [workers=N] [threads=N]` for each host."
-    ),
-]
-RemotePython = Annotated[
-    str | None,
-    typer.Option(metavar="PATH", help="Of other machines with --cluster: their Python; default its path here."),
-]
-Nodes = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="With --cluster slurm or pbs: jobs that are queued, of a node.")
-]
-JobGiven = Annotated[
+ClusterOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--job",
+        "--cluster-option",
         metavar="KEY=VALUE",
-        help="Of these jobs: queue, account, walltime, cores, memory, gpus, interface, protocol, directive, wait; "
+        help="Argument of the cluster's class, such as queue=gpu; also gpus of each job or host, and wait in seconds; "
         "repeatable.",
     ),
 ]

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import tomllib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import date, time
 from typing import TYPE_CHECKING, Any
 
 from mgspmv.cli.mode import MODE, say
-from mgspmv.cli.options import (
-    REMOTE_KINDS,
-    ClusterKind,
-    Hosts,
-    JobGiven,
-    Nodes,
-    RemotePython,
-    Scheduler,
-    Threads,
-    Timeout,
-    Workers,
-)
+from mgspmv.cli.options import ClusterKind, ClusterOption, Scheduler, Threads, Timeout, Workers
+from mgspmv.distribute.managers import find_manager, start_cluster
 from mgspmv.errors import OptionError
 
 if TYPE_CHECKING:
@@ -32,20 +25,13 @@ class Place:
     """Where a command computes; in this process when there is neither cluster nor scheduler."""
 
     cluster: ClusterKind = None
-    """What is started for the command: `local`, `cuda` for a worker on each GPU, `ssh` for workers on hosts, or `slurm`
-    and `pbs` for workers in jobs."""
+    """What is started for the command: a name of `MANAGERS`, or `module:Class`."""
     workers: Workers = None
-    """How many of those are started, on each host or node where there are several; None for as many as Dask chooses."""
+    """How many of those are started; None for as many as Dask chooses."""
     threads: Threads = None
     """Of each worker."""
-    hosts: Hosts = None
-    """File of those that SSH reaches."""
-    remote_python: RemotePython = None
-    """Of the hosts or nodes."""
-    nodes: Nodes = None
-    """How many jobs are queued."""
-    job: JobGiven = None
-    """What each asks for."""
+    cluster_option: ClusterOption = None
+    """Arguments of the class, as `KEY=VALUE`."""
     scheduler: Scheduler = None
     """Address of the cluster that runs already."""
     timeout: Timeout = 30.0
@@ -54,19 +40,10 @@ class Place:
     def __post_init__(self) -> None:
         if self.cluster is not None and self.scheduler is not None:
             raise OptionError("--cluster starts a cluster and --scheduler uses one that runs; give one of them")
-        if self.cluster not in ("local", "cuda", *REMOTE_KINDS, None):
-            raise OptionError(
-                f"--cluster must be local, cuda, ssh, slurm or pbs, not {self.cluster!r}; for a cluster that runs use "
-                "--scheduler"
-            )
-        if (self.cluster == "ssh") != (self.hosts is not None):
-            raise OptionError("--cluster ssh starts workers on the hosts of --hosts FILE; give both or neither")
-        if (self.cluster in ("slurm", "pbs")) != (self.nodes is not None):
-            raise OptionError("--cluster slurm and pbs start workers in jobs of --nodes N; give both or neither")
-        if self.job is not None and self.nodes is None:
-            raise OptionError("--job is what jobs of --cluster slurm or pbs ask for; leave it out, or add --nodes N")
-        if self.remote_python is not None and self.cluster not in REMOTE_KINDS:
-            raise OptionError("--remote-python is of other machines; add --cluster ssh, slurm or pbs, or leave it out")
+        if self.cluster is not None:
+            find_manager(self.cluster)
+        if self.options and self.cluster is None:
+            raise OptionError("--cluster-option says what --cluster starts; give both or neither")
         if self.workers is not None and self.cluster is None:
             raise OptionError("--workers says how many --cluster starts; give both or neither")
         if not self.timeout > 0:
@@ -78,9 +55,38 @@ class Place:
         return started.get(self.cluster or "", backend) if backend == "auto" else backend
 
     @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of the cluster's class."""
+        return dict(map(parse_option, self.cluster_option or ()))
+
+    @property
     def is_embedded(self) -> bool:
         """Whether this process computes."""
         return self.cluster is None and self.scheduler is None
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """Split KEY=VALUE; the value is what it is in TOML or JSON, else text.
+
+    Raises
+    ------
+    OptionError : it is no KEY=VALUE, or another option says the same
+    """
+    key, sign, value = (part.strip() for part in text.partition("="))
+    if not (key.isidentifier() and sign):
+        raise OptionError(f"--cluster-option {text}: expected KEY=VALUE, such as queue=gpu")
+    if key in ("kind", "workers", "threads", "on_note"):
+        raise OptionError(f"--cluster-option {key} is no argument of a class; use --cluster, --workers and --threads")
+    return key, _read_literal(value)
+
+
+def _read_literal(text: str) -> Any:
+    with suppress(tomllib.TOMLDecodeError):
+        value = tomllib.loads(f"value = {text}")["value"]
+        return text if isinstance(value, date | time) else value  # as 01:00:00, a wall time
+    with suppress(ValueError):
+        return json.loads(text)
+    return text
 
 
 def check_drive(drive: str, place: Place) -> None:
@@ -152,31 +158,10 @@ def open_client(place: Place, progress: Progress) -> Iterator[Any]:
         if place.cluster is None:
             reached: Any = place.scheduler
         else:
-            reached = stack.enter_context(_start(place))
+            started = start_cluster(place.cluster, place.workers, place.threads, say, **place.options)
+            reached = stack.enter_context(started)
         cluster = Cluster(reached, place.timeout)
         stack.callback(cluster.close)
         if cluster.dashboard_link:
             say(f"dashboard: {cluster.dashboard_link}")
         yield cluster.client
-
-
-def _start(place: Place) -> AbstractContextManager[Any]:
-    from mgspmv.distribute.connect import start_cuda, start_local
-    from mgspmv.distribute.ssh import read_hosts, start_ssh
-
-    if place.nodes is not None:
-        return _start_jobs(place)
-    if place.hosts is not None:
-        return start_ssh(read_hosts(place.hosts), place.workers, place.threads, place.remote_python)
-    start = start_cuda if place.cluster == "cuda" else start_local
-    started: AbstractContextManager[Any] = start(place.workers, place.threads)
-    return started
-
-
-def _start_jobs(place: Place) -> AbstractContextManager[Any]:
-    from mgspmv.distribute.jobs import parse_job, start_jobs
-
-    assert place.cluster is not None
-    assert place.nodes is not None
-    job = parse_job(place.job or ())
-    return start_jobs(place.cluster, place.nodes, job, place.workers, place.threads, place.remote_python, say)

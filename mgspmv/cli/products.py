@@ -11,13 +11,10 @@ from mgspmv.cli.mode import note_kept, open_progress
 from mgspmv.cli.options import (
     Backend,
     ClusterKind,
-    Hosts,
-    JobGiven,
+    ClusterOption,
     Limits,
-    Nodes,
     Overwrite,
     ProductKernel,
-    RemotePython,
     Scheduler,
     StorePath,
     Timeout,
@@ -40,17 +37,14 @@ def plan(
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Of PageRank that is kept on the way.")] = False,
     backend: Backend = "auto",
     cluster: ClusterKind = None,
-    hosts: Hosts = None,
-    remote_python: RemotePython = None,
-    nodes: Nodes = None,
-    job: JobGiven = None,
+    cluster_option: ClusterOption = None,
     scheduler: Scheduler = None,
     timeout: Timeout = 30.0,
 ) -> Answer:
     """Say what a run takes in memory, traffic and, where it can be measured, seconds, before anything is loaded."""
     from mgspmv import api
 
-    place = Place(cluster, workers if cluster else None, None, hosts, remote_python, nodes, job, scheduler, timeout)
+    place = Place(cluster, workers if cluster else None, None, cluster_option, scheduler, timeout)
     options: dict[str, Any] = {**vars(limits), "precision": precision, "stop": stop, "checkpoint": checkpoint}
     options |= {"backend": place.choose_backend(backend), "timeout": timeout}
     with api.open_matrix(store) as matrix, open_progress() as progress, open_client(place, progress) as client:

@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from mgspmv.cli.messages import UNTRANSLATED, find_options, translate
 from mgspmv.cli.mode import ARGS, KEPT, MODE, Debug, Json, Log, LogLevel, Mode, Quiet, find_mode, say
-from mgspmv.cli.options import REMOTE_KINDS, Tls
+from mgspmv.cli.options import Tls
 from mgspmv.errors import MgspmvError, OptionError, StoreError, escape_controls, hide_secrets
 from mgspmv.os_errors import translating
 
@@ -166,10 +166,11 @@ def _take_tls(command: Callable[..., Any]) -> Callable[..., Any]:
             raise OptionError("--tls encrypts what the parts of a cluster say; add --cluster or --scheduler")
         if where == "temporary" and given.get("cluster") is None:
             raise OptionError("a cluster that runs has certificates already; name their folder in place of temporary")
-        from mgspmv.distribute.tls import check_shared, use_tls
+        from mgspmv.distribute.managers import check_shared
+        from mgspmv.distribute.tls import use_tls
 
-        if given.get("cluster") in REMOTE_KINDS:
-            check_shared(where)
+        if given.get("cluster") is not None:
+            check_shared(given["cluster"], where)
         with use_tls(where):
             return command(**given)
 

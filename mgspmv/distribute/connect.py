@@ -5,30 +5,24 @@ from __future__ import annotations
 import asyncio
 import errno
 import importlib.util
-import ipaddress
 import logging
 import os
 import signal
 import socket
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 import dask
-from distributed import Client, LocalCluster, Nanny
-from distributed.comm import connect, get_address_host_port
-from distributed.core import send_recv
-from distributed.deploy.utils import nprocesses_nthreads
-from distributed.diskutils import WorkSpace
-from distributed.gc import disable_gc_diagnosis
-from distributed.security import Security
+from distributed import Client, LocalCluster, Nanny, Security, rpc
+from distributed.comm import get_address_host_port
 
-from mgspmv.distribute.dashboards import HOSTS, guard, list_hosts
+from mgspmv.distribute.dashboards import guarding, list_hosts
 from mgspmv.distribute.tls import is_tls_required
 from mgspmv.errors import (
     CapacityError,
@@ -146,12 +140,8 @@ def _knock(address: str, wait_s: float) -> None:
 
 async def _ask_kind(address: str, wait_s: float, security: dict[str, Any]) -> str:
     """What listens at an address: `Scheduler`, `Worker`, or another of Dask's servers."""
-    async with asyncio.timeout(wait_s):
-        comm = await connect(address, timeout=0.8 * wait_s, **security)
-        try:
-            return str((await send_recv(comm, op="identity"))["type"])
-        finally:
-            comm.abort()
+    async with asyncio.timeout(wait_s), rpc(address, timeout=0.8 * wait_s, connection_args=security) as server:
+        return str((await server.identity())["type"])
 
 
 def _no_answer(client: Any, wait_s: float, error: BaseException) -> SchedulerNotFoundError:
@@ -171,17 +161,15 @@ class PatientNanny(Nanny):  # type: ignore[misc]  # Dask has no types
     """
 
     async def kill(self, timeout: float = 5, reason: str = "nanny-kill") -> None:
-        """Let the worker end, or kill it; back when it is gone, and its folder."""
+        """Let the worker end, or kill it; back when it is gone."""
         try:
             await super().kill(timeout, reason)
         except TimeoutError:
             await super().kill(reason=reason)  # which waits, now that it was killed
-        with suppress(OSError):  # a new folder has Dask remove those of workers that a signal ended
-            WorkSpace(self.local_directory).new_work_dir(prefix="ended-").release()
 
 
 def start_local(
-    n_workers: int | None = None, threads: int | None = None, serving: Serving = DEFAULT_SERVING
+    n_workers: int | None = None, threads: int | None = None, serving: Serving = DEFAULT_SERVING, **options: Any
 ) -> LocalCluster:
     """Start worker processes on this machine that share its processors.
 
@@ -189,51 +177,22 @@ def start_local(
     ----------
     n_workers : default as Dask's own: few processes of few threads each
     threads : of each worker; default so many that all workers together have one for each processor
+    options : of `distributed.LocalCluster`, which are stronger than what is chosen here
 
     Raises
     ------
     CapacityError : this machine has no memory for so many
     ClusterError : a worker did not start, or nobody can listen there
     """
-    n_workers, threads = share_processors(n_workers, threads)
-    return _start(LocalCluster, serving, n_workers=n_workers, threads_per_worker=threads)
+    if n_workers is not None:
+        check_room(n_workers)
+        threads = threads or _share_processors(n_workers)
+    return _start(LocalCluster, serving, {"n_workers": n_workers, "threads_per_worker": threads} | options)
 
 
-def start_scheduler(serving: Serving) -> LocalCluster:
-    """Start a scheduler in this process, to which workers of other machines come.
-
-    Raises
-    ------
-    ClusterError : nobody can listen there
-    """
-    return _start(LocalCluster, serving, n_workers=0, threads_per_worker=1)
-
-
-@contextmanager
-def serve_at(address: str) -> Iterator[Serving]:
-    """How a scheduler listens at an address of this machine, for workers of others; without TLS its dashboard, which
-    has no password, is for this machine alone. Warns where others reach what is not encrypted."""
-    is_encrypted = is_tls_required()
-    if not is_encrypted and not ipaddress.ip_address(address).is_loopback:
-        warnings.warn(
-            f"whoever reaches {address} or the ports of workers can run code there; pass tls= to let in nobody "
-            "without a certificate",
-            stacklevel=3,
-        )
-    dashboard = address if is_encrypted else Serving.dashboard_host
-    link = str(dask.config.get("distributed.dashboard.link")).replace("{host}", dashboard)
-    with dask.config.set({"distributed.dashboard.link": link}):
-        yield Serving(address, dashboard_host=dashboard)
-
-
-def share_processors(n_workers: int | None, threads: int | None) -> tuple[int, int]:
-    """How many workers of how many threads share the processors of this machine; see `start_local`."""
-    processors = default_threads()
-    if n_workers is None:
-        n_workers = nprocesses_nthreads(processors)[0] if threads is None else max(1, processors // threads)
-    if n_workers < 1:
-        raise OptionError(f"the number of workers must be at least 1, not {n_workers}")
-    return n_workers, threads or max(1, processors // n_workers)
+def _share_processors(n_workers: int) -> int:
+    """Threads of each of so many workers."""
+    return max(1, default_threads() // n_workers)
 
 
 def start_cuda(
@@ -241,6 +200,7 @@ def start_cuda(
     threads: int | None = None,
     protocol: str = "tcp",
     serving: Serving = DEFAULT_SERVING,
+    **options: Any,
 ) -> LocalCluster:
     """Start a worker process for each GPU of this machine that `CUDA_VISIBLE_DEVICES` leaves.
 
@@ -249,6 +209,7 @@ def start_cuda(
     n_workers : default as many as there are GPUs
     threads : of each worker, which read and decompress; default so many that all have one for each processor
     protocol : of Dask's comms: `tcp`, or `ucxx`
+    options : of `dask_cuda.LocalCUDACluster`, which are stronger than what is chosen here
 
     Raises
     ------
@@ -259,7 +220,7 @@ def start_cuda(
     check_choice("protocol", protocol, ("tcp", "ucxx"))
     if protocol == "ucxx" and is_tls_required():
         raise OptionError("protocol='ucxx' does not encrypt, and connections must be encrypted; leave one of both out")
-    need_dask_cuda()
+    _need_dask_cuda()
     if protocol == "ucxx":
         _need("distributed_ucxx", "protocol='ucxx' needs distributed-ucxx", "ucxx12] or mgspmv[ucxx13")
     n_devices = len(list_devices())
@@ -272,14 +233,15 @@ def start_cuda(
         )
     from dask_cuda import LocalCUDACluster
 
-    threads = threads or max(1, default_threads() // n_workers)
-    given: dict[str, Any] = {"device_memory_limit": None}  # nothing of ours is to be spilled
+    check_room(n_workers)
+    given: dict[str, Any] = {"n_workers": n_workers, "threads_per_worker": threads or _share_processors(n_workers)}
+    given["device_memory_limit"] = None  # nothing of ours is to be spilled
     given["preload"] = [*dask.config.get("distributed.worker.preload")]  # else dask-cuda's own takes its place
     if not is_tls_required():  # which is a protocol of its own
         given["protocol"] = protocol
     # NCCL does not encrypt; GPUs of one machine have nothing to say to others. What the environment says is stronger.
     with dask.config.set({"distributed.nanny.environ.NCCL_SOCKET_IFNAME": "lo"}):
-        return _start(LocalCUDACluster, serving, n_workers=n_workers, threads_per_worker=threads, **given)
+        return _start(LocalCUDACluster, serving, given | options)
 
 
 def has_devices() -> bool:
@@ -337,8 +299,7 @@ def _no_devices(why: str) -> ClusterError:
     )
 
 
-def need_dask_cuda() -> None:
-    """Raise unless dask-cuda is installed."""
+def _need_dask_cuda() -> None:
     _need("dask_cuda", "a cluster of GPU workers needs dask-cuda", "cuda12] or mgspmv[cuda13")
 
 
@@ -347,9 +308,8 @@ def _need(module: str, what: str, extra: str) -> None:
         raise MissingDependencyError(f"{what}, which is not installed; install mgspmv[{extra}]")
 
 
-def _start(kind: Callable[..., LocalCluster], serving: Serving, **given: Any) -> LocalCluster:
+def _start(kind: Callable[..., LocalCluster], serving: Serving, given: dict[str, Any]) -> LocalCluster:
     """Make a cluster on this machine."""
-    check_room(given["n_workers"])
     options: dict[str, Any] = {
         "host": serving.host,
         "scheduler_port": serving.port,
@@ -358,43 +318,11 @@ def _start(kind: Callable[..., LocalCluster], serving: Serving, **given: Any) ->
         "dashboard_address": serving.dashboard_address,
         "silence_logs": serving.log_level,
     }
-    return start_cluster(lambda: kind(**options, **given), serving)
-
-
-def start_cluster(make: Callable[[], Any], serving: Serving) -> Any:
-    """Make a cluster that Ctrl-C and the end of the terminal do not reach: these are sent to the workers too, and who
-    makes them ends them.
-
-    Workers inherit what the thread that makes the cluster has blocked. Dask cannot close a cluster that is half made,
-    so an interrupt waits until it is whole.
-
-    Raises
-    ------
-    ClusterError : nobody can listen there, or a worker did not start
-    """
     hosts = list_hosts((serving.host, serving.dashboard_host), serving.dashboard_origins)
-
-    def begin() -> Any:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-        resource_tracker.ensure_running()  # else the first worker starts it, which unblocks SIGINT
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        with dask.config.set({HOSTS: hosts}):  # which workers inherit
-            cluster = make()
-        guard(cluster.scheduler.http_application, hosts)
-        disable_gc_diagnosis()  # of the scheduler here, in whose callback an interrupt would be lost
-        return cluster
-
-    with warnings.catch_warnings(), ThreadPoolExecutor(1) as starter:
-        warnings.filterwarnings("ignore", r"Port \d+ is already in use")  # another one is taken then, which is as good
-        starting = starter.submit(begin)
-        try:
-            cluster = starting.result()
-        except KeyboardInterrupt:
-            with suppress(RuntimeError, OSError):  # workers that the same signal ended do not start
-                starting.result().close()
-            raise
-        except (RuntimeError, OSError) as error:
-            raise _explain_start(error, serving) from error
+    try:
+        cluster = make_cluster(lambda: kind(**options | given), hosts)
+    except (RuntimeError, OSError) as error:
+        raise _explain_start(error, serving) from error
     if serving.dashboard_port and cluster.scheduler.http_server.port != serving.dashboard_port:
         cluster.close()
         raise ClusterError(
@@ -405,8 +333,40 @@ def start_cluster(make: Callable[[], Any], serving: Serving) -> Any:
     return cluster
 
 
+def make_cluster(make: Callable[[], Any], hosts: Iterable[str]) -> Any:
+    """Make a cluster that Ctrl-C and the end of the terminal do not reach: these are sent to the workers too, and who
+    makes them ends them.
+
+    Workers inherit what the thread that makes the cluster has blocked. Dask cannot close a cluster that is half made,
+    so an interrupt waits until it is whole.
+
+    Parameters
+    ----------
+    hosts : that its pages answer to, besides those of this machine
+    """
+
+    def begin() -> Any:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        resource_tracker.ensure_running()  # else the first worker starts it, which unblocks SIGINT
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        with guarding(hosts):  # which workers inherit
+            return make()
+
+    with warnings.catch_warnings(), ThreadPoolExecutor(1) as starter:
+        warnings.filterwarnings("ignore", r"Port \d+ is already in use")  # another one is taken then, which is as good
+        starting = starter.submit(begin)
+        try:
+            return starting.result()
+        except KeyboardInterrupt:
+            with suppress(Exception):  # workers that the same signal ended do not start
+                starting.result().close()
+            raise
+
+
 def check_room(n_workers: int) -> None:
     """Raise unless this machine has memory for so many workers."""
+    if n_workers < 1:
+        raise OptionError(f"the number of workers must be at least 1, not {n_workers}")
     free = free_memory()
     if n_workers * WORKER_BYTES > free:
         raise CapacityError(

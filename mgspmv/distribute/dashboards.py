@@ -9,8 +9,8 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any
@@ -23,6 +23,8 @@ from tornado.web import RequestHandler
 
 HOSTS = "mgspmv.dashboard-hosts"
 """Key of Dask's configuration by which workers that are started here know their hosts."""
+PRELOAD = "distributed.scheduler.preload"
+"""Dask's own key: modules that schedulers load at their start."""
 ORIGINS = "distributed.scheduler.dashboard.bokeh-application.allow_websocket_origin"
 """Dask's own key, by which users let in others."""
 WEB_PORTS = (80, 443)
@@ -83,6 +85,19 @@ def guard(application: Any, hosts: Iterable[str]) -> None:
     known = [*hosts]
     if "*" not in known:
         application.add_handlers(".*", [Rule(Strangers(known), Refusal)])
+
+
+@contextmanager
+def guarding(hosts: Iterable[str]) -> Iterator[None]:
+    """Let pages of schedulers and workers that are started in the context answer to these hosts alone."""
+    loaded = [name for name in dask.config.get(PRELOAD, []) if name != __name__]
+    with dask.config.set({HOSTS: [*hosts], PRELOAD: [*loaded, __name__]}):
+        yield
+
+
+def dask_setup(scheduler: Any) -> None:
+    """Guard the pages of a scheduler, which loads this module at its start; agents guard those of workers."""
+    guard(scheduler.http_application, dask.config.get(HOSTS))
 
 
 def list_hosts(bound: Sequence[str], origins: Sequence[str]) -> list[str]:

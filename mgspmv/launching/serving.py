@@ -20,7 +20,7 @@ import dask
 
 from mgspmv.distribute.connect import Serving, has_devices, start_cuda, start_local
 from mgspmv.distribute.dashboards import parse_host
-from mgspmv.distribute.tls import TEMPORARY, make_certificates, use_tls
+from mgspmv.distribute.tls import TEMPORARY, use_tls, write_temporary
 from mgspmv.errors import OptionError
 from mgspmv.launching.state import Launched, claim, tell
 from mgspmv.model import check_choice
@@ -119,7 +119,8 @@ def serve(asked: Asked, on_ready: Callable[[Launched], None]) -> None:
         stack.enter_context(claim(launched))
         certificates = asked.tls
         if asked.tls == TEMPORARY:
-            certificates = str(make_certificates(launched.folder / "certificates", [asked.host]).folder)
+            (folder := launched.folder / "certificates").mkdir(mode=0o700)
+            certificates = str(write_temporary(folder).folder)
         stack.enter_context(use_tls(certificates))
         dask.config.update_defaults({"distributed": {"scheduler": {"events-cleanup-delay": EVENTS_KEPT}}})
         if is_cuda:

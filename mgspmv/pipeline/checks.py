@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from mgspmv.api.checkpointing import check_checkpoint
+from mgspmv.distribute.managers import check_shared, find_manager
 from mgspmv.errors import MgspmvError, OptionError
 from mgspmv.files import is_url
 from mgspmv.ingest.generate import list_parameters, make_generator
@@ -16,7 +17,7 @@ from mgspmv.ingest.weights import check_dangling
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.kernels.catalogue import BACKENDS
 from mgspmv.kernels.select import list_kernels
-from mgspmv.pipeline.definition import PREVIOUS, ClusterSection, MatrixSection, Pipeline, Reading, Section, list_points
+from mgspmv.pipeline.definition import PREVIOUS, MatrixSection, Pipeline, Reading, Section, list_points
 from mgspmv.pipeline.steps import list_matrices, locate_store
 
 Key = tuple[str, ...]
@@ -238,29 +239,15 @@ def _check_cluster(pipeline: Pipeline) -> Problems:
             ("cluster", "address"),
             'the address of a scheduler goes with kind = "address"; give both or neither',
         )
-    if (cluster.kind == "ssh") != (cluster.hosts is not None):
-        yield ("cluster", "hosts"), 'a file of hosts goes with kind = "ssh"; give both or neither'
-    if (cluster.kind in ("slurm", "pbs")) != (cluster.nodes is not None):
-        yield ("cluster", "nodes"), 'how many jobs goes with kind = "slurm" or "pbs"; give both or neither'
-    if cluster.job is not None:
-        yield from _check_job(cluster)
-    if cluster.remote_python is not None and cluster.kind not in ("ssh", "slurm", "pbs"):
-        yield ("cluster", "remote_python"), 'is of other machines, with kind = "ssh", "slurm" or "pbs"'
-    if cluster.kind in ("ssh", "slurm", "pbs") and cluster.tls == "temporary":
-        yield ("cluster", "tls"), "hosts do not have certificates that are made here; name a folder that they have too"
+    if cluster.kind != "address":
+        try:
+            find_manager(cluster.kind)
+            check_shared(cluster.kind, cluster.tls)
+        except OptionError as error:
+            yield ("cluster", "kind"), str(error)
+    elif cluster.options:
+        yield ("cluster", "options"), "says what is started, and the cluster of an address runs already"
     if cluster.kind == "address" and cluster.workers is not None:
         yield ("cluster", "workers"), "says how many are started, and the cluster of an address runs already"
     if cluster.kind == "address" and cluster.tls == "temporary":
         yield ("cluster", "tls"), "a cluster that runs has certificates already; name their folder"
-
-
-def _check_job(cluster: ClusterSection) -> Problems:
-    from mgspmv.distribute.jobs import parse_job
-
-    assert cluster.job is not None
-    if cluster.nodes is None:
-        yield ("cluster", "job"), 'is what jobs of kind = "slurm" or "pbs" ask for'
-    try:
-        parse_job(cluster.job)
-    except OptionError as error:
-        yield ("cluster", "job"), str(error)

@@ -83,24 +83,15 @@ class Computing:
 
     def _reach(self) -> Any:
         from mgspmv.distribute.cluster import Cluster
-        from mgspmv.distribute.connect import start_cuda, start_local
-        from mgspmv.distribute.jobs import parse_job, start_jobs
-        from mgspmv.distribute.ssh import read_hosts, start_ssh
+        from mgspmv.distribute.managers import start_cluster
         from mgspmv.distribute.tls import use_tls
 
         own = self.section
         self._stack.enter_context(use_tls(own.tls))
         reached: Any = own.address
-        if own.hosts is not None:
-            started = start_ssh(read_hosts(own.hosts), own.workers, own.threads, own.remote_python)
+        if own.kind != "address":
+            started = start_cluster(own.kind, own.workers, own.threads, self._on_note, **own.options)
             reached = self._stack.enter_context(started)
-        elif own.nodes is not None:
-            job = parse_job(own.job or ())
-            started = start_jobs(own.kind, own.nodes, job, own.workers, own.threads, own.remote_python, self._on_note)
-            reached = self._stack.enter_context(started)
-        elif own.kind != "address":
-            start = start_cuda if own.kind == "cuda" else start_local
-            reached = self._stack.enter_context(start(own.workers, own.threads))
         cluster = Cluster(reached, own.timeout)
         self._stack.callback(cluster.close)
         if self._on_note is not None and cluster.dashboard_link:

@@ -320,21 +320,15 @@ class LimitsSection(Section):
 class ClusterSection(Section):
     """The Dask cluster that computes; without this section this process does."""
 
-    kind: Literal["local", "cuda", "ssh", "slurm", "pbs", "address"] = "local"
-    """`local` starts workers on this machine, `cuda` one for each of its GPUs, `ssh` some on other hosts, `slurm` and
-    `pbs` some in jobs; `address` uses a cluster that runs."""
+    kind: str = "local"
+    """`local` starts workers on this machine, `cuda` one for each of its GPUs, `slurm` and `pbs` in jobs, `ssh` on
+    hosts, `kubernetes` in pods, `module:Class` as that class of Dask does; `address` uses a cluster that runs."""
     address: str | None = None
     """Of the scheduler, with kind = "address", such as tcp://10.0.0.1:8786."""
     workers: Positive | None = None
-    """How many are started, on each host or node; default as Dask chooses, or one for each GPU."""
-    hosts: str | None = None
-    """File of the hosts, with kind = "ssh": a line `[user@]host[:port] [workers=N] [threads=N]` for each."""
-    remote_python: str | None = None
-    """Path of Python on the hosts or nodes; default the one that it has here."""
-    nodes: Positive | None = None
-    """How many jobs are queued, each of a node, with kind = "slurm" or "pbs"."""
-    job: list[str] | None = None
-    """What each job asks for, as `--job` of commands has it, such as ["queue=gpu", "gpus=4"]."""
+    """How many are started in all; default as Dask chooses, or one for each GPU."""
+    options: dict[str, Any] = {}
+    """Arguments of the cluster's class, such as {queue = "gpu"}; also gpus of each job or host, and wait in seconds."""
     threads: Positive | None = None
     """Of each worker; default so many that all have one for each processor."""
     drive: Literal["auto", "scheduler", "superstep"] = "auto"
@@ -348,8 +342,7 @@ class ClusterSection(Section):
     timeout: Annotated[float, Field(gt=0)] = 30.0
     """Seconds that a worker may be silent."""
     tls: str | None = None
-    """Folder of certificates by which all connections are encrypted, see `mgspmv certificates`; or `temporary`, with a
-    cluster that is started."""
+    """Folder of certificates by which all connections are encrypted; or `temporary`, with a cluster that is started."""
     ingest: bool = False
     """Have the workers make matrices too; sources and stores must be where they reach them."""
 

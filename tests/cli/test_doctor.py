@@ -107,7 +107,7 @@ def test_what_is_asked_for(finding):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--cluster", "slurm"], "--cluster slurm and pbs start workers in jobs of --nodes N"),
+        (["--cluster-option", "cores=2"], "--cluster-option says what --cluster starts"),
         (["--cluster", "local", "--scheduler", "a:1"], "give one of them"),
         (["--workers", "2"], "--workers says how many --cluster starts"),
         (["--timeout", "0"], "--timeout must be a positive number of seconds"),

@@ -70,7 +70,7 @@ TABLE = {
     "s3://bucket/a?memory=4 is no file": "s3://bucket/a?memory=4 is no file",
     "max_iter.csv is no file": "max_iter.csv is no file",
     "/data/max_iter/weights=False is no file": "/data/max_iter/weights=False is no file",
-    "give it --job memory=4GB": "give it --job memory=4GB",
+    "give it --cluster-option memory=4GB": "give it --cluster-option memory=4GB",
     "memory of the vertices' store": "memory of the vertices' store",
     "store is not there": "store is not there",
     "vector 0: alpha must be less than 1": "vector 0: --alpha must be less than 1",

@@ -24,7 +24,7 @@ from distributed import Client
 
 import mgspmv.distribute.connect
 from mgspmv.batch_results import load_batch
-from mgspmv.cli.place import quieten_dask
+from mgspmv.cli.place import parse_option, quieten_dask
 from mgspmv.cli.program import shorten_warnings
 from mgspmv.errors import MissingDependencyError
 from mgspmv.results import load_solution
@@ -79,19 +79,6 @@ def test_pagerank_on_local_workers(folder):
     by_worker = [[line for line in lines if line.get("worker") == k and "change" in line] for k in (0, 1)]
     assert [[line["change"] for line in own] for own in by_worker] == [answer["changes"]] * 2
     assert len({line["run"] for own in by_worker for line in own}) == 1
-
-
-@pytest.mark.slow
-def test_local_workers_that_encrypt(folder):
-    invoke("certificates", "certificates", "--host", "gpu-1")
-    wanted = invoke_json("pagerank", "g.zarr")["digest"]
-    on_cluster = ("--cluster", "local", "--workers", "1", "--tls", "certificates")
-    with start("pagerank", "g.zarr", "--json", *on_cluster, **PIPES) as process:
-        stdout, stderr = process.communicate(timeout=HANG_S)
-    assert process.returncode == 0, stderr
-    assert stderr.startswith("dashboard: https://127.0.0.1:")
-    assert json.loads(stdout)["digest"] == wanted
-    assert "is there already; take it away" in invoke("certificates", "certificates", code=2)[1]
 
 
 @pytest.mark.slow
@@ -200,6 +187,46 @@ def test_a_cluster_of_gpus_needs_dask_cuda(monkeypatch):
         assert "a cluster of GPU workers needs dask-cuda, which is not installed; install mgspmv[cuda12]" in stderr
 
 
+def test_what_options_of_a_cluster_are():
+    written = {
+        "cores=8": 8,
+        "wait=0.5": 0.5,
+        "nanny=false": False,
+        "hosts=a,b": "a,b",
+        'hosts=["a", "b"]': ["a", "b"],
+        "worker_options={nthreads = 2}": {"nthreads": 2},
+        'worker_options={"nthreads": 2}': {"nthreads": 2},
+        "walltime=01:00:00": "01:00:00",
+        'account="007"': "007",
+        "memory=64 GB": "64 GB",
+        "extra= --a=b": "--a=b",
+        "interface=null": None,
+    }
+    for text, value in written.items():
+        assert parse_option(text) == (text.partition("=")[0], value)
+
+
+def test_a_class_in_place_of_a_name(folder):
+    Path("given.toml").write_text(
+        """
+        [cluster]
+        kind = "distributed:LocalCluster"
+        workers = 2
+        options = {processes = false, dashboard_address = ":0", threads_per_worker = 1}
+        [matrix.web]
+        open = "g.zarr"
+        [run]
+        """
+    )
+    said = invoke("run", "given.toml")[1]
+    assert "waiting for 2 workers of distributed:LocalCluster, 120 s at most" in said
+    given = ["processes=false", "dashboard_address=:0", "threads_per_worker=1"]
+    words = [word for text in given for word in ("--cluster-option", text)]
+    answer = invoke_json("pagerank", "g.zarr", "--cluster", "distributed:LocalCluster", "--workers", "2", *words)
+    assert answer["digest"] == invoke_json("pagerank", "g.zarr")["digest"]
+    assert answer["matrix"]["hardware"] == "2 workers of 1 threads"
+
+
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
@@ -214,10 +241,17 @@ RANK, BATCH, MULTIPLY = ["pagerank", "g.zarr"], ["pagerank-batch", "g.zarr"], ["
         (MULTIPLY, ["--workers", "2", "--scheduler", "a:1"], "--workers says how many --cluster starts"),
         (RANK, ["--cluster", "local", "--scheduler", "a:1"],
          "--cluster starts a cluster and --scheduler uses one that runs"),
-        (BATCH, ["--cluster", "ssh"],
-         "--cluster ssh starts workers on the hosts of --hosts FILE; give both or neither"),
+        (BATCH, ["--cluster", "ssh", "--cluster-option", "hosts=a"],
+         "give the option hosts, such as a,a,b, and leave --workers out"),
         (MULTIPLY, ["--cluster", "lokal"],
-         "--cluster must be local, cuda, ssh, slurm or pbs, not 'lokal'; for a cluster that runs use --scheduler"),
+         "--cluster must be one of local, cuda, slurm, pbs, ssh, kubernetes, or module:Class of a Dask cluster class"),
+        (RANK, ["--cluster", "slurm"], "--cluster slurm starts a number of workers; give --workers"),
+        (RANK, ["--cluster", "local", "--cluster-option", "cpus=1"], "distributed:LocalCluster takes no cpus, but "),
+        (RANK, ["--cluster-option", "a=1"], "--cluster-option says what --cluster starts; give both or neither"),
+        (RANK, ["--cluster", "local", "--cluster-option", "a"],
+         "--cluster-option a: expected KEY=VALUE, such as queue=gpu"),
+        (RANK, ["--cluster", "local", "--cluster-option", "workers=2"], "use --cluster, --workers and --threads"),
+        (RANK, ["--cluster", "ssh", "--tls", "temporary"], "do not have certificates that are made here"),
         (RANK, ["--cluster", "local", "--timeout", "0"], "--timeout must be a positive number of seconds, not 0"),
         (BATCH, ["--scheduler", "a:1", "--timeout", "nan"], "--timeout must be a positive number of seconds, not nan"),
         (MULTIPLY, ["--tls", "temporary"],
@@ -421,7 +455,7 @@ def test_interrupt_leaves_a_running_cluster_usable(number, cluster, client):
     ],
 )
 def test_interrupt_ends_local_workers(number, moment, folder, monkeypatch):
-    """What a terminal or a batch system sends goes to the workers too. Keys are gone, and Dask's scratch."""
+    """What a terminal or a batch system sends goes to the workers too. Keys are gone."""
     (temporary := folder / "tmp").mkdir()
     monkeypatch.setitem(ENVIRONMENT, "TMPDIR", str(temporary))
     on_cluster = ("--cluster", "local", "--workers", "2", "--tls", "temporary", *ENDLESS)
@@ -443,7 +477,7 @@ def test_interrupt_ends_local_workers(number, moment, folder, monkeypatch):
     assert re.fullmatch(INTERRUPTED, f"{said}\n")
     assert not more or (number == signal.SIGTERM and "resource_tracker" in more)  # it clears up after killed workers
     assert wait_for(lambda: not is_there(process.pid))
-    assert {path.suffix for path in temporary.rglob("*") if path.is_file()} <= {".lock"}  # of all of Dask's folders
+    assert not [*temporary.glob("mgspmv-tls-*")]
 
 
 def is_there(group: int) -> bool:

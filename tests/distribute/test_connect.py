@@ -19,8 +19,9 @@ from distributed import Client
 import mgspmv as mg
 from mgspmv.distribute import connect
 from mgspmv.distribute.connect import Serving, has_devices, start_cuda, start_local
-from mgspmv.distribute.tls import make_certificates, use_tls
+from mgspmv.distribute.tls import use_tls
 from mgspmv.errors import CapacityError, ClusterError, MissingDependencyError, OptionError, SchedulerNotFoundError
+from tests.support.certificates import make_certificates
 from tests.support.clusters import start_cluster
 from tests.support.waiting import wait_for
 
@@ -145,23 +146,6 @@ def test_local_workers_that_do_not_end_in_time_are_waited_for():
         assert not process.is_running()
 
 
-@pytest.mark.slow
-def test_connections_that_are_encrypted(graph):
-    pytest.importorskip("cryptography", reason="certificates are made with it")
-    from distributed.security import Security
-
-    with (
-        start_cluster(2, protocol="tls", security=Security.temporary()) as cluster,
-        Client(cluster, set_as_default=False) as client,
-        graph.distribute(client) as D,
-    ):
-        assert {member.address.split(":")[0] for member in D.members} == {"tls"}
-        wanted = mg.pagerank(graph)
-        for drive in ("superstep", "scheduler"):
-            solution = mg.pagerank(D, drive=drive)
-            assert (solution.digest(), solution.changes) == (wanted.digest(), wanted.changes)
-
-
 # --- GPUs of this machine --------------------------------------------------------------------------------------------
 
 
@@ -214,7 +198,7 @@ def started(monkeypatch):
     play_module(monkeypatch, "dask_cuda", LocalCUDACluster=PlayedCluster)
     monkeypatch.setitem(sys.modules, "distributed_ucxx", None)
     monkeypatch.setattr(connect, "default_threads", lambda: 12)
-    monkeypatch.setattr(connect, "_start", lambda kind, serving, **given: calls.append((kind, given)) or "started")
+    monkeypatch.setattr(connect, "_start", lambda kind, serving, given: calls.append((kind, given)) or "started")
     return calls
 
 
@@ -243,8 +227,7 @@ def test_a_worker_for_each_device_that_share_the_processors(started, asked, n_wo
 
 def test_what_is_preloaded_is_so_on_devices_too(started, tmp_path):
     """As for pages that ask for a certificate: dask-cuda would preload its own module in place of it."""
-    make_certificates(tmp_path / "tls")
-    with use_tls(tmp_path / "tls"):
+    with use_tls(make_certificates(tmp_path / "tls")):
         start_cuda()
     [(_, given)] = started
     assert given["preload"] == ["mgspmv.distribute.tls"]
@@ -378,7 +361,7 @@ def test_a_cluster_that_does_not_start():
         raise RuntimeError("Cluster failed to start") from MemoryError("no memory on GPU 1")
 
     with pytest.raises(ClusterError, match="a worker of the local cluster did not start: no memory on GPU 1") as caught:
-        connect._start(make, connect.DEFAULT_SERVING, n_workers=2, device_memory_limit=None)
+        connect._start(make, connect.DEFAULT_SERVING, {"n_workers": 2, "device_memory_limit": None})
     assert caught.value.phase == "start"
     assert {"n_workers": 2, "device_memory_limit": None, "memory_limit": 0}.items() <= given.items()
     assert given["worker_class"] is connect.PatientNanny

@@ -12,7 +12,7 @@ from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
 
 import mgspmv as mg
 from mgspmv.distribute import connect
-from mgspmv.distribute.connect import Serving, start_local, start_scheduler
+from mgspmv.distribute.connect import Serving, start_local
 from mgspmv.distribute.dashboards import ORIGINS, Strangers, list_hosts, parse_host
 from mgspmv.errors import ClusterError
 from tests.support.waiting import HANG_S
@@ -121,11 +121,11 @@ def test_the_dashboard_gives_way_to_the_scheduler(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     monkeypatch.setattr(connect, "DASHBOARD_PORT", port)  # 8787 may be taken here
-    with start_scheduler(Serving(port=port)) as cluster:
+    with start_local(1, 1, Serving(port=port)) as cluster:
         assert cluster.scheduler_address == f"tcp://127.0.0.1:{port}"
         assert cluster.scheduler.http_server.port not in (0, port)
         taken = cluster.scheduler.http_server.port
         with pytest.raises(ClusterError, match=f"the dashboard cannot listen at 127.0.0.1:{taken}, which is taken"):
-            start_scheduler(Serving(dashboard_port=taken))
-    with start_scheduler(Serving(dashboard_port=taken)) as cluster:
+            start_local(1, 1, Serving(dashboard_port=taken))
+    with start_local(1, 1, Serving(dashboard_port=taken)) as cluster:
         assert cluster.scheduler.http_server.port == taken

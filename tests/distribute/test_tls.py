@@ -24,8 +24,9 @@ from distributed import Client
 
 import mgspmv as mg
 from mgspmv.distribute.connect import connect_client, start_cuda, start_local
-from mgspmv.distribute.tls import is_tls_required, make_certificates, use_tls
-from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, SchedulerNotFoundError
+from mgspmv.distribute.tls import Certificates, is_tls_required, use_tls
+from mgspmv.errors import MgspmvError, OptionError, SchedulerNotFoundError
+from tests.support.certificates import make_certificates
 from tests.support.waiting import HANG_S, wait_for
 
 pytest.importorskip("cryptography", reason="certificates are made with it")
@@ -37,7 +38,7 @@ ETHERNET, IP_BYTES = 14, 65_535
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    return make_certificates(tmp_path_factory.mktemp("own") / "tls", ["gpu-1.example.org", "10.0.0.1"])
+    return Certificates(make_certificates(tmp_path_factory.mktemp("own") / "tls"))
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def speak(address, context):
 
 @pytest.mark.slow
 def test_no_port_answers_who_has_no_certificate(cluster, certificates, others, store, tmp_path):
-    foreign = make_certificates(tmp_path / "foreign")
+    foreign = Certificates(make_certificates(tmp_path / "foreign"))
     with use_tls(certificates.folder), Client(cluster, set_as_default=False) as client:
         mg.pagerank(mg.open_matrix(store), client=client)
         ports = find_ports(psutil.Process(), others)
@@ -271,14 +272,6 @@ def read_ports(packet):
 # --- certificates ----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_made(certificates):
-    assert stat.S_IMODE(certificates.key.stat().st_mode) == 0o600
-    assert sorted(path.name for path in certificates.folder.iterdir()) == ["ca.pem", "cert.pem", "dask.yaml", "key.pem"]
-    decoded = ssl._ssl._test_decode_cert(str(certificates.cert))
-    names = [name for _, name in decoded["subjectAltName"]]
-    assert {"localhost", "127.0.0.1", "gpu-1.example.org", "10.0.0.1"} <= set(names)
-
-
 def test_temporary_ones_are_gone_afterwards():
     with use_tls("temporary"):
         assert is_tls_required()
@@ -319,15 +312,15 @@ def test_files_that_are_missing_or_none(certificates, tmp_path):
         assert f"the certificates in {copied} are not whole: " in refuse(copied), name
         (copied / name).unlink()
         assert refuse(copied) == (
-            f"{copied} has no {name}; a folder for tls= has ca.pem, cert.pem and key.pem, as `mgspmv certificates "
-            "DIR` makes them"
+            f"{copied} has no {name}; a folder for tls= has ca.pem, cert.pem and key.pem; docs/security.md says how to "
+            "make them"
         ), name
 
 
 def test_files_of_others(certificates, tmp_path):
     for name in ["ca.pem", "cert.pem", "key.pem"]:
-        copied, others = copy(certificates, tmp_path), make_certificates(tmp_path / f"others of {name}")
-        (copied / name).write_bytes((others.folder / name).read_bytes())
+        copied, others = copy(certificates, tmp_path), make_certificates(tmp_path / f"others-of-{name}")
+        (copied / name).write_bytes((others / name).read_bytes())
         assert f"the certificates in {copied} are not whole: " in refuse(copied), name
 
 
@@ -340,40 +333,6 @@ def test_keys_that_others_may_read_or_that_ask_for_a_password(certificates, tmp_
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n"
     )
     assert refuse(copied).endswith("asks for a password, which nobody is there to give; decrypt it first")
-
-
-def test_certificates_whose_time_is_over(certificates, tmp_path, monkeypatch):
-    from datetime import UTC, datetime
-
-    from mgspmv.distribute import tls
-
-    class Past(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return datetime(2020, 1, 1, tzinfo=UTC)
-
-    monkeypatch.setattr(tls, "datetime", Past)
-    monkeypatch.setattr(tls, "_check_whole", lambda own: None)
-    make_certificates(tmp_path / "old", days=30)
-    monkeypatch.undo()
-    assert "certificate has expired" in refuse(tmp_path / "old")
-
-
-def test_what_is_not_made(tmp_path, monkeypatch):
-    (tmp_path / "ca.pem").write_text("somebody's")
-    with pytest.raises(OptionError, match="is there already; take it away, or choose another folder"):
-        make_certificates(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["ca.pem"]
-    with pytest.raises(OptionError, match=r"ca.pem is a file; name a folder for the certificates"):
-        make_certificates(tmp_path / "ca.pem")
-    with pytest.raises(OptionError, match="days must be at least 1, not 0"):
-        make_certificates(tmp_path / "new", days=0)
-    with pytest.raises(OptionError, match="'zürich' is neither a name nor an address of a machine"):
-        make_certificates(tmp_path / "new", ["zürich"])
-    monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(MissingDependencyError, match=r"install mgspmv\[tls\], or bring your own"):
-        make_certificates(tmp_path / "new")
-    assert not (tmp_path / "new").exists()
 
 
 def test_what_does_not_encrypt_is_not_started(certificates):

@@ -224,12 +224,14 @@ def test_what_is_no_variable(value):
         (("[run]", '[limits]\nmemory = "3XB"\n[run]'), "limits.memory: a size is written like 141GB, 16GiB or 500MB"),
         (("[run]", "[limits]\nmemory = true\n[run]"), "limits.memory: a size is written like 141GB, 16GiB or 500MB, n"),
         (("[run]", '[cluster]\nkind = "address"\n[run]'), "cluster.address: the address of a scheduler goes with kind"),
-        (("[run]", '[cluster]\nkind = "ssh"\n[run]'), "cluster.hosts: a file of hosts goes with kind"),
-        (("[run]", '[cluster]\nhosts = "h"\n[run]'), "cluster.hosts: a file of hosts goes with kind"),
-        (("[run]", '[cluster]\nremote_python = "p"\n[run]'), "cluster.remote_python: is of other machines, with kind"),
+        (("[run]", '[cluster]\nkind = "lokal"\n[run]'), "cluster.kind: cluster must be one of local, cuda, slurm, pbs"),
         (
-            ("[run]", '[cluster]\nkind = "ssh"\nhosts = "h"\ntls = "temporary"\n[run]'),
-            "cluster.tls: hosts do not have certificates that are made here",
+            ("[run]", '[cluster]\nkind = "address"\naddress = "tcp://x"\noptions = {cores = 1}\n[run]'),
+            "cluster.options: says what is started, and the cluster of an address runs already",
+        ),
+        (
+            ("[run]", '[cluster]\nkind = "ssh"\ntls = "temporary"\n[run]'),
+            "cluster.kind: other machines do not have certificates that are made here",
         ),
         (
             ("[run]", '[cluster]\nkind = "address"\naddress = "tcp://x"\nworkers = 2\n[run]'),

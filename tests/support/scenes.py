@@ -186,10 +186,10 @@ _VERSIONS = Elsewhere(
 _PODS = Elsewhere(
     "needs Kubernetes", "tests/deploy/test_kubernetes.py::test_what_pods_run_is_a_cluster_that_runs_pipelines"
 )
-_SSH = Elsewhere("needs an SSH server", "tests/cli/test_place_ssh.py::test_pagerank_on_three_hosts")
-_SSH_TLS = Elsewhere("needs an SSH server", "tests/cli/test_place_ssh.py::test_hosts_that_encrypt")
-_JOBS = Elsewhere("needs Slurm", "tests/cli/test_place_jobs.py::test_pagerank_on_two_nodes")
-_JOBS_PBS = Elsewhere("needs PBS", "tests/cli/test_place_jobs.py::test_pbs")
+_SSH = Elsewhere("needs an SSH server", "tests/distribute/test_managers_external.py::test_pagerank_on_hosts")
+_JOBS = Elsewhere("needs Slurm", "tests/distribute/test_managers_external.py::test_pagerank_in_jobs_of_slurm")
+_JOBS_PBS = Elsewhere("needs PBS", "tests/distribute/test_managers.py::test_a_worker_for_each_gpu_of_jobs")
+_KUBE = Elsewhere("needs Kubernetes", "tests/distribute/test_managers.py::test_a_worker_for_each_gpu_of_hosts_and_pods")
 _BATCH = Elsewhere("needs Slurm", "tests/deploy/test_slurm.py::test_a_job_that_is_requeued_goes_on")
 _BATCH_PBS = Elsewhere("needs PBS", "tests/deploy/test_pbs.py::test_a_command_on_two_nodes")
 _WEB = Elsewhere("needs a network", "tests/ingest/test_remote.py::test_patterns_of_a_web_server")
@@ -210,8 +210,8 @@ SCENES = {
             "-o ranks.parquet": "ranks.parquet",
         },
         elsewhere={
-            "mgspmv pagerank web.zarr -o ranks.parquet --cluster ssh --hosts hosts.txt": _SSH,
-            "mgspmv pagerank web.zarr -o ranks.parquet --cluster slurm --nodes 4": _JOBS,
+            "mgspmv pagerank web.zarr -o ranks.parquet --cluster ssh --cluster-option hosts=a,b,c": _SSH,
+            "mgspmv pagerank web.zarr -o ranks.parquet --cluster slurm --workers 4": _JOBS,
         },
     ),
     "docs/batch.md": Scene(
@@ -233,6 +233,14 @@ SCENES = {
             'device_memory="40GB", host_memory="100GB"': 'device_memory="4GB", host_memory="8GB"',
         },
         afresh={"-o ranks.parquet": "ranks.parquet"},
+        elsewhere={
+            "mgspmv pagerank web.zarr --cluster slurm --workers 8 --cluster-option queue=gpu --cluster-option cores=32 "
+            "--cluster-option memory=200GB --cluster-option gpus=4": _JOBS,
+            "mgspmv pagerank /data/web.zarr -o ranks.parquet --cluster ssh --cluster-option hosts=gpu-1,gpu-1,gpu-2 "
+            "--cluster-option gpus=4": _SSH,
+            "mgspmv doctor /data/web.zarr --cluster ssh --cluster-option hosts=gpu-1,gpu-1,gpu-2 "
+            """--cluster-option 'connect_options={username = "me", port = 2222}'""": _SSH,
+        },
     ),
     "docs/doctor.md": Scene(fill_doctor),
     "docs/faults.md": Scene(
@@ -243,6 +251,8 @@ SCENES = {
     ),
     "docs/kubernetes.md": Scene(
         elsewhere={
+            "mgspmv pagerank s3://bucket/web.zarr -o ranks.parquet --cluster kubernetes --workers 4 "
+            "--cluster-option image=registry.example.org/mgspmv:0.1.0 --cluster-option namespace=mgspmv": _KUBE,
             "kubectl create namespace mgspmv": _PODS,
             "kubectl apply -k deploy/kubernetes/overlays/cpu": _PODS,
             "kubectl --namespace mgspmv wait daskcluster/mgspmv "
@@ -282,8 +292,6 @@ SCENES = {
             "tls://127.0.0.1:8786": f"tls://127.0.0.1:{PORT}",
         },
         elsewhere={
-            "mgspmv pagerank /data/web.zarr -o ranks.parquet --cluster ssh --hosts hosts.txt": _SSH,
-            "mgspmv doctor /data/web.zarr --cluster ssh --hosts hosts.txt": _SSH,
             "useradd --system --no-create-home --shell /usr/sbin/nologin mgspmv": _SERVICE,
             "python3 -m venv /opt/mgspmv": _SERVICE,
             "install -m 644 deploy/systemd/mgspmv-cluster.service /etc/systemd/system/": _SERVICE,
@@ -351,7 +359,6 @@ SCENES = {
             "DASK_CONFIG=/etc/mgspmv/certificates/dask.yaml dask scheduler": _TLS,
             "DASK_CONFIG=/etc/mgspmv/certificates/dask.yaml dask worker tls://10.0.0.1:8786 --memory-limit 0": _TLS,
             "mgspmv pagerank web.zarr --scheduler tls://10.0.0.1:8786 --tls certificates": _TLS,
-            "mgspmv pagerank web.zarr --cluster ssh --hosts hosts.txt --tls /etc/mgspmv/certificates": _SSH_TLS,
             'with use_tls("certificates"), Client("tls://10.0.0.1:8786") as client:\n'
             '    ranks = mg.pagerank(mg.open_matrix("web.zarr"), client=client)': _TLS,
             "curl --cacert certificates/ca.pem --cert certificates/cert.pem --key certificates/key.pem "
@@ -366,11 +373,12 @@ SCENES = {
             'qsub -v MGSPMV_COMMAND="run /shared/pipeline.toml" deploy/pbs/mgspmv.pbs': _BATCH_PBS,
             "qsub -l select=4:ncpus=64:mem=400gb:ngpus=4 -v MGSPMV_GPUS=4,"
             'MGSPMV_COMMAND="run /shared/pipeline.toml" deploy/pbs/mgspmv.pbs': _BATCH_PBS,
-            "mgspmv pagerank /shared/web.zarr -o ranks.parquet --cluster slurm --nodes 4": _JOBS,
-            "mgspmv pagerank /shared/web.zarr -o ranks.parquet --cluster slurm --nodes 4 --job queue=gpu --job gpus=4 "
-            "--job walltime=02:00:00": _JOBS,
-            "mgspmv pagerank /shared/web.zarr -o ranks.parquet --cluster pbs --nodes 4 --job cores=64 "
-            "--job memory=400GB": _JOBS_PBS,
+            "mgspmv pagerank /shared/web.zarr -o ranks.parquet --cluster slurm --workers 8 --cluster-option cores=16 "
+            "--cluster-option memory=64GB --cluster-option walltime=02:00:00": _JOBS,
+            "mgspmv pagerank /shared/web.zarr -o ranks.parquet --cluster slurm --workers 8 --cluster-option cores=64 "
+            "--cluster-option memory=400GB --cluster-option gpus=4": _JOBS,
+            "mgspmv pagerank /shared/web.zarr -o ranks.parquet --cluster pbs --workers 4 --cluster-option cores=64 "
+            "--cluster-option memory=400GB": _JOBS_PBS,
         }
     ),
     "docs/subgraph.md": Scene(fill_subgraph),

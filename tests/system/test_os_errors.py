@@ -58,7 +58,6 @@ WRITERS = {
     "checkpoints": ["pagerank", "g.zarr", "--checkpoint", "out/n"],
     "log": ["info", "g.zarr", "--log", "out/n.jsonl"],
     "report": ["report", "r.parquet", "-o", "out/n.html"],
-    "certificates": ["certificates", "out/n"],
     "pipeline": ["run", "p.toml", "--set", "folder=out/n"],
 }
 
@@ -75,7 +74,6 @@ READERS = {
     "ids": (["subgraph", "g.zarr", "n.zarr", "--vertices", "ids.txt"], "ids.txt"),
     "seeds": (["pagerank-batch", "g.zarr", "--seeds", "seeds.csv", "-o", "n.zarr"], "seeds.csv"),
     "pipeline": (["run", "p.toml"], "p.toml"),
-    "hosts": (["pagerank", "g.zarr", "--cluster", "ssh", "--hosts", "hosts"], "hosts"),
 }
 
 
@@ -87,7 +85,6 @@ def made(tmp_path, monkeypatch):
     Path("ids.txt").write_text("1\n2\n3\n")
     Path("seeds.csv").write_text("vector,vertex,weight\na,1,1\n")
     Path("p.toml").write_text('[matrix.g]\npath = "edges.txt"\n[run]\ntol = 1e-3\n')
-    Path("hosts").write_text("here\n")
     np.save("x.npy", np.ones(4))
     Path("out").mkdir()
     for folder in ("", "out/"):
@@ -126,7 +123,7 @@ def test_no_room_for_what_is_written(made, name, events):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["generate", "transpose", "update", "anndata", "ranks again", "certificates"])
+@pytest.mark.parametrize("name", ["generate", "transpose", "update", "anndata", "ranks again"])
 def test_no_room_from_some_file_on(made, name):
     for n_allowed in range(1, 100):
         with refuse(errno.ENOSPC, "out", ("open", "os.rename"), n_allowed=n_allowed):

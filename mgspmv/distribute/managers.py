@@ -1,0 +1,421 @@
+"""Starting workers by Dask's cluster managers: one adapter for all of their classes.
+
+A class is configured as its own documentation says, by options and by Dask's configuration. Added here is what classes
+lack: a worker for each GPU, certificates, no memory limit that knows less than the plan does, pages that do not leave
+their machine unencrypted, waiting for the workers, and an end whatever happens.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import ipaddress
+import logging
+import shlex
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from mgspmv.errors import ClusterError, MissingDependencyError, OptionError
+
+WAIT_S, QUEUE_S = 120.0, 600.0
+"""Seconds for workers to join, unless told otherwise: processes, and what waits in a queue first."""
+CONNECT_S, DEATH_S = 15, 60
+"""Seconds for a host to answer SSH, and in which a worker that does not find its scheduler gives up."""
+PAGES = 8787
+"""Port of the dashboard."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a cluster manager."""
+
+    kind: str
+    workers: int | None = None
+    threads: int | None = None
+    """Of each worker."""
+    gpus: int | None = None
+    """Of each job, host or pod."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the class."""
+
+    @property
+    def needed_workers(self) -> int:
+        """Raises OptionError where no number is given, or GPUs would be left."""
+        if self.workers is None:
+            raise OptionError(f"cluster={self.kind!r} starts a number of workers; give workers=")
+        if self.workers % (self.gpus or 1):
+            raise OptionError(f"workers={self.workers} is no multiple of gpus, {self.gpus}, which all have a worker")
+        return self.workers
+
+
+@dataclass(frozen=True)
+class Manager:
+    """A class of Dask's that starts workers."""
+
+    target: str
+    """`module:Class`."""
+    prepare: Callable[[Asked], tuple[dict[str, Any], int]] | None = None
+    """Arguments of the class for what is asked, and how many workers will come; None where options are all there is."""
+    passes_to: tuple[str, ...] = ()
+    """Classes to which it passes the other options on."""
+    package: str = ""
+    """What must be installed besides Dask, and by which extra."""
+    wait_s: float = WAIT_S
+    look: str = "the logs of its workers"
+    """Where it is seen why workers do not come."""
+
+
+# --- what each class is given ----------------------------------------------------------------------------------------
+
+
+def _prepare_jobs(asked: Asked) -> tuple[dict[str, Any], int]:
+    import dask
+    from distributed import Security, Status
+
+    from mgspmv.distribute.tls import MODULE, is_tls_required, list_variables
+
+    given = dict(asked.options)
+
+    def take(name: str) -> Any:
+        configured = dask.config.get(f"jobqueue.{asked.kind}.{name.replace('_', '-')}")
+        return given.pop(name, configured)
+
+    class ClosedJob(load(MANAGERS[asked.kind].target).job_cls):  # type: ignore[misc]
+        """Says that it is closed when it is, which Dask asserts of those that somebody still holds at the end."""
+
+        async def close(self) -> None:
+            await super().close()
+            self.status = Status.closed
+
+    ClosedJob.__name__ = load(MANAGERS[asked.kind].target).job_cls.__name__  # of which dask-jobqueue's messages speak
+    words = ["--memory-limit", "0", "--no-dashboard", "--dashboard-address", "127.0.0.1:0", *_name_threads(asked)]
+    prologue, directives, pages = [], [], {"dashboard_address": f"127.0.0.1:{PAGES}"}
+    if asked.gpus:
+        words += ["--device-memory-limit", "0"]
+        given = {"processes": asked.gpus, "worker_command": "dask_cuda.cli"} | given
+        directives = [f"--gpus-per-node={asked.gpus}"] if asked.kind == "slurm" else []
+    if is_tls_required():
+        given = {"security": Security()} | given
+        prologue = [f"export {name}={shlex.quote(value)}" for name, value in list_variables().items()]
+        pages = {"dashboard_address": f":{PAGES}"}
+        words += ["--preload", MODULE] if asked.gpus else []  # dask-cuda takes none of a configuration
+    own = {
+        "worker_extra_args": [*take("worker_extra_args"), *words],
+        "job_script_prologue": [*take("job_script_prologue"), *prologue],
+        "job_extra_directives": [*directives, *take("job_extra_directives")],
+        "scheduler_options": pages | take("scheduler_options"),
+        "silence_logs": logging.CRITICAL,
+        "job_cls": ClosedJob,
+    }
+    return own | given, asked.needed_workers
+
+
+def _prepare_ssh(asked: Asked) -> tuple[dict[str, Any], int]:
+    import dask
+
+    from mgspmv.distribute.tls import is_tls_required
+
+    given = dict(asked.options)
+    hosts = given.pop("hosts", None) or []
+    hosts = [host.strip() for host in hosts.split(",")] if isinstance(hosts, str) else [*hosts]
+    if len(hosts) < 2 or asked.workers is not None:
+        raise OptionError(
+            "cluster='ssh' starts a scheduler on the first host and a worker on each other one; give the option hosts, "
+            "such as a,a,b, and leave workers= out"
+        )
+    at = "" if is_tls_required() else "127.0.0.1"
+    worker: dict[str, Any] = {"memory_limit": 0, "dashboard_address": f"{at}:0", "death_timeout": DEATH_S}
+    worker |= {"nthreads": asked.threads} if asked.threads else {}
+    if asked.gpus:
+        given = {"worker_class": "dask_cuda.CUDAWorker"} | given
+        worker |= {"device_memory_limit": 0, "preload": [*dask.config.get("distributed.worker.preload")]}
+    worker |= given.pop("worker_options", {})
+    scheduler = {"port": 0, "dashboard_address": f"{at}:{PAGES}"} | given.pop("scheduler_options", {})
+    alive = {"connect_timeout": CONNECT_S, "keepalive_interval": CONNECT_S}
+    connecting = given.pop("connect_options", {})
+    several = isinstance(connecting, list)
+    own: dict[str, Any] = {
+        "hosts": hosts,
+        "connect_options": [alive | host for host in connecting] if several else alive | connecting,
+        "worker_options": worker,
+        "scheduler_options": scheduler,
+        "silence_logs": logging.CRITICAL,
+    }
+    return own | given, (len(hosts) - 1) * (asked.gpus or worker.get("n_workers", 1))
+
+
+def _prepare_kubernetes(asked: Asked) -> tuple[dict[str, Any], int]:
+    words = ["dask", "cuda", "worker", "--device-memory-limit", "0"] if asked.gpus else ["dask", "worker"]
+    words += ["--memory-limit", "0", *_name_threads(asked)]
+    own = {"n_workers": asked.needed_workers // (asked.gpus or 1), "worker_command": words, "quiet": True}
+    return own | asked.options, asked.needed_workers
+
+
+def _name_threads(asked: Asked) -> list[str]:
+    return ["--nthreads", str(asked.threads)] if asked.threads else []
+
+
+_WORKERS = ("distributed:Nanny", "distributed:Worker")
+MANAGERS = {
+    "local": Manager("distributed:LocalCluster", passes_to=_WORKERS),
+    "cuda": Manager("dask_cuda:LocalCUDACluster", passes_to=_WORKERS),
+    "slurm": Manager(
+        "dask_jobqueue:SLURMCluster",
+        _prepare_jobs,
+        package="dask_jobqueue",
+        wait_s=QUEUE_S,
+        look="squeue, and the logs of jobs in the folder of the option log_directory",
+    ),
+    "pbs": Manager(
+        "dask_jobqueue:PBSCluster",
+        _prepare_jobs,
+        package="dask_jobqueue",
+        wait_s=QUEUE_S,
+        look="qstat, and the logs of jobs in the folder of the option log_directory",
+    ),
+    "ssh": Manager(
+        "distributed:SSHCluster",
+        _prepare_ssh,
+        passes_to=("distributed:SpecCluster",),
+        package="asyncssh",
+        look="whether all hosts have the same mgspmv and Python, and reach each other at all ports",
+    ),
+    "kubernetes": Manager(
+        "dask_kubernetes.operator:KubeCluster",
+        _prepare_kubernetes,
+        package="dask_kubernetes",
+        wait_s=QUEUE_S,
+        look="kubectl get pods",
+    ),
+}
+"""By the name of the cluster."""
+HERE = ("local", "cuda")
+"""Names of clusters whose workers are on this machine."""
+EXTRAS = {"dask_jobqueue": "jobqueue", "asyncssh": "ssh", "dask_kubernetes": "kubernetes"}
+"""By the package, what installs it with mgspmv."""
+
+
+# --- classes ---------------------------------------------------------------------------------------------------------
+
+
+def find_manager(kind: str) -> Manager:
+    """The manager of a name, or of `module:Class`.
+
+    Raises
+    ------
+    OptionError : it is neither
+    """
+    if kind not in MANAGERS and not all(kind.partition(":")):
+        raise OptionError(
+            f"cluster must be one of {', '.join(MANAGERS)}, or module:Class of a Dask cluster class, not {kind!r}"
+        )
+    return MANAGERS.get(kind) or Manager(kind)
+
+
+def check_shared(kind: str, tls: str | None) -> None:
+    """Raise where workers on other machines do not have the certificates that are asked for."""
+    if tls == "temporary" and find_manager(kind).prepare is not None:
+        raise OptionError(
+            "other machines do not have certificates that are made here for one run; make a folder of them, which is "
+            "at the same path on each machine, and name that"
+        )
+
+
+def load(target: str) -> Any:
+    """The class of `module:Class`; to be called in the main thread first.
+
+    dask-jobqueue takes SIGINT when it is imported, which is undone here.
+
+    Raises
+    ------
+    MissingDependencyError : it cannot be imported
+    """
+    module, _, name = target.partition(":")
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise MissingDependencyError(f"{target} cannot be imported: {error}") from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
+
+
+def _check_options(manager: Manager, options: dict[str, Any]) -> None:
+    """Raise for what the class does not take; what it passes on to classes that are not known is left to them."""
+    own = load(manager.target)
+    named, takes_others = _list_parameters(own, *getattr(getattr(own, "job_cls", None), "__mro__", ()))
+    if takes_others and manager not in MANAGERS.values():
+        return
+    passed = _list_parameters(*getattr(own, "__mro__", ()), *map(load, manager.passes_to))[0] if takes_others else set()
+    if unknown := [name for name in options if name not in named | passed]:
+        named |= {"wait", "gpus"} if manager.prepare else {"wait"}
+        raise OptionError(f"{manager.target} takes no {', '.join(unknown)}, but {', '.join(sorted(named))}")
+
+
+def _list_parameters(*makers: Any) -> tuple[set[str], bool]:
+    """Names, and whether there may be others."""
+    signatures = [inspect.signature(maker) for maker in makers if maker is not object]
+    parameters = [p for signature in signatures for p in signature.parameters.values()]
+    named = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    return named - {"asynchronous", "loop"}, any(p.kind == p.VAR_KEYWORD for p in parameters)
+
+
+# --- clusters --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def start_cluster(
+    kind: str,
+    workers: int | None = None,
+    threads: int | None = None,
+    on_note: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Iterator[Any]:
+    """A cluster of Dask whose workers have joined; what was started ends with the context.
+
+    Parameters
+    ----------
+    kind : name of `MANAGERS`, or `module:Class` of another class
+    workers : in all; default as the class has it
+    threads : of each worker; default as the class has it
+    on_note : called with what is waited for
+    options : arguments of the class; also `wait`, seconds for workers to join, and with jobs, hosts and pods `gpus`,
+        how many GPUs each has, which all get a worker
+
+    Raises
+    ------
+    MissingDependencyError : the class is not installed
+    OptionError : the class takes no such option, or lacks one
+    ClusterError : it does not start, or workers do not join in time
+    CapacityError : this machine has no memory for so many workers
+    """
+    manager = find_manager(kind)
+    if manager.package and importlib.util.find_spec(manager.package) is None:
+        raise MissingDependencyError(
+            f"cluster={kind!r} needs {manager.package.replace('_', '-')}, which is not installed; install "
+            f"mgspmv[{EXTRAS[manager.package]}]"
+        )
+    wait_s = options.pop("wait", manager.wait_s)
+    gpus = options.pop("gpus", None) if manager.prepare else None
+    for name, value in (("wait", wait_s), ("gpus", 1 if gpus is None else gpus)):
+        if not isinstance(value, int | float) or not value > 0:
+            raise OptionError(f"the option {name} must be a positive number, not {value!r}")
+    if options:
+        _check_options(manager, options)
+    asked = Asked(kind, workers, threads, gpus, options)
+    with ExitStack() as stack:
+        if kind in HERE:
+            cluster, wanted = _start_here(asked), 0
+        else:
+            cluster, wanted = _start_elsewhere(asked, manager, stack)
+        stack.callback(cluster.close)
+        if kind not in HERE:
+            if workers is not None:
+                _scale(cluster, manager, workers)
+            _await_workers(cluster, manager, wanted, wait_s, on_note)
+            _warn_of_strangers(cluster.scheduler_address)
+        yield cluster
+
+
+def _start_here(asked: Asked) -> Any:
+    from mgspmv.distribute.connect import start_cuda, start_local
+
+    start = start_cuda if asked.kind == "cuda" else start_local
+    return start(asked.workers, asked.threads, **asked.options)
+
+
+def _start_elsewhere(asked: Asked, manager: Manager, stack: ExitStack) -> tuple[Any, int]:
+    """A cluster, and how many workers it will have; 0 where only the cluster knows."""
+    import dask
+    from distributed import Security
+
+    from mgspmv.distribute.connect import make_cluster
+    from mgspmv.distribute.dashboards import list_hosts
+    from mgspmv.distribute.tls import is_tls_required
+
+    make = load(manager.target)
+    if manager.prepare is not None:
+        given, wanted = manager.prepare(asked)
+    else:
+        given, wanted = asked.options, asked.workers or 0
+        if is_tls_required() and "security" in inspect.signature(make).parameters:
+            given = {"security": Security()} | given
+    bound = [*given.get("hosts", ()), *(["0.0.0.0"] if is_tls_required() else [])]
+    if manager.prepare in (_prepare_jobs, _prepare_ssh) and not is_tls_required():
+        link = dask.config.get("distributed.dashboard.link").replace("{host}", "127.0.0.1")
+        stack.enter_context(dask.config.set({"distributed.dashboard.link": link}))
+    try:
+        return make_cluster(lambda: make(**given), list_hosts(bound, ())), wanted
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"{manager.target} refuses its options: {_write_line(error)}") from error
+    except Exception as error:
+        raise _explain(manager, error) from error
+
+
+def _scale(cluster: Any, manager: Manager, workers: int) -> None:
+    from distributed import SpecCluster
+
+    async def scale() -> None:
+        cluster.scale(workers)
+        await cluster  # which raises where a worker, or its job, cannot be started
+
+    try:
+        cluster.sync(scale) if isinstance(cluster, SpecCluster) else cluster.scale(workers)
+    except Exception as error:
+        raise _explain(manager, error) from error
+
+
+def _await_workers(
+    cluster: Any, manager: Manager, wanted: int, wait_s: float, on_note: Callable[[str], None] | None
+) -> None:
+    planned: set[Any] = getattr(cluster, "plan", set())
+    wanted = max(1, wanted or len(planned))
+    if on_note is not None:
+        on_note(f"waiting for {wanted} workers of {manager.target}, {wait_s:g} s at most; look at {manager.look}")
+    try:
+        cluster.wait_for_workers(wanted, timeout=wait_s)
+    except TimeoutError as error:
+        joined = [worker["name"] for worker in cluster.scheduler_info["workers"].values()]
+        missing = ", ".join(sorted(map(str, planned.difference(joined))))
+        raise ClusterError(
+            f"{wanted - len(joined)} of {wanted} workers of {manager.target} have not joined within {wait_s:g} s"
+            + (f" (missing: {missing})" if missing else "")
+            + f"; look at {manager.look}, or raise the option wait",
+            phase="start",
+        ) from error
+
+
+def _explain(manager: Manager, error: Exception) -> ClusterError:
+    causes: list[BaseException] = [error]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    return ClusterError(
+        f"{manager.target} does not start: {_write_line(causes[-1])}; look at {manager.look}", phase="start"
+    )
+
+
+def _write_line(error: BaseException) -> str:
+    """What an error says, of a command what that wrote to stderr."""
+    said = str(error).rpartition("stderr:")[2].split() or [type(error).__name__]
+    return " ".join(said)
+
+
+def _warn_of_strangers(address: str) -> None:
+    """Warn where others reach a scheduler that does not encrypt."""
+    url = urlsplit(address)
+    host = url.hostname or ""
+    with suppress(ValueError):
+        if url.scheme in ("tls", "inproc") or ipaddress.ip_address(host).is_loopback:
+            return
+    warnings.warn(
+        f"whoever reaches {host} or the ports of workers can run code there; pass tls= to let in nobody without a "
+        "certificate",
+        stacklevel=4,
+    )
