@@ -144,7 +144,7 @@ def test_what_is_wrong_is_found_before_the_work(command, folder):
     for options, code, message in (
         (["-o", "ranks.txt"], 2, "the name must end in .zarr, .parquet, .csv"),
         (["-o", "taken.csv"], 4, "taken.csv exists already"),
-        (["--cluster", "cloud"], 2, "--cluster must be local, cuda"),
+        (["--cluster", "cloud"], 2, "--cluster must be one of local, cuda"),
         (["--tol", "-1"], 2, "tol must be a positive number"),
         (["--tol-mode", "relative", "--tol", "1"], 2, "--tol 1 with --tol-mode relative is met by any elements that"),
         (["--precision", "exact"], 2, "precision must be one of 'float64', 'float32'"),

@@ -98,7 +98,7 @@ def test_others_are_let_in_by_certificates(played):
     said = start("--host", "10.0.0.1", "--tls", "temporary")
     assert played.started.pop()[-1] == Serving("10.0.0.1", 0, "10.0.0.1", logging.WARNING)
     assert played.config is True
-    assert sorted(played.files) == ["ca.pem", "cert.pem", "dask.yaml", "key.pem"]
+    assert sorted(played.files) == ["ca.pem", "cert.pem", "key.pem"]
     assert f"--scheduler tcp://127.0.0.1:1 --tls {played.launched.certificates}   ranks a store on it" in said
     assert "warning" not in said
     assert not Path(played.launched.certificates).exists()

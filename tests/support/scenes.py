@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import scipy.sparse as sp
 
 import mgspmv as mg
+from tests.support.certificates import make_certificates
 from tests.support.running import Elsewhere, Scene
 
 N = 120
@@ -102,6 +103,11 @@ def fill_doctor(client: Any) -> dict[str, Any]:
     return {}
 
 
+def fill_launching(client: Any) -> dict[str, Any]:
+    make_certificates(Path("certificates").absolute())
+    return {}
+
+
 def fill_metrics(client: Any) -> dict[str, Any]:
     make_web()
     return GIVEN
@@ -179,13 +185,11 @@ _SERVICE = Elsewhere(
 )
 _NOHUP = Elsewhere("outlives the page", "tests/cli/test_signals.py::test_what_is_ignored_stays_ignored")
 _UNIT = Elsewhere("needs systemd", "tests/cli/test_signals.py::test_a_second_signal_lets_the_command_end")
-_IMAGE = Elsewhere("needs Docker", "tests/deploy/test_docker.py::test_the_steps_make_a_cluster_that_runs_a_pipeline")
+_IMAGE = Elsewhere("needs Docker", "tests/deploy/test_docker.py::test_commands_of_compose_and_image_exist")
 _VERSIONS = Elsewhere(
     "needs a network", "tests/deploy/test_docker.py::test_constraints_have_a_version_of_all_that_is_required"
 )
-_PODS = Elsewhere(
-    "needs Kubernetes", "tests/deploy/test_kubernetes.py::test_what_pods_run_is_a_cluster_that_runs_pipelines"
-)
+_PODS = Elsewhere("needs Kubernetes", "tests/deploy/test_kubernetes.py::test_all_is_valid_and_whole")
 _SSH = Elsewhere("needs an SSH server", "tests/distribute/test_managers_external.py::test_pagerank_on_hosts")
 _JOBS = Elsewhere("needs Slurm", "tests/distribute/test_managers_external.py::test_pagerank_in_jobs_of_slurm")
 _JOBS_PBS = Elsewhere("needs PBS", "tests/distribute/test_managers.py::test_a_worker_for_each_gpu_of_jobs")
@@ -286,6 +290,7 @@ SCENES = {
         }
     ),
     "docs/launching.md": Scene(
+        fill_launching,
         smaller={
             "--port 8786": f"--port {PORT} --backend cpu --workers 1",
             "tcp://127.0.0.1:8786": f"tcp://127.0.0.1:{PORT}",
