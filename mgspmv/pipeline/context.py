@@ -126,7 +126,7 @@ class OpenedMatrix:
     """
 
     def __init__(self, store: str, computing: Computing) -> None:
-        self._store, self._computing = store, computing
+        self._store, self.computing = store, computing
         self._distributed: tuple[tuple[bool, bool], Any] | None = None
 
     @cached_property
@@ -167,13 +167,13 @@ class OpenedMatrix:
         ClusterError, CapacityError : as of `Matrix.distribute`
         """
         matrix = self.turn(is_turned)
-        if not self._computing.is_on_cluster:
+        if not self.computing.is_on_cluster:
             return matrix
         wanted = (is_turned, for_steps)
         if self._distributed is None or self._distributed[0] != wanted:
             self._let_go()
-            client = self._computing.client
-            options: dict[str, Any] = {**self._computing.distributing, "on_progress": on_progress}
+            client = self.computing.client
+            options: dict[str, Any] = {**self.computing.distributing, "on_progress": on_progress}
             distribute = matrix.distribute if for_steps else matrix.distribute_for_products
             self._distributed = wanted, distribute(client, **options)
         return self._distributed[1]

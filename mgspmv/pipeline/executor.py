@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -21,21 +22,13 @@ from mgspmv.pipeline.keys import MatrixIdentity
 from mgspmv.pipeline.locks import hold
 from mgspmv.pipeline.make_matrix import make_matrix
 from mgspmv.pipeline.make_results import UnfinishedError, make_result
-from mgspmv.pipeline.preflight import (
-    Checked,
-    Preflight,
-    check_memory,
-    is_hopeless,
-    look_at_matrix,
-    look_at_result,
-    predict_result,
-)
+from mgspmv.pipeline.preflight import Checked, Preflight
 from mgspmv.pipeline.reading import Definition, read_pipeline
 from mgspmv.pipeline.records import Records, now
 from mgspmv.pipeline.showing import watch_steps
 from mgspmv.pipeline.sources import Checksums
 from mgspmv.pipeline.steps import Step, list_steps
-from mgspmv.report.record import RunRecord, StepOutcome
+from mgspmv.report.record import RunRecord, State, StepOutcome, StepRecord
 from mgspmv.version import __version__
 
 
@@ -115,20 +108,20 @@ def _run_definition(
         named = (definition.name, definition.file, definition.tables, began, time.perf_counter() - clock)
         return RunRecord(*named, __version__, steps)
 
-    preflight = Preflight(definition.pipeline, records, checksums, times=False)
-    found = [preflight.check(lane) for lane in lanes.values()]
+    preflight = Preflight(definition.pipeline, records, checksums)
+    found = preflight.check_all(str(definition.folder))
     checked = [own for lane in found for own in lane]
-    if all(own.planned.state == "kept" for own in checked):
+    if all(own.state == "kept" for own in checked):
         return note([own.describe("kept") for own in checked])
-    if all(map(is_hopeless, found)):
+    if all(lane[0].error or (lane[1:] and all(own.error for own in lane[1:])) for lane in found):
         errors: list[Exception] = [own.error for own in checked if own.error is not None]
         return _conclude(note([_describe_refused(own) for own in checked]), errors, definition, throw=throw)
     threads = definition.pipeline.limits.threads or default_threads()
     computes = Computing(definition.pipeline.cluster, client, threads, on_note)
     with hold(definition.folder), computes as computing:
         records.sweep()
-        run = _Run(Work(definition, records, checksums, computing, on_progress or ignore, on_event), on_step)
-        is_interrupted = False
+        work = Work(definition, records, checksums, computing, on_progress or ignore, on_event)
+        run, is_interrupted = _Run(work, preflight, on_step), False
         try:
             for lane in lanes.values():
                 run.work_on(*lane)
@@ -145,12 +138,12 @@ def _run_definition(
 def _describe_refused(checked: Checked) -> StepOutcome:
     """What becomes of a step of a run that is not begun."""
     if checked.error is not None:
-        return checked.describe("failed", str(checked.error))
-    if checked.planned.state == "kept":
+        return checked.describe("failed", error=checked.why)
+    if checked.state == "kept":
         return checked.describe("kept")
-    is_matrix = checked.planned.kind == "matrix"
-    matrix = checked.planned.name.partition("/")[0]
-    return checked.describe("skipped", "what needs it cannot be made" if is_matrix else f"needs {matrix}, which failed")
+    is_matrix, matrix = checked.step.kind == "matrix", checked.step.matrix
+    why = "what needs it cannot be made" if is_matrix else f"needs {matrix}, which failed"
+    return checked.describe("skipped", error=why)
 
 
 def _conclude(record: RunRecord, errors: list[Exception], definition: Definition, *, throw: bool) -> RunRecord:
@@ -182,6 +175,7 @@ class _Run:
     """Makes steps, and notes what became of each."""
 
     work: Work
+    preflight: Preflight
     on_step: Callable[[StepOutcome], None] | None
     outcomes: dict[str, StepOutcome] = field(default_factory=dict)
     errors: list[Exception] = field(default_factory=list)
@@ -193,15 +187,17 @@ class _Run:
         ------
         KeyboardInterrupt : the run is interrupted; what became of the step is noted
         """
-        if not self._attempt(first, self._make_matrix):
+        check_matrix = partial(self.preflight.check_matrix, first, reads_sources=True)
+        if not self._attempt(first, check_matrix, self._make_matrix):
             for step in rest:
                 error = f"needs {first.name}, which failed"
                 self._note(StepOutcome(step.name, step.kind, "skipped", 0.0, None, error))
             return
         opened = OpenedMatrix(first.target, self.work.computing)
+        make_result = partial(self._make_result, opened=opened)
         try:
             for step in rest:
-                self._attempt(step, lambda own: self._make_result(own, opened))
+                self._attempt(step, partial(self.preflight.check_result, step, opened), make_result)
         finally:
             opened.unload()
 
@@ -214,53 +210,50 @@ class _Run:
             for step in steps
         ]
 
-    def _attempt(self, step: Step, make: Callable[[Step], StepOutcome]) -> bool:
-        """Note what becomes of a step; whether it is there. What fails, fails it alone."""
-        began, record = time.perf_counter(), None
+    def _attempt(self, step: Step, check: Callable[[], Checked], make: Callable[[Checked], StepRecord]) -> bool:
+        """Make a step unless it is there, and note what becomes of it; whether it is there. What fails, fails alone."""
+        began = time.perf_counter()
+
+        def note(state: State, record: StepRecord | None, error: str | None = None, *predicted: Any) -> None:
+            elapsed_s = time.perf_counter() - began
+            self._note(StepOutcome(step.name, step.kind, state, elapsed_s, record, error, *predicted))
+
         try:
-            self._note(make(step))
+            checked = check()
+            if checked.error is not None:
+                raise checked.error
+            if checked.state == "kept":
+                note("kept", checked.record)
+            else:
+                self.work.checksums.save()
+                note("made", make(checked), None, checked.predicted_bytes, checked.predicted_s)
             return True
         except KeyboardInterrupt:  # also of a run that was cancelled
-            self._note(StepOutcome(step.name, step.kind, "failed", time.perf_counter() - began, None, "interrupted"))
+            note("failed", None, "interrupted")
             raise
         except UnfinishedError as unfinished:
-            said, record = str(unfinished), unfinished.record
+            note("failed", unfinished.record, str(unfinished))
             self.errors.append(unfinished.error)
         except Exception as error:
-            said = str(error) if isinstance(error, MgspmvError) else hide_secrets(f"{type(error).__name__}: {error}")
+            is_own = isinstance(error, MgspmvError)
+            note("failed", None, str(error) if is_own else hide_secrets(f"{type(error).__name__}: {error}"))
             self.errors.append(error)
-        elapsed_s = time.perf_counter() - began
-        self._note(StepOutcome(step.name, step.kind, "failed", elapsed_s, record, said))
         return False
+
+    def _make_matrix(self, checked: Checked) -> StepRecord:
+        assert isinstance(checked.identity, MatrixIdentity)
+        return make_matrix(self.work, checked.step, checked.identity)
+
+    def _make_result(self, checked: Checked, opened: OpenedMatrix) -> StepRecord:
+        assert checked.identity is not None
+        assert checked.predicted_bytes is not None
+        return make_result(self.work, checked.step, checked.identity, opened, checked.predicted_bytes)
 
     def _note(self, outcome: StepOutcome) -> None:
         self.outcomes[outcome.name] = outcome
         _log(outcome)
         if self.on_step is not None:
             self.on_step(outcome)
-
-    def _make_matrix(self, step: Step) -> StepOutcome:
-        began, work = time.perf_counter(), self.work
-        look = look_at_matrix(step, work.records, work.checksums)
-        if not look.why:
-            return StepOutcome(step.name, step.kind, "kept", time.perf_counter() - began, look.record)
-        assert isinstance(look.identity, MatrixIdentity)
-        work.checksums.save()
-        record = make_matrix(work, step, look.identity)
-        work.records.write_step(record)
-        return StepOutcome(step.name, step.kind, "made", time.perf_counter() - began, record)
-
-    def _make_result(self, step: Step, opened: OpenedMatrix) -> StepOutcome:
-        began, work, pipeline = time.perf_counter(), self.work, self.work.definition.pipeline
-        look = look_at_result(step, opened.matrix.info, pipeline, work.records, work.checksums)
-        if not look.why:
-            return StepOutcome(step.name, step.kind, "kept", time.perf_counter() - began, look.record)
-        assert look.identity is not None
-        work.checksums.save()
-        predicted = predict_result(step, opened, work.computing, look.record, times=False)
-        check_memory(predicted[0], pipeline.limits)
-        record = make_result(work, step, look.identity, opened, predicted[0])
-        return StepOutcome(step.name, step.kind, "made", time.perf_counter() - began, record, None, *predicted)
 
 
 def _log(outcome: StepOutcome) -> None:

@@ -61,7 +61,7 @@ def find_info(store: str) -> MatrixInfo | None:
 
 
 def make_matrix(work: Work, step: Step, identity: MatrixIdentity) -> StepRecord:
-    """Make the matrix, or what of it is not there.
+    """Make the matrix, or what of it is not there, and write its record.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def make_matrix(work: Work, step: Step, identity: MatrixIdentity) -> StepRecord:
         info, degrees = matrix.info, measure_degrees(matrix)
     described = asdict(info)
     provenance = describe_provenance(step, identity, matrix=described.pop("provenance"))
-    return StepRecord(
+    record = StepRecord(
         key=identity.key,
         kind="matrix",
         name=step.name,
@@ -101,6 +101,8 @@ def make_matrix(work: Work, step: Step, identity: MatrixIdentity) -> StepRecord:
         degrees=degrees,
         provenance=to_json(provenance),
     )
+    work.records.write_step(record)
+    return record
 
 
 def find_todo(work: Work, step: Step, identity: MatrixIdentity) -> Todo:

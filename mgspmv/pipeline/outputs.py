@@ -150,9 +150,9 @@ def _remove(target: str) -> None:
 # --- knowing again ---------------------------------------------------------------------------------------------------
 
 
-def find_damage(target: str, record: StepRecord) -> str:
+def find_damage(target: str, record: StepRecord | None) -> str:
     """Name a result that is not there as it was written, in words; empty where all are."""
-    for output in record.outputs:
+    for output in record.outputs if record is not None else ():
         path = f"{target}/{_name(output)}"
         if not is_whole(path, output):
             return f"{path} is not there as it was written"

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from os import PathLike
 from typing import Any, Literal
 
@@ -38,14 +36,17 @@ RESULT_BYTES = 64
 """Of a vertex, beside what computing takes: ranks and ids, sorted for tables and comparisons."""
 
 
+PlannedState = Literal["kept", "to make", "unknown", "failing"]
+"""Kept as it is; to be made; not known before the matrix is there; cannot be made as things are."""
+
+
 @dataclass(frozen=True)
 class PlannedStep:
     """A step, and what would become of it."""
 
     name: str
     kind: StepKind
-    state: Literal["kept", "to make", "unknown", "failing"]
-    """Kept as it is; to be made; not known before the matrix is there; cannot be made as things are."""
+    state: PlannedState
     why: str
     """Why it is to be made, or cannot be, in words; empty of what is kept."""
     target: str
@@ -129,67 +130,150 @@ def plan_pipeline(
     definition = path if isinstance(path, Definition) else read_pipeline(path, overrides)
     records = Records(definition.folder)
     preflight = Preflight(definition.pipeline, records, Checksums(records.private / "sources.json"), times=True)
-    lanes = list_steps(definition.pipeline, str(definition.folder))
-    steps = [checked.planned for lane in lanes.values() for checked in preflight.check(lane)]
+    checked = [checked for lane in preflight.check_all(str(definition.folder)) for checked in lane]
+    steps = [_plan(own, definition.pipeline) for own in checked]
     return PipelinePlan(definition.name, str(definition.folder), find_memory(definition.pipeline.limits), steps)
 
 
-# --- a step alone ----------------------------------------------------------------------------------------------------
+def _plan(checked: Checked, pipeline: Pipeline) -> PlannedStep:
+    step, inputs = checked.step, {} if checked.identity is None else checked.identity.inputs
+    predicted = checked.predicted_bytes, checked.predicted_s
+    outputs = _list_outputs(step, pipeline)
+    return PlannedStep(step.name, step.kind, checked.state, checked.why, step.target, inputs, outputs, *predicted)
+
+
+def _list_outputs(step: Step, pipeline: Pipeline) -> list[str]:
+    if step.kind == "matrix":
+        return [step.target]
+    if step.kind == "product":
+        return [f"{step.target}/y.{step.section.format}"]
+    names = [*(f"ranks.{format}" for format in pipeline.output.formats), "top.csv", "top.json"]
+    return [f"{step.target}/{name}" for name in names]
+
+
+# --- the check -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Look:
-    """What was found of a step."""
+class Checked:
+    """A step that was checked."""
 
-    identity: Identity | None
-    """None where it is not needed, for the step never ended."""
-    record: StepRecord | None
-    """How it ended before."""
-    why: str
-    """Why it is to be made; empty where it is kept."""
+    step: Step
+    state: PlannedState
+    why: str = ""
+    """As of `PlannedStep`."""
+    identity: Identity | None = None
+    """None where it is not known yet."""
+    record: StepRecord | None = None
+    """How it ended before; None where it did not."""
+    error: MgspmvError | None = None
+    """Why it cannot be made; None also where that is for the sake of its matrix."""
+    predicted_bytes: int | None = None
+    predicted_s: float | None = None
+
+    def describe(self, state: State, elapsed_s: float = 0.0, error: str | None = None) -> StepOutcome:
+        """What becomes of the step in a run that does nothing for it."""
+        record = self.record if state == "kept" else None
+        return StepOutcome(self.step.name, self.step.kind, state, elapsed_s, record, error)
 
 
-def look_at_matrix(step: Step, records: Records, checksums: Checksums, *, needs_identity: bool = True) -> Look:
-    """Whether a matrix is as it is asked for.
+@dataclass(frozen=True)
+class Preflight:
+    """Checks steps before they are begun.
 
     Parameters
     ----------
-    needs_identity : of what never ended too, for which sources are read
-
-    Raises
-    ------
-    SourceError, OptionError, StoreError : a source or the store cannot be read
+    times : whether seconds are predicted, for which a device is measured with some of the rows
     """
-    record = records.read_step(step.name)
-    info = find_info(step.target) if step.section.open is None else open_store(step.target).info
-    if record is None and not needs_identity:
-        return Look(None, None, "not made yet")
-    identity = identify_matrix(step.section, checksums, None if step.section.open is None else info)
-    if record is None:
-        return Look(identity, None, "not made yet")
-    why = _explain(record, identity)
-    if not why and info is None:
-        why = f"{step.target} is gone or damaged"
-    if not why and info is not None and info.digest != record.matrix["digest"]:
-        why = f"{step.target} was changed since"
-    return Look(identity, record, why)
+
+    pipeline: Pipeline
+    records: Records
+    checksums: Checksums
+    times: bool = False
+
+    def check_all(self, folder: str) -> list[list[Checked]]:
+        """Check all steps, by matrix; no cluster is started, and no source read of what was never made.
+
+        Parameters
+        ----------
+        folder : of the pipeline
+        """
+        return [self._check_lane(lane) for lane in list_steps(self.pipeline, folder).values()]
+
+    def _check_lane(self, lane: list[Step]) -> list[Checked]:
+        first, *rest = lane
+        matrix = self.check_matrix(first, reads_sources=False)
+        if matrix.state == "failing":
+            return [matrix, *(Checked(step, "failing", f"needs {first.name}, which cannot be made") for step in rest)]
+        if matrix.state == "to make":
+            return [matrix, *map(self._check_waiting, rest)]
+        opened = OpenedMatrix(first.target, Computing(self.pipeline.cluster, threads=self.pipeline.limits.threads))
+        try:
+            return [matrix, *(self.check_result(step, opened) for step in rest)]
+        finally:
+            opened.unload()
+
+    def check_matrix(self, step: Step, *, reads_sources: bool) -> Checked:
+        """Check whether a matrix is as it is asked for.
+
+        Parameters
+        ----------
+        reads_sources : whether it is identified although it was never made
+        """
+        try:
+            check_all_there(list_sources(step.section))
+            record, opens = self.records.read_step(step.name), step.section.open is not None
+            info = open_store(step.target).info if opens else find_info(step.target)
+            if record is None and not reads_sources:
+                identity, why = None, "not made yet"
+            else:
+                identity = identify_matrix(step.section, self.checksums, info if opens else None)
+                why = _explain_matrix(step, record, identity, info)
+            if not why:
+                return Checked(step, "kept", "", identity, record)
+            if not (opens or is_url(step.target)):
+                check_replacing(step, info, self.records)
+        except MgspmvError as error:
+            return Checked(step, "failing", str(error), error=error)
+        seconds = None if record is None else sum(record.seconds.values())
+        return Checked(step, "to make", why, identity, record, predicted_s=seconds)
+
+    def _check_waiting(self, step: Step) -> Checked:
+        """Check a step whose matrix is made first."""
+        try:
+            check_all_there([*list_files(step, self.pipeline).values()])
+        except MgspmvError as error:
+            return Checked(step, "failing", str(error), error=error)
+        record = self.records.read_step(step.name)
+        state: PlannedState = "to make" if record is None else "unknown"
+        return Checked(step, state, f"needs {step.matrix}, which is made first", None, record)
+
+    def check_result(self, step: Step, opened: OpenedMatrix) -> Checked:
+        """Check whether results are there as they are asked for, and whether there is memory for them."""
+        try:
+            identity = identify_result(step, self.pipeline, opened.matrix.info, self.checksums)
+            record = self.records.read_step(step.name)
+            if not (why := _explain(record, identity) or find_damage(step.target, record)):
+                return Checked(step, "kept", "", identity, record)
+            predicted = predict_result(step, opened, record, times=self.times)
+            check_memory(predicted[0], self.pipeline.limits)
+        except MgspmvError as error:
+            return Checked(step, "failing", str(error), error=error)
+        return Checked(step, "to make", why, identity, record, None, *predicted)
 
 
-def look_at_result(step: Step, info: MatrixInfo, pipeline: Pipeline, records: Records, checksums: Checksums) -> Look:
-    """Whether results are there as they are asked for.
-
-    Raises
-    ------
-    SourceError, OptionError : an input cannot be read
-    """
-    identity, record = identify_result(step, pipeline, info, checksums), records.read_step(step.name)
-    if record is None:
-        return Look(identity, None, "not made yet")
-    return Look(identity, record, _explain(record, identity) or find_damage(step.target, record))
+def _explain_matrix(step: Step, record: StepRecord | None, identity: Identity, info: MatrixInfo | None) -> str:
+    if (why := _explain(record, identity)) or record is None:
+        return why
+    if info is None:
+        return f"{step.target} is gone or damaged"
+    return "" if info.digest == record.matrix["digest"] else f"{step.target} was changed since"
 
 
-def _explain(record: StepRecord, identity: Identity) -> str:
+def _explain(record: StepRecord | None, identity: Identity) -> str:
     """What is asked for otherwise than it was made; empty where nothing is."""
+    if record is None:
+        return "not made yet"
     if record.key == identity.key:
         return ""
     changes = [f"{name} changed" for name in identity.inputs if record.inputs.get(name) != identity.inputs[name]]
@@ -201,119 +285,6 @@ def _explain(record: StepRecord, identity: Identity) -> str:
         if record.options.get(name) != value
     ]
     return "; ".join(changes) or "another version of the program, or an option that is no longer given, made it"
-
-
-# --- all steps -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Checked:
-    """A step that was checked."""
-
-    planned: PlannedStep
-    record: StepRecord | None = None
-    """How it ended before; None where it did not, or that is not known."""
-    error: MgspmvError | None = None
-    """Why it cannot be made; None also where that is for the sake of its matrix."""
-    elapsed_s: float = 0.0
-    """What checking it took."""
-
-    def describe(self, state: State, error: str | None = None) -> StepOutcome:
-        """What becomes of the step in a run that does nothing for it."""
-        elapsed_s, record = (self.elapsed_s, self.record) if state == "kept" else (0.0, None)
-        return StepOutcome(self.planned.name, self.planned.kind, state, elapsed_s, record, error)
-
-
-@dataclass(frozen=True)
-class Preflight:
-    """Checks the steps of a pipeline before any of them is begun.
-
-    Parameters
-    ----------
-    times : whether seconds are predicted, for which a device is measured with some of the rows
-    """
-
-    pipeline: Pipeline
-    records: Records
-    checksums: Checksums
-    times: bool
-
-    def check(self, lane: list[Step]) -> list[Checked]:
-        """Check a matrix, and what is computed of it."""
-        first, *rest = lane
-        matrix = self._check_one(first, self._plan_matrix)
-        if matrix.planned.state == "failing":
-            why = f"needs {first.name}, which cannot be made"
-            return [matrix, *(Checked(_fail(step, why)) for step in rest)]
-        if matrix.planned.state == "to make":
-            return [matrix, *(self._check_one(step, self._plan_waiting) for step in rest)]
-        computing = Computing(self.pipeline.cluster, threads=self.pipeline.limits.threads)  # which is not started
-        opened = OpenedMatrix(first.target, computing)
-        try:
-            plan_result = partial(self._plan_result, opened=opened, computing=computing)
-            return [matrix, *(self._check_one(step, plan_result) for step in rest)]
-        finally:
-            opened.unload()
-
-    def _check_one(self, step: Step, plan: Callable[[Step], tuple[PlannedStep, StepRecord | None]]) -> Checked:
-        began = time.perf_counter()
-        try:
-            return Checked(*plan(step), None, time.perf_counter() - began)
-        except MgspmvError as error:
-            return Checked(_fail(step, str(error)), None, error)
-
-    def _plan_matrix(self, step: Step) -> tuple[PlannedStep, StepRecord | None]:
-        check_all_there(list_sources(step.section))
-        look = look_at_matrix(step, self.records, self.checksums, needs_identity=False)
-        inputs = {} if look.identity is None else look.identity.inputs
-        if not look.why:
-            return PlannedStep(step.name, step.kind, "kept", "", step.target, inputs, [step.target]), look.record
-        if step.section.open is None and not is_url(step.target):
-            check_replacing(step, find_info(step.target), self.records)
-        seconds = None if look.record is None else sum(look.record.seconds.values())
-        planned = PlannedStep(
-            step.name, step.kind, "to make", look.why, step.target, inputs, [step.target], None, seconds
-        )
-        return planned, look.record
-
-    def _plan_waiting(self, step: Step) -> tuple[PlannedStep, StepRecord | None]:
-        """Plan a step whose matrix is made first."""
-        check_all_there([*list_files(step, self.pipeline).values()])
-        record = self.records.read_step(step.name)
-        state: Any = "to make" if record is None else "unknown"
-        why = f"needs {step.matrix}, which is made first"
-        return PlannedStep(step.name, step.kind, state, why, step.target, {}, self._list_outputs(step)), record
-
-    def _plan_result(
-        self, step: Step, opened: OpenedMatrix, computing: Computing
-    ) -> tuple[PlannedStep, StepRecord | None]:
-        look = look_at_result(step, opened.matrix.info, self.pipeline, self.records, self.checksums)
-        assert look.identity is not None
-        inputs, outputs = look.identity.inputs, self._list_outputs(step)
-        if not look.why:
-            return PlannedStep(step.name, step.kind, "kept", "", step.target, inputs, outputs), look.record
-        predicted = predict_result(step, opened, computing, look.record, times=self.times)
-        check_memory(predicted[0], self.pipeline.limits)
-        return (
-            PlannedStep(step.name, step.kind, "to make", look.why, step.target, inputs, outputs, *predicted),
-            look.record,
-        )
-
-    def _list_outputs(self, step: Step) -> list[str]:
-        if step.kind == "product":
-            return [f"{step.target}/y.{step.section.format}"]
-        names = [*(f"ranks.{format}" for format in self.pipeline.output.formats), "top.csv", "top.json"]
-        return [f"{step.target}/{name}" for name in names]
-
-
-def _fail(step: Step, why: str) -> PlannedStep:
-    return PlannedStep(step.name, step.kind, "failing", why, step.target, {}, [])
-
-
-def is_hopeless(lane: list[Checked]) -> bool:
-    """Whether the matrix cannot be made, or nothing that is computed of it."""
-    first, *rest = (checked.planned.state == "failing" for checked in lane)
-    return first or (bool(rest) and all(rest))
 
 
 # --- memory and time -------------------------------------------------------------------------------------------------
@@ -333,7 +304,7 @@ def check_memory(n_bytes: int, limits: LimitsSection) -> None:
 
 
 def predict_result(
-    step: Step, opened: OpenedMatrix, computing: Computing, before: StepRecord | None, *, times: bool
+    step: Step, opened: OpenedMatrix, before: StepRecord | None, *, times: bool
 ) -> tuple[int, float | None]:
     """Bytes that a step takes of this process, and seconds of iterating where they can be told.
 
@@ -346,7 +317,7 @@ def predict_result(
     ------
     CapacityError : it does not fit on the workers that are asked for
     """
-    matrix = opened.turn(is_turned(step))
+    matrix, computing = opened.turn(is_turned(step)), opened.computing
     n_bytes = RESULT_BYTES * max(matrix.shape)
     if computing.is_on_cluster:
         return n_bytes, None
