@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from mgspmv.batch_results import BatchSolution
 from mgspmv.results import Solution, to_json
 
 MOVED = 20
-"""Vertices that are named; and, in a record, vectors of a batch."""
+"""Most vertices and vectors of a batch that are named."""
 _MEASURES = {"overlap": min, "spearman": min, "kendall_top": min, "l1": max}
 """Of a vector, and which is the worst of several."""
 
@@ -33,6 +35,8 @@ def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
     `moved` : [id, place before, place now, rank before, rank now] of those that `kendall_top` is of, the furthest
         first. A place is 1 and how many have a higher rank
     """
+    from scipy.stats import kendalltau, spearmanr
+
     old, new = match_vertices(before, now)
     was, is_now = before.values[old], now.values[new]
     high_before, high_now = before.select_highest(k), now.select_highest(k)
@@ -42,9 +46,9 @@ def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
         "n_common": len(old),
         "n_new": len(now.values) - len(new),
         "n_gone": len(before.values) - len(old),
-        "spearman": correlate(was, is_now),
+        "spearman": _correlate(spearmanr, was, is_now),
         "overlap": n_same / max(len(high_before), len(high_now), 1),
-        "kendall_top": _correlate_pairs(was[is_high], is_now[is_high]),
+        "kendall_top": _correlate(kendalltau, was[is_high], is_now[is_high]),
         "l1": None if before.scaler != now.scaler else _measure_distance(before, now, old, new),
         "moved": _list_moved(before, now, old[is_high], new[is_high]),
     }
@@ -69,24 +73,13 @@ def _list_ids(solution: Solution) -> np.ndarray:
     return np.arange(len(solution.values)) if solution.vertex_ids is None else solution.vertex_ids
 
 
-def correlate(a: np.ndarray, b: np.ndarray) -> float | None:
-    """Spearman's rank correlation, ties at their mean place; None of less than two values, or of equal ones."""
-    from scipy.stats import rankdata
-
+def _correlate(measure: Callable[..., Any], a: np.ndarray, b: np.ndarray) -> float | None:
+    """A statistic of SciPy; None where it is not defined, as of less than two values."""
     if len(a) < 2:
         return None
-    x, y = (rankdata(values) - (len(values) + 1) / 2 for values in (a, b))
-    spread = np.sqrt(np.dot(x, x)) * np.sqrt(np.dot(y, y))
-    return float(np.dot(x, y) / spread) if spread else None
-
-
-def _correlate_pairs(a: np.ndarray, b: np.ndarray) -> float | None:
-    from scipy.stats import kendalltau
-
-    if len(a) < 2:
-        return None
-    tau = float(kendalltau(a, b).statistic)
-    return None if np.isnan(tau) else tau
+    with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):  # of equal values
+        found = float(measure(a, b).statistic)
+    return None if np.isnan(found) else found
 
 
 def _measure_distance(before: Solution, now: Solution, old: np.ndarray, new: np.ndarray) -> float:
@@ -126,9 +119,10 @@ def compare_batches(before: BatchSolution, now: BatchSolution, k: int) -> dict[s
     `n_vectors`, `n_vectors_new`, `n_vectors_gone` : vectors of both, of `now` only, of `before` only
     `summary` : for `overlap`, `spearman`, `kendall_top` and `l1`, where they are known of a vector: `worst`, which
         is the least, of `l1` the greatest; `of`, the label of the vector that has it; `median`
-    `vectors` : those of both, that of the least overlap first: `label`; `overlap`; `spearman`, `kendall_top` and `l1`
-        as of `compare_ranks` where all ranks of both were kept, else None; `entered` and `left`: [id, place, rank] of
-        those that are among the highest now and were not, or were and are not; `n_entered` and `n_left`, how many
+    `vectors` : the `MOVED` of those of both with the least overlap: `label`; `overlap`; `spearman`, `kendall_top` and
+        `l1` as of `compare_ranks` where all ranks of both were kept, else None; `entered` and `left`: [id, place,
+        rank] of `MOVED` at most that are among the highest now and were not, or were and are not; `n_entered` and
+        `n_left`, how many they are
     """
     high_before, high_now = (batch.top(_limit(batch, k)) for batch in (before, now))
     k = min(_limit(before, k), _limit(now, k))
@@ -144,18 +138,10 @@ def compare_batches(before: BatchSolution, now: BatchSolution, k: int) -> dict[s
             "n_vectors_new": len(now) - len(labels),
             "n_vectors_gone": len(before) - len(labels),
             "summary": _summarize(vectors),
-            "vectors": sorted(vectors, key=lambda vector: float(vector["overlap"])),
+            "vectors": sorted(vectors, key=lambda vector: float(vector["overlap"]))[:MOVED],
         }
     )
     return found
-
-
-def shorten_vectors(comparison: dict[str, Any]) -> dict[str, Any]:
-    """What records have of a comparison of batches: the vectors that changed most, and of each a few of the highest."""
-    vectors = comparison["vectors"][:MOVED]
-    return comparison | {
-        "vectors": [own | {"entered": own["entered"][:MOVED], "left": own["left"][:MOVED]} for own in vectors]
-    }
 
 
 def _limit(batch: BatchSolution, k: int) -> int:
@@ -171,8 +157,8 @@ def _compare_highest(before: list[tuple[Any, float]], now: list[tuple[Any, float
         "overlap": len(were & are) / max(len(were), len(are), 1),
         "n_entered": len(entered),
         "n_left": len(left),
-        "entered": entered,
-        "left": left,
+        "entered": entered[:MOVED],
+        "left": left[:MOVED],
     }
 
 

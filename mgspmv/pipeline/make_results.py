@@ -22,7 +22,7 @@ from mgspmv.ingest.seeds import read_seeds
 from mgspmv.ingest.weights import DANGLING_RULES, read_vector
 from mgspmv.model import free_memory, peak_memory
 from mgspmv.os_errors import refuse_source
-from mgspmv.pipeline.compare import compare_batches, compare_ranks, match_vertices, shorten_vectors
+from mgspmv.pipeline.compare import compare_batches, compare_ranks, match_vertices
 from mgspmv.pipeline.context import Listener, OpenedMatrix, Work, describe_provenance
 from mgspmv.pipeline.definition import PREVIOUS
 from mgspmv.pipeline.keys import Identity, find_file
@@ -124,9 +124,7 @@ def _rank(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dict[st
     ranked = time.perf_counter()
     fields = describe_solution(solution, section.top)
     if before is not None and output.compares:
-        compared = {"before": _describe_before(work, step), **compare_ranks(before, solution, section.top)}
-        fields["comparison"] = compared
-        write_json(folder / "comparison.json", compared)
+        fields["comparison"] = _save_comparison(work, step, compare_ranks(before, solution, section.top), folder)
     if section.nstart == PREVIOUS:
         cold = "personalization" if "personalization" in vectors else "uniform"
         fields["result"]["start"] = PREVIOUS if "nstart" in vectors else cold
@@ -192,10 +190,12 @@ def _load_before(work: Work, step: Step, load: Callable[[Path], T]) -> T | None:
         return load(local)
 
 
-def _describe_before(work: Work, step: Step) -> dict[str, str]:
+def _save_comparison(work: Work, step: Step, comparison: dict[str, Any], folder: Path) -> dict[str, Any]:
     record = work.records.read_step(step.name)
     assert record is not None
-    return {"key": record.key, "ended": record.ended}
+    compared = {"before": {"key": record.key, "ended": record.ended}, **comparison}
+    write_json(folder / "comparison.json", compared)
+    return compared
 
 
 def _save_top(
@@ -240,9 +240,7 @@ def _rank_many(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> di
     top = _save_top(work, step, matrix, batch.top(min(section.top, matrix.shape[0])), folder)
     fields = describe_iterations(batch)
     if output.compares and (before := _load_before(work, step, load_batch)) is not None:
-        compared = {"before": _describe_before(work, step), **compare_batches(before, batch, section.top)}
-        fields["comparison"] = shorten_vectors(compared)
-        write_json(folder / "comparison.json", compared)
+        fields["comparison"] = _save_comparison(work, step, compare_batches(before, batch, section.top), folder)
     fields["seconds"] |= {"save": time.perf_counter() - ranked}
     digest = digest_ranks(batch)
     return fields | {"top": top, "digests": {"ranks.zarr": digest, "ranks.parquet": digest}}

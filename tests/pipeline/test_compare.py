@@ -8,7 +8,7 @@ from scipy.stats import kendalltau, spearmanr
 
 from mgspmv.batch_results import BatchSolution
 from mgspmv.model import Status
-from mgspmv.pipeline.compare import MOVED, compare_batches, compare_ranks, correlate, shorten_vectors
+from mgspmv.pipeline.compare import MOVED, compare_batches, compare_ranks
 from mgspmv.results import Solution
 
 
@@ -71,8 +71,9 @@ def test_scores_on_other_scales():
 
 
 def test_what_has_no_correlation():
-    assert correlate(np.array([1.0]), np.array([1.0])) is None
-    assert correlate(np.ones(3), np.arange(3.0)) is None
+    assert compare_ranks(make([1.0]), make([1.0]), 1)["spearman"] is None
+    found = compare_ranks(make([1.0, 1.0, 1.0]), make([0.0, 1.0, 2.0]), 3)
+    assert (found["spearman"], found["kendall_top"]) == (None, None)
     assert compare_ranks(make([]), make([]), 3)["overlap"] == 0.0
 
 
@@ -129,14 +130,11 @@ class TestBatches:
         assert (found["n_vectors"], found["n_vectors_new"], found["n_vectors_gone"]) == (0, 1, 1)
         assert (found["summary"], found["vectors"]) == ({}, [])
 
-    def test_records_have_those_that_changed_most(self):
+    def test_those_that_changed_most(self):
         n = MOVED + 5
         before = {f"v{k}": np.arange(3 * n)[::-1] for k in range(n)}
         now = before | {"v3": np.roll(before["v3"], n + 1), "v17": np.roll(before["v17"], 2)}
         found = compare_batches(self.make(before, top=n), self.make(now, top=n), n)
-        short = shorten_vectors(found)
-        assert [own["label"] for own in short["vectors"]][:3] == ["v3", "v17", "v0"]
-        assert (len(found["vectors"]), len(short["vectors"])) == (n, MOVED)
-        assert (len(found["vectors"][0]["entered"]), len(short["vectors"][0]["entered"])) == (n, MOVED)
-        assert short["vectors"][0]["n_entered"] == n
-        assert short["summary"] == found["summary"]
+        assert [own["label"] for own in found["vectors"]][:3] == ["v3", "v17", "v0"]
+        assert len(found["vectors"]) == len(found["vectors"][0]["entered"]) == MOVED
+        assert found["vectors"][0]["n_entered"] == n
