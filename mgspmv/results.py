@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -34,7 +34,6 @@ from mgspmv.errors import (
     hide_secrets,
 )
 from mgspmv.files import check_file, is_url, settle, strip_file_scheme, write_beside
-from mgspmv.iterate.options import Method
 from mgspmv.kernels.highest import select_highest
 from mgspmv.model import Event, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow, free_memory
 from mgspmv.os_errors import is_operators, translate_os_error
@@ -302,7 +301,7 @@ class Solution:
     @property
     def _is_pagerank(self) -> bool:
         """Whether the values are PageRanks, and not those of another iteration, where 0 may be a high value."""
-        return self.options.get("method", "power") in get_args(Method)
+        return bool(self.options.get("method", "power") == "power")
 
     def digest(self) -> str:
         """SHA-256 of the ranks' little-endian bytes, in hexadecimal: same bits, same digest."""

@@ -47,13 +47,10 @@ def check_checkpoint(checkpoint: StoreLike | None, every: float | None, resume: 
         return
     if every is not None and read_number("checkpoint_every", every) < 0:
         raise OptionError(f"checkpoint_every must be 0 or more seconds, not {every!r}")
-    others = {
-        f"stop={options.stop!r}": options.top is not None,
-        f"method={options.method!r}": options.method != "power",
-    }
-    if given := [name for name, is_given in others.items() if is_given]:
+    if options.top is not None:
         raise OptionError(
-            f"a checkpoint has the ranks, and {given[0]} goes by more than these; leave out either, checkpoint= or that"
+            f"a checkpoint has the ranks, and stop={options.stop!r} goes by more than these; leave out either, "
+            "checkpoint= or that"
         )
 
 
@@ -93,7 +90,7 @@ def describe_run(A: DescribedMatrix, options: PageRankOptions, start: Start, *, 
         "nstart": start.x,
     }
     digests = {name: None if vector is None else digest_array(vector) for name, vector in vectors.items()}
-    asked = {name: getattr(options, name) for name in ("alpha", "precision", "tol_mode", "method", "stop")}
+    asked = {name: getattr(options, name) for name in ("alpha", "precision", "tol_mode", "stop")}
     return {"matrix": A.stored.name_entries(weights=use_weights), **asked, **digests}
 
 

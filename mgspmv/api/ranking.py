@@ -26,9 +26,8 @@ from mgspmv.api.placing import Drive, choose_computing, choose_drive, find_distr
 from mgspmv.api.warm import align_ranks
 from mgspmv.checkpoints import Reached
 from mgspmv.errors import ConvergenceError, KindError, OptionError
-from mgspmv.iterate.extrapolate import ExtrapolatedSteps
 from mgspmv.iterate.keeping import Keeper
-from mgspmv.iterate.options import Method, PageRankOptions
+from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.out_weight import describe_overflow
 from mgspmv.iterate.pagerank import Outcome, Rows, add_event, find_before, run_embedded, run_on_device, widen_bound
 from mgspmv.iterate.stable import judge_order
@@ -72,7 +71,6 @@ def pagerank(
     tol_mode: TolMode = "l1",
     max_iter: int = 100,
     stop: str = "change",
-    method: Method = "power",
     personalization: Weights | None = None,
     dangling: Weights | Literal["uniform", "drop", "error"] | None = None,
     nstart: Weights | Solution | None = None,
@@ -114,8 +112,6 @@ def pagerank(
     stop : `change`; or `topk:100`, also as soon as bounds on the error prove which the 100 highest vertices are, for
         any number of them. `Solution.stability` says what is known of their order. Places k and k + 1 with equal ranks
         are never told apart: then it goes on to the tolerance, or to max_iter
-    method : `power`; or `extrapolation`, in this process on the host, which every tenth iteration goes on in the
-        direction of the last changes: fewer iterations where they lead somewhere, to the same tolerance
     personalization : p, by the source's ids: a mapping of ids to numbers, a pandas Series whose index has ids, a frame
         or Arrow table of ids and numbers, or a list of ids; or by place: (n,) array in the order of the store's
         vertices. Normalized; default uniform
@@ -143,7 +139,7 @@ def pagerank(
     timeout : with `client`, seconds that a worker may be silent before the run is given up
     checkpoint : local path, URL or Zarr store, which all workers of a cluster reach, where the ranks are kept now and
         then while the run goes on, and once more at its end: the last two states. Others that are there go once the
-        first one is whole. Not with `stop="topk:..."` and `extrapolation`
+        first one is whole. Not with `stop="topk:..."`
     checkpoint_every : seconds from one to the next, 30 unless given; 0 begins one as soon as the one before is written
     resume : go on from the last checkpoint there, or begin where there is none. Graph, vectors, alpha, precision and
         tol_mode must be the same; tol and max_iter such that the run comes as far; workers, backend, drive, memory and
@@ -182,13 +178,12 @@ def pagerank(
         raise OptionError(
             "transport= says how workers send slices to each other; pass client= too, or pass it to distribute()"
         )
-    options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision, stop, method)
+    options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision, stop)
     check_checkpoint(checkpoint, checkpoint_every, resume, options)
     check_recover(recover)
     distributed = find_distributed(A, client)
     drive = choose_drive(drive, distributed is not None or client is not None)
     computes = choose_computing(backend, A, client)
-    _check_method(method, distributed is not None or client is not None, computes)
     check_memory(distributed is None and (client is not None or computes == "cuda"), device_memory, host_memory)
     if isinstance(A, Matrix) and client is None:
         check_step_kernel(kernel, computes)
@@ -270,15 +265,6 @@ def pagerank(
     return solution
 
 
-def _check_method(method: str, is_on_cluster: bool, backend: Backend) -> None:
-    if method != "power" and (is_on_cluster or backend == "cuda"):
-        where = "on a cluster" if is_on_cluster else "on CUDA"
-        raise OptionError(
-            f"method={method!r} computes in this process on the host, not {where}; pass method='power', or leave out "
-            "client= and pass backend='cpu'"
-        )
-
-
 def _rank_embedded(
     A: Matrix,
     weight: np.ndarray,
@@ -308,9 +294,8 @@ def _rank_embedded(
         _check_beside(A, options, keeper)
         rows = [_cut(start, weight, kernel) for kernel in kernels]
         loaded = time.perf_counter()
-        wrap = ExtrapolatedSteps if options.method == "extrapolation" else None
-        told: dict[str, Any] = {"run": run, "growth": start.growth, "wrap": wrap, "keeper": keeper}
-        told["balance"] = None if wrap else start.find_balance(options.alpha, A.shape[0])
+        told: dict[str, Any] = {"run": run, "growth": start.growth, "keeper": keeper}
+        told["balance"] = start.find_balance(options.alpha, A.shape[0])
         with kept:
             outcome = run_embedded(rows, options, threshold, emit, **told)
     else:

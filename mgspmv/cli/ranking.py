@@ -47,7 +47,6 @@ def pagerank(
     stop: Annotated[
         str, typer.Option(metavar="change|topk:K", help="Also stop when it is proven which the K highest are.")
     ] = "change",
-    method: Annotated[str, typer.Option(metavar="power|extrapolation", help="How iterations go on.")] = "power",
     personalization: Annotated[
         str | None,
         typer.Option(
@@ -107,7 +106,7 @@ def pagerank(
     check_choice("--scaler", scaler, get_args(Scaler))
     outputs = find_outputs(output, overwrite=overwrite)
     options: dict[str, Any] = {"alpha": alpha, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
-    options |= {"stop": stop, "method": method}
+    options |= {"stop": stop}
     options |= {"weights": not ignore_weights, "precision": precision, "kernel": kernel}
     options |= {"backend": place.choose_backend(backend), "threads": place.threads, "timeout": place.timeout}
     options |= {"drive": drive, "transport": transport, **vars(limits)}

@@ -6,12 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Literal, get_args
 
 from mgspmv.errors import OptionError
 from mgspmv.model import CHANGE_POINT, Precision, Status, StepSums, TolMode, check_choice
-
-Method = Literal["power", "extrapolation"]
 
 DEFAULT_TOL = 1e-6
 STABLE_TOL = 1e-10
@@ -37,13 +34,10 @@ class PageRankOptions:
     """`exact`, `float64` or `float32`."""
     stop: str = "change"
     """`change`, or `topk:100`: also as soon as the 100 highest vertices can no longer change."""
-    method: Method = "power"
-    """`power`, or `extrapolation`."""
 
     def __post_init__(self) -> None:
         check_choice("tol_mode", self.tol_mode, ("l1", "l1_per_node", "linf", "relative", "fixed"))
         check_choice("precision", self.precision, ("exact", "float64", "float32"))
-        check_choice("method", self.method, get_args(Method))
         if not _is_real(self.alpha) or not 0 <= self.alpha < 1:
             raise OptionError(f"alpha must be at least 0 and less than 1, not {self.alpha!r}")
         if not hasattr(self.max_iter, "__index__") or self.max_iter < 1:
@@ -55,11 +49,6 @@ class PageRankOptions:
         if self.top is not None and self.tol_mode == "fixed":
             raise OptionError(
                 f"tol_mode='fixed' makes max_iter iterations, and stop={self.stop!r} stops before; leave out either"
-            )
-        if self.method != "power" and (self.top is not None or self.tol_mode == "fixed"):
-            other = f"stop={self.stop!r}" if self.top is not None else "tol_mode='fixed'"
-            raise OptionError(
-                f"method={self.method!r} does not go with {other}, which is of plain steps; leave out either"
             )
         self._drop_numpy_types()
 

@@ -165,12 +165,6 @@ class LocalSteps:
         kernel, weights = self.rows[0].kernel, [r.kernel.get(r.weight) for r in self.rows]
         return find_tolerance(self._rounding, weights, kernel.precision, has_values=kernel.block.data is not None)
 
-    def overwrite(self, x: np.ndarray) -> None:
-        """Go on from these ranks, (n,) of all rows, on the host; `scale` comes next."""
-        first = self.rows[0].start
-        for r in self.rows:
-            r.x[:] = x[r.start - first : r.stop - first]
-
     def begin_residual(self) -> None:
         """Make z of the ranks in float64. No more steps can be made after it."""
         self.rows = [replace(r, kernel=r.kernel.with_precision("float64")) for r in self.rows]
@@ -482,7 +476,6 @@ def run_embedded(
     *,
     run: str = "",
     growth: float = 1.0,
-    wrap: Callable[[LocalSteps], Steps] | None = None,
     keeper: Keeper | None = None,
     balance: Balance | None = None,
 ) -> Outcome:
@@ -492,9 +485,8 @@ def run_embedded(
     ----------
     emit : gets an event for each iteration
     growth : of `Start`
-    wrap : makes the steps that are iterated of plain ones
     keeper : of the run's states, the last of which the rows have; None where none are kept
-    balance : of `Start`; None where the sum of the ranks is not foreseen
+    balance : of `Start`; None where nothing is known of the sum of the ranks
 
     Raises
     ------
@@ -507,7 +499,7 @@ def run_embedded(
     transport = LocalTransport(kernel.block.n_cols, kernel.z_dtype, kernel.zeros)
     steps = LocalSteps(rows, transport, options.alpha, is_relative=options.is_relative)
     watch = steps.watch(options, growth=growth)
-    loop = Loop(wrap(steps) if wrap else steps, options, threshold, run, watch, find_before(keeper), balance)
+    loop = Loop(steps, options, threshold, run, watch, find_before(keeper), balance)
     loop.start()
     looks = _Looks(loop, steps)
     started = time.perf_counter()

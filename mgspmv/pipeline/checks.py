@@ -189,7 +189,7 @@ def _check_point(pipeline: Pipeline, key: Key, section: Any) -> Problems:
         if section.beta and section.y is None:
             yield (*key, "y"), f"beta = {section.beta:g} needs y, which it is the factor of"
         return
-    more = ("stop", "method") if key[0] == "run" else ()
+    more = ("stop",) if key[0] == "run" else ()
     alphas = section.alpha if isinstance(section.alpha, list) else [section.alpha]
     asked = {name: getattr(section, name) for name in ("tol", "tol_mode", "max_iter", "precision", *more)}
     alone = [("alpha", alpha) for alpha in alphas] + [(name, asked[name]) for name in ("tol", "stop") if name in asked]

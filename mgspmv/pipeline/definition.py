@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, WithJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
-from mgspmv.iterate.options import Method
 from mgspmv.model import Duplicates, Kind, OrderMethod, Precision, SelfLoops, TolMode
 from mgspmv.partition import parse_bytes
 from mgspmv.scores import Scaler
@@ -199,8 +198,6 @@ class RunSection(Section):
     """Most iterations."""
     stop: Grid[str] = "change"
     """`change`, or `topk:100`: also when it is proven which the 100 highest are."""
-    method: Grid[Method] = "power"
-    """How iterations go on."""
     personalization: Grid[str] | None = None
     """Where jumps go: `uniform`, or a file: .npy, saved ranks, CSV, Parquet, lines `id weight` or ids; default
     uniform."""

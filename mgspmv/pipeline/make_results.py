@@ -115,7 +115,7 @@ def _rank(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dict[st
     started = time.perf_counter()
     before = _load_before(work, step, load_solution)
     matrix = opened.find(section.reverse, on_progress=listener.on_progress, for_steps=True)
-    options = {name: getattr(section, name) for name in (*_OPTIONS, "stop", "method", "kernel")}
+    options = {name: getattr(section, name) for name in (*_OPTIONS, "stop", "kernel")}
     vectors = _read_vectors(section, matrix, before)
     options |= vectors | _place(work, section, listener) | {"on_event": listener.on_event}
     checkpoint = _locate_checkpoint(work, step)

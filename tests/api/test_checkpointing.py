@@ -202,7 +202,6 @@ def test_a_run_that_had_not_converged(graph, tmp_path):
 
 REFUSED = {
     "topk": ({"stop": "topk:5"}, r"a checkpoint has the ranks, and stop='topk:5' goes by more than these"),
-    "extrapolation": ({"method": "extrapolation"}, "method='extrapolation' goes by more than these"),
     "no place to write to": ({"checkpoint": None, "resume": False, "checkpoint_every": 5}, "pass checkpoint= too"),
     "negative": ({"checkpoint_every": -1}, "checkpoint_every must be 0 or more seconds, not -1"),
     "not a number": ({"checkpoint_every": "often"}, "checkpoint_every must be a finite number, not 'often'"),

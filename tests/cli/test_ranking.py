@@ -72,8 +72,6 @@ def test_options_of_pagerank_are_given_on():
     assert invoke_json("plan", "g.zarr", "--stop", "topk:1")["workers"][0]["watch_bytes"] == 4 * 89
     assert (high["status"], high["stability"]["k"]) == ("stable", 1)
     assert "the 1 are proven, in this order" in invoke("pagerank", "g.zarr", "--stop", "topk:1")[0]
-    found = invoke_json("pagerank", "g.zarr", "--method", "extrapolation")
-    assert found["options"]["method"] == "extrapolation"
     fixed = invoke_json("pagerank", "g.zarr", "--tol-mode", "fixed", "--max-iter", "4")
     assert (fixed["status"], fixed["iterations"]) == ("completed", 4)
     invoke("pagerank", "g.zarr", "--tol-mode", "l1_per_node", "--dangling", "drop")

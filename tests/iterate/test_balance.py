@@ -130,11 +130,6 @@ def test_stochastic_columns_may_be_a_little_off(checked):
     assert balance.high == pytest.approx(1 + 1e-6 * 0.85 / 0.15, abs=1e-7)
 
 
-def test_extrapolation(graph, checked):
-    mg.pagerank(graph, method="extrapolation", tol=1e-12)
-    assert not checked, "where an extrapolation leads is not foreseen"
-
-
 # --- runs whose memory fails -----------------------------------------------------------------------------------------
 
 

@@ -181,8 +181,8 @@ def test_what_is_no_variable(value):
         (("tol =", "top = 0\ntol ="), "run.top: input should be greater than or equal to 1, not 0"),
         (("tol =", 'stop = "top"\ntol ='), "run.stop: stop must be 'change' or 'topk:100'"),
         (
-            ("tol =", 'checkpoint = true\nmethod = "extrapolation"\ntol ='),
-            "run.checkpoint: a checkpoint has the ranks, and method='extrapolation' goes by more than these",
+            ("tol =", 'checkpoint = true\nstop = "topk:5"\ntol ='),
+            "run.checkpoint: a checkpoint has the ranks, and stop='topk:5' goes by more than these",
         ),
         (
             ("tol =", 'kernel = "csr-row"\ntol ='),
