@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mgspmv.model import CsrBlock, Precision, StepSums
+from mgspmv.kernels.bound import BoundKernel
+from mgspmv.model import Precision, StepSums
 
 WIDTHS = (2, 4, 8, 16, 32, 64)
 """Vectors in a pass: the numbers of columns that kernels are made for."""
@@ -39,21 +40,13 @@ class Terms:
         return self.rows, self.columns, self.weights
 
 
-class BoundMany(Protocol):
+class BoundMany(BoundKernel, Protocol):
     """Kernels of many vectors, bound to one block. A vector is a column of C-ordered arrays, where the block is.
 
     Each vector is computed as `BoundKernel` computes one alone, in `exact` to the same bits. On the host are `mass`,
     (width,) float64, which is m of each column, the sum over dangling vertices of the x that z was made from;
     `columns`, (j,) int64; and what is returned.
     """
-
-    block: CsrBlock
-    precision: Precision
-
-    @property
-    def z_dtype(self) -> np.dtype[Any]:
-        """Dtype of what a step multiplies."""
-        ...
 
     @property
     def best_width(self) -> int:
@@ -100,18 +93,6 @@ class BoundMany(Protocol):
 
     def zeros_many(self, n: int, width: int, dtype: Any) -> Any:
         """(n, width) zeros where the block is, as the kernels like them to lie."""
-        ...
-
-    def put(self, vector: np.ndarray) -> Any:
-        """The array where the block is; it may be the same one."""
-        ...
-
-    def get(self, vector: Any) -> np.ndarray:
-        """The array on the host; it may be the same one."""
-        ...
-
-    def describe(self) -> str:
-        """What computes."""
         ...
 
 

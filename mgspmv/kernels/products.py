@@ -14,7 +14,8 @@ import numpy as np
 from mgspmv.kernels import formats, row_tiles
 from mgspmv.kernels.device import address, count_blocks, load_kernel, pack, zeros
 from mgspmv.kernels.formats import CACHED_ROWS, ITEMS, Stream
-from mgspmv.kernels.specialise import MANY_WIDTHS, find_many_words
+from mgspmv.kernels.many import WIDTHS
+from mgspmv.kernels.specialise import find_many_words
 from mgspmv.model import CsrBlock
 
 THREADS = 256
@@ -42,46 +43,66 @@ class Product(Protocol):
         ...
 
 
-class _CsrRows:
+class _OneLaunch:
+    """Products by one launch of a kernel, whose arguments end with x, y, alpha and beta.
+
+    Parameters
+    ----------
+    arguments : those before
+    """
+
+    def __init__(
+        self, kernel: Any, n_blocks: int, arguments: tuple[Any, ...], types: dict[str, Any], threads: int = THREADS
+    ) -> None:
+        self._kernel, self._n_blocks, self._threads = kernel, n_blocks, threads
+        self._arguments, self._sum = arguments, np.dtype(types.get("SUM", types["VALUE"]))
+
+    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
+        if self._n_blocks:
+            arguments = (*self._arguments, x, y, self._sum.type(alpha), self._sum.type(beta))
+            self._kernel((self._n_blocks,), (self._threads,), arguments)
+
+
+class _CsrRows(_OneLaunch):
     """Kernels over the rows of CSR itself."""
 
     def __init__(
-        self, block: CsrBlock, types: dict[str, Any], source: str, rows: int, threads: int, **more: Any
+        self,
+        block: CsrBlock,
+        types: dict[str, Any],
+        name: str,
+        rows: int,
+        *place: Any,
+        threads: int = THREADS,
+        **more: Any,
     ) -> None:
-        self._csr = (block.indptr, block.indices, address(block.data))
-        self._sum = np.dtype(types.get("SUM", types["VALUE"]))
-        self._grid, self._threads, self._n_rows = count_blocks(block.n_rows, rows), threads, np.int64(block.n_rows)
         index = {"INDEX": block.indices.dtype, "OFFSET": block.indptr.dtype}
-        self._kernel = load_kernel(f"{source}.cu", source, **types, **index, **more)
-        self._place: tuple[Any, ...] = ()
-
-    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
-        if self._grid:
-            arguments = (self._n_rows, *self._place, *self._csr, x, y, self._sum.type(alpha), self._sum.type(beta))
-            self._kernel((self._grid,), (self._threads,), arguments)
+        kernel = load_kernel(f"{name}.cu", name, **types, **index, **more)
+        arguments = (np.int64(block.n_rows), *place, block.indptr, block.indices, address(block.data))
+        super().__init__(kernel, count_blocks(block.n_rows, rows), arguments, types, threads)
 
 
 class CsrScalar(_CsrRows):
     def __init__(self, block: CsrBlock, _: None, types: dict[str, Any]) -> None:
-        super().__init__(block, types, "csr_scalar", THREADS, THREADS)
+        super().__init__(block, types, "csr_scalar", THREADS)
 
 
 class CsrWarp(_CsrRows):
     def __init__(self, block: CsrBlock, _: None, types: dict[str, Any]) -> None:
-        super().__init__(block, types, "csr_warp", THREADS // 32, THREADS)
+        super().__init__(block, types, "csr_warp", THREADS // 32)
 
 
 class CsrVector(_CsrRows):
     def __init__(self, block: CsrBlock, plan: formats.VectorPlan, types: dict[str, Any]) -> None:
+        place = (np.int64(block.nnz), np.int32(plan.rows))
         lanes = {"LANES": plan.lanes, "STAGED_LANES": plan.staged_lanes}
-        super().__init__(block, types, "csr_vector", plan.rows, THREADS, **lanes)
-        self._place = (np.int64(block.nnz), np.int32(plan.rows))
+        super().__init__(block, types, "csr_vector", plan.rows, *place, **lanes)
 
 
 class CsrCached(_CsrRows):
     def __init__(self, block: CsrBlock, _: None, types: dict[str, Any]) -> None:
-        super().__init__(block, types, "csr_cached", CACHED_ROWS, CACHED_ROWS)
-        self._place = (np.int64(block.n_cols), np.int64(block.row_offset))
+        place = (np.int64(block.n_cols), np.int64(block.row_offset))
+        super().__init__(block, types, "csr_cached", CACHED_ROWS, *place, threads=CACHED_ROWS)
 
 
 class _Carries:
@@ -150,7 +171,7 @@ class CsrMany:
             return
         start = 0
         while start < k:
-            width = min(max(MANY_WIDTHS), 1 << (k - start).bit_length() - 1)
+            width = min(max(WIDTHS), 1 << (k - start).bit_length() - 1)
             self._product.run(width, x.reshape(-1)[start:], y.reshape(-1)[start:], k, alpha, beta)
             start += width
 
@@ -169,7 +190,7 @@ class ManyProduct:
         self._block = block
 
     def load(self, width: int) -> tuple[Any, Any]:
-        """The kernels for a panel of this width, one of `MANY_WIDTHS`."""
+        """The kernels for a panel of this width, one of `WIDTHS`."""
         types = {**self._types, "WIDTH": width, "WORDS": find_many_words(width, self._x)}
         return load_kernel("csr_many.cu", "csr_many", **types), load_kernel("csr_many.cu", "add_carries", **types)
 
@@ -195,17 +216,11 @@ class ManyProduct:
             add((count_blocks(n_splits, groups),), (THREADS,), (matrix, *place))
 
 
-class Ell:
+class Ell(_OneLaunch):
     def __init__(self, block: CsrBlock, ell: formats.Ell, types: dict[str, Any]) -> None:
-        self._n_rows, self._sum = block.n_rows, np.dtype(types["VALUE"])
-        self._arrays = (np.int64(ell.width), ell.indices, address(ell.data))
-        self._kernel = load_kernel("ell.cu", "ell", **types, INDEX=ell.indices.dtype)
-
-    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
-        if self._n_rows:
-            scalars = (self._sum.type(alpha), self._sum.type(beta))
-            arguments = (np.int64(self._n_rows), *self._arrays, x, y, *scalars)
-            self._kernel((count_blocks(self._n_rows, THREADS),), (THREADS,), arguments)
+        kernel = load_kernel("ell.cu", "ell", **types, INDEX=ell.indices.dtype)
+        arguments = (np.int64(block.n_rows), np.int64(ell.width), ell.indices, address(ell.data))
+        super().__init__(kernel, count_blocks(block.n_rows, THREADS), arguments, types)
 
 
 class Coo:
@@ -241,41 +256,28 @@ class Hyb:
         self._coo.add(x, y, alpha)
 
 
-class Dia:
+class Dia(_OneLaunch):
     def __init__(self, block: CsrBlock, dia: formats.Dia, types: dict[str, Any]) -> None:
-        self._sizes = (np.int64(block.n_rows), np.int64(block.n_cols), np.int64(block.row_offset))
-        self._arrays, self._sum = (np.int32(len(dia.offsets)), dia.offsets, dia.data), np.dtype(types["VALUE"])
-        self._kernel = load_kernel("dia.cu", "dia", VALUE=types["VALUE"], PATTERN=0, INDEX=np.dtype(np.int64))
-
-    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
-        if n_rows := int(self._sizes[0]):
-            arguments = (*self._sizes, *self._arrays, x, y, self._sum.type(alpha), self._sum.type(beta))
-            self._kernel((count_blocks(n_rows, THREADS),), (THREADS,), arguments)
+        kernel = load_kernel("dia.cu", "dia", VALUE=types["VALUE"], PATTERN=0, INDEX=np.dtype(np.int64))
+        sizes = (np.int64(block.n_rows), np.int64(block.n_cols), np.int64(block.row_offset))
+        arguments = (*sizes, np.int32(len(dia.offsets)), dia.offsets, dia.data)
+        super().__init__(kernel, count_blocks(block.n_rows, THREADS), arguments, types)
 
 
-class Bsr:
+class Bsr(_OneLaunch):
     def __init__(self, block: CsrBlock, bsr: formats.Bsr, types: dict[str, Any]) -> None:
-        self._sizes, self._sum = (np.int64(block.n_rows), np.int64(block.n_cols)), np.dtype(types["VALUE"])
-        self._arrays, self._n_block_rows = (bsr.indptr, bsr.indices, bsr.data), len(bsr.indptr) - 1
         index = {"INDEX": bsr.indices.dtype, "OFFSET": bsr.indptr.dtype}
-        self._kernel = load_kernel("bsr.cu", "bsr", VALUE=types["VALUE"], PATTERN=0, **index, BLOCK_DIM=bsr.block_dim)
-
-    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
-        if self._n_block_rows:
-            arguments = (*self._sizes, *self._arrays, x, y, self._sum.type(alpha), self._sum.type(beta))
-            self._kernel((count_blocks(self._n_block_rows, THREADS // 32),), (THREADS,), arguments)
+        kernel = load_kernel("bsr.cu", "bsr", VALUE=types["VALUE"], PATTERN=0, **index, BLOCK_DIM=bsr.block_dim)
+        arguments = (np.int64(block.n_rows), np.int64(block.n_cols), bsr.indptr, bsr.indices, bsr.data)
+        super().__init__(kernel, count_blocks(len(bsr.indptr) - 1, THREADS // 32), arguments, types)
 
 
-class Sell:
+class Sell(_OneLaunch):
     def __init__(self, block: CsrBlock, sell: formats.Sell, types: dict[str, Any]) -> None:
-        self._n_slices, self._sum = len(sell.slice_ptr) - 1, np.dtype(types["VALUE"])
-        self._arrays = (sell.slice_ptr, sell.order, sell.indices, address(sell.data))
-        self._kernel = load_kernel("sell.cu", "sell", **types, INDEX=sell.indices.dtype, ROW=sell.order.dtype)
-
-    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
-        if self._n_slices:
-            arguments = (np.int64(self._n_slices), *self._arrays, x, y, self._sum.type(alpha), self._sum.type(beta))
-            self._kernel((count_blocks(self._n_slices * 32, THREADS),), (THREADS,), arguments)
+        kernel = load_kernel("sell.cu", "sell", **types, INDEX=sell.indices.dtype, ROW=sell.order.dtype)
+        n_slices = len(sell.slice_ptr) - 1
+        arguments = (np.int64(n_slices), sell.slice_ptr, sell.order, sell.indices, address(sell.data))
+        super().__init__(kernel, count_blocks(n_slices * 32, THREADS), arguments, types)
 
 
 class RowTiles:
@@ -292,16 +294,8 @@ class RowTiles:
         n_items, n_empty, height = len(t.items), len(t.rows) - t.n_places, np.int32(t.height)
         self._grids = (n_items + count_blocks(n_empty, ROW_TILES_EMPTY), len(t.slice_starts) - 1, len(t.split_rows))
         sizes = (np.int64(t.n_places), np.int64(n_empty), height)
-        self._matrix = (
-            np.int64(n_items),
-            t.items,
-            t.tile_starts,
-            *sizes,
-            t.entries,
-            t.columns,
-            address(t.values),
-            t.rows,
-        )
+        arrays = (t.entries, t.columns, address(t.values), t.rows)
+        self._matrix = (np.int64(n_items), t.items, t.tile_starts, *sizes, *arrays)
         self._shared, self._height = (np.int64(t.n_places), height, t.slice_starts, slices, t.rows, copies), t.height
         self._split = (t.split_rows, t.split_places, copies)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, cast, overload
+from typing import TYPE_CHECKING, Literal, cast
 
 from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels.catalogue import BACKENDS, KERNELS, SPARSE_KERNELS, Backend
@@ -42,23 +42,6 @@ def list_kernels(backend: str, *, for_steps: bool = False) -> list[str]:
     """Names of the kernels that a backend has, or of those that make the steps of PageRank on it."""
     check_choice("backend", backend, BACKENDS)
     return [k.name for k in SPARSE_KERNELS if backend in (k.step_backends if for_steps else k.backends)]
-
-
-@overload
-def bind_kernel(
-    block: CsrBlock,
-    precision: Precision,
-    *,
-    kernel: str = ...,
-    backend: Literal["cpu"] = ...,
-    threads: int | None = ...,
-) -> CpuBlock: ...
-
-
-@overload
-def bind_kernel(
-    block: CsrBlock, precision: Precision, *, kernel: str = ..., backend: Backend, threads: int | None = ...
-) -> CpuBlock | CudaBlock: ...
 
 
 def bind_kernel(

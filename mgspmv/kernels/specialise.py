@@ -16,8 +16,6 @@ LEAST_ARCH = 70
 """Compute capability, times 10, that every kernel runs on; none needs more, so nothing stands in below it."""
 ARCHS = (70, 75, 80, 86, 89, 90, 100, 120)
 """Architectures that every specialisation is compiled for when the tests run."""
-MANY_WIDTHS = (2, 4, 8, 16, 32, 64)
-"""Vectors that csr-many takes at once; 2 in steps of PageRank only."""
 
 _NAMES = {
     "float32": "float",

@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 
 from mgspmv.kernels.formats import BLOCK_DIMS
+from mgspmv.kernels.many import WIDTHS
 from mgspmv.kernels.specialise import (
-    MANY_WIDTHS,
     Specialisation,
     find_many_words,
     many_step_types,
@@ -43,7 +43,7 @@ def _generate_specialisations() -> Iterator[Specialisation]:
         for lanes, staged in product(LANES, LANES):
             if lanes // 8 <= staged <= lanes:
                 yield specialise("csr_vector.cu", **types, LANES=lanes, STAGED_LANES=staged)
-    for value, pattern, index, width in product(values, (0, 1), (int32, int64), MANY_WIDTHS[1:]):
+    for value, pattern, index, width in product(values, (0, 1), (int32, int64), WIDTHS[1:]):
         types = {"VALUE": value, "PATTERN": pattern, "INDEX": index}
         yield specialise("csr_many.cu", **types, WIDTH=width, WORDS=find_many_words(width, value))
     for value, pattern, index in product(values, (0, 1), (int32, int64)):
@@ -70,7 +70,7 @@ def _generate_specialisations() -> Iterator[Specialisation]:
             yield specialise("pagerank.cu", OFFSET=offset, **types)
             types = many_step_types(precision, value, rank, is_relative=is_relative)
             yield specialise("pagerank_many.cu", OFFSET=offset, **types)
-    for precision, value, index, width in product(PRECISIONS, (None, *values), (int32, int64), MANY_WIDTHS):
+    for precision, value, index, width in product(PRECISIONS, (None, *values), (int32, int64), WIDTHS):
         types = many_types(precision, value)
         words = find_many_words(width, types["X"])
         yield specialise("csr_many.cu", **types, INDEX=index, WIDTH=width, WORDS=words)
