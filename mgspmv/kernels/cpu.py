@@ -99,16 +99,6 @@ class CpuBlock:
             columns = slice(first, first + COLUMNS_AT_ONCE)
             self._multiply_columns(x[:, columns], y[:, columns], float(alpha), float(beta))
 
-    def multiply_exact(self, z: np.ndarray, y: np.ndarray) -> None:
-        """y = A z in fixed point of 2^-62; each contribution is rounded once, to nearest even, and the sum is exact.
-
-        Parameters
-        ----------
-        z : (n_cols,) int64 fixed point for a pattern; float64 scaled by 2^62 for a block with values
-        y : (n_rows,) int64, in units of 2^-62
-        """
-        self._run(_multiply_exact, *self._csr, z, y)
-
     def scale(self, x: np.ndarray, weight: np.ndarray, z: np.ndarray) -> StepSums:
         """z = x / weight (0 where weight is 0), all (n_rows,), in the units of `step`; the sums that belong to x."""
         sums = self._new_sums()
@@ -380,15 +370,6 @@ def _multiply_many(counter, bounds, indptr, indices, data, x, y, alpha, beta, wi
             if beta != 0.0:
                 total = total + beta * to_float64(load(y, i, width))
             store(y, i, to_type_of(total, y))
-        part = _take(counter)
-
-
-@compile_kernel
-def _multiply_exact(counter, bounds, indptr, indices, data, z, y):
-    part = _take(counter)
-    while part < len(bounds) - 1:
-        for i in range(bounds[part], bounds[part + 1]):
-            y[i] = _sum_row(indices, data, z, indptr[i], indptr[i + 1], np.int64(0))
         part = _take(counter)
 
 
