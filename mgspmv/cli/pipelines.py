@@ -88,8 +88,7 @@ def _answer_plan(plan: PipelinePlan) -> Answer:
     ]
     table = tabulate(("step", "state", "memory", "predicted", "why, or where it is"), rows, n_texts=1)
     n_kept = sum(step.state == "kept" for step in plan.steps)
-    said = f"{n_kept} of {len(rows)} steps are kept; at most {format_bytes(plan.memory_bytes)} at a time"
-    return Answer(plan.to_dict(), [table, f"{plan.name} in {plan.folder}: {said}"])
+    return Answer(plan.to_dict(), [table, f"{plan.name} in {plan.folder}: {n_kept} of {len(rows)} steps are kept"])
 
 
 def _answer_run(record: RunRecord, error: StepsFailedError | None = None) -> Answer:

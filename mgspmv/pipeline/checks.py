@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
@@ -18,7 +17,7 @@ from mgspmv.iterate.options import PageRankOptions
 from mgspmv.kernels.catalogue import BACKENDS
 from mgspmv.kernels.select import list_kernels
 from mgspmv.pipeline.definition import PREVIOUS, MatrixSection, Pipeline, Reading, Section, list_points
-from mgspmv.pipeline.steps import list_matrices, locate_store
+from mgspmv.pipeline.steps import list_matrices
 
 Key = tuple[str, ...]
 """Names of tables and of the key in them."""
@@ -29,19 +28,13 @@ Problems = Iterator[Problem]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 
-def find_problems(pipeline: Pipeline, folder: str) -> list[Problem]:
-    """What is wrong, with the key that it is wrong with.
-
-    Parameters
-    ----------
-    folder : of the pipeline
-    """
+def find_problems(pipeline: Pipeline) -> list[Problem]:
+    """What is wrong, with the key that it is wrong with."""
     problems = [*_check_names(pipeline), *_check_outputs(pipeline), *_check_cluster(pipeline)]
     for name, matrix in pipeline.matrix.items():
         problems += _check_matrix(("matrix", name), matrix)
     for key, section in _list_sections(pipeline):
         problems += _check_section(pipeline, key, section)
-    problems += _check_stores(pipeline, folder)
     return list(dict.fromkeys((_find_origin(pipeline, key), said) for key, said in problems))
 
 
@@ -135,15 +128,6 @@ def _find_error(make: Callable[..., Any], *given: Any, **options: Any) -> str:
 _MADE = MatrixSection.model_fields.keys() - Reading.model_fields.keys() - {"open", "labels", "update"}
 
 
-def _check_stores(pipeline: Pipeline, folder: str) -> Problems:
-    places: dict[str, str] = {}
-    for name, matrix in pipeline.matrix.items():
-        place = os.path.normpath(locate_store(pipeline, folder, name))
-        is_written = matrix.open is None or matrix.update is not None
-        if places.setdefault(place, name) != name and is_written:
-            yield ("matrix", name, "store"), f"{place} is the store of {places[place]!r} too; name another"
-
-
 # --- what is computed ------------------------------------------------------------------------------------------------
 
 
@@ -222,8 +206,6 @@ def _check_previous(pipeline: Pipeline, key: Key) -> Problems:
 
 def _check_outputs(pipeline: Pipeline) -> Problems:
     output = pipeline.output
-    if len(set(output.formats)) < len(output.formats):
-        yield ("output", "formats"), f"a format is named twice: {', '.join(output.formats)}"
     if output.compare and not output.is_loadable:
         yield ("output", "compare"), "ranks to compare with are read again; have zarr or parquet among the formats"
     if "://" in (pipeline.folder or ""):

@@ -309,7 +309,7 @@ class LimitsSection(Section):
     """What a step may take of this process."""
 
     memory: Size | None = None
-    """Such as 16GB; default four fifths of what is free."""
+    """Such as 16GB; default what is free, and half of it to make a matrix."""
     threads: Positive | None = None
     """Default one for each processor."""
 

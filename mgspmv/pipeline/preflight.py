@@ -15,7 +15,7 @@ from mgspmv.display.numbers import format_bytes, format_seconds
 from mgspmv.errors import CapacityError, MgspmvError, hide_secrets
 from mgspmv.files import is_url
 from mgspmv.iterate.options import DEFAULT_TOL
-from mgspmv.model import MatrixInfo, Precision, free_memory
+from mgspmv.model import MatrixInfo, Precision
 from mgspmv.partition import parse_bytes
 from mgspmv.pipeline.context import Computing, OpenedMatrix
 from mgspmv.pipeline.definition import LimitsSection, Pipeline
@@ -30,8 +30,6 @@ from mgspmv.report.record import State, StepKind, StepOutcome, StepRecord
 from mgspmv.results import to_json
 from mgspmv.store.read import open_store
 
-MEMORY_SHARE = 0.8
-"""Of the memory that is free, what a step may take unless the definition says."""
 RESULT_BYTES = 64
 """Of a vertex, beside what computing takes: ranks and ids, sorted for tables and comparisons."""
 
@@ -69,8 +67,6 @@ class PipelinePlan:
     """Of the pipeline."""
     folder: str
     """Where its records are, and all else that is placed nowhere else."""
-    memory_bytes: int
-    """What a step may take."""
     steps: list[PlannedStep] = field(default_factory=list)
 
     @property
@@ -84,9 +80,7 @@ class PipelinePlan:
         return described
 
     def __repr__(self) -> str:
-        return (
-            f"<PipelinePlan: {self.name}, {self._count_states()}, at most {format_bytes(self.memory_bytes)} at a time>"
-        )
+        return f"<PipelinePlan: {self.name}, {self._count_states()}>"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -103,8 +97,7 @@ class PipelinePlan:
         table = make_table(
             "Steps", ("step", "kind", "state", "memory", "predicted", "why, or where it is"), rows, len(rows)
         )
-        memory = f"at most {format_bytes(self.memory_bytes)} at a time"
-        facts = [("pipeline", self.name), ("folder", hide_secrets(self.folder)), ("memory", memory)]
+        facts = [("pipeline", self.name), ("folder", hide_secrets(self.folder))]
         is_good = all(step.state != "failing" for step in self.steps)
         return render_card(Card("PipelinePlan", facts, self._count_states(), is_good, [table]))
 
@@ -132,7 +125,7 @@ def plan_pipeline(
     preflight = Preflight(definition.pipeline, records, Checksums(records.private / "sources.json"), times=True)
     checked = [checked for lane in preflight.check_all(str(definition.folder)) for checked in lane]
     steps = [_plan(own, definition.pipeline) for own in checked]
-    return PipelinePlan(definition.name, str(definition.folder), find_memory(definition.pipeline.limits), steps)
+    return PipelinePlan(definition.name, str(definition.folder), steps)
 
 
 def _plan(checked: Checked, pipeline: Pipeline) -> PlannedStep:
@@ -288,11 +281,6 @@ def _explain(record: StepRecord | None, identity: Identity) -> str:
 
 
 # --- memory and time -------------------------------------------------------------------------------------------------
-
-
-def find_memory(limits: LimitsSection) -> int:
-    """Bytes that a step may take of this process."""
-    return int(MEMORY_SHARE * free_memory()) if limits.memory is None else parse_bytes(limits.memory)
 
 
 def check_memory(n_bytes: int, limits: LimitsSection) -> None:

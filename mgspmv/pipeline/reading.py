@@ -68,7 +68,7 @@ def read_pipeline(path: str | os.PathLike[str], overrides: Mapping[str, Any] | N
     except ValidationError as error:
         problems += [own for own in _explain(error, tables) if own[0] not in unset]
     else:
-        problems += find_problems(definition.pipeline, str(definition.folder))
+        problems += find_problems(definition.pipeline)
     if problems:
         raise PipelineError("\n".join(_name_place(name, key, overrides) + said for key, said in problems))
     return definition

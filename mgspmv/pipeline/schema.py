@@ -8,30 +8,31 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import core_schema
+
 from mgspmv.pipeline.definition import Pipeline
+
+
+class _TomlSchema(GenerateJsonSchema):
+    """Schema without null, which TOML does not have, defaults that are null, and titles that only say the key again."""
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> dict[str, Any]:
+        return self.generate_inner(schema["schema"])
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> dict[str, Any]:
+        has_value = not isinstance(self.get_default_value(schema), dict | BaseModel | None)
+        return super().default_schema(schema) if has_value else self.generate_inner(schema["schema"])
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
 
 
 def make_schema() -> dict[str, Any]:
     """The schema, as JSON values."""
-    schema: dict[str, Any] = _simplify(Pipeline.model_json_schema())
+    schema = Pipeline.model_json_schema(schema_generator=_TomlSchema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Pipeline of mgspmv"}
-
-
-def _simplify(schema: Any) -> Any:
-    """Without null, which TOML does not have, titles that only say the key again, and defaults of whole tables."""
-    if isinstance(schema, list):
-        return [_simplify(own) for own in schema if own != {"type": "null"}]
-    if not isinstance(schema, dict):
-        return schema
-    own = {key: _simplify(value) for key, value in schema.items() if not _is_idle(key, value)}
-    if len(own.get("anyOf", ())) == 1:
-        own |= own.pop("anyOf")[0]
-    return own
-
-
-def _is_idle(key: str, value: Any) -> bool:
-    is_of_no_use = value is None or isinstance(value, dict)
-    return (key == "title" and isinstance(value, str)) or (key == "default" and is_of_no_use)
 
 
 def main() -> None:
