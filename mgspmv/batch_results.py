@@ -7,38 +7,33 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sized
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mgspmv.display.cards import Card, format_shape, make_table, quote, render_card
-from mgspmv.errors import ChecksumError, OptionError, ShapeError, StoreDamagedError
-from mgspmv.files import is_url, strip_file_scheme, write_beside
+from mgspmv.errors import OptionError, ShapeError, StoreDamagedError
 from mgspmv.model import Event, Stability, Status, free_memory
-from mgspmv.results import (
-    FORMAT_VERSION,
+from mgspmv.results import Solution, find_non_finite
+from mgspmv.saving import (
     ID_DTYPES,
     MEND,
-    PARQUET_KEY,
     RANK_DTYPES,
-    ZARR_KEY,
-    Solution,
-    check_source,
-    check_target,
-    find_non_finite,
+    check_digest,
     format_csv,
+    load_result,
+    name_ids,
     open_ranks,
     read_array,
     read_column,
     read_ids,
     read_rank_table,
-    read_saved,
+    save_result,
     to_json,
-    write_array,
+    write_parquet,
+    write_zarr,
 )
-from mgspmv.validation import seal
 
 if TYPE_CHECKING:
     from mgspmv.saved import SavedBatch
@@ -251,13 +246,14 @@ class BatchSolution:
         StoreExistsError : something is there and `overwrite` is False, or it is not ranks to be overwritten
         StoreError : it cannot be written
         """
-        check_target(path, overwrite=overwrite, suffixes=BATCH_SUFFIXES)
-        if is_url(path := strip_file_scheme(path)):
-            _write_zarr(self, path)
-            return
-        write = {".zarr": _write_zarr, ".parquet": _write_parquet}[Path(path).suffix]
-        with write_beside(path) as part:
-            write(self, str(part))
+        top = None if self.top_ids is None else self.top_ids.shape[1]
+        ids = self.top_ids if self.vertex_ids is None else self.vertex_ids
+        others, schema = {"top": top, "vertex_ids": name_ids(ids)}, _make_schema(self)
+        write = {
+            ".zarr": lambda url: write_zarr(url, self, **others),
+            ".parquet": lambda part: write_parquet(part, schema, _generate_tables(self, schema), self, **others),
+        }
+        save_result(path, write, overwrite=overwrite)
 
     def _find(self, label: Any) -> int:
         if label in self.labels:
@@ -278,8 +274,7 @@ def load_batch(path: str | os.PathLike[str]) -> BatchSolution:
     StoreUnfinishedError : its writing was never finished
     MissingChunkError, ChecksumError, StoreDamagedError : it is not what was written
     """
-    check_source(path)
-    return _read_zarr(str(path)) if Path(path).suffix == ".zarr" else _read_parquet(str(path))
+    return load_result(path, {".zarr": _read_zarr, ".parquet": _read_parquet})
 
 
 def _judge_kept(ranks: np.ndarray, k: int | None, bound: float) -> Stability | None:
@@ -291,42 +286,15 @@ def _judge_kept(ranks: np.ndarray, k: int | None, bound: float) -> Stability | N
     return judge_places(ranks[: k + 1], bound) if k >= 1 and math.isfinite(bound) else None
 
 
-def _list_arrays(batch: BatchSolution) -> dict[str, np.ndarray]:
-    arrays = {name: getattr(batch, name) for name in ("values", "top_ids", "top_ranks", "vertex_ids")}
-    return {name: array for name, array in arrays.items() if array is not None}
-
-
-def _write_zarr(batch: BatchSolution, url: str) -> None:
-    import zarr
-
-    from mgspmv.store.places import finishing_tasks
-
-    with finishing_tasks():
-        group = zarr.open_group(url, mode="w", attributes={ZARR_KEY: None})
-        for name, array in _list_arrays(batch).items():
-            write_array(group, name, array)
-        group.attrs[ZARR_KEY] = _describe(batch)
-
-
 def _read_zarr(url: str) -> BatchSolution:
     from mgspmv.saved import SavedBatch
 
-    group, described = open_ranks(url, is_batch=True)
-    saved = read_saved(SavedBatch, url, described)
+    group, saved = open_ranks(url, SavedBatch)
     if saved.top is None:
         ids = read_ids(url, group, "vertex_ids", saved.vertex_ids)
         return _compose(url, saved, ids, values=read_array(url, group, "values", RANK_DTYPES, 2))
     top_ids = read_array(url, group, "top_ids", ("string",) if saved.vertex_ids == "string" else ("int64",), 2)
     return _compose(url, saved, None, top_ids=top_ids, top_ranks=read_array(url, group, "top_ranks", RANK_DTYPES, 2))
-
-
-def _write_parquet(batch: BatchSolution, path: str) -> None:
-    import pyarrow.parquet as pq
-
-    schema = _make_schema(batch)
-    with pq.ParquetWriter(path, schema, write_page_checksum=True) as writer:
-        for table in _generate_tables(batch, schema):
-            writer.write_table(table)
 
 
 def generate_csv(batch: BatchSolution) -> Iterator[bytes]:
@@ -341,11 +309,11 @@ def generate_csv(batch: BatchSolution) -> Iterator[bytes]:
 def _make_schema(batch: BatchSolution) -> Any:
     import pyarrow as pa
 
-    id_type = pa.large_string() if _name_id_type(batch) == "string" else pa.int64()
+    ids = batch.top_ids if batch.vertex_ids is None else batch.vertex_ids
+    id_type = pa.large_string() if name_ids(ids) == "string" else pa.int64()
     label_type = pa.large_string() if isinstance(batch.labels[0], str) else pa.int64()
     rank_type = pa.from_numpy_dtype(_get_ranks(batch).dtype)
-    fields = {"vector": pa.dictionary(pa.int32(), label_type), "id": id_type, "rank": rank_type}
-    return pa.schema(fields, metadata={PARQUET_KEY: json.dumps(_describe(batch))})
+    return pa.schema({"vector": pa.dictionary(pa.int32(), label_type), "id": id_type, "rank": rank_type})
 
 
 def _generate_tables(batch: BatchSolution, schema: Any) -> Iterator[Any]:
@@ -379,8 +347,7 @@ ROWS_AT_ONCE = 2**20
 def _read_parquet(path: str) -> BatchSolution:
     from mgspmv.saved import SavedBatch
 
-    table, described = read_rank_table(path, is_batch=True)
-    saved = read_saved(SavedBatch, path, described)
+    table, saved = read_rank_table(path, SavedBatch)
     ranks, ids = read_column(path, table, "rank", RANK_DTYPES), read_column(path, table, "id", ID_DTYPES)
     n_vectors, top = len(saved.labels), saved.top
     if top is None:
@@ -406,31 +373,6 @@ def fill_id(ids: np.ndarray) -> int | str:
     return "" if ids.dtype == object else -1
 
 
-def _name_id_type(batch: BatchSolution) -> str | None:
-    ids = batch.top_ids if batch.vertex_ids is None else batch.vertex_ids
-    return None if ids is None else "string" if ids.dtype == object else "int64"
-
-
-def _describe(batch: BatchSolution) -> dict[str, Any]:
-    described = {
-        "format_version": FORMAT_VERSION,
-        "labels": list(batch.labels),
-        "alphas": batch.alphas.tolist(),
-        "statuses": [status.value for status in batch.statuses],
-        "changes": batch.changes,
-        "error_bounds_l1": batch.error_bounds_l1.tolist(),
-        "seconds": batch.seconds,
-        "top": None if batch.top_ids is None else batch.top_ids.shape[1],
-        "vertex_ids": _name_id_type(batch),
-        "options": batch.options,
-        "matrix": batch.matrix,
-        "memory": batch.memory,
-        "events": [asdict(event) for event in batch.events],
-        "digest": batch.digest(),
-    }
-    return seal(to_json(described))
-
-
 def _compose(path: str, saved: SavedBatch, ids: np.ndarray | None, **kept: np.ndarray | None) -> BatchSolution:
     arrays = {"values": None, "top_ids": None, "top_ranks": None} | kept
     said = {name: value for name, value in saved if name not in ("vertex_ids", "digest", "top")}
@@ -439,6 +381,5 @@ def _compose(path: str, saved: SavedBatch, ids: np.ndarray | None, **kept: np.nd
         batch = BatchSolution(vertex_ids=ids, **said | bounds | arrays)
     except ShapeError as error:
         raise StoreDamagedError(f"{path}: {error}; {MEND}") from error
-    if batch.digest() != saved.digest:
-        raise ChecksumError(f"{path}: the ranks do not match their digest; {MEND}")
+    check_digest(path, batch, saved.digest)
     return batch

@@ -1,55 +1,45 @@
-"""Ranks and how they were reached: top-k, and files in Zarr, Parquet and CSV.
-
-A file never has its final name before it is whole, see `mgspmv.files`. A Zarr group at a URL cannot be moved; there the
-attribute that makes it a solution is the last write.
-"""
+"""Ranks and how they were reached: top-k, summaries, and files in Zarr, Parquet and CSV."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mgspmv.display.cards import Card, Table, format_shape, quote, render_card
 from mgspmv.display.numbers import format_bytes, format_scaled, format_seconds
-from mgspmv.errors import (
-    CapacityError,
-    ChecksumError,
-    MissingChunkError,
-    OptionError,
-    ShapeError,
-    StoreDamagedError,
-    StoreError,
-    StoreExistsError,
-    StoreFormatError,
-    StoreNotFoundError,
-    StoreUnfinishedError,
-    hide_secrets,
-)
-from mgspmv.files import check_file, is_url, settle, strip_file_scheme, write_beside
+from mgspmv.errors import OptionError, ShapeError, StoreDamagedError, hide_secrets
 from mgspmv.kernels.highest import select_highest
-from mgspmv.model import Event, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow, free_memory
-from mgspmv.os_errors import is_operators, translate_os_error
+from mgspmv.model import Event, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow
+from mgspmv.saving import (
+    ID_DTYPES,
+    MEND,
+    RANK_DTYPES,
+    check_digest,
+    format_csv,
+    load_result,
+    name_ids,
+    open_ranks,
+    read_array,
+    read_column,
+    read_ids,
+    read_rank_table,
+    save_result,
+    to_json,
+    write_parquet,
+    write_zarr,
+)
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
-from mgspmv.validation import check_fields, check_seal, parse_json, seal
 from mgspmv.version import __version__
 
 if TYPE_CHECKING:
     from mgspmv.saved import SavedRanks
 
-T = TypeVar("T")
-
-FORMAT_VERSION = 1
-SUFFIXES = (".zarr", ".parquet", ".csv")
-CHUNK_ELEMENTS = 2**20
-RANK_DTYPES, ID_DTYPES = ("float32", "float64"), ("int64", "object")
 BATCH = 2**16
 """Ranks that are streamed at a time, unless the user says otherwise."""
 
@@ -57,10 +47,6 @@ REPR_TOP, HTML_TOP = 3, 5
 """Highest ranks that are shown of a solution."""
 HTML_PHASES = 4
 """Phases that are shown of one, the longest."""
-
-ZARR_KEY = "mgspmv_solution"
-PARQUET_KEY = b"mgspmv"
-MEND = "compute it again or restore a copy"
 
 
 @dataclass(frozen=True, eq=False)
@@ -321,11 +307,11 @@ class Solution:
             "edges_per_s": self.edges_per_s,
             "memory": self.memory,
             "digest": self.digest(),
-            "stability": None if self.stability is None else asdict(self.stability),
+            "stability": self.stability,
             "resumed_after": self.resumed_after,
-            "non_finite": None if self.non_finite is None else asdict(self.non_finite),
-            "underflow": None if self.underflow is None else asdict(self.underflow),
-            "recoveries": [asdict(recovery) for recovery in self.recoveries],
+            "non_finite": self.non_finite,
+            "underflow": self.underflow,
+            "recoveries": self.recoveries,
             "options": self.options,
             "matrix": self.matrix,
         }
@@ -345,13 +331,14 @@ class Solution:
         StoreExistsError : something is there and `overwrite` is False, or it is not ranks to be overwritten
         StoreError : it cannot be written
         """
-        check_target(path, overwrite=overwrite)
-        if is_url(path := strip_file_scheme(path)):
-            _write_zarr(self, path)
-            return
-        write = {".zarr": _write_zarr, ".parquet": _write_parquet, ".csv": _write_csv}[Path(path).suffix]
-        with write_beside(path) as part:
-            write(self, str(part))
+        others, schema = {"vertex_ids": name_ids(self.vertex_ids)}, _make_schema(self)
+        tables = _generate_tables(self, len(self.values))
+        write = {
+            ".zarr": lambda url: write_zarr(url, self, **others),
+            ".parquet": lambda part: write_parquet(part, schema, tables, self, **others),
+            ".csv": lambda part: _write_csv(self, part),
+        }
+        save_result(path, write, overwrite=overwrite)
 
 
 def load_solution(path: str | os.PathLike[str]) -> Solution:
@@ -365,30 +352,7 @@ def load_solution(path: str | os.PathLike[str]) -> Solution:
     StoreUnfinishedError : its writing was never finished
     MissingChunkError, ChecksumError, StoreDamagedError : it is not what was written
     """
-    check_source(path)
-    return _read_zarr(str(path)) if Path(path).suffix == ".zarr" else _read_parquet(str(path))
-
-
-def check_source(path: str | os.PathLike[str]) -> None:
-    """Raise unless there is something at `path` whose suffix is one that ranks are loaded from.
-
-    Raises
-    ------
-    OptionError : another suffix; CSV holds the ranks only
-    StoreNotFoundError : there is nothing
-    """
-    suffix = Path(path).suffix
-    if suffix == ".csv":
-        raise OptionError(f"{path}: CSV holds the ranks only; save as .zarr or .parquet what is to be loaded again")
-    if suffix not in (".zarr", ".parquet"):
-        raise OptionError(
-            f"{path}: ranks are loaded from .zarr or .parquet, not from {suffix or 'a name without suffix'}"
-        )
-    if not is_url(path) and not Path(path).exists():
-        settle(path)
-        if not Path(path).exists():
-            raise StoreNotFoundError(f"there are no ranks at {path}; `mgspmv pagerank` makes them")
-    check_file(path)
+    return load_result(path, {".zarr": _read_zarr, ".parquet": _read_parquet})
 
 
 def describe_matrix(
@@ -415,216 +379,34 @@ def describe_matrix(
     }
 
 
-def check_target(
-    path: str | os.PathLike[str], *, overwrite: bool = False, suffixes: tuple[str, ...] = SUFFIXES
-) -> None:
-    """Raise unless `path` can be written to; to be called before the work whose result goes there.
-
-    Raises
-    ------
-    OptionError : the suffix is none of `suffixes`, or a URL does not name a Zarr group
-    StoreExistsError : something is there and is not to be overwritten
-    """
-    suffix = Path(path).suffix
-    if suffix not in suffixes:
-        raise OptionError(f"{path}: the name must end in {', '.join(suffixes)}, not in {suffix or 'no suffix'}")
-    if is_url(path) and suffix != ".zarr":
-        raise OptionError(f"{path}: only .zarr is written to a URL; save {suffix} to a local file")
-    if not _is_taken(path):
-        return
-    if not overwrite:
-        raise StoreExistsError(f"{path} exists already; choose another name or pass overwrite=True")
-    if not (_is_solution_group(str(path)) if suffix == ".zarr" else Path(path).is_file()):
-        raise StoreExistsError(f"{path} is not a {suffix} of results and is not overwritten; choose another name")
-
-
-def _is_taken(path: str | os.PathLike[str]) -> bool:
-    return open_group(str(path)) is not None if is_url(path) else os.path.lexists(path)
-
-
-def _is_solution_group(url: str) -> bool:
-    group = open_group(url)
-    return group is not None and ZARR_KEY in group.attrs
-
-
-def open_group(url: str) -> Any:
-    """The Zarr group at a path or URL; None where there is none."""
-    import zarr
-
-    from mgspmv.store.places import ZARR_ERRORS, check_links, locate_store
-
-    if not is_url(url):
-        check_links(locate_store(url), "", below=True)
-    try:
-        group = zarr.open_group(url, mode="r", use_consolidated=False)
-    except FileNotFoundError:
-        return None
-    except ZARR_ERRORS as error:
-        raise StoreDamagedError(f"{url}: the metadata of the group cannot be read ({error}); {MEND}") from error
-    check_links(group.store, "", below=True)
-    return group
-
-
-def _write_zarr(solution: Solution, url: str) -> None:
-    import zarr
-
-    from mgspmv.store.places import finishing_tasks
-
-    with finishing_tasks():
-        group = zarr.open_group(url, mode="w", attributes={ZARR_KEY: None})
-        write_array(group, "values", solution.values)
-        if solution.vertex_ids is not None:
-            write_array(group, "vertex_ids", solution.vertex_ids)
-        group.attrs[ZARR_KEY] = _describe(solution)
-
-
-def write_array(group: Any, name: str, array: np.ndarray) -> None:
-    """Write an array of one or two dimensions into a Zarr group, in chunks with checksums."""
-    from zarr.codecs import BloscCodec, Crc32cCodec
-
-    stored = group.create_array(
-        name,
-        shape=array.shape,
-        dtype=str if array.dtype == object else array.dtype,
-        chunks=_choose_chunks(array.shape),
-        compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()],
-        # A chunk that was not written could not be told from one that was lost.
-        config={"write_empty_chunks": True},
-    )
-    stored[:] = array
-
-
-def _choose_chunks(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Parts of rows, or several whole ones."""
-    n_in_row = min(CHUNK_ELEMENTS, max(1, shape[-1]))
-    return (*(min(max(1, n), CHUNK_ELEMENTS // n_in_row) for n in shape[:-1]), n_in_row)
-
-
-def open_ranks(url: str, *, is_batch: bool = False) -> tuple[Any, dict[str, Any]]:
-    """A Zarr group of ranks, and what it says of itself.
-
-    Raises
-    ------
-    StoreNotFoundError, StoreFormatError, StoreUnfinishedError : there is no such group
-    """
-    group = open_group(url)
-    if group is None:
-        raise StoreNotFoundError(f"there is no Zarr group of ranks at {url}")
-    if ZARR_KEY not in group.attrs:
-        raise StoreFormatError(f"{url} is a Zarr group of something else than ranks")
-    if group.attrs[ZARR_KEY] is None:
-        raise StoreUnfinishedError(f"the ranks at {url} were begun and never finished; compute them again")
-    return group, check_described(url, group.attrs[ZARR_KEY], is_batch=is_batch)
-
-
-def read_saved(model: type[T], path: str, described: dict[str, Any]) -> T:
-    """The fields of a file of results; one of `mgspmv.saved`.
-
-    Raises
-    ------
-    StoreDamagedError : one is missing, or is none that is written
-    """
-    try:
-        check_seal(described)
-        return check_fields(model, described)
-    except ValueError as error:
-        raise StoreDamagedError(f"{path}: what it says of its ranks is damaged ({error}); {MEND}") from error
-
-
-def read_ids(url: str, group: Any, name: str, dtype: str | None) -> np.ndarray | None:
-    """The ids of vertices in a group: int64, or `string` as object; None where they are 0..n-1.
-
-    Raises
-    ------
-    StoreError : as of `read_array`
-    """
-    if dtype is None:
-        if _get_array(url, group, name) is not None:
-            raise StoreDamagedError(f"{url}: there are {name}, and what it says of them is lost; {MEND}")
-        return None
-    return read_array(url, group, name, ("string",) if dtype == "string" else ("int64",))
-
-
 def _read_zarr(url: str) -> Solution:
     from mgspmv.saved import SavedRanks
 
-    group, described = open_ranks(url)
-    saved = read_saved(SavedRanks, url, described)
+    group, saved = open_ranks(url, SavedRanks)
     ids = read_ids(url, group, "vertex_ids", saved.vertex_ids)
     return _compose(url, read_array(url, group, "values", RANK_DTYPES), ids, saved)
 
 
-def read_array(url: str, group: Any, name: str, dtypes: tuple[str, ...], ndim: int = 1) -> np.ndarray:
-    """Read what `write_array` wrote; strings as object.
-
-    Parameters
-    ----------
-    dtypes : that it may have, `string` for strings
-
-    Raises
-    ------
-    StoreDamagedError, MissingChunkError, ChecksumError : it is not what was written
-    CapacityError : its ids do not fit into the memory there is
-    """
-    from mgspmv.store.chunks import find_chunk_fault, is_string, read_whole
-
-    array = _get_array(url, group, name)
-    if array is None:
-        raise StoreDamagedError(f"{url}: the array {name} is missing; {MEND}")
-    if array.ndim != ndim or (found := "string" if is_string(array) else array.dtype.name) not in dtypes:
-        wanted = f"{ndim} dimensions of {' or '.join(dtypes)}"
-        raise StoreDamagedError(
-            f"{url}: {name} has {array.ndim} dimensions of {array.dtype.name} instead of {wanted}; {MEND}"
-        )
-    if fault := find_chunk_fault(array):
-        raise StoreDamagedError(f"{url}: {name} {fault}; {MEND}")
-    if (needed := math.prod(array.shape) * array.dtype.itemsize) > (free := free_memory()):
-        raise CapacityError(f"{url}: {name} takes {needed:,} bytes, and {free:,} of memory are free")
-    if array.nchunks_initialized != array.nchunks:
-        missing = array.nchunks - array.nchunks_initialized
-        raise MissingChunkError(f"{url}: {missing} of the {array.nchunks} chunks of {name} are missing; {MEND}")
-    try:
-        read = read_whole(array)
-    except MissingChunkError as error:
-        raise MissingChunkError(f"{url}: a chunk of {name} is missing; {MEND}") from error
-    except (ValueError, RuntimeError) as error:
-        raise ChecksumError(f"{url}: a chunk of {name} is damaged: {error}; {MEND}") from error
-    return read.astype(object) if found == "string" else read
-
-
-def _get_array(url: str, group: Any, name: str) -> Any:
-    """An array of a group; None where there is none of this name."""
-    from zarr import Array
-
-    from mgspmv.store.places import ZARR_ERRORS
-
-    try:
-        array = group.get(name)
-    except ZARR_ERRORS as error:
-        raise StoreDamagedError(f"{url}: the metadata of {name} cannot be read ({error}); {MEND}") from error
-    return array if isinstance(array, Array) else None
-
-
-def _to_table(ids: np.ndarray, values: np.ndarray) -> Any:
+def _make_schema(solution: Solution) -> Any:
     import pyarrow as pa
 
-    id_type = pa.large_string() if ids.dtype == object else pa.int64()
-    return pa.table({"id": pa.array(ids, id_type), "rank": pa.array(values)})
+    id_type = pa.large_string() if name_ids(solution.vertex_ids) == "string" else pa.int64()
+    return pa.schema({"id": id_type, "rank": pa.from_numpy_dtype(solution.values.dtype)})
 
 
-def _write_parquet(solution: Solution, path: str) -> None:
-    import pyarrow.parquet as pq
+def _generate_tables(solution: Solution, n_rows: int = BATCH) -> Iterator[Any]:
+    """Rows of a file, `n_rows` at a time."""
+    import pyarrow as pa
 
-    ids = np.arange(len(solution.values)) if solution.vertex_ids is None else solution.vertex_ids
-    table = _to_table(ids, solution.values).replace_schema_metadata({PARQUET_KEY: json.dumps(_describe(solution))})
-    pq.write_table(table, path, write_page_checksum=True)
+    schema = _make_schema(solution)
+    for ids, values in solution.stream(max(1, n_rows)):
+        yield pa.table([pa.array(ids, schema.field("id").type), pa.array(values)], schema=schema)
 
 
 def _read_parquet(path: str) -> Solution:
     from mgspmv.saved import SavedRanks
 
-    table, described = read_rank_table(path)
-    saved = read_saved(SavedRanks, path, described)
+    table, saved = read_rank_table(path, SavedRanks)
     ids = read_column(path, table, "id", ID_DTYPES)
     values = read_column(path, table, "rank", RANK_DTYPES)
     if saved.vertex_ids is None and not np.array_equal(ids, np.arange(len(ids))):
@@ -632,85 +414,10 @@ def _read_parquet(path: str) -> Solution:
     return _compose(path, values, None if saved.vertex_ids is None else ids, saved)
 
 
-def _is_text(dtype: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype))
-
-
-def is_rank_table(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a Parquet file is one of ranks, which say how they were reached."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return Path(path).suffix == ".parquet" and PARQUET_KEY in (pq.read_schema(path).metadata or {})
-    except (pa.ArrowException, OSError):
-        return False
-
-
-def read_rank_table(path: str, *, is_batch: bool = False) -> tuple[Any, dict[str, Any]]:
-    """A Parquet table of ranks, and what it says of itself.
-
-    Raises
-    ------
-    StoreFormatError, StoreDamagedError, ChecksumError : it is none, or not what was written
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.ParquetFile(path, page_checksum_verification=True).read()
-        table.validate(full=True)  # texts, and the places of labels among those that there are
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _refuse_parquet(path, error) from error
-    text = (table.schema.metadata or {}).get(PARQUET_KEY)
-    if text is None:
-        raise StoreFormatError(f"{path} is a Parquet file of something else than ranks")
-    try:
-        described = parse_json(text)
-    except ValueError as error:
-        raise StoreDamagedError(f"{path}: what it says of its ranks is no JSON ({error}); {MEND}") from error
-    return table, check_described(path, described, is_batch=is_batch)
-
-
-def read_column(path: str, table: Any, name: str, dtypes: tuple[str, ...]) -> np.ndarray:
-    """A column of a table of ranks; strings as object.
-
-    Raises
-    ------
-    StoreDamagedError : it is missing, or has others than these dtypes, or gaps
-    """
-    if table.column_names.count(name) == 1 and not (column := table[name]).null_count:
-        values: np.ndarray = column.to_numpy()
-        if values.dtype.name in dtypes and (values.dtype != object or _is_text(column.type)):
-            return values
-    raise StoreDamagedError(f"{path} has no column {name} of {' or '.join(dtypes)} without gaps; {MEND}")
-
-
-def _refuse_parquet(path: str, error: Exception) -> StoreError:
-    if "CRC" in str(error):
-        return ChecksumError(f"{path}: a page does not match its checksum")
-    if is_operators(error):
-        return translate_os_error(error, path, "read")
-    return StoreDamagedError(f"{path} cannot be read as Parquet: {' '.join(str(error).split())}")
-
-
 def generate_csv(solution: Solution) -> Iterator[bytes]:
     """The lines of a CSV file of ranks, as `Solution.save` writes them, many at a time."""
     yield b"id,rank\n"  # by hand, as pyarrow quotes the names
-    for ids, values in solution.stream():
-        yield format_csv(_to_table(ids, values))
-
-
-def format_csv(table: Any) -> bytes:
-    """The rows of an Arrow table as lines of CSV, without a header; strings are quoted."""
-    import pyarrow as pa
-    from pyarrow import csv
-
-    lines = pa.BufferOutputStream()
-    csv.write_csv(table, lines, csv.WriteOptions(include_header=False, quoting_style="needed"))
-    return lines.getvalue().to_pybytes()  # type: ignore[no-any-return]  # pyarrow has no types
+    yield from map(format_csv, _generate_tables(solution))
 
 
 def _write_csv(solution: Solution, path: str) -> None:
@@ -718,58 +425,12 @@ def _write_csv(solution: Solution, path: str) -> None:
         file.writelines(generate_csv(solution))
 
 
-def _describe(solution: Solution) -> dict[str, Any]:
-    ids = solution.vertex_ids
-    described = {
-        "format_version": FORMAT_VERSION,
-        "status": solution.status.value,
-        "iterations": solution.iterations,
-        "changes": solution.changes,
-        "seconds": solution.seconds,
-        "error_bound_l1": solution.error_bound_l1,
-        "vertex_ids": None if ids is None else "string" if ids.dtype == object else "int64",
-        "options": solution.options,
-        "matrix": solution.matrix,
-        "events": [asdict(event) for event in solution.events],
-        "memory": solution.memory,
-        "stability": None if solution.stability is None else asdict(solution.stability),
-        "resumed_after": solution.resumed_after,
-        "non_finite": None if solution.non_finite is None else asdict(solution.non_finite),
-        "underflow": None if solution.underflow is None else asdict(solution.underflow),
-        "recoveries": [asdict(recovery) for recovery in solution.recoveries],
-        "digest": solution.digest(),
-    }
-    return seal(to_json(described))
-
-
-def check_described(path: str, described: dict[str, Any], *, is_batch: bool = False) -> dict[str, Any]:
-    """What a file says of itself, if it is of this format version, and of a batch or of one vector as is wanted.
-
-    Raises
-    ------
-    StoreFormatError : it is not
-    """
-    if not isinstance(described, dict):
-        raise StoreDamagedError(f"{path}: what it says of its ranks is damaged, it has no fields; {MEND}")
-    if ("labels" in described) != is_batch:
-        held, load = ("one vector", "load_solution") if is_batch else ("a batch of vectors", "load_batch")
-        raise StoreFormatError(f"{path} holds the ranks of {held}; read it by {load}")
-    found = described.get("format_version")
-    if found != FORMAT_VERSION:
-        raise StoreFormatError(
-            f"{path} holds ranks of format version {found}, this program reads version {FORMAT_VERSION}; "
-            "compute them again with this program"
-        )
-    return described
-
-
 def _compose(path: str, values: np.ndarray, ids: np.ndarray | None, saved: SavedRanks) -> Solution:
     if ids is not None and len(ids) != len(values):
         raise StoreDamagedError(f"{path}: there are {len(values)} ranks but {len(ids)} vertex ids; {MEND}")
     said = {name: value for name, value in saved if name not in ("vertex_ids", "digest")}
     solution = Solution(values=values, vertex_ids=ids, **said)
-    if solution.digest() != saved.digest:
-        raise ChecksumError(f"{path}: the ranks do not match their digest; {MEND}")
+    check_digest(path, solution, saved.digest)
     return solution
 
 
@@ -792,16 +453,3 @@ def find_non_finite(
     place = int(is_right.argmin())
     vertex = place if vertex_ids is None else vertex_ids[place]
     return NonFinite(vertex if isinstance(vertex, str) else int(vertex), float(values[place]), iteration)
-
-
-def to_json(value: Any) -> Any:
-    """Give `value` in what strict JSON holds; float() reads the names of the floats that are not finite."""
-    if isinstance(value, dict):
-        return {str(key): to_json(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_json(entry) for entry in value]
-    if isinstance(value, np.generic):
-        return to_json(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import zarr
 
-import mgspmv.results
+import mgspmv.saving
 from mgspmv.errors import (
     ChecksumError,
     MissingChunkError,
@@ -29,7 +29,8 @@ from mgspmv.errors import (
     StoreUnfinishedError,
 )
 from mgspmv.model import Event, Recovery, Status
-from mgspmv.results import BATCH, Solution, check_target, generate_csv, load_solution
+from mgspmv.results import BATCH, Solution, generate_csv, load_solution
+from mgspmv.saving import check_target
 from mgspmv.scores import summarize_scores
 from tests.support.cards import read_card
 from tests.support.memory import measure_peak
@@ -113,7 +114,7 @@ def test_recoveries_are_kept(tmp_path, suffix):
 
 
 def test_several_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(mgspmv.results, "CHUNK_ELEMENTS", 1000)
+    monkeypatch.setattr(mgspmv.saving, "CHUNK_ELEMENTS", 1000)
     values = np.random.default_rng(1).random(2500)
     solution = make_solution(values, vertex_ids=np.arange(2500) * 3)
     solution.save(tmp_path / "r.zarr")
@@ -386,7 +387,7 @@ def test_check_target_with_other_suffixes(tmp_path):
 class TestDamagedZarr:
     @pytest.fixture
     def path(self, tmp_path, monkeypatch) -> Path:
-        monkeypatch.setattr(mgspmv.results, "CHUNK_ELEMENTS", 2)
+        monkeypatch.setattr(mgspmv.saving, "CHUNK_ELEMENTS", 2)
         make_solution((0.0, 0.0, 0.3, 0.7), vertex_ids=STRING_IDS).save(tmp_path / "r.zarr")
         return tmp_path / "r.zarr"
 

@@ -17,7 +17,7 @@ from mgspmv.ingest.subgraph import check_bounds, write_subgraph
 from mgspmv.ingest.write import find_room
 from mgspmv.model import MatrixInfo, Progress
 from mgspmv.monitor.progress import watched
-from mgspmv.results import to_json
+from mgspmv.saving import to_json
 from mgspmv.store.places import StoreLike
 from mgspmv.store.read import open_store
 from mgspmv.store.versions import check_target

@@ -10,7 +10,8 @@ import numpy as np
 
 from mgspmv.errors import OptionError
 from mgspmv.ingest.weights import Weights, read_weights
-from mgspmv.results import Solution, is_rank_table, load_solution
+from mgspmv.results import Solution, load_solution
+from mgspmv.saving import is_rank_table
 from mgspmv.store.described import DescribedMatrix
 
 

@@ -47,7 +47,7 @@ def find_outputs(
     OptionError : another suffix; `-` with --json, which answers on standard output
     StoreExistsError : a file exists and is not to be overwritten
     """
-    from mgspmv.results import SUFFIXES, check_target
+    from mgspmv.saving import SUFFIXES, check_target
 
     outputs = Outputs([path for path in named or [] if path != STDOUT], STDOUT in (named or []))
     if outputs.prints and MODE.get().as_json:

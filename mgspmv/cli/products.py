@@ -108,7 +108,7 @@ def spmv(
     from mgspmv import api
     from mgspmv.files import write_beside
     from mgspmv.ingest.weights import read_vector
-    from mgspmv.results import check_target
+    from mgspmv.saving import check_target
 
     check_target(output, overwrite=overwrite, suffixes=(".npy",))
     note_kept(f"{output} is as it was")

@@ -68,7 +68,7 @@ def answer_ranks(
 
 def add_summary(answer: Answer, found: Summary) -> Answer:
     """The answer, and how ranks are distributed."""
-    from mgspmv.results import to_json
+    from mgspmv.saving import to_json
 
     payload = answer.payload | {"summary": to_json(found.to_dict())}
     moments = {name: f"{getattr(found, name):.8g}" for name in ("min", "max", "mean", "sum", "std")}
@@ -141,13 +141,13 @@ def describe_order(found: Stability) -> str | None:
 
 def list_order(found: Stability | None) -> dict[str, Any] | None:
     """What is known of an order, as JSON values."""
-    from mgspmv.results import to_json
+    from mgspmv.saving import to_json
 
     return None if found is None else to_json(asdict(found))
 
 
 def list_top(highest: list[tuple[Any, float]]) -> list[dict[str, Any]]:
-    from mgspmv.results import to_json
+    from mgspmv.saving import to_json
 
     return [{"id": name, "rank": to_json(rank)} for name, rank in highest]
 

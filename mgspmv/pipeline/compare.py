@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from mgspmv.batch_results import BatchSolution
-from mgspmv.results import Solution, to_json
+from mgspmv.results import Solution
+from mgspmv.saving import to_json
 
 MOVED = 20
 """Most vertices and vectors of a batch that are named."""

@@ -34,7 +34,8 @@ from mgspmv.pipeline.steps import Step
 from mgspmv.pipeline.tables import list_top, read_labels, save_batch, save_product, save_ranks, save_top
 from mgspmv.report.measure import describe_iterations, describe_solution
 from mgspmv.report.record import Output, StepRecord
-from mgspmv.results import Solution, describe_matrix, load_solution, to_json
+from mgspmv.results import Solution, describe_matrix, load_solution
+from mgspmv.saving import to_json
 from mgspmv.store.places import check_links, locate_store
 
 T = TypeVar("T")

@@ -27,7 +27,7 @@ from mgspmv.pipeline.records import Records
 from mgspmv.pipeline.sources import Checksums, check_all_there
 from mgspmv.pipeline.steps import Step, list_steps
 from mgspmv.report.record import State, StepKind, StepOutcome, StepRecord
-from mgspmv.results import to_json
+from mgspmv.saving import to_json
 from mgspmv.store.read import open_store
 
 RESULT_BYTES = 64

@@ -14,7 +14,8 @@ from mgspmv.batch_results import BatchSolution, generate_csv
 from mgspmv.errors import OptionError
 from mgspmv.ingest.weights import check_table, reading_table
 from mgspmv.pipeline.definition import LOADABLE, Format
-from mgspmv.results import Solution, to_json
+from mgspmv.results import Solution
+from mgspmv.saving import to_json
 
 Labels = dict[Any, str]
 """Labels of vertices by id."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from mgspmv.display.cards import Card, make_table, render_card
 from mgspmv.display.numbers import format_seconds
 from mgspmv.errors import PipelineError
-from mgspmv.results import to_json
+from mgspmv.saving import to_json
 from mgspmv.validation import check_fields, check_seal
 
 FORMAT_VERSION = 1
