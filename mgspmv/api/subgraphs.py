@@ -40,7 +40,7 @@ def subgraph(
     scratch: str | os.PathLike[str] | None = None,
     on_progress: Progress | None = None,
 ) -> MatrixInfo:
-    """Write a part of a stored matrix as a store of its own: what is between some vertices, or edges that are picked.
+    """Write a part of a stored matrix as a store of its own: what is between some vertices, or some edges.
 
     Vertices that stay keep their ids and their order, in a store whose ids are 0..n-1 too, and stay without edges. What
     is written is, to the bit, what ingesting the entries that stay makes; an order is that of the vertices that stay.
@@ -56,15 +56,12 @@ def subgraph(
     edges : which stay, each from its source to its target (of a `matrix` or `stochastic` one, row and column):
         pairs of ids, a tuple (src, dst) of arrays of ids, or what iterates over pairs, as NetworkX's `G.edges`, all of
         which must be there; or a SciPy sparse matrix of the store's shape, in the order of its vertices, whose entries
-        other than 0 are a mask; or a function that is given sources and targets, (k,) ids each, and weights, (k,), or
-        None of a pattern, and gives (k,) bool. It is asked once about each entry that stays by all else, in the order
-        of the store, by one thread
+        other than 0 are a mask
     without_edges : which go, likewise; what is not there is ignored
-    symmetrize : with edges that are listed or a mask: (j, i) is meant too with each (i, j)
+    symmetrize : with `edges` or `without_edges`: (j, i) is meant too with each (i, j)
     overwrite : replace the matrix that is in `target`
     memory, threads, scratch : as for `ingest`. What must fit, into half, are 10 bytes for each vertex of `store` where
-        some go (18 from 2^31 vertices on), and 32 more where it is renumbered; 72 bytes for each edge that is listed;
-        for a function, twice the bytes of all ids
+        some go (18 from 2^31 vertices on), and 32 more where it is renumbered; 72 bytes for each edge that is listed
     on_progress : called with (phase, done, total or None)
 
     Returns
@@ -74,7 +71,7 @@ def subgraph(
     Raises
     ------
     OptionError : nothing is to be left out; an id that no vertex has, or one of `edges` that is not there; bounds that
-        are none, or of a pattern; a function that gives no mask
+        are none, or of a pattern
     ShapeError : a mask of another length or shape
     KindError : vertices of a `matrix`
     SourceError : the columns of a `stochastic` matrix do not sum to 1 any more

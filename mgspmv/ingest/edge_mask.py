@@ -1,7 +1,6 @@
-"""Which edges of a stored matrix stay: those of a list or of a mask, those that a function picks, or all but these.
+"""Which edges of a stored matrix stay: those of a list or of a mask, or all but these.
 
     ids or numbers  --look up-->  stored rows and columns, ascending  --compare with pieces-->  which entries stay
-    pieces that are filtered already  --name ends-->  batches of edges  --ask the function-->  which entries stay
 
 An edge is named from its source to its target, as the user gave it, whatever the store's orientation.
 """
@@ -10,19 +9,17 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 from numba import njit
 
-from mgspmv.errors import CapacityError, OptionError, ShapeError
+from mgspmv.errors import OptionError, ShapeError
 from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.objects import check_format, is_sparse
 from mgspmv.ingest.open import open_update
-from mgspmv.ingest.stored import list_rows
 from mgspmv.lookup import VertexLookup, check_integers
 from mgspmv.model import CsrBlock, MatrixInfo, index_dtype
 from mgspmv.order import invert
@@ -30,14 +27,6 @@ from mgspmv.store.read import StoredMatrix
 
 EDGE_BYTES = 72
 """Of an edge that is listed, while it is looked up."""
-ASKED_EDGES = 1 << 16
-"""Edges that a function is asked about at a time."""
-PIECE_IDS = 1 << 16
-"""Ids that are read at a time."""
-
-Function = Callable[[np.ndarray, np.ndarray, np.ndarray | None], Any]
-Ids = Any
-"""Ascending ids: an array, or what has a dtype and a length and is sliced like one."""
 
 
 # --- what is asked for -----------------------------------------------------------------------------------------------
@@ -66,27 +55,7 @@ class ListedEdges:
         return {self.name: len(self.ends[0])} | ({"symmetrize": True} if self.symmetrize else {})
 
 
-@dataclass(frozen=True, eq=False)
-class PickedEdges:
-    """Edges that stay, or go, as a function says."""
-
-    name: Literal["edges", "without_edges"]
-    """As of `ListedEdges`."""
-    function: Function
-    """Gets ids of sources and of targets, or numbers of rows and columns, and weights, None of a pattern; each (k,).
-    Gives (k,) bool."""
-    nbytes = 0
-    """What it takes is seen once ids are read."""
-
-    def describe(self) -> dict[str, Any]:
-        """JSON values for the provenance: the function's name."""
-        return {self.name: getattr(self.function, "__qualname__", type(self.function).__qualname__)}
-
-
-EdgeChoice = ListedEdges | PickedEdges
-
-
-def choose_edges(info: MatrixInfo, edges: Any, without_edges: Any, *, symmetrize: bool) -> EdgeChoice | None:
+def choose_edges(info: MatrixInfo, edges: Any, without_edges: Any, *, symmetrize: bool) -> ListedEdges | None:
     """What is asked for; None for all edges.
 
     Parameters
@@ -95,7 +64,7 @@ def choose_edges(info: MatrixInfo, edges: Any, without_edges: Any, *, symmetrize
 
     Raises
     ------
-    OptionError : both, or what is none of these; `symmetrize` without a list or mask
+    OptionError : both, or what is none of these; `symmetrize` without edges
     ShapeError : a mask of another shape
     SourceError : a mask whose index arrays are damaged
     """
@@ -109,15 +78,9 @@ def choose_edges(info: MatrixInfo, edges: Any, without_edges: Any, *, symmetrize
         return None
     if is_sparse(given):
         return ListedEdges(name, _list_mask(name, given, info), True, symmetrize)
-    if hasattr(given, "__iter__") and not isinstance(given, str | bytes):  # NetworkX's edges can be called too
-        return ListedEdges(name, _list_pairs(name, given), False, symmetrize)
-    if not callable(given):
-        raise OptionError(f"{name} must be pairs of ids, a SciPy sparse matrix, or a function, not {given!r}")
-    if symmetrize:
-        raise OptionError(
-            f"symmetrize=True is for edges that are listed, and {name} is a function; have it say so of both"
-        )
-    return PickedEdges(name, given)
+    if not hasattr(given, "__iter__") or isinstance(given, str | bytes):
+        raise OptionError(f"{name} must be pairs of ids or a SciPy sparse matrix, not {given!r}")
+    return ListedEdges(name, _list_pairs(name, given), False, symmetrize)
 
 
 def read_edges(path: str | os.PathLike[str], stored: StoredMatrix, **reading: Any) -> Any:
@@ -342,94 +305,3 @@ def _mark(row, indptr, indices, rows, cols, is_listed, is_found):
             if d < len(rows) and rows[d] == row + i and cols[d] == indices[k]:
                 is_listed[k] = True
                 is_found[d] = True
-
-
-# --- those that a function picks -------------------------------------------------------------------------------------
-
-
-class VertexNames:
-    """The ids of all vertices, in memory.
-
-    Parameters
-    ----------
-    ids : of the vertices; None where they are 0..n-1
-    order : number of each row and column among these; None where it is that of the row
-    memory : bytes that they may take
-    name : of the matrix, for messages
-
-    Raises
-    ------
-    CapacityError : they take more
-    """
-
-    def __init__(self, ids: Ids | None, order: np.ndarray | None, memory: int, name: str) -> None:
-        self._order, self._ids = order, ids
-        self.nbytes = 0
-        """Of the ids, while they are put together."""
-        if ids is None:
-            return
-        are_names, parts = ids.dtype != np.int64, list[Any]()
-        for first in range(0, len(ids), PIECE_IDS):
-            own = ids[first : first + PIECE_IDS]
-            parts.append(pa.array(own, pa.large_string()) if are_names else own)
-            self.nbytes += 2 * parts[-1].nbytes
-            if self.nbytes > memory:
-                raise CapacityError(
-                    f"the ids of the vertices of {name}, which a function that picks edges is given, take more than the"
-                    f" {memory / 1e9:.3g} GB of memory that they may take; allow more by memory="
-                )
-        if parts:
-            self._ids = pa.concat_arrays(parts) if are_names else np.concatenate(parts)
-
-    def find(self, numbers: np.ndarray) -> np.ndarray:
-        """(k,) int64 or strings (object): the ids of some rows or columns, in an array of its own."""
-        own = numbers.astype(np.int64) if self._order is None else self._order[numbers].astype(np.int64, copy=False)
-        if self._ids is None:
-            return own
-        is_array = isinstance(self._ids, np.ndarray)
-        ids: np.ndarray = self._ids[own] if is_array else self._ids.take(pa.array(own)).to_numpy(zero_copy_only=False)
-        return ids
-
-
-@dataclass(frozen=True, eq=False)
-class EdgeTest:
-    """Asks a function which edges stay; each is asked about once, in the order of the rows, by one thread."""
-
-    picked: PickedEdges
-    names: VertexNames
-    sources_are_columns: bool
-    """Whether they are, as in a graph, or the function gets rows and columns."""
-
-    def filter(self, block: CsrBlock) -> CsrBlock | None:
-        """What stays of some rows; None where nothing does.
-
-        Raises
-        ------
-        OptionError : the function gives no mask
-        """
-        rows, cols = list_rows(block), block.indices
-        sources, targets = (cols, rows) if self.sources_are_columns else (rows, cols)
-        stays = np.empty(block.nnz, bool)
-        for first in range(0, block.nnz, ASKED_EDGES):
-            own = slice(first, first + ASKED_EDGES)
-            stays[own] = self._ask(sources[own], targets[own], None if block.data is None else block.data[own])
-        return _select(block, stays) if stays.any() else None
-
-    def _ask(self, sources: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-        given = None if weights is None else weights.view()
-        if given is not None:
-            given.flags.writeable = False  # they are what is stored
-        answer = np.asarray(self.picked.function(self.names.find(sources), self.names.find(targets), given))
-        if answer.dtype != np.bool_ or answer.shape != sources.shape:
-            raise OptionError(
-                f"{self.picked.name} is a function that must give a mask of bool of shape {sources.shape}, and gave "
-                f"{answer.dtype} of shape {answer.shape}"
-            )
-        return answer if self.picked.name == "edges" else ~answer
-
-
-def _select(block: CsrBlock, stays: np.ndarray) -> CsrBlock:
-    n_before = np.zeros(block.nnz + 1, np.int64)
-    np.cumsum(stays, out=n_before[1:])
-    values = None if block.data is None else block.data[stays]
-    return CsrBlock(block.row_offset, block.n_cols, n_before[block.indptr], block.indices[stays], values)

@@ -1,4 +1,4 @@
-"""A part of a stored matrix as a store of its own: what is between some vertices, or edges that are picked.
+"""A part of a stored matrix as a store of its own: what is between some vertices, or some edges.
 
     version  --read-->  pieces  --drop entries, number anew-->  blocks of rows  --write-->  chunks of the other store
 
@@ -27,19 +27,14 @@ from mgspmv.ingest.build import find_column_bytes
 from mgspmv.ingest.columns import Column
 from mgspmv.ingest.edge_mask import (
     EDGE_BYTES,
-    EdgeChoice,
     EdgeSet,
-    EdgeTest,
     ListedEdges,
-    PickedEdges,
-    VertexNames,
     check_found,
     number_edges,
 )
 from mgspmv.ingest.entries import Report
 from mgspmv.ingest.ids import IdWriter
 from mgspmv.ingest.names import NameWriter
-from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.stored import StoredIds, cut_entries, read_entries
 from mgspmv.ingest.streams import take_name
 from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class
@@ -276,7 +271,6 @@ class FilteredRows:
     bounds : of the values; None for any
     threads : that read and drop entries
     edges : that stay or go; None for all
-    test : is asked about each entry that stays by all else; None for none
     """
 
     def __init__(
@@ -286,7 +280,6 @@ class FilteredRows:
         bounds: Bounds | None,
         threads: int,
         edges: EdgeSet | None = None,
-        test: EdgeTest | None = None,
     ) -> None:
         info = stored.info
         self.kind: Kind = info.kind
@@ -295,7 +288,7 @@ class FilteredRows:
         self.shape, self.vertex_ids, self.order = numbering.shape, numbering.vertex_ids, numbering.order
         self.name = info.url
         self._stored, self._numbering, self._bounds, self._threads = stored, numbering, bounds, threads
-        self._edges, self._test = edges, test
+        self._edges = edges
 
     @property
     def most_entries(self) -> int:
@@ -307,13 +300,11 @@ class FilteredRows:
         Raises
         ------
         StoreError : they cannot be read
-        OptionError : as for `EdgeTest.filter`
         """
         with ThreadPoolExecutor(self._threads, "mgspmv-filter") as pool:
             for block in map_ahead(pool, self._read, cut_entries(self._stored, self._threads), self._threads):
-                left = block if block is None or self._test is None else self._test.filter(block)
-                if left is not None:
-                    yield left
+                if block is not None:
+                    yield block
 
     def close(self) -> None:
         """Nothing is to be done."""
@@ -359,7 +350,7 @@ def write_subgraph(
     room: Room,
     *,
     base: str | None,
-    edges: EdgeChoice | None = None,
+    edges: ListedEdges | None = None,
 ) -> MatrixInfo:
     """Write what stays of a stored matrix, and of its transpose where there is one, as the new version of a store.
 
@@ -376,39 +367,29 @@ def write_subgraph(
     Raises
     ------
     KindError, ShapeError : as for `select_vertices`
-    OptionError : as for `select_vertices`, `number_edges`, `check_found` and `EdgeTest.filter`
+    OptionError : as for `select_vertices`, `number_edges` and `check_found`
     SourceError : the columns of a stochastic matrix do not sum to 1 any more
-    CapacityError : the numbers of the vertices, and edges that are listed or ids for a function, take more than the
-        memory
+    CapacityError : the numbers of the vertices, and edges that are listed, take more than the memory
     StoreError : the matrix cannot be read, the target cannot be written; as for `begin_version`
     """
     info, is_selected = stored.info, vertices is not None
     need = _check_room(info, edges, room.memory // 2, selects=is_selected)
     is_kept = select_vertices(stored, vertices) if is_selected else None
-    edge_set = number_edges(stored, edges, is_kept) if isinstance(edges, ListedEdges) else None
-    numbering, test = _number(stored, is_kept, room), None
-    if isinstance(edges, PickedEdges):
-        names = VertexNames(numbering.vertex_ids, numbering.order, room.memory // 2 - need, info.url)
-        test, need = EdgeTest(edges, names, info.kind == "graph"), need + names.nbytes
-    rows = FilteredRows(stored, numbering, bounds, room.threads, edge_set, test)
-    sorts = info.has_transpose and test is not None  # who is asked twice may answer otherwise
-    left = (room.memory - need) // (2 if sorts else 1)
-    most_columns = max(1, left // max(1, find_column_bytes(rows)))
-    with (
-        EntrySorter(left, room.threads, room.folder) as transposed,
-        begin_version(target, base=base) as version,
-    ):
+    edge_set = None if edges is None else number_edges(stored, edges, is_kept)
+    rows = FilteredRows(stored, _number(stored, is_kept, room), bounds, room.threads, edge_set)
+    most_columns = max(1, (room.memory - need) // max(1, find_column_bytes(rows)))
+    with begin_version(target, base=base) as version:
         writer = VersionWriter(version, report, room.threads, most_columns)
-        made = writer.write(rows, transposed if sorts else None, "filter and write")
+        made = writer.write(rows, None, "filter and write")
         if edge_set is not None and edge_set.must_exist:
             check_found(stored, edge_set)
-        if info.has_transpose and not sorts:
+        if info.has_transpose:
             writer.write_transpose(rows.transpose())
         provenance = describe(rows.shape[0] if is_selected else None)
         return version.commit(writer.describe(rows, made, provenance, info.order))
 
 
-def _check_room(info: MatrixInfo, edges: EdgeChoice | None, memory: int, *, selects: bool) -> int:
+def _check_room(info: MatrixInfo, edges: ListedEdges | None, memory: int, *, selects: bool) -> int:
     """Bytes of the numbers of vertices, and of edges that are listed.
 
     Raises

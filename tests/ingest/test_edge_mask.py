@@ -20,7 +20,7 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, OptionError, ShapeError, SourceError, StoreNotFoundError
-from mgspmv.ingest.edge_mask import EDGE_BYTES, ListedEdges, VertexNames, choose_edges, number_edges, read_edges
+from mgspmv.ingest.edge_mask import EDGE_BYTES, ListedEdges, choose_edges, number_edges, read_edges
 from mgspmv.ingest.subgraph import find_table_bytes, write_subgraph
 from mgspmv.ingest.write import Room
 from mgspmv.store.read import open_store
@@ -31,7 +31,6 @@ SMALL = {
     "mgspmv.store.chunks": {"CHUNK_ELEMENTS": 7},
     "mgspmv.ingest.stored": {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5},
     "mgspmv.ingest.subgraph": {"PIECE_IDS": 3},
-    "mgspmv.ingest.edge_mask": {"PIECE_IDS": 3, "ASKED_EDGES": 4},
 }
 IDS = {"numbers": int, "int64": lambda k: 1000 * int(k) - 3000, "string": lambda k: f"v{int(k):02}"}
 N = 13
@@ -39,7 +38,7 @@ N = 13
 
 @pytest.fixture
 def small(monkeypatch):
-    """Pieces and chunks of which a small matrix has many, and a function is asked about few edges at a time."""
+    """Pieces and chunks of which a small matrix has many."""
     for module, values in SMALL.items():
         for name, value in values.items():
             monkeypatch.setattr(import_module(module), name, value)
@@ -70,19 +69,12 @@ def make_mask(edges, ids, n=N):
     return sp.coo_array((values, ([*rows, free[0]], [*cols, free[1]])), shape=(n, n))
 
 
-def make_function(edges, name):
-    """Says of each edge whether it is one of some pairs of numbers."""
-    wanted = {(name(i), name(j)) for i, j in edges}
-    return lambda src, dst, weight: np.array([pair in wanted for pair in zip(src, dst, strict=True)], bool)
-
-
 WAYS = {
     "pairs": lambda edges, ids: [(IDS[ids](i), IDS[ids](j)) for i, j in edges],
     "arrays": lambda edges, ids: tuple(
         np.array([IDS[ids](edge[side]) for edge in edges], object if ids == "string" else np.int64) for side in (0, 1)
     ),
     "mask": make_mask,
-    "function": lambda edges, ids: make_function(edges, IDS[ids]),
 }
 
 
@@ -172,8 +164,6 @@ def test_as_networkx_has_it(small):
         pd.DataFrame(chosen),
     ):
         assert cut(place, edges=edges, vertices=list(induced))[1].digest == info.digest
-    view = nx.subgraph_view(graph, filter_edge=lambda i, j: i < j)
-    check_same(cut(place, edges=lambda src, dst, weight: src < dst)[1], mg.ingest(nx.DiGraph(view), MemoryStore()))
     left = graph.copy()
     left.remove_edges_from([*chosen, (0, 0)])  # which is not there
     check_same(cut(place, without_edges=[*chosen, (0, 0)])[1], mg.ingest(left, MemoryStore()))
@@ -213,7 +203,7 @@ def test_a_matrix_has_rows_and_columns(small, shape):
         assert made.digest == wanted.digest, to_format
     check_same(cut(place, edges=inside.nonzero())[1], wanted)
     heavy = (mask.multiply(matrix) >= 5).tocsr()
-    target, info = cut(place, min_weight=5, edges=lambda i, j, w: np.asarray(mask[i, j]).ravel() & (w >= 5))
+    target, info = cut(place, min_weight=5, edges=mask)
     check_same(info, mg.ingest(matrix.multiply(heavy).tocsr(), MemoryStore()))
     A = mg.open_matrix(target)
     assert (A.T.to_scipy() != A.to_scipy().T).nnz == 0
@@ -237,7 +227,6 @@ def test_of_a_multigraph_all_between_two_vertices_are_meant(small):
     assert info.nnz == 20
     assert mg.open_matrix(target).stored.read_array("data").tolist() == [*range(20)]
     assert cut(place, without_edges=[(0, 1)])[1].nnz == 12
-    assert cut(place, edges=lambda i, j, w: w % 2 == 0)[1].nnz == 16
 
 
 def test_a_stochastic_matrix_has_rows_and_columns(small):
@@ -249,52 +238,6 @@ def test_a_stochastic_matrix_has_rows_and_columns(small):
     check_same(cut(place, without_edges=gone)[1], mg.ingest(left.tocsr(), MemoryStore(), kind="stochastic"))
     with pytest.raises(SourceError, match=r"column 4 sums to 0\.6"):
         cut(place, without_edges=gone[:1])
-
-
-def test_a_function_is_asked_once_in_the_order_of_the_store(small):
-    """So that what is drawn by chance is the same in the transpose, and with any number of threads."""
-    graph = nx.gnp_random_graph(40, 0.2, seed=3, directed=True)
-    place, asked = ingest(graph, transpose=True, order="rcm"), []
-
-    def draw(seed):
-        rng = np.random.default_rng(seed)
-        return lambda src, dst, weight: (
-            asked.extend(zip(src.tolist(), dst.tolist(), strict=True)) or rng.random(len(src)) < 0.5
-        )
-
-    kept = [*range(30)]
-    digests = {cut(place, vertices=kept, edges=draw(1), threads=threads)[1].digest for threads in (1, 2, 2)}
-    assert len(digests) == 1
-    assert sorted(asked) == sorted(3 * [*graph.subgraph(kept).edges])
-    target, info = cut(place, edges=draw(2))
-    A = mg.open_matrix(target)
-    assert 0 < info.nnz < graph.number_of_edges()
-    assert (A.T.to_scipy() != A.to_scipy().T).nnz == 0
-
-
-@pytest.mark.parametrize("ids", IDS)
-def test_what_a_function_is_given(small, ids):
-    weights = [0.5, 2.0, 3.0]
-    table = make_table([(1, 2, 0.5), (2, 3, 2.0), (3, 1, 3.0)], ids, np.float64)
-    seen = []
-
-    def look(src, dst, weight):
-        seen.append((src.tolist(), dst.tolist(), weight.tolist()))
-        assert (src.dtype, weight.dtype) == (object if ids == "string" else np.int64, np.float64)
-        with pytest.raises(ValueError, match="read-only"):
-            weight *= 2
-        src[:] = dst  # nobody else's
-        return [True] * len(src)
-
-    place = ingest(table)
-    _, info = cut(place, edges=look)
-    assert info.digest == open_store(place).info.digest
-    names = [IDS[ids](k) for k in (1, 2, 3)]
-    found = [edge for part in seen for edge in zip(*part, strict=True)]
-    assert sorted(found, key=lambda edge: edge[2]) == [*zip(names, names[1:] + names[:1], weights, strict=True)]
-    assert info.provenance["subgraphs"][-1]["edges"].endswith("look")
-    pattern = ingest(make_table([(1, 2, 1)], ids, None))
-    assert cut(pattern, edges=lambda src, dst, weight: src == src if weight is None else src != src)[1].nnz == 1
 
 
 def test_rows_without_a_listed_edge_are_not_read(small):
@@ -313,16 +256,15 @@ def test_rows_without_a_listed_edge_are_not_read(small):
 def test_nothing_stays_and_nothing_goes(small):
     place = ingest(nx.path_graph(5, nx.DiGraph), transpose=True)
     before = open_store(place).info
-    for nothing in ([], np.zeros((0, 2), np.int64), sp.coo_array((5, 5)), lambda src, dst, weight: src < 0):
+    for nothing in ([], np.zeros((0, 2), np.int64), sp.coo_array((5, 5))):
         assert cut(place, edges=nothing)[1].nnz == 0
         assert cut(place, without_edges=nothing)[1].digest == before.digest
-    assert cut(ingest(nx.empty_graph(3, nx.DiGraph)), edges=lambda *own: 1 / 0)[1].nnz == 0
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
 
 
-def test_edges_and_ids_must_fit(small):
+def test_edges_must_fit(small):
     ends = np.arange(40), np.arange(1, 41)
     place = ingest((*ends, np.ones(40)), transpose=True)
     stored, listed = open_store(place), [*zip(*ends, strict=True)]
@@ -338,15 +280,10 @@ def test_edges_and_ids_must_fit(small):
     assert write(2 * need, listed).digest == stored.info.digest
     with pytest.raises(CapacityError, match=r"and the places of 40 edges take .* GB of memory while some are left out"):
         write(2 * need - 1, listed)
-    names = ingest(nx.path_graph([f"name {k}" for k in range(30)], nx.DiGraph))
-    pick = lambda src, dst, weight: src != dst  # noqa: E731
-    for whose, n_bytes in ((open_store(ingest((*ends, np.ones(40)), order="rcm")), 40 * 32), (open_store(names), 1000)):
-        assert write(2 * 4000, pick, whose).nnz == whose.info.nnz
-        with pytest.raises(
-            CapacityError, match="the numbers of the vertices" if whose.info.order else "the ids of the"
-        ):
-            write(n_bytes, pick, whose)
-    assert VertexNames(None, None, 0, "a").nbytes == 0
+    renumbered = open_store(ingest((*ends, np.ones(40)), order="rcm"))
+    assert write(2 * 2000, listed[:5], renumbered).nnz == 5
+    with pytest.raises(CapacityError, match="the numbers of the vertices"):
+        write(40 * 32, listed[:5], renumbered)
 
 
 @cover_pairs(order=["none", "rcm"], symmetrize=[False, True], kept=[None, 0.9])
@@ -391,9 +328,9 @@ REFUSED = {
         ({}, r"pass vertices=, min_weight=, max_weight=, edges= or without_edges=$"),
         ({"edges": [], "without_edges": []}, "^edges= are those that stay and without_edges= those that go; pass one"),
         ({"min_weight": 1, "symmetrize": True}, "^symmetrize=True is of edges= or without_edges=; pass one of them"),
-        ({"edges": len, "symmetrize": True}, "^symmetrize=True is for edges that are listed, and edges is a function"),
-        ({"edges": 3}, "^edges must be pairs of ids, a SciPy sparse matrix, or a function, not 3$"),
-        ({"without_edges": "e.txt"}, "^without_edges must be pairs of ids, .*, not 'e.txt'$"),
+        ({"edges": 3}, "^edges must be pairs of ids or a SciPy sparse matrix, not 3$"),
+        ({"edges": len}, "^edges must be pairs of ids or a SciPy sparse matrix, not <built-in function len>$"),
+        ({"without_edges": "e.txt"}, "^without_edges must be pairs of ids or a SciPy sparse matrix, not 'e.txt'$"),
         ({"edges": [1, 2]}, r"^edges must be pairs \(source, target\) of ids, and 1 is none$"),
         ({"edges": [(1, 2, 0.5)]}, r"^edges must be pairs .* and \(1, 2, 0.5\) is none$"),
         ({"edges": np.ones((6, 6), bool)}, r"not bool of shape \(6, 6\); pass a mask as a SciPy sparse matrix$"),
@@ -405,9 +342,6 @@ REFUSED = {
         ({"edges": [(1, 2), (4, 3)]}, r"^edges has the edge \(4, 3\), which is not there; near: \(3, 4\)$"),
         ({"edges": [(1, 4)]}, r"^edges has the edge \(1, 4\), which is not there; near: \(3, 4\)$"),
         ({"edges": sp.eye_array(5)}, r"^edges is a mask of shape \(5, 5\) but the matrix has shape \(6, 6\); pass"),
-        ({"edges": lambda *_: 1}, r"^edges is a function that must give a mask of bool of shape \(3,\)"),
-        ({"edges": lambda i, j, w: w}, r"of shape \(3,\), and gave float64 of shape \(3,\)$"),
-        ({"without_edges": lambda i, j, w: w[:1] > 0}, r"^without_edges is a function .* of shape \(1,\)$"),
     ],
     "pattern": [
         ({"without_edges": [(0, 2)]}, "^without_edges has the id 0, which no vertex has; near: 1$"),
@@ -452,13 +386,6 @@ def test_what_need_not_be_there(places):
     assert cut(places["weighted"], without_edges=everything)[1].nnz == 0
     assert cut(places["weighted"], edges=[(1, 2), (1, 4)], vertices=[1, 2])[1].nnz == 1
     assert cut(places["weighted"], edges=[(1, 2), (3, 4)], min_weight=1)[1].nnz == 1
-
-
-def test_what_a_function_raises_leaves_nothing(places):
-    with pytest.raises(ZeroDivisionError):
-        mg.subgraph(places["names"], target := MemoryStore(), edges=lambda src, dst, weight: 1 / 0)
-    with pytest.raises(StoreNotFoundError):
-        open_store(target)
 
 
 # --- files of edges --------------------------------------------------------------------------------------------------
