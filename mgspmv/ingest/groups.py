@@ -30,7 +30,6 @@ from mgspmv.errors import (
     StoreError,
     UnsupportedSourceError,
 )
-from mgspmv.ingest.bounded import bound_chunks
 from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.source import Layout, StatedShape
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype, fit_int64
@@ -78,8 +77,7 @@ class GroupSource:
     SourceNotFoundError : there is no group
     SourceError : the group does not hold what it should; by `batches`, what its arrays hold does not fit
     UnsupportedSourceError : a group of another sort
-    CapacityError : a chunk of an array takes more than the memory that is free, by what the array says; one that
-        unpacks to more than that is a SourceError by `batches`
+    CapacityError : a chunk of an array takes more than the memory that is free, by what the array says
     OptionError : n_cols, and the group says by itself how many there are
     """
 
@@ -215,7 +213,7 @@ class _Group:
                 "the group again"
             )
         _check_chunks(self.name, name, array)
-        return _Array(self.name, name, bound_chunks(array))
+        return _Array(self.name, name, array)
 
     def refuse(self, message: str, error: type[SourceError] = SourceError) -> SourceError:
         return error(message, source=self.name)
