@@ -31,7 +31,7 @@ from mgspmv.errors import CheckpointError, StoreExistsError, hide_secrets
 from mgspmv.files import describe_error
 from mgspmv.marks import Marks, make_marks, mark
 from mgspmv.os_errors import describe_os_error, is_operators, translating
-from mgspmv.store.chunks import CHUNK_ELEMENTS, find_chunk_fault
+from mgspmv.store.chunks import CHUNK_ELEMENTS, find_chunk_fault, find_chunks
 from mgspmv.store.digests import digest_array
 from mgspmv.store.places import (
     ZARR_ERRORS,
@@ -42,7 +42,6 @@ from mgspmv.store.places import (
     find_local_path,
     list_dir,
     locate_store,
-    open_strictly,
 )
 from mgspmv.store.versions import read_root_attributes
 from mgspmv.store.write import write_array
@@ -393,7 +392,8 @@ class Checkpoints:
     def _read(self, name: str) -> Restored | None:
         """A state; None where its writing was broken off."""
         try:
-            group = open_strictly(self.place, f"states/{name}")
+            place, path = locate_store(self.place), f"states/{name}"
+            group = zarr.open_group(place, mode="r", path=path, zarr_format=3, use_consolidated=False)
             described: Any = dict(group.attrs)
         except FileNotFoundError:
             return None
@@ -449,10 +449,11 @@ def _read_slice(group: zarr.Group, own: WrittenSlice, out: np.ndarray) -> None:
             raise ValueError(f"{own.name} is another array than was written")
         if fault := find_chunk_fault(array):
             raise ValueError(f"{own.name} {fault}")
+        chunks = find_chunks(array)
         for first in range(0, own.n, CHUNK_ELEMENTS):
             last = min(first + CHUNK_ELEMENTS, own.n)
             try:
-                out[first:last] = array[first:last]
+                chunks.read(slice(first, last), out[first:last])
             except _DAMAGES as error:
                 raise ValueError(f"{own.name}, elements {first} to {last - 1}: {describe_failure(error)}") from error
             mark()

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import zarr
-from zarr.core.sync import sync
 
 from mgspmv.errors import MissingDependencyError, OptionError, StoreError, StoreExistsError
 from mgspmv.export.arrays import open_arrays
@@ -31,6 +30,7 @@ from mgspmv.files import (
 )
 from mgspmv.ingest.write import Room
 from mgspmv.model import check_choice
+from mgspmv.store.loop import wait_for
 from mgspmv.store.places import check_links, finishing_tasks, locate_store
 from mgspmv.store.read import StoredMatrix
 
@@ -189,7 +189,7 @@ def _create_group(url: str, format: Format) -> Iterator[zarr.Group]:
         yield group
     except BaseException:
         with contextlib.suppress(Exception):  # what stopped the writing may stop this too, and is what to tell
-            sync(group.store.delete_dir(""))
+            wait_for(group.store.delete_dir(""))
         raise
 
 

@@ -22,14 +22,13 @@ from numcodecs.vlen import VLenUTF8
 from zarr.abc.store import Store
 from zarr.buffer.cpu import buffer_prototype
 from zarr.codecs import BloscCodec, Crc32cCodec
-from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, MissingChunkError
 from mgspmv.marks import mark
 from mgspmv.model import default_threads, free_memory
-from mgspmv.store.places import StrictStore
+from mgspmv.store.loop import wait_for
 
 T = TypeVar("T")
 
@@ -57,7 +56,7 @@ def create_array(group: zarr.Group, name: str, n: int, dtype: Any) -> zarr.Array
     described |= {"shape": (n,), "chunk_grid": grid}
     array = zarr.AsyncArray(described, group.store_path / name, config={"write_empty_chunks": True})
     for key, value in array.metadata.to_buffer_dict(buffer_prototype).items():
-        sync((array.store_path / key).set(value))
+        wait_for((array.store_path / key).set(value))
     return zarr.Array(array)
 
 
@@ -127,11 +126,10 @@ def find_chunks(array: zarr.Array[Any], checksums: np.ndarray | None = None) -> 
     checksums : (n_chunks,) the CRC-32C of each, as it was recorded when it was written; None where none was
     """
     store: Any = array.store_path.store
-    local = store._store if isinstance(store, StrictStore) else store  # what a user wraps a store in is to see all
     dtype = np.dtype(object) if is_string(array) else array.dtype.newbyteorder("<")
     size = math.prod(array.chunks)
-    if type(local) is LocalStore:
-        return _ChunkFiles(dtype, size, checksums, local.root / array.path)
+    if type(store) is LocalStore:  # not one of a user, who is to see what is read
+        return _ChunkFiles(dtype, size, checksums, store.root / array.path)
     return _ChunkObjects(dtype, size, checksums, store, array.path)
 
 
@@ -243,14 +241,14 @@ class _ChunkObjects(_Chunks):
 
     def fetch(self, number: str) -> tuple[np.ndarray, bytes]:
         key = f"{self.path}/c/{number}"
-        value = sync(self.store.get(key, buffer_prototype))
+        value = wait_for(self.store.get(key, buffer_prototype))
         if value is None:
             raise MissingChunkError(key)
         raw = value.as_numpy_array()
         return raw[:-_CRC_BYTES], raw[-_CRC_BYTES:].tobytes()
 
     def put(self, number: str, raw: bytes, checksum: bytes) -> None:
-        sync(self.store.set(f"{self.path}/c/{number}", buffer_prototype.buffer.from_bytes(raw + checksum)))
+        wait_for(self.store.set(f"{self.path}/c/{number}", buffer_prototype.buffer.from_bytes(raw + checksum)))
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import zarr
-from zarr.abc.buffer import Buffer, BufferPrototype
-from zarr.abc.store import ByteRequest, Store
-from zarr.core.sync import sync
+from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore
 
-from mgspmv.errors import MgspmvError, MissingChunkError, MissingDependencyError, OptionError, StoreError, hide_secrets
+from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, StoreError, hide_secrets
 from mgspmv.files import check_file, describe_error, find_web_options, name_extra, reach
+from mgspmv.store.loop import wait_for
 
 ZARR_ERRORS = (ArithmeticError, AttributeError, LookupError, NotImplementedError, RecursionError, TypeError, ValueError)
 """What Zarr raises for a zarr.json that is not as it was written."""
@@ -130,7 +129,7 @@ def is_in_memory(store: StoreLike) -> bool:
 
 
 def _unwrap(store: Store) -> Store:
-    """The store that wrappers are around."""
+    """The store that a user's wrappers are around: locks and links are of its folder; Zarr gives it privately."""
     while isinstance(store, WrapperStore):
         store = store._store
     return store
@@ -150,7 +149,7 @@ def list_dir(store: Store, path: str) -> list[str]:
             own.fs.invalidate_cache(f"{own.path}/{path}".rstrip("/"))
         return [name async for name in store.list_dir(path)]
 
-    return sync(collect())
+    return wait_for(collect())
 
 
 @contextlib.contextmanager
@@ -160,7 +159,7 @@ def finishing_tasks() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        sync(_finish_others())
+        wait_for(_finish_others())
         raise
 
 
@@ -204,29 +203,6 @@ def _list_below(root: Path, path: str) -> Iterator[str]:
             for entry in entries:
                 if not entry.is_file(follow_symlinks=False):
                     yield from _list_below(root, f"{path}/{entry.name}".lstrip("/"))
-
-
-class StrictStore(WrapperStore[Store]):
-    """A store in which a missing chunk is an error; Zarr takes one for zeros."""
-
-    _supports_sync_io = False  # else the fused pipeline of newer Zarr reads past `get`
-
-    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        value = await super().get(key, prototype, byte_range)
-        if value is None and "/c/" in key:
-            raise MissingChunkError(key)
-        return value
-
-
-def open_strictly(store: StoreLike, path: str = "") -> zarr.Group:
-    """A group of a Zarr store for reading, in which a missing chunk is an error.
-
-    Raises
-    ------
-    FileNotFoundError : there is none
-    """
-    place = StrictStore(locate_store(store))
-    return zarr.open_group(place, mode="r", path=path, zarr_format=3, use_consolidated=False)
 
 
 def open_root(store: Store, url: str) -> zarr.Group:

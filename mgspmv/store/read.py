@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import zarr
-from zarr.core.sync import sync
 
 from mgspmv.errors import (
     ChecksumError,
@@ -23,6 +22,7 @@ from mgspmv.errors import (
 from mgspmv.model import CsrArrays, CsrBlock, MatrixInfo
 from mgspmv.store import chunks
 from mgspmv.store.digests import decode_checksums
+from mgspmv.store.loop import wait_for
 from mgspmv.store.places import StoreLike, find_address, represent
 from mgspmv.store.versions import (
     KEY,
@@ -435,7 +435,7 @@ def check_version(group: zarr.Group, place: StoreLike, url: str) -> StoredMatrix
     """Check that all of a version is there."""
     info = read_info(group, url)
     expected = _expected_arrays(info)
-    found = sync(_find_all(group, expected, url))
+    found = wait_for(_find_all(group, expected, url))
     for fault in found:
         if isinstance(fault, BaseException):
             raise fault

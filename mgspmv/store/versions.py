@@ -26,7 +26,6 @@ from mgspmv.store.digests import check_attributes
 from mgspmv.store.places import (
     ZARR_ERRORS,
     StoreLike,
-    StrictStore,
     check_links,
     describe_store,
     explain_reaching,
@@ -136,12 +135,12 @@ def is_version(group: zarr.Group) -> bool:
 
 
 def open_place(store: StoreLike) -> tuple[zarr.Group, str]:
-    """The root of a store, in which a missing chunk is an error, and the place as a user would write it."""
+    """The root of a store, and the place as a user would write it."""
     url = describe_store(store)
     path = find_local_path(store)
     if path is not None and not path.exists():
         raise _not_found(url)
-    place = StrictStore(locate_store(store))
+    place = locate_store(store)
     check_links(place, "zarr.json", "versions", "versions/zarr.json")
     try:
         return open_root(place, url), url

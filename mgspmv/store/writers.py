@@ -29,13 +29,13 @@ import psutil
 import zarr
 from filelock import FileLock, Timeout
 from zarr.abc.store import Store
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.sync import sync
+from zarr.buffer import default_buffer_prototype
 from zarr.storage import FsspecStore, ObjectStore
 
 from mgspmv.errors import MgspmvError, StoreError, hide_secrets
 from mgspmv.files import CHECK_WRITING, describe_error
 from mgspmv.os_errors import is_operators
+from mgspmv.store.loop import wait_for
 from mgspmv.store.places import StoreLike, describe_store, find_files, list_dir, locate_store
 from mgspmv.store.read import check_version
 from mgspmv.store.versions import (
@@ -242,7 +242,7 @@ class Writer:
 
     def give_up(self, name: str, *, is_new: bool) -> None:
         """Remove a version that was begun, with the root where that is new."""
-        sync(self.place.delete_dir(f"versions/{name}"))
+        wait_for(self.place.delete_dir(f"versions/{name}"))
         if is_new:
             self._remove_begun()
 
@@ -251,8 +251,8 @@ class Writer:
         with self._naming():
             if number_versions(self.place) or self.read_own().get("current") is not None:
                 return
-            sync(self.place.delete_dir("versions"))
-            sync(self.place.delete(ROOT))
+            wait_for(self.place.delete_dir("versions"))
+            wait_for(self.place.delete(ROOT))
 
     def refuse(self, base: str | None = None) -> StoreError:
         """The error of a writer that another was quicker than.
@@ -303,11 +303,11 @@ class Writer:
                 return json.loads(bytes(found.bytes())), tag
             if _is_s3(place):
                 path = f"{place.path}/{ROOT}"
-                tag = sync(place.fs._info(path, refresh=True))["ETag"]
-                return json.loads(sync(place.fs._cat_file(path))), tag
+                tag = wait_for(place.fs._info(path, refresh=True))["ETag"]
+                return json.loads(wait_for(place.fs._cat_file(path))), tag
         except FileNotFoundError:
             return None, None
-        got = sync(place.get(ROOT, default_buffer_prototype()))
+        got = wait_for(place.get(ROOT, default_buffer_prototype()))
         return (None if got is None else json.loads(got.to_bytes())), None
 
     def _write(self, document: dict[str, Any], tag: Any) -> None:
@@ -321,13 +321,13 @@ class Writer:
             obstore.put(place.store, ROOT, _encode(document), mode=tag or "create")
         else:
             condition = {"mode": "create"} if tag is None else {"IfMatch": tag}
-            sync(place.fs._pipe_file(f"{place.path}/{ROOT}", _encode(document), **condition))
+            wait_for(place.fs._pipe_file(f"{place.path}/{ROOT}", _encode(document), **condition))
 
     def _put(self, key: str, document: dict[str, Any]) -> None:
-        sync(self.place.set(key, default_buffer_prototype().buffer.from_bytes(_encode(document))))
+        wait_for(self.place.set(key, default_buffer_prototype().buffer.from_bytes(_encode(document))))
 
     def _has(self, name: str) -> bool:
-        return bool(sync(self.place.exists(f"versions/{name}/{ROOT}")))
+        return bool(wait_for(self.place.exists(f"versions/{name}/{ROOT}")))
 
     def _mend(self, names: list[str]) -> None:
         """Have the root name what is there, if the version that it names was removed by another."""
@@ -362,11 +362,11 @@ class Writer:
         finally:
             _marks.discard(own)
             with tidying(self.url):
-                sync(self.place.delete(own))
+                wait_for(self.place.delete(own))
 
     def _pass(self, mark: str) -> None:
         """Remove the mark of a writer that is gone; raise StoreError for one that may be at work."""
-        got = sync(self.place.get(mark, default_buffer_prototype()))
+        got = wait_for(self.place.get(mark, default_buffer_prototype()))
         if got is None:
             return
         holder = _read_holder(got.to_bytes())
@@ -376,7 +376,7 @@ class Writer:
                 holder,
                 f"run this again; if it is dead, in {STALE_S // 60} minutes, or remove {self.url}/{mark}",
             )
-        sync(self.place.delete(mark))
+        wait_for(self.place.delete(mark))
 
 
 class UnknownOutcomeError(StoreError):

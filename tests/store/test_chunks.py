@@ -17,7 +17,6 @@ import zarr
 from numcodecs import blosc
 from zarr.buffer.cpu import buffer_prototype
 from zarr.codecs import BloscCodec, Crc32cCodec
-from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, StorePath, WrapperStore
 
 from mgspmv.errors import CapacityError, ChecksumError, StoreDamagedError, StoreError
@@ -25,6 +24,7 @@ from mgspmv.model import CsrArrays
 from mgspmv.store import chunks
 from mgspmv.store.chunks import MOST_CHUNK, _ChunkFiles, _ChunkObjects, find_chunks
 from mgspmv.store.digests import digest_array
+from mgspmv.store.loop import wait_for
 from mgspmv.store.read import StoredMatrix, open_store
 from mgspmv.store.versions import check_target
 from mgspmv.store.write import write_array, write_store
@@ -104,7 +104,9 @@ def test_an_array_is_described_as_zarr_does_and_by_one_request(dtype, tiny_chunk
                 "encoding-version": "0.2.0",
             },
         )
-        left, right = (sync(group.store.get("a/x/zarr.json", buffer_prototype)).to_bytes() for group in (ours, theirs))
+        left, right = (
+            wait_for(group.store.get("a/x/zarr.json", buffer_prototype)).to_bytes() for group in (ours, theirs)
+        )
         assert left == right, n
 
 
@@ -160,11 +162,11 @@ def test_chunks_are_written_as_zarr_writes_them(tmp_path, small_chunks):
                 group = zarr.open_group(store, mode="w")
                 written = write_array(group, "x", elements, 2)
                 keys = [f"x/c/{k}" for k in range(-(-n // 100))]
-                ours = [sync(store.get(key, buffer_prototype)).to_bytes() for key in keys]
+                ours = [wait_for(store.get(key, buffer_prototype)).to_bytes() for key in keys]
                 assert written.checksums.tolist() == [int.from_bytes(own[-4:], "little") for own in ours]
                 np.testing.assert_array_equal(group["x"][:], elements)
                 group["x"][:] = elements
-                assert [sync(store.get(key, buffer_prototype)).to_bytes() for key in keys] == ours
+                assert [wait_for(store.get(key, buffer_prototype)).to_bytes() for key in keys] == ours
 
 
 @pytest.mark.parametrize("work", [open_store, lambda url: check_target(url, overwrite=True)], ids=["open", "make"])

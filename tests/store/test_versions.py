@@ -241,18 +241,6 @@ def test_chunks_that_go_while_reading_are_an_error_and_no_zeros(tiny_chunks, tmp
     assert reader.read_block(0, 20, np.float64).nnz == reader.info.nnz
 
 
-def test_the_fused_pipeline_reads_no_zeros_either(tiny_chunks, tmp_path):
-    if not hasattr(zarr.core.codec_pipeline, "FusedCodecPipeline"):
-        pytest.skip("this Zarr has no fused codec pipeline")
-    with zarr.config.set({"codec_pipeline.path": "zarr.core.codec_pipeline.FusedCodecPipeline"}):
-        write_store(tmp_path / "m", make_arrays(make_scipy(20, 20)))
-        reader = open_store(tmp_path / "m")
-        assert_same_csr(read_scipy(reader), make_scipy(20, 20))
-        (find_group(tmp_path / "m") / "indptr" / "c" / "1").unlink()
-        with pytest.raises(MissingChunkError, match="indptr, elements 7 to 14 are missing"):
-            reader.read_array("indptr")
-
-
 # --- several versions ------------------------------------------------------------------------------------------------
 
 

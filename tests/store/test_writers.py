@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from zarr.abc.store import Store
-from zarr.core.buffer import default_buffer_prototype
+from zarr.buffer import default_buffer_prototype
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
 import mgspmv as mg

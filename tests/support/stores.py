@@ -14,11 +14,11 @@ import pytest
 import scipy.sparse as sp
 import zarr
 from zarr.abc.store import Store
-from zarr.core.sync import collect_aiterator
 from zarr.storage import MemoryStore, WrapperStore
 
 from mgspmv.model import CsrArrays
 from mgspmv.store.digests import combine_digests, digest_array, digest_attributes, encode_checksums
+from mgspmv.store.loop import wait_for
 from mgspmv.store.read import StoredMatrix
 from mgspmv.store.write import write_store
 
@@ -162,7 +162,11 @@ def digest(arrays: CsrArrays, **options: Any) -> str:
 
 def list_keys(place: Store) -> list[str]:
     """Of all that a store holds."""
-    return sorted(collect_aiterator(place.list()))
+
+    async def collect() -> list[str]:
+        return sorted([key async for key in place.list()])
+
+    return wait_for(collect())
 
 
 def list_version_names(place: Store) -> list[str]:
