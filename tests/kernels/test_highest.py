@@ -38,25 +38,9 @@ def sort_all(values):
     return np.argsort(np.where(np.isnan(values), np.inf, -values), kind="stable")
 
 
-def test_highest_agrees_with_a_full_stable_sort():
-    random = np.random.default_rng(2)
-    for n in (1, 2, 10, 1000):
-        values = random.integers(0, max(2, n // 4), n).astype(float)
-        for k in (1, 3, n, n + 5):
-            assert select_highest(values, k).tolist() == np.argsort(-values, kind="stable")[:k].tolist()
-
-
 def test_highest_puts_nan_last():
     assert select_highest(np.array([np.nan, 1.0, np.inf, np.nan]), 3).tolist() == [2, 1, 0]
     assert select_highest(np.empty(0), 3).tolist() == []
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_highest_of_many_are_found_by_a_sample(kind):
-    values = make_values(kind, 5000)
-    assert len(values) // (4 * SAMPLED) > 20
-    for k in (1, 2, 20):
-        assert select_highest(values, k).tolist() == sort_all(values)[:k].tolist()
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -64,6 +48,7 @@ def test_highest_of_many_are_found_by_a_sample(kind):
 def test_ties_are_by_the_number_in_the_source_wherever_the_rows_are(kind, dtype):
     """By nothing but what CuPy has too; no more than what is selected is got."""
     n, rng, got = 5000, np.random.default_rng(4), []
+    assert n // (4 * SAMPLED) > 20  # so that 1 and 20 are found by a sample
     xp = SimpleNamespace(**{name: getattr(np, name) for name in NAMES})
     order = rng.permutation(n).astype(np.int32)
     vectors = np.stack([make_values(kind, n, dtype, seed) for seed in range(3)])

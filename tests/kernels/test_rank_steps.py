@@ -20,7 +20,7 @@ from mgspmv.errors import OptionError
 from mgspmv.kernels import rank_steps
 from mgspmv.kernels.device import shared_memory
 from mgspmv.kernels.laid_rows import EVEN_ROWS, LEAST_FILL, LaidRows, choose_layout, name_layout
-from mgspmv.kernels.rank_steps import KEPT_SUMS, LEAST_ITEM, RankRules, RankSteps, RankVectors, cut_items
+from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules, RankSteps, RankVectors, cut_items
 from mgspmv.kernels.row_blocks import RowBlocks, Survey, build_row_blocks
 from mgspmv.kernels.row_slices import RowSlices, build_row_slices
 from mgspmv.model import CsrBlock
@@ -107,17 +107,6 @@ def test_items(n_chunks, n_empty, n_multiprocessors, least):
         assert lengths.max() - lengths.min() <= 1
         assert len(own) == 1 or size / 2 < lengths.max() <= 1.5 * size + 1
         assert len(own) > 1 or n <= 1.5 * size
-
-
-def test_items_that_were_cut_by_hand():
-    """A block of 6 shares of a multiprocessor's quarter, one that is half of it, and two with rows only."""
-    made = cut_items(np.array([0, 768, 832]), 4, 1)
-    assert made.parts.tolist() == [4, 1, 1, 1]
-    assert made.blocks.tolist() == [0, 0, 0, 0, 1, 2, 3]
-    assert made.bounds[:5].tolist() == [[0, 192], [192, 384], [384, 576], [576, 768], [768, 832]]
-    assert LEAST_ITEM == 64
-    assert cut_items(np.array([0, 95]), 1, 100).parts.tolist() == [1]
-    assert cut_items(np.array([0, 97]), 1, 100).parts.tolist() == [2]
 
 
 # --- graphs ----------------------------------------------------------------------------------------------------------

@@ -159,13 +159,6 @@ def test_windows(block_nnz, n_cols):
         assert in_window > TILE / 2 or shift == 32 - ROW_BITS or 2**shift * 2 > n_cols
 
 
-def test_windows_are_those_that_were_reckoned_by_hand():
-    """2^20 columns, and as many entries as make a window of 2^13, of just less, and of the least width."""
-    made = cut_windows(np.array([2**20, 2**20 + 1, 2**30, 0]), 2**20)
-    assert made.shifts.tolist() == [13, 12, 7, 17]
-    assert made.cell_starts.tolist() == [0, 128, 384, 8576, 8584]
-
-
 @pytest.mark.parametrize(
     ("n_filled", "shared_bytes", "height"),
     [
@@ -181,15 +174,6 @@ def test_windows_are_those_that_were_reckoned_by_hand():
 )
 def test_height(n_filled, shared_bytes, height):
     assert choose_height(n_filled, 132, shared_bytes) == height
-
-
-@given(st.integers(0, 2**31), st.integers(1, 200), st.integers(2**14, 2**20))
-def test_heights_keep_their_limits(n_filled, n_multiprocessors, shared_bytes):
-    height = choose_height(n_filled, n_multiprocessors, shared_bytes)
-    assert height % LEAST_HEIGHT == 0
-    assert LEAST_HEIGHT <= height < 1 << ROW_BITS
-    assert 8 * height <= max(8 * LEAST_HEIGHT, shared_bytes / 2)
-    assert height == LEAST_HEIGHT or 2 * n_multiprocessors * (height - 1) < n_filled
 
 
 class OnDevice:

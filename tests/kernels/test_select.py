@@ -74,17 +74,6 @@ def test_unknown_backend():
         bind_kernel(BLOCK, "float64", backend="gpu")
 
 
-def test_kernel_that_cannot_do_the_matrix():
-    lengths = np.ones(50_000, np.int64)
-    lengths[0] = 9000
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    block = CsrBlock(0, 9000, indptr, np.zeros(indptr[-1], np.int32), None)
-    with pytest.raises(
-        FormatError, match=r"the longest row has 9,000 entries, the mean is 1.2; use hyb, sell or csr-s"
-    ):
-        bind_kernel(block, "float64", kernel="ell")
-
-
 def test_kernels_that_there_are():
     assert list_kernels("cpu") == ["csr-rows", "csr-serial", *TWINS.split(", ")]
     assert list_kernels("cuda") == TWINS.split(", ")

@@ -42,12 +42,6 @@ def test_checkout_has_its_sources_beside_the_package(tmp_path: Path) -> None:
     }
 
 
-def test_names_come_in_order(tmp_path: Path) -> None:
-    package = make_package(tmp_path)
-    write_files(package / "_cuda", "coo.cu", "bsr.cu", "warp.cuh", "dia.cu")
-    assert list(find_cuda_sources(package)) == ["bsr.cu", "coo.cu", "dia.cu", "warp.cuh"]
-
-
 def test_sources_in_the_package_come_before_the_checkout(tmp_path: Path) -> None:
     package = make_checkout(tmp_path)
     write_files(package / "_cuda", "spmv.cu")
