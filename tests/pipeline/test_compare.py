@@ -60,11 +60,6 @@ def test_names_and_numbers():
     assert (found["n_common"], found["l1"], found["spearman"]) == (0, pytest.approx(2.0), None)
 
 
-def test_numbers_without_ids_beside_ids():
-    found = compare_ranks(make([0.6, 0.4]), make([0.3, 0.7], [1, 2]), 2)
-    assert (found["n_common"], found["moved"]) == (1, [])
-
-
 def test_scores_on_other_scales():
     found = compare_ranks(make([0.6, 0.4]), make([6.0, 4.0], scaler="max"), 1)
     assert (found["l1"], found["spearman"]) == (None, pytest.approx(1.0))
@@ -119,11 +114,6 @@ class TestBatches:
         assert (spearman["of"], l1["of"]) == ("turned", "turned")
         assert (spearman["worst"], spearman["median"]) == (pytest.approx(-0.2), pytest.approx(0.4))
         assert (l1["worst"], l1["median"]) == (pytest.approx(0.6), pytest.approx(0.3))
-
-    def test_as_many_as_both_kept(self):
-        found = compare_batches(self.make(self.BEFORE), self.make(self.NOW, top=1), 3)
-        assert {own["label"]: own["overlap"] for own in found["vectors"]} == {"turned": 0.0, "same": 1.0}
-        assert found["vectors"][0]["left"] == [[3, 1, 0.4]]
 
     def test_no_vector_is_in_both(self):
         found = compare_batches(self.make({"a": [1.0]}), self.make({"b": [1.0]}), 1)

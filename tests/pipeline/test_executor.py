@@ -18,14 +18,10 @@ from scipy.io import mmread
 import mgspmv as mg
 from mgspmv.errors import (
     CapacityError,
-    ConvergenceError,
-    MissingChunkError,
     PipelineBusyError,
     SourceError,
     SourceNotFoundError,
     StepsFailedError,
-    StoreError,
-    StoreUnfinishedError,
 )
 from mgspmv.pipeline import RunInterrupted, plan_pipeline, read_pipeline, run_pipeline
 from mgspmv.pipeline.locks import hold
@@ -86,15 +82,6 @@ class TestWhatIsMade:
         run(RUN + 'personalization = "p.txt"\ndangling = "uniform"\nnstart = "start.npy"\n')
         graph = nx.DiGraph([(1, 2), (2, 3), (3, 1), (1, 3)])
         assert read_ranks() == pytest.approx(nx.pagerank(graph, personalization={1: 3, 2: 1}, tol=1e-15), abs=1e-13)
-
-    def test_uniform_jumps_beside_a_file(self):
-        Path("p.txt").write_text("1 3\n2 1\n")
-        run(RUN + 'personalization = ["uniform", "p.txt"]\n')
-        run(RUN, overrides={"folder": "other"})
-        plain = load_solution("other/web/pagerank/ranks.parquet").digest()
-        folders = [f"out/web/pagerank/personalization={name}" for name in ("uniform", "p")]
-        found = [load_solution(f"{own}/ranks.parquet").digest() for own in folders]
-        assert found[0] == plain != found[1]
 
     def test_out_weights_are_a_file(self):
         """Of 1, half of whose edges lead elsewhere."""
@@ -233,13 +220,6 @@ class TestKept:
         monkeypatch.setattr("mgspmv.pipeline.outputs.digest_output", lambda path: pytest.fail(f"{path} is read"))
         assert set(find_states(run()).values()) == {"kept"}
 
-    def test_a_file_that_was_only_touched(self, folder):
-        run(RUN)
-        for path in ("edges.txt", "out/web/pagerank/ranks.parquet", "out/web/pagerank/top.csv"):
-            later_ns = Path(path).stat().st_mtime_ns + 10**9
-            os.utime(path, ns=(later_ns, later_ns))
-        assert set(find_states(run()).values()) == {"kept"}
-
     def test_another_place(self, folder):
         run(RUN)
         shutil.move("out", "moved")
@@ -247,19 +227,6 @@ class TestKept:
         shutil.move("edges.txt", "data/e.txt")
         record = run(overrides={"folder": "moved", "matrix.web.path": "data/e.txt"})
         assert set(find_states(record).values()) == {"kept"}
-
-    def test_another_source(self):
-        run(THREE)
-        Path("edges.txt").write_text("1 2\n2 1\n2 3\n")
-        record = run()
-        assert {name: state for name, state in find_states(record).items() if state == "made"}.keys() == {
-            "web",
-            "web/damping/alpha=0.5",
-            "web/damping/alpha=0.85",
-            "web/plain",
-            "web/warm",
-        }
-        assert record.steps[3].record.comparison["n_common"] == 3
 
     def test_a_source_that_makes_the_same_matrix(self):
         run(RUN)
@@ -353,12 +320,6 @@ class TestComparison:
         assert found["l1"] == pytest.approx(np.abs(now.values[:3] - before.values).sum() + now.values[3])
         assert set(found["before"]) == {"key", "ended"}
 
-    def test_it_stays_when_nothing_changes(self):
-        run(RUN)
-        first = run(overrides={"run.tol": 1e-12}).steps[1].record
-        assert first.comparison
-        assert run(overrides={"run.tol": 1e-12}).steps[1].record == first
-
     @pytest.mark.parametrize("keep", ["top", "all"])
     def test_of_batches(self, keep):
         Path("seeds.csv").write_text("vector,vertex\na,1\nb,2\n")
@@ -449,21 +410,6 @@ class TestFailures:
             "ring/warm",
         ]
 
-    def test_a_run_that_fails_fails_alone_and_leaves_what_was_there(self):
-        run(THREE)
-        before = load_solution("out/web/plain/ranks.parquet").digest()
-        record = run(overrides={"run.plain.max_iter": 2}, throw=False)
-        failed = [step for step in record.steps if step.state != "kept"]
-        assert [(step.name, step.state) for step in failed] == [
-            (f"{matrix}/plain", "failed") for matrix in ("web", "rmat", "ring")
-        ]
-        assert "PageRank ended as max_iter after 2 iterations" in failed[0].error
-        assert load_solution("out/web/plain/ranks.parquet").digest() == before
-        error = fail(overrides={"run.plain.max_iter": 2})
-        assert isinstance(error.__cause__, ConvergenceError)
-        assert error.exit_code == 5
-        assert set(find_states(run()).values()) == {"kept"}
-
     def test_what_did_not_converge_says_how_far_it_came(self):
         run(RUN)
         before, steps = list_files("out/web/pagerank"), list_files("out/.mgspmv/steps")
@@ -503,47 +449,9 @@ class TestFailures:
         assert not list(Path("out/.mgspmv/made").iterdir())
         assert find_states(run()) == {"web": "kept", "web/pagerank": "made"}
 
-    def test_files_that_are_not_there(self):
-        error = fail(RUN + 'personalization = "none.txt"\n')
-        assert str(error) == "web/pagerank: none.txt: there is no such file; check the path"
-
-    def test_a_store_that_is_not_there(self):
-        assert "there is no matrix store at x.zarr; make one with" in str(fail('[matrix.web]\nopen = "x.zarr"\n'))
-
-    @pytest.mark.parametrize(
-        ("damage", "error", "said"),
-        [
-            ("unfinished", StoreUnfinishedError, "was begun and never finished"),
-            ("lacking", MissingChunkError, "has 0 of its 1 chunks"),
-        ],
-    )
-    def test_a_store_that_cannot_be_used_says_why(self, damage, error, said):
-        mg.ingest("edges.txt", "x.zarr")
-        if damage == "lacking":
-            next(Path("x.zarr").glob("versions/*/indices/c/0")).unlink()
-        else:
-            root = json.loads(Path("x.zarr/zarr.json").read_text())
-            root["attributes"]["mgspmv"]["current"] = None
-            Path("x.zarr/zarr.json").write_text(json.dumps(root))
-        failed = fail('folder = "out"\n[matrix.web]\nopen = "x.zarr"\n[run]\n')
-        assert isinstance(failed.__cause__, error)
-        assert said in str(failed)
-        [matrix, ranks] = plan_pipeline("p.toml").steps
-        assert (matrix.state, matrix.why) == ("failing", str(failed.__cause__))
-        assert ranks.state == "failing"
-
     def test_a_kind_that_has_no_ranks(self):
         error = fail(RUN.replace("edges.txt", "ring.mtx"))
         assert "web/pagerank: out/web.zarr is a store of kind 'matrix'" in str(error)
-
-    def test_labels_that_are_none(self):
-        Path("names.csv").write_text("number,name\n1,x\n")
-        error = fail(RUN, overrides={"matrix.web.labels": "names.csv"})
-        assert "names.csv: labels have the columns id and label; id and label is not there" in str(error)
-        Path("names.txt").write_text("")
-        assert "labels are read from .csv or .parquet, not from .txt" in str(
-            fail(overrides={"matrix.web.labels": "names.txt"})
-        )
 
     def test_a_source_that_changes_while_it_is_read(self, monkeypatch):
         from mgspmv.pipeline import make_matrix
@@ -576,11 +484,6 @@ class TestFailures:
 
     def test_memory_that_no_matrix_is_made_in(self):
         assert "web: memory must be at least 1GiB" in str(fail(RUN, overrides={"limits.memory": "1MB"}))
-
-    def test_a_folder_that_cannot_be_written_to(self):
-        Path("out").write_text("")
-        with pytest.raises(StoreError, match=r"cannot write out/\.mgspmv"):
-            run(RUN)
 
 
 class TestNothingComesOfIt:
@@ -650,15 +553,6 @@ class TestNothingComesOfIt:
         assert (list_files("out/web.zarr"), list_files("out/web"), list_files("out/.mgspmv/steps")) == before
         write_sources(Path("."))
         assert set(find_states(run()).values()) == {"kept"}
-
-    def test_what_is_being_made_stays_known(self):
-        """Of a matrix that was made and whose update failed."""
-        Path("more.txt").write_text("1\n")
-        change = {"matrix.web.update.insert": "more.txt"}
-        fail(RUN, overrides=change)
-        assert Path("out/.mgspmv/begun/web.json").exists()
-        Path("more.txt").write_text("2 1\n")
-        assert run(RUN, overrides=change).is_success
 
 
 class TestEndsEarly:

@@ -91,11 +91,6 @@ class TestUpdates:
         assert read_entries() == TUESDAY
         assert [info.number for info in mg.list_versions("out/web.zarr")] == [1, 2, 3]
 
-    def test_the_ranks_of_the_night_before_are_the_start(self, night):
-        text = UPDATE + 'nstart = "previous"\n'
-        assert night("mon", text).steps[1].record.result["start"] == "uniform"
-        assert night("tue", text).steps[1].record.result["start"] == "previous"
-
     def test_a_new_program_does_not_begin_from_the_source_again(self, night, monkeypatch):
         night("mon")
         night("tue")
@@ -127,37 +122,25 @@ class TestUpdates:
         assert read_entries()[(1, 2)] == 1.0
 
     @pytest.mark.parametrize("when", ["before", "after"])
-    def test_killed_at_the_update(self, night, monkeypatch, when):
+    @pytest.mark.parametrize(("day", "entries"), [("mon", MONDAY), ("tue", TUESDAY)])
+    def test_killed_at_an_update(self, night, monkeypatch, day, entries, when):
         """None is lost, and none made twice: weights would be summed."""
-        night("mon")
 
         def die(store, **options):
             if when == "after":
                 mg.update(store, **options)
             raise Killed
 
+        if day == "tue":
+            night("mon")
         with monkeypatch.context() as patch:
             patch.setattr(making, "update", die)
             with pytest.raises(Killed):
-                night("tue")
-        night("tue")
-        assert read_entries() == TUESDAY
-
-    @pytest.mark.parametrize("when", ["before", "after"])
-    def test_killed_at_the_first_update(self, night, monkeypatch, when):
-        def die(store, **options):
-            if when == "after":
-                mg.update(store, **options)
-            raise Killed
-
-        with monkeypatch.context() as patch:
-            patch.setattr(making, "update", die)
-            with pytest.raises(Killed):
-                night("mon")
+                night(day)
         with monkeypatch.context() as patch:
             patch.setattr(making, "ingest", lambda *_, **__: pytest.fail("ingested again"))
-            night("mon")
-        assert read_entries() == MONDAY
+            night(day)
+        assert read_entries() == entries
 
     def test_killed_at_the_ingest(self, night, monkeypatch):
         def die(*given, **options):
@@ -212,13 +195,6 @@ class TestStores:
         with pytest.raises(StepsFailedError, match="or that was changed since; set overwrite = true"):
             night("mon", WEB)
 
-    def test_an_order(self, night):
-        """Ranks are those of the order of the source, to the bit."""
-        night("mon", WEB + "[run]\n")
-        record = night("mon", WEB + 'order = "rcm"\n[run]\n')
-        assert record.steps[0].record.matrix["order"] == "rcm"
-        assert record.steps[1].record.comparison["l1"] == 0.0
-
     def test_several_files_and_a_list_of_vertices(self, night, folder):
         (folder / "v.txt").write_text("1\n2\n3\n9\n")
         (folder / "more.txt").write_text("9 1 2.0\n")
@@ -227,14 +203,6 @@ class TestStores:
         assert list(find_states(night("mon", text)).values()) == ["kept", "kept"]
         (folder / "v.txt").write_text("1\n2\n3\n9\n8\n")
         assert night("mon", text).steps[0].record.matrix["shape"] == [5, 5]
-
-    def test_of_a_folder_of_files(self, night, folder):
-        (folder / "edges").mkdir()
-        (folder / "edges/a.csv").write_text("1,2\n")
-        text = WEB.replace("edges.txt", "edges/*.csv") + "[run]\n"
-        night("mon", text)
-        (folder / "edges/b.csv").write_text("2,1\n")
-        assert night("mon", text).steps[0].record.matrix["nnz"] == 2
 
     def test_of_another_store(self, night, folder):
         mg.ingest("edges.txt", "in.zarr")

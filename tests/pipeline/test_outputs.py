@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from pathlib import Path
 
 import fsspec
 import pytest
 
-import mgspmv as mg
 from mgspmv.errors import SourceError, StepsFailedError
 from mgspmv.pipeline import run_pipeline
 from mgspmv.pipeline.outputs import digest_output, read_stamp
-from mgspmv.pipeline.places import fetch
 from mgspmv.pipeline.tables import read_labels
 from mgspmv.results import load_solution
 from tests.support.definitions import WEB, find_digests, find_states, write_definition, write_sources
@@ -32,19 +29,6 @@ class TestObjectStores:
     @pytest.fixture
     def url(self):
         return f"memory://{uuid.uuid4().hex}/ranks"
-
-    def test_results_go_there(self, url, folder):
-        record = run_pipeline(write_definition(RUN), overrides={"output.folder": url})
-        here = run_pipeline("p.toml", overrides={"folder": "here"})
-        assert [*find_digests(record).values()][1:] == [*find_digests(here).values()][1:]
-        system = fsspec.filesystem("memory")
-        place = f"{url.removeprefix('memory:/')}/web/pagerank"
-        assert json.loads(system.cat_file(f"{place}/record.json"))["name"] == "web/pagerank"
-        assert load_solution(f"{url}/web/pagerank/ranks.zarr").status == "converged"
-        with fetch(f"{url}/web/pagerank/ranks.parquet") as local:
-            assert load_solution(local).status == "converged"
-        assert not list(Path("out/.mgspmv/made").iterdir())
-        assert set(find_states(run_pipeline("p.toml", overrides={"output.folder": url})).values()) == {"kept"}
 
     def test_they_are_compared_with_and_replaced(self, url):
         there = {"output.folder": url}
@@ -91,12 +75,6 @@ class TestObjectStores:
     def test_a_protocol_that_is_none(self):
         with pytest.raises(StepsFailedError, match=r"nosuch://x.*Protocol not known"):
             run_pipeline(write_definition(RUN), overrides={"output.folder": "nosuch://x"})
-
-    def test_stores_go_there_too(self, url):
-        overrides = {"matrix.web.store": f"{url}/web.zarr"}
-        assert run_pipeline(write_definition(RUN), overrides=overrides).is_success
-        assert mg.open_matrix(f"{url}/web.zarr").nnz == 4
-        assert set(find_states(run_pipeline("p.toml", overrides=overrides)).values()) == {"kept"}
 
 
 class TestReplacing:

@@ -47,15 +47,6 @@ def test_of_what_was_never_made(folder):
     assert found.tables[0][2][3:] == ["", "", "needs web, which is made first"]
 
 
-def test_of_a_finished_pipeline(folder):
-    run_pipeline(write_definition(THREE))
-    before = list_files(folder)
-    plan = plan_pipeline("p.toml")
-    assert plan.is_finished
-    assert {step.why for step in plan.steps} == {""}
-    assert list_files(folder) == before
-
-
 def test_of_another_option():
     run_pipeline(write_definition(RUN))
     plan = plan_pipeline("p.toml", overrides={"run.alpha": 0.5, "run.top": 7})
@@ -85,20 +76,6 @@ def test_of_a_source_that_changed():
         "web/pagerank": ("unknown", "needs web, which is made first"),
     }
     assert plan.steps[0].predicted_s > 0  # as long as before
-
-
-def test_of_what_cannot_be_made():
-    run_pipeline(write_definition(RUN))
-    Path("edges.txt").unlink()
-    found = states(plan_pipeline(write_definition(RUN + '[product.y]\nx = "none.npy"\n')))
-    assert found["web"][0] == "failing"
-    assert "there is no such file" in found["web"][1]
-    assert found["web/y"] == ("failing", "needs web, which cannot be made")
-    write_sources(Path())
-    found = states(plan_pipeline("p.toml"))
-    assert found["web"] == ("kept", "")
-    assert found["web/y"][0] == "failing"
-    assert "none.npy: there is no such file" in found["web/y"][1]
 
 
 def test_of_what_is_not_there(folder):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from mgspmv.pipeline.schema import main, make_schema
@@ -43,41 +44,12 @@ def test_every_key_is_described():
 
 @pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)
 def test_definitions_to_copy_follow_the_schema(path):
-    """As an editor that knows the schema would say; only what is used here of JSON Schema is looked at."""
+    """As an editor that knows the schema would say."""
     assert path.read_text().startswith("#:schema ./mgspmv.schema.json\n")
-    schema = make_schema()
-    assert list(find_violations(tomllib.loads(path.read_text()), schema, schema, path.stem)) == []
+    jsonschema.validate(tomllib.loads(path.read_text()), make_schema())
 
 
 def test_what_does_not_follow_the_schema():
-    schema = make_schema()
     definition = {"matrix": {"web": {"path": 3}}, "run": {"alpha": ["x"], "a": {"alhpa": 1}}, "x": 1}
-    found = list(find_violations(definition, schema, schema, "p"))
-    assert found == ["p.matrix.web.path", "p.run.alpha", "p.run.a.alhpa", "p.x"]
-
-
-TYPES: dict[str, Any] = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list}
-
-
-def find_violations(value: Any, schema: dict[str, Any], root: dict[str, Any], key: str) -> Iterator[str]:
-    if "$ref" in schema:
-        schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
-    if "anyOf" in schema:
-        if all(list(find_violations(value, option, root, key)) for option in schema["anyOf"]):
-            yield key
-        return
-    if isinstance(value, dict):
-        for name, own in value.items():
-            inner = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
-            if inner is False:
-                yield f"{key}.{name}"
-            elif isinstance(inner, dict):
-                yield from find_violations(own, inner, root, f"{key}.{name}")
-        return
-    wanted = schema.get("type", [])
-    kinds = [TYPES[kind] for kind in ([wanted] if isinstance(wanted, str) else wanted) if kind in TYPES]
-    is_of_kind = not kinds or any(isinstance(value, kind) for kind in kinds)
-    inside = [(own, schema["items"]) for own in value] if isinstance(value, list) and is_of_kind else []
-    wrong = [list(find_violations(*own, root, key)) for own in inside]
-    if not is_of_kind or value not in schema.get("enum", [value]) or any(wrong):
-        yield key
+    errors = jsonschema.Draft202012Validator(make_schema()).iter_errors(definition)
+    assert {error.json_path for error in errors} == {"$.matrix.web.path", "$.run.alpha", "$.run.a", "$"}
