@@ -249,7 +249,7 @@ class EdgeListSource(FileSource):
     ids : "int", "string", or "auto" to tell by the first edge
     extra_columns : "ignore" columns that no rule takes, or take them for an "error"
     batch_bytes : bytes of text a batch is made from
-    threads : that decompress and parse
+    threads : that parse
     id_room : what the vertices' ids may take
     is_vertex : tells a name that is known to be an id, so that a first line of it is no header
 
@@ -295,7 +295,7 @@ class EdgeListSource(FileSource):
     def batches(self) -> Iterator[CooBatch]:
         """Give all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
         notes = _Notes()
-        with closing(open_texts(self._files, self._batch_bytes, self._threads)) as texts:
+        with closing(open_texts(self._files, self._batch_bytes)) as texts:
             begun = self._find_first(texts, notes)
             form = self._find_form(begun[1] if begun else None)
             self.is_undirected = form.is_undirected
@@ -323,7 +323,7 @@ class EdgeListSource(FileSource):
             if isinstance(name, Pipe):
                 raise OptionError(f"{name} is a pipe, which one process reads; save it as a file, or leave client= out")
         files, notes = [make_absolute(name) for name in self._files], _Notes()
-        with closing(open_texts(files, self._batch_bytes, 1)) as texts:
+        with closing(open_texts(files, self._batch_bytes)) as texts:
             begun = self._find_first(texts, notes)
             form = self._find_form(begun[1] if begun else None)
         vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
@@ -476,7 +476,7 @@ class EdgeListPart(FileSource):
         """Give all arcs, in at least one batch; rows and columns hold codes that `number` numbers."""
         self._made, self._listed = _find_vertices(self._form.id_column, *self._known, self._id_room)
         try:
-            with closing(open_texts(self._segments, BATCH_BYTES, self._threads)) as texts:
+            with closing(open_texts(self._segments, BATCH_BYTES)) as texts:
                 doubts = self._notes.doubts
                 encode = partial(_encode_chunk, form=self._form, vertices=self._made, doubts=doubts)
                 for encoded in read_chunks(self._read(texts), self._form.table, self._threads, encode, self._made):

@@ -97,7 +97,7 @@ class MatrixMarketSource(FileSource):
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all entries, at least one batch, symmetric entries and their mirror images in the same one."""
-        with TextStream(self.name, self._batch_bytes, self._threads) as text:
+        with TextStream(self.name, self._batch_bytes) as text:
             header = read_header(text)
             counted = _Counted(header)
             read = _read_coordinate if header.layout == "coordinate" else _read_array
@@ -164,7 +164,7 @@ class MatrixMarketPart(FileSource):
     def batches(self) -> Iterator[CooBatch]:
         """Give all entries, as `MatrixMarketSource.batches` does."""
         counted = _Counted(self._header)
-        with TextStream(self._segment, BATCH_BYTES, self._threads) as text:
+        with TextStream(self._segment, BATCH_BYTES) as text:
             try:
                 if not self._segment.begin:
                     read_header(text)

@@ -108,7 +108,6 @@ class TextStream:
     ----------
     path : local path, or URL of any protocol that fsspec knows; or whole lines of such a file that is not compressed
     chunk_bytes : size of the chunks, rounded to whole lines
-    threads : that decompress, where the file is made of parts for several
 
     Raises
     ------
@@ -117,9 +116,7 @@ class TextStream:
     MissingDependencyError : fsspec lacks the library of the URL's protocol
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str] | Segment, chunk_bytes: int = CHUNK_BYTES, threads: int = 1
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str] | Segment, chunk_bytes: int = CHUNK_BYTES) -> None:
         segment = path if isinstance(path, Segment) else Segment(os.fspath(path))
         self.name = segment.name
         file = open_bytes(self.name) if segment.is_whole else _open_segment(segment)
@@ -127,7 +124,7 @@ class TextStream:
         self._raw = _CountedFile(fetch_ahead(file) if segment.is_whole else file, self.name)
         self._buffered = io.BufferedReader(self._raw, 2**18)
         self.compression = find_compression(self._buffered.peek(MAGIC_BYTES)) if segment.is_whole else None
-        pieces = decompress(self._buffered, self.compression, chunk_bytes, threads)
+        pieces = decompress(self._buffered, self.compression, chunk_bytes)
         pieces = _blame_compression(pieces, self.name, self.compression)
         blocks = _cut_at_lines(_unify_newlines(pieces), self.name)
         self._blocks = Ahead(_count_lines(_drop_byte_order_marks(blocks)), AHEAD, "mgspmv-read")
@@ -231,7 +228,7 @@ class TextStream:
         }
 
 
-def open_texts(texts: Sequence[str | Segment], chunk_bytes: int, threads: int) -> Generator[TextStream, None, None]:
+def open_texts(texts: Sequence[str | Segment], chunk_bytes: int) -> Generator[TextStream, None, None]:
     """Give texts one after the other, each open until the next is asked for, which has been opened by then.
 
     Parameters, Raises : as of `TextStream`
@@ -239,7 +236,7 @@ def open_texts(texts: Sequence[str | Segment], chunk_bytes: int, threads: int) -
     opened: set[TextStream] = set()
 
     def begin(segment: str | Segment) -> TextStream:
-        text = TextStream(segment, chunk_bytes, threads)
+        text = TextStream(segment, chunk_bytes)
         opened.add(text)
         text.begin()
         return text
@@ -488,7 +485,7 @@ def read_head(name: str) -> tuple[bytes, bool]:
     if compression is None:
         return stored, False
     try:
-        return next(decompress(io.BytesIO(stored), compression, HEAD_BYTES, 1), b""), True
+        return next(decompress(io.BytesIO(stored), compression, HEAD_BYTES), b""), True
     except (OSError, EOFError, LZMAError):
         return b"", True
 

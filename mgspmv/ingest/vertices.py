@@ -400,7 +400,7 @@ def read_vertices(
     SourceError : a line does not fit or may be read in several ways, an id is listed twice, or there is none
     CapacityError : the list takes more than the room
     """
-    with TextStream(path, threads=room.threads) as text:
+    with TextStream(path) as text:
         form, has_header = _find_list_form(text, id_column, reading, is_vertex)
         ids, need = list[Any](), 0
         for chunk, (own,) in read_chunks(text.chunks(), form, room.threads):

@@ -397,7 +397,7 @@ def test_files_are_closed_whatever_happens(write):
 
 def test_some_files_are_opened_ahead_and_no_more(write):
     folder = write(**{f"e{k}": "1 2\n" * 10**5 for k in range(9)})
-    with closing(streams.open_texts(find_files(folder), 1000, 1)) as texts:
+    with closing(streams.open_texts(find_files(folder), 1000)) as texts:
         for k, text in enumerate(texts):
             assert text.name == f"{folder}/e{k}"
             own, *ahead = find_open(folder)

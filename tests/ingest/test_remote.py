@@ -45,8 +45,8 @@ def small(monkeypatch):
         monkeypatch.setattr(remote, name, value)
 
 
-def read_text(url, threads=1):
-    with TextStream(url, threads=threads) as text:
+def read_text(url):
+    with TextStream(url) as text:
         return b"".join(chunk.data for chunk in text.chunks()), text.provenance()
 
 

@@ -1,21 +1,17 @@
-"""Texts of parts that are decompressed apart: the same text, the same errors, and parts of other sorts among them."""
+"""Compressed texts of several members, whole and damaged."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import os
-import random
 import struct
 import subprocess
-import threading
-import tracemalloc
 import zlib
 
 import pyarrow as pa
 import pytest
 
-from mgspmv.ingest import unpack
 from mgspmv.ingest.streams import TextStream
 from mgspmv.ingest.unpack import decompress, find_compression
 
@@ -56,24 +52,8 @@ def skip(data=b"abcd"):
     return b"\x5a\x2a\x4d\x18" + struct.pack("<I", len(data)) + data
 
 
-def unpack_all(stored, size=2**20, threads=3):
-    return b"".join(decompress(io.BufferedReader(io.BytesIO(stored)), find_compression(stored[:16]), size, threads))
-
-
-@pytest.fixture
-def groups(monkeypatch):
-    """Text bytes of each group that was decompressed apart, with the thread that did so; small groups make many."""
-    done = []
-
-    def note(group, **options):
-        pieces = real(group, **options)
-        done.append((sum(map(len, pieces)), threading.current_thread().name))
-        return pieces
-
-    real = unpack._decompress_group
-    monkeypatch.setattr(unpack, "_decompress_group", note)
-    monkeypatch.setattr(unpack, "GROUP_BYTES", 20_000)
-    return done
+def unpack_all(stored, size=2**20):
+    return b"".join(decompress(io.BufferedReader(io.BytesIO(stored)), find_compression(stored[:16]), size))
 
 
 def cut(text, size=9_000):
@@ -92,26 +72,6 @@ APART = {
 }
 
 
-@pytest.mark.parametrize("name", APART)
-def test_parts_are_decompressed_apart_and_in_order(groups, name):
-    codec = "gzip" if "bgzf" in name else "zstd"
-    for threads, size in ((3, 700), (3, 2**20), (8, 700), (8, 2**20)):
-        pieces = list(decompress(io.BufferedReader(io.BytesIO(APART[name])), codec, size, threads))
-        assert b"".join(pieces) == TEXT, (threads, size)
-        assert max(map(len, pieces)) <= size
-        assert sum(n for n, _ in groups) == len(TEXT), (threads, size)
-        assert len(groups) > 20
-        assert len({thread for _, thread in groups}) <= threads
-        groups.clear()
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_few_threads_take_no_parts(groups, threads):
-    for name, stored in APART.items():
-        assert unpack_all(stored, threads=threads) == TEXT, name
-        assert groups == [], name
-
-
 def test_what_is_written_here_is_gzip():
     for name in ("bgzf", "bgzf with empty blocks"):
         assert gzip.decompress(APART[name]) == TEXT, name
@@ -125,7 +85,7 @@ def test_lines_and_their_ends_lie_across_parts(tmp_path, name):
     parts = [b"1 2\r", b"\n3", b"", b" 4\r\n5 ", b"6\r", b"\r\n", b"7 8"]
     (tmp_path / "e").write_bytes(b"".join(map(PARTS[name], parts)))
     for chunk_bytes in (1, 3, 2**20):
-        with TextStream(tmp_path / "e", chunk_bytes, 3) as text:
+        with TextStream(tmp_path / "e", chunk_bytes) as text:
             lines = [(line.number, line.data) for chunk in text.chunks() for line in chunk.lines()]
         assert lines == list(enumerate([b"1 2", b"3 4", b"5 6", b"", b"7 8"], 1)), chunk_bytes
 
@@ -143,43 +103,39 @@ COMMANDS = {
 @pytest.mark.parametrize("name", [pytest.param(k, marks=pytest.mark.external(own[0])) for k, own in COMMANDS.items()])
 def test_what_programs_write(tmp_path, name):
     command = COMMANDS[name]
-    text = TEXT * 25  # more than a part of pzstd's
+    text = TEXT * 25
     (tmp_path / "e").write_bytes(text)
     with open(tmp_path / "packed", "wb") as packed:
         subprocess.run([*command, tmp_path / "e"], stdout=packed, check=True)
-    for threads in (1, 3):
-        with TextStream(tmp_path / "packed", threads=threads) as found:
-            assert b"".join(chunk.data for chunk in found.chunks()) == text
+    with TextStream(tmp_path / "packed") as found:
+        assert b"".join(chunk.data for chunk in found.chunks()) == text
 
 
-# --- parts of several sorts ------------------------------------------------------------------------------------------
+# --- members of several sorts ----------------------------------------------------------------------------------------
 
 A, B, C = (TEXT[k : k + 20_000] for k in (0, 20_000, 40_000))
 MIXED = {
-    "gzip in bgzf": (write_bgzf(A) + gzip.compress(B) + write_bgzf(C), len(A)),
-    "gzip, then bgzf": (gzip.compress(A) + write_bgzf(B + C), 0),
-    "bgzf in what is stored": (gzip.compress(write_bgzf(A), 0), 0),
-    "a large frame in zstd": (write_frame(A) + write_frame(TEXT) + write_frame(C), len(A)),
-    "a large frame without its size": (write_unsized_frame(A[:100]) + write_unsized_frame(TEXT), 0),
-    "a large frame to skip": (write_frame(A) + skip(bytes(50_000)) + write_frame(C), len(A)),
+    "gzip in bgzf": (write_bgzf(A) + gzip.compress(B) + write_bgzf(C), A + B + C),
+    "bgzf in what is stored": (gzip.compress(write_bgzf(A), 0), write_bgzf(A)),
+    "a frame without its size": (
+        write_frame(A) + write_unsized_frame(B) + skip(bytes(50_000)) + write_frame(C),
+        A + B + C,
+    ),
 }
 
 
+@pytest.mark.parametrize("name", APART)
+def test_members_are_read_to_the_last(name):
+    for size in (700, 2**20):
+        pieces = list(decompress(io.BufferedReader(io.BytesIO(APART[name])), find_compression(APART[name][:16]), size))
+        assert b"".join(pieces) == TEXT, size
+        assert max(map(len, pieces)) <= size
+
+
 @pytest.mark.parametrize("name", MIXED)
-def test_from_a_part_of_another_sort_on_the_rest_is_streamed(groups, monkeypatch, name):
-    monkeypatch.setattr(unpack, "PART_BYTES", 40_000)
-    stored, apart = MIXED[name]
-    assert unpack_all(stored) == pa.CompressedInputStream(pa.BufferReader(stored), find_compression(stored)).read()
-    assert sum(n for n, _ in groups) == apart
-
-
-def test_a_gzip_with_other_extra_fields_is_streamed(groups):
-    member = bytearray(gzip.compress(A))
-    member[3] = 4  # there is an extra field
-    for extra in (b"", b"XY\x02\0ab", b"BC\x02\0ab" + b"XY\x02\0ab", b"BC\x03\0abc"):
-        stored = bytes(member[:10]) + struct.pack("<H", len(extra)) + extra + bytes(member[10:])
-        assert unpack_all(stored) == gzip.decompress(stored) == A
-    assert groups == []
+def test_members_of_several_sorts(name):
+    stored, text = MIXED[name]
+    assert unpack_all(stored) == text
 
 
 # --- what is damaged -------------------------------------------------------------------------------------------------
@@ -188,7 +144,7 @@ def test_a_gzip_with_other_extra_fields_is_streamed(groups):
 def refuse(tmp_path, stored):
     """The error that a text of these bytes gives."""
     (tmp_path / "e").write_bytes(stored)
-    with pytest.raises(ValueError) as caught, TextStream(tmp_path / "e", threads=3) as text:
+    with pytest.raises(ValueError) as caught, TextStream(tmp_path / "e") as text:
         for _ in text.chunks():
             pass
     return str(caught.value)
@@ -223,13 +179,6 @@ def test_a_block_that_was_changed(tmp_path, what):
     assert "the gzip data are damaged or cut short" in said
 
 
-def test_a_block_whose_own_size_is_wrong_is_streamed(groups):
-    block = bytearray(write_block(B))
-    block[16] ^= 1
-    assert unpack_all(write_block(A) + bytes(block) + write_block(C)) == A + B + C
-    assert sum(n for n, _ in groups) == len(A)
-
-
 def test_a_frame_that_was_changed(tmp_path):
     frame = bytearray(write_frame(B))
     frame[7] |= 6  # its first block is of no known sort
@@ -240,41 +189,3 @@ def test_a_frame_that_was_changed(tmp_path):
 @pytest.mark.parametrize("codec", WHOLE)
 def test_junk_after_the_last_part(tmp_path, codec):
     assert f"the {codec} data are damaged or cut short" in refuse(tmp_path, WHOLE[codec] + b"junk")
-
-
-@pytest.mark.parametrize("name", ["bgzf", "zstd", "zstd without sizes", "zstd with frames to skip"])
-def test_changed_bytes_are_refused_or_change_what_they_change_for_others(name):
-    """Of a frame without checksum a changed byte may be another text, but then it is that of the plain stream."""
-    rng, whole = random.Random(1), APART[name]
-    n_refused = 0
-    for _ in range(60):
-        changed = bytearray(whole)
-        changed[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
-        try:
-            text = unpack_all(bytes(changed))
-        except OSError:
-            n_refused += 1
-            continue
-        if find_compression(changed[:16]):
-            assert (
-                text == pa.CompressedInputStream(pa.BufferReader(bytes(changed)), find_compression(changed[:16])).read()
-            )
-    assert n_refused > 5
-
-
-BOMBS = {
-    "block": write_block(b"0 1\n" * 2**24)[:-4] + struct.pack("<I", 4),
-    "frame": b"\x28\xb5\x2f\xfd\x60\x00\x00" + write_frame(b"0 1\n" * 2**24)[10:],
-}
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_a_part_that_holds_more_than_it_says(name):
-    tracemalloc.start()
-    try:
-        with pytest.raises(OSError):
-            unpack_all(BOMBS[name])
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 2**22
