@@ -10,7 +10,6 @@ import stat
 import sys
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -258,7 +257,6 @@ class _CountedFile(io.RawIOBase):
     def __init__(self, file: IO[bytes], name: str) -> None:
         self._file, self._name = file, name
         self.n_bytes, self._sha256 = 0, hashlib.sha256()
-        self._pool, self._hashing = ThreadPoolExecutor(1, "mgspmv-hash"), deque[Future[None]]()
 
     def readable(self) -> bool:
         return True
@@ -271,18 +269,14 @@ class _CountedFile(io.RawIOBase):
         except Exception as error:  # what is behind a URL has errors of its own
             raise explain(self._name, error) from error
         self.n_bytes += n
-        self._hashing.append(self._pool.submit(self._sha256.update, bytes(memoryview(buffer)[:n])))
-        if len(self._hashing) > AHEAD:
-            self._hashing.popleft().result()
+        self._sha256.update(memoryview(buffer)[:n])
         return int(n)
 
     def digest(self) -> str:
-        """SHA-256 of what was read, of which there will be no more."""
-        self._pool.shutdown()
+        """SHA-256 of what was read."""
         return self._sha256.hexdigest()
 
     def close(self) -> None:
-        self._pool.shutdown()
         self._file.close()
         super().close()
 
