@@ -436,7 +436,7 @@ def test_distributed_graphs(stored, in_process):
         wrapped = StoredGraph(D, transpose=DT)
         assert nx.pagerank(wrapped) == nx.pagerank(StoredGraph(A))
         check_close(nx.hits(wrapped), nx.hits(G))
-        assert nx.eigenvector_centrality(wrapped) == nx.eigenvector_centrality(StoredGraph(A))
+        check_close(nx.eigenvector_centrality(wrapped), nx.eigenvector_centrality(G))
         with pytest.raises(MissingTransposeError, match=r"distribute A\.T too"):
             nx.hits(StoredGraph(D))
 

@@ -165,7 +165,7 @@ def power_iteration(
         largest |x' - x| / |x'| < tol, 0 where x' is 0; `fixed` makes exactly max_iter iterations and takes no tol
     max_iter : most iterations; converging on the last one is converging
     weights : False takes each stored entry as 1
-    precision : of vectors and values; norms and changes are summed exactly, of float64
+    precision : of vectors and values; norms and changes are summed in float64
     drive : `embedded`, in this process; `superstep`, in which the workers of a cluster iterate in lockstep, and which
         takes no `update`; or `scheduler`, in which each product is a round of tasks and everything else is done in this
         process. `auto` is `superstep` on a cluster, `scheduler` there with an `update`, else `embedded`
@@ -178,8 +178,9 @@ def power_iteration(
 
     Returns
     -------
-    Solution with `values` of shape (n,). The same bits at each run, in every drive, for any number of threads, blocks
-    and workers. `error_bound_l1` is infinite: nothing is known of a user's step.
+    Solution with `values` of shape (n,). The same bits at each run and for any number of threads and blocks; in
+    supersteps the last bits depend on how many workers there are. `error_bound_l1` is infinite: nothing is known of a
+    user's step.
 
     Raises
     ------

@@ -35,7 +35,7 @@ def run_power(
     run: str = "",
     on_progress: Progress | None = None,
 ) -> Outcome:
-    """Iterate on the workers that hold the matrices, to the same bits on any number of them.
+    """Iterate on the workers that hold the matrices.
 
     Parameters
     ----------

@@ -74,7 +74,7 @@ class Workmates:
         self._seen = (0.0, 0.0, 0)
 
     def add_up(self, tally: Tally) -> Tally:
-        return sum(map(Tally.unpack, self._turns.tell(tally.pack()).values()), tally)
+        return Tally.combine([tally, *map(Tally.unpack, self._turns.tell(tally.pack()).values())])
 
     def tell_times(self, elapsed_s: float, n_bytes: int) -> Times:
         turns, (exchanged_s, waited_s, received_bytes) = self._turns, self._seen

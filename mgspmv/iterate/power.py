@@ -3,8 +3,8 @@
     y = A x;   x' = update(y, x) / |update(y, x)|;   stop on |x' - x|
 
 The same loop runs in the process that has whole vectors, in the order of the source and where the products are made, on
-the host or on its device; and on each worker of a cluster, which has the elements of its rows. What decides, norms and
-changes, is summed exactly (`mgspmv.iterate.tally`), so neither threads nor blocks nor workers change a bit.
+the host or on its device; and on each worker of a cluster, which has the elements of its rows. All workers have
+the same norms and changes (`mgspmv.iterate.tally`), so that they make the same iterations.
 """
 
 from __future__ import annotations
@@ -181,7 +181,6 @@ class PowerLoop:
         self._products, self._update, self._options, self._threshold = products, update, options, threshold
         self._run = run
         self.x = products.put(x)
-        self._compile()
         self.iteration = 0
         self.status: Status | None = None
 
@@ -202,12 +201,6 @@ class PowerLoop:
             held = self._products.nbytes + 3 * self.x.nbytes
             times = self._products.company.tell_times(time.perf_counter() - began, held)
             yield Event(self._run, 0, self.iteration, change, **vars(times))
-
-    def _compile(self) -> None:
-        """Compile the sums, or load them from Numba's cache, so that no iteration is timed with it."""
-        nothing = np.empty(0, self.x.dtype)
-        tally_norm(nothing, self._options.norm)
-        tally_change(nothing, nothing, self._options.tol_mode)
 
     def _step(self) -> float:
         """Make one iteration; the change."""

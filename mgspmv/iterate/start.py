@@ -13,7 +13,6 @@ from mgspmv.iterate.balance import Balance
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.out_weight import make_out_weight, measure_growth, measure_loss
 from mgspmv.iterate.pagerank import Rows
-from mgspmv.iterate.tally import read_norm, tally_norm
 from mgspmv.iterate.vectors import Weights, make_distribution
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.rank_steps import RankVectors
@@ -47,7 +46,7 @@ class Start:
 
     def find_balance(self, alpha: float, n: int) -> Balance:
         """What the ranks sum to, where these vectors are of all n vertices."""
-        total = float(self.x[0]) * n if len(self.x) == 1 else read_norm(tally_norm(self.x, "l1"), "l1")
+        total = float(self.x[0]) * n if len(self.x) == 1 else float(self.x.sum(dtype=np.longdouble))
         return Balance(alpha, 1.0 if self.dangling.any() else 0.0, *self.shares, total, total)
 
     @property

@@ -1,20 +1,21 @@
-"""What decides in power iteration: norms of vectors and their changes, exact, and so the same however they are cut.
+"""Norms of vectors and of their changes, which decide in power iteration, from the parts of several workers.
 
-Each is one number over all elements, a sum or a largest one. Who has some of the elements makes a tally of these;
-tallies are added in any order, and the number is rounded once, from the tally of all.
+Each is one number over all elements, a sum or a largest one. Who has some of the elements makes a tally of these, and
+everybody combines the tallies of all, in any order, to the same number. Sums are of float64, so that their last bits
+depend on how the elements are divided between workers, but not on threads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from mgspmv.kernels.exact_sums import UNIT_BITS, sum_changes, sum_sizes, sum_squares, to_units
-from mgspmv.model import RELATIVE_LIMIT, TolMode
+from mgspmv.model import RELATIVE_LIMIT, TolMode, default_threads
 
 Norm = Literal["none", "l1", "l2", "max"]
 
@@ -26,43 +27,36 @@ CHUNK = 1 << 16
 class Tally:
     """Of some elements, a sum or the largest of what they are measured by, as the run needs."""
 
-    units: int = 0
-    """Exact sum, in units of 2^-2200; of a device's elements, what it summed to in a fixed order."""
+    sum: float = 0.0
+    """Of squares over 4^exponent, so that none overflows or vanishes."""
     largest: float = 0.0
     """The largest, NaN where one is not finite."""
+    exponent: int = 0
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(self.units + other.units, float(np.maximum(self.largest, other.largest)))
-
-    @property
-    def total(self) -> float:
-        """The sum, rounded once; NaN where an element is not finite, or where it is too large for a float."""
-        if math.isnan(self.largest):
-            return math.nan
-        try:
-            return self.units / (1 << UNIT_BITS)
-        except OverflowError:
-            return math.nan
+    @classmethod
+    def combine(cls, tallies: Sequence[Tally]) -> Tally:
+        """Add tallies: the sum is rounded once, and so the same in any order."""
+        largest = float(np.max([0.0, *(t.largest for t in tallies)]))
+        exponent = max((t.exponent for t in tallies if t.sum), default=0)
+        total = _add_up(math.ldexp(t.sum, 2 * (t.exponent - exponent)) for t in tallies)
+        return cls(total, largest, exponent)
 
     @property
     def root(self) -> float:
-        """Of the sum, likewise. The sum itself may be too large for a float, or too small."""
-        if math.isnan(self.largest) or not self.units:
-            return self.largest
-        exponent = (self.units.bit_length() - 1) & ~1
+        """Square root of the sum; NaN where it is too large for a float."""
         try:
-            return math.ldexp(math.sqrt(self.units / (1 << exponent)), (exponent - UNIT_BITS) // 2)
+            return math.ldexp(math.sqrt(self.sum), self.exponent)
         except OverflowError:
             return math.nan
 
     def pack(self) -> dict[str, Any]:
         """For a message to another process."""
-        return {"units": self.units.to_bytes((self.units.bit_length() + 7) // 8, "little"), "largest": self.largest}
+        return asdict(self)
 
     @classmethod
     def unpack(cls, message: dict[str, Any]) -> Tally:
         """What `pack` packed."""
-        return cls(int.from_bytes(message["units"], "little"), message["largest"])
+        return cls(message["sum"], message["largest"], message["exponent"])
 
 
 def tally_norm(x: Any, norm: Norm, threads: int | None = None) -> Tally:
@@ -75,16 +69,21 @@ def tally_norm(x: Any, norm: Norm, threads: int | None = None) -> Tally:
     """
     if norm == "max":
         return Tally(largest=_find_largest(abs(x[c]) for c in _cut(x)))
-    if not isinstance(x, np.ndarray):
-        return _tally_norm_on_device(x, norm)
-    return _hold_sum((sum_sizes if norm == "l1" else sum_squares)(x, threads))
+    if norm == "l1":
+        return Tally(_sum(lambda c: abs(_widen(x[c])), x, threads))
+    largest = _find_largest(abs(x[c]) for c in _cut(x))
+    if largest == 0 or not math.isfinite(largest):
+        return Tally(0.0 if largest == 0 else math.nan)
+    exponent = math.frexp(largest)[1] - 1
+    scale = math.ldexp(1.0, exponent)
+    return Tally(_sum(lambda c: (x[c].astype(np.float64) / scale) ** 2, x, threads), exponent=exponent)
 
 
 def read_norm(tally: Tally, norm: Norm) -> float:
     """The norm of the elements that were tallied. No sum of squares overflows or vanishes on its way."""
     if norm == "max":
         return tally.largest
-    return tally.total if norm == "l1" else tally.root
+    return tally.sum if norm == "l1" else tally.root
 
 
 def tally_change(new: Any, x: Any, tol_mode: TolMode, threads: int | None = None) -> Tally:
@@ -94,42 +93,39 @@ def tally_change(new: Any, x: Any, tol_mode: TolMode, threads: int | None = None
     if tol_mode == "relative":
         largest = _find_largest(_compare(_widen(new[c]), x[c]) for c in _cut(new))
         return Tally(largest=largest if math.isnan(largest) else min(largest, RELATIVE_LIMIT))
-    if isinstance(new, np.ndarray):
-        return _hold_sum(sum_changes(new, x, threads))
-    return _hold_float(_sum_on_device(abs(new - x)))
+    return Tally(_sum(lambda c: abs(_widen(new[c]) - x[c]), new, threads))
 
 
 def read_change(tally: Tally, tol_mode: TolMode) -> float:
     """|x' - x| of the elements that were tallied, not finite where one is not: for `linf` the largest, for `relative`
     the largest |x' - x| / |x'|, counted up to `RELATIVE_LIMIT` and 0 where x' is 0; else the sum."""
-    return tally.largest if tol_mode in ("linf", "relative") else tally.total
+    return tally.largest if tol_mode in ("linf", "relative") else tally.sum
 
 
-def _hold_sum(units: int | None) -> Tally:
-    return Tally(largest=math.nan) if units is None else Tally(units)
+def _sum(find: Callable[[slice], Any], x: Any, threads: int | None) -> float:
+    """Sum of what is found of each chunk of x, NaN where that is not finite; the same for any number of threads."""
+    if not isinstance(x, np.ndarray):
+        from mgspmv.kernels.dense import sum_vector
+
+        return _add_up(float(sum_vector(find(c).astype(np.float64))) for c in _cut(x))
+
+    def sum_chunk(chunk: slice) -> float:
+        with np.errstate(over="ignore", invalid="ignore"):  # it ends the iteration, which says so
+            return float(find(chunk).sum())
+
+    if len(x) <= CHUNK:
+        return _add_up(map(sum_chunk, _cut(x)))
+    with ThreadPoolExecutor(threads or default_threads()) as pool:
+        return _add_up(pool.map(sum_chunk, _cut(x)))
 
 
-def _hold_float(total: float, exponent: int = 0) -> Tally:
-    """total * 2^exponent."""
-    return _hold_sum(to_units(total, exponent) if math.isfinite(total) else None)
-
-
-def _tally_norm_on_device(x: Any, norm: Norm) -> Tally:
-    """Squares are made of elements that are brought to about 1."""
-    if norm == "l1":
-        return _hold_float(_sum_on_device(abs(x)))
-    largest = _find_largest(iter([abs(x)]))
-    if largest == 0 or not math.isfinite(largest):
-        return Tally(largest=0.0 if largest == 0 else math.nan)
-    exponent = math.frexp(largest)[1] - 1
-    scale = math.ldexp(1.0, exponent)
-    return _hold_float(_sum_on_device((x.astype(np.float64) / scale) ** 2), 2 * exponent)
-
-
-def _sum_on_device(x: Any) -> float:
-    from mgspmv.kernels.dense import sum_vector
-
-    return float(sum_vector(x.astype(np.float64)))
+def _add_up(numbers: Iterable[float]) -> float:
+    """Their sum, rounded once; NaN where it is not finite."""
+    try:
+        total = math.fsum(numbers)
+    except OverflowError:
+        return math.nan
+    return total if math.isfinite(total) else math.nan
 
 
 def _compare(new: Any, x: Any) -> Any:

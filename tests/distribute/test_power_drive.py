@@ -1,5 +1,5 @@
-"""HITS, Katz, eigenvector centrality, stationary vectors and the power method on clusters: in every drive and on any
-number of workers the bits that this process computes."""
+"""HITS, Katz, eigenvector centrality, stationary vectors and the power method on clusters: in rounds the bits that this
+process computes, in supersteps on any number of workers the same but for how norms and changes are rounded."""
 
 from __future__ import annotations
 
@@ -88,11 +88,21 @@ def run(name, matrices, **options):
     return list(found) if isinstance(found, tuple) else [found]
 
 
+PLAIN = {"katz with a vector", "without a norm"}
+"""Calls that divide by no norm: no sum over all elements is in their values."""
+
+
 def check_same(found, wanted, name=""):
     for own, other in zip(found, wanted, strict=True):
-        assert (own.status, own.iterations, own.changes) == (other.status, other.iterations, other.changes), name
+        assert (own.status, own.iterations) == (other.status, other.iterations), name
         assert own.values.dtype == other.values.dtype, name
-        assert own.digest() == other.digest(), name
+        if own.options["drive"] == "scheduler":
+            assert (own.digest(), own.changes) == (other.digest(), other.changes), name
+            continue
+        close = 1e-5 if own.values.dtype == np.float32 else 1e-12
+        np.testing.assert_allclose(own.values, other.values, rtol=close, err_msg=name)
+        np.testing.assert_allclose(own.changes, other.changes, rtol=1e-3, atol=close, err_msg=name)
+        assert name not in PLAIN or own.digest() == other.digest(), name
 
 
 @pytest.mark.parametrize(
@@ -106,7 +116,7 @@ def check_same(found, wanted, name=""):
     ],
     ids=["one", "two", "three", "three, in rounds", "many"],
 )
-def test_one_digest(n_workers, drive, names, stores, placed):
+def test_results_are_those_of_this_process(n_workers, drive, names, stores, placed):
     for name in names:
         kind, tol = CALLS[name][0], {"tol": 1e-2 if drive == "scheduler" else 1e-5}
         wanted = run(name, (stores[kind], None), **tol)
