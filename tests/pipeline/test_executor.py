@@ -23,7 +23,7 @@ from mgspmv.errors import (
     SourceNotFoundError,
     StepsFailedError,
 )
-from mgspmv.pipeline import RunInterrupted, plan_pipeline, read_pipeline, run_pipeline
+from mgspmv.pipeline import RunInterrupted, plan_pipeline, run_pipeline
 from mgspmv.pipeline.locks import hold
 from mgspmv.report import load_run, render_report
 from mgspmv.report.record import read_run
@@ -82,14 +82,6 @@ class TestWhatIsMade:
         run(RUN + 'personalization = "p.txt"\ndangling = "uniform"\nnstart = "start.npy"\n')
         graph = nx.DiGraph([(1, 2), (2, 3), (3, 1), (1, 3)])
         assert read_ranks() == pytest.approx(nx.pagerank(graph, personalization={1: 3, 2: 1}, tol=1e-15), abs=1e-13)
-
-    def test_out_weights_are_a_file(self):
-        """Of 1, half of whose edges lead elsewhere."""
-        Path("w.txt").write_text("1 4\n2 1\n3 1\n")
-        run(RUN + 'tol_mode = "relative"\nout_weight = "w.txt"\n')
-        share = np.array([[0, 0, 1], [0.25, 0, 0], [0.25, 1, 0]])
-        expected = np.linalg.solve(np.eye(3) - 0.85 * share, np.full(3, 0.05))
-        assert [read_ranks()[k] for k in (1, 2, 3)] == pytest.approx(expected.tolist(), abs=1e-13)
 
     def test_the_reversed_graph(self):
         record = run(RUN + "reverse = true\n", overrides={"matrix.web.transpose": True})
@@ -449,10 +441,6 @@ class TestFailures:
         assert not list(Path("out/.mgspmv/made").iterdir())
         assert find_states(run()) == {"web": "kept", "web/pagerank": "made"}
 
-    def test_a_kind_that_has_no_ranks(self):
-        error = fail(RUN.replace("edges.txt", "ring.mtx"))
-        assert "web/pagerank: out/web.zarr is a store of kind 'matrix'" in str(error)
-
     def test_a_source_that_changes_while_it_is_read(self, monkeypatch):
         from mgspmv.pipeline import make_matrix
 
@@ -510,11 +498,6 @@ class TestNothingComesOfIt:
         assert run_pipeline(text, overrides=overrides, throw=False).steps == error.record.steps
         assert list_files(folder).keys() == before.keys()
 
-    def test_files_that_may_not_be_read(self, monkeypatch):
-        monkeypatch.setattr("mgspmv.pipeline.sources.os.access", lambda path, how: path != "edges.txt")
-        assert str(fail(RUN)).startswith("web: edges.txt: cannot be read: permission denied; ")
-        assert not Path("out").exists()
-
     def test_a_matrix_of_somebody_else_is_not_replaced(self, folder):
         mg.ingest("ring.mtx", "w.zarr")
         write_definition(RUN)
@@ -533,26 +516,6 @@ class TestNothingComesOfIt:
     def test_one_reason_is_said_once(self):
         error = fail(RUN + 'alpha = [0.5, 0.6, 0.7]\nnstart = "none.txt"\n')
         assert str(error) == "web/pagerank/alpha=0.5 and 2 more: none.txt: there is no such file; check the path"
-
-    def test_where_something_can_be_made_it_is(self):
-        error = fail(RUN + '[batch.b]\nseeds = "none.txt"\n')
-        assert find_states(error.record) == {"web": "made", "web/pagerank": "made", "web/b": "failed"}
-
-    def test_a_place_that_cannot_be_written_to(self):
-        Path("ranks").write_text("")
-        error = fail(RUN, overrides={"output.folder": "ranks"})
-        assert "not a directory" in str(error)
-        assert "name another place" in str(error)
-        assert find_states(error.record) == {"web": "made", "web/pagerank": "failed"}
-
-    def test_a_matrix_that_was_made_before_stays(self):
-        run(RUN)
-        Path("edges.txt").write_text("1 2\n2\n")
-        before = list_files("out/web.zarr"), list_files("out/web"), list_files("out/.mgspmv/steps")
-        fail()
-        assert (list_files("out/web.zarr"), list_files("out/web"), list_files("out/.mgspmv/steps")) == before
-        write_sources(Path("."))
-        assert set(find_states(run()).values()) == {"kept"}
 
 
 class TestEndsEarly:
@@ -604,9 +567,3 @@ def test_on_a_cluster(in_process):
         step.name for step in there.steps if step.kind in ("pagerank", "batch")
     }
     assert set(find_states(run(text)).values()) == {"kept"}
-
-
-def test_a_checked_definition_runs_too():
-    definition = read_pipeline(write_definition(RUN))
-    assert mg.run_pipeline(definition).is_success
-    assert mg.plan_pipeline(definition).is_finished

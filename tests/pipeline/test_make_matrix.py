@@ -99,12 +99,6 @@ class TestUpdates:
         assert read_entries() == TUESDAY
         assert len(mg.list_versions("out/web.zarr")) == 3
 
-    def test_another_source_begins_again(self, night, folder):
-        night("mon")
-        (folder / "edges.txt").write_text("1 2 1.0\n2 3 1.0\n5 1 1.0\n")
-        night("tue")
-        assert read_entries() == {(1, 2): 1.0, (5, 1): 1.0, (3, 2): 0.5, (4, 1): 2.0}
-
     def test_without_updates_it_is_the_source_again(self, night):
         night("mon")
         text = UPDATE.split("[matrix.web.update]")[0]
@@ -211,17 +205,6 @@ class TestStores:
         assert list(find_states(night("mon", text)).values()) == ["kept", "kept"]
         mg.update("in.zarr", delete=((1,), (2,)))
         assert night("mon", text).steps[0].record.matrix["nnz"] == 3
-
-    def test_of_a_group_of_others(self, night, folder):
-        import numpy as np
-        import zarr
-
-        group = zarr.open_group("plain", mode="w")
-        group.create_array("indptr", data=np.array([0, 1, 2]))
-        group.create_array("indices", data=np.array([1, 0]))
-        text = 'folder = "out"\n[matrix.web]\npath = "plain"\nkind = "graph"\nformat = "csr"\nn_cols = 2\n[run]\n'
-        assert night("mon", text).steps[0].record.matrix["nnz"] == 2
-        assert list(find_states(night("mon", text)).values()) == ["kept", "kept"]
 
     def test_that_cannot_be_read(self, night, folder, monkeypatch):
         night("mon", WEB + "[run]\n")

@@ -10,7 +10,7 @@ import pytest
 
 from mgspmv.errors import SourceError, StepsFailedError
 from mgspmv.pipeline import run_pipeline
-from mgspmv.pipeline.outputs import digest_output, read_stamp
+from mgspmv.pipeline.outputs import digest_output
 from mgspmv.pipeline.tables import read_labels
 from mgspmv.results import load_solution
 from tests.support.definitions import WEB, find_digests, find_states, write_definition, write_sources
@@ -119,14 +119,6 @@ class TestKnownAgain:
             (folder / "again").mkdir(exist_ok=True)
             solution.save(folder / "again" / name)
             assert digest_output(folder / "again" / name) == digest_output(Path("out/web/pagerank", name))
-
-    def test_stamps(self, folder):
-        assert read_stamp("none") is None
-        (folder / "empty").mkdir()
-        assert read_stamp("empty") is None
-        before = read_stamp("edges.txt")
-        Path("edges.txt").write_text("1 2\n")
-        assert read_stamp("edges.txt") != before
 
 
 class TestLabels:

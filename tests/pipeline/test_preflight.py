@@ -129,8 +129,3 @@ class TestPredictions:
     )
     def test_iterations(self, section, iterations):
         assert predict_iterations(RunSection(**section), None) == iterations
-
-    def test_iterations_as_before(self):
-        record = run_pipeline(write_definition(RUN)).steps[1].record
-        assert predict_iterations(RunSection(), record) == record.result["iterations"]
-        assert predict_iterations(RunSection(alpha=0.5), record) == 20

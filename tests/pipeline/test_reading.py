@@ -90,10 +90,6 @@ class TestSteps:
         [lane] = list_steps(definition.pipeline, str(definition.folder)).values()
         assert [step.target for step in lane] == ["/data/web.zarr", "/data/ranks/web/pagerank"]
 
-    def test_names_and_folders_by_default(self):
-        definition = read_pipeline(write_definition(WEB.replace('folder = "out"', ""), "nightly.toml"))
-        assert (definition.name, str(definition.folder)) == ("nightly", "nightly")
-
 
 class TestVariables:
     def test_they_are_replaced(self, monkeypatch):

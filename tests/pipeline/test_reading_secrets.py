@@ -121,16 +121,6 @@ def test_python_raises_and_shows_none(server):
     assert "${TOKEN}/missing.txt" in str(caught.value)
 
 
-def test_a_place_that_variables_name_is_found_again_where_they_change(server, monkeypatch):
-    Path("p.toml").write_text(OWN_FOLDER)
-    first = mg.run_pipeline("p.toml")
-    assert [Path(output.path).exists() for step in first.steps for output in step.record.outputs] == [True] * 6
-    monkeypatch.setenv("TOKEN", "Another-place")
-    Path(SECRET).rename("Another-place")
-    assert {step.state for step in mg.run_pipeline("p.toml").steps} == {"made"}
-    assert Path("out/Another-place/web.zarr").exists()
-
-
 @pytest.mark.parametrize(
     ("value", "text", "shown"),
     [
