@@ -23,6 +23,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
+import platformdirs
+
 from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, StoreError
 from mgspmv.os_errors import translate_os_error
 
@@ -260,6 +262,16 @@ def _move_into_place(new: Path, target: Path, old: Path) -> None:
     elif not exchange(new, target):  # a folder that is not empty cannot be replaced
         os.rename(target, old)
         os.rename(new, target)
+
+
+# --- the user's folders ----------------------------------------------------------------------------------------------
+
+
+def find_state_folder() -> Path:
+    """Return the folder of what is kept of clusters: `$MGSPMV_STATE`, or the one that the system has for it."""
+    if folder := os.environ.get("MGSPMV_STATE"):
+        return Path(folder).absolute()
+    return platformdirs.user_state_path("mgspmv", appauthor=False)
 
 
 # --- folders of living processes -------------------------------------------------------------------------------------

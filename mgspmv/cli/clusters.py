@@ -1,10 +1,13 @@
-"""Commands about clusters of this machine that go on by themselves: `cluster start`, `status` and `stop`."""
+"""Commands about clusters of this machine that stay: `cluster start`, `status` and `stop`."""
 
 from __future__ import annotations
 
+import ipaddress
+import logging
+import re
 import shlex
-import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,21 +17,21 @@ from mgspmv.cli.mode import ARGS, say
 from mgspmv.cli.options import Tls
 from mgspmv.cli.place import quieten_dask
 from mgspmv.cli.program import Answer, add_command
-from mgspmv.cli.tables import format_bytes, tabulate, tabulate_fields
-from mgspmv.errors import ClusterError, MgspmvError, OptionError, escape_controls
+from mgspmv.cli.tables import tabulate, tabulate_fields
+from mgspmv.errors import ClusterError, MgspmvError, OptionError
+from mgspmv.model import check_choice
 
 if TYPE_CHECKING:
-    from mgspmv.launching.serving import Asked
-    from mgspmv.launching.state import Launched
+    from mgspmv.launching import Launched
 
-app = typer.Typer(
-    no_args_is_help=True, help="Start a cluster of this machine's GPUs or processors, which goes on by itself; end it."
-)
+app = typer.Typer(no_args_is_help=True, help="Start a cluster of this machine's GPUs or processors that stays; end it.")
 
 DEFAULT = "default"
 """Name of a cluster that nobody named."""
 ASK_S = 2.0
 """Seconds for a scheduler that is to be ended to name the runs that end with it."""
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 
 
 def _add(command: Callable[..., Answer]) -> Callable[..., Answer]:
@@ -71,90 +74,84 @@ def start(
     tls: Tls = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Until all workers must have joined.")] = 120.0,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Do not go on alone, but end with this command, as services want it.")
+        bool, typer.Option("--foreground", help="Stay in this command and end with it, as services want it.")
     ] = False,
 ) -> Answer:
-    """Start a scheduler and workers on this machine, which go on until `mgspmv cluster stop`."""
-    from mgspmv.launching.serving import Asked
+    """Start a scheduler and workers on this machine, which stay until `mgspmv cluster stop`."""
+    from mgspmv import launching
+    from mgspmv.distribute.connect import Serving
 
+    _check(name, backend, protocol, dashboard_origin or [], timeout)
+    if foreground:
+        # The dashboard, which has no password, leaves this machine only encrypted.
+        dashboard_host = Serving.dashboard_host if tls is None else host
+        origins = tuple(dashboard_origin or ())
+        serving = Serving(host, port, dashboard_host, logging.WARNING, dashboard_port, origins)
+        asked: dict[str, Any] = {"backend": backend, "workers": workers, "threads": threads}
+
+        def tell(launched: Launched) -> None:
+            say(_describe_started(launched))
+            _warn(host, tls)
+
+        launching.serve(name, serving, tell, **asked, protocol=protocol, tls=tls)
+        return Answer({"cluster": name, "state": "stopped"}, [f"cluster {name} is stopped"])
+    launched = launching.start(name, ARGS.get(), timeout)
+    _warn(host, tls)
+    return Answer(_describe(launched), [_describe_started(launched)])
+
+
+def _check(name: str, backend: str, protocol: str, origins: list[str], timeout: float) -> None:
+    from mgspmv.distribute.dashboards import parse_host
+
+    if not _NAME.fullmatch(name):
+        raise OptionError(f"--name takes letters, digits, '.', '_' and '-', a letter or digit first, not {name!r}")
+    check_choice("--backend", backend, ("auto", "cpu", "cuda"))
+    check_choice("--protocol", protocol, ("tcp", "ucxx"))
+    if protocol == "ucxx" and backend == "cpu":
+        raise OptionError("--protocol ucxx is for workers on GPUs; leave it out, or --backend cpu")
     if not timeout > 0:
         raise OptionError(f"--timeout must be a positive number of seconds, not {timeout:g}")
-    origins = tuple(dashboard_origin or ())
-    asked = Asked(name, backend, workers, threads, protocol, host, port, tls, dashboard_port, origins)
-    return _serve(asked) if foreground else _start_apart(asked, timeout)
+    for origin in origins:
+        try:
+            parse_host(origin)
+        except ValueError as error:
+            raise OptionError(
+                "--dashboard-origin takes a host as the browser's address has it, such as dash.example.org or "
+                f"dash.example.org:8443, not {origin!r}"
+            ) from error
 
 
-def _serve(asked: Asked) -> Answer:
-    from mgspmv.launching.serving import serve
-
-    def tell(launched: Launched) -> None:
-        say(_describe_started(launched))
-        _warn(asked)
-
-    serve(asked, tell)
-    return Answer({"cluster": asked.name, "state": "stopped"}, [f"cluster {asked.name} is stopped"])
+def _warn(host: str, tls: str | None) -> None:
+    if tls is None and not _is_local(host):
+        say(f"warning: whoever reaches {host} can run code here; --tls lets in nobody without a certificate")
 
 
-def _start_apart(asked: Asked, timeout_s: float) -> Answer:
-    from mgspmv.launching.starting import Failure, start_apart
-
-    started = start_apart(asked, ARGS.get(), timeout_s)
-    if isinstance(started, Failure):
-        print(escape_controls(started.said), file=sys.stderr)
-        return Answer(started.payload, [], exit_code=started.exit_code)
-    _warn(asked)
-    return Answer(_describe(started), [_describe_started(started)])
-
-
-def _warn(asked: Asked) -> None:
-    if asked.tls is None and not asked.is_local:
-        say(f"warning: whoever reaches {asked.host} can run code here; --tls lets in nobody without a certificate")
+def _is_local(host: str) -> bool:
+    """Tell whether only processes of this machine reach an address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _describe(launched: Launched) -> dict[str, Any]:
-    """All that is known of a cluster without asking it, as JSON values."""
-    is_on = launched.state == "running"
-    return {
-        "cluster": launched.name,
-        "state": launched.state,
-        "host": launched.host,
-        "pid": launched.process.pid,
-        "began": launched.began,
-        "version": launched.version,
-        "backend": launched.backend or None,
-        "workers": launched.n_workers,
-        "threads": launched.threads,
-        "scheduler": launched.scheduler,
-        "scheduler_file": str(launched.scheduler_file) if is_on else None,
-        "dashboard": launched.dashboard,
-        "certificates": launched.certificates,
-        "folder": str(launched.folder),
-    }
+    """Give what is known of a cluster without asking it, as JSON values."""
+    return {"cluster": launched.name, "state": launched.state} | asdict(launched)
 
 
 def _describe_started(launched: Launched) -> str:
-    words = _name_workers(launched)
+    kind = "GPU" if launched.backend == "cuda" else "CPU"
+    tls = [] if launched.certificates is None else ["--tls", launched.certificates]
+    command = shlex.join(["mgspmv", "pagerank", "web.zarr", "--scheduler", str(launched.scheduler), *tls])
     told = [
-        f"cluster {launched.name} runs: {words}, process {launched.process.pid} of {launched.host}",
+        f"cluster {launched.name} runs: {launched.workers} {kind} workers, process {launched.pid}",
         f"  scheduler       {launched.scheduler}",
-        f"  scheduler file  {launched.scheduler_file}",
         f"  dashboard       {launched.dashboard}",
-        f"  {_name_command(launched)}   ranks a store on it",
+        f"  {command}   ranks a store on it",
         f"  mgspmv cluster status {launched.name}   says how it is",
         f"  mgspmv cluster stop {launched.name}   ends it",
     ]
     return "\n".join(told)
-
-
-def _name_workers(launched: Launched) -> str:
-    kind = "GPU" if launched.backend == "cuda" else "CPU"
-    return f"{launched.n_workers} {kind} workers of {launched.threads} threads"
-
-
-def _name_command(launched: Launched) -> str:
-    """The command that computes on it."""
-    tls = [] if launched.certificates is None else ["--tls", launched.certificates]
-    return shlex.join(["mgspmv", "pagerank", "web.zarr", "--scheduler", str(launched.scheduler), *tls])
 
 
 # --- status ----------------------------------------------------------------------------------------------------------
@@ -166,37 +163,33 @@ def status(
     *,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For a scheduler to answer.")] = 10.0,
 ) -> Answer:
-    """List the clusters of this machine, or say all of one: workers, what they take, and what is computed.
-
-    The exit code is 7 where the one that is named does not run, or does not answer.
-    """
-    from mgspmv.launching.state import find_cluster, list_clusters
+    """List the clusters of this machine, or say all of one. Exit code 7 where that starts yet, or does not answer."""
+    from mgspmv.launching import find_cluster, list_clusters
 
     if name is not None:
         asked = _ask(find_cluster(name), timeout)
-        is_on = asked["state"] == "running" and asked["problem"] is None
-        return Answer({"clusters": [asked]}, _show(asked), exit_code=0 if is_on else ClusterError.exit_code)
+        fields = {key.replace("_", " "): value for key, value in asked.items() if value not in (None, "", [])}
+        code = 0 if asked["state"] == "running" else ClusterError.exit_code
+        return Answer({"clusters": [asked]}, [tabulate_fields(fields)], exit_code=code)
     all_asked = [_ask(cluster, timeout) for cluster in list_clusters()]
     if not all_asked:
-        return Answer({"clusters": []}, ["there are no clusters on this machine; `mgspmv cluster start` starts one"])
-    titles = ("workers", "runs", "cluster", "state", "backend", "scheduler", "began")
-    return Answer({"clusters": all_asked}, [tabulate(titles, [_list_cells(asked) for asked in all_asked], n_texts=5)])
+        return Answer({"clusters": []}, ["no clusters run on this machine; `mgspmv cluster start` starts one"])
+    titles = ("workers", "runs", "cluster", "state", "backend", "scheduler", "since")
+    return Answer({"clusters": all_asked}, [tabulate(titles, list(map(_list_cells, all_asked)), n_texts=5)])
 
 
 def _ask(launched: Launched, timeout_s: float) -> dict[str, Any]:
-    """What is known of a cluster, and what its scheduler says."""
+    """Give what is known of a cluster, with workers that have joined and runs; one that does not answer is `silent`."""
     asked = _describe(launched) | {"joined": None, "runs": None, "problem": None}
     if launched.state != "running":
         return asked
     try:
-        workers, runs = _ask_scheduler(launched, timeout_s)
+        return asked | _ask_scheduler(launched, timeout_s)
     except MgspmvError as error:
-        return asked | {"problem": str(error)}
-    return asked | {"joined": workers, "runs": runs}
+        return asked | {"state": "silent", "problem": str(error)}
 
 
-def _ask_scheduler(launched: Launched, timeout_s: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Workers, and runs that go on."""
+def _ask_scheduler(launched: Launched, timeout_s: float) -> dict[str, Any]:
     from mgspmv.distribute.cluster import Cluster
     from mgspmv.distribute.tls import use_tls
     from mgspmv.monitor.known import list_known_runs
@@ -204,73 +197,18 @@ def _ask_scheduler(launched: Launched, timeout_s: float) -> tuple[list[dict[str,
     with quieten_dask(), use_tls(launched.certificates):
         cluster = Cluster(launched.scheduler, timeout_s)
         try:
-            workers = [_describe_worker(str(member), told) for member, told in cluster.describe_workers().items()]
-            return workers, [run for run in list_known_runs(cluster.client) if run["is_running"]]
+            running = [run["run"] for run in list_known_runs(cluster.client) if run["is_running"]]
+            return {"joined": len(cluster.describe_workers()), "runs": running}
         finally:
             cluster.close()
 
 
-def _describe_worker(name: str, told: dict[str, Any]) -> dict[str, Any]:
-    """Of a worker, as its scheduler tells of it."""
-    metrics, device = told.get("metrics", {}), told.get("gpu") or {}
-    return {
-        "worker": name,
-        "state": told["status"],
-        "threads": told["nthreads"],
-        "memory_bytes": metrics.get("memory"),
-        "device": device.get("name"),
-        "device_memory_bytes": device.get("memory-total"),
-    }
-
-
 def _list_cells(asked: dict[str, Any]) -> tuple[Any, ...]:
-    workers, runs = ("?" if asked[key] is None else len(asked[key]) for key in ("joined", "runs"))
-    return (
-        f"{workers} of {asked['workers']}" if asked["workers"] else "",
-        runs,
-        asked["cluster"],
-        _name_state(asked),
-        asked["backend"] or "",
-        asked["scheduler"] or "",
-        _format_time(asked["began"]),
-    )
-
-
-def _name_state(asked: dict[str, Any]) -> str:
-    return "silent" if asked["problem"] else str(asked["state"])
-
-
-def _format_time(began: float) -> str:
-    return datetime.fromtimestamp(began).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _show(asked: dict[str, Any]) -> list[Any]:
-    names = ("scheduler", "scheduler_file", "dashboard", "certificates", "problem", "folder")
-    fields = {"cluster": asked["cluster"], "state": _name_state(asked)}
-    fields |= {"process": f"{asked['pid']} of {asked['host']}", "began": _format_time(asked["began"])}
-    if asked["workers"]:
-        joined = "?" if asked["joined"] is None else len(asked["joined"])
-        fields["workers"] = (
-            f"{joined} of {asked['workers']}, backend {asked['backend']}, {asked['threads']} threads each"
-        )
-    fields |= {name.replace("_", " "): asked[name] for name in names if asked[name] is not None}
-    if asked["state"] == "lost":
-        fields["again"] = f"mgspmv cluster start --name {asked['cluster']}, with the options that it had"
-    parts = [tabulate_fields(fields)]
-    if asked["joined"]:
-        titles = ("threads", "memory", "device memory", "worker", "state", "device")
-        parts.append(tabulate(titles, [_list_worker(worker) for worker in asked["joined"]], n_texts=3))
-    if asked["runs"]:
-        runs = [(f"{r['iterations']:,}", r["run"], r["operation"], r["state"], r["matrix"]) for r in asked["runs"]]
-        parts.append(tabulate(("iterations", "run", "computes", "state", "matrix"), runs, n_texts=4))
-    return parts
-
-
-def _list_worker(worker: dict[str, Any]) -> tuple[Any, ...]:
-    memory, of = (
-        "" if worker[key] is None else format_bytes(worker[key]) for key in ("memory_bytes", "device_memory_bytes")
-    )
-    return worker["threads"], memory, of, worker["worker"], worker["state"], worker["device"] or ""
+    joined, runs = ("?" if asked[key] is None else asked[key] for key in ("joined", "runs"))
+    since = datetime.fromtimestamp(asked["began"]).strftime("%Y-%m-%d %H:%M:%S")
+    workers = f"{joined} of {asked['workers']}" if asked["workers"] else ""
+    n_runs = runs if runs == "?" else len(runs)
+    return workers, n_runs, asked["cluster"], asked["state"], asked["backend"], asked["scheduler"] or "", since
 
 
 # --- stop ------------------------------------------------------------------------------------------------------------
@@ -279,19 +217,17 @@ def _list_worker(worker: dict[str, Any]) -> tuple[Any, ...]:
 @_add
 def stop(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Of the cluster.")] = DEFAULT,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Until it is killed that does not end.")] = 30.0,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long the cluster has to end before it is killed.")
+    ] = 30.0,
 ) -> Answer:
-    """End a cluster, and wait until its processes are gone; what is computed on it ends with an error."""
-    from mgspmv.launching.state import end_processes, find_cluster, forget
+    """End a cluster, and wait until its processes are gone; runs on it end with an error."""
+    from mgspmv import launching
 
-    launched = find_cluster(name)
-    asked = _ask(launched, ASK_S)
-    is_clean = end_processes(launched.process, timeout)
-    forget(launched)
-    runs = asked["runs"] or []
-    was_lost = asked["state"] == "lost"
-    how = "was lost, and its name is free" if was_lost else "is stopped"
-    said = [f"cluster {name} {how}" if is_clean else f"cluster {name} did not end within {timeout:g} s, and was killed"]
-    said += [f"  run {run['run']}, {run['operation']} of {run['matrix']}, ended with it" for run in runs]
-    payload = {"cluster": name, "state": "stopped", "was": asked["state"], "is_killed": not is_clean, "runs": runs}
-    return Answer(payload, ["\n".join(said)])
+    launched = launching.find_cluster(name)
+    runs = _ask(launched, ASK_S)["runs"] or []
+    is_clean = launching.stop(launched, timeout)
+    said = f"cluster {name} is stopped" if is_clean else f"cluster {name} did not end within {timeout:g} s: killed"
+    ended = [f"  run {run} ended with it" for run in runs]
+    payload = {"cluster": name, "state": "stopped", "is_killed": not is_clean, "runs": runs}
+    return Answer(payload, ["\n".join([said, *ended])])

@@ -82,7 +82,7 @@ def _open_client(scheduler: str | None, timeout: float) -> Iterator[Any]:
 
 def _find_cluster() -> tuple[str, str | None]:
     """Address and certificates of the only cluster of this machine."""
-    from mgspmv.launching.state import list_clusters
+    from mgspmv.launching import list_clusters
 
     found = [cluster for cluster in list_clusters() if cluster.state == "running"]
     if len(found) != 1:

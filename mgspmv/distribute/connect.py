@@ -109,8 +109,8 @@ def _find_address(named: str) -> str:
         if is_operators(error):
             raise translate_os_error(error, named, "read") from error
         raise OptionError(
-            f"{named} is no file of a scheduler ({type(error).__name__}: {error}); give one that `mgspmv cluster "
-            "start` or `dask scheduler --scheduler-file` wrote, or the address"
+            f"{named} is no file of a scheduler ({type(error).__name__}: {error}); give one that `dask scheduler "
+            "--scheduler-file` wrote, or the address"
         ) from error
 
 

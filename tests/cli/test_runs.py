@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import threading
 import time
 from dataclasses import replace
 
+import psutil
 import pytest
 
 import mgspmv as mg
-from mgspmv.launching.serving import Asked, describe
-from mgspmv.launching.state import claim, tell
+from mgspmv.launching import Launched, register
 from tests.support.clusters import check_left, find_held, find_left
 from tests.support.commands import invoke, invoke_json, start
 from tests.support.waiting import HANG_S, wait_for
@@ -47,12 +48,10 @@ def test_a_cluster_knows_its_runs(graph, cluster, client):
 @pytest.mark.slow
 def test_the_cluster_of_this_machine_is_asked_by_default(graph, cluster, client):
     invoke_json("pagerank", graph, "--scheduler", cluster.scheduler_address)
-    own = replace(describe(Asked("one")), scheduler=cluster.scheduler_address)
-    with claim(own):
-        tell(own)
+    own = Launched("one", os.getpid(), psutil.Process().create_time(), scheduler=cluster.scheduler_address)
+    with register(own):
         assert invoke_json("status")["runs"] == invoke_json("status", "--scheduler", cluster.scheduler_address)["runs"]
-        with claim(other := replace(own, name="two")):
-            tell(other)
+        with register(replace(own, name="two")):
             _, stderr = invoke("status", code=2)
     assert "2 clusters run on this machine (one at tcp://" in stderr
     assert stderr.endswith("; name one by --scheduler ADDRESS\n")

@@ -14,10 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mgspmv.launching.state import list_clusters
-from mgspmv.processes import Process
+from mgspmv.launching import list_clusters
 from tests.support.commands import ENVIRONMENT, PROGRAM, check_words
-from tests.support.waiting import HANG_S, wait_for
+from tests.support.waiting import HANG_S
 
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "mgspmv-cluster.service"
 TEXT = UNIT.read_text()
@@ -91,14 +90,14 @@ def test_its_command_tells_when_it_is_ready_and_ends_with_all_it_started(tmp_pat
         with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as served:
             assert systemd.recv(1000).startswith(b"READY=1\nSTATUS=1 workers at tcp://127.0.0.1:")
             [cluster] = list_clusters()
-            assert (cluster.name, cluster.state, cluster.process.pid) == ("service", "running", served.pid)
-            started = [Process.find(child.pid) for child in psutil.Process(served.pid).children(recursive=True)]
+            assert (cluster.name, cluster.state, cluster.pid) == ("service", "running", served.pid)
+            started = psutil.Process(served.pid).children(recursive=True)
             served.send_signal(signal.SIGTERM)
             assert systemd.recv(1000) == b"STOPPING=1"
             served.send_signal(signal.SIGTERM)  # who is impatient changes nothing
             _, stderr = served.communicate(timeout=HANG_S)
     assert served.returncode == 0, stderr
-    assert "cluster service runs: 1 CPU workers of 1 threads, process " in stderr
+    assert "cluster service runs: 1 CPU workers, process " in stderr
     assert started
-    assert wait_for(lambda: not any(process.is_there for process in started))
+    assert psutil.wait_procs(started, HANG_S)[1] == []
     assert list_clusters() == []

@@ -115,9 +115,7 @@ def test_the_file_of_a_scheduler(graph, client, tmp_path):
         (tmp_path / "other.json").write_text(text)
         message = refused(graph, str(tmp_path / "other.json"), OptionError)
         assert message.startswith(f"{tmp_path / 'other.json'} is no file of a scheduler (")
-        assert message.endswith(
-            "; give one that `mgspmv cluster start` or `dask scheduler --scheduler-file` wrote, or the address"
-        )
+        assert message.endswith("; give one that `dask scheduler --scheduler-file` wrote, or the address")
 
 
 def test_more_workers_than_memory(monkeypatch):

@@ -26,7 +26,7 @@ from typing import Any
 
 from distributed import Client
 
-from mgspmv.launching.state import end_processes, list_clusters
+from mgspmv.launching import list_clusters, stop
 from mgspmv.pipeline import read_pipeline
 from tests.support.commands import PROGRAM, invoke
 from tests.support.pages import ROOT, Block, Page
@@ -189,7 +189,7 @@ class Runner(AbstractContextManager["Runner"]):
             self._logger.removeHandler(handler)
             handler.close()
         for cluster in list_clusters():
-            end_processes(cluster.process, 20)
+            stop(cluster, 20)
         for process in reversed(self._services):
             process.send_signal(signal.SIGINT)
             try:

@@ -1,0 +1,318 @@
+"""Clusters of this machine that outlive the command which starts them.
+
+    STATE/clusters-HOST.json    `Launched` of each, by name
+    STATE/logs/NAME.log         what its process wrote to stderr
+
+STATE is the folder of `mgspmv.files.find_state_folder`. The process of a cluster has the scheduler in it and the
+workers below it. An entry whose process is gone counts for nothing, and is dropped by the next writing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import dask
+import psutil
+from filelock import FileLock
+
+from mgspmv.distribute.connect import Serving, has_devices, start_cuda, start_local
+from mgspmv.distribute.tls import use_tls
+from mgspmv.errors import ClusterError, OptionError
+from mgspmv.files import find_state_folder, write_beside
+from mgspmv.os_errors import translating
+
+EVENTS_KEPT = "1m"
+"""Time that Dask's scheduler keeps events of clients and workers that left, unless its configuration says otherwise.
+Each command is a client, so Dask's hour would keep those of hundreds."""
+NOTIFY_VARIABLE = "NOTIFY_SOCKET"
+"""Environment variable by which systemd says where it listens."""
+SAME_S = 2.0
+"""Seconds by which the recorded start of a process may differ: the clock may be adjusted meanwhile."""
+GIVE_UP_S = 10.0
+"""Seconds that a cluster has to end whose starting is given up."""
+KILLED_S = 30.0
+"""Seconds for processes that were killed to be gone."""
+
+_PROGRAM = "from mgspmv.cli import main; main()"
+_LOOK_S = 0.05
+"""Seconds between two looks at whether workers have joined."""
+
+
+# --- which clusters there are ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A cluster of this machine."""
+
+    name: str
+    pid: int
+    began: float
+    """When its process was created, in seconds since 1970."""
+    backend: str = ""
+    """`cpu` or `cuda`; empty until the workers have joined, as all that follows is unknown."""
+    workers: int = 0
+    scheduler: str | None = None
+    """Its address."""
+    dashboard: str | None = None
+    certificates: str | None = None
+    """Folder of these, where connections are encrypted."""
+
+    @property
+    def state(self) -> str:
+        return "starting" if self.scheduler is None else "running"
+
+    def find_process(self) -> psutil.Process | None:
+        """Return its process; None where that has ended."""
+        try:
+            process = psutil.Process(self.pid)
+            is_same = abs(process.create_time() - self.began) < SAME_S
+            return process if is_same and process.status() != psutil.STATUS_ZOMBIE else None
+        except psutil.NoSuchProcess:
+            return None
+
+
+def list_clusters() -> list[Launched]:
+    """List the clusters of this machine whose processes live, by name."""
+    try:
+        entries = json.loads(_find_file().read_text())
+        known = [Launched(**entry) for _, entry in sorted(entries.items())]
+    except (OSError, ValueError, TypeError, AttributeError):
+        return []
+    return [launched for launched in known if launched.find_process() is not None]
+
+
+def find_cluster(name: str) -> Launched:
+    """
+    Raises
+    ------
+    OptionError : there is none of this name
+    """
+    known = {launched.name: launched for launched in list_clusters()}
+    if name not in known:
+        raise OptionError(
+            f"there is no cluster {name!r} on this machine, which has {', '.join(known) or 'none'}; `mgspmv cluster "
+            "start` starts one"
+        )
+    return known[name]
+
+
+def _find_file() -> Path:
+    return find_state_folder() / f"clusters-{platform.node() or 'localhost'}.json"
+
+
+@contextmanager
+def _change() -> Iterator[dict[str, Launched]]:
+    """Give the clusters by name; what the context makes of them is written."""
+    path = _find_file()
+    with translating(path.parent, "write"):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock", mode=0o600):
+            known = {launched.name: launched for launched in list_clusters()}
+            yield known
+            with write_beside(path) as part:
+                part.write_text(json.dumps({name: asdict(launched) for name, launched in known.items()}))
+
+
+def _check_free(name: str, known: dict[str, Launched]) -> None:
+    if name in known:
+        there = known[name]
+        where = "" if there.scheduler is None else f", at {there.scheduler}"
+        raise ClusterError(
+            f"a cluster {name!r} is {there.state} on this machine already{where}, as process {there.pid}; `mgspmv "
+            f"cluster stop {name}` ends it, name= starts another",
+            phase="start",
+        )
+
+
+@contextmanager
+def register(launched: Launched) -> Iterator[None]:
+    """Have the name of a cluster while the context lasts.
+
+    Raises
+    ------
+    ClusterError : another process has it
+    StoreError : the state folder cannot be written
+    """
+    with _change() as known:
+        _check_free(launched.name, known)
+        known[launched.name] = launched
+    try:
+        yield
+    finally:
+        with _change() as known:
+            known.pop(launched.name, None)
+
+
+# --- starting and ending ---------------------------------------------------------------------------------------------
+
+
+def serve(
+    name: str,
+    serving: Serving,
+    on_ready: Callable[[Launched], None],
+    *,
+    backend: str,
+    workers: int | None,
+    threads: int | None,
+    protocol: str,
+    tls: str | None,
+) -> None:
+    """Be a cluster until SIGTERM or SIGINT; then end it, and all of its processes.
+
+    Parameters
+    ----------
+    on_ready : called when all workers have joined
+    backend : `cuda` for a worker on each GPU, `cpu` for others, `auto` for `cuda` where there are GPUs
+    threads : of each worker
+    protocol : of Dask's comms between GPU workers
+    tls : as for `use_tls`
+
+    Raises
+    ------
+    ClusterError : one of the name exists, or it does not start; and what `start_local` and `start_cuda` raise
+    KeyboardInterrupt : a signal came before that
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):  # who starts may have ignored them, which children inherit
+        signal.signal(number, signal.default_int_handler)
+    is_cuda = backend == "cuda" or (backend == "auto" and has_devices())
+    launched = Launched(name, os.getpid(), psutil.Process().create_time())
+    with ExitStack() as stack:
+        stack.enter_context(register(launched))
+        stack.enter_context(use_tls(tls))
+        dask.config.update_defaults({"distributed": {"scheduler": {"events-cleanup-delay": EVENTS_KEPT}}})
+        if is_cuda:
+            cluster: Any = start_cuda(workers, threads, protocol, serving)
+        else:
+            cluster = start_local(workers, threads, serving)
+        stack.enter_context(cluster)
+        is_over = _catch_signals()
+        launched = replace(
+            launched,
+            backend="cuda" if is_cuda else "cpu",
+            workers=len(cluster.workers),
+            scheduler=cluster.scheduler_address,
+            dashboard=cluster.dashboard_link,
+            certificates=None if tls is None else _find_certificates(),
+        )
+        with _change() as known:
+            known[name] = launched
+        on_ready(launched)
+        _notify(f"READY=1\nSTATUS={launched.workers} workers at {launched.scheduler}")
+        is_over.wait()
+        _notify("STOPPING=1")
+
+
+def _find_certificates() -> str:
+    return str(Path(dask.config.get("distributed.comm.tls.client.cert")).parent)
+
+
+def _catch_signals() -> threading.Event:
+    """Return what SIGINT or SIGTERM sets from now on. A second one changes nothing: the cluster ends in its time."""
+    is_over = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: is_over.set())
+    return is_over
+
+
+def _notify(message: str) -> None:
+    """Tell systemd, where it started this process as a service of type `notify`."""
+    if where := os.environ.get(NOTIFY_VARIABLE):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+            notified.connect(f"\0{where[1:]}" if where.startswith("@") else where)
+            notified.sendall(message.encode())
+
+
+def start(name: str, args: Sequence[str], timeout_s: float) -> Launched:
+    """Start the cluster in a process that neither the terminal nor the end of this process reaches.
+
+    Parameters
+    ----------
+    args : of the command line that asks for this, after the name of the program
+
+    Returns
+    -------
+    The cluster when all workers have joined.
+
+    Raises
+    ------
+    ClusterError : one of the name exists, or it does not start in time
+    """
+    _check_free(name, {launched.name: launched for launched in list_clusters()})
+    log = find_state_folder() / "logs" / f"{name}.log"
+    with translating(log, "write"):
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(log, "wb") as file:
+            command = [sys.executable, "-P", "-c", _PROGRAM, *args, "--foreground"]
+            none = subprocess.DEVNULL
+            child = subprocess.Popen(command, stdin=none, stdout=none, stderr=file, start_new_session=True)
+    launched = None
+    try:
+        launched = _await_joined(child, name, timeout_s)
+    finally:
+        is_late = child.poll() is None
+        if launched is None and is_late:
+            _end(psutil.Process(child.pid), GIVE_UP_S)
+    if launched is not None:
+        return launched
+    if is_late:
+        raise _fail(name, f"its workers have not joined within {timeout_s:g} s, and it was ended; see {log}")
+    said = log.read_text(errors="replace").strip().rpartition("\n")[2]
+    is_error = child.returncode > 0 and said.startswith("error: ")
+    error = _fail(name, said.removeprefix("error: ") if is_error else f"it ended with {child.returncode}; see {log}")
+    error.exit_code = child.returncode if is_error else error.exit_code
+    raise error
+
+
+def _fail(name: str, why: str) -> ClusterError:
+    return ClusterError(f"cluster {name!r} did not start: {why}", phase="start")
+
+
+def _await_joined(child: subprocess.Popen[bytes], name: str, timeout_s: float) -> Launched | None:
+    """Return the cluster once all its workers have joined; None where its process ended or is late."""
+    deadline = time.monotonic() + timeout_s
+    while child.poll() is None and time.monotonic() < deadline:
+        for launched in list_clusters():
+            if (launched.name, launched.pid, launched.state) == (name, child.pid, "running"):
+                return launched
+        time.sleep(_LOOK_S)
+    return None
+
+
+def stop(launched: Launched, patience_s: float) -> bool:
+    """End the processes of a cluster, and wait until they are gone; those that are not in time are killed.
+
+    Returns
+    -------
+    Whether they were in time.
+    """
+    process = launched.find_process()
+    is_clean = process is None or _end(process, patience_s)
+    with _change():  # its entry goes, where its process could not drop it
+        return is_clean
+
+
+def _end(process: psutil.Process, patience_s: float) -> bool:
+    try:
+        processes = [process, *process.children(recursive=True)]
+        process.terminate()
+    except psutil.NoSuchProcess:
+        return True
+    _, alive = psutil.wait_procs(processes, patience_s)
+    for left in alive:
+        left.kill()
+    psutil.wait_procs(alive, KILLED_S)
+    return not alive
