@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
-from mgspmv.report.provenance import describe_definition, list_circumstances, list_files
-from mgspmv.report.record import RunRecord
-from mgspmv.report.sections import list_sections
-from mgspmv.report.summary import list_facts, list_problems, list_tiles
+from mgspmv.display.numbers import (
+    format_bytes,
+    format_count,
+    format_number,
+    format_scaled,
+    format_seconds,
+    read_number,
+    shorten,
+)
+from mgspmv.model import Status
+from mgspmv.report import sections, views
+from mgspmv.report.record import RunRecord, State
+from mgspmv.report.summary import list_facts, list_peaks, list_problems
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -29,18 +40,56 @@ def render_report(run: RunRecord, *, title: str | None = None) -> str:
     ------
     MissingDependencyError : matplotlib is not installed
     """
+    records = views.list_records(run)
+    ranked = list(filter(views.is_ranks, records))
+    states = Counter(step.state for step in run.steps)
     page = _load_template().render(
         title=title or run.name,
         run=run,
+        records=records,
+        ranked=ranked,
+        fastest=max(filter(views.measure_rate, ranked), key=views.measure_rate, default=None),
+        n_well=sum(map(views.has_ended_well, ranked)),
+        counts=", ".join(f"{states[state]} {state}" for state in get_args(State) if states[state]),
+        sources_read=[(record.name, source) for record in records for source in views.find_sources(record)],
+        outputs=[(record.name, output) for record in records for output in record.outputs],
+        groups=views.group_records(records),
+        varied=views.find_varied(records),
         facts=list_facts(run),
-        tiles=list_tiles(run),
+        peaks=list_peaks(records),
         problems=list_problems(run),
-        sections=list_sections(run),
-        files=list_files(run),
-        circumstances=list_circumstances(run),
-        definition=describe_definition(run),
+        circumstances=views.list_circumstances(run),
+        convergence=sections.draw_convergence(run),
+        times=sections.draw_times(run),
+        memory=sections.draw_memory(run),
+        distributions=sections.draw_distributions(run),
     )
     return f"{page.strip()}\n"
+
+
+def _format_count(value: Any) -> str:
+    return "–" if value is None else format_count(value)
+
+
+def _format_number(value: Any, digits: int = 3) -> str:
+    return format_number(read_number(value), digits)
+
+
+def _format_share(value: Any) -> str:
+    return "–" if value is None else f"{read_number(value):.1%}"
+
+
+def _format_bytes(value: Any) -> str:
+    return "–" if value is None else format_bytes(value)
+
+
+def _format_seconds(value: Any) -> str:
+    return "–" if value is None else format_seconds(value)
+
+
+def _format_rate(record: Any) -> str:
+    rate = views.measure_rate(record)
+    return format_scaled(rate) if rate else "–"
 
 
 @cache
@@ -48,4 +97,22 @@ def _load_template() -> Template:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {
+        "before": views.say_before,
+        "bytes": _format_bytes,
+        "count": _format_count,
+        "json": lambda value: json.dumps(value, indent=2, ensure_ascii=False),
+        "number": _format_number,
+        "rate": _format_rate,
+        "say": views.say,
+        "seconds": _format_seconds,
+        "share": _format_share,
+        "shorten": shorten,
+        "enumerate": views.enumerate_first,
+        "has_ended_well": views.has_ended_well,
+        "iterations": views.count_iterations,
+        "name_in_group": views.name_in_group,
+        "name_ranks": views.name_ranks,
+    }
+    environment.globals["successes"] = [str(status) for status in Status if status.is_success]
     return environment.from_string((files("mgspmv.report") / "page.html.jinja").read_text(encoding="utf-8"))

@@ -1,84 +1,27 @@
-"""What a report is made of, and how records are read and named in it."""
+"""How records are selected, grouped and named in a report."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from mgspmv.display.numbers import format_number, shorten
+from mgspmv.display.numbers import format_number
 from mgspmv.model import Status
-from mgspmv.report.charts import Chart
 from mgspmv.report.record import RunRecord, StepRecord
 
-MOST_ROWS = 50
-"""Of a table; those that come after are counted."""
-LONGEST = 32
-"""Characters of a text in a table; of longer ones the begin and the end."""
+MOST_VARIED = 3
+"""Options that are not usual to name, of runs that differ in them."""
 
+_USUAL_OPTIONS = ("alpha", "tol", "precision")
 _ITERATING = ("product", "exchange", "schedule")
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What is in a table."""
-
-    text: str
-    style: str = ""
-    """Classes of the style sheet."""
-    tip: str = ""
-    """What there is to say of it; of what is shortened, all of it."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows that are all as long as the titles."""
-
-    caption: str
-    titles: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    n_left_out: int = 0
-    texts: Sequence[int] = (0,)
-    """Columns of texts; the others are of numbers."""
-
-
-@dataclass(frozen=True)
-class Section:
-    """A heading and what stands below it."""
-
-    id: str
-    title: str
-    lead: str
-    charts: Sequence[Chart] = ()
-    tables: Sequence[Table] = ()
-
-
-NOTHING = Cell("–")
-
-
-def make_table(
-    caption: str,
-    titles: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
-    most: int = MOST_ROWS,
-    texts: Sequence[int] = (0,),
-) -> Table:
-    """A table of the first rows, up to `most`."""
-    return Table(caption, titles, rows[:most], max(0, len(rows) - most), texts)
-
-
-def make_cell(value: Any, style: str = "", limit: int = LONGEST) -> Cell:
-    """A value in words, shortened."""
-    text = say(value)
-    return Cell(shorten(text, limit), style, text if len(text) > limit else "")
 
 
 def say(value: Any) -> str:
     """A JSON value as people read it."""
     if value is None:
-        return NOTHING.text
+        return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -86,7 +29,11 @@ def say(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-# --- records ---------------------------------------------------------------------------------------------------------
+def say_before(before: Any) -> str:
+    """When the ranks before were made, or which they are."""
+    if isinstance(before, Mapping):
+        before = before.get("ended") or before.get("key")
+    return say(before)
 
 
 def list_records(run: RunRecord) -> list[StepRecord]:
@@ -97,6 +44,15 @@ def list_records(run: RunRecord) -> list[StepRecord]:
 def is_ranks(record: StepRecord) -> bool:
     """Whether it is of a run, of one vector or many."""
     return record.kind in ("pagerank", "batch")
+
+
+def find_varied(records: Iterable[StepRecord]) -> list[str]:
+    """Options that are usual to name, and those that differ among the runs."""
+    options = [record.options for record in records if is_ranks(record)]
+    names = dict.fromkeys(name for own in options for name in own)
+    differing = [name for name in names if len({say(own.get(name)) for own in options}) > 1]
+    usual = [name for name in _USUAL_OPTIONS if name in names]
+    return usual + [name for name in differing if name not in usual][:MOST_VARIED]
 
 
 def group_records(records: Iterable[StepRecord]) -> list[tuple[str, list[StepRecord]]]:
@@ -116,6 +72,12 @@ def name_in_group(record: StepRecord) -> str:
     return record.name.partition("/")[2] or record.name
 
 
+def name_ranks(record: StepRecord) -> str:
+    """What the highest ranks of a run are of; of many vectors, the first."""
+    vectors = record.result.get("vectors")
+    return f"{name_in_group(record)}, {vectors[0]['label']}" if vectors else name_in_group(record)
+
+
 def list_statuses(record: StepRecord) -> list[Status]:
     """Of a run and of each of its vectors; empty for other steps."""
     own = [record.result.get("status"), *(vector["status"] for vector in record.result.get("vectors", []))]
@@ -127,12 +89,57 @@ def has_ended_well(record: StepRecord) -> bool:
     return all(status.is_success for status in list_statuses(record))
 
 
+def count_iterations(record: StepRecord) -> int:
+    """Of a run, or of its vectors together."""
+    own = [record.result, *record.result.get("vectors", [])]
+    return sum(int(described.get("iterations", 0)) for described in own)
+
+
 def measure_rate(record: StepRecord) -> float:
     """Entries times iterations over the seconds that iterating took; 0 where nothing is known."""
     elapsed_s = sum(record.seconds.get(phase, 0.0) for phase in _ITERATING)
     return float(record.matrix.get("nnz", 0)) * record.result.get("iterations", 0) / elapsed_s if elapsed_s else 0.0
 
 
-def select(records: Iterable[StepRecord], is_wanted: Callable[[StepRecord], Any]) -> list[StepRecord]:
-    """Those that are wanted."""
-    return [record for record in records if is_wanted(record)]
+def find_sources(record: StepRecord) -> list[Mapping[str, Any]]:
+    """Of a matrix the files that it was read from; of any step the other files that it read."""
+    source = record.provenance.get("matrix", {}).get("source", {}) if record.kind == "matrix" else {}
+    others = [
+        {"name": own.get("path"), "format": name, "sha256": own.get("digest")}
+        for name, own in record.provenance.get("inputs", {}).items()
+        if name != "source"
+    ]
+    return [*(source.get("files", [source]) if source else []), *others]
+
+
+def list_circumstances(run: RunRecord) -> list[tuple[str, list[tuple[str, str]]]]:
+    """What each step says of itself, in lines of name and value: options, matrix, versions, hardware; first what all
+    of several steps say."""
+    told = [(record.name, _describe_circumstances(record)) for record in list_records(run)]
+    if len(told) < 2:
+        return told
+    shared = [line for line in told[0][1] if all(line in lines for _, lines in told[1:])]
+    own = [(name, [line for line in lines if line not in shared]) for name, lines in told]
+    return [("All steps", shared), *own] if shared else own
+
+
+def _describe_circumstances(record: StepRecord) -> list[tuple[str, str]]:
+    """All but what its matrix was made from, which the step that made that says."""
+    provenance = {k: v for k, v in record.provenance.items() if k != "matrix" or record.kind == "matrix"}
+    kept = {"key": record.key, "inputs": record.inputs, "began": record.began, "ended": record.ended}
+    about = {"options": record.options, "matrix": record.matrix, "provenance": provenance}
+    return list(_flatten(kept | about))
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}.")
+        elif value not in ("", None):
+            yield f"{prefix}{name}", say(value)
+
+
+def enumerate_first(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
