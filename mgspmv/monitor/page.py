@@ -40,10 +40,8 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 3
 """Runs side by side."""
-PERIOD_MS = 500
+PERIOD_MS = 1000
 """Between two looks at what is new."""
-PATCHED = 64
-"""Elements at the end of a column that are sent again, at most, instead of all."""
 RUN_COLOURS = ("#0072b2", "#d55e00", "#009e73")
 PHASE_COLOURS = ("#0072b2", "#e69f00", "#999999")
 """Of product, exchange and wait: told apart by who sees no red or green, and in grey."""
@@ -274,11 +272,7 @@ class _Panel:
         if not self._mapper.high / 1.5 <= high <= self._mapper.high:
             self._mapper.high = 1.2 * high or 1.0
         place = {"x": [0], "y": [-0.5], "width": [limit * stride], "height": [n]}
-        data = self._cells.data
-        if all(list(data[name]) == value for name, value in place.items()):
-            _patch_image(self._cells, image)
-        else:
-            self._cells.data = {"image": [image], **place}
+        send(self._cells, {"image": [image], **place})
 
     def _draw_workers(self) -> figure:
         drawn = _make_figure("milliseconds of an iteration, by worker", x="worker", height=220, x_range=self._ranks)
@@ -337,19 +331,14 @@ class _Panel:
 
 
 def send(source: ColumnDataSource, columns: Mapping[str, Any]) -> None:
-    """Let a source have these columns of equal lengths. Of columns that grow, what was there is not sent again."""
-    old = source.data
-    n_old, n_new = (len(next(iter(data.values()))) for data in (old, columns))
-    same = min(_count_same(old[name], columns[name]) for name in columns)
-    if same == n_old == n_new:
-        return
-    if n_new < n_old or n_old - same > PATCHED or same == 0:
+    """Let a source have these columns, if they are others than it has."""
+    if not all(_is_same(source.data[name], columns[name]) for name in columns):
         source.data = dict(columns)
-        return
-    if same < n_old:
-        source.patch({name: [(slice(same, n_old), list(columns[name][same:n_old]))] for name in columns})
-    if n_old < n_new:
-        source.stream({name: columns[name][n_old:] for name in columns})
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    a, b = np.asarray(old), np.asarray(new)
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == b.dtype.kind == "f")
 
 
 def describe_run(run: Run) -> str:
@@ -455,28 +444,6 @@ def _label(drawn: figure, tips: Mapping[str, str]) -> None:
 def _set_range(axis: Range1d, start: float, end: float) -> None:
     if (axis.start, axis.end) != (start, end):
         axis.update(start=start, end=end)
-
-
-def _patch_image(source: ColumnDataSource, image: np.ndarray) -> None:
-    """Send the columns of an image that are new."""
-    old = source.data["image"][0]
-    new = np.flatnonzero(~((old == image) | (np.isnan(old) & np.isnan(image))).all(axis=0))
-    if len(new):
-        first, stop = int(new[0]), int(new[-1]) + 1
-        rows, columns = slice(0, len(image)), slice(first, stop)
-        source.patch({"image": [((0, rows, columns), image[rows, columns].ravel().tolist())]})
-
-
-def _count_same(old: Any, new: Any) -> int:
-    """Elements at the begin that are the same."""
-    n = min(len(old), len(new))
-    if not n:
-        return 0
-    a, b = np.asarray(old[:n]), np.asarray(new[:n])
-    is_same = a == b
-    if a.dtype.kind == "f" and b.dtype.kind == "f":
-        is_same |= np.isnan(a) & np.isnan(b)
-    return n if is_same.all() else int(np.argmin(is_same))
 
 
 def _format(value: float, how: str) -> str:
