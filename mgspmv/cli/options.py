@@ -62,8 +62,10 @@ EntriesAsOne = Annotated[bool, typer.Option("--ignore-weights", help="Take each 
 ProductPrecision = Annotated[str, typer.Option(metavar="float64|float32", help="Of vectors and values.")]
 Normalized = Annotated[bool, typer.Option("--normalized/--not-normalized", help="Divide by the norm at the end.")]
 Top = Annotated[int, typer.Option(min=1, help="How many of the highest ranks to show.")]
-ProductKernel = Annotated[str, typer.Option(help=f"auto, {', '.join(k.name for k in SPARSE_KERNELS if k.backends)}.")]
-StepKernel = Annotated[str, typer.Option(help=f"auto, {', '.join(k.name for k in SPARSE_KERNELS if k.step_backends)}.")]
+_OF_PRODUCTS = ", ".join(kernel.name for kernel in SPARSE_KERNELS if kernel.backends)
+_OF_STEPS = ", ".join(kernel.name for kernel in SPARSE_KERNELS if kernel.step_backends)
+ProductKernel = Annotated[str, typer.Option(help=f"Kernel: auto, {_OF_PRODUCTS}.")]
+StepKernel = Annotated[str, typer.Option(help=f"Kernel: auto, {_OF_STEPS}.")]
 Backend = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto is cuda with a GPU.")]
 ClusterKind = Annotated[
     str | None,

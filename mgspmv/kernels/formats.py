@@ -253,22 +253,18 @@ def choose_ell_width(block: CsrBlock) -> int:
 # --- formats ---------------------------------------------------------------------------------------------------------
 
 
-def build_ell(block: CsrBlock, *, limit: int | None = None) -> Ell:
+def build_ell(block: CsrBlock) -> Ell:
     """ELLPACK of a block.
-
-    Parameters
-    ----------
-    limit : most bytes that it may take; default 4 times those of the block and 1 MiB more
 
     Raises
     ------
-    FormatError : it would take more
+    FormatError : it would take more than 4 times the bytes of the block and 1 MiB more
     """
     width = _longest(row_lengths(block))
     places = width * block.n_rows
     mean = block.nnz / max(1, block.n_rows)
     why = f"the longest row has {width:,} entries, the mean is {mean:.1f}; use hyb, sell or csr-split"
-    _check_bytes("ell", block, places, places * _entry_bytes(block), limit, why)
+    _check_bytes("ell", block, places, places * _entry_bytes(block), why)
     return _fill_ell(block, width)
 
 
@@ -288,23 +284,22 @@ def build_hyb(block: CsrBlock) -> Hyb:
     return Hyb(others.rows, others.indices, others.data, _fill_ell(block, width))
 
 
-def build_dia(block: CsrBlock, *, limit: int | None = None, dtype: Any = np.float64) -> Dia:
+def build_dia(block: CsrBlock, *, dtype: Any = np.float64) -> Dia:
     """Diagonals of a block.
 
     Parameters
     ----------
-    limit : as for `build_ell`
     dtype : float32 or float64, of the counts that a pattern gets
 
     Raises
     ------
-    FormatError : they would take more
+    FormatError : they would take more than ELLPACK may
     """
     xp, offsets = array_module(block.indptr), find_offsets(block)
     dtype = _value_dtype(block, dtype)
     places = len(offsets) * block.n_rows
     why = f"they lie on {len(offsets):,} diagonals; use csr-vector, hyb or sell"
-    _check_bytes("dia", block, places, places * dtype.itemsize + offsets.nbytes, limit, why)
+    _check_bytes("dia", block, places, places * dtype.itemsize + offsets.nbytes, why)
     data = xp.zeros((len(offsets), block.n_rows), dtype)
     for start, stop in _cut_entries(block.nnz):
         rows = _find_rows(block, start, stop)
@@ -313,27 +308,24 @@ def build_dia(block: CsrBlock, *, limit: int | None = None, dtype: Any = np.floa
     return Dia(offsets, data)
 
 
-def build_bsr(
-    block: CsrBlock, block_dim: int | None = None, *, limit: int | None = None, dtype: Any = np.float64
-) -> Bsr:
+def build_bsr(block: CsrBlock, block_dim: int | None = None, *, dtype: Any = np.float64) -> Bsr:
     """BSR of a block.
 
     Parameters
     ----------
     block_dim : default: the one of 2, 3, 4 and 5 that takes the least bytes
-    limit : as for `build_ell`
     dtype : float32 or float64, of the counts that a pattern gets
 
     Raises
     ------
-    FormatError : it would take more; or blocks cannot be numbered in 64 bits
+    FormatError : it would take more than ELLPACK may; or blocks cannot be numbered in 64 bits
     """
     dtype = _value_dtype(block, dtype)
     counts = {b: count_blocks(block, b) for b in ((block_dim,) if block_dim else BLOCK_DIMS)}
     sizes = {b: count_bsr_bytes(block, b, n_blocks, dtype) for b, n_blocks in counts.items()}
     b = min(sizes, key=lambda b: sizes[b])
     why = f"they are in {counts[b]:,} blocks of {b} x {b}; use csr-vector or sell"
-    _check_bytes("bsr", block, counts[b] * b * b, sizes[b], limit, why)
+    _check_bytes("bsr", block, counts[b] * b * b, sizes[b], why)
     return _fill_bsr(block, b, counts[b], dtype)
 
 
@@ -597,9 +589,8 @@ def _add(target: Array, places: Array, values: Array) -> None:
         places, values = places[~is_first], values[~is_first]
 
 
-def _check_bytes(name: str, block: CsrBlock, places: int, nbytes: int, limit: int | None, why: str) -> None:
-    if limit is None:
-        limit = LIMIT_RATIO * block.nbytes + LIMIT_BYTES
+def _check_bytes(name: str, block: CsrBlock, places: int, nbytes: int, why: str) -> None:
+    limit = LIMIT_RATIO * block.nbytes + LIMIT_BYTES
     if nbytes > limit:
         raise FormatError(
             f"{name} would hold {places:,} places for {block.nnz:,} nonzeros, {nbytes:,} bytes where the limit is "

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from benchmarks.matrices import RECIPES, add_values
-from mgspmv.kernels import features
+from mgspmv.kernels import features, formats
 from mgspmv.kernels.features import Features, find_features, rank_kernels
 from mgspmv.kernels.formats import BLOCK_DIMS, build_bsr, build_dia
 from mgspmv.kernels.select import list_kernels
@@ -89,11 +89,12 @@ def test_entries_off_the_diagonals_that_the_sample_missed():
         ("band9", "float64"),
     ],
 )
-def test_bytes_of_formats_are_those_of_the_formats(name, dtype):
+def test_bytes_of_formats_are_those_of_the_formats(name, dtype, monkeypatch):
     """The sample has all rows of these, and of R-MAT all but the ends of a few."""
+    monkeypatch.setattr(formats, "LIMIT_BYTES", 1 << 40)
     block = add_values(np, RECIPES[name].make(np, 50_000), dtype)
     found = find_features(block, dtype)
-    bsr = build_bsr(block, limit=1 << 40)
+    bsr = build_bsr(block)
     assert found.block_dim == bsr.block_dim
     assert found.bsr_bytes == pytest.approx(bsr.nbytes, rel=0.02)
     assert found.csr_bytes == block.nnz * (4 + np.dtype(dtype).itemsize) + 4 * (block.n_rows + 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
@@ -38,6 +37,12 @@ SKEWED = np.where(np.arange(6000) % 7 == 0, 40, np.arange(6000) % 4)
 
 
 @pytest.fixture
+def no_limit(monkeypatch):
+    """Padded formats may take any number of bytes."""
+    monkeypatch.setattr(formats, "LIMIT_BYTES", 1 << 40)
+
+
+@pytest.fixture
 def set_piece(monkeypatch):
     """`set_piece(n)` has formats work on n entries at a time; results must not depend on it."""
     return lambda n: monkeypatch.setattr(formats, "PIECE", n)
@@ -45,7 +50,7 @@ def set_piece(monkeypatch):
 
 @pytest.mark.parametrize("indices", [np.int32, np.int64])
 @pytest.mark.parametrize("data", [np.float32, np.float64, None], ids=["float32", "float64", "pattern"])
-def test_dtypes(data, indices):
+def test_dtypes(data, indices, no_limit):
     block = make_random(SKEWED, 300, indices=indices, data=data)
     ell, coo, hyb, sell, bsr = (build(block) for build in (build_ell, build_coo, build_hyb, build_sell, build_bsr))
     for padded in (ell, coo, hyb.ell, hyb, sell):
@@ -54,7 +59,7 @@ def test_dtypes(data, indices):
     assert hyb.ell.width == 1
     assert coo.rows.dtype == hyb.rows.dtype == sell.order.dtype == np.int32
     assert (bsr.indptr.dtype, bsr.indices.dtype, bsr.data.dtype) == (np.int64, indices, data or np.float64)
-    dia = build_dia(block, limit=2**40)
+    dia = build_dia(block)
     assert (dia.offsets.dtype, dia.data.dtype) == (np.int64, data or np.float64)
     split = build_split(block)
     assert split.row_starts.dtype == split.nonzero_starts.dtype == sell.slice_ptr.dtype == np.int64
@@ -106,7 +111,7 @@ def test_entries_at_one_place_are_added_in_their_order():
     values = np.random.default_rng(1).random(900).astype(np.float32)
     block = CsrBlock(0, 2, np.array([0, 400, 900]), np.zeros(900, np.int32), values)
     wanted = [np.cumsum(values[:400], dtype=np.float32)[-1], np.cumsum(values[400:], dtype=np.float32)[-1]]
-    assert build_bsr(block, 2, limit=2**20).data[0, :, 0].tolist() == wanted
+    assert build_bsr(block, 2).data[0, :, 0].tolist() == wanted
     assert build_dia(block).data.sum(axis=0).tolist() == wanted
 
 
@@ -250,13 +255,15 @@ def test_bsr_refuses_blocks_that_64_bits_do_not_number():
     assert build_bsr(CsrBlock(0, 2**44, indptr, np.empty(0, np.int64), None), 2).indices.dtype == np.int64
 
 
-@pytest.mark.parametrize("build", [build_ell, build_dia, lambda block, limit: build_bsr(block, 2, limit=limit)])
-def test_limits_are_bytes_of_the_format(build):
+@pytest.mark.parametrize("build", [build_ell, build_dia, lambda block: build_bsr(block, 2)])
+def test_limits_are_bytes_of_the_format(build, no_limit, monkeypatch):
     block = make_random([4] * 500, 20)
-    nbytes = build(block, limit=2**40).nbytes
-    assert build(block, limit=nbytes).nbytes == nbytes
+    nbytes = build(block).nbytes
+    monkeypatch.setattr(formats, "LIMIT_BYTES", nbytes - 4 * block.nbytes)
+    assert build(block).nbytes == nbytes
+    monkeypatch.setattr(formats, "LIMIT_BYTES", nbytes - 4 * block.nbytes - 1)
     with pytest.raises(FormatError, match=f" {nbytes:,} bytes where the limit is {nbytes - 1:,}: "):
-        build(block, limit=nbytes - 1)
+        build(block)
 
 
 def test_small_matrices_are_not_refused():
@@ -297,7 +304,7 @@ def list_arrays(made):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("piece", [101, 1 << 27])
-def test_cupy_makes_the_same_arrays(piece, set_piece):
+def test_cupy_makes_the_same_arrays(piece, set_piece, no_limit):
     cupy = pytest.importorskip("cupy")
     set_piece(piece)
     blocks = [make_block(hard, data=data) for hard in HARD.values() for data in (np.float32, None)]
@@ -306,8 +313,7 @@ def test_cupy_makes_the_same_arrays(piece, set_piece):
     for block in blocks:
         arrays = (None if array is None else cupy.asarray(array) for array in (block.indptr, block.indices, block.data))
         on_device = CsrBlock(block.row_offset, block.n_cols, *arrays)
-        padded = [partial(build, limit=1 << 40) for build in (build_ell, build_dia, build_bsr)]
-        for build in (*padded, build_coo, build_hyb, build_sell, build_split):
+        for build in (build_ell, build_dia, build_bsr, build_coo, build_hyb, build_sell, build_split):
             made, wanted = list_arrays(build(on_device)), list_arrays(build(block))
             assert made.keys() == wanted.keys()
             for name, array in wanted.items():

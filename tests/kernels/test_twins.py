@@ -315,7 +315,7 @@ def test_dia_adds_in_the_order_of_a_row_where_no_entry_is_repeated(dtype):
 @pytest.mark.parametrize("b", [2, 3, 4, 5])
 def test_bsr_adds_by_lanes_that_stay_in_a_row_of_their_blocks(b, dtype):
     block, x, _ = make_floats([30, 8, 0, 90, 2, 41, 7, 60, 1, 1, 0, 25, 300], 640, dtype)
-    made = formats.build_bsr(block, b, limit=2**40)
+    made = formats.build_bsr(block, b)
     y = np.full(block.n_rows, np.nan, dtype)
     twins.bsr(made.indptr, made.indices, made.data, x, y, dtype(1), dtype(0))
     working = 32 // (b * b) * (b * b)
