@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mgspmv.api.arguments import check_threads, ignore, parse_size
+from mgspmv.api.graphs import check_graph, describe_dangling, explain_overflow
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import choose_computing, find_distributed
-from mgspmv.api.ranking import _check_graph, _describe_dangling, explain_overflow
 from mgspmv.batch_results import BatchSolution, fill_id
 from mgspmv.errors import CapacityError, ConvergenceError, OptionError, ShapeError
 from mgspmv.exchange.panels import LocalPanels
@@ -119,7 +119,7 @@ def pagerank_batch(
     computes = choose_computing(backend, A, client)
     top = _check_top(top)
     n = A.shape[0]
-    use_weights = _check_graph(A, weights)
+    use_weights = check_graph(A, weights)
     queries = make_queries(personalization, _list_alphas(alpha), n, A.vertex_ids, A.order)
     asked: dict[str, Any] = {"tol": tol, "tol_mode": tol_mode, "max_iter": max_iter, "precision": precision}
     options, threshold = _check_options(queries, asked, n, A.nnz)
@@ -158,7 +158,7 @@ def pagerank_batch(
         assert isinstance(A, Matrix)
         outcome = _rank_embedded(A, began, *batch, dtype=dtype, backend=computes, **asked)
     described: dict[str, Any] = {"tol": None if tol_mode == "fixed" else options.tol or DEFAULT_TOL}
-    described |= {"dangling": _describe_dangling(dangling), "weights": use_weights}
+    described |= {"dangling": describe_dangling(dangling), "weights": use_weights}
     described |= {"drive": "embedded" if outcome.transport is None else "superstep"}
     described |= {"out_weight": "store" if out_weight is None else "vector"}
     described |= {"width": outcome.width, "steps": outcome.steps, "top": top}

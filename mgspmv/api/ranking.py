@@ -21,14 +21,14 @@ from mgspmv.api.checkpointing import (
     say_what_is_kept,
     tell_people,
 )
+from mgspmv.api.graphs import check_graph, describe_dangling, explain_overflow
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import Drive, choose_computing, choose_drive, find_distributed
 from mgspmv.api.warm import align_ranks
 from mgspmv.checkpoints import Reached
-from mgspmv.errors import ConvergenceError, KindError, OptionError
+from mgspmv.errors import ConvergenceError, OptionError
 from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.out_weight import describe_overflow
 from mgspmv.iterate.pagerank import Outcome, Rows, add_event, find_before, run_embedded, run_on_device, widen_bound
 from mgspmv.iterate.stable import judge_order
 from mgspmv.iterate.start import Start, make_start, read_out_weight
@@ -190,7 +190,7 @@ def pagerank(
     elif client is not None:  # what the workers have is looked at when they are reached
         known = [name for each in BACKENDS for name in list_kernels(each, for_steps=True)]
         check_choice("kernel", kernel, ("auto", *dict.fromkeys(known)))
-    use_weights = _check_graph(A, weights)
+    use_weights = check_graph(A, weights)
     threshold = options.threshold(A.shape[0], A.nnz)
     began = time.perf_counter()
     if isinstance(nstart, Solution):
@@ -251,7 +251,7 @@ def pagerank(
     reached = time.perf_counter()
     outcome = replace(outcome, values=restore(outcome.values, A.order), error_bound_l1=bound)
     outcome.seconds["collect"] += time.perf_counter() - reached
-    given = {"dangling": _describe_dangling(dangling), "out_weight": "store" if out_weight is None else "vector"}
+    given = {"dangling": describe_dangling(dangling), "out_weight": "store" if out_weight is None else "vector"}
     asked = given | {"weights": use_weights, "drive": drive}
     solution = _solve(A, options, outcome, tuple(events), asked, before)
     if throw and not outcome.status.is_success:
@@ -404,54 +404,6 @@ def _find_lost(
     vertex = first if A.vertex_ids is None else A.vertex_ids[first]
     vertex = vertex if isinstance(vertex, str) else int(vertex)
     return replace(outcome, underflow=Underflow(len(lost), vertex, resolution, options.precision))
-
-
-def _check_graph(A: DescribedMatrix, weights: bool) -> bool:
-    """Whether values are to be used."""
-    if A.stored.original is not None and A.stored.original.info.kind == "stochastic":
-        raise KindError(
-            f"the transpose of {A.info.url}, which is stochastic, need not be: its columns need not sum to 1; for the "
-            "ranks of the walk turned round ingest its source with kind='graph' (entry (i, j) is the arc i -> j)"
-        )
-    if A.kind == "matrix" and A.shape[0] != A.shape[1]:
-        raise KindError(
-            f"{A.info.url} is a matrix of {A.shape[0]:,} x {A.shape[1]:,}, and PageRank needs a square one, with a row "
-            f"and a column for each vertex{_describe_edge_index(A)}"
-        )
-    if A.kind == "matrix":
-        raise KindError(
-            f"{A.info.url} is a store of kind 'matrix', whose rows need not be in-edges; for PageRank ingest its "
-            "source again with kind='graph' (entry (i, j) is the arc i -> j), or 'stochastic' if its columns sum to 1"
-            f"{_describe_edge_index(A)}"
-        )
-    if A.shape[0] == 0:
-        raise OptionError(f"{A.info.url} has no vertices, so there are no ranks")
-    if A.kind == "stochastic" and not weights:
-        raise OptionError("a stochastic matrix is its weights; pass weights=True, or ingest it with kind='graph'")
-    if weights and A.info.min_weight is not None and A.info.min_weight < 0:
-        raise OptionError(
-            f"PageRank needs weights that are not negative, the least is {A.info.min_weight}; pass weights=False to "
-            "count every edge as 1"
-        )
-    return weights and not A.is_pattern
-
-
-def _describe_edge_index(A: DescribedMatrix) -> str:
-    """Return what to do about arcs in an array of two rows, which is stored as a dense matrix; else nothing."""
-    is_array = A.info.provenance.get("source", {}).get("format") == "ndarray"
-    if not is_array or A.shape[0] != 2 or A.info.dtype != "int64":
-        return ""
-    return "; if its two rows are the sources and targets of arcs, ingest them as a tuple: (edges[0], edges[1])"
-
-
-def explain_overflow(A: DescribedMatrix, start: Start, precision: Precision, *, use_weights: bool) -> str | None:
-    """What left the range of floats, of a run whose ranks are not finite; None where out-weights do not tell."""
-    weight = start.take_weight(partial(read_out_weight, A.stored, use_weights))
-    return describe_overflow(restore(weight, A.order), A.vertex_ids, precision)
-
-
-def _describe_dangling(dangling: Weights | str | None) -> str:
-    return "personalization" if dangling is None else dangling if isinstance(dangling, str) else "vector"
 
 
 def _judge_stability(options: PageRankOptions, outcome: Outcome) -> Stability | None:

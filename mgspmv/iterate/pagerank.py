@@ -493,30 +493,23 @@ def run_embedded(
     CorruptionError : the ranks are not what they must be
     """
     began = time.perf_counter()
-    rows[0].kernel.compile(is_relative=options.is_relative)
-    compiled = time.perf_counter()
     kernel = rows[0].kernel
+    kernel.compile(is_relative=options.is_relative)
+    compiled = time.perf_counter()
     transport = LocalTransport(kernel.block.n_cols, kernel.z_dtype, kernel.zeros)
     steps = LocalSteps(rows, transport, options.alpha, is_relative=options.is_relative)
-    watch = steps.watch(options, growth=growth)
-    loop = Loop(steps, options, threshold, run, watch, find_before(keeper), balance)
-    loop.start()
-    looks = _Looks(loop, steps)
-    started = time.perf_counter()
-    with _Keeping(keeper, steps, looks) as kept:
-        events = kept.run_to_the_end(loop, emit)
-        stepped = time.perf_counter()
-        assert loop.status is not None
-        bound = np.inf
-        if loop.status != Status.NON_FINITE:
-            steps.begin_residual()
-            bound = bound_error(steps.residual(loop.mass), options.alpha)
-        measured = time.perf_counter()
-        values = kernel.get(rows[0].x) if len(rows) == 1 else np.concatenate([kernel.get(r.x) for r in rows])
-        collected = time.perf_counter()
-    seconds = sum_seconds(events) | loop.seconds | {"compile": compiled - began, "start": started - compiled}
-    seconds |= {"residual": measured - stepped, "collect": collected - measured} | kept.seconds
-    return Outcome(values, loop.status, bound, kernel.describe(), seconds, stability=loop.stability)
+    loop = Loop(steps, options, threshold, run, steps.watch(options, growth=growth), find_before(keeper), balance)
+
+    def measure(mass: float) -> float:
+        steps.begin_residual()
+        return steps.residual(mass)
+
+    def collect() -> np.ndarray:  # without a copy on the host, where there is one block
+        return kernel.get(rows[0].x) if len(rows) == 1 else np.concatenate([kernel.get(r.x) for r in rows])
+
+    outcome = _run_to_the_end(loop, steps, emit, keeper, options.alpha, measure, collect)
+    outcome.seconds["compile"] = compiled - began
+    return replace(outcome, hardware=kernel.describe())
 
 
 def run_on_device(
@@ -546,6 +539,34 @@ def run_on_device(
     counted: dict[str, Any] = {"is_counted": is_counted, "n_before": 0 if before is None else before.iteration}
     steps = DeviceSteps(device, vectors, options, threshold, at_once, **counted)
     loop = Loop(steps, options, threshold, run, steps.watch(options, growth=growth), before, balance)
+
+    def measure(mass: float) -> float:
+        mass_rounding = bound_mass_rounding(int(np.count_nonzero(vectors.weight == 0)))
+        return device.residual(mass) + options.alpha * mass_rounding
+
+    outcome = _run_to_the_end(loop, steps, emit, keeper, options.alpha, measure, device.ranks)
+    device.release()
+    outcome.seconds["compile"] = compiled - began
+    return replace(outcome, hardware=device.describe())
+
+
+def _run_to_the_end(
+    loop: Loop,
+    steps: LocalSteps | DeviceSteps,
+    emit: Callable[[Event], None],
+    keeper: Keeper | None,
+    alpha: float,
+    measure: Callable[[float], float],
+    collect: Callable[[], np.ndarray],
+) -> Outcome:
+    """Iterate in this process, measure the error and give the ranks; the caller knows the hardware.
+
+    Parameters
+    ----------
+    measure : gives a bound on |G(x) - x| in L1 of the ranks reached, by the sum over dangling vertices
+    collect : gives the ranks
+    """
+    began = time.perf_counter()
     loop.start()
     looks = _Looks(loop, steps)
     started = time.perf_counter()
@@ -553,17 +574,13 @@ def run_on_device(
         events = kept.run_to_the_end(loop, emit)
         stepped = time.perf_counter()
         assert loop.status is not None
-        bound = np.inf
-        if loop.status != Status.NON_FINITE:
-            mass_rounding = bound_mass_rounding(int(np.count_nonzero(vectors.weight == 0)))
-            bound = bound_error(device.residual(loop.mass) + options.alpha * mass_rounding, options.alpha)
+        bound = math.inf if loop.status == Status.NON_FINITE else bound_error(measure(loop.mass), alpha)
         measured = time.perf_counter()
-        values = device.ranks()
+        values = collect()
         collected = time.perf_counter()
-    device.release()
-    seconds = sum_seconds(events) | loop.seconds | {"compile": compiled - began, "start": started - compiled}
+    seconds = sum_seconds(events) | loop.seconds | {"compile": 0.0, "start": started - began}
     seconds |= {"residual": measured - stepped, "collect": collected - measured} | kept.seconds
-    return Outcome(values, loop.status, bound, device.describe(), seconds, stability=loop.stability)
+    return Outcome(values, loop.status, bound, "", seconds, stability=loop.stability)
 
 
 class _Looks:

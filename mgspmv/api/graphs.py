@@ -1,0 +1,61 @@
+"""Graphs that PageRank takes: what is refused, and how a run on one is described."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from mgspmv.errors import KindError, OptionError
+from mgspmv.iterate.out_weight import describe_overflow
+from mgspmv.iterate.start import Start, read_out_weight
+from mgspmv.iterate.vectors import Weights
+from mgspmv.model import Precision
+from mgspmv.order import restore
+from mgspmv.store.described import DescribedMatrix
+
+
+def check_graph(A: DescribedMatrix, weights: bool) -> bool:
+    """Whether values are to be used."""
+    if A.stored.original is not None and A.stored.original.info.kind == "stochastic":
+        raise KindError(
+            f"the transpose of {A.info.url}, which is stochastic, need not be: its columns need not sum to 1; for the "
+            "ranks of the walk turned round ingest its source with kind='graph' (entry (i, j) is the arc i -> j)"
+        )
+    if A.kind == "matrix" and A.shape[0] != A.shape[1]:
+        raise KindError(
+            f"{A.info.url} is a matrix of {A.shape[0]:,} x {A.shape[1]:,}, and PageRank needs a square one, with a row "
+            f"and a column for each vertex{_describe_edge_index(A)}"
+        )
+    if A.kind == "matrix":
+        raise KindError(
+            f"{A.info.url} is a store of kind 'matrix', whose rows need not be in-edges; for PageRank ingest its "
+            "source again with kind='graph' (entry (i, j) is the arc i -> j), or 'stochastic' if its columns sum to 1"
+            f"{_describe_edge_index(A)}"
+        )
+    if A.shape[0] == 0:
+        raise OptionError(f"{A.info.url} has no vertices, so there are no ranks")
+    if A.kind == "stochastic" and not weights:
+        raise OptionError("a stochastic matrix is its weights; pass weights=True, or ingest it with kind='graph'")
+    if weights and A.info.min_weight is not None and A.info.min_weight < 0:
+        raise OptionError(
+            f"PageRank needs weights that are not negative, the least is {A.info.min_weight}; pass weights=False to "
+            "count every edge as 1"
+        )
+    return weights and not A.is_pattern
+
+
+def describe_dangling(dangling: Weights | str | None) -> str:
+    return "personalization" if dangling is None else dangling if isinstance(dangling, str) else "vector"
+
+
+def explain_overflow(A: DescribedMatrix, start: Start, precision: Precision, *, use_weights: bool) -> str | None:
+    """What left the range of floats, of a run whose ranks are not finite; None where out-weights do not tell."""
+    weight = start.take_weight(partial(read_out_weight, A.stored, use_weights))
+    return describe_overflow(restore(weight, A.order), A.vertex_ids, precision)
+
+
+def _describe_edge_index(A: DescribedMatrix) -> str:
+    """Return what to do about arcs in an array of two rows, which is stored as a dense matrix; else nothing."""
+    is_array = A.info.provenance.get("source", {}).get("format") == "ndarray"
+    if not is_array or A.shape[0] != 2 or A.info.dtype != "int64":
+        return ""
+    return "; if its two rows are the sources and targets of arcs, ingest them as a tuple: (edges[0], edges[1])"
