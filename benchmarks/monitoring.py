@@ -36,7 +36,7 @@ from benchmarks.stores import ALPHA, Graph, open_cache
 from benchmarks.tables import Setting, Table, format_text, write_files
 from mgspmv.distribute.publish import TOPIC
 from mgspmv.model import default_threads
-from mgspmv.monitor.plugin import PAGE
+from mgspmv.monitor.page import PAGE
 
 WAYS = ("on", "off")
 MOST = 1.02

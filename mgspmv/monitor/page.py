@@ -2,6 +2,9 @@
 
 A table of all runs; curves of up to `MOST_SHOWN` of them in common figures; and for each of these what its workers do.
 Where nobody has chosen, the last run is shown.
+
+Dask documents no way to add a page to its dashboard. All that this takes of `distributed.dashboard` is in this module;
+runs do without the page where that has changed.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +33,11 @@ from bokeh.models import (
     TableColumn,
 )
 from bokeh.plotting import figure
+from bokeh.server.tornado import BokehTornado
 from distributed.dashboard.components.scheduler import BOKEH_THEME, env
+from distributed.dashboard.core import BokehApplication
+from distributed.dashboard.scheduler import template_variables
+from tornado.ioloop import IOLoop
 
 from mgspmv.distribute.worker_metrics import PHASES
 from mgspmv.monitor.runs import Run, Runs
@@ -38,6 +46,8 @@ if TYPE_CHECKING:
     from bokeh.document import Document
     from distributed import Scheduler
 
+PAGE = "pagerank"
+"""Address of the page on the dashboard, and its name in the navigation."""
 MOST_SHOWN = 3
 """Runs side by side."""
 PERIOD_MS = 1000
@@ -76,6 +86,23 @@ COLUMNS = {
 """Headings and widths of the table."""
 
 
+def add_page(scheduler: Scheduler, runs: Runs) -> bool:
+    """Show runs on the scheduler's dashboard, with a link in its navigation; whether it has one."""
+    served = getattr(scheduler, "http_application", None)
+    own = [app for app in getattr(served, "applications", ()) if isinstance(app, BokehTornado)]
+    if served is None or not own:
+        return False
+    variables = template_variables(scheduler)  # the same dict for all pages of this scheduler
+    if PAGE not in variables["pages"]:
+        variables["pages"].append(PAGE)
+    pages = {f"/{PAGE}": partial(make_page, runs)}
+    app = BokehApplication(pages, scheduler, prefix=own[0].prefix, template_variables=variables)
+    served.add_application(app)
+    app.initialize(IOLoop.current())
+    app.start()
+    return True
+
+
 def make_page(runs: Runs, scheduler: Scheduler, extra: dict[str, Any], doc: Document) -> None:
     """Fill a document, and keep it up to date.
 
@@ -89,7 +116,7 @@ def make_page(runs: Runs, scheduler: Scheduler, extra: dict[str, Any], doc: Docu
     doc.add_root(page.root)
     doc.template = env.from_string(TEMPLATE)
     doc.template_variables.update(extra)
-    doc.template_variables["active_page"] = "pagerank"
+    doc.template_variables["active_page"] = PAGE
     doc.theme = BOKEH_THEME
     doc.add_periodic_callback(page.update, PERIOD_MS)
 

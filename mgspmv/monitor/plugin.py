@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
-from tornado.ioloop import IOLoop
 
 from mgspmv.distribute import tls
 from mgspmv.distribute.publish import TOPIC
@@ -24,8 +22,6 @@ from mgspmv.monitor.targets import add_targets
 
 TRIM_EVERY = 50
 """Graphs that clients submit between two looks at what spans keep."""
-PAGE = "pagerank"
-"""Its address on the dashboard, and its name in the navigation."""
 
 logger = logging.getLogger("mgspmv")
 
@@ -56,6 +52,8 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
         COLLECTOR.register()
         add_targets(scheduler)
         try:
+            from mgspmv.monitor.page import add_page
+
             add_page(scheduler, self.runs)
         except Exception:  # of a dashboard that is another than we know; runs do without it
             logger.warning("the dashboard gets no page on runs", exc_info=True)
@@ -97,31 +95,6 @@ def trim_spans(scheduler: Scheduler) -> None:
         )
         if span.metadata is not None:
             del span.metadata["collections"][:-1]
-
-
-def add_page(scheduler: Scheduler, runs: Runs) -> bool:
-    """Show runs on the scheduler's dashboard, with a link in its navigation; whether it has one."""
-    try:
-        from bokeh.server.tornado import BokehTornado
-        from distributed.dashboard.core import BokehApplication
-        from distributed.dashboard.scheduler import template_variables
-
-        from mgspmv.monitor.page import make_page
-    except ImportError:
-        return False
-    served = getattr(scheduler, "http_application", None)
-    own = [app for app in getattr(served, "applications", ()) if isinstance(app, BokehTornado)]
-    if served is None or not own:
-        return False
-    variables = template_variables(scheduler)  # the same dict for all pages of this scheduler
-    if PAGE not in variables["pages"]:
-        variables["pages"].append(PAGE)
-    pages = {f"/{PAGE}": partial(make_page, runs)}
-    app = BokehApplication(pages, scheduler, prefix=own[0].prefix, template_variables=variables)
-    served.add_application(app)
-    app.initialize(IOLoop.current())
-    app.start()
-    return True
 
 
 async def dask_setup(scheduler: Scheduler) -> None:

@@ -16,8 +16,9 @@ from distributed.client import ClosedClientError
 import mgspmv as mg
 from mgspmv.distribute.publish import TOPIC
 from mgspmv.errors import ClusterError
-from mgspmv.monitor import plugin as module
-from mgspmv.monitor.plugin import RunsPlugin, add_page
+from mgspmv.monitor import page as module
+from mgspmv.monitor.page import add_page
+from mgspmv.monitor.plugin import RunsPlugin
 from mgspmv.monitor.run_metrics import COLLECTOR
 from mgspmv.monitor.runs import Runs
 from tests.support.clusters import start_cluster
@@ -125,13 +126,6 @@ def test_without_a_dashboard_there_is_no_page(in_process):
     assert not add_page(scheduler, Runs())
     client.register_plugin(RunsPlugin())
     assert RunsPlugin.name in scheduler.plugins
-
-
-def test_without_bokeh_there_is_no_page(cluster, monkeypatch):
-    for missing in ("bokeh.server.tornado", "distributed.dashboard.core", "mgspmv.monitor.page"):
-        with monkeypatch.context() as patch:
-            patch.setitem(sys.modules, missing, None)
-            assert not add_page(cluster.scheduler, Runs()), missing
 
 
 def test_a_dashboard_that_is_unknown_is_left_alone(cluster, monkeypatch, caplog):
