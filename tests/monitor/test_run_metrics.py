@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from mgspmv.model import Status
 from mgspmv.monitor.run_metrics import SHOWN_S, RunsCollector
 from mgspmv.monitor.runs import RUNS_KEPT, Runs
-from tests.support.messages import begin, checkpoint, end, iterate, miss, recover
+from tests.support.messages import begin, checkpoint, end, iterate, miss
 from tests.support.scraping import Scraped, run_promtool
 
 
@@ -162,37 +162,13 @@ def test_restarts_and_workers_that_leave_are_counted(watched):
     assert found.get("mgspmv_iterations_total", operation="pagerank") == 10
 
 
-def test_recoveries_are_counted_by_kind(watched):
-    workers = begin()["workers"]
-    watched.hear(begin(), recover(workers, 4), recover(workers, 6, epoch=2, kind="silent"))
-    found = watched.scrape()
-    counts = {sample.labels["kind"]: sample.value for sample in found.find("mgspmv_recoveries_total")}
-    assert counts == {"lost": 1, "silent": 1}
-    assert found.get("mgspmv_run_restarts_total", operation="pagerank") == 2
-
-
 def test_before_the_first_run_all_families_are_there(watched):
     found = watched.scrape()
     assert {family.name for family in found.families} == {family.name for family in tell_all(Watched()).families}
     assert [sample.name for family in found.families for sample in family.samples] == ["mgspmv_workers_lost_total"]
 
 
-def test_what_users_wrote_is_a_label(watched):
-    message = begin()
-    message["matrix"]["url"] = 'a "quoted"\nname\\'
-    [info] = watched.hear(message).scrape().find("mgspmv_run_info")
-    assert info.labels["matrix"] == 'a "quoted"\nname\\'
-
-
 @pytest.mark.external("promtool")
 def test_promtool_has_nothing_to_say(watched):
     checked: subprocess.CompletedProcess[str] = run_promtool("check", "metrics", given=tell_all(watched).text)
     assert (checked.returncode, checked.stdout) == (0, "")
-
-
-@pytest.mark.external("promtool")
-def test_promtool_would_say_it():
-    wrong = "# HELP mgspmv_wrong_ms Milliseconds.\n# TYPE mgspmv_wrong_ms counter\nmgspmv_wrong_ms 1\n"
-    checked = run_promtool("check", "metrics", given=wrong)
-    assert checked.returncode != 0
-    assert '"_total" suffix' in checked.stdout

@@ -133,17 +133,6 @@ def test_a_run_from_its_begin_to_its_end():
     assert run.seconds == {"product": 2.0, "start": 1.0}
 
 
-def test_counts_are_of_all_runs():
-    runs = hear_all(begin(), iterate(0, 1, 4), iterate(1, 1, 4), end(), begin("s"), end("s", "failed", "Error: no"))
-    assert count(runs, "runs_started_total") == runs.begun["pagerank"] == 2
-    assert [count(runs, "runs_ended_total", status=status) for status in ("converged", "failed")] == [1, 1]
-    assert count(runs, "iterations_total") == 4
-    assert count(runs, "edges_total") == 4 * 300
-    assert count(runs, "exchanged_bytes_total") == 80
-    assert [count(runs, f"run_phase_seconds_{what}", phase="product") for what in ("count", "sum")] == [2, 4.0]
-    assert runs.by_id["s"].errors == ["Error: no"]
-
-
 def test_messages_of_the_same_iterations_count_once():
     runs = hear_all(begin(), iterate(0, 1, 4), iterate(0, 5, 4), iterate(1, 1, 4))
     run = runs.by_id["r"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import pickle
 import time
 from types import SimpleNamespace
 
@@ -16,7 +15,6 @@ from mgspmv.distribute.publish import TOPIC
 from mgspmv.monitor import stream
 from mgspmv.monitor.plugin import RunsPlugin
 from mgspmv.monitor.stream import describe_workers, publish_run
-from tests.support.stores import make_stochastic
 
 
 @pytest.fixture(scope="module")
@@ -228,25 +226,6 @@ def test_a_scheduler_that_does_not_answer_is_no_reason_to_warn(caplog):
     assert len(calls) == 1, "it was waited for once"
 
 
-def test_the_page_is_given_once_to_each_connection():
-    matrices, calls = make_matrices(lambda function, arguments: None)
-    client = matrices[0].client
-    for n_given in (1, 1, 2):
-        with publish_run(matrices, "r", "p", "superstep", SimpleNamespace(), 0.0) as news:
-            news.end("converged", {}, {}, None)
-        assert sum("plugin" in call for call in calls) == n_given
-        if len(calls) > 3:
-            client.scheduler_comm = FakeComm()  # as after a scheduler that was begun anew
-
-
-def test_every_wait_has_an_end():
-    matrices, calls = make_matrices(lambda function, arguments: None)
-    with publish_run(matrices, "r", "p", "superstep", SimpleNamespace(), 0.0):
-        pass
-    assert [call["callback_timeout"] for call in calls] == [stream.TELL_S] * 2
-    assert isinstance(pickle.loads(calls[0]["plugin"]), RunsPlugin)
-
-
 def test_devices_have_a_ceiling():
     [matrix], _ = make_matrices(lambda function, arguments: None)
     told = describe_workers([matrix])
@@ -263,10 +242,3 @@ def test_options_are_what_any_program_reads():
         pass
     assert calls[1]["msg"]["options"] == {"alpha": 0.5, "top": 3, "most": "inf"}
     assert type(calls[1]["msg"]["threshold"]) is float
-
-
-def test_stochastic_matrices_are_told_of_as_graphs_are(in_process, tmp_path):
-    mg.ingest(make_stochastic(25), tmp_path / "stochastic.zarr", kind="stochastic")
-    client = in_process(2)
-    solution = mg.pagerank(mg.open_matrix(tmp_path / "stochastic.zarr"), client=client)
-    check_run(find_run(client, solution), solution, client)

@@ -138,8 +138,8 @@ def read_colors() -> dict[str, dict[str, str]]:
     return {"light": light, "dark": dark, "print": light | printed}
 
 
-def linearise(colour: str) -> np.ndarray:
-    c = np.array([int(colour[k : k + 2], 16) for k in (1, 3, 5)]) / 255
+def linearise(color: str) -> np.ndarray:
+    c = np.array([int(color[k : k + 2], 16) for k in (1, 3, 5)]) / 255
     return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
 
 

@@ -141,18 +141,6 @@ def test_the_checks_would_find_what_is_wrong(browser: Browser, tmp_path):
     browser.complaints.clear()
 
 
-def test_modes_look_different(browser: Browser, page):
-    pictures = []
-    for scheme in ("light", "dark"):
-        browser.show(page, 800, scheme=scheme)
-        picture = browser.photograph()
-        assert picture.startswith(b"\x89PNG")
-        assert int.from_bytes(picture[16:20]) == 800
-        assert int.from_bytes(picture[20:24]) > 3000
-        pictures.append(picture)
-    assert pictures[0] != pictures[1]
-
-
 def test_on_paper_everything_is_there(browser: Browser, page):
     """What is folded on the screen too; and no table is wider than the 184 mm of A4 that can be printed on."""
     browser.show(page, 695, media="print")
@@ -163,11 +151,6 @@ def test_on_paper_everything_is_there(browser: Browser, page):
     document = browser.print()
     assert document.startswith(b"%PDF")
     assert 6 <= len(re.findall(rb"/Type\s*/Page\b", document)) <= 14
-
-
-def test_folded_on_the_screen(browser: Browser, page):
-    browser.show(page)
-    assert not any(browser.evaluate("[...document.querySelectorAll('details')].map(e => e.open)"))
 
 
 def test_long_names_stay_within_the_window(browser: Browser, page, tmp_path):
