@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from mgspmv.cli.mode import MODE, say
 from mgspmv.cli.options import ClusterKind, ClusterOption, Scheduler, Threads, Timeout, Workers
-from mgspmv.distribute.managers import find_manager, start_cluster
 from mgspmv.errors import OptionError
 
 if TYPE_CHECKING:
@@ -41,6 +40,8 @@ class Place:
         if self.cluster is not None and self.scheduler is not None:
             raise OptionError("--cluster starts a cluster and --scheduler uses one that runs; give one of them")
         if self.cluster is not None:
+            from mgspmv.distribute.managers import find_manager
+
             find_manager(self.cluster)
         if self.options and self.cluster is None:
             raise OptionError("--cluster-option says what --cluster starts; give both or neither")
@@ -158,6 +159,8 @@ def open_client(place: Place, progress: Progress) -> Iterator[Any]:
         if place.cluster is None:
             reached: Any = place.scheduler
         else:
+            from mgspmv.distribute.managers import start_cluster
+
             started = start_cluster(place.cluster, place.workers, place.threads, say, **place.options)
             reached = stack.enter_context(started)
         cluster = Cluster(reached, place.timeout)

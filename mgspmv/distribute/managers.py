@@ -16,11 +16,17 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+import dask
+from distributed import Security, SpecCluster, Status
+
+from mgspmv.distribute.connect import make_cluster, start_cuda, start_local
+from mgspmv.distribute.dashboards import list_hosts
+from mgspmv.distribute.tls import MODULE, TEMPORARY, is_tls_required, list_variables
 from mgspmv.errors import ClusterError, MissingDependencyError, OptionError
 
 WAIT_S, QUEUE_S = 120.0, 600.0
@@ -44,15 +50,6 @@ class Asked:
     options: dict[str, Any] = field(default_factory=dict)
     """Arguments of the class."""
 
-    @property
-    def needed_workers(self) -> int:
-        """Raises OptionError where no number is given, or GPUs would be left."""
-        if self.workers is None:
-            raise OptionError(f"cluster={self.kind!r} starts a number of workers; give workers=")
-        if self.workers % (self.gpus or 1):
-            raise OptionError(f"workers={self.workers} is no multiple of gpus, {self.gpus}, which all have a worker")
-        return self.workers
-
 
 @dataclass(frozen=True)
 class Manager:
@@ -64,8 +61,8 @@ class Manager:
     """Arguments of the class for what is asked, and how many workers will come; None where options are all there is."""
     passes_to: tuple[str, ...] = ()
     """Classes to which it passes the other options on."""
-    package: str = ""
-    """What must be installed besides Dask, and by which extra."""
+    extra: str = ""
+    """Of mgspmv, which installs what it needs besides Dask."""
     wait_s: float = WAIT_S
     look: str = "the logs of its workers"
     """Where it is seen why workers do not come."""
@@ -75,11 +72,6 @@ class Manager:
 
 
 def _prepare_jobs(asked: Asked) -> tuple[dict[str, Any], int]:
-    import dask
-    from distributed import Security, Status
-
-    from mgspmv.distribute.tls import MODULE, is_tls_required, list_variables
-
     given = dict(asked.options)
 
     def take(name: str) -> Any:
@@ -113,14 +105,10 @@ def _prepare_jobs(asked: Asked) -> tuple[dict[str, Any], int]:
         "silence_logs": logging.CRITICAL,
         "job_cls": ClosedJob,
     }
-    return own | given, asked.needed_workers
+    return own | given, _count_workers(asked)
 
 
 def _prepare_ssh(asked: Asked) -> tuple[dict[str, Any], int]:
-    import dask
-
-    from mgspmv.distribute.tls import is_tls_required
-
     given = dict(asked.options)
     hosts = given.pop("hosts", None) or []
     hosts = [host.strip() for host in hosts.split(",")] if isinstance(hosts, str) else [*hosts]
@@ -153,52 +141,55 @@ def _prepare_ssh(asked: Asked) -> tuple[dict[str, Any], int]:
 def _prepare_kubernetes(asked: Asked) -> tuple[dict[str, Any], int]:
     words = ["dask", "cuda", "worker", "--device-memory-limit", "0"] if asked.gpus else ["dask", "worker"]
     words += ["--memory-limit", "0", *_name_threads(asked)]
-    own = {"n_workers": asked.needed_workers // (asked.gpus or 1), "worker_command": words, "quiet": True}
-    return own | asked.options, asked.needed_workers
+    own = {"n_workers": _count_workers(asked) // (asked.gpus or 1), "worker_command": words, "quiet": True}
+    return own | asked.options, _count_workers(asked)
+
+
+def _prepare_others(asked: Asked, manager: Manager) -> tuple[dict[str, Any], int]:
+    """Options of a class of others, and what encrypts if it takes that; 0 workers where only the class knows."""
+    takes = is_tls_required() and "security" in inspect.signature(load(manager.target)).parameters
+    return ({"security": Security()} if takes else {}) | asked.options, asked.workers or 0
+
+
+def _count_workers(asked: Asked) -> int:
+    if asked.workers is None:
+        raise OptionError(f"cluster={asked.kind!r} starts a number of workers; give workers=")
+    if asked.workers % (asked.gpus or 1):
+        raise OptionError(f"workers={asked.workers} is no multiple of gpus, {asked.gpus}, which all have a worker")
+    return asked.workers
 
 
 def _name_threads(asked: Asked) -> list[str]:
     return ["--nthreads", str(asked.threads)] if asked.threads else []
 
 
+def _name_queue(name: str, command: str) -> Manager:
+    look = f"{command}, and the logs of jobs in the folder of the option log_directory"
+    return Manager(f"dask_jobqueue:{name}", _prepare_jobs, extra="jobqueue", wait_s=QUEUE_S, look=look)
+
+
 _WORKERS = ("distributed:Nanny", "distributed:Worker")
 MANAGERS = {
     "local": Manager("distributed:LocalCluster", passes_to=_WORKERS),
-    "cuda": Manager("dask_cuda:LocalCUDACluster", passes_to=_WORKERS),
-    "slurm": Manager(
-        "dask_jobqueue:SLURMCluster",
-        _prepare_jobs,
-        package="dask_jobqueue",
-        wait_s=QUEUE_S,
-        look="squeue, and the logs of jobs in the folder of the option log_directory",
-    ),
-    "pbs": Manager(
-        "dask_jobqueue:PBSCluster",
-        _prepare_jobs,
-        package="dask_jobqueue",
-        wait_s=QUEUE_S,
-        look="qstat, and the logs of jobs in the folder of the option log_directory",
-    ),
+    "cuda": Manager("dask_cuda:LocalCUDACluster", passes_to=_WORKERS, extra="cuda12] or mgspmv[cuda13"),
+    "slurm": _name_queue("SLURMCluster", "squeue"),
+    "pbs": _name_queue("PBSCluster", "qstat"),
     "ssh": Manager(
         "distributed:SSHCluster",
         _prepare_ssh,
         passes_to=("distributed:SpecCluster",),
-        package="asyncssh",
+        extra="ssh",
         look="whether all hosts have the same mgspmv and Python, and reach each other at all ports",
     ),
     "kubernetes": Manager(
         "dask_kubernetes.operator:KubeCluster",
         _prepare_kubernetes,
-        package="dask_kubernetes",
+        extra="kubernetes",
         wait_s=QUEUE_S,
         look="kubectl get pods",
     ),
 }
 """By the name of the cluster."""
-HERE = ("local", "cuda")
-"""Names of clusters whose workers are on this machine."""
-EXTRAS = {"dask_jobqueue": "jobqueue", "asyncssh": "ssh", "dask_kubernetes": "kubernetes"}
-"""By the package, what installs it with mgspmv."""
 
 
 # --- classes ---------------------------------------------------------------------------------------------------------
@@ -220,7 +211,7 @@ def find_manager(kind: str) -> Manager:
 
 def check_shared(kind: str, tls: str | None) -> None:
     """Raise where workers on other machines do not have the certificates that are asked for."""
-    if tls == "temporary" and find_manager(kind).prepare is not None:
+    if tls == TEMPORARY and find_manager(kind).prepare is not None:
         raise OptionError(
             "other machines do not have certificates that are made here for one run; make a folder of them, which is "
             "at the same path on each machine, and name that"
@@ -228,9 +219,9 @@ def check_shared(kind: str, tls: str | None) -> None:
 
 
 def load(target: str) -> Any:
-    """The class of `module:Class`; to be called in the main thread first.
+    """The class of `module:Class`.
 
-    dask-jobqueue takes SIGINT when it is imported, which is undone here.
+    dask-jobqueue takes SIGINT when it is imported, and so only in the main thread, which is undone here.
 
     Raises
     ------
@@ -241,7 +232,8 @@ def load(target: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise MissingDependencyError(f"{target} cannot be imported: {error}") from error
+        extras = [f"; install mgspmv[{own.extra}]" for own in MANAGERS.values() if own.target == target]
+        raise MissingDependencyError(f"{target} cannot be imported: {error}{''.join(extras)}") from error
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, handler)
@@ -297,11 +289,6 @@ def start_cluster(
     CapacityError : this machine has no memory for so many workers
     """
     manager = find_manager(kind)
-    if manager.package and importlib.util.find_spec(manager.package) is None:
-        raise MissingDependencyError(
-            f"cluster={kind!r} needs {manager.package.replace('_', '-')}, which is not installed; install "
-            f"mgspmv[{EXTRAS[manager.package]}]"
-        )
     wait_s = options.pop("wait", manager.wait_s)
     gpus = options.pop("gpus", None) if manager.prepare else None
     for name, value in (("wait", wait_s), ("gpus", 1 if gpus is None else gpus)):
@@ -310,49 +297,33 @@ def start_cluster(
     if options:
         _check_options(manager, options)
     asked = Asked(kind, workers, threads, gpus, options)
-    with ExitStack() as stack:
-        if kind in HERE:
-            cluster, wanted = _start_here(asked), 0
-        else:
-            cluster, wanted = _start_elsewhere(asked, manager, stack)
-        stack.callback(cluster.close)
-        if kind not in HERE:
-            if workers is not None:
-                _scale(cluster, manager, workers)
-            _await_workers(cluster, manager, wanted, wait_s, on_note)
-            _warn_of_strangers(cluster.scheduler_address)
+    if kind in ("local", "cuda"):
+        start = start_cuda if kind == "cuda" else start_local
+        with start(workers, threads, **options) as cluster:
+            yield cluster
+        return
+    given, wanted = manager.prepare(asked) if manager.prepare else _prepare_others(asked, manager)
+    with _showing_pages(manager), closing(_make(manager, given)) as cluster:
+        if workers is not None:
+            _scale(cluster, manager, workers)
+        _await_workers(cluster, manager, wanted, wait_s, on_note)
+        _warn_of_strangers(cluster.scheduler_address)
         yield cluster
 
 
-def _start_here(asked: Asked) -> Any:
-    from mgspmv.distribute.connect import start_cuda, start_local
+def _showing_pages(manager: Manager) -> AbstractContextManager[Any]:
+    """Let Dask link to the dashboard where it is without TLS, on the loopback interface."""
+    if manager.prepare not in (_prepare_jobs, _prepare_ssh) or is_tls_required():
+        return nullcontext()
+    link = dask.config.get("distributed.dashboard.link").replace("{host}", "127.0.0.1")
+    return dask.config.set({"distributed.dashboard.link": link})  # type: ignore[no-any-return]
 
-    start = start_cuda if asked.kind == "cuda" else start_local
-    return start(asked.workers, asked.threads, **asked.options)
 
-
-def _start_elsewhere(asked: Asked, manager: Manager, stack: ExitStack) -> tuple[Any, int]:
-    """A cluster, and how many workers it will have; 0 where only the cluster knows."""
-    import dask
-    from distributed import Security
-
-    from mgspmv.distribute.connect import make_cluster
-    from mgspmv.distribute.dashboards import list_hosts
-    from mgspmv.distribute.tls import is_tls_required
-
+def _make(manager: Manager, given: dict[str, Any]) -> Any:
     make = load(manager.target)
-    if manager.prepare is not None:
-        given, wanted = manager.prepare(asked)
-    else:
-        given, wanted = asked.options, asked.workers or 0
-        if is_tls_required() and "security" in inspect.signature(make).parameters:
-            given = {"security": Security()} | given
     bound = [*given.get("hosts", ()), *(["0.0.0.0"] if is_tls_required() else [])]
-    if manager.prepare in (_prepare_jobs, _prepare_ssh) and not is_tls_required():
-        link = dask.config.get("distributed.dashboard.link").replace("{host}", "127.0.0.1")
-        stack.enter_context(dask.config.set({"distributed.dashboard.link": link}))
     try:
-        return make_cluster(lambda: make(**given), list_hosts(bound, ())), wanted
+        return make_cluster(lambda: make(**given), list_hosts(bound, ()))
     except (TypeError, ValueError) as error:
         raise OptionError(f"{manager.target} refuses its options: {_write_line(error)}") from error
     except Exception as error:
@@ -360,8 +331,6 @@ def _start_elsewhere(asked: Asked, manager: Manager, stack: ExitStack) -> tuple[
 
 
 def _scale(cluster: Any, manager: Manager, workers: int) -> None:
-    from distributed import SpecCluster
-
     async def scale() -> None:
         cluster.scale(workers)
         await cluster  # which raises where a worker, or its job, cannot be started

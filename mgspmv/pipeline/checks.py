@@ -8,7 +8,6 @@ from difflib import get_close_matches
 from typing import Any
 
 from mgspmv.api.checkpointing import check_checkpoint
-from mgspmv.distribute.managers import check_shared, find_manager
 from mgspmv.errors import MgspmvError, OptionError
 from mgspmv.files import is_url
 from mgspmv.ingest.generate import list_parameters, make_generator
@@ -222,6 +221,8 @@ def _check_cluster(pipeline: Pipeline) -> Problems:
             'the address of a scheduler goes with kind = "address"; give both or neither',
         )
     if cluster.kind != "address":
+        from mgspmv.distribute.managers import check_shared, find_manager
+
         try:
             find_manager(cluster.kind)
             check_shared(cluster.kind, cluster.tls)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 from types import ModuleType
 
 import dask
@@ -122,10 +123,12 @@ def test_numbers_of_workers():
 
 
 def test_packages_that_are_missing(monkeypatch):
-    monkeypatch.setattr(managers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "dask_jobqueue", None)
     message = refuse(MissingDependencyError, "slurm", 1)
-    assert message == "cluster='slurm' needs dask-jobqueue, which is not installed; install mgspmv[jobqueue]"
-    assert refuse(MissingDependencyError, "ssh").endswith("asyncssh, which is not installed; install mgspmv[ssh]")
+    assert message.startswith("dask_jobqueue:SLURMCluster cannot be imported: import of dask_jobqueue halted")
+    assert message.endswith("; install mgspmv[jobqueue]")
+    monkeypatch.setitem(sys.modules, "asyncssh", None)
+    assert "requires the `asyncssh` package to be installed" in refuse(ClusterError, "ssh", hosts="a,b")
 
 
 # --- what known classes are given ------------------------------------------------------------------------------------
