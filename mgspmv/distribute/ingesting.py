@@ -16,6 +16,7 @@ import asyncio
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -61,6 +62,8 @@ ASK_S = 240.0
 without a mark, so that who is asked is blamed."""
 REPORT_S = 0.5
 """Seconds between two reports of a worker."""
+TOPIC = "mgspmv-ingest"
+"""Topic of Dask's events that the reports are, of all ingests: a client keeps a handler for each topic it ever knew."""
 ENTRY_BYTES = 32
 """Of memory for an entry that is sorted, at least: numbers of row and column, and half of it is for other things."""
 SUM_BYTES = 32
@@ -76,8 +79,8 @@ class ShareOffer:
     spec: ShareSpec
     peers: tuple[tuple[Member, str], ...]
     """Who has which share, and the key that it is held for, by rank."""
-    topic: str
-    """Of its reports."""
+    token: str
+    """Of the ingest, in its reports."""
     memory: int | None
     """Bytes that its process may take; None for half of what it offered."""
     offered: int
@@ -147,7 +150,7 @@ class HeldShare(Share):
 
     def __init__(self, offer: ShareOffer, worker: Worker) -> None:
         self._peers = _Peers(worker, offer.peers, offer.patience)
-        self._worker, self._topic, self._rank = worker, offer.topic, offer.spec.rank
+        self._worker, self._token, self._rank = worker, offer.token, offer.spec.rank
         self._next_report = 0.0
         folder = Path(worker.local_directory if offer.scratch is None else offer.scratch)
         check_folder(folder)
@@ -164,7 +167,8 @@ class HeldShare(Share):
         if (now := time.monotonic()) < self._next_report and done != total:
             return
         self._next_report = now + REPORT_S
-        self._worker.log_event(self._topic, {"rank": self._rank, "phase": phase, "done": done, "total": total})
+        told = {"ingest": self._token, "rank": self._rank, "phase": phase, "done": done, "total": total}
+        self._worker.log_event(TOPIC, told)
 
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
@@ -281,9 +285,8 @@ class _Ingesting:
         self._cluster, self._workers, self._source, self._options = cluster, workers, source, options
         self._allow_hypersparse = allow_hypersparse
         self._members: tuple[Member, ...] = tuple(w.member for w in workers)
-        token = uuid.uuid4().hex
-        self._topic = f"mgspmv-ingest-{token}"
-        self._keys = [f"{self._topic}-{rank}" for rank in range(len(workers))]
+        self._token = uuid.uuid4().hex
+        self._keys = [f"mgspmv-ingest-{self._token}-{rank}" for rank in range(len(workers))]
         self._kind = options.kind or source.default_kind
         self._spans = Spans("ingest")
         self._report, self._phase, self._reported = report, "", dict[int, tuple[int, int | None]]()
@@ -293,7 +296,7 @@ class _Ingesting:
 
     def begin(self, memory: int | None, threads: int | None, scratch: str | None) -> None:
         """Have shares on all workers."""
-        self._cluster.client.subscribe_topic(self._topic, self._note)
+        self._cluster.client.subscribe_topic(TOPIC, _make_handler(self))
         with self._find_client().as_current():  # Dask plans for this cluster
             self._parts = [*self._source.split(len(self._workers))]
         parts = [*self._parts, *[None] * (len(self._workers) - len(self._parts))]  # nothing to read
@@ -302,7 +305,7 @@ class _Ingesting:
         for rank, (part, worker) in enumerate(zip(parts, self._workers, strict=True)):
             about = (rank, len(peers), part, self._source.name, self._kind, self._options)
             room = (memory, worker.memory, threads or worker.threads, scratch, self._cluster.patience)
-            offers.append(ShareOffer(ShareSpec(*about), peers, self._topic, *room))
+            offers.append(ShareOffer(ShareSpec(*about), peers, self._token, *room))
         self._submit("start", begin_share, self._keys, list(zip(self._keys, offers, strict=True)))
         memories = self._settle("begin")
         self._held, self._working = self._working, []
@@ -340,8 +343,7 @@ class _Ingesting:
         """Let go of the shares, and wait for those that are still at work."""
         client = self._cluster.client
         with suppress(ClosedClientError, ValueError):  # which have nobody to tell
-            client.unsubscribe_topic(self._topic)
-        client._event_handlers.pop(self._topic, None)  # Dask keeps it, and with it all that it leads to
+            client.unsubscribe_topic(TOPIC)
         with suppress(ClusterError, OSError):
             self._cluster.free(self._keys, self._members)
             self._cluster.await_done(self._working)
@@ -567,10 +569,9 @@ class _Ingesting:
             raise type(error)(f"a worker cannot read or write what it must: {error}") from error
         return results
 
-    def _note(self, event: tuple[float, dict[str, Any]]) -> None:
-        """Keep what a worker reported, unless it comes late."""
-        _, told = event
-        if told["phase"] == self._phase:
+    def note(self, told: dict[str, Any]) -> None:
+        """Keep what a worker reported, unless it comes late or is of another ingest."""
+        if (told["ingest"], told["phase"]) == (self._token, self._phase):
             self._reported[told["rank"]] = (told["done"], told["total"])
 
     def _tell(self) -> None:
@@ -581,3 +582,14 @@ class _Ingesting:
         known = [total for _, total in own if total is not None]
         is_known = len(known) == len(self._members)
         self._report(self._phase, sum(done for done, _ in own), sum(known) if is_known else None)
+
+
+def _make_handler(ingesting: _Ingesting) -> Callable[[tuple[float, dict[str, Any]]], None]:
+    """Handler of reports that keeps nothing of an ingest, as the client keeps the handler."""
+    known = weakref.ref(ingesting)
+
+    def handle(event: tuple[float, dict[str, Any]]) -> None:
+        if (there := known()) is not None:
+            there.note(event[1])
+
+    return handle
