@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-import math
 import os
 import signal
-import weakref
 
 import numpy as np
 import pytest
@@ -19,12 +16,10 @@ from mgspmv.errors import (
     CapacityError,
     ClosedError,
     ClusterError,
-    ConvergenceError,
     OptionError,
     SchedulerNotFoundError,
     WorkerLostError,
 )
-from mgspmv.model import Status
 from tests.support.clusters import start_cluster
 from tests.support.waiting import HANG_S, wait_for
 
@@ -145,28 +140,6 @@ def test_a_client_distributes_for_one_batch(named, client, tmp_path):
     assert (loaded.digest(), loaded.memory) == (batch.digest(), batch.memory)
 
 
-def test_a_reversed_graph(in_process, tmp_path):
-    rng = np.random.default_rng(6)
-    A = store_graph((*rng.integers(0, 50, (2, 300)), rng.random(300)), tmp_path / "graph.zarr", transpose=True)
-    vectors = draw(A, 4)
-    with A.T.distribute(in_process(3)) as D:
-        batch = mg.pagerank_batch(D, vectors)
-    check_same(batch, mg.pagerank_batch(A.T, vectors))
-    assert batch.matrix["reversed"] is True
-
-
-def test_ties_are_broken_as_in_one_process(in_process, tmp_path):
-    """Most vertices have the same rank, and rows are cut into workers in another order than that of the source."""
-    n = 500
-    A = store_graph((np.arange(20), (np.arange(20) * 7 + 1) % 20), tmp_path / "g", n_vertices=n, order="degree")
-    with A.distribute(in_process(3)) as D:
-        for dangling in (None, "uniform"):
-            options = {"dangling": dangling, "top": 60}
-            batch = mg.pagerank_batch(D, [[0], [3, 499], None], **options)
-            check_same(batch, mg.pagerank_batch(A, [[0], [3, 499], None], **options))
-            assert len(set(batch.top_ranks[0].tolist())) < 30
-
-
 # --- passes ----------------------------------------------------------------------------------------------------------
 
 
@@ -223,66 +196,7 @@ def test_the_width_is_what_all_workers_have_room_for(named, in_process, monkeypa
             mg.pagerank_batch(D, vectors)
 
 
-def test_held_memory_is_counted(dealt, in_process):
-    """What a worker holds for a pass is no more than it says that it needs."""
-    with dealt.distribute(in_process(3)) as D:
-        rooms = []
-
-        class Looking(driver.Workers):
-            def do(self, phase, function, *args, **options):
-                found = super().do(phase, function, *args, **options)
-                if phase == "connect":
-                    rooms.extend(rooms_of_one for _, rooms_of_one in found)
-                return found
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(driver, "Workers", Looking)
-            seen = []
-            mg.pagerank_batch(D, draw(dealt, 8), width=8, on_event=seen.append)
-        indptr = dealt.stored.read_array("indptr")
-        for (room,), held, a, b in zip(rooms, seen[0].memory_bytes, D.bounds[:-1], D.bounds[1:], strict=True):
-            of_rows = 8 * (b - a + 1) + 4 * int(indptr[b] - indptr[a])
-            assert room.needed[8] / 5 < held - of_rows <= room.needed[8]
-
-
-def test_a_share_is_gone_with_its_batch(named, in_process, monkeypatch):
-    """Without the garbage collector: it may be gigabytes on a device."""
-    shares, begin = [], batch_session.BatchSession.__init__
-
-    def note(self, *args):
-        begin(self, *args)
-        shares.append(weakref.ref(self))
-
-    monkeypatch.setattr(batch_session.BatchSession, "__init__", note)
-    gc.collect()
-    gc.disable()
-    try:
-        with named.distribute(in_process(2)) as D:
-            mg.pagerank_batch(D, [["v01"]])
-            assert wait_for(lambda: [share() for share in shares] == [None, None])
-    finally:
-        gc.enable()
-
-
 # --- what goes wrong -------------------------------------------------------------------------------------------------
-
-
-def test_vectors_that_do_not_converge_are_named(named, placed):
-    vectors, options = {"slow": ["v01"], "fast": ["v03"]}, {"alpha": [0.95, 0.1], "tol": 1e-9, "max_iter": 20}
-    with pytest.raises(ConvergenceError, match=r"1 of 2 vectors did not converge: 'slow' ended as max_iter") as caught:
-        mg.pagerank_batch(placed, vectors, **options)
-    assert caught.value.solution.statuses == (Status.MAX_ITER, Status.CONVERGED)
-    check_same(caught.value.solution, mg.pagerank_batch(named, vectors, **options, throw=False))
-
-
-def test_a_vector_whose_ranks_overflow_does_not_spoil_the_others(in_process, tmp_path):
-    arcs = (np.array([0, 1, 2, 3]), np.array([1, 0, 3, 2]), np.array([5e-324, 1.0, 1.0, 2.0]))
-    A = store_graph(arcs, tmp_path / "graph.zarr")
-    for n_workers in (2, 3):
-        with A.distribute(in_process(n_workers)) as D:
-            batch = mg.pagerank_batch(D, [0, 2], dangling="drop", throw=False)
-            check_same(batch, mg.pagerank_batch(A, [0, 2], dangling="drop", throw=False))
-            assert (batch.statuses, batch.error_bounds_l1[0]) == ((Status.NON_FINITE, Status.CONVERGED), math.inf)
 
 
 def test_what_is_refused(named, placed, client, in_process):

@@ -12,14 +12,11 @@ import threading
 import time
 from contextlib import suppress
 
-import numpy as np
 import pytest
 from distributed import Client
 
 import mgspmv as mg
 from mgspmv.errors import (
-    ClosedError,
-    ClusterError,
     OptionError,
     SchedulerNotFoundError,
     WorkerLostError,
@@ -113,42 +110,6 @@ def test_a_worker_that_dies_ends_the_run(drive, graph, wanted, three):
     check_left(client, left)
 
 
-@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.weekly)])
-def test_the_only_worker_dies(drive, graph):
-    with start_cluster(1) as cluster, Client(cluster, set_as_default=False) as client:
-        strike = Strike(lambda: os.kill(find_processes(client)[0], signal.SIGKILL))
-        with pytest.raises(WorkerLostError, match=r"worker 0 .* is gone"):
-            mg.pagerank(graph, client=client, drive=drive, on_event=strike, **ONCE)
-        assert strike.seconds_since < HANG_S
-
-
-def test_what_a_dead_worker_held_is_gone(graph, wanted, three):
-    client, processes = three
-    with graph.distribute(client) as D:
-        before = client.scheduler_info()["workers"].keys()
-        os.kill(processes[2], signal.SIGKILL)
-        assert wait_for(lambda: len(client.scheduler_info()["workers"].keys() - before) == 1, HANG_S)
-        with pytest.raises((WorkerLostError, ClosedError), match="worker 2 "):
-            mg.pagerank(D, recover=0)
-        with pytest.raises((WorkerLostError, ClosedError), match="worker 2 "):
-            D @ np.ones(graph.shape[1])
-    check_serves(client, graph, wanted)
-
-
-@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.weekly)])
-def test_a_worker_that_is_taken_out_ends_the_run(drive, graph, wanted, three):
-    client, _ = three
-    address = next(a for a, w in client.scheduler_info()["workers"].items() if w["name"] == 0)
-    leaving = threading.Thread(target=lambda: client.retire_workers([address], close_workers=True))
-    strike = Strike(leaving.start)
-    with pytest.raises(ClusterError) as caught:
-        mg.pagerank(graph, client=client, drive=drive, on_event=strike, **ONCE)
-    leaving.join(HANG_S)
-    assert caught.value.worker == "0"
-    assert strike.seconds_since < HANG_S
-    check_serves(client, graph, wanted, n_workers=2)
-
-
 @pytest.mark.parametrize(
     ("how", "drive"),
     [
@@ -207,17 +168,6 @@ def test_no_worker_answers(graph):
                 graph.distribute(client, timeout=TIMEOUT_S)
         finally:
             os.kill(pid, signal.SIGCONT)
-
-
-def test_a_product_with_a_worker_that_hangs(graph, three):
-    client, processes = three
-    with graph.distribute(client, timeout=TIMEOUT_S) as D:
-        os.kill(processes[0], signal.SIGSTOP)
-        began = time.monotonic()
-        with pytest.raises(WorkerTimeoutError, match="worker 0 "):
-            D @ np.ones(graph.shape[1])
-        assert time.monotonic() - began < TIMEOUT_S + HANG_S
-    os.kill(processes[0], signal.SIGCONT)
 
 
 def test_a_worker_that_is_busy_with_something_else_is_named(graph, wanted, three):

@@ -19,7 +19,7 @@ from mgspmv.distribute import cluster as cluster_module
 from mgspmv.distribute import ingesting
 from mgspmv.distribute.cluster import Cluster
 from mgspmv.distribute.gathering import settle_within
-from mgspmv.errors import CapacityError, WorkerMemoryError, WorkerTimeoutError
+from mgspmv.errors import WorkerMemoryError, WorkerTimeoutError
 from mgspmv.exchange import nccl
 from mgspmv.exchange.links import DaskLinks, Member
 from tests.support.waiting import HANG_S
@@ -261,11 +261,6 @@ def test_a_task_that_finds_no_memory_names_its_worker(error, monkeypatch):
     assert (cause.worker, cause.rank, cause.phase, cause.exit_code) == ("gpu-7", 1, "load", 6)
     assert [*cluster._starved] == [MEMBERS[1]], "it is left out then"
     assert re.fullmatch(r"worker gpu-7 \(.*\) has no memory left \(during load\): .*; give it more, .*", str(cause))
-
-
-def test_a_task_that_says_what_it_needs_is_left_its_words():
-    said = CapacityError("needs 2 GB, and there is 1 GB; use more workers")
-    assert cluster_module._explain(said, MEMBERS, 1, "load") is said
 
 
 class Finder(ast.NodeVisitor):

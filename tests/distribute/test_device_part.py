@@ -20,7 +20,6 @@ import mgspmv as mg
 from mgspmv.distribute.connect import start_cuda
 from mgspmv.errors import CapacityError, ClusterError, OptionError, WorkerLostError
 from tests.support.clusters import check_left, find_held, find_left, start_cluster
-from tests.support.pairwise import cover_pairs
 from tests.support.waiting import HANG_S, wait_for
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -321,21 +320,6 @@ def test_many_vectors_have_the_bits_of_this_process(name, devices, stores):
         check_batch(batch, wanted, "peer" if transport == "peer" else "nccl")
 
 
-@cover_pairs(name=["weighted", "rmat"], precision=["float64", "float32"], transport=["nccl", "peer"])
-def test_many_vectors_in_other_precisions(name, precision, transport, devices, stores):
-    A = stores[name]
-    vectors, options = draw(A, 9), {"precision": precision, "width": 8, "tol": 1e-5}
-    wanted = mg.pagerank_batch(A, vectors, **options, backend="cpu")
-    with A.distribute(devices, precision=precision, transport=transport) as D:
-        batch = mg.pagerank_batch(D, vectors, **options)
-        without = mg.pagerank_batch(D, vectors, **options, weights=False)
-    np.testing.assert_allclose(batch.values, wanted.values, rtol=1e-4 if precision == "float32" else 1e-9)
-    right = mg.pagerank_batch(A, vectors, tol=1e-12, max_iter=300, backend="cpu")
-    assert (abs(batch.values - right.values).sum(axis=1) <= batch.error_bounds_l1 + right.error_bounds_l1).all()
-    plain = mg.pagerank_batch(A, vectors, **options, weights=False, backend="cpu")
-    np.testing.assert_allclose(without.values, plain.values, rtol=1e-4 if precision == "float32" else 1e-9)
-
-
 def test_many_vectors_on_a_device_that_workers_share(sharing, stores):
     A = stores["dealt"]
     vectors = draw(A, 7)
@@ -344,49 +328,9 @@ def test_many_vectors_on_a_device_that_workers_share(sharing, stores):
     check_batch(batch, mg.pagerank_batch(A, vectors, width=4, top=9, backend="cpu"), "peer")
 
 
-def test_many_vectors_of_fewer_rows_than_devices(devices, tmp_path):
-    for n in (1, 3):
-        mg.ingest((np.array([0]), np.array([n - 1])), tmp_path / f"{n}", kind="graph", n_vertices=n)
-        A = mg.open_matrix(tmp_path / f"{n}")
-        for transport in ("nccl", "peer"):
-            batch = mg.pagerank_batch(A, [[0], None], client=devices, transport=transport)
-            check_batch(batch, mg.pagerank_batch(A, [[0], None], backend="cpu"), transport)
-
-
-def test_many_vectors_leave_nothing_and_say_what_they_did(devices, stores):
-    before, n = find_left(devices), len(devices.scheduler_info(n_workers=-1)["workers"])
-    seen: list[Any] = []
-    with stores["rmat"].distribute(devices) as D:
-        batch = mg.pagerank_batch(D, draw(stores["rmat"], 40), width=16, top=3, on_event=seen.append)
-    assert len(seen) == batch.options["steps"]
-    for event in seen:
-        assert len(event.product_s) == len(event.exchange_s) == len(event.memory_bytes) == n
-        assert (min(event.exchanged_bytes) > 0) == (n > 1)
-    assert batch.memory["device_bytes"][0] > 0
-    check_left(devices, before)
-
-
 def test_many_vectors_need_all_rows_on_the_devices(devices, stores):
     with pytest.raises(CapacityError):
         mg.pagerank_batch(stores["rmat"], [[1]], client=devices, device_memory=100_000)
-
-
-@pytest.mark.parametrize("transport", ["nccl", "peer"])
-def test_a_worker_that_is_lost_among_many_vectors(transport, stores):
-    if count_devices() < 2:
-        pytest.skip("needs 2 GPUs")
-    A, struck = stores["rmat"], []
-    with start_cuda(2) as cluster, Client(cluster) as client, A.distribute(client, transport=transport) as D:
-        victim = client.run(os.getpid)[D.members[1].address]
-
-        def on_event(event) -> None:
-            if event.iteration > 200 and not struck:
-                struck.append(True)
-                os.kill(victim, signal.SIGKILL)
-
-        with pytest.raises(WorkerLostError) as caught:
-            mg.pagerank_batch(D, draw(A, 8), tol_mode="fixed", max_iter=10_000_000, on_event=on_event)
-        assert caught.value.worker == str(D.members[1].name)
 
 
 def test_workers_that_dask_cuda_starts(stores, tmp_path):

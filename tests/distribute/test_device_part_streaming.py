@@ -153,18 +153,6 @@ def test_products(name, dtype, held, devices, stores):  # noqa: F811
         mg.spmv(A, x, **own, kernel="ell")
 
 
-def test_products_beside_ranks(devices, stores):  # noqa: F811
-    A, n = stores["weighted"], count_workers(devices)
-    x = np.random.default_rng(0).random(A.shape[1])
-    wanted = mg.pagerank(A, tol=1e-3, backend="cpu").values.tobytes()
-    with pytest.warns(UserWarning, match="come by"):
-        distributed = A.distribute(devices, **find_limits(A, "host", n=n))
-    with distributed as D:
-        for _ in range(2):
-            assert mg.pagerank(D, tol=1e-3).values.tobytes() == wanted
-            np.testing.assert_allclose(D @ x, A.to_scipy() @ x, rtol=1e-12)
-
-
 def test_what_cannot_come_by_is_refused_before_it_is_loaded(devices, stores):  # noqa: F811
     A, n = stores["weighted"], count_workers(devices)
     limits = find_limits(A, "host", n=n)

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 import mgspmv as mg
-from mgspmv.errors import ConvergenceError, DanglingError, KindError, OptionError, ShapeError
+from mgspmv.errors import ConvergenceError, DanglingError, OptionError, ShapeError
 from mgspmv.model import Status
 from tests.support.matrices import GRAPHS
 from tests.support.oracles import rank_by_solving, sum_arcs
@@ -256,28 +256,6 @@ def test_options(named, placed):
             assert solution.matrix["hardware"] == "4 workers of 1 threads", drive
 
 
-def test_the_drive_of_a_cluster_is_superstep(named, placed, client):
-    assert mg.pagerank(placed["scheduler"]).options["drive"] == "superstep"
-    assert mg.pagerank(named, client=client).options["drive"] == "superstep"
-    assert mg.pagerank(named, client=client, drive="scheduler", **SHORT).options["drive"] == "scheduler"
-    assert mg.pagerank(named).options["drive"] == "embedded"
-
-
-@pytest.mark.parametrize("drive", DRIVES)
-def test_what_the_user_gave_is_not_written_to(drive, named, in_process):
-    vectors = {name: np.arange(1.0, N + 1) for name in ("personalization", "dangling", "nstart")}
-    mg.pagerank(named, client=in_process(3), drive=drive, **vectors, **SHORT)
-    for vector in vectors.values():
-        assert vector.tolist() == list(range(1, N + 1))
-
-
-def test_values_that_were_not_read_at_first_are_read_when_they_are_used(named, in_process):
-    with named.distribute(in_process(2), weights=False) as D:
-        assert named.plan(2).memory_bytes > D.plan.memory_bytes
-        check_same(mg.pagerank(D, weights=False), mg.pagerank(named, weights=False))
-        check_same(mg.pagerank(D), mg.pagerank(named))
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -304,14 +282,6 @@ def test_runs_that_are_refused(options, error, message, named, placed):
             mg.pagerank(placed[drive], **({"drive": drive} | options))
         assert str(caught.value) == message, drive
         check_same(mg.pagerank(placed[drive], **SHORT), mg.pagerank(named, **SHORT))
-
-
-def test_a_distributed_matrix_has_no_ranks(in_process, tmp_path):
-    A = store_graph(sp.coo_array(np.eye(3)), tmp_path / "matrix.zarr", kind="matrix")
-    with A.distribute(in_process(2)) as D, pytest.raises(KindError, match="is a store of kind 'matrix'"):
-        mg.pagerank(D)
-    with pytest.raises(KindError, match="is a store of kind 'matrix'"):
-        mg.pagerank(A, client=in_process(2))
 
 
 # --- how runs end ----------------------------------------------------------------------------------------------------
@@ -419,11 +389,3 @@ def test_supersteps_send_what_is_needed_alone(client, tmp_path):
             solution = mg.pagerank(D, precision=precision, **SHORT)
             assert [e.exchanged_bytes for e in solution.events] == [(item,) * 4] * 3
             assert solution.changes == mg.pagerank(A, precision=precision, **SHORT).changes
-
-
-@pytest.mark.parametrize("drive", DRIVES)
-def test_progress_before_the_first_iteration(drive, named, client):
-    heard = []
-    mg.pagerank(named, client=client, drive=drive, on_progress=lambda *said: heard.append(said), **SHORT)
-    loads = [("load", done, 4) for done in range(5)]
-    assert heard == [("join", 0, None), *loads, ("start", 0, None), ("residual", 0, None)]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -13,7 +11,6 @@ from functools import partial
 
 import dask
 import numpy as np
-import psutil
 import pytest
 from distributed import Client, Event
 
@@ -21,9 +18,7 @@ import mgspmv as mg
 from mgspmv.errors import (
     ClosedError,
     ClusterError,
-    SchedulerNotFoundError,
     WorkerLostError,
-    WorkerTimeoutError,
 )
 from tests.support.clusters import check_left, find_held, find_left, start_cluster
 from tests.support.waiting import HANG_S, wait_for
@@ -77,39 +72,9 @@ def find_process(client, name):
     return pid
 
 
-class Fault:
-    """Something done once, in the middle of a run."""
-
-    def __init__(self, action):
-        self._timer = threading.Timer(SOON_S, self._act, [action])
-        self.began = None
-
-    def _act(self, action):
-        self.began = time.monotonic()
-        action()
-
-    def on_event(self, event):
-        if event.iteration >= 3 and not self._timer.is_alive() and self.began is None:
-            self._timer.start()
-
-    @property
-    def elapsed_s(self):
-        return time.monotonic() - self.began
-
-
 def kill(client, name):
     pid = find_process(client, name)
     return lambda: os.kill(pid, signal.SIGKILL)
-
-
-@contextmanager
-def stopped(client, name):
-    """The action that stops a worker, which goes on at the end."""
-    pid = find_process(client, name)
-    try:
-        yield lambda: os.kill(pid, signal.SIGSTOP)
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def check_served(client, A, n_workers, drive="superstep"):
@@ -120,18 +85,6 @@ def check_served(client, A, n_workers, drive="superstep"):
 
 
 # --- workers that die ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("drive", ["superstep", pytest.param("scheduler", marks=pytest.mark.weekly)])
-def test_a_worker_that_is_killed_while_it_computes(drive, graph, fragile):
-    fault = Fault(kill(fragile, 1))
-    with pytest.raises(WorkerLostError, match=r"^worker 1 \(tcp://.* (is gone|closed its connection)") as caught:
-        mg.pagerank(graph, client=fragile, drive=drive, on_event=fault.on_event, **LONG)
-    assert fault.elapsed_s < HANG_S
-    assert caught.value.worker == "1"
-    assert caught.value.phase.startswith("iteration")
-    fragile.wait_for_workers(3, timeout=HANG_S)
-    check_served(fragile, graph, 3, drive)
 
 
 @pytest.mark.parametrize("drive", DRIVES)
@@ -155,18 +108,6 @@ def test_tasks_for_a_worker_that_is_gone_cost_the_user_nothing(drive, graph, fra
     mine.release()  # which frames of the error keep from being forgotten
 
 
-def test_nothing_is_replicated(graph, fragile, monkeypatch):
-    """When a worker is lost meanwhile, the scheduler replicates nothing else for the 30 s in which it looks for it."""
-
-    def refuse(*args, **options):
-        raise AssertionError("the scheduler was asked to replicate")
-
-    monkeypatch.setattr(fragile.cluster.scheduler, "replicate", refuse)
-    with graph.distribute(fragile) as D:
-        check_served(fragile, graph, 3, "scheduler")
-        assert (D @ np.ones(3000)).tobytes() == (graph @ np.ones(3000)).tobytes()
-
-
 def multiply_until_it_fails(D, x):
     while True:
         D @ x
@@ -187,32 +128,6 @@ def test_a_matrix_that_lost_a_worker_is_of_no_use_and_can_be_closed(graph, fragi
     D.close()
     with graph.distribute(fragile) as again:
         assert (again @ x).tobytes() == (graph @ x).tobytes()
-
-
-# --- workers that hang -----------------------------------------------------------------------------------------------
-
-
-def test_a_worker_that_is_stopped_while_it_loads(graph, fragile, monkeypatch):
-    with stopped(fragile, 1) as stop, slow_load(fragile, 1):
-
-        def act(phase, done, total):
-            if (phase, done) == ("load", 2):
-                stop()
-
-        began = time.monotonic()
-        with pytest.raises(WorkerTimeoutError, match=r"^worker 1 \(tcp://.*\(during load, rank 1\)"):
-            graph.distribute(fragile, timeout=4, on_progress=act)
-        assert time.monotonic() - began < 4 + HANG_S
-    check_served(fragile, graph, 3)
-
-
-def test_a_worker_that_is_killed_while_it_loads(graph, fragile):
-    with slow_load(fragile, 1):
-        act = kill(fragile, 1)
-        with pytest.raises(WorkerLostError, match=r"^worker 1 \(tcp://.*\(during load, rank 1\)"):
-            graph.distribute(fragile, on_progress=lambda phase, done, total: act() if done == 2 else None)
-    fragile.wait_for_workers(3, timeout=HANG_S)
-    check_served(fragile, graph, 3)
 
 
 # --- workers that are busy with something else -----------------------------------------------------------------------
@@ -335,68 +250,3 @@ def test_what_is_loaded_after_the_others_gave_up_is_not_kept(graph, client):
     assert wait_for(lambda: not any(client.run(count_running).values()))
     assert find_held(client) == {}
     check_served(client, graph, 4)
-
-
-def wait_in_load(dask_worker):
-    from mgspmv.store.read import StoredMatrix
-
-    original = StoredMatrix.read_block
-
-    def read(self, *args):
-        StoredMatrix.read_block = original
-        time.sleep(6)
-
-    StoredMatrix.read_block = read
-
-
-@contextmanager
-def slow_load(client, name):
-    """A worker that will not have loaded when the others have."""
-    workers = client.scheduler_info(n_workers=-1)["workers"]
-    client.run(wait_in_load, workers=[a for a, w in workers.items() if w["name"] == name])
-    yield
-
-
-# --- schedulers that go ----------------------------------------------------------------------------------------------
-
-CLUSTER = """
-import sys, time
-from distributed import LocalCluster
-
-if __name__ == "__main__":
-    cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=0)
-    print(cluster.scheduler_address, flush=True)
-    time.sleep(600)
-"""
-
-
-@contextmanager
-def other_scheduler(tmp_path):
-    """A process with a scheduler that has two workers, and its address."""
-    script = tmp_path / "cluster.py"
-    script.write_text(CLUSTER)
-    arguments = [sys.executable, script]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        address = process.stdout.readline().strip()
-        workers = psutil.Process(process.pid).children(recursive=True)
-        try:
-            yield process, address
-        finally:
-            process.kill()
-            for worker in psutil.wait_procs(workers, timeout=0)[1]:
-                worker.kill()
-
-
-@pytest.mark.parametrize(
-    ("drive", "sign"),
-    [("superstep", signal.SIGSTOP), pytest.param("scheduler", signal.SIGKILL, marks=pytest.mark.weekly)],
-)
-def test_a_scheduler_that_dies_or_hangs_ends_the_run(drive, sign, graph, tmp_path):
-    with other_scheduler(tmp_path) as (process, address), Client(address, set_as_default=False) as client:
-        fault = Fault(lambda: process.send_signal(sign))
-        with pytest.raises(SchedulerNotFoundError):
-            mg.pagerank(graph, client=client, drive=drive, timeout=5, on_event=fault.on_event, **LONG)
-        assert fault.elapsed_s < 3 * 5 + HANG_S
-        if sign == signal.SIGSTOP:
-            process.send_signal(signal.SIGCONT)
-            check_served(client, graph, 2)

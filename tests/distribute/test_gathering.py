@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,12 +10,11 @@ import pytest
 
 from mgspmv.distribute import gathering
 from mgspmv.distribute.cluster import Cluster
-from mgspmv.distribute.gathering import ROUNDS, Gathering, gather_on_cluster, settle_within
-from mgspmv.errors import ClusterError, WorkerTimeoutError
+from mgspmv.distribute.gathering import ROUNDS, Gathering, gather_on_cluster
 from mgspmv.exchange.peer import PeerTransport
 from mgspmv.exchange.turns import Turns
 from tests.support.clusters import find_held
-from tests.support.waiting import HANG_S, wait_for
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -60,19 +58,6 @@ def test_a_slice_that_changed_on_its_way_is_found(trio, monkeypatch):
     ]
 
 
-def test_wrong_sums_are_found(trio, monkeypatch):
-    exchange = PeerTransport.exchange
-
-    def change(self, sums, product_s=0.0):
-        total = exchange(self, sums, product_s)
-        return total + sums if self._halo.rank == 0 else total
-
-    monkeypatch.setattr(PeerTransport, "exchange", change)
-    first, *others = gather_on_cluster(trio, list_members(trio), "peer", 20)
-    assert "the sums of all workers are StepSums(change_l1=7, " in first.problem
-    assert [one.problem for one in others] == [None, None]
-
-
 def test_who_fails_is_named_and_nothing_is_left(trio, monkeypatch, in_process):
     members = list_members(trio)
     gather = Gathering.gather
@@ -87,37 +72,6 @@ def test_who_fails_is_named_and_nothing_is_left(trio, monkeypatch, in_process):
     with pytest.raises(ValueError, match="worker 1 has no memory"):
         gather_on_cluster(trio, members, "peer", 20)
     assert wait_for(lambda: not find_held(in_process(3)))
-
-
-@pytest.mark.slow
-def test_who_hangs_is_named(trio, monkeypatch, in_process):
-    """Its links are open, and its task says nothing."""
-    members, go_on = list_members(trio), threading.Event()
-    gather = Gathering.gather
-    monkeypatch.setattr(Gathering, "gather", lambda self: gather(self) if self._rank != 2 else go_on.wait(HANG_S))
-    try:
-        with pytest.raises(WorkerTimeoutError) as caught:
-            gather_on_cluster(trio, members, "peer", 6)
-        assert str(caught.value).startswith(f"worker {members[2]} was silent for 3 s")
-    finally:
-        go_on.set()
-    assert wait_for(lambda: not find_held(in_process(3)))
-
-
-def test_late_tasks_are_named(trio):
-    members = list_members(trio)
-    futures = [SimpleNamespace(status=status, add_done_callback=lambda _: None) for status in ("finished", "pending")]
-    with pytest.raises(WorkerTimeoutError) as caught:
-        settle_within(trio, futures, members[:2], "all-gather", 0.1)
-    assert str(caught.value).startswith(
-        f"{members[1]} did not take part within 0.1 s (during all-gather, rank 1); the threads of"
-    )
-
-
-def test_what_is_no_gathering(monkeypatch):
-    monkeypatch.setattr(gathering, "get_agent", lambda: SimpleNamespace(get_session=lambda key: object()))
-    with pytest.raises(ClusterError, match="run-0 is no all-gather"):
-        gathering.gather("run-0")
 
 
 # --- devices ---------------------------------------------------------------------------------------------------------

@@ -24,12 +24,10 @@ from hypothesis import strategies as st
 import mgspmv as mg
 from mgspmv.distribute import ingesting
 from mgspmv.errors import (
-    CapacityError,
     ClusterError,
     OptionError,
     SourceError,
     SourceNotFoundError,
-    StoreExistsError,
     StoreNotFoundError,
 )
 from mgspmv.ingest import parts, share
@@ -201,18 +199,6 @@ def test_progress_goes_through_all_phases_and_counts_what_all_did(sources, clien
     assert max(done for phase, done, _ in told if phase == "exchange") <= 1000
 
 
-def test_overwriting(sources, in_process, tmp_path):
-    client = in_process(3)
-    path = tmp_path / "graph"
-    first = mg.ingest(sources["near"], path, client=client)
-    with pytest.raises(StoreExistsError):
-        mg.ingest(sources["far"], path, client=client)
-    assert mg.open_matrix(path).info == first
-    mg.ingest(sources["far"], path, client=client, overwrite=True)
-    assert mg.open_matrix(path).info.vertex_ids == "int64"
-    assert len(list((path / "versions").iterdir())) - 1 == 1  # its zarr.json is there too
-
-
 SMALL: dict[str, tuple[list[str], dict[str, Any]]] = {
     "loops of vertices that nothing else has": (
         ["1 2", "7 7", "2 1000000000000", *["3 4"] * 30],
@@ -232,15 +218,6 @@ def test_vertices_are_those_that_one_process_finds(name, in_process, tmp_path, m
     mg.ingest(source, tmp_path / "wanted", **options)
     mg.ingest(source, tmp_path / "made", **options, client=in_process(3))
     check_same(tmp_path / "made", tmp_path / "wanted")
-
-
-def test_the_least_value_is_that_of_all_rows(in_process, tmp_path):
-    for first, second in (("1.0", "inf"), ("inf", "inf"), ("nan", "1.0"), ("-inf", "2.0")):
-        lines = ["%%MatrixMarket matrix coordinate real general", "4 4 2", f"1 1 {first}", f"4 1 {second}"]
-        source = write_lines(tmp_path / "a.mtx", lines)
-        mg.ingest(source, tmp_path / "wanted", overwrite=True)
-        mg.ingest(source, tmp_path / "made", client=in_process(2), overwrite=True)
-        check_same(tmp_path / "made", tmp_path / "wanted")
 
 
 @pytest.mark.parametrize("type", [pa.int64(), pa.string()])
@@ -327,41 +304,6 @@ def test_what_is_wrong_is_said_and_leaves_nothing(name, in_process, tmp_path):
     check_nothing_whole(tmp_path / "graph")
 
 
-@pytest.mark.parametrize("size", [f"{10**17} 5", f"5 {10**17}"], ids=["rows", "columns"])
-def test_a_size_that_no_disk_has_room_for(size, client, tmp_path):
-    lines = ["%%MatrixMarket matrix coordinate real general", f"{size} 1", "1 1 2.5"]
-    source = write_lines(tmp_path / "a.mtx", lines)
-    with pytest.raises(
-        CapacityError, match=r"matrix would take 800 PB \(800,000,000,000,000,084 bytes\) before compres"
-    ):
-        mg.ingest(source, tmp_path / "matrix", transpose=True, client=client, allow_hypersparse=True)
-    check_nothing_whole(tmp_path / "matrix")
-
-
-def test_weights_that_are_not_finite_are_counted_over_all_rows(in_process, tmp_path):
-    columns = {"a": np.arange(100), "b": np.arange(100) // 2, "w": np.where(np.arange(100) % 30 == 1, np.inf, 1.0)}
-    pq.write_table(pa.table(columns), tmp_path / "edges.parquet", row_group_size=10)
-    with pytest.raises(SourceError, match="a graph needs finite weights, 4 are NaN or infinite"):
-        mg.ingest(str(tmp_path / "edges.parquet"), tmp_path / "graph", client=in_process(3))
-    check_nothing_whole(tmp_path / "graph")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"order": "degree"}, "reorder it afterwards"),
-        ({"memory": "1MiB"}, "memory must be at least 1GiB"),
-        ({"scratch": "/no/such/folder"}, "scratch must be a folder that is there"),
-        ({"threads": 0}, "threads must be at least 1, not 0"),
-        ({"n_vertices": -1}, "n_vertices must be 0 or more"),
-    ],
-)
-def test_options_that_do_not_suit(options, message, sources, in_process, tmp_path):
-    with pytest.raises(OptionError, match=message):
-        mg.ingest(sources["near"], tmp_path / "graph", client=in_process(3), **options)
-    check_nothing_whole(tmp_path / "graph")
-
-
 def test_what_only_this_process_has(client, tmp_path):
     with pytest.raises(OptionError, match=r"is read by this process alone; the workers .* Leave out client="):
         mg.ingest(sp.eye_array(5), tmp_path / "graph", client=client)
@@ -379,13 +321,6 @@ def test_a_store_that_workers_cannot_reach(sources, client):
 def test_a_file_that_is_not_there(client, tmp_path):
     with pytest.raises(SourceNotFoundError, match="there is no such file"):
         mg.ingest(str(tmp_path / "none.txt"), tmp_path / "graph", client=client, format="edge-list")
-    check_nothing_whole(tmp_path / "graph")
-
-
-def test_more_ids_than_a_worker_has_memory_for(sources, in_process, tmp_path, monkeypatch):
-    monkeypatch.setattr(share, "ID_BYTES", 1e12)
-    with pytest.raises(CapacityError, match=r"the [\d,]+ ids that one worker reads, or merges .* use more workers"):
-        mg.ingest(sources["far"], tmp_path / "graph", client=in_process(2))
     check_nothing_whole(tmp_path / "graph")
 
 

@@ -14,8 +14,7 @@ from distributed import Client
 
 import mgspmv as mg
 from mgspmv.distribute import making
-from mgspmv.distribute.making import Made, MakingSpec
-from mgspmv.errors import CapacityError, ClusterError, OptionError, StoreExistsError
+from mgspmv.errors import CapacityError, ClusterError, OptionError
 from mgspmv.ingest.build import build_rows, count_buckets
 from mgspmv.ingest.generate import make_generator
 from mgspmv.model import BUCKETS, IngestOptions, bucket_shift
@@ -90,17 +89,6 @@ def test_any_number_of_workers(n, in_process, tmp_path):
     mg.generate("rmat", tmp_path / "wanted", scale=10)
     mg.generate("rmat", tmp_path / "made", scale=10, client=in_process(n), threads=2)
     check_same(tmp_path / "made", tmp_path / "wanted")
-
-
-def test_overwriting(client, tmp_path):
-    path = tmp_path / "graph"
-    first = mg.generate("rmat", path, scale=8, client=client)
-    with pytest.raises(StoreExistsError):
-        mg.generate("rmat", path, scale=9, client=client)
-    assert mg.open_matrix(path).info == first
-    mg.generate("rmat", path, scale=9, client=client, overwrite=True)
-    assert mg.open_matrix(path).shape == (512, 512)
-    assert len(list((path / "versions").iterdir())) - 1 == 1  # its zarr.json is there too
 
 
 def test_what_a_cluster_does_not_make(client, tmp_path):
@@ -184,24 +172,6 @@ def check_rows_of_ranges(name, tmp_path):
     lengths = np.diff(stored.read_array("indptr"))
     found = np.bincount(np.arange(n_rows) >> bucket_shift(n_rows), lengths, BUCKETS)
     assert ((counts > 0) == (found > 0)).all(), name
-
-
-def test_sums_are_given_after_the_own_columns_are_added_up():
-    """Workers add up their columns while others still fetch what the rows add to theirs."""
-    options = IngestOptions()
-    spec = MakingSpec(make_generator("uniform", n_vertices=40, n_edges=300), options, None, 1)
-    made = Made(spec, "cpu", [10, 30], [0])
-    before = made.give_columns(0, 40).degree.copy()
-    made.add_columns([made.give_columns(10, 30)])
-    assert made.degree.tolist() == before[10:30].tolist()
-    for start, stop in ((0, 40), (0, 5), (12, 18), (35, 40)):
-        assert made.give_columns(start, stop).degree.tolist() == before[start:stop].tolist()
-
-
-def test_buckets_hold_all_rows():
-    for n, shift in [(1, 0), (BUCKETS, 0), (BUCKETS + 1, 1), (2 * BUCKETS, 1), (2**28, 15)]:
-        assert bucket_shift(n) == shift, (n, shift)
-        assert (n - 1) >> shift < BUCKETS, (n, shift)
 
 
 @pytest.mark.slow

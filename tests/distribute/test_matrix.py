@@ -31,7 +31,6 @@ from mgspmv.partition import plan_rows, warn_of_streaming
 from tests.support.cards import read_card
 from tests.support.clusters import find_alive, find_held
 from tests.support.matrices import HARD
-from tests.support.reference_data import shared_data
 from tests.support.stores import find_group, make_scipy
 from tests.support.waiting import wait_for
 
@@ -67,19 +66,6 @@ def test_products_of_hard_matrices(n_workers, in_process, tmp_path):
                 if matrix is A:
                     lazy = mg.spmv(D, da.from_array(x, chunks=(3, 1)), **options)
                     check_bits(lazy.compute(scheduler=client), mg.spmv(matrix, x, **options), name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [*(pytest.param(each, marks=pytest.mark.slow) for each in ("bcsstk13.mtx.gz", "lp_e226.mtx")), "west0479.mtx"],
-)
-def test_products_of_real_matrices(name, ingested, client):
-    shared_data(f"matrices/{name}")
-    A = ingested(f"matrices/{name}", transpose=True)
-    for matrix in (A, A.T):
-        x = np.random.default_rng(1).standard_normal((matrix.shape[1], 3))
-        with matrix.distribute(client) as D:
-            check_bits(D @ x, matrix @ x)
 
 
 @pytest.fixture(scope="module")
@@ -151,21 +137,6 @@ def test_y_is_not_read_when_beta_is_0(rectangle, spread, client):
     check_bits(lazy.compute(scheduler=client), rectangle @ np.ones(170))
 
 
-def test_a_product_may_be_distributed_for_itself(rectangle, client):
-    held, x, said = find_held(client), np.ones(170), []
-    check_bits(mg.spmv(rectangle, x, client=client, on_progress=lambda *s: said.append(s)), rectangle @ x)
-    assert said == [("join", 0, None), *(("load", done, 4) for done in range(5))]
-    assert find_held(client) == held
-
-
-def test_a_graph_is_multiplied_on_the_columns_that_it_reads(client, tmp_path):
-    A = store_matrix(make_scipy(80, 80, 0.02), tmp_path / "graph.zarr", kind="graph")
-    x = np.random.default_rng(3).random((80, 2))
-    with A.distribute(client) as D:
-        check_bits(D @ x, A @ x)
-        check_bits(D @ x[:, 0].astype(np.float32), A @ x[:, 0].astype(np.float32))
-
-
 # --- dask arrays -----------------------------------------------------------------------------------------------------
 
 
@@ -193,22 +164,6 @@ def test_dask_arrays_with_y(columns, rectangle, spread, client):
         lazy = mg.spmv(spread, da.from_array(x, chunks=40), alpha=-1.0, beta=3.0, y=given)
         check_bits(lazy.compute(scheduler=client), wanted, y_chunks)
         check_bits(mg.spmv(spread, x, alpha=-1.0, beta=3.0, y=given), wanted, y_chunks)
-
-
-def test_dask_products_follow_each_other_without_the_client(client, tmp_path):
-    A = store_matrix(make_scipy(100, 100), tmp_path / "matrix.zarr")
-    x = np.ones(100)
-    with A.distribute(client) as D:
-        lazy = da.from_array(x, chunks=30)
-        for _ in range(3):
-            x, lazy = A @ x / 1000, D @ lazy / 1000
-        check_bits(lazy.compute(scheduler=client), x)
-
-
-def test_dask_arrays_of_unknown_length_are_refused(spread, client):
-    x = da.ones(170, chunks=50)
-    with pytest.raises(ShapeError, match="x has nan entries but the matrix has 170 columns"):
-        spread @ x[x > 0]
 
 
 def test_a_dask_product_outlives_its_matrix(rectangle, client):
@@ -296,14 +251,6 @@ def test_close_frees_at_once(graph, client):
     D.close()
     assert find_held(client) == held
     assert find_alive(client) == alive
-
-
-def test_sessions_are_freed_at_once(graph, client):
-    with graph.distribute(client) as D:
-        before = find_alive(client, collect=True)
-        for drive in ("scheduler", "superstep"):
-            mg.pagerank(D, drive=drive)
-            assert find_alive(client) == before
 
 
 def test_what_is_not_closed_is_freed_with_the_object(graph, client):
@@ -434,12 +381,6 @@ def test_a_store_that_workers_do_not_see(graph, client, before_loading):
     assert message.endswith("; the path or URL must lead all workers to the same store")
 
 
-def test_a_relative_path_leads_workers_to_the_same_store(graph, client, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    with mg.open_matrix("graph.zarr").distribute(client) as D:
-        check_bits(D @ np.ones(50), graph @ np.ones(50))
-
-
 @pytest.mark.parametrize(("damage", "error"), [("missing", MissingChunkError), ("flipped", ChecksumError)])
 def test_a_store_that_is_damaged(damage, error, client, tmp_path):
     A = store_matrix(make_scipy(50, 50), tmp_path / "graph.zarr", kind="graph")
@@ -521,28 +462,12 @@ def test_a_plan_for_a_cluster_keeps_to_the_memory_that_is_given(graph, in_proces
 WORKS = {"spmv": lambda A, **options: mg.spmv(A, np.ones(50), **options), "pagerank": mg.pagerank}
 
 
-ALL_WORKS = WORKS | {"distribute": lambda A, client, **few: A.distribute(client, **few), "plan": mg.api.Matrix.plan}
-
-
 def test_memory_is_limited_when_a_matrix_is_distributed(graph, in_process):
     with graph.distribute(in_process(2)) as D:
         for work, limits in product(WORKS.values(), ({"device_memory": "1GB"}, {"host_memory": 10**9})):
             with pytest.raises(OptionError) as caught:
                 work(D, **limits)
             assert str(caught.value).endswith("pass them to distribute() where the matrix is on a cluster already")
-
-
-def test_what_is_no_size_is_refused(graph, in_process):
-    for name in ALL_WORKS:
-        for option in ("device_memory", "host_memory"):
-            with pytest.raises(OptionError, match="a size is written like 141GB, 16GiB or 500MB, not '12 parsecs'"):
-                ALL_WORKS[name](graph, client=in_process(2), **{option: "12 parsecs"})
-
-
-def test_workers_of_a_product_or_of_ranks_keep_to_the_memory_that_is_given(graph, in_process):
-    for work in WORKS.values():
-        with pytest.raises(CapacityError, match="GB of host memory on one of them, which has 1e-06 GB"):
-            work(graph, client=in_process(2), backend="cpu", host_memory="1kB")
 
 
 def test_rows_that_come_by_are_warned_of(graph):
@@ -565,11 +490,3 @@ def test_rows_that_come_by_are_warned_of(graph):
         warnings.simplefilter("error")
         warn(10**9, None)
         warn(5 * 10**6, None)
-
-
-def test_memory_of_devices_that_no_worker_has_is_not_limited(graph, in_process):
-    for name in ALL_WORKS:
-        with pytest.raises(
-            OptionError, match="device_memory= limits what is taken of GPUs, and none of the workers computes"
-        ):
-            ALL_WORKS[name](graph, client=in_process(2), backend="cpu", device_memory="1GB")

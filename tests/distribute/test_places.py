@@ -6,15 +6,14 @@ import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from mgspmv.distribute.agent import measure_host
 from mgspmv.distribute.cluster import DeviceInfo, WorkerInfo
 from mgspmv.distribute.drives import _find_layout, describe_workers, join_events
-from mgspmv.distribute.loading import _even, _find_speeds, _make_team
+from mgspmv.distribute.loading import _find_speeds, _make_team
 from mgspmv.distribute.places import Places, choose_places
-from mgspmv.errors import ClusterError, FormatError, OptionError
+from mgspmv.errors import ClusterError, OptionError
 from mgspmv.exchange.links import Member
 from mgspmv.model import Event, MatrixInfo
 
@@ -86,21 +85,11 @@ def test_one_worker_sends_nothing_and_needs_no_nccl():
         assert choose(workers, "auto", transport) == Places(("cuda",), "nccl", (1000,), transport == "auto"), transport
 
 
-def test_devices_over_their_hosts():
-    workers = make_workers(gpu(0), gpu(1, nccl_problem=NO_NCCL), gpu(1))
-    assert choose(workers, "cuda", "peer") == Places(("cuda",) * 3, "peer", (1000, 500, 500))
-
-
 def test_hosts_beside_devices():
     """NCCL is not missed there, nor are devices that workers share worth a warning."""
     workers = make_workers(gpu(0, 1001), NO_GPU, gpu(0, 901), gpu(1, nccl_problem=NO_NCCL))
     wanted = Places(("cuda", "cpu", "cuda", "cuda"), "peer", (500, None, 450, 1000))
     assert choose(workers) == choose(workers, "auto", "peer") == wanted
-
-
-def test_the_cpu_is_what_the_user_wants_whatever_there_is():
-    for device in [gpu(0), gpu(0, nccl_problem=NO_NCCL), NO_GPU]:
-        assert choose(make_workers(device, gpu(0)), "cpu") == Places(("cpu", "cpu"), "peer", (None, None)), device
 
 
 def test_devices_that_workers_share():
@@ -112,17 +101,6 @@ def test_devices_that_workers_share():
         "3 workers share GPUs, such as worker 1 (tcp://10.0.0.1:40) its NVIDIA H200: NCCL cannot connect them, and "
         "slices go through their hosts; start one for each GPU, as `dask cuda worker` does"
     ]
-
-
-def test_devices_that_workers_share_are_warned_of_before_nccl_is_missed():
-    workers = make_workers(gpu(0, nccl_problem=NO_NCCL), gpu(0))
-    with pytest.warns(UserWarning, match="2 workers share GPUs"):
-        assert choose_places(workers, "cuda", "auto").transport == "peer"
-
-
-def test_the_backend_of_all_workers():
-    for backends, backend in [(("cpu", "cpu"), "cpu"), (("cuda",), "cuda"), (("cuda", "cpu"), None)]:
-        assert Places(backends, "peer", (None,) * len(backends)).backend == backend, (backends, backend)
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -166,16 +144,7 @@ def test_a_worker_without_nccl_is_named_with_what_to_do():
         ), transport
 
 
-def test_a_worker_that_was_not_asked_has_no_device():
-    assert "has none: it was not asked; " in refused([WorkerInfo(Member("a", "tcp://a:1"), 1, 1)], "cuda")[0]
-
-
 # --- memory and speeds -----------------------------------------------------------------------------------------------
-
-
-def test_workers_of_one_kind_have_what_the_least_has():
-    for memory, wanted in [([None, None], None), ([5, 3, 4], 3), ([5, 0], 0), ([7], 7), ([5, None, 3], [5, None, 3])]:
-        assert _even(memory) == wanted, (memory, wanted)
 
 
 class PlayedCluster:
@@ -284,11 +253,6 @@ def test_layouts_between_devices():
         assert find_layout("cuda", "nccl", kernel, precision, **changes) == wanted, (kernel, precision, changes)
 
 
-def test_a_layout_that_cannot_be_had_is_refused():
-    with pytest.raises(FormatError, match="kernel 'row-blocks' adds in fixed point"):
-        find_layout("cuda", "nccl", "row-blocks", "float64")
-
-
 def test_through_hosts_steps_take_csr():
     for transport, drive in [("nccl", "scheduler"), ("peer", "superstep"), ("peer", "scheduler")]:
         for kernel in ("auto", "csr-split"):
@@ -299,12 +263,6 @@ def test_through_hosts_steps_take_csr():
             "kernel 'row-slices' makes steps that devices exchange by NCCL, in drive='superstep', and here the drive "
             f"is {drive!r} and the transport {transport!r}; pass kernel='auto' or 'csr-split'"
         ), (transport, drive)
-
-
-def test_on_hosts_there_is_no_layout():
-    for kernel in ("auto", "csr-rows"):
-        assert find_layout("cpu", "peer", kernel) is None
-    assert find_layout(None, "peer", "auto") is None
 
 
 def test_a_kernel_must_make_steps_wherever_a_worker_computes():
@@ -345,25 +303,3 @@ def test_devices_wait_in_their_exchange_for_the_slowest():
     assert joined.exchange_s == (2.0, 1.0, 0.0)
     assert (joined.exchanged_bytes, joined.memory_bytes) == ((10, 20, 30), (100, 200, 300))
     assert (joined.run, joined.epoch, joined.iteration, joined.change) == ("run", 0, 3, 0.5)
-
-
-def test_waits_that_were_measured_are_left_alone():
-    joined = join_events((make_event(0.5, 4.5, 0.0, 1), make_event(3.0, 1.0, 0.125, 2)))
-    assert (joined.exchange_s, joined.wait_s) == ((4.5, 1.0), (0.0, 0.125))
-
-
-def test_one_worker_waits_for_nobody():
-    joined = join_events((make_event(0.5, 0.25, 0.0, 1),))
-    assert (joined.product_s, joined.exchange_s, joined.wait_s) == ((0.5,), (0.25,), (0.0,))
-
-
-def test_no_worker_waits_longer_than_it_exchanges():
-    rng = np.random.default_rng(3)
-    for n in (2, 5):
-        times = rng.random((n, 2)).tolist()
-        joined = join_events(tuple(make_event(p, e, 0.0, 1) for p, e in times))
-        assert min(joined.wait_s) == 0.0
-        assert min(joined.exchange_s) >= 0.0
-        assert [e + w for e, w in zip(joined.exchange_s, joined.wait_s, strict=True)] == pytest.approx(
-            [e for _, e in times]
-        )

@@ -3,7 +3,6 @@ process computes, in supersteps on any number of workers the same but for how no
 
 from __future__ import annotations
 
-import math
 import time
 
 import numpy as np
@@ -183,15 +182,6 @@ def test_seconds_memory_and_events(drive, stores, client):
     assert said == ([("start", 0, None)] if drive == "superstep" else [])
 
 
-def test_distributed_for_one_run(stores, client):
-    A, said = stores["chain"], []
-    found = run("stationary", (A, None), client=client, on_progress=lambda *news: said.append(news))
-    check_same(found, run("stationary", (A, None)))
-    assert set(found[0].seconds) == {"product", "exchange", "schedule", "queue", "load", "start", "collect"}
-    assert found[0].options["drive"] == "superstep"
-    assert said[-2:] == [("load", 4, 4), ("start", 0, None)]
-
-
 def test_supersteps_send_what_is_read_alone(client, tmp_path):
     """In a ring of pieces a worker reads one vertex of the others."""
     n = 4000
@@ -216,19 +206,6 @@ def test_runs_that_do_not_converge(drive, stores, placed):
     assert statuses == [Status.NON_FINITE, Status.MAX_ITER]
 
 
-@pytest.mark.parametrize("drive", DRIVES)
-def test_an_error_of_the_listener_ends_the_run(drive, stores, placed):
-    def listen(event):
-        if event.iteration == 2:
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        run("eigenvector", placed("graph", 3), drive=drive, on_event=listen)
-    short = {"tol_mode": "fixed", "max_iter": 3}
-    found = run("eigenvector", placed("graph", 3), drive=drive, **short)
-    check_same(found, run("eigenvector", (stores["graph"], None), **short))
-
-
 def test_what_is_refused(stores, placed, in_process):
     D, _ = placed("graph", 3)
     with pytest.raises(OptionError, match="drive='embedded' computes in this process; leave out client=, and"):
@@ -244,18 +221,3 @@ def test_what_is_refused(stores, placed, in_process):
     for drive in DRIVES:
         with pytest.raises(ClosedError, match="was closed; distribute it again"):
             mg.katz(closed, drive=drive)
-
-
-def test_what_the_user_gave_is_not_written_to(placed):
-    vectors = {"beta": RAMP.copy(), "nstart": RAMP.copy()}
-    for drive in DRIVES:
-        mg.katz(placed("graph", 2)[0], alpha=0.02, drive=drive, tol_mode="fixed", max_iter=2, **vectors)
-    assert all((vector == RAMP).all() for vector in vectors.values())
-
-
-def test_infinite_norms_are_no_convergence(placed, stores):
-    """All elements over an infinite norm are 0, and would never change again."""
-    for A in (stores["matrix"], placed("matrix", 2)[0]):
-        solution = mg.power_iteration(A, norm="l1", x=np.full(N, 1e308), throw=False)
-        assert solution.status is Status.NON_FINITE
-        assert math.isnan(solution.changes[-1])

@@ -228,13 +228,6 @@ def get_reads():
     return StoredMatrix.reads
 
 
-def test_two_at_once(graph, wanted, three):
-    strike = Strike(lambda: kill(three, 0, 2), iteration=20)
-    solution = mg.pagerank(graph, client=three, **strike.told, **LONG)
-    check_same(solution, wanted["superstep"])
-    assert solution.recoveries[-1].workers_after == 3
-
-
 def test_the_only_one(graph, wanted):
     with serve(1) as client:
         strike = Strike(lambda: kill(client, 0), iteration=20)
@@ -278,30 +271,6 @@ def test_again_while_it_recovers(graph, wanted, three):
     solution = mg.pagerank(graph, client=three, **told, **LONG)
     check_same(solution, wanted["superstep"])
     assert [recovery.worker for recovery in solution.recoveries] == ["1", "0"]
-
-
-def test_while_a_checkpoint_is_written(graph, wanted, three, tmp_path):
-    """What was being written is dropped: the one before counts, or the beginning."""
-    three.run(write_slowly)
-    strike = Strike(lambda: threading.Timer(0.3, kill, [three, 1]).start(), iteration=20)
-    options = {"checkpoint": tmp_path / "c", "checkpoint_every": 0}
-    solution = mg.pagerank(graph, client=three, **options, **strike.told, **LONG)
-    check_same(solution, wanted["superstep"])
-    assert solution.recoveries[0].resumed_after == 0
-    assert len(list((tmp_path / "c" / "states").iterdir())) <= 2 + 1
-
-
-def write_slowly():
-    import mgspmv.checkpoints as checkpoints
-
-    original = checkpoints.write_slice
-
-    def write(*args):
-        checkpoints.write_slice = original
-        time.sleep(3)
-        return original(*args)
-
-    checkpoints.write_slice = write
 
 
 # --- workers that are silent, or taken away --------------------------------------------------------------------------

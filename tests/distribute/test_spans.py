@@ -11,7 +11,6 @@ import pytest
 from distributed import Client, span
 
 import mgspmv as mg
-from mgspmv.distribute.spans import name_span
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +59,6 @@ def test_products_share_a_span(graph: mg.Matrix, in_process: Callable[[int], Any
     assert found["mgspmv", "spmv", "product"] == (1, {"mgspmv-multiply"})
 
 
-def test_other_runs_have_theirs(graph: mg.Matrix, in_process: Callable[[int], Any]) -> None:
-    client = in_process(2)
-    with span("mine-others"), graph.distribute(client) as D:
-        mg.pagerank_batch(D, [[1], [2]])
-        mg.katz(D, alpha=1e-3)
-    calls = {name[1] for name in list_spans(client, "mine-others") if name[0] == "mgspmv" and len(name) > 1}
-    assert calls == {"distribute", "pagerank_batch", "power_iteration"}
-
-
 def test_making_has_its_phases(graph: mg.Matrix, in_process: Callable[[int], Any], tmp_path: Path) -> None:
     client = in_process(2)
     mg.export(graph.info.url, tmp_path / "g.parquet")
@@ -86,17 +76,3 @@ def test_making_has_its_phases(graph: mg.Matrix, in_process: Callable[[int], Any
     assert found["mgspmv", "ingest", "write the transpose"] == (1, {"mgspmv-write-write-the-transpose"})
     assert found["mgspmv", "ingest", "transpose"] == (1, {"mgspmv-group-transpose-transpose"})
     assert found["mgspmv", "generate", "sum"] == (1, {"mgspmv-columns", "mgspmv-sum"})
-
-
-def test_names() -> None:
-    for phase, named in [
-        ("connect", "start"),
-        ("start", "start"),
-        ("iteration 3", "iterate"),
-        ("iterations 1 to 20", "iterate"),
-        ("passes 1 to 4", "iterate"),
-        ("residual", "residual"),
-        ("collect", "collect"),
-        ("load", "load"),
-    ]:
-        assert name_span(phase) == named, (phase, named)

@@ -174,15 +174,6 @@ def test_a_run_goes_on_without_a_worker_that_hangs(graph, wanted, fragile):
     assert mg.pagerank(graph, client=fragile).digest() == wanted
 
 
-def test_a_round_of_tasks_one_of_which_hangs(graph, wanted, fragile):
-    with limited(fragile, 2.0), patched(fragile, 1, *STEPS, call=3):
-        with pytest.raises(WorkerTimeoutError, match=r"^worker 1 \(tcp://.*\(during iteration, rank 1\)") as caught:
-            rank(graph, fragile, drive="scheduler")
-        assert (caught.value.worker, caught.value.rank) == ("1", 1)
-    caught = None
-    assert mg.pagerank(graph, client=fragile, drive="scheduler").digest() == wanted
-
-
 def test_a_worker_that_hangs_while_it_loads(graph, fragile):
     with limited(fragile, 2.0), patched(fragile, 0, *READS, call=1):
         with pytest.raises(WorkerTimeoutError, match=r"^worker 0 \(tcp://.*\(during load, rank 0\)") as caught:
@@ -202,16 +193,6 @@ def test_a_product_that_hangs_and_the_matrix_after_it(graph, fragile):
                     use()
                 assert time.monotonic() - began < TIMEOUT_S + HANG_S
         assert (D @ x).tobytes() == first.tobytes()
-
-
-def test_the_only_worker_hangs(graph, wanted):
-    with start_cluster(1) as cluster, Client(cluster, set_as_default=False) as client:
-        with patched(client, 0, *STEPS, call=9):
-            with pytest.raises(WorkerTimeoutError, match=r"^worker 0 .*\(during iteration 9, rank 0\)"):
-                rank(graph, client)
-            with pytest.raises(WorkerTimeoutError, match=r"has nobody to compute \(during join\): worker 0 \("):
-                mg.pagerank(graph, client=client)
-        assert mg.pagerank(graph, client=client).digest() == wanted
 
 
 def do_for(seconds):

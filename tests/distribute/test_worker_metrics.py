@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import numpy as np
 import prometheus_client
@@ -56,21 +54,6 @@ def test_iterations_are_counted_by_phase(metrics):
     assert found.get("mgspmv_worker_iteration_seconds_bucket", phase="wait", le=str(SECONDS[-1])) == 2
 
 
-def test_threads_may_count_at_once(metrics):
-    def count(k):
-        for _ in range(200):
-            metrics.count_iterations(np.full((3, 5), 0.5), 7, 3)
-            metrics.count_failure(f"E{k % 2}")
-
-    with ThreadPoolExecutor(8) as pool:
-        [*pool.map(count, range(8))]
-    found = collect(metrics)
-    assert found.get("mgspmv_worker_iterations_total") == 8 * 200 * 5
-    assert found.get("mgspmv_worker_edges_total") == 8 * 200 * 7
-    assert found.get("mgspmv_worker_iteration_seconds_count", phase="wait") == 8 * 200 * 5
-    assert found.get("mgspmv_worker_task_failures_total", error="E1") == 4 * 200
-
-
 class Holding:
     def __init__(self, *held):
         self._held = held
@@ -88,16 +71,6 @@ def test_bytes_of_all_workers_of_a_process_are_added_up(metrics):
     assert found.get("mgspmv_worker_runs_bytes") == 55
     del two
     assert collect(metrics).get("mgspmv_worker_rows_bytes") == 10, "one that is gone holds nothing"
-
-
-def test_a_device_is_only_asked_where_one_computes(metrics, monkeypatch):
-    monkeypatch.setattr(module, "measure_device_memory", lambda: pytest.fail("it would take memory"))
-    assert not collect(metrics).find("mgspmv_worker_device_memory_bytes")
-    monkeypatch.setattr(module, "measure_device_memory", lambda: DeviceMemory(total=80, free=30, used=40))
-    metrics.has_device = True
-    found = collect(metrics)
-    numbers = [found.get(f"mgspmv_worker_device_memory_{name}bytes") for name in ("", "free_", "used_")]
-    assert numbers == [80, 30, 40]
 
 
 @pytest.mark.external("promtool")
@@ -156,31 +129,11 @@ def test_workers_count_what_their_events_say(call, store, in_process):
         assert count_since(before, "mgspmv_worker_iteration_seconds_count", phase=phase) == 2 * solution.iterations
 
 
-def test_both_matrices_of_an_iteration_count(store, in_process):
-    client = in_process(2)
-    with mg.open_matrix(store) as A, A.distribute(client) as D, A.T.distribute(client) as T:
-        before = collect(METRICS)
-        found = mg.hits(D, transpose=T, tol=1e-3)
-        assert count_since(before, "mgspmv_worker_edges_total") == 2 * A.nnz * found.hubs.iterations
-
-
 def test_passes_of_batches_count(store, in_process):
     client = in_process(2)
     before = collect(METRICS)
     solution = mg.pagerank_batch(mg.open_matrix(store), [[1], [2], [3]], client=client)
     assert count_since(before, "mgspmv_worker_iterations_total") == 2 * solution.options["steps"]
-
-
-def test_runs_hold_bytes_while_they_go_on(store, in_process):
-    held = []
-
-    def look(event):
-        held.append((collect(METRICS).get("mgspmv_worker_runs_bytes"), sum(event.memory_bytes)))
-
-    with mg.open_matrix(store) as A, A.distribute(in_process(2)) as D:
-        solution = mg.pagerank(D, tol_mode="fixed", max_iter=300, on_event=look)
-    assert held[-1][0] == held[-1][1] == sum(solution.memory["held_bytes"])
-    assert collect(METRICS).get("mgspmv_worker_runs_bytes") == 0
 
 
 def test_failures_are_counted_by_the_class_of_the_error(store, in_process):
@@ -211,14 +164,3 @@ def test_memory_of_a_device_is_told_by_who_computes_on_it(store):
         total, free, used = (found.get(f"mgspmv_worker_device_memory_{name}bytes") for name in ("", "free_", "used_"))
         assert 0 < used <= total - free < total
         assert found.get("mgspmv_worker_rows_bytes") > 0
-
-
-def test_a_worker_that_closes_is_asked_no_more():
-    from mgspmv.distribute.agent import Agent
-
-    agent, worker = Agent(), SimpleNamespace(handlers={})
-    before = len(METRICS.holders)
-    agent.setup(worker)
-    assert len(METRICS.holders) == before + 1
-    agent.teardown(worker)
-    assert len(METRICS.holders) == before

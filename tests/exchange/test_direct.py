@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,8 +11,6 @@ import pytest
 from mgspmv.errors import CapacityError
 from mgspmv.exchange import direct
 from mgspmv.exchange.direct import MOST_DEVICES, UNIT
-from mgspmv.exchange.nccl import NcclExchange, SharedColumns
-from mgspmv.partition import Slices
 from tests.exchange.test_nccl import DeviceArray, join_all, make_check, nccl, run_ranks, start_groups
 
 __all__ = ["nccl"]
@@ -108,15 +104,6 @@ def test_everybody_knows_where_the_memory_of_all_is(nccl, played):
     assert not played.closed
 
 
-def test_what_is_too_small_is_replaced(nccl, played):
-    groups = start_groups(nccl, 2)
-    small = share_all(groups, 1)
-    large = share_all(groups, 3 * UNIT)
-    assert sorted(played.closed) == sorted(int(one.own.ptr) + 1 for one in small)
-    assert [one.n_bytes for one in large] == [3 * UNIT] * 2
-    assert [one._given_up.tolist() for one in small] == [[1], [1]]
-
-
 def test_one_way_that_is_missing_is_none_for_all_and_tried_once(nccl, played, monkeypatch):
     groups, opened = start_groups(nccl, 3), []
     open_handle = played.ipcOpenMemHandle
@@ -159,12 +146,6 @@ def test_which_groups_have_some(nccl, played, others, may_share):
     assert bool(played.opened) == (shared[0] is not None)
 
 
-def test_a_host_has_the_same_name_for_all_its_processes():
-    code = "from mgspmv.exchange.direct import name_host; print(name_host())"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert found.strip() == direct.name_host()
-
-
 def test_no_room_is_said(nccl, played):
     [group] = start_groups(nccl, 1)
     played.room = UNIT
@@ -182,15 +163,3 @@ def test_who_aborts_gives_up_waiting_and_closes(nccl, played):
     assert groups[0].nbytes == 0
     groups[0].abort()
     assert len(played.closed) == 1
-
-
-def test_where_slices_are_exchanged_in_any_case(nccl, played):
-    groups = start_groups(nccl, 2)
-    whole, packed = (SharedColumns(Slices((4, 4)), None, packing) for packing in (None, object()))
-
-    def work(rank):
-        group, check = groups[rank], make_check()
-        assert NcclExchange(group, packed, 9, check).share(100) is None
-        assert NcclExchange(group, whole, 9, check).share(100) is not None
-
-    run_ranks(2, work)

@@ -125,49 +125,7 @@ def test_pieces_of_the_indices_are_renumbered_each_once(monkeypatch, threads):
         assert halo.needed[2] is not None
 
 
-def test_more_columns_than_16_bits_count():
-    cols = [*range(40_000), *range(60_000, 100_000, 10)]
-    block = make_block(0, 10, 100_000, np.arange(len(cols)) % 10, cols)
-    _, halo = assert_is_right(block, 0, (0, 10, 50_000, 100_000))
-    assert halo.starts == (0, 10, 50_000, 54_000)
-
-
-def test_an_error_in_a_piece_is_not_lost(monkeypatch):
-    monkeypatch.setattr(halo_module, "_PIECE", 7)
-
-    def fail(indices, table):
-        raise MemoryError("no memory")
-
-    monkeypatch.setattr(halo_module, "_mark", fail)
-    with pytest.raises(MemoryError, match="no memory"):
-        make_halo(random_block(40, 0, 20, 50), 0, (0, 20, 40))
-
-
 # --- what is held ----------------------------------------------------------------------------------------------------
-
-
-def read_only(columns, n=40):
-    """A block of row 0 that reads these columns."""
-    return make_block(0, 1, n, [0] * len(columns), columns)
-
-
-def test_own_rows_are_held_although_nothing_reads_them():
-    block = make_block(10, 20, 40, [12], [35])
-    _, halo = make_halo(block, 1, (0, 10, 20, 40))
-    assert halo.needed[1] is None
-    assert (halo.starts, halo.count(0), halo.needed[2].tolist()) == ((0, 0, 10, 11), 0, [15])
-
-
-def test_who_reads_more_than_half_of_a_worker_holds_all_of_it():
-    for n_read, wanted in ((0, 0), (1, 1), (9, 9), (10, 10), (11, 20), (19, 20), (20, 20)):
-        _, halo = make_halo(read_only(range(20, 20 + n_read)), 0, (0, 20, 40))
-        assert halo.count(1) == wanted
-        assert (halo.needed[1] is None) == (wanted == 20)
-
-
-def test_a_column_that_is_read_often_counts_once():
-    _, halo = make_halo(read_only([25] * 30), 0, (0, 20, 40))
-    assert halo.needed[1].tolist() == [5]
 
 
 def test_workers_without_rows_need_nothing_and_nothing_is_needed_of_them():
@@ -183,45 +141,6 @@ def test_workers_without_rows_need_nothing_and_nothing_is_needed_of_them():
             assert halo.select(np.ones(40)).shape == (0,)
 
 
-def test_a_block_that_reads_everything_is_left_as_it_is():
-    block = random_block(30, 0, 10, 2000)
-    before = block.indices.copy()
-    same, halo = make_halo(block, 0, (0, 10, 20, 30))
-    assert same is block
-    assert same.indices.tolist() == before.tolist()
-    assert (halo.needed, halo.nbytes) == ((None,) * 3, 0)
-    x = np.arange(30.0)
-    assert halo.select(x).tolist() == x.tolist()
-
-
-def test_one_worker_holds_all():
-    block = read_only([3], n=9)
-    same, halo = make_halo(block, 0, (0, 9))
-    assert same is block
-    assert halo.starts == (0, 9)
-
-
-def test_what_is_selected_is_a_copy_of_the_same_dtype():
-    _, halo = make_halo(read_only([25, 39]), 0, (0, 20, 40))
-    for dtype in (np.int64, np.float32, np.float64):
-        x = np.arange(40).astype(dtype)
-        held = halo.select(x)
-        assert held.dtype == dtype
-        assert held.tolist() == [*range(20), 25, 39]
-        assert not np.shares_memory(held, x)
-
-
-def test_columns_are_selected_of_vectors_in_any_layout():
-    """As they come: read-only over a network, in Fortran's order from a user."""
-    _, halo = make_halo(read_only([25, 39]), 0, (0, 20, 40))
-    x = np.random.default_rng(0).standard_normal((40, 3))
-    wanted = x[[*range(20), 25, 39]].tolist()
-    frozen = x.copy()
-    frozen.setflags(write=False)
-    for vectors in (frozen, np.asfortranarray(x), np.repeat(x, 2, axis=0)[::2]):
-        assert halo.select(vectors).tolist() == wanted
-
-
 # --- asking ----------------------------------------------------------------------------------------------------------
 
 
@@ -235,12 +154,6 @@ def test_what_is_asked_for_is_found(mask):
     found = find_asked(asked, len(mask))
     assert found.dtype == np.int32
     assert found.tolist() == rows.tolist()
-
-
-def test_all_is_asked_for_in_no_bits():
-    halo = Halo(0, (0, 5, 9), (None, None))
-    assert halo.ask(1) is None
-    assert find_asked(None, 4) is None
 
 
 @given(shares())

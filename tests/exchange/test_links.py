@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from distributed.core import Status as ServerStatus
 
-from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError, WorkerTimeoutError
+from mgspmv.errors import RunAbortedError, WorkerLostError, WorkerTimeoutError
 from mgspmv.exchange.links import LINK_OP, DaskLinks, Member
 from mgspmv.marks import make_marks
 from tests.support.clusters import start_cluster
@@ -159,18 +159,6 @@ def test_everybody_has_the_hello_of_everybody(make_run):
     assert sorted(run.opened) == [(0, 1), (0, 2), (1, 2)]
 
 
-def test_one_worker_has_nobody_to_connect_to(make_run):
-    run = make_run(1)
-    assert connect_all(run) == [{}]
-    assert run.opened == []
-
-
-def test_a_worker_answers_before_its_own_task_began(make_run):
-    run = make_run(2)
-    assert equal(run.links[0].connect()[1], run.greet(1, 0))
-    assert equal(run.links[1].connect()[0], run.greet(0, 1))
-
-
 @over_both
 def test_data_that_come_before_the_hello_of_another_are_kept(make_run):
     """Worker 1 has all hellos and begins, while worker 0 still waits for that of worker 2."""
@@ -253,14 +241,6 @@ def test_messages_arrive_whole_and_once(make_run):
             assert all(equal(received[other][wanted["number"]], wanted) for wanted in sent[other])
 
 
-def test_others_than_those_that_are_missing_are_heard_too(make_run):
-    """As a worker that is a step ahead."""
-    run = make_run(3)
-    connect_all(run)
-    run.links[1].send({0: {"number": 7}})
-    assert run.links[0].receive([2]) == (1, {"number": 7})
-
-
 # --- workers that are lost or silent ---------------------------------------------------------------------------------
 
 
@@ -280,16 +260,6 @@ def test_a_lost_worker_is_named_at_once(make_run):
     assert isinstance(caught.value, ConnectionError)
     run.links[0].send({2: {"number": 1}, 1: {"number": 1}})
     assert run.links[1].receive([0]) == (0, {"number": 1})
-
-
-def test_a_lost_worker_that_nothing_is_waited_for_from_is_no_error(make_run):
-    run = make_run(3)
-    connect_all(run)
-    inbox = WatchedInbox(run.links[0])
-    run.links[2].close("it is killed")
-    assert inbox.messages.get(timeout=HANG_S) == (2, None)
-    run.links[1].send({0: {"number": 5}})
-    assert run.links[0].receive([1]) == (1, {"number": 5})
 
 
 def test_a_look_at_the_others_finds_what_a_wait_for_them_does(make_run):
@@ -324,20 +294,6 @@ def test_a_silent_worker_is_named_and_one_that_is_busy_is_not(make_run):
     )
     assert (caught.value.worker, caught.value.phase) == ("2", "residual")
     assert isinstance(caught.value, TimeoutError)
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_slow_is_waited_for_as_long_as_it_is_busy(make_run):
-    run = make_run(2, patience=1.5)
-    connect_all(run)
-    waiting = Call(run.links[0].receive, [1])
-    with run.links[1].active("step"):
-        time.sleep(3.5)  # it is this time that must not end it
-        assert waiting.is_alive(), waiting.error
-        run.links[1].send({0: {"number": 1}})
-        assert waiting.result() == (1, {"number": 1})
-    with pytest.raises(WorkerTimeoutError, match=r"was silent for 1\.5 s"):
-        run.links[0].receive([1])
 
 
 # --- workers that hang -----------------------------------------------------------------------------------------------
@@ -399,20 +355,6 @@ def test_a_worker_that_waits_gets_on_as_long_as_another_is_at_work(make_run):
     working.result()
 
 
-def test_errors_that_do_not_know_where_they_were_say_so(make_run):
-    run = make_run(2)
-    for error in (ClusterError("NCCL failed"), WorkerTimeoutError("NCCL did not connect", phase="connect")):
-        with pytest.raises(type(error)) as caught, run.links[1].active("residual"):
-            raise error
-        assert str(caught.value) == f"worker {run.members[1]} failed (during residual, rank 1); {error}"
-        assert (caught.value.worker, caught.value.rank, caught.value.phase) == ("1", 1, "residual")
-        assert caught.value.__cause__ is error
-    for error in (RunAbortedError("it was given up"), WorkerLostError("worker 0 is gone", worker="0")):
-        with pytest.raises(type(error)) as caught, run.links[1].active("residual"):
-            raise error
-        assert caught.value is error
-
-
 # --- the end ---------------------------------------------------------------------------------------------------------
 
 
@@ -437,16 +379,6 @@ def test_who_waits_is_told_why_it_ended(make_run, is_connected):
         run.links[0].receive([1])
 
 
-def test_the_end_is_told_to_the_others_by_closed_connections(make_run):
-    run = make_run(3)
-    connect_all(run)
-    waiting = [Call(run.links[rank].receive, [other]) for rank, other in ((0, 1), (2, 1))]
-    run.links[1].close("interrupted")
-    for call in waiting:
-        with pytest.raises(WorkerLostError, match=r"^worker 1 \("):
-            call.result()
-
-
 @over_both
 def test_nothing_is_left_on_the_event_loop(make_run, workers):
     run = make_run(3)
@@ -464,12 +396,6 @@ def test_nothing_is_left_on_the_event_loop(make_run, workers):
         asyncio.run_coroutine_threadsafe(asyncio.wait_for(drain(), HANG_S), workers[0].loop.asyncio_loop).result(HANG_S)
         is None
     )
-
-
-def test_members_are_called_as_their_cluster_calls_them():
-    assert str(Member("tcp://10.0.0.2:40331", "tcp://10.0.0.2:40331")) == "tcp://10.0.0.2:40331"
-    assert str(Member(3, "tcp://10.0.0.2:40331")) == "3 (tcp://10.0.0.2:40331)"
-    assert str(Member("gpu-3", "tls://10.0.0.2:40331")) == "gpu-3 (tls://10.0.0.2:40331)"
 
 
 @pytest.mark.parametrize(("protocols", "is_encrypted"), [(("tls", "tls"), True), (("tls", "tcp"), False)])

@@ -19,7 +19,6 @@ import pytest
 
 from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError
 from mgspmv.exchange import nccl as module
-from mgspmv.exchange.direct import name_host
 from mgspmv.exchange.nccl import (
     NcclExchange,
     NcclGroup,
@@ -311,13 +310,6 @@ def test_each_gets_what_is_meant_for_it(nccl):
     run_ranks(4, work)
 
 
-def test_the_first_message_of_each_goes_to_another_one(nccl):
-    groups = start_groups(nccl, 4)
-    run_ranks(4, lambda rank: exchange(groups[rank], on_device(np.zeros(4)), range(5)))
-    sent_to = {c.rank: c.sent_to[3:] for c in nccl.made}  # but for the bytes by which they connected
-    assert sent_to == {0: [1, 2, 3], 1: [2, 3, 0], 2: [3, 0, 1], 3: [0, 1, 2]}
-
-
 def test_slices_with_their_scalars(nccl):
     slices = Slices((5, 0, 2, 9))
     groups = start_groups(nccl, 4)
@@ -338,19 +330,6 @@ def test_slices_with_their_scalars(nccl):
 
     n = slices.starts[-1]
     assert run_ranks(4, work) == [n - tail - SLICE_SUMS for tail in (8, 4, 4, 12)]
-
-
-@pytest.mark.parametrize("may_share", [False, True])
-@pytest.mark.parametrize("said", [None, "32"])
-def test_few_channels_are_opened_where_slices_go_directly(nccl, monkeypatch, said, may_share):
-    """Unless the environment says how many."""
-    monkeypatch.delenv("NCCL_MAX_P2P_NCHANNELS", raising=False)
-    if said is not None:
-        monkeypatch.setenv("NCCL_MAX_P2P_NCHANNELS", said)
-    found = []
-    nccl.connecting = lambda rank: found.append(os.environ.get("NCCL_MAX_P2P_NCHANNELS"))
-    join_all([None] * 2, may_share=may_share)
-    assert found == [said or ("4" if may_share else None)] * 2
 
 
 def test_what_is_closed_gives_back_its_memory_before_the_next_connects(nccl):
@@ -482,18 +461,6 @@ def test_all_are_sent_all_where_one_reads_most_or_does_not_know(nccl, lacks, sha
     rows.check(nccl, groups, columns)
 
 
-@pytest.mark.parametrize(("n_read", "is_packed"), [(5, True), (6, False)])
-def test_half_of_the_columns_is_few(nccl, n_read, is_packed):
-    rows = Rows((0, 10, 20), [0.0, 0.0])
-    rows.is_sent[:] = True
-    rows.own, rows.counts = [np.arange(10, dtype=np.int32)] * 2, [10, 10]
-    rows.is_read[0][10 : 10 + n_read] = True
-    groups = start_groups(nccl, 2)
-    columns = rows.share(nccl, groups)
-    assert [shared.packing is not None for shared in columns] == [is_packed] * 2
-    rows.check(nccl, groups, columns)
-
-
 # --- waiting ---------------------------------------------------------------------------------------------------------
 
 
@@ -517,21 +484,6 @@ def test_what_is_found_while_waiting_ends_the_wait_and_the_group(nccl, error):
     assert (group.is_alive, communicator.n_aborted) == (False, 1)
     group.abort()
     assert communicator.n_aborted == 1
-
-
-def test_an_exchange_waits_with_the_check_of_its_workers(nccl):
-    group, _ = leave_alone(nccl)
-    columns = SharedColumns(Slices((1, 1)), None, None)
-    exchange = NcclExchange(group, columns, 2, Failing(WorkerLostError("worker 1 is gone")))
-    with pytest.raises(WorkerLostError, match="worker 1 is gone"):
-        exchange.wait(PlayedStream(nccl))
-
-
-def test_columns_are_waited_for_with_a_check(nccl):
-    group, _ = start_groups(nccl, 2)
-    failing = Failing(WorkerLostError("worker 1 is gone"))
-    with pytest.raises(WorkerLostError, match="worker 1 is gone"):
-        share_columns(group, on_device(np.zeros(1, np.int32)), 1, (0, 1, 2), None, failing)
 
 
 def test_an_error_of_nccl_ends_the_wait_and_the_group(nccl):
@@ -565,28 +517,7 @@ def test_an_error_of_nccl_while_enqueuing_ends_the_group(nccl, monkeypatch, at):
     nccl.groupEnd()
 
 
-def test_what_the_links_say_comes_before_what_nccl_says(nccl):
-    """The worker that is gone is named, of which NCCL knows an address at most."""
-    group, communicator = leave_alone(nccl)
-    communicator.error = nccl.NcclError("remote process exited")
-    with pytest.raises(WorkerLostError, match="worker 1 is gone"):
-        group.wait(PlayedStream(nccl), Failing(WorkerLostError("worker 1 is gone"), 1))
-
-
-def test_a_stream_at_rest_is_not_waited_for(nccl):
-    group, _ = start_groups(nccl, 2)
-    group.wait(PlayedStream(nccl), Failing(StuckError("it waits"), 1))
-    assert group.is_alive
-
-
 # --- connecting ------------------------------------------------------------------------------------------------------
-
-
-def test_devices_connect_as_the_current_one_of_their_threads(nccl):
-    groups = start_groups(nccl, 3)
-    assert {c.rank: c.device for c in nccl.made} == {0: 7, 1: 8, 2: 9}
-    assert [(g.rank, g.n_devices, g.is_alive) for g in groups] == [(0, 3, True), (1, 3, True), (2, 3, True)]
-    assert {g.name for g in groups} == {nccl.made[0].unique_id.hex()}
 
 
 def test_nccl_that_cannot_connect(nccl):
@@ -698,31 +629,6 @@ def test_a_device_that_does_not_come_to_rest_is_waited_for_within_bounds(nccl, e
     assert wait_for(lambda: find_stuck() is None)
 
 
-def test_an_abort_that_does_not_end_is_left_behind(nccl, endless):
-    group, communicator = leave_alone(nccl)
-    communicator.abort = lambda: endless.wait(HANG_S)
-    group.abort()
-    assert not group.is_alive
-    assert find_stuck() is not None
-
-
-def test_a_device_that_does_not_come_to_rest_after_it_connected_too_late(nccl, endless):
-    communicator = connect_too_late(nccl)
-    assert wait_for(lambda: communicator.n_aborted == 1)
-    assert wait_for(lambda: find_stuck() is not None)
-    endless.set()
-    assert wait_for(lambda: find_stuck() is None)
-
-
-def test_a_device_that_does_not_come_to_rest_while_it_connects(nccl, endless, monkeypatch):
-    monkeypatch.setattr(module, "_send_to_all", lambda *_: time.sleep(0.5))
-    with pytest.raises(RunAbortedError, match="given up"):
-        run_ranks(
-            2, lambda rank: NcclGroup(rank, 2, b"x" * 128, Failing(RunAbortedError("given up"), 20), may_share=True)
-        )
-    assert find_stuck() is not None
-
-
 def test_what_is_let_go_of_is_not_waited_for(nccl, endless):
     group, communicator = leave_alone(nccl)
     group.close()
@@ -779,12 +685,6 @@ def test_a_device_that_is_at_work_does_not_wait_for_others(nccl):
     assert (0, False) in seen[:30]
     assert seen[29] == (1, False)  # two of four are done: the second product is under way
     assert seen[-1] == (2, True)  # and now it is, and the slices of others are missing
-
-
-def test_who_exchanges_without_more_to_say_waits_for_others_once_it_is_there(nccl, monkeypatch):
-    group, _ = leave_alone(nccl)
-    seen = follow(group, nccl, (), lambda: None)
-    assert seen[-1] == (1, True)
 
 
 # --- joining ---------------------------------------------------------------------------------------------------------
@@ -879,17 +779,6 @@ def test_a_group_that_one_has_not_is_made_anew_by_all(nccl, rank, lost):
     check_exchange(nccl, groups)
 
 
-def test_greetings_name_the_group_that_can_be_used(nccl):
-    group, other = start_groups(nccl, 2)
-    host = name_host()
-    here = {"host": host, "network": f"{host} {os.readlink('/proc/self/ns/net')}"}
-    assert greet(None) == {"group": None, **here}
-    assert greet(group) == greet(other) == {"group": nccl.made[0].unique_id.hex(), **here}
-    group.abort()
-    assert greet(group) == {"group": None, **here}
-    assert greet(other)["group"] is not None
-
-
 # --- the network that NCCL takes -------------------------------------------------------------------------------------
 
 
@@ -933,21 +822,6 @@ def test_nccl_that_stays_on_the_host_connects_no_others(nccl, seen):
     ]
     assert (caught.value.phase, caught.value.rank in range(3)) == ("connect", True)
     assert seen == ["lo"] * 8
-
-
-def test_nccl_that_connected_hosts_is_told_nothing_later_on(nccl, seen):
-    """It would not listen, and may be wanted between hosts again."""
-    for networks in ("aab", None, "aab"):
-        join_all([None] * 3, networks=networks, is_encrypted=True)
-    assert seen == [None] * 12
-
-
-def test_who_sees_no_network_of_its_own_is_known_by_its_host(monkeypatch):
-    def refuse(path):
-        raise PermissionError(path)
-
-    monkeypatch.setattr(os, "readlink", refuse)
-    assert greet(None)["network"] == name_host()
 
 
 # --- without NCCL ----------------------------------------------------------------------------------------------------

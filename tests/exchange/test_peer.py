@@ -7,19 +7,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
-import zarr
 
-import mgspmv as mg
 from mgspmv.exchange import peer
-from mgspmv.exchange.halo import Halo, find_asked, make_halo
+from mgspmv.exchange.halo import Halo, find_asked
 from mgspmv.exchange.peer import PeerTransport
-from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import LocalSteps, Loop
-from mgspmv.iterate.start import make_start, read_out_weight
-from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import StepSums
-from tests.support.matrices import GRAPHS
 from tests.support.peers import Network, StuckError, run_workers
 
 INT64 = np.dtype(np.int64)
@@ -104,24 +96,6 @@ def test_everybody_holds_what_everybody_wrote(monkeypatch, last, small):
         check_slices(bounds, last)
 
 
-def test_slots_become_the_next_z_and_not_before():
-    bounds = BOUNDS["two"]
-    halos = random_halos(bounds)
-    network = Network(2)
-
-    def work(rank):
-        transport = make_transport(network.links(rank), halos, rank)
-        for step in range(1, 5):
-            before = transport.z.tolist()
-            write_own(transport, halos[rank], make_z(step, 20))
-            assert not np.shares_memory(transport.z, transport.slot(bounds[rank], bounds[rank + 1]))
-            assert transport.z.tolist() == before
-            transport.exchange(StepSums())
-            assert transport.z.tolist() == halos[rank].select(make_z(step, 20)).tolist()
-
-    run_workers(network, 2, work)
-
-
 def test_what_was_sent_is_not_written_again_before_it_was_read():
     """Arrays go by reference here, and are compared with copies when they are delivered."""
     bounds = BOUNDS["five"]
@@ -181,19 +155,6 @@ def test_messages_that_come_early_are_kept_for_their_step():
     assert links.asked == [[1, 2], [2], [2], [2], [1, 2], [1]]
 
 
-def test_each_begins_to_send_to_the_one_after_it():
-    halos = random_halos(BOUNDS["five"])
-    network = Network(5)
-    links = [network.links(rank) for rank in range(5)]
-
-    def work(rank):
-        make_transport(links[rank], halos, rank).exchange(StepSums())
-        return [other for other, _ in links[rank].sent]
-
-    sent = run_workers(network, 5, work)
-    assert sent == [[1, 2, 3, 4], [2, 3, 4, 0], [3, 4, 0, 1], [4, 0, 1, 2], [0, 1, 2, 3]]
-
-
 def test_only_what_was_asked_for_is_sent():
     halos = random_halos(BOUNDS["three"], seed=4)
     network = Network(3)
@@ -213,21 +174,6 @@ def test_only_what_was_asked_for_is_sent():
         ]
         others = sum(halos[rank].count(other) for other in range(3) if other != rank)
         assert received[rank] == 2 * 8 * others
-
-
-def test_one_worker_sends_nothing_and_waits_for_nothing():
-    class Nobody:
-        def send(self, messages):
-            assert not messages
-
-        def receive(self, missing):
-            raise AssertionError("nobody is there")
-
-    transport = PeerTransport(Nobody(), Halo(0, (0, 5), (None,)), [None], INT64)
-    transport.slot(0, 5)[:] = range(5)
-    assert transport.exchange(StepSums(7)) == StepSums(7)
-    assert transport.z.tolist() == [0, 1, 2, 3, 4]
-    assert (transport.exchanged_bytes, transport.waited_s) == (0, 0.0)
 
 
 def test_a_worker_that_gives_up_leaves_the_others_waiting():
@@ -305,64 +251,3 @@ def test_restarted_in_another_dtype_while_others_are_still_in_the_old_one(monkey
 
     for last in range(3):
         run_workers(network := Network(3, seed=last, last=last), 3, partial(work, network=network))
-
-
-def test_bytes_held_are_those_of_vectors_lists_and_what_is_packed():
-    halo = Halo(0, (0, 10, 20, 30), (None, np.array([1, 2, 3], np.int32), None))
-    wanted = [None, np.array([0, 9], np.int32), None]
-    transport = PeerTransport(Network(3).links(0), halo, wanted, INT64)
-    assert transport.nbytes == 8 * 23 + 2 * 8 * 10 + 4 * 3 + 4 * 2 + 2 * 8 * 2
-    transport.restart(np.dtype(np.float32))
-    assert transport.nbytes == 4 * 23 + 2 * 4 * 10 + 4 * 3 + 4 * 2 + 2 * 4 * 2
-
-
-# --- ranks -----------------------------------------------------------------------------------------------------------
-
-
-TOL = 1e-3
-
-
-def rank_in_lockstep(A, n_workers, seed, precision, **given):
-    """PageRank by so many workers: values, changes, and each one's part of the residual."""
-    options = PageRankOptions(tol=TOL, precision=precision)
-    start = make_start(A.stored, A.vertex_ids, options, **given, use_weights=True)
-    n = A.shape[0]
-    bounds = tuple(n * rank // n_workers for rank in range(n_workers + 1))
-    dtype = "float32" if precision == "float32" else "float64"
-    blocks = [A.stored.read_block(a, b, dtype) for a, b in pairwise(bounds)]
-    made = [make_halo(block, rank, bounds) for rank, block in enumerate(blocks)]
-    halos = [halo for _, halo in made]
-    network = Network(n_workers, seed)
-
-    def work(rank):
-        kernel = bind_kernel(made[rank][0], precision)
-        a, b = bounds[rank : rank + 2]
-        rows = start.cut(a, b).bind(kernel, read_out_weight(A.stored, True, a, b))
-        transport = make_transport(network.links(rank), halos, rank, kernel.z_dtype)
-        steps = LocalSteps([rows], transport, options.alpha)
-        loop = Loop(steps, options, options.threshold(n, A.nnz))
-        loop.start()
-        changes = [event.change for event in loop.advance()]
-        steps.begin_residual()
-        return rows.x, tuple(changes), loop.status, steps.residual(loop.mass)
-
-    values, changes, statuses, residuals = zip(*run_workers(network, n_workers, work), strict=True)
-    assert len(set(changes)) == len(set(statuses)) == 1
-    return np.concatenate(values), changes[0], statuses[0], sum(residuals) / (1 - options.alpha)
-
-
-@pytest.mark.parametrize("precision", ["exact", "float64", pytest.param("float32", marks=pytest.mark.weekly)])
-def test_workers_in_lockstep_have_the_ranks_of_one_process(precision):
-    for name, hard in GRAPHS.items():
-        store = zarr.storage.MemoryStore()
-        mg.ingest(sp.coo_array((hard.values, (hard.rows, hard.cols)), shape=hard.shape), store, kind="graph")
-        A = mg.open_matrix(store)
-        n = A.shape[0]
-        for given in ({}, {"personalization": np.arange(n) + 1.0, "dangling": np.arange(n) + 2.0}):
-            embedded = mg.pagerank(A, tol=TOL, precision=precision, **given)
-            for n_workers in (2, 3, min(n + 2, 7)):
-                found = rank_in_lockstep(A, n_workers, seed=n_workers, precision=precision, **given)
-                values, changes, status, bound = found
-                assert values.tobytes() == embedded.values.tobytes(), name
-                assert (changes, status) == (embedded.changes, embedded.status), name
-                assert bound == pytest.approx(embedded.error_bound_l1, rel=1e-6, abs=1e-18), name
