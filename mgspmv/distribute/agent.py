@@ -8,31 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 import dask
-import numpy as np
 from distributed import Worker, WorkerPlugin, get_worker
 from distributed.core import Status as ServerStatus
 from distributed.protocol import to_serialize
 from distributed.protocol.pickle import loads
 
-from mgspmv.checkpoints import StateAddress, WrittenSlice
 from mgspmv.distribute.dashboards import HOSTS, guard
 from mgspmv.distribute.device_part import DevicePart, TeamSpec
-from mgspmv.distribute.integrity import Report, RoundReport
 from mgspmv.distribute.part import Part, PartSpec, join_pieces
-from mgspmv.distribute.publish import publish_iterations
-from mgspmv.distribute.session import Linked, RankSession, RowsSession, RunSpec, Session, Share, begin
+from mgspmv.distribute.session import Linked, Share, Spec
 from mgspmv.distribute.watchdog import WATCHDOG
 from mgspmv.distribute.worker_metrics import METRICS
 from mgspmv.errors import ClosedError, OptionError
 from mgspmv.exchange.links import LINK_OP
 from mgspmv.exchange.nccl import await_ends, find_nccl_problem, find_stuck, let_go
-from mgspmv.iterate.stable import Rounding
-from mgspmv.iterate.start import Start
 from mgspmv.kernels.device import (
     describe_device,
     device_bandwidth,
@@ -44,7 +38,7 @@ from mgspmv.kernels.device import (
 from mgspmv.kernels.rates import measure_device, measure_rates
 from mgspmv.logs import write_worker_log
 from mgspmv.marks import find_marks
-from mgspmv.model import Precision, Stability, free_memory
+from mgspmv.model import Precision, free_memory
 from mgspmv.partition import Rates
 
 NAME = "mgspmv"
@@ -286,24 +280,6 @@ def get_agent() -> Agent:
     return agent
 
 
-def _get_session(key: str) -> Session:
-    session = get_agent().get_session(key)
-    assert isinstance(session, Session)
-    return session
-
-
-def _get_ranks(key: str) -> RankSession:
-    session = get_agent().get_session(key)
-    assert isinstance(session, RankSession)
-    return session
-
-
-def _get_rows(key: str) -> RowsSession:
-    session = get_agent().get_session(key)
-    assert isinstance(session, RowsSession)
-    return session
-
-
 # --- tasks -----------------------------------------------------------------------------------------------------------
 # Each is pinned to a worker; `key` is that of the task which loaded the part or began the session.
 
@@ -362,74 +338,23 @@ def multiply_part(
     return part.multiply(whole, y, alpha, beta, dtype=dtype, kernel=kernel, threads=threads, weights=weights)
 
 
-def begin_session(key: str, part_key: str, spec: RunSpec, start: Start) -> int | str:
-    """Make and hold a session over a part; what computes: threads of the host, or a device by its name."""
-    agent = get_agent()
-    session = begin(get_worker(), agent.get_part(part_key), spec, start)
+def begin_session(
+    key: str, part_key: str, make: Callable[[Worker, Part, Any, Any], Share], spec: Spec, piece: Any
+) -> int | str:
+    """Make and hold a session over a part; what computes: threads of the host, or a device by its name.
+
+    Parameters
+    ----------
+    make : called with the worker, the part, and these
+    spec : what all workers are told
+    piece : what this one starts with
+    """
+    agent, worker = get_agent(), get_worker()
+    session = make(worker, agent.get_part(part_key), spec, piece)
     agent.hold_session(key, session)
     return session.computes
 
 
-def advance_session(key: str, n: int) -> Report:
-    """See `Session.advance` and `Session.report`. What the iterations did is published too."""
-    session = _get_session(key)
-    events, status = session.advance(n)
-    publish_iterations(session, events)
-    return session.report(events, status)
-
-
-def measure_session(key: str) -> float:
-    """See `RankSession.measure`."""
-    return _get_ranks(key).measure()
-
-
-def keep_state(key: str, address: StateAddress) -> None:
-    """See `RankSession.keep_state`."""
-    _get_ranks(key).keep_state(address)
-
-
-def find_written(key: str, wait: bool) -> WrittenSlice | str | None:
-    """See `RankSession.find_written`."""
-    return _get_ranks(key).find_written(wait)
-
-
-def scale_session(key: str) -> RoundReport:
-    """See `Session.scale`."""
-    return _get_rows(key).scale()
-
-
-def step_session(key: str, z: np.ndarray, mass: float) -> RoundReport:
-    """See `Session.step`."""
-    return _get_rows(key).step(z, mass)
-
-
-def copy_ranks(key: str) -> np.ndarray:
-    """See `RankSession.copy_ranks`."""
-    return _get_ranks(key).copy_ranks()
-
-
-def describe_rows(key: str) -> tuple[Rounding, np.ndarray]:
-    """See `RowsSession.describe_rows`."""
-    return _get_rows(key).describe_rows()
-
-
-def find_stability(key: str) -> Stability | None:
-    """See `RankSession.stability`."""
-    return _get_ranks(key).stability
-
-
-def rescale_session(key: str) -> np.ndarray:
-    """See `Session.rescale`."""
-    return _get_rows(key).rescale()
-
-
-def measure_given(key: str, z: np.ndarray, mass: float) -> float:
-    """See `Session.measure_given`."""
-    return _get_rows(key).measure_given(z, mass)
-
-
-def collect_session(key: str) -> tuple[np.ndarray, str, dict[str, int]]:
-    """See `Session.collect`, `Session.transport` and `Session.measure_memory`."""
-    session = _get_session(key)
-    transport = session.transport
-    return session.collect(), transport, session.measure_memory()
+def call_session(key: str, method: str, *arguments: Any) -> Any:
+    """Call a method of a session."""
+    return getattr(get_agent().get_session(key), method)(*arguments)

@@ -14,8 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from mgspmv.distribute import batch_session as tasks
-from mgspmv.distribute.batch_session import BatchPiece, BatchReport, BatchSpec, Room
+from mgspmv.distribute.batch_session import BatchPiece, BatchReport, BatchSession, BatchSpec, Room
 from mgspmv.distribute.drives import (
     FIRST_S,
     MOST_FIRST,
@@ -81,14 +80,14 @@ def run_batch(
         on_progress("start", 0, None)
         began = time.perf_counter()
         pieces = _cut(matrix, queries, start, top)
-        with Workers(matrix, spec, tasks.begin_batch, pieces, "pagerank_batch") as workers:
-            found = workers.do("connect", tasks.connect_batch)
+        with Workers(matrix, spec, BatchSession, pieces, "pagerank_batch") as workers:
+            found = workers.do("connect", "connect")
             chosen = _choose_width(matrix, width, len(queries), found)
-            workers.do("start", tasks.start_batch, chosen)
+            workers.do("start", "start", chosen)
             started = time.perf_counter()
             events = _iterate(workers, matrix, chosen, keep, emit)
             iterated = time.perf_counter()
-            endings, of_workers, taken = zip(*workers.do("collect", tasks.collect_batch), strict=True)
+            endings, of_workers, taken = zip(*workers.do("collect", "collect"), strict=True)
             collected = time.perf_counter()
     seconds = sum_seconds(events) | {phase: max(own[phase] for own in of_workers) for phase in BESIDE}
     within = sum(seconds.values()) - seconds["compile"]
@@ -159,7 +158,7 @@ def _iterate(
     n = max(1, min(MOST_FIRST, int(edges / max(matrix.nnz * width, 1))))
     while not is_done:
         phase = f"passes {len(events) + 1} to {len(events) + n}"
-        reports: list[BatchReport] = workers.do(phase, tasks.advance_batch, n)
+        reports: list[BatchReport] = workers.do(phase, "advance", n)
         _check_agreement(reports)
         for parts in zip(*(report.kept for report in reports), strict=True):
             keep(parts)

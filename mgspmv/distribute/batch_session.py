@@ -8,15 +8,12 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from distributed import get_worker
 
-from mgspmv.distribute.agent import get_agent
 from mgspmv.distribute.device_part import DevicePart
 from mgspmv.distribute.part import Part
 from mgspmv.distribute.publish import publish_iterations
-from mgspmv.distribute.session import Share, find_wanted, greet_asking, say
+from mgspmv.distribute.session import Share, Spec, find_wanted, greet_asking, say
 from mgspmv.exchange.direct import name_host
-from mgspmv.exchange.links import Member
 from mgspmv.exchange.panels import LocalPanels, NcclPanels, Panels, PeerPanels, StagedPanels
 from mgspmv.iterate.batch import Batch, Ending, Kept, ManyRows, count_bytes
 from mgspmv.iterate.options import PageRankOptions
@@ -33,15 +30,9 @@ KEPT_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
-class BatchSpec:
+class BatchSpec(Spec):
     """What all workers of a batch are told."""
 
-    run: str
-    """Run id."""
-    members: tuple[Member, ...]
-    """Its workers, by rank."""
-    patience: float
-    """Seconds that a worker may be silent."""
     options: PageRankOptions
     """Of all vectors, but for `alpha`."""
     threshold: float
@@ -139,7 +130,8 @@ class BatchSession(Share):
             self.n_terms *= width
 
     def advance(self, n: int) -> BatchReport:
-        """Make n passes, or fewer: up to the end, or until enough is kept. All workers make the same."""
+        """Make n passes, or fewer: up to the end, or until enough is kept. All workers make the same. What they did is
+        published too."""
         batch = self._batch
         assert batch is not None
         most = self._count_kept()
@@ -153,7 +145,8 @@ class BatchSession(Share):
                     self._links.phase = f"pass {batch.steps + 1}"
             report = BatchReport(events, [*self._kept], batch.is_done)
             self._kept.clear()
-            return report
+        publish_iterations(self, [event for event, _ in events])
+        return report
 
     def collect(self) -> tuple[list[Ending], dict[str, float], dict[str, int]]:
         """How the vectors ended, the seconds of this worker by phase, and the bytes that it took."""
@@ -214,44 +207,3 @@ def _make_hello(part: Part, spec: BatchSpec) -> Callable[[int], dict[str, Any]]:
         return partial(say, part.greet())
     assert part.halo is not None
     return partial(greet_asking, part.halo)
-
-
-# --- tasks -----------------------------------------------------------------------------------------------------------
-# As in `mgspmv.distribute.agent`.
-
-
-def begin_batch(key: str, part_key: str, spec: BatchSpec, piece: BatchPiece) -> int | str:
-    """Make and hold a share over a part; what computes: threads of the host, or a device by its name."""
-    agent = get_agent()
-    session = BatchSession(get_worker(), agent.get_part(part_key), spec, piece)
-    agent.hold_session(key, session)
-    return session.computes
-
-
-def connect_batch(key: str) -> tuple[int, list[Room]]:
-    """See `BatchSession.connect`."""
-    return _get(key).connect()
-
-
-def start_batch(key: str, width: int) -> None:
-    """See `BatchSession.start`."""
-    _get(key).start(width)
-
-
-def advance_batch(key: str, n: int) -> BatchReport:
-    """See `BatchSession.advance`. What the passes did is published too."""
-    session = _get(key)
-    report = session.advance(n)
-    publish_iterations(session, [event for event, _ in report.events])
-    return report
-
-
-def collect_batch(key: str) -> tuple[list[Ending], dict[str, float], dict[str, int]]:
-    """See `BatchSession.collect`."""
-    return _get(key).collect()
-
-
-def _get(key: str) -> BatchSession:
-    session = get_agent().get_session(key)
-    assert isinstance(session, BatchSession)
-    return session

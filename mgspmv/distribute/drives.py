@@ -20,10 +20,11 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from mgspmv.checkpoints import Reached, StateAddress, WrittenSlice
-from mgspmv.distribute import agent
+from mgspmv.distribute.agent import begin_session, call_session
 from mgspmv.distribute.integrity import RankCheck, RoundReport, check_ranks, check_reports
 from mgspmv.distribute.matrix import DistributedMatrix
-from mgspmv.distribute.session import RunSpec, Spec
+from mgspmv.distribute.part import Part
+from mgspmv.distribute.session import RunSpec, Share, Spec, begin
 from mgspmv.distribute.spans import Spans, name_span
 from mgspmv.errors import ClusterError, OptionError
 from mgspmv.iterate.balance import Balance
@@ -98,39 +99,47 @@ def run_course(
     layout = _find_layout(matrix, options, dtype, kernel, drive)
     transport: Literal["nccl", "peer"] = "peer" if layout is None else "nccl"
     streams = any(w.streams for w in matrix.plan.workers)
-    asked = (dtype, kernel, threads, matrix.cluster.patience, transport, layout, choose_steps_at_once(streams=streams))
+    asked = (options, threshold, dtype, kernel, threads, transport, layout, choose_steps_at_once(streams=streams))
     balance = start.find_balance(options.alpha, matrix.shape[0])
-    spec = RunSpec(run, matrix.members, options, threshold, *asked, before, keeper is not None, balance)
+    spec = RunSpec(run, matrix.members, matrix.cluster.patience, *asked, before, keeper is not None, balance)
     report("start", 0, None)
     began, blocked_s = time.perf_counter(), 0.0 if keeper is None else keeper.blocked_s
     with _Ranking(matrix, spec, start) as workers:
-        kept = _Keeping(keeper, workers)
+        writers = _WorkersWrite(workers)
+
+        def pause(events: Sequence[Event]) -> None:
+            if keeper is not None:
+                keeper.look(writers, [event.change for event in events])
+
         n_before = 0 if before is None else before.iteration
         driven = (
-            _Scheduled(workers, emit, kept)
+            _Scheduled(workers, emit, pause)
             if drive == "scheduler"
-            else Supersteps(workers, emit, options.max_iter, n_before, kept.pause)
+            else Supersteps(workers, emit, options.max_iter, n_before, pause)
         )
         driven.start()
         started = time.perf_counter()
         on_start()
-        kept.begin()
+        if keeper is not None:
+            keeper.begin()
         status = driven.iterate()
-        kept.end(driven.events, status)
+        if keeper is not None:
+            keeper.end(writers, [event.change for event in driven.events], status)
         iterated = time.perf_counter()
         stability = driven.find_stability() if status == Status.STABLE else None
         report("residual", 0, None)
         bound = np.inf if status == Status.NON_FINITE else bound_error(driven.measure(), options.alpha)
         measured = time.perf_counter()
-        slices, transports, taken = zip(*workers.do("collect", agent.collect_session), strict=True)
+        slices, transports, taken = zip(*workers.do("collect", "collect"), strict=True)
         values = np.concatenate(slices)
         collected = time.perf_counter()
-        in_between_s = kept.blocked_s - blocked_s
-        kept.finish()
+        in_between_s = 0.0 if keeper is None else keeper.blocked_s - blocked_s
+        if keeper is not None:
+            keeper.finish(writers)
     seconds = sum_seconds(driven.events)
     seconds["schedule"] = max(0.0, iterated - started - in_between_s - sum(seconds.values()))
     seconds |= {"start": started - began, "residual": measured - iterated, "collect": collected - measured}
-    seconds |= {} if keeper is None else {"checkpoint": kept.blocked_s - blocked_s}
+    seconds |= {} if keeper is None else {"checkpoint": keeper.blocked_s - blocked_s}
     memory = join_memory(matrix, taken)
     return Outcome(values, status, bound, workers.hardware, seconds, memory, transports[0], stability)
 
@@ -160,16 +169,20 @@ class Workers:
 
     Parameters
     ----------
-    begin : the task that makes and holds a share, called with its key, that of the part, `spec` and a piece; it gives
-        what computes, threads of the host or a device by its name
+    make : makes a share on a worker, from the worker, the part, `spec` and a piece
     pieces : what each worker starts with
     call : that the run is of, for Dask's spans
     """
 
     def __init__(
-        self, matrix: DistributedMatrix, spec: Spec, begin: Callable[..., int | str], pieces: Sequence[Any], call: str
+        self,
+        matrix: DistributedMatrix,
+        spec: Spec,
+        make: Callable[[Any, Part, Any, Any], Share],
+        pieces: Sequence[Any],
+        call: str,
     ) -> None:
-        self.matrix, self._run, self._spec, self._begin_one, self._pieces = matrix, spec.run, spec, begin, pieces
+        self.matrix, self._run, self._spec, self._make, self._pieces = matrix, spec.run, spec, make, pieces
         self._keys = [f"mgspmv-begin-{uuid.uuid4().hex}" for _ in matrix.members]
         self._spans = Spans(call)
         self._sessions: list[Any] = []
@@ -192,15 +205,13 @@ class Workers:
             self.matrix.cluster.free(self._keys, self.matrix.members)
         self._sessions.clear()
 
-    def do(
-        self, phase: str, function: Callable[..., Any], *args: Any, on_done: Callable[[int], None] | None = None
-    ) -> list[Any]:
-        """Call a task on every worker with its session, and wait for all; `on_done` gets how many are done."""
+    def do(self, phase: str, method: str, *args: Any, on_done: Callable[[int], None] | None = None) -> list[Any]:
+        """Call a method of the session on every worker, and wait for all; `on_done` gets how many are done."""
         token, cluster, members = uuid.uuid4().hex, self.matrix.cluster, self.matrix.members
-        name = name_task(function, phase)
+        name = name_task(method, phase)
         with self._spans.enter(phase):
             self._running = [
-                cluster.submit(member, f"{name}-{token}-{rank}", function, key, *args)
+                cluster.submit(member, f"{name}-{token}-{rank}", call_session, key, method, *args)
                 for rank, (member, key) in enumerate(zip(members, self._keys, strict=True))
             ]
         results = cluster.settle(self._running, members, phase, on_done)
@@ -213,7 +224,7 @@ class Workers:
         with cluster.scatter_each(self._pieces, members, "start", "mgspmv-begin") as sent:
             with self._spans.enter("start"):
                 self._sessions = self._running = [
-                    cluster.submit(member, key, self._begin_one, key, part_key, self._spec, piece)
+                    cluster.submit(member, key, begin_session, key, part_key, self._make, self._spec, piece)
                     for member, key, part_key, piece in zip(members, self._keys, part_keys, sent, strict=True)
                 ]
             self.hardware = describe_workers(cluster.settle(self._sessions, members, "start"))
@@ -227,9 +238,9 @@ class Workers:
         self._sessions, self._running = [], []
 
 
-def name_task(function: Callable[..., Any], phase: str) -> str:
-    """Name the keys of tasks that call a function; Dask puts all tasks of a name into the span of the first."""
-    return f"mgspmv-{function.__name__.replace('_', '-')}-{name_span(phase)}"
+def name_task(method: str, phase: str) -> str:
+    """Name the keys of tasks that call a method; Dask puts all tasks of a name into the span of the first."""
+    return f"mgspmv-{method.replace('_', '-')}-{name_span(phase)}"
 
 
 class _Ranking(Workers):
@@ -237,40 +248,8 @@ class _Ranking(Workers):
 
     def __init__(self, matrix: DistributedMatrix, spec: RunSpec, start: Start) -> None:
         pieces = [start.cut(a, b) for a, b in pairwise(matrix.bounds)]
-        super().__init__(matrix, spec, agent.begin_session, pieces, "pagerank")
+        super().__init__(matrix, spec, begin, pieces, "pagerank")
         self.spec, self.start = spec, start
-
-
-class _Keeping:
-    """What is between two rounds of tasks: workers write their slices of the states of a run, if these are to be
-    kept."""
-
-    def __init__(self, keeper: Keeper | None, workers: Workers) -> None:
-        self._keeper, self._writers = keeper, _WorkersWrite(workers)
-
-    @property
-    def blocked_s(self) -> float:
-        """Seconds that iterations and the end waited."""
-        return 0.0 if self._keeper is None else self._keeper.blocked_s
-
-    def begin(self) -> None:
-        if self._keeper is not None:
-            self._keeper.begin()
-
-    def pause(self, events: Sequence[Event]) -> None:
-        """Between two rounds, after these iterations."""
-        if self._keeper is not None:
-            self._keeper.look(self._writers, [event.change for event in events])
-
-    def end(self, events: Sequence[Event], status: Status) -> None:
-        """After the last of the iterations."""
-        if self._keeper is not None:
-            self._keeper.end(self._writers, [event.change for event in events], status)
-
-    def finish(self) -> None:
-        """Wait for what is being written."""
-        if self._keeper is not None:
-            self._keeper.finish(self._writers)
 
 
 class _WorkersWrite:
@@ -281,13 +260,13 @@ class _WorkersWrite:
         self._asked_s = 0.0
 
     def begin(self, address: StateAddress) -> None:
-        self._workers.do("checkpoint", agent.keep_state, address)
+        self._workers.do("checkpoint", "keep_state", address)
         self._asked_s = time.monotonic()
 
     def find_written(self, wait: bool) -> Sequence[WrittenSlice | str] | None:
         if not wait and time.monotonic() - self._asked_s < ASK_S:
             return None
-        written = self._workers.do("checkpoint", agent.find_written, wait)
+        written = self._workers.do("checkpoint", "find_written", wait)
         self._asked_s = time.monotonic()
         return None if any(each is None for each in written) else written
 
@@ -295,8 +274,10 @@ class _WorkersWrite:
 class _Scheduled:
     """Each iteration is a round of tasks."""
 
-    def __init__(self, workers: _Ranking, emit: Callable[[Event], None], kept: _Keeping) -> None:
-        self._workers, self._emit, self._kept = workers, emit, kept
+    def __init__(
+        self, workers: _Ranking, emit: Callable[[Event], None], pause: Callable[[Sequence[Event]], None]
+    ) -> None:
+        self._workers, self._emit, self._pause = workers, emit, pause
         spec = workers.spec
         self._rounds = rounds = _Rounds(workers, 0 if spec.before is None else spec.before.iteration)
         self._loop = Loop(rounds, spec.options, spec.threshold, spec.run, rounds.watch(), spec.before, spec.balance)
@@ -314,7 +295,7 @@ class _Scheduled:
             self.events.append(event)
             self._emit(event)
             if self._loop.status is None:
-                self._kept.pause(self.events)
+                self._pause(self.events)
         assert self._loop.status is not None
         return self._loop.status
 
@@ -324,11 +305,11 @@ class _Scheduled:
 
     def measure(self) -> float:
         """Sum of the workers' parts of the residual."""
-        slices = self._workers.do("residual", agent.rescale_session)
+        slices = self._workers.do("residual", "rescale")
         matrix = self._workers.matrix
-        name = name_task(agent.measure_given, "residual")
+        name = name_task("measure_given", "residual")
         with matrix.cluster.scatter(np.concatenate(slices), matrix.members, "residual", name) as z:
-            return float(sum(self._workers.do("residual", agent.measure_given, z, self._loop.mass)))
+            return float(sum(self._workers.do("residual", "measure_given", z, self._loop.mass)))
 
 
 class _Rounds:
@@ -341,7 +322,7 @@ class _Rounds:
         self._found: list[RankCheck] = []
 
     def scale(self) -> StepSums:
-        return self._take(self._workers.do(self._phase, agent.scale_session))
+        return self._take(self._workers.do(self._phase, "scale"))
 
     def step(self, mass: float) -> tuple[StepSums, Times]:
         self._iteration += 1
@@ -354,9 +335,9 @@ class _Rounds:
             nonlocal multiplied
             multiplied = time.perf_counter()
 
-        with matrix.cluster.scatter(self._z, matrix.members, phase, name_task(agent.step_session, phase)) as z:
+        with matrix.cluster.scatter(self._z, matrix.members, phase, name_task("step", phase)) as z:
             sent = time.perf_counter()
-            reports = self._workers.do(phase, agent.step_session, z, mass, on_done=look)
+            reports = self._workers.do(phase, "step", z, mass, on_done=look)
         sums = self._take(reports)
         moved_s = sent - began + time.perf_counter() - multiplied
         product_s, held = zip(*((report.product_s, report.held_bytes) for report in reports), strict=True)
@@ -374,7 +355,7 @@ class _Rounds:
         return sum((report.sums for report in reports), StepSums())
 
     def ranks(self) -> np.ndarray:
-        return np.concatenate(self._workers.do(f"iteration {self._iteration}", agent.copy_ranks))
+        return np.concatenate(self._workers.do(f"iteration {self._iteration}", "copy_ranks"))
 
     def watch(self) -> Watch | None:
         """What looks at the ranks for `stop="topk:..."`: here, at those of all workers; None where nothing is to."""
@@ -383,7 +364,7 @@ class _Rounds:
             return None
         n, options = workers.matrix.shape[0], workers.spec.options
         check_watch(find_watch_bytes(n, n, 1, options.top, options.precision), free_memory(), options.top)
-        roundings, is_dangling = zip(*workers.do("start", agent.describe_rows), strict=True)
+        roundings, is_dangling = zip(*workers.do("start", "describe_rows"), strict=True)
         start, rounding = workers.start, sum(roundings[1:], roundings[0])
         vectors = (np.concatenate(is_dangling), start.dangling, start.personalization)
         return Watch(workers.spec.options, *vectors, rounding, growth=start.growth)
@@ -414,7 +395,7 @@ class Supersteps:
 
     def start(self) -> None:
         """Let the workers open their links and make the first z."""
-        self._status = self._workers.do("connect", agent.advance_session, 0)[0].status
+        self._status = self._workers.do("connect", "superstep", 0)[0].status
 
     def iterate(self) -> Status:
         """Iterate to the end; how it ended."""
@@ -422,7 +403,7 @@ class Supersteps:
         n = min(self._choose_first_length(), self._max_iter - made)
         while status is None:
             phase = f"iterations {made + 1} to {made + n}"
-            reports = self._workers.do(phase, agent.advance_session, n)
+            reports = self._workers.do(phase, "superstep", n)
             check_reports(reports, self._workers.matrix.members, phase)
             status = reports[0].status
             events = [
@@ -445,12 +426,12 @@ class Supersteps:
 
     def find_stability(self) -> Stability | None:
         """What was proven of the highest vertices, by each worker alike."""
-        found: Stability | None = self._workers.do("collect", agent.find_stability)[0]
+        found: Stability | None = self._workers.do("collect", "find_stability")[0]
         return found
 
     def measure(self) -> float:
         """Sum of the workers' parts of the residual."""
-        return float(sum(self._workers.do("residual", agent.measure_session)))
+        return float(sum(self._workers.do("residual", "measure")))
 
 
 def join_memory(matrix: DistributedMatrix, taken: Sequence[dict[str, int]]) -> dict[str, list[int]]:

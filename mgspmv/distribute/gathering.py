@@ -15,10 +15,10 @@ from typing import Any, Literal
 import numpy as np
 from distributed import get_worker
 
-from mgspmv.distribute.agent import get_agent
+from mgspmv.distribute.agent import call_session, get_agent
 from mgspmv.distribute.cluster import Cluster
-from mgspmv.distribute.session import Linked
-from mgspmv.errors import ClusterError, WorkerTimeoutError
+from mgspmv.distribute.session import Linked, Spec
+from mgspmv.errors import WorkerTimeoutError
 from mgspmv.exchange.halo import Halo
 from mgspmv.exchange.links import Member
 from mgspmv.exchange.nccl import NcclGroup, greet, join_group
@@ -33,15 +33,9 @@ SMALL, LARGE = 1 << 7, 1 << 17
 
 
 @dataclass(frozen=True)
-class GatherSpec:
+class GatherSpec(Spec):
     """What all workers of an all-gather are told."""
 
-    run: str
-    """Name by which their links are known."""
-    members: tuple[Member, ...]
-    """The workers, by rank."""
-    patience: float
-    """Seconds that a worker may be silent."""
     transport: Literal["peer", "nccl"]
     """How slices go from worker to worker."""
 
@@ -169,7 +163,10 @@ def gather_on_cluster(
     futures: list[Any] = []
     try:
         settle_within(cluster, beginning, members, "all-gather", limit_s)
-        futures = [cluster.submit(member, f"{key}-run", gather, key) for member, key in zip(members, keys, strict=True)]
+        futures = [
+            cluster.submit(member, f"{key}-run", call_session, key, "gather")
+            for member, key in zip(members, keys, strict=True)
+        ]
         found: list[Gathered] = settle_within(cluster, futures, members, "all-gather", limit_s)
         return found
     finally:
@@ -209,11 +206,3 @@ def settle_within(
 def begin_gathering(key: str, spec: GatherSpec, rank: int) -> None:
     """Be ready for the links of the others."""
     get_agent().hold_session(key, Gathering(get_worker(), rank, spec))
-
-
-def gather(key: str) -> Gathered:
-    """See `Gathering.gather`."""
-    session = get_agent().get_session(key)
-    if not isinstance(session, Gathering):
-        raise ClusterError(f"{key} is no all-gather", phase="all-gather")
-    return session.gather()

@@ -9,11 +9,11 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-from distributed import get_worker
 
-from mgspmv.distribute.agent import collect_session, get_agent
+from mgspmv.distribute.agent import get_agent
 from mgspmv.distribute.drives import Supersteps, Workers, join_memory, list_planned
 from mgspmv.distribute.matrix import DistributedMatrix
+from mgspmv.distribute.part import Part
 from mgspmv.distribute.power_session import PowerSession, PowerSpec, PowerStart
 from mgspmv.errors import ClusterError
 from mgspmv.iterate.pagerank import Outcome, sum_seconds
@@ -57,17 +57,18 @@ def run_power(
     with matrix.cluster.lease(lambda: report("queue", 0, None)):
         report("start", 0, None)
         began = time.perf_counter()
-        asked = (options, options.threshold(len(x)), precision, weights, threads, matrix.cluster.patience)
+        asked = (options, options.threshold(len(x)), precision, weights, threads)
+        spec = PowerSpec(run, matrix.members, matrix.cluster.patience, *asked)
         start = _arrange(matrix, step, x, precision)
         pieces = [(keys[1:], start.cut(*own)) for keys, own in zip(part_keys, pairwise(matrix.bounds), strict=True)]
-        with Workers(matrix, PowerSpec(run, matrix.members, *asked), begin_power, pieces, "power_iteration") as workers:
+        with Workers(matrix, spec, make_session, pieces, "power_iteration") as workers:
             supersteps = Supersteps(workers, emit, options.max_iter)
             supersteps.start()
             started = time.perf_counter()
             status = supersteps.iterate()
             assert status is not None
             iterated = time.perf_counter()
-            slices, transports, taken = zip(*workers.do("collect", collect_session), strict=True)
+            slices, transports, taken = zip(*workers.do("collect", "collect"), strict=True)
             values = restore(np.concatenate(slices), matrix.order)
     seconds = sum_seconds(supersteps.events)
     seconds["schedule"] = max(0.0, iterated - started - sum(seconds.values()))
@@ -77,18 +78,15 @@ def run_power(
     return Outcome(values, status, math.inf, workers.hardware, seconds, memory, transports[0])
 
 
-def begin_power(key: str, part_key: str, spec: PowerSpec, piece: tuple[Sequence[str], PowerStart]) -> int | str:
-    """The task that makes and holds a session over parts; what computes, as of `begin_session`.
+def make_session(worker: Any, part: Part, spec: PowerSpec, piece: tuple[Sequence[str], PowerStart]) -> PowerSession:
+    """The session over a part and those of the other matrices.
 
     Parameters
     ----------
     piece : keys of the parts of the other matrices, and what the worker starts with
     """
-    agent, (other_keys, start) = get_agent(), piece
-    parts = [agent.get_part(each) for each in (part_key, *other_keys)]
-    session = PowerSession(get_worker(), parts, spec, start)
-    agent.hold_session(key, session)
-    return session.computes
+    other_keys, start = piece
+    return PowerSession(worker, [part, *map(get_agent().get_part, other_keys)], spec, start)
 
 
 def _check_workers(matrices: Sequence[DistributedMatrix]) -> list[list[str]]:

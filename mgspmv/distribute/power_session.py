@@ -14,10 +14,9 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.distribute.part import Part
-from mgspmv.distribute.session import Session
+from mgspmv.distribute.session import Session, Spec
 from mgspmv.exchange.columns import Columns, TimedTurns, cut_again, hold_all
 from mgspmv.exchange.halo import Halo, find_asked
-from mgspmv.exchange.links import Member
 from mgspmv.iterate.pagerank import Times
 from mgspmv.iterate.power import PowerLoop, PowerOptions, Products, Step, compile_product
 from mgspmv.iterate.tally import Tally
@@ -26,13 +25,9 @@ from mgspmv.kernels.device import describe_device
 
 
 @dataclass(frozen=True)
-class PowerSpec:
+class PowerSpec(Spec):
     """What all workers of a run are told."""
 
-    run: str
-    """Run id."""
-    members: tuple[Member, ...]
-    """Its workers, by rank."""
     options: PowerOptions
     """What was asked for."""
     threshold: float
@@ -43,8 +38,6 @@ class PowerSpec:
     """False takes each stored entry as 1."""
     threads: int | None
     """Of each worker; None for what the worker was given by its cluster."""
-    patience: float
-    """Seconds that a worker may be silent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +112,7 @@ class PowerSession(Session):
     def transport(self) -> str:
         return "peer"
 
-    def collect(self) -> np.ndarray:
+    def _take_vector(self) -> np.ndarray:
         assert self._loop is not None
         x: np.ndarray = self._loop.x
         return x

@@ -17,6 +17,7 @@ from mgspmv.checkpoints import Reached, SliceWriter, StateAddress, WrittenSlice
 from mgspmv.distribute.device_part import DevicePart
 from mgspmv.distribute.integrity import RankCheck, Report, RoundReport
 from mgspmv.distribute.part import Part
+from mgspmv.distribute.publish import publish_iterations
 from mgspmv.errors import ClusterError, RunAbortedError
 from mgspmv.exchange.halo import Halo, find_asked
 from mgspmv.exchange.links import DaskLinks, Member
@@ -41,13 +42,21 @@ from mgspmv.partition import check_copy, check_watch, find_copy_bytes, find_watc
 
 
 @dataclass(frozen=True)
-class RunSpec:
-    """What all workers of a run are told."""
+class Spec:
+    """What all workers of a run are told, whatever it does."""
 
     run: str
     """Run id."""
     members: tuple[Member, ...]
     """Its workers, by rank."""
+    patience: float
+    """Seconds that a worker may be silent."""
+
+
+@dataclass(frozen=True)
+class RunSpec(Spec):
+    """What all workers of a run that ranks one vector are told."""
+
     options: PageRankOptions
     """What was asked for."""
     threshold: float
@@ -58,8 +67,6 @@ class RunSpec:
     """Name of a kernel, or `auto`."""
     threads: int | None
     """Of each worker; None for what the worker was given by its cluster."""
-    patience: float
-    """Seconds that a worker may be silent."""
     transport: Literal["peer", "nccl"]
     """How slices go from worker to worker in supersteps."""
     layout: StepLayout | None
@@ -72,25 +79,6 @@ class RunSpec:
     """Whether checkpoints are written."""
     balance: Balance | None = None
     """What the first ranks sum to; None where that is not foreseen."""
-
-
-class Spec(Protocol):
-    """What all workers of a run are told, whatever it does."""
-
-    @property
-    def run(self) -> str:
-        """Run id."""
-        ...
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """Its workers, by rank."""
-        ...
-
-    @property
-    def patience(self) -> float:
-        """Seconds that a worker may be silent."""
-        ...
 
 
 class Linked:
@@ -208,8 +196,10 @@ class Session(Share, ABC):
                     self._links.phase = f"iteration {loop.iteration + 1}"
             return events, loop.status
 
-    def report(self, events: list[Event], status: Status | None) -> Report:
-        """What `advance` gave, and what is found by looking at what is held after it."""
+    def superstep(self, n: int) -> Report:
+        """What `advance` gives, which is published too, and what is found by looking at what is held after it."""
+        events, status = self.advance(n)
+        publish_iterations(self, events)
         if not events or status == Status.NON_FINITE:
             return Report(events, status)
         with self._working(f"iteration {events[-1].iteration}"):
@@ -220,9 +210,14 @@ class Session(Share, ABC):
     def transport(self) -> str:
         """How slices went from worker to worker."""
 
+    def collect(self) -> tuple[np.ndarray, str, dict[str, int]]:
+        """(n_rows,): the vector; `transport`; and the bytes that this worker took."""
+        transport = self.transport
+        return self._take_vector(), transport, self.measure_memory()
+
     @abstractmethod
-    def collect(self) -> np.ndarray:
-        """(n_rows,): the vector."""
+    def _take_vector(self) -> np.ndarray:
+        """(n_rows,): the vector, at the end."""
 
     @abstractmethod
     def _connect(self) -> Advancing:
@@ -282,8 +277,7 @@ class RankSession(Session):
             assert self._loop is not None
             return self._measure(self._loop.mass)
 
-    @property
-    def stability(self) -> Stability | None:
+    def find_stability(self) -> Stability | None:
         """What all workers proved of the highest vertices; None where nothing was."""
         return None if self._loop is None else self._loop.stability
 
@@ -431,7 +425,7 @@ class RowsSession(RankSession):
     def transport(self) -> str:
         return "peer" if self._relay is None else "scheduler"
 
-    def collect(self) -> np.ndarray:
+    def _take_vector(self) -> np.ndarray:
         return self._rows.kernel.get(self._rows.x)
 
     def _report_round(self, sums: StepSums, product_s: float = 0.0, held_bytes: int = 0) -> RoundReport:
@@ -499,7 +493,7 @@ class DeviceSession(RankSession):
         assert self._device is not None
         return self._device.ranks()
 
-    def collect(self) -> np.ndarray:
+    def _take_vector(self) -> np.ndarray:
         assert self._device is not None
         ranks = self._device.ranks()
         self._device.release()

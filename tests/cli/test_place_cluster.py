@@ -433,7 +433,7 @@ def test_interrupt_leaves_a_running_cluster_usable(number, cluster, client):
     on_cluster = ("--scheduler", cluster.scheduler_address)
     before = find_left(client)
     with start("pagerank", "g.zarr", *on_cluster, *ENDLESS, **PIPES) as process:
-        assert wait_for(lambda: any("advance-session" in left for left in find_left(client) - before), HANG_S)
+        assert wait_for(lambda: any("mgspmv-superstep" in left for left in find_left(client) - before), HANG_S)
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=HANG_S)
     assert process.returncode == 130, stderr

@@ -44,9 +44,9 @@ def test_phases_of_a_run(graph: mg.Matrix, in_process: Callable[[int], Any], dri
     found = list_spans(client, f"mine-{drive}")
     phases = {name[2] for name in found if name[:2] == ("mgspmv", "pagerank") and len(name) == 3}
     assert phases == {"start", "iterate", "residual", "collect"}
-    step = "advance" if drive == "superstep" else "step"
-    assert found["mgspmv", "pagerank", "iterate"] == (1, {f"mgspmv-{step}-session-iterate"})
-    assert found["mgspmv", "pagerank", "collect"] == (1, {"mgspmv-collect-session-collect"})
+    step = "superstep" if drive == "superstep" else "step"
+    assert found["mgspmv", "pagerank", "iterate"] == (1, {f"mgspmv-{step}-iterate"})
+    assert found["mgspmv", "pagerank", "collect"] == (1, {"mgspmv-collect-collect"})
     assert found["mgspmv", "distribute", "load"] == (1, {"mgspmv-load"})
 
 

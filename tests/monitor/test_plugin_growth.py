@@ -105,7 +105,7 @@ def test_a_trimmed_span_still_says_when_it_ran(graph, scheduler):
     run_with_a_client_each(graph, scheduler, 0)
     trim_spans(scheduler)
     [span] = scheduler.extensions["spans"].spans_search_by_name["mgspmv", "pagerank", "collect"]
-    assert [group.name for group in span.groups] == ["mgspmv-collect-session-collect"]
+    assert [group.name for group in span.groups] == ["mgspmv-collect-collect"]
     assert span.done
     assert span.enqueued <= span.start <= span.stop
 
