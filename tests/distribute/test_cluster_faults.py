@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import suppress
 
+import numpy as np
 import pytest
 from distributed import Client
 
