@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mgspmv.display.cards import Card, Share, Table, format_range, list_shares, render_card
-from mgspmv.display.numbers import format_bytes, format_seconds
+from mgspmv.display.cards import Card, Table, format_range, make_table, render_card
+from mgspmv.display.numbers import format_bytes, format_scaled, format_seconds
 from mgspmv.errors import CapacityError, OptionError, hide_secrets
 from mgspmv.model import Held, MatrixInfo, Precision, check_choice, default_threads, part_bounds
 from mgspmv.store.chunks import CHUNK_ELEMENTS
@@ -264,9 +264,18 @@ def list_plan(plan: Plan, names: Sequence[str] | None = None) -> Table:
     names : of the workers; default their numbers
     """
     names = names or [f"worker {k}" for k in range(len(plan.workers))]
-    memory = [(w.host_bytes, w.device_bytes) if w.has_device else (w.memory_bytes, None) for w in plan.workers]
-    shares = [Share(n, w.stop - w.start, w.nnz, *own) for n, w, own in zip(names, plan.workers, memory, strict=True)]
-    return list_shares(shares)
+    rows = [
+        (
+            name,
+            f"{w.stop - w.start:,}",
+            format_scaled(w.nnz),
+            format_bytes(w.host_bytes if w.has_device else w.memory_bytes),
+            format_bytes(w.device_bytes) if w.has_device else "",
+        )
+        for name, w in zip(names, plan.workers, strict=True)
+    ]
+    titles = ("", "rows", "entries", "host memory, planned", "device memory, planned")
+    return make_table("Workers", titles, rows, len(rows))
 
 
 SLICE_UNIT = 4

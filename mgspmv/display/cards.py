@@ -12,7 +12,7 @@ from importlib.resources import files
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.display.numbers import format_bytes, format_scaled, shorten
+from mgspmv.display.numbers import shorten
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -47,19 +47,6 @@ class Card:
     tables: Sequence[Table] = ()
 
 
-@dataclass(frozen=True)
-class Share:
-    """What a worker has of a matrix."""
-
-    worker: str
-    n_rows: int
-    nnz: int
-    host_bytes: int
-    """Planned, at most."""
-    device_bytes: int | None
-    """Likewise; None where it has no device."""
-
-
 def render_card(card: Card) -> str:
     """The HTML of a card; it needs nothing else."""
     return _load_template().render(card=card, longest=LONGEST).strip()
@@ -69,20 +56,6 @@ def make_table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]
     """A table of the first of `n_rows` rows; the others are not asked for."""
     shown = list(islice(rows, MOST_ROWS))
     return Table(caption, titles, shown, n_rows - len(shown))
-
-
-def list_shares(shares: Sequence[Share]) -> Table:
-    """Rows, entries and planned memory of each worker."""
-    rows = [
-        (own.worker, f"{own.n_rows:,}", format_scaled(own.nnz), *map(_format_size, (own.host_bytes, own.device_bytes)))
-        for own in shares
-    ]
-    titles = ("", "rows", "entries", "host memory, planned", "device memory, planned")
-    return make_table("Workers", titles, rows, len(rows))
-
-
-def _format_size(n_bytes: int | None) -> str:
-    return "" if n_bytes is None else format_bytes(n_bytes)
 
 
 def format_shape(shape: Sequence[int]) -> str:

@@ -9,10 +9,8 @@ from mgspmv.display.cards import (
     LONGEST,
     MOST_ROWS,
     Card,
-    Share,
     format_range,
     format_shape,
-    list_shares,
     make_table,
     quote,
     render_card,
@@ -64,11 +62,6 @@ def test_rows_that_are_not_shown_are_counted_and_not_asked_for() -> None:
     assert len(table.rows) == len(asked) == MOST_ROWS
     assert f"and {5000 - MOST_ROWS:,} more" in render_card(Card("BatchSolution", [], tables=[table]))
     assert "more" not in render_card(Card("BatchSolution", [], tables=[make_table("Vectors", ("v",), [("1",)], 1)]))
-
-
-def test_shares_of_workers() -> None:
-    table = list_shares([Share("worker 0", 1000, 20_000, 3_000, 5_000), Share("worker 1", 20, 100, 4_000, None)])
-    assert table.rows == [("worker 0", "1,000", "20 k", "3 kB", "5 kB"), ("worker 1", "20", "100", "4 kB", "")]
 
 
 def test_words() -> None:
