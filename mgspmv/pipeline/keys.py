@@ -5,15 +5,13 @@ Options and what files hold count; where files are, what computes, and with how 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from mgspmv.ingest.weights import DANGLING_RULES
 from mgspmv.model import MatrixInfo
 from mgspmv.pipeline.definition import PREVIOUS, UNIFORM, MatrixSection, Pipeline
-from mgspmv.pipeline.sources import Checksums
+from mgspmv.pipeline.sources import Checksums, digest
 from mgspmv.pipeline.steps import Step
 from mgspmv.version import __version__
 
@@ -125,11 +123,6 @@ def find_file(section: Any, name: str) -> str | None:
     value = getattr(section, name, None)
     is_rule = value in {"dangling": DANGLING_RULES, "nstart": (PREVIOUS,), "personalization": (UNIFORM,)}.get(name, ())
     return None if is_rule else value
-
-
-def digest(value: Any) -> str:
-    """SHA-256 of JSON values."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _leave_out(options: dict[str, Any], *names: str) -> dict[str, Any]:

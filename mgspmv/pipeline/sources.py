@@ -49,7 +49,7 @@ class Checksums:
         if one is not None and (is_group_path(one) or not is_source):
             return self._identify(one)
         digests = [self._identify(name) for name in find_files(names)]
-        return digests[0] if len(digests) == 1 else _digest(digests)
+        return digests[0] if len(digests) == 1 else digest(digests)
 
     def save(self) -> None:
         """Remember what was computed since."""
@@ -58,14 +58,14 @@ class Checksums:
         self._is_new = False
 
     def _identify(self, name: str) -> str:
-        if is_group_path(name) and (digest := _find_matrix_digest(name)) is not None:
-            return digest
+        if is_group_path(name) and (found := _find_matrix_digest(name)) is not None:
+            return found
         if is_url(name):
-            return _digest({key: value for key, value in describe_url(name).items() if key != "name"})
+            return digest({key: value for key, value in describe_url(name).items() if key != "name"})
         path = Path(name)
         if path.is_dir():
             inside = sorted(own for own in path.rglob("*") if own.is_file())
-            return _digest([[own.relative_to(path).as_posix(), self._read_file(own)] for own in inside])
+            return digest([[own.relative_to(path).as_posix(), self._read_file(own)] for own in inside])
         return self._read_file(path)
 
     def _read_file(self, path: Path) -> str:
@@ -76,13 +76,13 @@ class Checksums:
             known = self._known.get(place)
             if known is not None and known[:2] == stamp:
                 return str(known[2])
-            digest = compute_checksum(path)
+            checksum = compute_checksum(path)
         except FileNotFoundError as error:
             raise SourceNotFoundError("there is no such file; check the path", source=str(path)) from error
         except OSError as error:
             raise refuse_source(error, path, f"cannot be read: {error.strerror}") from error
-        self._known[place], self._is_new = [*stamp, digest], True
-        return digest
+        self._known[place], self._is_new = [*stamp, checksum], True
+        return checksum
 
 
 def check_there(names: str | list[str]) -> None:
@@ -122,7 +122,8 @@ def _find_matrix_digest(name: str) -> str | None:
         return None
 
 
-def _digest(value: Any) -> str:
+def digest(value: Any) -> str:
+    """SHA-256 of JSON values."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
