@@ -4,7 +4,6 @@ notebook; never a byte on stdout."""
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -68,7 +67,7 @@ class Line:
     def __init__(
         self, bars: Bars | None, tol: float | None = None, max_iter: int | None = None, before: str = ""
     ) -> None:
-        self._bars, self.tol, self.max_iter, self._before = bars, tol, max_iter, before
+        self._bars, self.tol, self.max_iter, self.before = bars, tol, max_iter, before
         self._changes: deque[float] = deque(maxlen=RATE_WINDOW)
         self._name: str | None = None
         self._note = ""
@@ -86,7 +85,7 @@ class Line:
         self._name = name
         self._changes.clear()
         began: dict[str, Any] = {"began_s": time.monotonic(), "n_before": n_before}
-        description = self._before + SAID.get(name, name)
+        description = self.before + SAID.get(name, name)
         if self._task is None:
             number = self._bars.add_task(description, total=total, **began)
             self._task = next(task for task in self._bars.tasks if task.id == number)
@@ -124,7 +123,7 @@ class Line:
         if self.max_iter is not None and total is not None:
             total = min(total, self.max_iter)
         prediction = "" if left is None else f", about {left} to go"
-        said = f"{self._before}iterate  change {event.change:.2e}{prediction}{self._note}"
+        said = f"{self.before}iterate  change {event.change:.2e}{prediction}{self._note}"
         self._show(event.iteration, total, description=said)
 
     def remove(self) -> None:
@@ -169,10 +168,8 @@ class Progress(Line):
             self._bars.stop()
 
 
-class StepsProgress:
-    """A line for each step that runs and one for all of them; what is said of steps that fail stays above.
-
-    May be called by several threads.
+class StepsProgress(Progress):
+    """A line for all steps of a pipeline and one for the step that runs; what is said of steps that fail stays above.
 
     Parameters
     ----------
@@ -181,44 +178,27 @@ class StepsProgress:
     """
 
     def __init__(self, n_steps: int, console: Console | None = None) -> None:
-        self._bars = _make_bars(console)
-        self._lines: dict[str, Line] = {}
-        self._all = Line(self._bars)
-        self._all.phase("steps", n_steps)
-        self._lock = threading.Lock()
+        super().__init__(console)
+        self._steps, self._step = Line(self._bars), Line(self._bars)
+        self._steps.phase("steps", n_steps)
 
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._bars.stop()
-
-    def on_progress(self, step: str, phase: str, done: int, total: int | None) -> None:
+    def on_step_progress(self, step: str, phase: str, done: int, total: int | None) -> None:
         """`done` of `total` units of a phase of `step` are done."""
-        with self._lock:
-            self._find_line(step).on_progress(phase, done, total)
+        self._step.before = f"{step}: "
+        self._step.on_progress(phase, done, total)
 
-    def on_event(self, step: str, event: Event, tol: float | None, max_iter: int | None) -> None:
+    def on_step_event(self, step: str, event: Event, tol: float | None, max_iter: int | None) -> None:
         """An iteration of `step` is done, which stops at the change `tol`, or after `max_iter`; None: not known."""
-        with self._lock:
-            line = self._find_line(step)
-            line.tol, line.max_iter = tol, max_iter
-            line.on_event(event)
+        self._step.before, self._step.tol, self._step.max_iter = f"{step}: ", tol, max_iter
+        self._step.on_event(event)
 
-    def end(self, step: str, said: str = "") -> None:
-        """`step` has ended; `said` stays."""
-        with self._lock:
-            if step in self._lines:
-                self._lines.pop(step).remove()
-            self._all.advance()
-            if said:
-                self._bars.console.print(escape_controls(said), markup=False, highlight=False, soft_wrap=True)
-
-    def _find_line(self, step: str) -> Line:
-        if step not in self._lines:
-            self._lines[step] = Line(self._bars, before=f"{step}: ")
-        return self._lines[step]
+    def end(self, said: str = "") -> None:
+        """The step has ended; `said` stays."""
+        self._step.remove()
+        self._step = Line(self._bars)
+        self._steps.advance()
+        if said and self._bars is not None:
+            self._bars.console.print(escape_controls(said), markup=False, highlight=False, soft_wrap=True)
 
 
 def _make_bars(console: Console | None) -> Bars:
@@ -302,8 +282,8 @@ def show_progress() -> Iterator[None]:
             ranks = mg.pagerank(mg.open_matrix("web.zarr"))
 
     In a terminal it is on stderr, in a notebook below the cell; a line for what runs, which goes when that ends, and of
-    a pipeline one for each step. Where stderr is no terminal, nothing is shown. `on_event` and `on_progress` of a call
-    are called as well.
+    a pipeline one more for all steps. Where stderr is no terminal, nothing is shown. `on_event` and `on_progress` of a
+    call are called as well.
     """
     before = _IS_WANTED.set(True)
     try:

@@ -31,16 +31,16 @@ def show_steps(definition: Definition) -> Iterator[dict[str, Callable[..., Any]]
     def on_progress(name: str, done: int, total: int | None) -> None:
         step, _, phase = name.partition(": ")
         if phase != "iterate":  # of which `on_event` tells more
-            shown.on_progress(step, phase, done, total)
+            shown.on_step_progress(step, phase, done, total)
 
     def on_event(step: Step, event: Event) -> None:
         asked = step.section
         if step.kind == "pagerank":  # of batches the vectors that have ended are shown
             change = find_change(asked.tol, asked.tol_mode, stop=asked.stop)
-            shown.on_event(step.name, event, change, asked.max_iter)
+            shown.on_step_event(step.name, event, change, asked.max_iter)
 
     def on_step(outcome: StepOutcome) -> None:
-        shown.end(outcome.name, f"{outcome.name} failed: {outcome.error}" if outcome.state == "failed" else "")
+        shown.end(f"{outcome.name} failed: {outcome.error}" if outcome.state == "failed" else "")
 
     lanes = list_steps(definition.pipeline, str(definition.folder))
     with StepsProgress(sum(map(len, lanes.values()))) as shown:

@@ -172,27 +172,19 @@ def test_the_rate_of_iterations_is_that_after_the_first(monkeypatch):
     assert "6/10  0.5/s, 0:00:08 left" in last
 
 
-def test_steps_side_by_side():
+def test_steps_one_after_another():
     console = make_console()
-    with StepsProgress(4, console) as steps:
-        steps.on_progress("web", "read", 3, 10)
-        steps.on_progress("wiki", "sort", 1, None)
+    with StepsProgress(3, console) as steps:
+        steps.on_step_progress("web", "read", 3, 10)
+        assert show(steps, console) == ["steps 0/3", "web: read 3/10"]
+        steps.end()
+        steps.on_step_progress("wiki", "sort", 1, None)
+        assert show(steps, console) == ["steps 1/3", "wiki: sort 1/?"]
+        steps.end("wiki failed: line 3 of wiki.txt is not an edge")
         for k in (1, 2, 3):
-            steps.on_event("roads/run", make_event(k, 0.5**k), 1e-3, 100)
-        assert show(steps, console) == [
-            "steps 0/4",
-            "web: read 3/10",
-            "wiki: sort 1/?",
-            "roads/run: iterate change 1.25e-01, about 7 to go 3/10",
-        ]
-        steps.end("web")
-        steps.end("wiki", "wiki failed: line 3 of wiki.txt is not an edge")
-        steps.on_progress("web/run", "load", 1, 2)
-        assert show(steps, console) == [
-            "steps 2/4",
-            "roads/run: iterate change 1.25e-01, about 7 to go 3/10",
-            "web/run: load 1/2",
-        ]
+            steps.on_step_event("roads/run", make_event(k, 0.5**k), 1e-3, 100)
+        iterating = "roads/run: iterate change 1.25e-01, about 7 to go 3/10"
+        assert show(steps, console) == ["steps 2/3", iterating]
     assert console.file.getvalue().count("line 3 of wiki.txt") == 1
 
 

@@ -29,8 +29,8 @@ CELLS = {
     "iterations": "bars = open_progress(tol=1e-6, max_iter=100)\nbars.__enter__()\n"
     "for k in (1, 2, 3, 4):\n    bars.on_event(event(k))\n    now[0] += 0.4",
     "ended": "with open_progress() as bars:\n    bars.on_progress('read', 4, 10)",
-    "failed": "with StepsProgress(2) as bars:\n    bars.on_progress('web', 'read', 4, 10)\n"
-    "    bars.end('web', 'web failed: [no] <file>')",
+    "failed": "with StepsProgress(2) as bars:\n    bars.on_step_progress('web', 'read', 4, 10)\n"
+    "    bars.end('web failed: [no] <file>')",
     "seldom": "progress.REFRESH_S = 3600.0\nbars = open_progress()\nbars.__enter__()\n"
     "for k in range(100):\n    bars.on_progress('read', k, 100)",
 }
