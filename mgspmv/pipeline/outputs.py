@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -54,12 +54,13 @@ def stage(step: Step, folder: Path) -> Iterator[Path]:
     """
     root = folder if is_url(step.target) else Path(step.target.removesuffix(step.name))
     made = root / PRIVATE / "made"
-    with explain_failures("write to", str(made)):
-        made.mkdir(parents=True, exist_ok=True)
-        sweep(made)
-        staged = made / f".{quote(step.name, safe='=,')}.{name_own()}.part"
-        with hold_folder(staged):
-            yield staged
+    staged = made / f".{quote(step.name, safe='=,')}.{name_own()}.part"
+    with ExitStack() as stack:
+        with explain_failures("write to", str(made)):
+            made.mkdir(parents=True, exist_ok=True)
+            sweep(made)
+            stack.enter_context(hold_folder(staged))
+        yield staged
 
 
 def describe_outputs(staged: Path, target: str, digests: dict[str, str]) -> list[Output]:

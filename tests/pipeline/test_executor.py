@@ -433,11 +433,20 @@ class TestFailures:
         assert [own.get("pace") for own in vectors] == ["fastest", "slowest", None, "median"]
         assert [len(own.get("changes", ())) for own in vectors] == [vectors[0]["iterations"], 3, 0, 3]
 
-    def test_an_error_of_the_program_fails_its_step(self, monkeypatch):
+    @pytest.mark.parametrize(
+        ("where", "error", "said"),
+        [
+            ("save_ranks", ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero"),
+            ("pagerank", OSError("connection lost"), "OSError: connection lost"),
+        ],
+    )
+    def test_an_error_of_the_program_fails_its_step(self, monkeypatch, where, error, said):
+        def break_off(*given, **options):
+            raise error
+
         with monkeypatch.context() as patch:
-            patch.setattr("mgspmv.pipeline.make_results.save_ranks", lambda *_: 1 / 0)
-            error = fail(RUN)
-        assert str(error) == "web/pagerank: ZeroDivisionError: division by zero"
+            patch.setattr(f"mgspmv.pipeline.make_results.{where}", break_off)
+            assert str(fail(RUN)) == f"web/pagerank: {said}"
         assert not list(Path("out/.mgspmv/made").iterdir())
         assert find_states(run()) == {"web": "kept", "web/pagerank": "made"}
 
