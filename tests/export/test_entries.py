@@ -51,15 +51,6 @@ def test_all_entries_once(lengths):
         assert np.array_equal(np.concatenate([*(getattr(batch, name) for batch in batches), []]), wanted)
 
 
-def test_work_is_given_in_order():
-    heard = []
-    stored = make_store([3] * 40)
-    made = list(SourceEntries(stored).map(lambda batch: int(batch.cols[0]), 3, lambda *a: heard.append(a)))
-    assert made == sorted(made)
-    assert heard[0] == ("export", 0, 120)
-    assert heard[-1] == ("export", 120, 120)
-
-
 REPEATED = {
     "none": ([3, 3, 4], [1, 2, 3, 3, 4, 5, 5, 6, 7, 8], None),
     "in a span": ([3, 3], [1, 1, 2, 0, 1, 2], (0, 1)),
@@ -81,8 +72,3 @@ def test_entries_at_one_place_of_a_graph_have_the_numbers_of_the_source(tmp_path
     assert find_repeated(open_store(tmp_path / "a.zarr")) == (1, 2)
     mg.reorder(tmp_path / "a.zarr", method="degree")
     assert find_repeated(open_store(tmp_path / "a.zarr")) == (1, 2)
-
-
-def test_nothing_is_read_where_entries_were_merged():
-    stored = make_store([3], [1, 1, 1], "first")
-    assert find_repeated(stored) is None

@@ -8,7 +8,6 @@ import scipy.sparse as sp
 import zarr
 
 import mgspmv as mg
-from mgspmv.export.groups import BINSPARSE_VERSION
 
 anndata = pytest.importorskip("anndata")
 binsparse = pytest.importorskip("binsparse")
@@ -58,15 +57,6 @@ def test_other_ways_to_read_an_anndata(graph, tmp_path):
         assert {key: ours[key] for key in known} == known, name
 
 
-def test_a_matrix_that_is_not_square_in_anndata(tmp_path):
-    mg.ingest(sp.coo_array(np.array([[0, 1, 2]])), tmp_path / "a.zarr")
-    mg.export(tmp_path / "a.zarr", tmp_path / "x.zarr", format="anndata")
-    found = anndata.read_zarr(tmp_path / "x.zarr")
-    assert found.obs_names.tolist() == ["0"]
-    assert found.var_names.tolist() == ["0", "1", "2"]
-    assert found.X.dtype == np.int64
-
-
 @pytest.mark.parametrize("kind", ["matrix", "graph"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "bool"])
 def test_binsparse_is_as_its_program_writes_it(tmp_path, kind, dtype):
@@ -90,7 +80,3 @@ def test_binsparse_is_as_its_program_writes_it(tmp_path, kind, dtype):
     found = to_scipy(binsparse.load_binsparse(tmp_path / "ours.zarr"))
     assert found.dtype == dtype
     assert (found != wanted).nnz == 0
-
-
-def test_the_version_is_the_one_that_the_program_knows():
-    assert BINSPARSE_VERSION == binsparse.BINSPARSE_VERSION

@@ -43,12 +43,6 @@ def test_weights_keep_their_dtype(tmp_path, dtype):
     assert table.to_pydict() == {"src": [0, 1], "dst": [1, 0], "weight": [3, 5]}
 
 
-def test_numbers_beyond_int32(tmp_path):
-    mg.ingest(sp.coo_array(([1.0], ([1], [1 << 40])), shape=(2, (1 << 40) + 1)), tmp_path / "a.zarr")
-    mg.export(tmp_path / "a.zarr", tmp_path / "a.parquet")
-    assert pq.read_table(tmp_path / "a.parquet").to_pydict() == {"src": [1], "dst": [1 << 40], "weight": [1.0]}
-
-
 def test_row_groups_and_checksums(tmp_path, monkeypatch):
     for module in ("store.chunks", "export.entries"):
         monkeypatch.setattr(sys.modules[f"mgspmv.{module}"], "CHUNK_ELEMENTS", 64)
@@ -64,9 +58,3 @@ def test_row_groups_and_checksums(tmp_path, monkeypatch):
     (tmp_path / "b.parquet").write_bytes(damaged)
     with pytest.raises(OSError, match="CRC"):
         pq.ParquetFile(tmp_path / "b.parquet", page_checksum_verification=True).read()
-
-
-def test_nothing_at_all(tmp_path):
-    mg.ingest(sp.coo_array((0, 0)), tmp_path / "a.zarr")
-    mg.export(tmp_path / "a.zarr", tmp_path / "a.parquet")
-    assert pq.read_table(tmp_path / "a.parquet").to_pydict() == {"src": [], "dst": [], "weight": []}

@@ -46,10 +46,6 @@ def test_ids_in_pieces(monkeypatch, chunk):
     assert write(make_store(None, 7)) == "0\n1\n2\n3\n4\n5\n6\n"
 
 
-def test_no_vertices():
-    assert write(make_store(None, 0)) == ""
-
-
 NAMES = [
     "#a",
     "%a",

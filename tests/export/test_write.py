@@ -9,7 +9,6 @@ import uuid
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import fsspec
 import numpy as np
@@ -25,18 +24,12 @@ import mgspmv as mg
 from mgspmv.errors import (
     CapacityError,
     ChecksumError,
-    MissingDependencyError,
     OptionError,
-    StoreDamagedError,
-    StoreError,
     StoreExistsError,
-    StoreNotFoundError,
 )
-from mgspmv.export.write import SUFFIXES, choose_format
+from mgspmv.export.write import SUFFIXES
 from mgspmv.ingest.write import Room
-from mgspmv.model import CsrArrays
 from mgspmv.store.read import open_store, read_array_digests
-from mgspmv.store.write import write_store
 from tests.support.matrices import HARD
 from tests.support.memory import measure_peak
 from tests.support.pairwise import cover_pairs
@@ -224,28 +217,6 @@ def test_hard_matrices(tmp_path, pattern, format):
         assert (found.toarray() == wanted.toarray()).all(), name
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_the_dtype_of_a_pattern(tmp_path, format):
-    mg.generate("rmat", tmp_path / "a.zarr", scale=5)
-    target = tmp_path / name_target(format)
-    mg.export(tmp_path / "a.zarr", target, format=format)
-    if format == "parquet":
-        assert pq.read_schema(target).names == ["src", "dst"]
-    elif format == "matrix-market":
-        assert target.read_text().startswith("%%MatrixMarket matrix coordinate pattern general\n32 32 ")
-    else:
-        assert read(target, format).dtype == bool
-
-
-@pytest.mark.parametrize("format", ["matrix-market", "npz", "binsparse"])
-def test_columns_beyond_int32(tmp_path, format):
-    wanted = sp.coo_array(([1.5, 2.5], ([0, 2], [1 << 40, 3])), shape=(3, (1 << 40) + 1))
-    info = mg.ingest(wanted, tmp_path / "a.zarr")
-    mg.export(tmp_path / "a.zarr", tmp_path / name_target(format), format=format)
-    found = read(tmp_path / name_target(format), format)
-    assert mg.ingest(found, tmp_path / "b.zarr").digest == info.digest
-
-
 def test_a_graph_is_not_transposed_where_columns_can_be_written(tmp_path):
     mg.generate("rmat", tmp_path / "g.zarr", scale=5, weights=True)
     mg.generate("rmat", tmp_path / "m.zarr", scale=5, weights=True, kind="matrix")
@@ -286,14 +257,6 @@ def test_urls(store, tmp_path, format):
     mg.export(store, url, format=format, overwrite=True)
 
 
-def test_stores_in_memory(tmp_path):
-    place = MemoryStore()
-    mg.generate("rmat", place, scale=5)
-    for format in FORMATS:
-        mg.export(place, tmp_path / name_target(format), format=format)
-        assert (tmp_path / name_target(format)).exists(), format
-
-
 @pytest.mark.parametrize("format", FORMATS)
 def test_what_is_there_is_replaced_only_if_asked(store, tmp_path, format):
     mg.generate("rmat", tmp_path / "other.zarr", scale=5, weights=True)
@@ -323,33 +286,6 @@ def test_groups_of_something_else_are_not_replaced(store, tmp_path, format):
         with pytest.raises(StoreExistsError, match=rf"{target} was not made by exporting and is not overwritten"):
             mg.export(store, tmp_path / target, format=format, overwrite=True)
         assert digest_tree(tmp_path / target) == before
-
-
-def test_folders_are_not_replaced_by_files(store, tmp_path):
-    for name in FILES.values():
-        (tmp_path / name).mkdir()
-        with pytest.raises(StoreExistsError, match="was not made by exporting"):
-            mg.export(store, tmp_path / name, overwrite=True)
-
-
-def test_a_place_that_cannot_be_written(store, tmp_path):
-    (tmp_path / "file").write_text("")
-    for format in FORMATS:
-        with pytest.raises(StoreError, match="cannot write"):
-            mg.export(store, tmp_path / "file" / name_target(format), format=format)
-
-
-@pytest.mark.parametrize("format", GROUPS)
-def test_urls_of_groups_that_cannot_be_opened(store, monkeypatch, format):
-    with pytest.raises(OptionError, match=r"nope://a\.zarr: Protocol not known: nope"):
-        mg.export(store, "nope://a.zarr", format=format)
-
-    def fail(*_, **__):
-        raise ImportError("install s3fs")
-
-    monkeypatch.setattr(sys.modules["mgspmv.export.write"], "zarr", SimpleNamespace(open_group=fail))
-    with pytest.raises(MissingDependencyError, match=r"memory://none/a.zarr needs a package .*install s3fs"):
-        mg.export(store, "memory://none/a.zarr", format=format)
 
 
 @cover_pairs(format=FORMATS, was_there=[False, True], where=["path", "URL"], failure=["damage", "interrupt"])
@@ -407,24 +343,6 @@ def test_the_same_bytes_whatever_the_threads(tmp_path, format):
         assert made[0] == made[1], order
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_progress(tmp_path, format):
-    for order in ("none", "degree"):
-        mg.generate("rmat", store := MemoryStore(), scale=8, order=order)
-        heard = []
-        target = tmp_path / order / name_target(format)
-        mg.export(store, target, format=format, on_progress=lambda *args, heard=heard: heard.append(args))
-        is_sorted = order == "degree" and format not in ("matrix-market", "parquet")
-        assert [phase for k, (phase, _, _) in enumerate(heard) if not k or heard[k - 1][0] != phase] == (
-            ["sort", "export"] if is_sorted else ["export"]
-        ), order
-        steps = [(done, total) for phase, done, total in heard if phase == "export"]
-        assert steps == sorted(steps), order
-        assert steps[0][0] == 0, order
-        assert steps[-1][0] == steps[-1][1], order
-        assert len(steps) > 8, order
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "format",
@@ -473,62 +391,9 @@ def test_an_order_for_which_there_is_no_memory(tmp_path, format, monkeypatch):
 # --- what is wrong ---------------------------------------------------------------------------------------------------
 
 
-def test_each_suffix_of_a_format():
-    for format in FORMATS:
-        for suffix in SUFFIXES[format]:
-            assert choose_format(f"a.b{suffix}", format) == format
-            if format not in GROUPS:
-                assert choose_format(Path(f"a{suffix}"), None) == format
-
-
-WRONG = {
-    "an unknown format": ("a.mtx", {"format": "csv"}, "format must be one of 'matrix-market', 'parquet', .* not 'csv'"),
-    "no suffix": ("a", {}, r"a: the name must end in .mtx, .mtx.gz, .mtx.zst \(matrix-market\); .parquet, .pq"),
-    "an unknown suffix": ("a.mtx.bz2", {}, "a.mtx.bz2: the name must end in "),
-    "another suffix": ("a.npz", {"format": "parquet"}, r"a.npz: the name must end in .parquet, .pq \(parquet\)$"),
-    "two formats": (
-        "a.zarr",
-        {},
-        r"may become anndata or binsparse; pass format='anndata'",
-    ),
-    "no threads": ("a.mtx", {"threads": 0}, "threads"),
-    "too little memory": ("a.mtx", {"memory": "1MB"}, "memory must be at least 1GiB"),
-    "no folder": ("a.mtx", {"scratch": "none"}, "scratch must be a folder"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_options(store, tmp_path, name):
-    target, options, message = WRONG[name]
-    with pytest.raises(OptionError, match=message):
-        mg.export(store, tmp_path / target, **options)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
-
-
-def test_no_store(tmp_path):
-    with pytest.raises(StoreNotFoundError, match="there is no matrix store at"):
-        mg.export(tmp_path / "none.zarr", tmp_path / "a.mtx")
-
-
-def test_a_list_of_vertices_needs_vertices(tmp_path):
-    mg.ingest(sp.coo_array((2, 3)), tmp_path / "a.zarr")
-    with pytest.raises(OptionError, match="has 2 rows and 3 columns, which are no vertices; leave out vertices"):
-        mg.export(tmp_path / "a.zarr", tmp_path / "a.mtx", vertices=tmp_path / "list")
-
-
 def test_a_list_of_vertices_that_is_there(store, tmp_path):
     (tmp_path / "list").write_text("mine")
     with pytest.raises(StoreExistsError, match="list exists already; choose another name by vertices="):
         mg.export(store, tmp_path / "a.mtx", vertices=tmp_path / "list")
     mg.export(store, tmp_path / "a.mtx", vertices=tmp_path / "list", overwrite=True)
     assert (tmp_path / "list").read_text().splitlines() == [str(k) for k in range(128)]
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_row_pointers_that_make_no_sense(tmp_path, format):
-    for indptr in ([0, 3, 1, 4], [1, 2, 3, 4], [0, 1, 2, 3], [0, 2, 5, 5]):
-        arrays = CsrArrays("matrix", (3, 3), np.array(indptr), np.zeros(4, np.int32), None, "first")
-        write_store(tmp_path / "a.zarr", arrays, overwrite=True)
-        with pytest.raises(StoreDamagedError, match=r"indptr, elements 0 to 4(:.*outside 0..4;| do not ascend)"):
-            mg.export(tmp_path / "a.zarr", tmp_path / name_target(format), format=format)
-        assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"], indptr

@@ -10,40 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from mgspmv.ingest.ahead import Ahead, map_ahead
-from tests.support.waiting import HANG_S, wait_for
-
-
-@pytest.mark.parametrize("n_ahead", [0, 1, 2, 100])
-def test_all_items_in_order_by_one_other_thread(n_ahead):
-    threads = set()
-
-    def count():
-        for k in range(50):
-            threads.add(threading.current_thread().name)
-            yield k
-
-    assert list(Ahead(count(), n_ahead, "test-ahead")) == list(range(50))
-    assert threads == {"test-ahead_0"}
-
-
-def test_no_more_are_made_than_allowed():
-    n_made, n_asked, most = 0, 0, 0
-
-    def make():
-        nonlocal n_made, most
-        for k in range(50):
-            most = max(most, k + 1 - n_asked)
-            n_made = k + 1
-            yield k
-
-    ahead = Ahead(make(), 3, "test-ahead")
-    assert n_made == 0
-    for k in range(20):
-        n_asked = k + 1
-        assert next(ahead) == k
-        assert wait_for(lambda k=k: n_made == k + 4)
-    ahead.close()
-    assert (n_made, most) == (23, 3)
+from tests.support.waiting import HANG_S
 
 
 def test_an_error_comes_after_the_items_before_it():

@@ -8,15 +8,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
-from hypothesis import strategies as st
 
-from mgspmv.errors import OptionError, SourceError
+from mgspmv.errors import SourceError
 from mgspmv.ingest.build import build_matrix, transpose_arrays
 from mgspmv.ingest.source import Layout
 from mgspmv.model import CooBatch, IngestOptions
 from tests.support.matrices import GRAPHS, HARD
-from tests.support.pairwise import cover_pairs
 
 VALUES = {"values": np.float64, "pattern": None}
 SIZES = {"batches of 1": 1, "batches of 2": 2, "one batch": 1000}
@@ -78,18 +75,6 @@ def sum_dense(hard, values=True):
 # --- sorting ---------------------------------------------------------------------------------------------------------
 
 
-@cover_pairs(values=VALUES, size=SIZES, codes=[np.int32, np.int64])
-def test_hard_matrices_with_all_their_entries(values, size, codes):
-    for name, hard in HARD.items():
-        matrix = build_hard(hard, size=size, codes=codes, values=values, duplicates="keep")
-        check_csr(matrix)
-        assert (matrix.kind, matrix.shape, matrix.duplicates) == ("matrix", hard.shape, "keep"), name
-        assert (matrix.data is None) == (values is None), name
-        assert (len(matrix.indices), matrix.indices.dtype) == (len(hard.entries), np.int32), name
-        assert (matrix.out_degree, matrix.out_weight) == (None, None), name
-        np.testing.assert_array_equal(to_scipy(matrix).toarray(), sum_dense(hard, values is not None), name)
-
-
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 def test_entries_at_the_same_place_keep_the_order_of_the_source(size):
     for name, hard in HARD.items():
@@ -110,13 +95,6 @@ def test_graph_is_the_transpose_with_column_sums(values):
             assert matrix.out_weight is None, name
         else:
             np.testing.assert_allclose(matrix.out_weight, sum_dense(hard).sum(axis=1), rtol=1e-15, err_msg=name)
-
-
-def test_kind_of_the_source_is_the_default():
-    entries = [(0, 1, 1.0)]
-    assert build(ListSource(entries, (2, 2), kind="graph")).indices.tolist() == [0]
-    assert build(ListSource(entries, (2, 2), kind="matrix")).indices.tolist() == [1]
-    assert build(ListSource(entries, (2, 2), kind="graph"), kind="matrix").indices.tolist() == [1]
 
 
 def test_codes_are_numbered_by_positions():
@@ -146,24 +124,6 @@ def test_numbers_outside_the_shape(entry):
     assert str(caught.value) == f"the list: {what} {number} is outside 0..{size - 1}"
 
 
-def test_progress_counts_entries():
-    heard = []
-    build_matrix(ListSource([(0, 0, 1.0)] * 5, (1, 1), size=2), IngestOptions(), lambda *args: heard.append(args))
-    assert heard == [("read", 2, None), ("read", 4, None), ("read", 5, None), *(("sort", n, 5) for n in (0, 1, 5))]
-
-
-ENTRIES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(-9, 9)), max_size=60)
-
-
-@given(entries=ENTRIES, size=st.integers(1, 20))
-def test_random_entries(entries, size):
-    matrix = build(ListSource(entries, (5, 7), size=size))
-    check_csr(matrix)
-    wanted = sp.coo_array(([e[2] for e in entries], ([e[0] for e in entries], [e[1] for e in entries])), shape=(5, 7))
-    np.testing.assert_array_equal(to_scipy(matrix).toarray(), wanted.toarray())
-    assert len(matrix.indices) == len({e[:2] for e in entries})
-
-
 # --- transpose -------------------------------------------------------------------------------------------------------
 
 
@@ -184,32 +144,6 @@ def test_transpose(values):
 # --- duplicates ------------------------------------------------------------------------------------------------------
 
 TWICE = [(1, 1, 8.0), (0, 2, 3.0), (0, 1, 1.0), (0, 2, 4.0), (1, 0, 0.5), (0, 2, 5.0)]
-
-
-@pytest.mark.parametrize(
-    ("rule", "indices", "data"),
-    [
-        ("sum", [1, 2, 0, 1], [1.0, 12.0, 0.5, 8.0]),
-        ("first", [1, 2, 0, 1], [1.0, 3.0, 0.5, 8.0]),
-        ("keep", [1, 2, 2, 2, 0, 1], [1.0, 3.0, 4.0, 5.0, 0.5, 8.0]),
-        (None, [1, 2, 0, 1], [1.0, 12.0, 0.5, 8.0]),
-    ],
-)
-def test_duplicates_with_values(rule, indices, data):
-    for size in SIZES.values():
-        matrix = build(ListSource(TWICE, (2, 3), size=size), duplicates=rule)
-        assert (matrix.indices.tolist(), matrix.data.tolist()) == (indices, data), size
-        assert matrix.duplicates == (rule or "sum")
-
-
-@pytest.mark.parametrize(
-    ("rule", "indices"), [("first", [1, 2, 0, 1]), ("keep", [1, 2, 2, 2, 0, 1]), (None, [1, 2, 0, 1])]
-)
-def test_duplicates_without_values(rule, indices):
-    for source, ignore in ((ListSource(TWICE, (2, 3), values=None), False), (ListSource(TWICE, (2, 3)), True)):
-        matrix = build(source, duplicates=rule, ignore_weights=ignore)
-        assert (matrix.indices.tolist(), matrix.data) == (indices, None)
-        assert matrix.duplicates == (rule or "first")
 
 
 @pytest.mark.parametrize(("one", "other"), [(2**62, 2**62), (-(2**63), -1), (2**63 - 1, 1), (-(2**62), -(2**62) - 1)])
@@ -237,17 +171,6 @@ def test_sums_of_floats_are_those_of_floats(one, other):
     np.testing.assert_array_equal(matrix.data, [one + other])
 
 
-def test_duplicates_without_values_cannot_be_summed():
-    message = (
-        "the list is read without values, so duplicates='sum' has nothing to sum; pass duplicates='keep' for a "
-        "multigraph, or 'first'"
-    )
-    for source, ignore in ((ListSource(TWICE, (2, 3), values=None), False), (ListSource(TWICE, (2, 3)), True)):
-        with pytest.raises(OptionError) as caught:
-            build(source, duplicates="sum", ignore_weights=ignore)
-        assert str(caught.value) == message
-
-
 @pytest.mark.parametrize(
     ("kind", "ids", "wanted"),
     [
@@ -263,10 +186,6 @@ def test_duplicates_are_an_error(kind, ids, wanted):
         f"the list: the entry {wanted} is there more than once and duplicates='error'; "
         "pass duplicates='sum', 'first' or 'keep', or clean the source"
     )
-
-
-def test_no_duplicates_are_no_error():
-    assert build(ListSource(TWICE[:3], (2, 3)), duplicates="error").duplicates == "error"
 
 
 def test_entries_at_the_ends_of_neighboring_rows_are_no_duplicates():
@@ -304,15 +223,6 @@ def test_self_loops_are_an_error():
     assert len(build_hard(HARD["ring"], self_loops="error").indices) == 7
 
 
-@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
-def test_symmetrize_mirrors_all_off_the_diagonal(values):
-    for name, hard in GRAPHS.items():
-        matrix = build_hard(hard, values=values, symmetrize=True, duplicates="keep", size=3)
-        dense = sum_dense(hard, values is not None)
-        wanted = dense + dense.T - np.diag(np.diag(dense))
-        np.testing.assert_allclose(to_scipy(matrix).toarray(), wanted, rtol=1e-15, err_msg=name)
-
-
 def test_symmetrize_comes_before_duplicates():
     both = [(0, 1, 2.0), (1, 0, 3.0), (1, 1, 7.0)]
     for size in SIZES.values():
@@ -348,25 +258,6 @@ def test_what_needs_a_square_matrix(options, needs):
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("given", "asked", "stored"),
-    [
-        (np.float64, None, np.float64),
-        (np.float32, None, np.float32),
-        (np.int64, None, np.int64),
-        (np.int8, None, np.int64),
-        (np.uint32, None, np.int64),
-        (np.bool_, None, np.int64),
-        (np.int64, "float32", np.float32),
-        (np.float64, "float32", np.float32),
-        (np.float32, "float64", np.float64),
-    ],
-)
-def test_dtype_of_values(given, asked, stored):
-    matrix = build(ListSource([(0, 1, 1), (0, 0, 1)], (1, 2), values=given), dtype=asked)
-    assert (matrix.data.dtype, matrix.data.tolist()) == (stored, [1, 1])
-
-
 def test_large_integers_are_kept():
     matrix = build(ListSource([(0, 0, 2**53 + 1), (0, 1, -(2**62) - 1)], (1, 2), values=np.int64))
     assert matrix.data.tolist() == [2**53 + 1, -(2**62) - 1]
@@ -393,19 +284,6 @@ def test_weights_that_are_not_finite(wrong, kind):
     assert len(build(source, kind="matrix").data) == 3
 
 
-def test_stochastic_columns_sum_to_1_or_are_empty():
-    right = [(0, 0, 0.25), (1, 0, 0.75), (2, 1, 1.0), (0, 1, 1e-7)]
-    matrix = build(ListSource(right, (3, 3)), kind="stochastic")
-    assert matrix.out_degree.tolist() == [2, 2, 0]
-    assert to_scipy(matrix).toarray()[1, 0] == 0.75
-    with pytest.raises(SourceError) as caught:
-        build(ListSource([(0, 0, 0.25), (1, 0, 0.75), (2, 1, 0.5)], (3, 3)), kind="stochastic")
-    assert str(caught.value) == (
-        "the list: each column of a left-stochastic matrix sums to 1 or is empty, column 1 sums to 0.5; "
-        "normalize it, or ingest with kind='graph'"
-    )
-
-
 def test_stochastic_pattern_has_one_entry_in_a_column():
     assert build(ListSource([(1, 0, 1), (0, 1, 1)], (2, 2), values=None), kind="stochastic").data is None
     with pytest.raises(SourceError, match="column 0 sums to 2"):
@@ -424,10 +302,3 @@ def test_sum_of_weights_is_the_nearest_double_in_any_order():
         assert matrix.out_weight[0] == wanted
         plain.add(sum(values[np.argsort(targets)].tolist()))
     assert len(plain) > 1
-
-
-def test_empty_source():
-    for values in (np.float64, None):
-        matrix = build(ListSource([], (3, 3), values=values), kind="graph", symmetrize=True, self_loops="drop")
-        assert (matrix.indptr.tolist(), len(matrix.indices)) == ([0, 0, 0, 0], 0)
-        assert (matrix.out_degree.tolist(), matrix.data is None) == ([0, 0, 0], values is None)

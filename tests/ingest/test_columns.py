@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest import columns
-from mgspmv.ingest.columns import Column, TableFormat, nth_line, read_columns, split_line
+from mgspmv.ingest.columns import Column, TableFormat, read_columns, split_line
 from mgspmv.ingest.streams import Chunk, Line
 
 INT = Column("a", "int64")
@@ -126,11 +126,6 @@ def test_nearest_double(values):
     check_doubles(values)
 
 
-def test_nearest_double_of_random_bits():
-    values = np.frombuffer(np.random.default_rng(0).bytes(8 * 20_000))
-    check_doubles(values[~np.isnan(values)].tolist())
-
-
 def test_usual_spellings_are_parsed_quickly(monkeypatch):
     """They give the right columns without the line-by-line parser, which takes a hundred times as long."""
     monkeypatch.setattr(columns, "_parse_lines", lambda chunk, table: pytest.fail("slow path"))
@@ -148,11 +143,6 @@ def test_integers(delimiter, glue):
     text = f"1{glue}2\n007{glue}{10**18 - 1}\n0{glue}0\n"
     assert read(text, INT, INT, delimiter=delimiter) == [[1, 7, 0], [2, 10**18 - 1, 0]]
     assert read(text[:4], SMALL, SMALL, delimiter=delimiter) == [[1], [2]]
-
-
-def test_columns_can_be_written_to():
-    chunk = Chunk("t", 1, b"1 2.5\n")
-    assert all(column.flags.writeable for column in read_columns(chunk, form(INT, REAL)))
 
 
 def test_nothing_gives_empty_columns():
@@ -199,16 +189,6 @@ def test_not_utf8(delimiter):
             *([NAME] * (3 if delimiter == " " else 2)),
             delimiter=delimiter,
         )
-
-
-def test_hint_is_told():
-    with pytest.raises(SourceError, match=r"found 'x'; do this$"):
-        read("x\n", Column("a", "int64", hint="do this"))
-
-
-def test_nth_line_skips_what_is_no_entry():
-    chunk = Chunk("t", 10, b"# c\n1 2\n\n3 4\n")
-    assert nth_line(chunk, form(INT, INT), 1) == Line("t", 13, b"3 4")
 
 
 def test_split_line():

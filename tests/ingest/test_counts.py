@@ -12,7 +12,6 @@ import scipy.sparse as sp
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
-from mgspmv.ingest.counts import EntryCounts, measure_values
 from mgspmv.ingest.objects import ArraysSource
 from mgspmv.ingest.write import Room, store_source
 from mgspmv.model import IngestOptions
@@ -149,13 +148,6 @@ def test_undirected_and_symmetric_sources(tmp_path):
     assert (report.format, report.n_files, report.weight_range) == ("matrix-market", 1, (-1.5, 5.0))
 
 
-def test_several_files(tmp_path):
-    for k in (1, 2):
-        (tmp_path / f"{k}.txt").write_text(EDGES)
-    report = report_on(tmp_path)
-    assert (report.n_files, report.n_rows, report.n_merged) == (2, 14, 9)
-
-
 # --- times -----------------------------------------------------------------------------------------------------------
 
 TIMES = {
@@ -212,24 +204,6 @@ def test_columns_of_times_are_no_weights():
 # --- parts -----------------------------------------------------------------------------------------------------------
 
 
-def test_parts_add_up_in_any_order():
-    parts = [
-        EntryCounts(3, 1, 0, 2, 9),
-        EntryCounts(0, 0, 0),
-        EntryCounts(2, 0, 2, -1.5, 3.0, are_whole=False),
-    ]
-    wanted = EntryCounts(5, 1, 2, -1.5, 9, are_whole=False)
-    for order in (parts, parts[::-1]):
-        assert sum(order, EntryCounts()) == wanted
-
-
-def test_values_that_are_not_finite():
-    assert measure_values(np.array([np.nan, 2.0, -np.inf, 1.0]))[:2] == (1.0, 2.0)
-    assert measure_values(np.array([np.inf]))[:2] == (None, None)
-    values = sp.coo_array(([np.nan, 3.0], ([0, 1], [1, 0])), shape=(2, 2))
-    assert report_on(values).weight_range == (3.0, 3.0)
-
-
 # --- what comes after ------------------------------------------------------------------------------------------------
 
 
@@ -276,13 +250,6 @@ def test_updates(tmp_path):
     assert (inserted.n_rows, inserted.n_loops_dropped, inserted.n_merged, inserted.n_entries) == (5, 1, 2, 2)
     assert (inserted.weight, inserted.weight_range, inserted.duplicates) == ((3, "w"), (5.0, 6.0), "sum")
     assert (deleted.n_rows, deleted.n_merged, deleted.n_entries, deleted.weight_range) == (3, 1, 2, None)
-
-
-def test_updates_of_renumbered_stores(tmp_path):
-    mg.ingest((np.array([0, 1, 2]), np.array([1, 2, 0])), tmp_path / "a.zarr", order="degree")
-    info = mg.update(tmp_path / "a.zarr", insert=(np.array([0, 2, 1]), np.array([1, 1, 1])), self_loops="drop")
-    made = info.provenance["updates"][-1]
-    assert (made["inserted"], made["merged"], info.nnz) == (2, 1, 4)
 
 
 # --- generated -------------------------------------------------------------------------------------------------------

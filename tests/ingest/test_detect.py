@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from mgspmv.errors import SourceError, SourceNotFoundError
+from mgspmv.errors import SourceError
 from mgspmv.ingest.detect import detect_format
 from tests.support.reference_data import shared_data
 
@@ -112,14 +112,3 @@ def test_archives_are_named_with_their_files(tmp_path):
     for name, what in (("a.zip", "zip"), ("a.tar.gz", "tar"), ("b", "tar"), ("c", "zip")):
         with pytest.raises(SourceError, match=rf"this is a {what} archive of data/edges.csv, .*; unpack it"):
             detect_format([str(tmp_path / name)])
-
-
-def test_parquet_is_known_by_its_first_bytes(tmp_path):
-    path = tmp_path / "part-00000"
-    path.write_bytes(b"PAR1" + bytes(20))
-    assert detect_format([str(path)]) == "parquet"
-
-
-def test_missing_file(tmp_path):
-    with pytest.raises(SourceNotFoundError):
-        detect_format([str(tmp_path / "no")])

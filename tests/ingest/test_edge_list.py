@@ -16,27 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgspmv.errors import OptionError, SourceError, SourceNotFoundError
+from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.edge_list import EdgeListSource
-from tests.support.reference_data import shared_data
 
 BATCH_BYTES = (1, 7, 2**22)
 """A batch of one line, of a few, and of all."""
 
 # file: vertices, arcs, whether there are weights, least and greatest id where ids are kept
-GRAPHS = {
-    "celegansneural.txt.gz": (297, 2359, True, None),
-    "cnr-2000.txt.gz": (325557, 3216152, False, None),
-    "debian-bookworm-deps.txt.gz": (107123, 691910, False, None),
-    "email-Eu-core.csv.gz": (1005, 25571, True, None),
-    "ldbc-example-directed.e": (10, 17, True, (1, 10)),
-    "ldbc-example-undirected.e": (9, 12, True, (2, 10)),
-    "netscience.csv.gz": (1461, 5484, True, (0, 1588)),
-    "p2p-31.e.gz": (62586, 147892, True, (1, 62586)),
-    "pgp-strong-2009.txt.gz": (39796, 301498, False, None),
-    "polblogs.txt.gz": (1490, 19090, False, None),  # 1224 occur, the comment says 1490
-    "wiki-Vote.txt.gz": (7115, 103689, False, (3, 8297)),  # ids go beyond what the comment says
-}
 
 
 def read(path, **options):
@@ -93,45 +79,6 @@ def refuse(write):
 
 
 # --- published graphs ------------------------------------------------------------------------------------------------
-
-
-LARGE = "cnr-2000.txt.gz"
-
-
-@pytest.mark.parametrize("name", [*sorted(GRAPHS.keys() - {LARGE}), pytest.param(LARGE, marks=pytest.mark.slow)])
-def test_graphs(name):
-    path = shared_data(f"graphs/{name}")
-    n, n_arcs, weighted, kept = GRAPHS[name]
-    arcs, weights, layout, _ = read(path, batch_bytes=2**17)
-    assert layout.shape == (n, n)
-    assert arcs.shape == (2, n_arcs)
-    if kept is None:
-        assert layout.vertex_ids is None
-    else:
-        assert (layout.vertex_ids[0], layout.vertex_ids[-1]) == kept
-    with gzip.open(path) if name.endswith(".gz") else open(path, "rb") as file:
-        expected = np.loadtxt(file, comments="#")
-    np.testing.assert_array_equal(arcs, expected[:, :2].T)
-    assert (weights is not None) == weighted
-    if weighted:
-        np.testing.assert_array_equal(weights, expected[:, 2])
-
-
-@pytest.mark.parametrize("name", ["ldbc-example-directed", "ldbc-example-undirected", "p2p-31"])
-def test_ldbc_with_vertices(name):
-    edges, vertices = (shared_data(f"graphs/{name}.{e}" + ".gz" * (name == "p2p-31")) for e in "ev")
-    arcs, _, layout, batches = read(edges, vertices=vertices, weights=False)
-    plain, _, same, _ = read(edges, weights=False)
-    np.testing.assert_array_equal(arcs, plain)
-    np.testing.assert_array_equal(layout.vertex_ids, same.vertex_ids)  # no vertex of these is isolated
-    assert layout.positions is None
-    assert batches[0].values is None
-    assert layout.provenance["vertices"]["sha256"] == hashlib.sha256(vertices.read_bytes()).hexdigest()
-
-
-def test_reference_case_without_edges():
-    _, _, layout, batches = read(shared_data("pagerank_ref/igraph-edgeless10.edges"), n_vertices=10)
-    assert (layout.shape, [len(b.rows) for b in batches]) == ((10, 10), [0])
 
 
 # --- round trip ------------------------------------------------------------------------------------------------------
@@ -196,42 +143,10 @@ def test_spellings(read_text, text):
         assert (layout.shape, layout.vertex_ids) == ((3, 3), None)
 
 
-@pytest.mark.parametrize("delimiter", [";", "|", ",", "\t", " ", ":"])
-def test_explicit_delimiter(read_text, delimiter):
-    arcs, weights, _, _ = read_text(f"0{delimiter}1{delimiter}2.5\n", delimiter=delimiter)
-    assert (arcs.tolist(), weights.tolist()) == ([[0], [1]], [2.5])
-
-
 def test_integers_are_read_from_other_spellings_where_ids_say_so(read_text, refuse):
     assert read_text("+0 01\n1 2\n", ids="int")[0].tolist() == [[0, 1], [1, 2]]
     assert 'ids="string" to keep them apart, or ids="int"' in str(refuse("1 2\n3 01\n"))
     assert read_text("7 8\n007 8\n", ids="string")[2].vertex_ids.tolist() == ["007", "7", "8"]
-
-
-def test_explicit_delimiter_wins(read_text):
-    arcs, _, layout, _ = read_text("Smith, J\tDoe, A\n", delimiter="\t", header=False)
-    assert arcs.tolist() == [["Smith, J"], ["Doe, A"]]
-    assert layout.vertex_ids.dtype == object
-
-
-def test_names_with_blanks_between_tabs(read_text):
-    assert read_text("New York\tOslo\nOslo\tNew York\n")[0].tolist() == [["New York", "Oslo"], ["Oslo", "New York"]]
-
-
-def test_header_line(read_text):
-    arcs, weights, layout, _ = read_text("src,dst,weight\n3,4,0.5\n")
-    assert (arcs.tolist(), weights.tolist()) == ([[3], [4]], [0.5])
-    assert layout.provenance["header"] == {"columns": ["src", "dst", "weight"]}
-
-
-def test_names_are_no_header(read_text):
-    """A first line of words is an edge where one of them occurs again as an id."""
-    arcs, _, layout, _ = read_text("a b\n# c\nb 7\n", batch_bytes=1)
-    assert arcs.tolist() == [["a", "b"], ["b", "7"]]
-    assert layout.vertex_ids.tolist() == ["7", "a", "b"]
-    assert read_text("a b\n1 2\n", ids="string")[0].tolist() == [["1"], ["2"]]
-    assert read_text("a b\n1 2\n", ids="string", header=False)[0].tolist() == [["a", "1"], ["b", "2"]]
-    assert read_text("a b\n", header=False)[0].tolist() == [["a"], ["b"]]
 
 
 def test_a_name_may_occur_again_anywhere(read_text, refuse, write):
@@ -241,32 +156,6 @@ def test_a_name_may_occur_again_anywhere(read_text, refuse, write):
         assert (arcs[:, 0].tolist(), arcs.shape) == (["a", "b"], (2, 5002))
     error = refuse("a b\n" + others, batch_bytes=1000)
     assert (error.line_number, "header=True" in str(error)) == (1, True)
-
-
-def test_a_name_may_occur_again_in_another_file(write):
-    write("x y\n", "e-1.txt")
-    write("x z\nz w\n", "e-2.txt")
-    folder = write("p q\n", "other.txt").parent
-    source = EdgeListSource([folder / "e-1.txt", folder / "e-2.txt"])
-    assert sum(len(batch.rows) for batch in source.batches()) == 3
-    source = EdgeListSource([folder / "e-1.txt", folder / "e-2.txt", folder / "other.txt"])
-    with pytest.raises(SourceError, match=r"other.txt, line 1: 'p q': the first line, p, q, may name the columns"):
-        list(source.batches())
-
-
-def test_weights(read_text):
-    text = "0 1 2\n1 0 1.5D+01\n"
-    assert read_text(text)[1].tolist() == [2.0, 15.0]
-    assert read_text(text, weights=True)[1].tolist() == [2.0, 15.0]
-    assert read_text(text, weights=False)[1] is None
-    assert read_text("0 1 monday\n1 0 friday\n", weights=False)[1] is None
-
-
-def test_extra_columns(read_text):
-    text = "% sym weighted\n1 2 0.5 1082040961\n2 1 1.5 1082040962\n"
-    assert read_text(text, extra_columns="ignore")[1].tolist() == [0.5, 1.5]
-    arcs, weights, _, _ = read_text(text, extra_columns="ignore", weights=False)
-    assert (arcs.tolist(), weights) == ([[1, 2], [2, 1]], None)
 
 
 # --- ids -------------------------------------------------------------------------------------------------------------
@@ -360,12 +249,6 @@ def test_names_are_sorted_by_code_point(read_text):
     assert read_text(text, batch_bytes=1, header=False)[2].vertex_ids.tolist() == ["Z", "a", "é", "\U0001f600"]
 
 
-def test_arrays_can_be_written_to(read_text):
-    for options in ({}, {"n_vertices": 9}, {"ids": "string"}):
-        batch = read_text("0 1 2\n", **options)[3][0]
-        assert all(getattr(batch, name).flags.writeable for name in ("rows", "cols", "values"))
-
-
 MEASURE = """
 import resource, sys
 from mgspmv.ingest.edge_list import EdgeListSource
@@ -389,10 +272,6 @@ def test_memory_is_that_of_a_batch_and_not_of_the_text(write):
     n_read, grown_bytes = map(int, subprocess.run(command, check=True, capture_output=True).stdout.split())
     assert n_read == 20_000_000
     assert grown_bytes < 112 * 2**20
-
-
-def test_default_kind():
-    assert EdgeListSource("a.txt").default_kind == "graph"
 
 
 # --- what is wrong ---------------------------------------------------------------------------------------------------
@@ -527,15 +406,3 @@ def test_options(options, message):
     with pytest.raises(OptionError) as caught:
         EdgeListSource("a.txt", **options)
     assert message in str(caught.value)
-
-
-def test_missing_files(tmp_path, write):
-    with pytest.raises(SourceNotFoundError, match=r"no.txt: there is no such file"):
-        read(tmp_path / "no.txt")
-    with pytest.raises(SourceNotFoundError, match=r"no.v: there is no such file"):
-        read(write("1 2\n"), vertices=tmp_path / "no.v")
-
-
-def test_layout_too_early():
-    with pytest.raises(SourceError, match=r"a.txt: the layout is known once all batches were read"):
-        EdgeListSource("a.txt").layout()

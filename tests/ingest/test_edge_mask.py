@@ -379,15 +379,6 @@ def test_what_is_refused(places, name, options, message):
         open_store(target)
 
 
-def test_what_need_not_be_there(places):
-    assert cut(places["weighted"], without_edges=[(5, 0)])[1].nnz == 3
-    everything = sp.csr_array(np.ones((6, 6)))
-    assert cut(places["weighted"], edges=everything)[1].nnz == 3
-    assert cut(places["weighted"], without_edges=everything)[1].nnz == 0
-    assert cut(places["weighted"], edges=[(1, 2), (1, 4)], vertices=[1, 2])[1].nnz == 1
-    assert cut(places["weighted"], edges=[(1, 2), (3, 4)], min_weight=1)[1].nnz == 1
-
-
 # --- files of edges --------------------------------------------------------------------------------------------------
 
 

@@ -23,12 +23,9 @@ import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
 from mgspmv.ingest import streams
 from mgspmv.ingest.edge_list import EdgeListSource
-from mgspmv.ingest.edge_list_head import Doubt
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.parquet import ParquetSource
-from mgspmv.ingest.streams import Line
-from tests.support.commands import invoke, invoke_json
 
 COMPRESS = {
     "": lambda data: data,
@@ -110,13 +107,6 @@ def test_a_folder(tree, prefix):
         find_files(f"{prefix}{tree}")
 
 
-def test_the_folder_that_one_is_in(tree, monkeypatch):
-    monkeypatch.chdir(tree / "x")
-    assert find_files(".") == ["./d.csv"]
-    assert find_files("*.csv") == ["d.csv"]
-    assert find_files(Path("d.csv")) == ["d.csv"]
-
-
 def test_lists_keep_their_order(tree):
     assert find_files([tree / "b.csv", f"{tree}/a*.csv", tree / "x"]) == [
         f"{tree}/{name}" for name in ("b.csv", "a.csv", "a10.csv", "a9.csv", "x/d.csv")
@@ -194,10 +184,6 @@ def test_what_is_not_there_is_left_to_the_reader(tmp_path):
     assert find_files(tmp_path) == [f"{tmp_path}/gone"]
 
 
-def test_chained_urls_name_one_file():
-    assert find_files("simplecache::s3://bucket/*.csv") == ["simplecache::s3://bucket/*.csv"]
-
-
 def test_a_protocol_that_is_not_known():
     with pytest.raises(OptionError, match=r"gopherish://a\*: .*pass a local path or a URL of a protocol"):
         find_files("gopherish://a*")
@@ -237,40 +223,6 @@ def test_the_store_is_that_of_one_file(tmp_path, n_files, ids):
     wanted = mg.ingest(tmp_path / "whole", MemoryStore(), duplicates="first")
     for source in (tmp_path / "parts", f"{tmp_path}/parts/part-*", sorted((tmp_path / "parts").iterdir())):
         assert mg.ingest(source, MemoryStore(), duplicates="first", threads=2).digest == wanted.digest
-
-
-def test_the_first_edge_decides_for_all(write):
-    folder = write(a="# no edge\n", b="New York\tRome\n", c="Rome\tBonn\n", d="1\t2\n")
-    arcs, _ = read(EdgeListSource(find_files(folder), ids="string", header=False))
-    assert arcs == [("New York", "Rome"), ("Rome", "Bonn"), ("1", "2")]
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("1 2\n", "from to\n2 3\n"),
-        ("from to\n2 3\n", "1 2\n"),
-        ("from to\n", "1 2\n"),
-        ("a b\nb c\n", "from to\n"),
-    ],
-)
-def test_columns_are_named_in_all_files_or_in_none(write, first, second):
-    folder = write(a=first, b=second)
-    with pytest.raises(SourceError, match="b: one of the files names its columns in a header, and the other does not"):
-        read(EdgeListSource(find_files(folder)))
-
-
-def test_files_of_a_header_alone(write):
-    """As Spark writes empty parts."""
-    folder = write(c_a="from to\n", c_b="from to\n2 3\n", c_c="from to\n")
-    arcs, layout = read(EdgeListSource(find_files(folder / "c")))
-    assert arcs == [(2, 3)]
-    assert layout.provenance["header"] == {"columns": ["from", "to"]}
-    folder = write(d_a="a b\n", d_b="a b\n2 3\n")
-    with pytest.raises(SourceError, match="b: one of the files names its columns in a header, and the other does not"):
-        read(EdgeListSource(find_files(folder / "d")))
-    assert read(EdgeListSource(find_files(folder / "d"), header=True))[0] == [(2, 3)]
-    assert read(EdgeListSource(find_files(folder / "d"), header=False, ids="string"))[0][0] == ("a", "b")
 
 
 CLAIMS = {
@@ -320,79 +272,10 @@ def test_provenance_names_every_file(write):
     }
 
 
-def test_one_file_of_a_pattern_is_told_as_that_file(write):
-    folder = write(a__csv="1,2\n")
-    pattern, plain = (mg.ingest(folder / name, MemoryStore()).provenance["source"] for name in ("*.csv", "a.csv"))
-    assert pattern == plain
-
-
-REJECTED = {
-    "fewer columns": (
-        "1 2 0.5\n",
-        "1 2 3\n1 2\n",
-        "b, line 2: '1 2': expected 'source target weight', found 2",
-    ),
-    "more columns": ("1 2\n", "# a comment\n1 2 3\n", r"b, line 2: '1 2 3': expected 'source target', found 3 columns"),
-    "another delimiter": ("1,2\n", "1 2\n", r"b: columns are separated by ' ', and by ',' in the first file"),
-    "a line of words": ("1 2\n", "a b\n", "b, line 1: 'a b': expected source to be a 64-bit integer, found 'a'"),
-    "names": ("1 2\n", "a 2\n", r"b, line 1: 'a 2': expected source to be a 64-bit integer, found 'a'; pass ids="),
-    "columns of other names": (
-        "p q\n1 2\n",
-        "p r\n1 2\n",
-        "b: the columns are p, r, and those of .*/a are p, q",
-    ),
-    "Matrix Market": (
-        "1 2\n",
-        "%%MatrixMarket matrix coordinate pattern general\n",
-        "b, line 1: .*a Matrix Market file",
-    ),
-    "cut short": ("1 2\n", gzip.compress(b"1 2\n" * 100)[:-5], "b: the gzip data are damaged or cut short"),
-    "a line that goes on in the next file": (
-        "1 2\n3",
-        "4 5\n",
-        "a, line 2: '3': expected 'source target', found 1",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REJECTED)
-def test_files_that_do_not_go_together(write, tmp_path, name):
-    first, second, message = REJECTED[name]
-    write(e_a=first, e_b=second)
-    with pytest.raises(SourceError, match=message):
-        mg.ingest(tmp_path / "e", tmp_path / "store")
-    assert not (tmp_path / "store").exists()
-
-
-def test_names_are_not_looked_for_among_integers():
-    """A file of integers may still be read when the first line of the next one has names."""
-    doubt = Doubt(Line("b", 1, b"a b"), ("a", "b"), "the first line may be a header")
-    doubt.look((pa.array([1]), pa.array([2])))
-    assert not doubt.is_settled
-    doubt.look((pa.array(["a"]), pa.array(["c"])))
-    assert doubt.is_settled
-
-
-def test_a_file_that_is_gone(write):
-    folder = write(a="1 2\n", b="2 3\n", c="3 4\n")
-    source = open_source(folder)
-    (folder / "b").unlink()
-    with pytest.raises(SourceNotFoundError, match=r"/b: there is no such file"):
-        list(source.batches())
-
-
 def find_open(folder):
     """Names of the files of a folder that this process holds open."""
     links = [file.resolve() for file in Path("/proc/self/fd").iterdir()]
     return sorted(link.name for link in links if link.parent == folder.resolve())
-
-
-def test_files_are_closed_whatever_happens(write):
-    """Those that were opened ahead too."""
-    folder = write(a="1 2\n", b="2 x\n", c="3 4\n", d="3 4\n", e="3 4\n")
-    with pytest.raises(SourceError, match="b, line 1"):
-        list(EdgeListSource(find_files(folder)).batches())
-    assert find_open(folder) == []
 
 
 def test_some_files_are_opened_ahead_and_no_more(write):
@@ -488,24 +371,3 @@ def test_matrices_are_read_one_at_a_time(tmp_path):
 
 
 # --- commands and definitions ----------------------------------------------------------------------------------------
-
-
-SOURCES = [["edges/*.csv"], ["edges"], ["edges/a.csv", "edges/b.csv"], ["edges/a.csv", "edges/b*"]]
-
-
-@pytest.mark.parametrize("sources", SOURCES, ids=" ".join)
-def test_the_command(write, monkeypatch, sources):
-    monkeypatch.chdir(write(edges_a__csv="1,2\n", edges_b__csv="2,3\n"))
-    assert invoke_json("ingest", *sources, "out.zarr")["store"]["nnz"] == 2
-
-
-def test_a_command_without_a_store(write, monkeypatch):
-    """As a shell makes it of an unquoted pattern, with the store forgotten: nothing is overwritten."""
-    folder = write(a__csv="1,2\n", b__csv="2,3\n")
-    monkeypatch.chdir(folder)
-    for more in ((), ("--overwrite",)):
-        _, said = invoke("ingest", "a.csv", "b.csv", *more, code=4)
-        assert "b.csv" in said
-        assert (folder / "b.csv").read_text() == "2,3\n"
-    _, said = invoke("ingest", "a.csv", code=2)
-    assert "Missing argument" in said

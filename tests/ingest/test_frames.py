@@ -15,7 +15,7 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.frames import FrameSource
-from mgspmv.ingest.open import PARQUET_OPTIONS, open_source
+from mgspmv.ingest.open import open_source
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")
@@ -71,13 +71,6 @@ def test_the_store_is_that_of_the_parquet_file(library, tmp_path):
     assert mg.ingest(frame, MemoryStore()).digest == mg.ingest(tmp_path / "e.parquet", MemoryStore()).digest
 
 
-def test_first_columns(library):
-    rows, cols, values, layout = read(MAKERS[library](EDGES))
-    assert (rows, cols, values.tolist()) == ([1, 1, 2, 0, 2], [2, 0, 1, 2, 2], EDGES["weight"])
-    assert layout.vertex_ids.tolist() == [2, 5, 7]
-    assert read(MAKERS[library](EDGES), weights=False)[2] is None
-
-
 def test_options(library, tmp_path):
     frame = MAKERS[library](EDGES)
     (tmp_path / "v").write_text("9\n7\n5\n2\n")
@@ -90,16 +83,6 @@ def test_options(library, tmp_path):
         open_source(frame, format="parquet")
     with pytest.raises(OptionError, match="delimiter= suits an edge list, and this source is read as "):
         open_source(frame, delimiter=",")
-
-
-def test_options_are_those_of_a_table():
-    assert set(PARQUET_OPTIONS) == set(FrameSource.__init__.__kwdefaults__) - {"batch_rows", "threads", "id_room"}
-
-
-def test_batches_are_bounded(library):
-    source = FrameSource(MAKERS[library](make_edges(1000)), columns=("from", "to"), batch_rows=64)
-    sizes = [len(batch.rows) for batch in source.batches()]
-    assert (max(sizes), sum(sizes)) == (64, 1000)
 
 
 def test_no_rows(library):
@@ -134,17 +117,6 @@ def test_types_of_integers():
 def test_the_index_is_not_looked_at():
     frame = pd.DataFrame(EDGES, index=pd.Index(list("edcba"), name="i")).iloc[:, :2]
     assert read(frame)[:3] == read(frame.reset_index(drop=True))[:3]
-
-
-def test_columns_without_names():
-    frame = pd.DataFrame(np.array([[5, 7], [7, 5]]))
-    assert read(frame)[0] == read(dd.from_pandas(frame, npartitions=2))[0] == [0, 1]
-    assert read(frame, columns=["1", "0"])[0] == [1, 0]
-
-
-def test_chunks_of_an_arrow_table():
-    table = pa.concat_tables([pa.table(EDGES).slice(k, 1) for k in range(5)])
-    assert read(table)[:2] == read(pa.table(EDGES))[:2]
 
 
 # --- Dask ------------------------------------------------------------------------------------------------------------
@@ -246,17 +218,6 @@ def test_columns_that_arrow_does_not_hold(column):
     with pytest.raises(SourceError, match=r"pandas DataFrame of 2 rows: Arrow cannot hold one of the columns a, b \("):
         read(pd.DataFrame({"a": [1, 2], "b": column}))
     assert read(pd.DataFrame({"a": [1, 2], "junk": column, "b": [1, 2]}), columns=("a", "b"))[0] == [0, 1]
-
-
-def test_polars_columns_that_arrow_does_not_hold():
-    with pytest.raises(SourceError, match="polars DataFrame of 1 rows: Arrow cannot hold one of the columns a, b"):
-        read(pl.DataFrame({"a": [1], "b": [2]}, schema={"a": pl.Int64, "b": pl.Int128}))
-
-
-def test_columns_of_one_name():
-    frame = pd.DataFrame([[1, 2, 3]], columns=["a", "b", "b"])
-    with pytest.raises(SourceError, match=r"expected one column 'b', found the columns a, b, b; rename them$"):
-        read(frame)
 
 
 @pytest.mark.parametrize("obj", [pd.Series([1]), pl.DataFrame(EDGES).lazy(), pa.array([1]), 3])

@@ -161,12 +161,6 @@ def test_urls_stores_and_groups(tmp_path):
         assert agree(read_batches(place, format="anndata")[0], MATRIX)
 
 
-def test_folders_of_any_name(tmp_path):
-    for zarr_format in (2, 3):
-        write_csr(tmp_path / f"v{zarr_format}", MATRIX, zarr_format=zarr_format)
-        assert agree(read_batches(tmp_path / f"v{zarr_format}")[0], MATRIX)
-
-
 @pytest.mark.parametrize(
     "path", ["none.zarr", "a.zarr/none", "a.zip", "b.zip/none", "file:///none.zarr", "obstore+file:none.zarr"]
 )
@@ -179,21 +173,6 @@ def test_no_group(tmp_path, path):
         open_source(place)
     assert str(caught.value) == f"{place}: there is no Zarr group; check the path"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.zarr", "b.zip"]
-
-
-def test_files_that_are_no_groups(tmp_path):
-    (tmp_path / "a.zip").write_bytes(b"PK\x03\x04 and what not")
-    with pytest.raises(
-        SourceError, match=r"a.zip: its metadata cannot be read \(BadZipFile: .*\); check where it is, or write"
-    ):
-        open_source(tmp_path / "a.zip")
-    (tmp_path / "b.zarr").write_text("0 1\n")
-    assert type(open_source(tmp_path / "b.zarr")).__name__ == "EdgeListSource"
-    write_csr(tmp_path / "c.zarr", MATRIX)
-    with pytest.raises(
-        SourceError, match=r"c.zarr/data: this is an array, and a sparse matrix is a group of arrays; name"
-    ):
-        open_source(tmp_path / "c.zarr/data")
 
 
 # --- plain CSR -------------------------------------------------------------------------------------------------------
@@ -225,14 +204,6 @@ def test_plain_arrays_without_values(tmp_path):
     found, is_pattern, _ = read(write_csr(tmp_path / "a.zarr", MATRIX, data=None))
     assert is_pattern
     assert agree(found, MATRIX.astype(bool))
-
-
-def test_dtypes_of_indices(tmp_path):
-    for dtype in ("i1", "u1", ">i2", "<u4", ">i8", "u8"):
-        indices, data = MATRIX.indices.astype(dtype), MATRIX.data.astype(">f4")
-        found, _, _ = read(write_csr(tmp_path / "a.zarr", MATRIX, 2, indices=indices, data=data))
-        assert agree(found, MATRIX)
-        assert found.dtype == np.float32
 
 
 def test_number_of_columns(tmp_path):
@@ -465,12 +436,6 @@ def test_arrays_that_do_not_fit(tmp_path, name):
             read(path, format=form)
 
 
-def test_anndata_without_values(tmp_path):
-    path = write_csr(tmp_path / "a.zarr", MATRIX, data=None, attributes=ATTRIBUTES)
-    with pytest.raises(SourceError, match=r"a.zarr: the array 'data' is missing"):
-        read(path)
-
-
 ANNDATA_FAULTS = {
     "dense": (np.ones((2, 2)), None, "X of this AnnData is dense; name a sparse group inside it, as .*a.zarr/layers/c"),
     "missing": (None, None, "X of this AnnData is missing; name a sparse group"),
@@ -659,28 +624,6 @@ def test_damaged_chunks(tmp_path, name, zarr_format):
             pytest.raises(SourceError, match=rf"a.zarr: {name} cannot be read \(.*\); check where it is, or write"),
         ):
             read_batches(path)
-
-
-@pytest.mark.parametrize("zarr_format", [2, 3])
-def test_changed_bytes_are_refused_or_read(tmp_path, zarr_format):
-    """Never anything else than a SourceError."""
-    path = write_csr(tmp_path / "a.zarr", MATRIX, zarr_format, attributes=ATTRIBUTES)
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    rng = np.random.default_rng(0)
-    n_refused = 0
-    for _ in range(60):
-        file = files[rng.integers(len(files))]
-        whole = file.read_bytes()
-        place = int(rng.integers(len(whole)))
-        file.write_bytes(whole[:place] + bytes([whole[place] ^ int(rng.integers(1, 256))]) + whole[place + 1 :])
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                read_batches(path)
-        except SourceError:
-            n_refused += 1
-        file.write_bytes(whole)
-    assert n_refused > 15
 
 
 class Trap:

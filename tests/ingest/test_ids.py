@@ -92,8 +92,3 @@ def test_a_file_that_is_cut_short_is_an_error():
         file.read(40, 6, np.dtype(np.int64))
     file.close()
     assert file.closed
-
-
-def test_a_folder_that_takes_no_files(tmp_path):
-    with pytest.raises(StoreError, match=r"cannot write what is sorted to .*none: .*; name another folder"):
-        ScratchFile(tmp_path / "none")

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import hashlib
 import io
-import lzma
 import re
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import scipy.io
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgspmv.errors import SourceError, SourceNotFoundError, UnsupportedSourceError
+from mgspmv.errors import SourceError, UnsupportedSourceError
 from mgspmv.ingest.matrix_market import MatrixMarketSource, _Dense
 from tests.support.pairwise import cover_pairs
 from tests.support.reference_data import shared_data
@@ -291,12 +288,6 @@ def test_rejected(name):
         assert message in str(caught.value)
 
 
-def test_table_is_complete():
-    folder = shared_data("mm_edge")
-    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert files == READ.keys() | READ_TIDIED.keys() | REJECTED.keys()
-
-
 @pytest.mark.parametrize("name", MATRICES)
 def test_real_matrices(name):
     path = shared_data(name)
@@ -305,11 +296,6 @@ def test_real_matrices(name):
     assert_same(matrix, expected)
     assert matrix.nnz == expected.nnz
     assert batches[0].rows.dtype == np.int32
-
-
-def test_complex_matrix():
-    with pytest.raises(UnsupportedSourceError, match=r"young1c.mtx, line 1: .*: complex values are not supported"):
-        read(shared_data("matrices/young1c.mtx"))
 
 
 # --- round trips -----------------------------------------------------------------------------------------------------
@@ -405,17 +391,6 @@ def test_array_of_many_columns_takes_no_memory():
     rows, cols = _Dense(2**31, "symmetric").locate(2**40, np.array([0, 5]), 2**31)
     offsets = [int(j) * 2**31 - int(j) * (int(j) - 1) // 2 for j in cols]
     assert [2**40 + k - o + int(j) for k, o, j in zip((0, 5), offsets, cols, strict=True)] == rows.tolist()
-
-
-@pytest.mark.parametrize(
-    "compress", [gzip.compress, bz2.compress, lzma.compress, lambda d: pa.compress(d, codec="zstd", asbytes=True)]
-)
-def test_compressed(tmp_path, compress):
-    text = b"%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 5\n2 1 6\n"
-    stored = compress(text)
-    matrix, _, layout = read_text(tmp_path, stored)
-    assert_same(matrix, scipy_reads(io.BytesIO(text)))
-    assert layout.provenance["sha256"] == hashlib.sha256(stored).hexdigest()
 
 
 # --- what is decided here --------------------------------------------------------------------------------------------
@@ -515,12 +490,6 @@ def test_indices_around_the_limit_of_int32(tmp_path):
         assert read_text(tmp_path, text)[1][0].rows.tolist() == [n_rows - 1]
 
 
-def test_arrays_can_be_written_to(tmp_path):
-    for text in ("coordinate real general\n1 1 1\n1 1 5\n", "array real general\n1 1\n5\n"):
-        _, batches, _ = read_text(tmp_path, "%%MatrixMarket matrix " + text)
-        assert all(getattr(batches[0], name).flags.writeable for name in ("rows", "cols", "values"))
-
-
 def test_provenance(tmp_path):
     text = "%%MatrixMarket matrix coordinate double symmetric\n2 2 1\n2 1 5\n\n% end\n"
     _, _, layout = read_text(tmp_path, text)
@@ -535,12 +504,6 @@ def test_provenance(tmp_path):
     }
     assert (layout.vertex_ids, layout.positions) == (None, None)
     assert MatrixMarketSource(tmp_path / "a.mtx").default_kind == "matrix"
-
-
-def test_can_be_read_twice(tmp_path):
-    (tmp_path / "a.mtx").write_text("%%MatrixMarket matrix coordinate pattern general\n2 2 1\n2 1\n")
-    source = MatrixMarketSource(tmp_path / "a.mtx")
-    assert [len(b.rows) for b in source.batches()] == [len(b.rows) for b in source.batches()] == [1]
 
 
 # --- what is wrong ---------------------------------------------------------------------------------------------------
@@ -656,18 +619,3 @@ def test_line_numbers_far_into_a_compressed_file(tmp_path):
     lines[150_000] = "12 x7"
     error = refusal(tmp_path, gzip.compress("\r\n".join(lines).encode()), 2**16)
     assert (error.line_number, error.text) == (150_001, "12 x7")
-
-
-def test_cut_short_file(tmp_path):
-    whole = gzip.compress(GENERAL.encode() + b"2 2 1\n1 1 5\n")
-    assert "the gzip data are damaged or cut short" in str(refusal(tmp_path, whole[:-4]))
-
-
-def test_missing_file(tmp_path):
-    with pytest.raises(SourceNotFoundError, match=r"no.mtx: there is no such file; check the path"):
-        next(MatrixMarketSource(tmp_path / "no.mtx").batches())
-
-
-def test_layout_too_early(tmp_path):
-    with pytest.raises(SourceError, match=r"a.mtx: the layout is known once all batches were read"):
-        MatrixMarketSource(tmp_path / "a.mtx").layout()

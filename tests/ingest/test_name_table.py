@@ -70,10 +70,3 @@ def test_hashes_that_are_the_same(monkeypatch):
     for k, shard in enumerate(table._shards):
         shard.encode(dealt.find_own(k), table._count, codes)
     check(table, [names], [codes])
-
-
-def test_slices_and_chunks():
-    table, names = NameTable(), pa.array(["a", "b", "c", "b", "d"])
-    batches = [names.slice(1, 3), pa.chunked_array([names.slice(3), names.slice(0, 1)]), pa.array([], pa.string())]
-    batches.append(pa.chunked_array([], pa.string()))
-    check(table, [batch.to_pylist() for batch in batches], [table.encode(batch) for batch in batches])

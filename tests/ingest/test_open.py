@@ -11,7 +11,7 @@ import pytest
 import scipy.io
 import scipy.sparse as sp
 
-from mgspmv.errors import OptionError, SourceError, SourceNotFoundError
+from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import ArraysSource, NetworkxSource, NpzSource, ScipySource
@@ -92,29 +92,6 @@ def test_objects():
         assert str(caught.value) == f"format='npz' suits a file, not a {type(source).__name__}; leave it out"
 
 
-def test_a_source_is_taken_as_it_is():
-    source = ScipySource(MATRIX)
-    assert open_source(source) is source
-
-
-def test_objects_that_nothing_reads():
-    for source in (3, None, [[1, 2]], (np.array([0]),), np.zeros((1, 1)).tobytes()):
-        with pytest.raises(OptionError, match="cannot ingest"):
-            open_source(source)
-
-
-def test_missing_files():
-    for name in ("none.mtx", "none.npz", "none.txt", "none"):
-        with pytest.raises(SourceNotFoundError) as caught:
-            open_source(name)
-        assert str(caught.value) == f"{name}: there is no such file; check the path"
-
-
-def test_a_folder(tmp_path):
-    with pytest.raises(SourceNotFoundError, match="there are no files in this folder"):
-        open_source(tmp_path)
-
-
 # --- options of edge lists -------------------------------------------------------------------------------------------
 
 
@@ -124,11 +101,6 @@ def test_options_reach_the_edge_list(tmp_path):
     (batch,) = source.batches()
     assert (batch.rows.tolist(), batch.cols.tolist(), batch.values.tolist()) == ([1, 2], [2, 3], [0.5, 0.25])
     assert source.layout().shape == (5, 5)
-
-
-def test_every_option_is_one_of_the_edge_list():
-    accepted = set(EdgeListSource.__init__.__kwdefaults__)
-    assert set(EDGE_LIST_OPTIONS) == accepted - {"batch_bytes", "threads", "id_room", "is_vertex"}
 
 
 @pytest.mark.parametrize(
@@ -195,9 +167,3 @@ def test_names_are_read_as_names(files):
         assert read_all(source)[3].tolist() == ["0", "1"]
     assert read_all(open_update(files / "a.txt", None, "int64")[0])[3] is None
     assert read_all(open_update(files / "a.txt", None, "string", ids="int")[0])[3] is None
-
-
-def test_what_is_no_edge_list_is_opened_as_it_is(files):
-    inserted, deleted = open_update(MATRIX, files / "a.mtx", "string")
-    assert (type(inserted), type(deleted)) == (ScipySource, MatrixMarketSource)
-    assert open_update(None, None, None) == (None, None)

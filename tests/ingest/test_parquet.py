@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import decimal
 import hashlib
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,9 +11,8 @@ import pytest
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
-from mgspmv.errors import OptionError, SourceError, SourceNotFoundError
-from mgspmv.ingest.edge_list import EdgeListSource
-from mgspmv.ingest.open import PARQUET_OPTIONS, open_source
+from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.open import open_source
 from mgspmv.ingest.parquet import ParquetSource
 
 EDGES = ([5, 5, 7, 2, 7], [7, 2, 5, 7, 7], [1.5, 2.0, 0.25, 3.0, 4.0])
@@ -36,66 +33,6 @@ def read(path, **options):
     codes = [np.concatenate([getattr(b, side) for b in batches]) for side in ("rows", "cols")]
     numbers = codes if layout.positions is None else [layout.positions[c] for c in codes]
     return *(c.tolist() for c in numbers), values, layout
-
-
-INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
-
-
-def test_integers(tmp_path):
-    for dtype in INTEGERS:
-        rows, cols, values, layout = read(write(tmp_path / "e.parquet", *(pa.array(e, dtype) for e in EDGES[:2])))
-        assert (rows, cols, values) == ([1, 1, 2, 0, 2], [2, 0, 1, 2, 2], None), dtype
-        assert layout.shape == (3, 3)
-        assert layout.vertex_ids.tolist() == [2, 5, 7], dtype
-
-
-STRINGS = [
-    pa.string(),
-    pa.large_string(),
-    pa.dictionary(pa.int32(), pa.string()),
-    pa.dictionary(pa.int8(), pa.large_string()),
-]
-
-
-def test_names(tmp_path):
-    for dtype in STRINGS:
-        names = [pa.array([f"v{k}" for k in ends]).cast(dtype) for ends in EDGES[:2]]
-        rows, cols, _, layout = read(write(tmp_path / "e.parquet", *names), batch_rows=2)
-        assert (rows, cols) == ([1, 1, 2, 0, 2], [2, 0, 1, 2, 2]), dtype
-        assert layout.vertex_ids.tolist() == ["v2", "v5", "v7"], dtype
-
-
-WEIGHTS = {
-    "float64": (pa.float64(), np.float64),
-    "float32": (pa.float32(), np.float32),
-    "float16": (pa.float16(), np.float64),
-    "int32": (pa.int32(), np.int32),
-    "uint8": (pa.uint8(), np.uint8),
-    "decimal": (pa.decimal128(9, 2), np.float64),
-}
-
-
-def test_weights(tmp_path):
-    for name, (dtype, wanted) in WEIGHTS.items():
-        make = {"float16": np.float16, "decimal": decimal.Decimal}.get(name, int)
-        given = pa.array([make(w) for w in range(5)], dtype)
-        *_, values, _ = read(write(tmp_path / "e.parquet", *EDGES[:2], given))
-        assert values.dtype == wanted, name
-        assert values.tolist() == [0, 1, 2, 3, 4], name
-
-
-def test_whether_there_are_weights(tmp_path):
-    for options, has_weights in (({}, True), ({"weights": True}, True), ({"weights": False}, False)):
-        *_, values, _ = read(write(tmp_path / "e.parquet", *EDGES), **options)
-        assert (values is not None) == has_weights, options
-
-
-def test_columns_by_name(tmp_path):
-    path = write(tmp_path / "e.parquet", ["x"] * 5, *EDGES[::-1], names=("label", "w", "to", "from"))
-    rows, cols, values, _ = read(path, columns=["from", "to", "w"])
-    assert (rows, cols, values.tolist()) == ([1, 1, 2, 0, 2], [2, 0, 1, 2, 2], EDGES[2])
-    assert read(path, columns=("to", "from"))[2] is None
-    assert read(path, columns=("to", "from", "w"), weights=False)[2] is None
 
 
 def test_more_columns_may_be_ignored(tmp_path):
@@ -152,21 +89,6 @@ def test_no_edges(tmp_path):
     assert (rows, cols, values.tolist(), layout.shape) == ([], [], [], (3, 3))
 
 
-def test_urls(tmp_path):
-    path = write(tmp_path / "e.parquet", *EDGES)
-    with fsspec.open(f"memory://{tmp_path}/e.parquet", "wb") as file:
-        file.write(path.read_bytes())
-    info = mg.ingest(f"memory://{tmp_path}/e.parquet", MemoryStore())
-    assert info.digest == mg.ingest(path, MemoryStore()).digest
-    assert "sha256" not in info.provenance["source"]
-
-
-def test_any_name_with_its_format(tmp_path):
-    path = write(tmp_path / "edges", *EDGES)
-    assert mg.ingest(path, MemoryStore(), format="parquet").nnz == 5
-    assert isinstance(open_source(write(tmp_path / "e.pq", *EDGES)), ParquetSource)
-
-
 # --- what is wrong ---------------------------------------------------------------------------------------------------
 
 TABLES = {
@@ -210,35 +132,6 @@ def test_files_that_are_cut_short(tmp_path):
             read(path)
 
 
-def test_files_with_flipped_bits_are_refused_or_read(tmp_path):
-    """Never anything else than a SourceError."""
-    path = write(
-        tmp_path / "e.parquet", *(np.arange(3000) % k for k in (7, 11)), compression="zstd", write_page_checksum=True
-    )
-    whole = path.read_bytes()
-    rng = np.random.default_rng(0)
-    n_refused = 0
-    for place in rng.integers(0, len(whole), 150).tolist():
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
-        try:
-            read(path)
-        except SourceError:
-            n_refused += 1
-    assert n_refused > 20
-
-
-def test_no_file(tmp_path):
-    with pytest.raises(SourceNotFoundError, match="there is no such file"):
-        read(tmp_path / "none.parquet")
-    with pytest.raises(SourceError, match="is a directory"):
-        read(tmp_path)
-
-
-def test_layout_is_not_known_before_the_end(tmp_path):
-    with pytest.raises(SourceError, match="the layout is known once all batches were read"):
-        ParquetSource(write(tmp_path / "e.parquet", *EDGES)).layout()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -264,11 +157,6 @@ def test_columns_do_not_suit_a_matrix(tmp_path):
         open_source(tmp_path / "e.mtx", columns=["a", "b"])
 
 
-def test_options_are_those_of_the_source():
-    assert set(PARQUET_OPTIONS) == set(ParquetSource.__init__.__kwdefaults__) - {"batch_rows", "threads", "id_room"}
-    assert ParquetSource.default_kind == EdgeListSource.default_kind
-
-
 # --- how it is read --------------------------------------------------------------------------------------------------
 
 
@@ -279,9 +167,3 @@ def test_memory_does_not_grow_with_the_row_group(tmp_path):
     held = pa.total_allocated_bytes()
     peak = max(pa.total_allocated_bytes() - held for _ in ParquetSource(path, batch_rows=1 << 14).batches())
     assert peak < 12 << 20
-
-
-def test_columns_of_one_name_are_refused(tmp_path):
-    path = write(tmp_path / "e.parquet", [1], [2], [3], names=("src", "dst", "dst"))
-    with pytest.raises(SourceError, match="dst, dst may all be the target"):
-        read(path)

@@ -17,7 +17,7 @@ from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.parquet import ParquetSource
-from mgspmv.ingest.parts import cut_evenly, cut_texts
+from mgspmv.ingest.parts import cut_texts
 from mgspmv.ingest.streams import Segment
 from mgspmv.ingest.vertices import ANY_ROOM
 from tests.support.stores import forget_checksums
@@ -119,14 +119,6 @@ def test_a_claim_counts_if_all_files_make_it_and_all_ids_fit(tmp_path):
     assert check_parts(source, 4).claim is None
 
 
-def test_names_of_columns_must_agree_in_all_parts(tmp_path):
-    (tmp_path / "a.csv").write_text("\n".join(["src,dst", *(line.replace(" ", ",") for line in LINES)]))
-    (tmp_path / "b.csv").write_text("\n".join(["from,to", *(line.replace(" ", ",") for line in LINES)]))
-    source = EdgeListSource([str(tmp_path / "a.csv"), str(tmp_path / "b.csv")])
-    with pytest.raises(SourceError, match=r"the columns are from, to, and those of .*a.csv are src, dst"):
-        read_parts(source, 3)
-
-
 def test_errors_name_the_line_of_the_file(tmp_path):
     path = tmp_path / "edges.txt"
     for line in (3, 150, 399):
@@ -201,13 +193,6 @@ def test_many_parquet_files_are_read_whole(tmp_path):
     check_parts(lambda: ParquetSource(paths), 3)
 
 
-def test_parquet_errors_name_the_row_of_the_file(tmp_path):
-    src = pa.array([*range(250), None, *range(50)])
-    pq.write_table(pa.table({"src": src, "dst": src}), tmp_path / "a.parquet", row_group_size=100)
-    with pytest.raises(SourceError, match="row 250 has nothing in column 'src'"):
-        read_parts(ParquetSource(str(tmp_path / "a.parquet")), 3)
-
-
 def test_parquet_parts_must_be_of_one_type(tmp_path):
     write_table(tmp_path / "a.parquet", 200)
     write_table(tmp_path / "b.parquet", 200, weight=np.float32)
@@ -261,10 +246,3 @@ def test_lines_that_are_too_long_are_not_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(parts, "LINE_LIMIT_BYTES", 2**17)
     (tmp_path / "a.txt").write_text("x" * 2**20 + "\n")
     assert cut_texts([str(tmp_path / "a.txt")], 2) == [[Segment(str(tmp_path / "a.txt"))]]
-
-
-def test_items_are_cut_evenly():
-    assert cut_evenly("abcdef", [1] * 6, 3) == [["a", "b"], ["c", "d"], ["e", "f"]]
-    assert cut_evenly("abc", [10, 1, 1], 2) == [["a"], ["b", "c"]]
-    assert cut_evenly("ab", [1, 1], 5) == [["a"], ["b"]]
-    assert cut_evenly("a", [0], 3) == [["a"]]

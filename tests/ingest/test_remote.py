@@ -9,9 +9,6 @@ import http.server
 import os
 import re
 import socket
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from urllib.parse import unquote
@@ -29,7 +26,7 @@ from mgspmv.ingest import parts, remote
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.parquet import ParquetSource
-from mgspmv.ingest.streams import TextStream, open_bytes
+from mgspmv.ingest.streams import TextStream
 from mgspmv.ingest.vertices import ANY_ROOM
 from tests.support.buckets import serve_s3
 from tests.support.commands import invoke
@@ -358,24 +355,6 @@ def test_a_file_that_changes_while_it_is_read(web):
         read_text(f"{web.url}/e")
 
 
-ERRORS = {
-    "an S3's refusal": (
-        PermissionError("Access Denied"),
-        SourceError,
-        "is not ours to read: Access Denied; check the cred",
-    ),
-    "no words": (TimeoutError(), SourceError, "cannot be read: TimeoutError; check the address"),
-    "lines": (OSError("one\n  two"), SourceError, "cannot be read: one; check the address"),
-}
-
-
-def test_errors_are_explained():
-    for error, kind, message in ERRORS.values():
-        explained = remote.explain("s3://b/e", error)
-        assert type(explained) is kind
-        assert str(explained).startswith(f"s3://b/e: {message}")
-
-
 # --- S3 --------------------------------------------------------------------------------------------------------------
 
 
@@ -405,19 +384,6 @@ def test_texts_of_s3(s3, bucket, name):
 
 
 @pytest.mark.external
-def test_several_texts_of_s3(s3, bucket):
-    for k in range(4):
-        s3.pipe(f"{bucket}/edges/{k}.csv", b"%d,%d\n" % (k, k + 1))
-    s3.pipe(f"{bucket}/edges/_SUCCESS", b"")
-    names = [f"s3://{bucket}/edges/{k}.csv" for k in range(4)]
-    for source in ("edges/*.csv", "edges/*", "edges", "edges/"):
-        assert find_files(f"s3://{bucket}/{source}") == names
-    info = mg.ingest(f"s3://{bucket}/edges", MemoryStore())
-    assert (info.nnz, info.shape) == (4, (5, 5))
-    assert [file["name"] for file in info.provenance["source"]["files"]] == names
-
-
-@pytest.mark.external
 def test_parquet_tables_of_s3(s3, bucket, tmp_path):
     rng = np.random.default_rng(0)
     (tmp_path / "e").mkdir()
@@ -427,16 +393,6 @@ def test_parquet_tables_of_s3(s3, bucket, tmp_path):
         s3.pipe(f"{bucket}/e/{k}.parquet", (tmp_path / f"e/{k}.parquet").read_bytes())
     info = mg.ingest(f"s3://{bucket}/e/*.parquet", MemoryStore())
     assert info.digest == mg.ingest(tmp_path / "e", MemoryStore()).digest
-
-
-@pytest.mark.external
-def test_what_is_not_in_s3(s3, bucket):
-    for missing in (f"s3://{bucket}/none", "s3://no-such-bucket/none"):
-        for work in (find_files, open_bytes, lambda url: mg.ingest(url, MemoryStore())):
-            with pytest.raises(SourceNotFoundError, match=f"{missing}: there is no such file; check the path"):
-                work(missing)
-    with pytest.raises(SourceNotFoundError, match="no file matches this pattern"):
-        find_files(f"s3://{bucket}/*.csv")
 
 
 @pytest.mark.external
@@ -454,54 +410,7 @@ def test_an_object_that_is_replaced_while_it_is_read(s3, bucket, monkeypatch):
         read_text(f"s3://{bucket}/e")
 
 
-@pytest.mark.external
-def test_s3_without_credentials(s3, bucket, monkeypatch, tmp_path):
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    fsspec.filesystem("s3").clear_instance_cache()
-    with pytest.raises(SourceError, match=r"s3://.*/e: .*; check .*credentials"):
-        open_bytes(f"s3://{bucket}/e")
-    fsspec.filesystem("s3").clear_instance_cache()
-
-
-@pytest.mark.slow
-def test_s3_whose_server_is_away(monkeypatch):
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
-    import s3fs
-
-    monkeypatch.setattr(s3fs.core.S3FileSystem, "retries", 1)
-    s3fs.S3FileSystem.clear_instance_cache()
-    with pytest.raises(SourceError, match=r"s3://b/e: cannot be read: .*; check the address, the connection"):
-        open_bytes("s3://b/e")
-    s3fs.S3FileSystem.clear_instance_cache()
-
-
 # --- libraries that are not there ------------------------------------------------------------------------------------
-
-
-WITHOUT = """
-    import sys
-    sys.modules["aiohttp"] = sys.modules["s3fs"] = None
-    from mgspmv.errors import MissingDependencyError
-    from mgspmv.ingest.files import find_files
-    from mgspmv.ingest.streams import TextStream
-    for url in ("s3://b/e", "s3://b/*", "http://h/e", "https://h/*"):
-        try:
-            TextStream(find_files(url)[0])
-        except MissingDependencyError as error:
-            print(error)
-"""
-
-
-def test_the_extra_to_install_is_named():
-    child = [sys.executable, "-c", textwrap.dedent(WITHOUT)]
-    said = subprocess.run(child, check=True, capture_output=True, text=True).stdout.splitlines()
-    assert [line.partition(": ")[0] for line in said] == ["s3://b/e", "s3://b/*", "http://h/e", "https://h/*"]
-    assert all(line.endswith("; pip install 'mgspmv[remote]'") for line in said)
 
 
 # --- changes ---------------------------------------------------------------------------------------------------------

@@ -34,13 +34,6 @@ def test_ids_in_csv_are_as_they_are_written(tmp_path, text, string_ids, wanted):
     assert read_seeds(tmp_path / "seeds.csv", string_ids=string_ids).to_pydict() == wanted
 
 
-@pytest.mark.parametrize("word", ["007", "1.0", "x", ""])
-def test_ids_that_are_no_integers(tmp_path, word):
-    (tmp_path / "seeds.csv").write_text(f"vector,vertex,weight\nx,{word},1\n")
-    with pytest.raises(SourceError, match=f"column 'vertex': wanted an integer id, found '{word}'"):
-        read_seeds(tmp_path / "seeds.csv")
-
-
 def test_what_is_refused(tmp_path):
     with pytest.raises(OptionError, match=r"read from .csv or .parquet, not from .txt"):
         read_seeds(tmp_path / "seeds.txt")

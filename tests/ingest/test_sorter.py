@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import os
 import sys
-import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgspmv.errors import CapacityError, StoreError
+from mgspmv.errors import CapacityError
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.build import RowPointers
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.model import CooBatch
 from tests.support.pairwise import cover_pairs
 from tests.support.shrinking import shrink
-from tests.support.waiting import HANG_S, wait_for
+from tests.support.waiting import HANG_S
 
 sorter_module = sys.modules["mgspmv.ingest.sorter"]
 PLENTY = 1 << 40
@@ -126,13 +123,6 @@ def test_any_number_of_threads(small, threads):
         check(make_batches(800, (90, 80)), (90, 80), memory, threads=threads)
 
 
-@pytest.mark.parametrize("memory", [PLENTY, 3000])
-def test_numbers_that_grow(small, memory):
-    """The buckets of what came before become those of a larger range."""
-    batches = [CooBatch(np.arange(k, k + 9), np.arange(9), None) for k in (0, 5, 60, 10, 4000, 2, 100_000)]
-    check(batches, (100_010, 9), memory)
-
-
 def test_batches_of_several_dtypes():
     wide = CooBatch(np.array([2**31 + 3, 5]), np.array([1, 2**34]), np.array([1.0, 2.0]))
     narrow = CooBatch(np.array([5, 9], np.int32), np.array([7, 8], np.int32), np.array([3, 4], np.float32))
@@ -233,27 +223,6 @@ def test_files_have_no_names_and_go(small, tmp_path):
     assert all(file.closed for file in files)
 
 
-def test_a_full_disk_is_said(small, monkeypatch, tmp_path):
-    class Full(io.RawIOBase):
-        def write(self, data):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Full())
-    with pytest.raises(StoreError, match=rf"cannot write what is sorted to {tmp_path}: no space left on device; .*"):
-        sort(make_batches(900, (50, 50)), (50, 50), 3000, folder=tmp_path)
-
-
-def test_a_file_that_is_cut_short_is_said(small):
-    with EntrySorter(3000, 1) as sorter:
-        for batch in make_batches(900, (50, 50)):
-            sorter.add(batch)
-        for piece in sorter._pieces:
-            if hasattr(piece, "_file"):
-                os.truncate(piece._file.fileno(), 10)
-        with pytest.raises(StoreError, match="was cut short"):
-            list(sorter.blocks((50, 50)))
-
-
 @pytest.mark.parametrize("memory", [PLENTY, 20_000, 3000])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_ranges(small, memory, threads):
@@ -306,23 +275,6 @@ def test_memory_that_is_wanted_elsewhere(small, less):
 
 
 # --- work of several threads -----------------------------------------------------------------------------------------
-
-
-def test_results_come_in_order_and_no_more_are_under_way():
-    started = []
-
-    def work(k):
-        started.append(k)
-        if k % 3 == 0:
-            wait_for(lambda: len(started) > min(k + 1, 11))  # a later one has begun
-        return k * k
-
-    with ThreadPoolExecutor(4) as pool:
-        given_out = []
-        for k, found in enumerate(map_ahead(pool, work, iter(range(12)), 3)):
-            given_out.append(found)
-            assert len(started) <= k + 1 + 4
-    assert given_out == [k * k for k in range(12)]
 
 
 def test_an_error_comes_in_its_turn_and_ends_the_rest():

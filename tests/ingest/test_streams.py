@@ -8,14 +8,13 @@ import hashlib
 import io
 import lzma
 import os
-import pickle
 import threading
 
 import fsspec
 import pyarrow as pa
 import pytest
 
-from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, SourceError, SourceNotFoundError
+from mgspmv.errors import MissingDependencyError, OptionError, SourceError, SourceNotFoundError
 from mgspmv.ingest import streams
 from mgspmv.ingest.streams import TextStream
 from tests.support.waiting import wait_for
@@ -61,19 +60,6 @@ def test_compression_is_found_whatever_the_name(write, codec):
                 "sha256": hashlib.sha256(stored).hexdigest(),
                 "compression": codec,
             }
-
-
-@pytest.mark.parametrize("codec", [codec for codec in COMPRESS if codec])
-def test_several_members(write, codec):
-    path = write(COMPRESS[codec](TEXT) + COMPRESS[codec](b"x y\n"))
-    assert [line.data for line in read_lines(path)][-2:] == [b"499 249001", b"x y"]
-
-
-@pytest.mark.parametrize("codec", [codec for codec in COMPRESS if codec])
-def test_lines_and_their_ends_lie_across_members(write, codec):
-    path = write(b"".join(COMPRESS[codec](part) for part in (b"1 2\r", b"\n3", b" 4\r\n5 6")))
-    for chunk_bytes in (1, 3, 2**20):
-        assert [line.data for line in read_lines(path, chunk_bytes)] == [b"1 2", b"3 4", b"5 6"], chunk_bytes
 
 
 def test_some_chunks_are_read_ahead_and_no_more(monkeypatch):
@@ -140,28 +126,6 @@ def test_line_ends(write, data, lines):
             assert got == list(enumerate(lines, 1)), chunk_bytes
 
 
-@pytest.mark.parametrize("chunk_bytes", [1, 4, 1000])
-def test_head_then_chunks(write, chunk_bytes):
-    with TextStream(write(b"# one\n\n% two\n1 2\n3 4\n"), chunk_bytes) as text:
-        assert [(line.number, line.text) for line in text.read_comments(b"#%")] == [(1, "# one"), (3, "% two")]
-        assert text.peek_line() == text.read_line()
-        assert [(line.number, line.text) for chunk in text.chunks() for line in chunk.lines()] == [(5, "3 4")]
-        assert text.peek_line() is None
-        assert text.read_line() is None
-
-
-def test_there_is_always_a_chunk(write):
-    with TextStream(write(b"a\n")) as text:
-        text.read_line()
-        assert [(chunk.first_line, chunk.data) for chunk in text.chunks()] == [(2, b"")]
-
-
-def test_provenance_without_reading(write):
-    stored = gzip.compress(os.urandom(2**20))
-    with TextStream(write(stored)) as text:
-        assert text.provenance()["sha256"] == hashlib.sha256(stored).hexdigest()
-
-
 def test_url(tmp_path):
     url = f"memory://{tmp_path}/a.txt"
     with fsspec.open(url, "wb") as file:
@@ -170,21 +134,6 @@ def test_url(tmp_path):
     assert read_lines(url)[0].source == url
     with pytest.raises(SourceNotFoundError, match=r"memory://.*b.txt: there is no such file; check the path"):
         TextStream(f"memory://{tmp_path}/b.txt")
-
-
-def test_missing_file_is_told_as_pythons_own(tmp_path):
-    path = tmp_path / "none.txt"
-    with pytest.raises(FileNotFoundError, match=r"none.txt: there is no such file") as caught:
-        TextStream(path)
-    assert isinstance(caught.value, SourceNotFoundError)
-    assert isinstance(caught.value, MgspmvError)
-    assert caught.value.source == str(path)
-    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-
-
-def test_directory(tmp_path):
-    with pytest.raises(SourceError, match="is a directory; name a file"):
-        TextStream(tmp_path)
 
 
 def test_file_that_may_not_be_opened(tmp_path, monkeypatch):

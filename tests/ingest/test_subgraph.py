@@ -18,12 +18,10 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 from mgspmv.errors import (
     CapacityError,
-    ChecksumError,
     KindError,
     OptionError,
     ShapeError,
     SourceError,
-    StoreError,
     StoreExistsError,
     StoreNotFoundError,
 )
@@ -33,7 +31,7 @@ from mgspmv.ingest.write import Room
 from mgspmv.store.read import open_store
 from tests.support.commands import invoke
 from tests.support.shrinking import shrink
-from tests.support.stores import Crash, CrashingStore, WatchingStore, make_scipy
+from tests.support.stores import WatchingStore, make_scipy
 
 SMALL = {
     "store__chunks": {"CHUNK_ELEMENTS": 7},
@@ -352,25 +350,6 @@ def test_what_is_refused(places, name, options, error, message):
         mg.subgraph(places[name], target, **options)
     with pytest.raises(StoreNotFoundError):
         open_store(target)
-
-
-def test_what_is_damaged_leaves_nothing(tmp_path):
-    mg.ingest((np.arange(9), np.arange(1, 10), np.ones(9)), tmp_path / "g")
-    (chunk,) = tmp_path.glob("g/versions/*/data/c/0")
-    chunk.write_bytes(chunk.read_bytes()[:-1] + b"?")
-    with pytest.raises(ChecksumError):
-        mg.subgraph(tmp_path / "g", tmp_path / "h", vertices=[1, 2])
-    assert not (tmp_path / "h").exists()
-
-
-@pytest.mark.parametrize("at", [1, 5, 12])
-def test_a_crash_leaves_the_old_version(at):
-    old, place = MemoryStore(), ingest(nx.path_graph(9, nx.DiGraph), transpose=True)
-    before = mg.ingest(nx.path_graph(4, nx.DiGraph), old)
-    with pytest.raises((Crash, StoreError)):
-        mg.subgraph(place, CrashingStore(old, at=at, stays_down=True), vertices=range(5), overwrite=True)
-    assert open_store(old).info.digest == before.digest
-    assert mg.subgraph(place, old, vertices=range(5), overwrite=True).shape == (5, 5)
 
 
 # --- files of vertices -----------------------------------------------------------------------------------------------

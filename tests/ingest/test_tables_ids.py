@@ -11,8 +11,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
@@ -20,7 +18,6 @@ from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest import tables
 from mgspmv.ingest.arrays import NamedArraysSource
 from mgspmv.ingest.objects import ArraysSource, source_from_object
-from tests.support.commands import invoke
 
 UUIDS = [uuid.UUID(int=k << 64 | 0xABCDEF) for k in (3, 1, 2)]
 NEXT = UUIDS[1:] + UUIDS[:1]
@@ -106,22 +103,6 @@ def test_files_of_different_types(tmp_path):
             pq.write_table(table, paths[-1])
         whole = pa.concat_tables([given[0]] * len(given))
         assert mg.ingest(paths, MemoryStore()).digest == mg.ingest(whole, MemoryStore()).digest
-
-
-def test_uuids_at_the_command_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    pq.write_table(UUID_TABLES["Arrow's type"], "u.parquet")
-    invoke("ingest", "u.parquet", "u.zarr")
-    assert mg.open_matrix("u.zarr").vertex_ids.tolist() == sorted(map(str, UUIDS))
-    pq.write_table(make_table([str(UUIDS[0])], to_bytes(UUIDS[2:])), "more.parquet")
-    invoke("update", "u.zarr", "--insert", "more.parquet")
-    assert mg.open_matrix("u.zarr").nnz == 4
-
-
-@given(st.lists(st.uuids(), max_size=40), st.integers(0, 3))
-def test_text_of_uuids(ids, start):
-    column = pa.array(ids, pa.uuid()).slice(start)
-    assert tables._to_strings(column).to_pylist() == [str(id) for id in ids[start:]]
 
 
 # --- what is missing -------------------------------------------------------------------------------------------------
@@ -210,23 +191,6 @@ def test_arrays_that_are_refused(name):
     source, message = ARRAYS[name]
     with pytest.raises(OptionError, match=message):
         mg.ingest(source, MemoryStore())
-
-
-def test_names_have_no_number_of_vertices():
-    with pytest.raises(SourceError, match="n_vertices is for ids that are integers, and these are strings"):
-        mg.ingest((NAMES, OTHERS), MemoryStore(), n_vertices=3)
-    assert mg.ingest((np.array(INTEGERS, object), TARGETS), MemoryStore(), n_vertices=40).shape == (40, 40)
-
-
-def test_weights_of_names():
-    for weights, dtype in (
-        ([1, 2, 3], "int64"),
-        (np.float32([1, 2, 3]), "float32"),
-        (pl.Series([1.5, 2, 3]), "float64"),
-    ):
-        made = mg.ingest((NAMES, OTHERS, weights), MemoryStore())
-        frame = pd.DataFrame({"src": NAMES, "dst": OTHERS, "weight": np.asarray(weights)})
-        assert (made.dtype, made.digest) == (dtype, mg.ingest(frame, MemoryStore()).digest)
 
 
 def test_the_reader_of_arrays():

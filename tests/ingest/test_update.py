@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 import textwrap
-import time
 from importlib import import_module
 from itertools import chain
 from typing import Any
@@ -18,10 +16,10 @@ import scipy.io
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zarr.storage import LocalStore, MemoryStore
+from zarr.storage import MemoryStore
 
 import mgspmv as mg
-from mgspmv.errors import CapacityError, OptionError, ShapeError, SourceError, StoreError, StoreNotFoundError
+from mgspmv.errors import CapacityError, OptionError, ShapeError, SourceError, StoreError
 from mgspmv.ingest.write import Room
 from tests.support.pairwise import cover_pairs
 from tests.support.shrinking import shrink
@@ -210,18 +208,6 @@ def test_numbers_must_fit(tmp_path, monkeypatch, ids, order):
     assert mg.update(place, **given).number == 2
 
 
-def test_numbers_of_a_batch_must_fit(tmp_path, monkeypatch):
-    mg.ingest(write_list(tmp_path / "list", [(1, 2, 1.0)], "int64", False), place := MemoryStore())
-    many = write_list(tmp_path / "many", [(k, k + 1, 1.0) for k in range(5000)], "int64", False)
-    allow(monkeypatch, 100_000)
-    for name in ("insert", "delete"):
-        with pytest.raises(
-            CapacityError, match=r"the numbers of the vertices of .*/many take 2e-05 GB of memory while"
-        ):
-            mg.update(place, **{name: many})
-    assert len(mg.list_versions(place)) == 1
-
-
 PEAK = """
     import sys
     from pathlib import Path
@@ -397,20 +383,6 @@ def test_ids_that_become_numbers_and_stay_them():
     assert mg.update(place, insert=arrays([(0, 1)])).vertex_ids is None
     assert [entry[:2] for entry in read_entries(place)] == [(1, 0), (2, 3), (3, 1)]
     assert [entry[:2] for entry in read_entries(place, 1)] == [(2, 3), (3, 1)]
-
-
-def test_names_that_look_like_numbers(tmp_path):
-    (tmp_path / "a").write_text("x 1\n2 x\n")
-    (tmp_path / "b").write_text("2 10\n1 2\n")
-    (tmp_path / "c").write_text("2 x something\n10 1 else\n")
-    mg.ingest(tmp_path / "a", place := MemoryStore())
-    info = mg.update(place, insert=tmp_path / "b", delete=tmp_path / "c")
-    assert [entry[:2] for entry in read_entries(place)] == [("1", "x"), ("10", "2"), ("2", "1")]
-    assert {name: info.provenance["updates"][-1][name] for name in ("inserted", "deleted", "missing")} == {
-        "inserted": 2,
-        "deleted": 1,
-        "missing": 1,
-    }
 
 
 def test_vertices_without_edges(tmp_path):
@@ -672,19 +644,6 @@ def test_how_many_versions_stay(tmp_path, keep, left):
     assert len(os.listdir(tmp_path / "a" / "versions")) == 1 + len(left)
 
 
-def test_what_replaces_a_matrix_drops_its_versions(tmp_path):
-    for replace in (
-        lambda place: mg.ingest(arrays([(1, 0)]), place, overwrite=True),
-        lambda place: mg.reorder(place, method="degree"),
-    ):
-        make_store(tmp_path / "a")
-        replace(tmp_path / "a")
-        assert [info.number for info in mg.list_versions(tmp_path / "a")] == [4]
-        assert len(os.listdir(tmp_path / "a" / "versions")) == 2
-        mg.ingest(arrays([(1, 0)]), tmp_path / "b", overwrite=True)
-        (tmp_path / "a").rename(tmp_path / f"done {replace.__code__.co_firstlineno}")
-
-
 def test_provenance(tmp_path):
     (tmp_path / "a").write_text("1 2\n")
     (tmp_path / "b").write_text("2 3\n")
@@ -706,77 +665,6 @@ def test_provenance(tmp_path):
     assert second["base"] == {"version": infos[1].version, "digest": infos[1].digest}
     assert second["program"].startswith("mgspmv ")
     assert infos[2].created >= second["created"]
-
-
-OTHERS = {
-    "an update": lambda place: mg.update(place, insert=arrays([(9, 9)])),
-    "an update that drops the version": lambda place: mg.update(place, insert=arrays([(9, 9)]), keep=1),
-    "an ingest": lambda place: mg.ingest(arrays([(9, 9)]), place, overwrite=True),
-    "a renumbering": lambda place: mg.reorder(place, method="degree"),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "phase", "is_local"),
-    [
-        ("an update", "read", True),
-        ("an update", "write the transpose", False),
-        ("an update that drops the version", "read", True),
-        ("an ingest", "merge and write", False),
-        ("an ingest", "read", True),
-        ("a renumbering", "merge and write", False),
-    ],
-)
-def test_what_another_changed_meanwhile_is_not_lost(small, tmp_path, name, phase, is_local):
-    place = LocalStore(tmp_path / "a") if is_local else MemoryStore()
-    rng = np.random.default_rng(5)
-    mg.ingest(tuple(rng.integers(0, 40, (2, 200))), place, transpose=True)
-    others = []
-
-    def interfere(now, done, total):
-        if now == phase and not others:
-            others.append(OTHERS[name](place))
-
-    with pytest.raises(
-        StoreError, match=r"holds version v000.* and not v000001-.*, as it did when this began; another changed it"
-    ):
-        mg.update(place, insert=tuple(rng.integers(0, 40, (2, 50))), on_progress=interfere)
-    assert mg.open_matrix(place).info == others[0]
-    assert mg.verify(place) == []
-    assert [info.version for info in mg.list_versions(place)][-1] == others[0].version
-    mg.update(place, insert=arrays([(0, 0)]), keep=1)
-    assert len(mg.list_versions(place)) == 1
-
-
-@pytest.mark.parametrize("name", ["an update", "a renumbering"])
-def test_a_renumbering_does_not_lose_it_either(name):
-    make_store(place := MemoryStore())
-    others = []
-
-    def interfere(now, done, total):
-        if now == "sort and write" and not others:
-            others.append(OTHERS[name](place))
-
-    with pytest.raises(StoreError, match="another changed it meanwhile, and nothing of this was kept: run this again"):
-        mg.reorder(place, on_progress=interfere)
-    assert mg.open_matrix(place).info == others[0]
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_while_one_writes_others_are_refused(tmp_path, name):
-    make_store(tmp_path / "a")
-    refused = []
-
-    def interfere(now, done, total):
-        if now == "merge and write" and not refused:
-            with pytest.raises(StoreError, match=rf"a is written by process {os.getpid()} on .*; nothing was changed"):
-                OTHERS[name](tmp_path / "a")
-            refused.append(name)
-
-    info = mg.update(tmp_path / "a", insert=arrays([(5, 5)]), on_progress=interfere)
-    assert refused == [name]
-    assert mg.open_matrix(tmp_path / "a").info == info
-    assert sorted(os.listdir(tmp_path / "a")) == ["versions", "zarr.json"]
 
 
 REFUSED = {
@@ -801,28 +689,7 @@ def test_options_that_make_no_sense(name):
     assert len(mg.list_versions(place)) == 1
 
 
-def test_no_store(tmp_path):
-    with pytest.raises(StoreNotFoundError, match="there is no matrix store at"):
-        mg.update(tmp_path / "none", insert=arrays([(0, 1)]))
-    assert list(tmp_path.iterdir()) == []
-
-
 # --- interrupted -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("phase", ["read", "merge and write", "write the transpose"])
-def test_an_interrupt_leaves_what_was_there(small, tmp_path, phase):
-    before = make_store(tmp_path / "a")
-
-    def interrupt(now, done, total):
-        if now == phase and done:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        mg.update(tmp_path / "a", insert=arrays([(2, 1)]), on_progress=interrupt)
-    assert mg.list_versions(tmp_path / "a") == before
-    assert len(os.listdir(tmp_path / "a" / "versions")) == 4
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -864,46 +731,3 @@ def test_a_crash_at_any_write_leaves_whole_versions(keep, stays_down):
                 break
     assert 13 < at < 199
     assert seen == {tuple(before)}
-
-
-UPDATE = """
-    import sys
-    import numpy as np
-    import mgspmv as mg
-    ends = tuple(np.load(sys.argv[2]))
-    mg.update(sys.argv[1], insert=ends)
-    print("started", flush=True)
-    while True:
-        mg.update(sys.argv[1], delete=ends, keep=2)
-        mg.update(sys.argv[1], insert=ends, keep=3)
-"""
-
-
-@pytest.mark.slow
-def test_killed_at_any_moment_there_are_whole_versions(tmp_path):
-    """By SIGKILL, five times, while versions follow each other."""
-    moments, store, n = random.Random(8), tmp_path / "store", 1 << 14
-    without = mg.generate("rmat", store, scale=14, edge_factor=16, transpose=True)
-    there = mg.open_matrix(store).to_scipy().tocoo()
-    drawn = np.setdiff1d(np.random.default_rng(6).integers(0, n * n, 5000), there.col.astype(np.int64) * n + there.row)
-    np.save(tmp_path / "ends.npy", np.divmod(drawn, n))
-    digests = {without.digest, mg.update(store, insert=np.divmod(drawn, n)).digest}
-    assert len(digests) == 2
-    found, numbers = set(), []
-    for _ in range(5):
-        command = [sys.executable, "-c", textwrap.dedent(UPDATE), store, tmp_path / "ends.npy"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout.readline() == "started\n"
-            time.sleep(moments.uniform(0.05, 1.0))
-            process.kill()
-        versions = mg.list_versions(store)
-        assert 2 <= len(versions) <= 4
-        assert all(mg.open_matrix(store, info.version).nnz == info.nnz for info in versions)
-        assert mg.verify(store) == []
-        found |= {info.digest for info in versions}
-        numbers.append(versions[-1].number)
-    assert found == digests
-    assert numbers[-1] >= 7  # each of them made one at least
-    mg.update(store, delete=((0,), (0,)), keep=1)
-    assert len(os.listdir(store / "versions")) == 2
-    assert sorted(os.listdir(tmp_path)) == ["ends.npy", "store"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import shutil
 from pathlib import Path
 
 import dask.dataframe as dd
@@ -161,28 +160,8 @@ def test_input_that_changes_something(name, given):
     assert (after.number, after.digest == before.digest) == (2, False)
 
 
-def test_versions_that_are_kept():
-    mg.ingest(nx.DiGraph(INTEGERS), "s.zarr")
-    mg.update("s.zarr", insert=([4], [5]))
-    last = mg.update("s.zarr", insert=([5], [6]))
-    assert mg.update("s.zarr", insert=([], []), keep=2) == last
-    assert [info.number for info in mg.list_versions("s.zarr")] == [2, 3]
-    assert mg.update("s.zarr", insert=([5], [6]), keep=1) == last
-    assert [info.number for info in mg.list_versions("s.zarr")] == [3]
-
-
 def test_a_store_cannot_be_made_of_nothing():
     for make in (EMPTY["text"], EMPTY["comments"], EMPTY["pandas"]):
         with pytest.raises(SourceError, match=r"there is no edge in this file|expected ids in column"):
             mg.ingest(make(), "new.zarr")
     assert not Path("new.zarr").exists()
-
-
-def test_what_killed_updates_left_is_removed(tmp_path):
-    store = tmp_path / "a.zarr"
-    mg.ingest(([1, 2], [2, 9]), store)
-    (current,) = (path for path in (store / "versions").iterdir() if path.is_dir())
-    shutil.copytree(current, store / "versions" / "v000002-0badcafe")
-    assert mg.update(store, delete=([2], [1])).number == 1
-    assert [path.name for path in (store / "versions").iterdir() if path.is_dir()] == [current.name]
-    assert mg.verify(store) == []

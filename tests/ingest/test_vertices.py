@@ -27,9 +27,7 @@ from mgspmv.ingest.vertices import (
     ListedIntegers,
     ListedNames,
     ListReading,
-    NumberedVertices,
     OccurringIntegers,
-    OccurringNames,
     _list_vertices,
     read_vertices,
 )
@@ -114,19 +112,6 @@ def test_when_a_table_is_too_large(batches, memory):
     assert occurring.finish(None).are_ids
 
 
-def test_a_claim_makes_numbers_of_large_ids():
-    assert check([np.array([7, 5_000_000])], claim=6_000_000).n_vertices == 6_000_000
-    assert check([np.array([7, 5_000_000])], claim=5_000_000).are_ids
-
-
-@given(st.lists(st.lists(st.text(max_size=3), max_size=6), min_size=1, max_size=4))
-def test_names(batches):
-    numbers, numbering = numbers_of(OccurringNames(), [pa.array(batch, pa.string()) for batch in batches])
-    names = [name for batch in batches for name in batch]
-    assert numbering.vertex_ids.tolist() == sorted(set(names))
-    assert numbering.vertex_ids[numbers].tolist() == names
-
-
 def test_listed_integers():
     for ids in ([5], [0, 1, 2], [3, 7, 9], [-5, 0, 2**60], [INT64_MIN, INT64_MAX]):
         listed = ListedIntegers(np.array(ids))
@@ -143,19 +128,6 @@ def test_listed_names():
     assert listed.encode(pa.array(["b", "x", "a", "b"]))[0].tolist() == [1, UNKNOWN, 0, 1]
     assert listed.encode(pa.array(["x"]))[0].tolist() == [UNKNOWN]
     assert listed.finish(99).vertex_ids[:].tolist() == ["a", "b"]
-
-
-def test_numbered():
-    numbering = NumberedVertices(9).finish(4)
-    assert (numbering.n_vertices, numbering.vertex_ids, numbering.positions) == (9, None, None)
-
-
-def test_read_vertices(tmp_path):
-    path = tmp_path / "a.v"
-    path.write_text("# ids\n30 x\n\n-2 y\n7 z\n")
-    listed, provenance = read_vertices(path, INT)
-    assert listed.finish(None).vertex_ids.tolist() == [-2, 7, 30]
-    assert (provenance["name"], provenance["bytes"]) == (str(path), 21)
 
 
 def test_read_names(tmp_path):

@@ -142,17 +142,6 @@ def test_parquet_is_read_by_name_and_by_its_first_bytes(tmp_path):
         read_weights(tmp_path / "none.parquet")
 
 
-def test_other_formats_are_named(tmp_path):
-    (tmp_path / "w.xlsx").write_bytes(b"PK\x03\x04" + bytes(600))
-    with pytest.raises(SourceError, match="this is a zip archive; expected ids and numbers as text"):
-        read_weights(tmp_path / "w.xlsx")
-
-
-def test_empty_file_is_an_empty_mapping(tmp_path):
-    (tmp_path / "w.txt").write_text("# nothing\n")
-    assert read_weights(tmp_path / "w.txt") == {}
-
-
 @pytest.mark.parametrize(
     ("lines", "number", "message"),
     [
@@ -183,14 +172,6 @@ def test_missing_and_binary_files(tmp_path):
     (tmp_path / "b.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SourceError, match="not a text file in UTF-8"):
         read_weights(tmp_path / "b.txt")
-
-
-def test_vectors(tmp_path):
-    for dtype in (np.float64, np.float32, np.int32, bool):
-        np.save(tmp_path / "x.npy", np.array([1, 0, 1], dtype))
-        for read in (read_vector, read_weights):
-            assert read(tmp_path / "x.npy").dtype == dtype
-            assert read(tmp_path / "x.npy").tolist() == [1, 0, 1], dtype
 
 
 @pytest.mark.parametrize(

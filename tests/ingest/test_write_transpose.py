@@ -11,11 +11,11 @@ import scipy.sparse as sp
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
-from mgspmv.errors import OptionError, StoreDamagedError, StoreError, StoreNotFoundError
+from mgspmv.errors import OptionError, StoreDamagedError, StoreNotFoundError
 from mgspmv.ingest.write import Room
 from mgspmv.store.read import read_array_digests
 from tests.support.shrinking import shrink
-from tests.support.stores import Crash, CrashingStore, make_scipy, make_stochastic, seal
+from tests.support.stores import make_scipy, make_stochastic, seal
 
 EDGES = (np.array([1, 1, 2, 9, 1]), np.array([2, 9, 9, 1, 2]))
 SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -96,38 +96,6 @@ def test_versions_and_provenance():
     assert updated.has_transpose
     mg.ingest(EDGES, again := MemoryStore())
     assert mg.list_versions(again) != [mg.transpose(again, keep=1)] == mg.list_versions(again)
-
-
-def test_a_crash_at_any_write_leaves_whole_versions():
-    mg.ingest(EDGES, place := MemoryStore())
-    content, seen = dict(place._store_dict), set()
-    for at in range(1, 200):
-        place = MemoryStore(dict(content))
-        try:
-            mg.transpose(CrashingStore(place, at=at, stays_down=True))
-        except (Crash, StoreError):
-            seen.add(tuple(info.has_transpose for info in mg.list_versions(place)))
-            assert mg.verify(place) == []
-            assert mg.transpose(place, keep=1).has_transpose
-            assert len({key.split("/")[1] for key in place._store_dict if key.startswith("versions/v")}) == 1
-        else:
-            break
-    else:
-        pytest.fail("it never came to an end")
-    assert seen == {(False,)}
-
-
-def test_another_version_came_meanwhile():
-    place = MemoryStore()
-    mg.ingest(EDGES, place)
-
-    def update_once(phase, done, total):
-        if phase == "read and write" and len(mg.list_versions(place)) == 1:
-            mg.update(place, insert=([5], [6]))
-
-    with pytest.raises(StoreError, match="another changed it meanwhile, and nothing of this was kept"):
-        mg.transpose(place, on_progress=update_once)
-    assert [own.has_transpose for own in mg.list_versions(place)] == [False, False]
 
 
 def test_arrays_that_are_not_those_of_the_digest(tmp_path):

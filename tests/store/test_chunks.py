@@ -17,16 +17,15 @@ import zarr
 from numcodecs import blosc
 from zarr.buffer.cpu import buffer_prototype
 from zarr.codecs import BloscCodec, Crc32cCodec
-from zarr.storage import LocalStore, MemoryStore, StorePath, WrapperStore
+from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
-from mgspmv.errors import CapacityError, ChecksumError, StoreDamagedError, StoreError
+from mgspmv.errors import CapacityError, ChecksumError, StoreDamagedError
 from mgspmv.model import CsrArrays
 from mgspmv.store import chunks
 from mgspmv.store.chunks import MOST_CHUNK, _ChunkFiles, _ChunkObjects, find_chunks
 from mgspmv.store.digests import digest_array
 from mgspmv.store.loop import wait_for
 from mgspmv.store.read import StoredMatrix, open_store
-from mgspmv.store.versions import check_target
 from mgspmv.store.write import write_array, write_store
 from tests.support.memory import measure_peak
 from tests.support.pairwise import cover_pairs
@@ -56,22 +55,6 @@ def test_chunks_are_compressed_checked_and_all_written(tiny_chunks):
             assert array.chunks == (min(7, max(1, len(getattr(arrays, name)))),)
             assert array.shards is None
             assert array.nchunks_initialized == array.nchunks == -(-array.shape[0] // array.chunks[0])
-
-
-def test_chunks_hold_4_to_8_mib(tmp_path):
-    n = chunks.CHUNK_ELEMENTS + 1
-    arrays = CsrArrays("matrix", (1, n), np.array([0, n]), np.arange(n, dtype=np.int32), np.ones(n), "sum")
-    write_store(tmp_path / "m", arrays)
-    group = open_store(tmp_path / "m").group
-    sizes = {name: array.chunks[0] * array.dtype.itemsize for name, array in group.arrays() if name != "indptr"}
-    assert sizes == {"indices": 4 * 2**20, "data": 8 * 2**20}
-
-
-def test_digests_do_not_depend_on_chunks_in_flight(tiny_chunks):
-    arrays = make_arrays(make_scipy(30, 30), "graph")
-    infos = [write_store(MemoryStore(), arrays, threads=threads) for threads in (1, 2, 5)]
-    assert len({info.digest for info in infos}) == 1
-    assert digest_array(arrays.data, threads=1) == digest_array(arrays.data, threads=4)
 
 
 def test_array_digest_is_sha256_of_the_pieces_sha256(tiny_chunks):
@@ -147,13 +130,6 @@ def test_chunks_are_read_as_zarr_reads_them(tmp_path, small_chunks, monkeypatch,
     assert nnz > 200
 
 
-def test_files_of_a_local_store_are_read_past_zarr_and_nothing_else():
-    elsewhere = (MemoryStore(), WrapperStore(LocalStore("b")))  # the last of a user, who is to see what is read
-    for store, way in ((LocalStore("a"), _ChunkFiles), *((store, _ChunkObjects) for store in elsewhere)):
-        array = zarr.AsyncArray(chunks._describe_array(np.dtype(np.int64)), StorePath(store, "x"))
-        assert type(find_chunks(zarr.Array(array))) is way
-
-
 def test_chunks_are_written_as_zarr_writes_them(tmp_path, small_chunks):
     for store in (LocalStore(tmp_path), MemoryStore()):
         for n in (1, 99, 100, 101, 250):
@@ -167,21 +143,6 @@ def test_chunks_are_written_as_zarr_writes_them(tmp_path, small_chunks):
                 np.testing.assert_array_equal(group["x"][:], elements)
                 group["x"][:] = elements
                 assert [wait_for(store.get(key, buffer_prototype)).to_bytes() for key in keys] == ours
-
-
-@pytest.mark.parametrize("work", [open_store, lambda url: check_target(url, overwrite=True)], ids=["open", "make"])
-def test_a_url_that_cannot_be_reached(work, monkeypatch):
-    class NoCredentials(Exception):
-        """As a library behind a URL has them."""
-
-    def fail(*args, **kwargs):
-        raise NoCredentials("Unable to locate credentials.\nRequestId: 7")
-
-    monkeypatch.setattr("zarr.open_group", fail)
-    with pytest.raises(
-        StoreError, match=r"memory://x cannot be reached: Unable to locate credentials; check the address"
-    ):
-        work("memory://x")
 
 
 # --- chunks that are not what was written, and have a checksum -------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore
 
 from mgspmv.errors import (
-    MissingDependencyError,
     OptionError,
     StoreDamagedError,
     StoreError,
@@ -130,25 +128,6 @@ def test_what_is_no_version_is_left_among_the_versions(tmp_path):
     assert info.number == 6
 
 
-def test_a_matrix_is_replaced_on_request_only(tmp_path):
-    write_store(tmp_path / "m", make_arrays(make_scipy(3, 3)))
-    for place in (tmp_path / "m", LocalStore(tmp_path / "m")):
-        with pytest.raises(
-            StoreExistsError, match=r"m holds a matrix; pass overwrite=True or choose another place"
-        ) as caught:
-            write_store(place, make_arrays(make_scipy(4, 4)))
-        assert isinstance(caught.value, FileExistsError)
-    check_target(tmp_path / "m", overwrite=True)
-    assert open_store(tmp_path / "m").info.shape == (3, 3)
-
-
-def test_places_that_are_free(tmp_path):
-    (tmp_path / "empty").mkdir()
-    for place in (tmp_path / "empty", tmp_path / "none", f"memory://{tmp_path}/none", MemoryStore()):
-        check_target(place, overwrite=False)
-    assert not (tmp_path / "none").exists()
-
-
 PLACES = {
     "path": lambda path: path,
     "string": str,
@@ -179,11 +158,6 @@ def test_places(tiny_chunks, tmp_path, make_place):
     assert isinstance(place, Store) or stored.info.url == str(place)
 
 
-def test_fsspec_memory_is_not_the_disk(tmp_path):
-    write_store(f"memory://{tmp_path}/m", make_arrays(make_scipy(3, 3)))
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     "operation", [open_store, lambda url: check_target(url, overwrite=False)], ids=["open", "make"]
 )
@@ -193,13 +167,6 @@ def test_urls_that_nothing_opens(operation):
     pytest.importorskip("obstore")
     with pytest.raises(OptionError, match=r"obstore\+nix://a is not a URL that can be opened"):
         operation("obstore+nix://a")
-
-
-def test_missing_library_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "obstore.store", None)
-    monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(MissingDependencyError, match=r"obstore\+s3://b/m needs a package that is not installed .*obst"):
-        open_store("obstore+s3://b/m")
 
 
 # --- what leads out of the store -------------------------------------------------------------------------------------

@@ -41,11 +41,6 @@ def test_values_alone_are_those_of_the_block(tiny_chunks, dtype):
         assert stored.read_values(*rows, None) is None, rows
 
 
-def test_a_pattern_has_no_values_alone():
-    write_store(place := MemoryStore(), make_arrays(make_scipy(5, 6), pattern=True))
-    assert open_store(place).read_values(1, 4, np.float64) is None
-
-
 def test_values_alone_read_their_chunks_only(tiny_chunks):
     matrix = make_scipy(40, 30)
     write_store(place := MemoryStore(), make_arrays(matrix))
@@ -106,12 +101,6 @@ def test_an_address_of_a_zarr_store_is_that_store(tmp_path, make_place):
     address = open_store(place).address()
     assert address.place is place
     assert_same_csr(read_scipy(pickle.loads(pickle.dumps(address)).open()), matrix)
-
-
-def test_an_address_of_a_url_is_that_url(monkeypatch):
-    write_store(place := MemoryStore(), make_arrays(make_scipy(3, 3)))
-    stored = dataclasses.replace(open_store(place), place="s3://bucket/web.zarr")
-    assert stored.address().place == "s3://bucket/web.zarr"
 
 
 @pytest.mark.parametrize("which", ["matrix", "transpose", "matrix of the transpose"])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import threading
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -17,10 +15,8 @@ import scipy.sparse as sp
 import zarr
 from zarr.storage import MemoryStore
 
-from mgspmv.errors import StoreDamagedError
 from mgspmv.model import CsrArrays, CsrBlock
 from mgspmv.store import chunks
-from mgspmv.store.chunks import _ChunkObjects
 from mgspmv.store.read import open_store
 from mgspmv.store.versions import FORMAT_VERSION
 from mgspmv.store.write import write_store
@@ -31,14 +27,12 @@ from tests.support.stores import (
     FarStore,
     WatchingStore,
     assert_same_csr,
-    find_group,
     make_arrays,
     make_scipy,
     make_stochastic,
     make_transpose,
     read_scipy,
 )
-from tests.support.waiting import HANG_S
 
 # --- round trips -----------------------------------------------------------------------------------------------------
 
@@ -81,17 +75,6 @@ def test_graphs_have_out_degrees_and_weights(tiny_chunks, kind, pattern):
         assert stored.read_array("out_weight").tobytes() == matrix.sum(axis=0).tobytes()
     expected = sp.csr_array((matrix != 0).astype(float)) if pattern else matrix
     assert_same_csr(read_scipy(stored), expected)
-
-
-def test_pattern_has_no_values():
-    place = MemoryStore()
-    info = write_store(place, make_arrays(make_scipy(5, 6), pattern=True))
-    assert (info.dtype, info.min_weight, info.is_pattern, info.duplicates) == (None, None, True, "first")
-    stored = open_store(place)
-    assert stored.read_block(0, 5, np.float64).data is None
-    assert sorted(stored.group.array_keys()) == ["indices", "indptr"]
-    with pytest.raises(StoreDamagedError, match=r"the array .*/data is missing"):
-        stored.read_array("data")
 
 
 @pytest.mark.parametrize(("ids", "said"), [(STRING_IDS, "string"), (INTEGER_IDS, "int64")], ids=["strings", "integers"])
@@ -155,13 +138,6 @@ def test_transpose_of_a_graph_is_the_reversed_graph(pattern):
     assert stored.transpose().read_arrays().kind == "matrix"
 
 
-def test_transpose_of_a_stochastic_matrix_is_a_matrix():
-    matrix, place = make_stochastic(6), MemoryStore()
-    write_store(place, make_arrays(matrix, "stochastic", ids=STRING_IDS), transpose=make_transpose(matrix))
-    info = open_store(place).transpose().info
-    assert (info.kind, info.vertex_ids) == ("matrix", None)
-
-
 @pytest.mark.parametrize("kind", ["matrix", "graph"])
 @pytest.mark.parametrize("pattern", [False, True])
 def test_nothing_in_it(kind, pattern):
@@ -186,26 +162,6 @@ def test_int64_indices(tiny_chunks):
     assert stored.read_block(2, 7, np.float64).indices.dtype == np.int64
     assert_same_csr(read_scipy(stored), matrix)
     assert stored.transpose().info.index_dtype == "int64"
-
-
-def test_columns_beyond_int32():
-    columns = np.array([0, 2**31, 2**40], dtype=np.int64)
-    arrays = CsrArrays("matrix", (2, 2**40 + 1), np.array([0, 1, 3]), columns, np.array([1.0, 2.0, 3.0]), "sum")
-    place = MemoryStore()
-    write_store(place, arrays)
-    block = open_store(place).read_block(0, 2, np.float64)
-    assert block.indices.tolist() == columns.tolist()
-    assert block.n_cols == 2**40 + 1
-
-
-@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
-def test_values_that_are_not_finite_come_back(odd, tmp_path):
-    matrix = sp.csr_array(np.array([[1.0, odd], [0.0, 2.0]]))
-    info = write_store(tmp_path / "m", make_arrays(matrix))
-    assert_same_csr(read_scipy(open_store(tmp_path / "m")), matrix)
-    assert info.min_weight == (1.0 if odd == np.inf else None)
-    text = (find_group(tmp_path / "m") / "zarr.json").read_text()
-    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
 def test_information_is_kept(tmp_path):
@@ -284,22 +240,6 @@ def test_a_store_that_is_far_away_is_asked_a_few_times_for_all_of_it():
     assert far.n_rounds == 3  # row pointers, columns, values, of a chunk each
 
 
-def test_threads_read_at_the_same_time(tiny_chunks, monkeypatch):
-    place = MemoryStore()
-    write_store(place, make_arrays(make_scipy(30, 30)))
-    stored = open_store(place)
-    barrier = threading.Barrier(3, timeout=HANG_S)
-    plain, waited = _ChunkObjects.fetch, []
-
-    def wait_for_others(self: Any, number: str) -> Any:
-        waited.append(barrier.wait())
-        return plain(self, number)
-
-    monkeypatch.setattr(_ChunkObjects, "fetch", wait_for_others)
-    assert len(stored.read_array("indptr", 0, 21, threads=3)) == 21
-    assert sorted(waited) == [0, 1, 2]
-
-
 # --- memory ----------------------------------------------------------------------------------------------------------
 
 
@@ -328,26 +268,6 @@ def assert_reads_within_memory(
     nbytes, peak = alone(measure_reading, place, chunk_elements, threads, dtype)
     chunk = 2 * 8 * chunk_elements
     assert nbytes <= peak <= 1.1 * nbytes + threads * chunk
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, None])
-def test_reading_takes_the_block_and_a_chunk_a_thread(alone, monkeypatch, tmp_path, threads, dtype):
-    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 1 << 14)
-    rng = np.random.default_rng(0)
-    n, each = 20_000, 20
-    indices = np.sort(rng.integers(0, n, (n, each), dtype=np.int32), axis=1).ravel()
-    arrays = CsrArrays("matrix", (n, n), np.arange(0, n * each + 1, each), indices, rng.random(n * each), "keep")
-    assert_reads_within_memory(alone, arrays, 1 << 14, threads, dtype, tmp_path / "m")
-
-
-@pytest.mark.slow
-def test_reading_rows_without_entries_takes_little_more_than_the_pointers(alone, monkeypatch, tmp_path):
-    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 1 << 14)
-    n = 1_000_000
-    arrays = CsrArrays("matrix", (n, n), np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0), "sum")
-    assert_reads_within_memory(alone, arrays, 1 << 14, 2, np.float64, tmp_path / "m")
 
 
 @pytest.mark.slow

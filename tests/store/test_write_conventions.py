@@ -9,23 +9,8 @@ import numpy as np
 import pytest
 import zarr
 
-from mgspmv.errors import (
-    ChecksumError,
-    MgspmvError,
-    MissingChunkError,
-    MissingTransposeError,
-    StoreDamagedError,
-    StoreError,
-    StoreExistsError,
-    StoreFormatError,
-    StoreNotFoundError,
-    StoreUnfinishedError,
-    TruncatedArrayError,
-)
-from mgspmv.store.digests import digest_array
-from mgspmv.store.read import open_store, read_array_digests
 from mgspmv.store.write import write_store
-from tests.support.stores import ARRAYS, STRING_IDS, find_group, make_arrays, make_scipy, make_transpose
+from tests.support.stores import STRING_IDS, find_group, make_arrays, make_scipy, make_transpose
 
 
 def test_a_version_with_values_is_an_anndata_csr_matrix(tmp_path):
@@ -47,11 +32,6 @@ def test_a_version_with_values_is_an_anndata_csr_matrix(tmp_path):
     assert read_attributes("vertex_ids") == {"encoding-type": "string-array", "encoding-version": "0.2.0"}
 
 
-def test_a_pattern_is_no_anndata_matrix(tmp_path):
-    write_store(tmp_path / "m", make_arrays(make_scipy(4, 4), pattern=True))
-    assert list(json.loads((find_group(tmp_path / "m") / "zarr.json").read_text())["attributes"]) == ["mgspmv"]
-
-
 @pytest.mark.parametrize("dtype", [np.int64, np.float32, np.float64])
 def test_anndata_reads_it(tmp_path, dtype):
     anndata_io = pytest.importorskip("anndata.io")
@@ -63,23 +43,3 @@ def test_anndata_reads_it(tmp_path, dtype):
         assert read.dtype == dtype
         assert read.shape == expected.shape
         assert (read.toarray() == expected.toarray()).all()
-
-
-def test_array_digests_are_recorded_for_each_array(tmp_path):
-    matrix = make_scipy(6, 6)
-    arrays = make_arrays(matrix, "graph", ids=STRING_IDS)
-    write_store(tmp_path / "m", arrays, transpose=make_transpose(matrix))
-    recorded = read_array_digests(open_store(tmp_path / "m"))
-    assert recorded.keys() == set(ARRAYS)
-    assert recorded["vertex_ids"] == digest_array(STRING_IDS)
-
-
-def test_every_error_is_one_of_ours_and_a_built_in():
-    for error in (StoreNotFoundError, StoreExistsError, StoreUnfinishedError, StoreFormatError, StoreDamagedError):
-        assert issubclass(error, StoreError)
-        assert issubclass(error, MgspmvError)
-        assert issubclass(error, OSError)
-    for error in (MissingChunkError, ChecksumError, TruncatedArrayError):
-        assert issubclass(error, StoreDamagedError)
-    assert issubclass(StoreNotFoundError, FileNotFoundError)
-    assert issubclass(MissingTransposeError, ValueError)

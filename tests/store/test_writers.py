@@ -333,18 +333,6 @@ def test_an_interrupt_after_the_last_write_says_that_it_was_made(tmp_path, monke
     assert look(tmp_path / "a") == follow(BEGUN, ("update", A))
 
 
-def test_what_cannot_be_removed_is_a_warning(tmp_path, monkeypatch):
-    make_begun(tmp_path / "a")
-
-    def drop(*given):
-        raise OSError(39, "Directory not empty")
-
-    monkeypatch.setattr(writers, "drop_version", drop)
-    with pytest.warns(match="what is not needed could not be removed .Directory not empty.; the next write"):
-        info = mg.update(tmp_path / "a", insert=pack(A), keep=1)
-    assert mg.list_versions(tmp_path / "a") == [info]
-
-
 @pytest.mark.parametrize(
     ("holder", "is_refused"),
     [
@@ -408,21 +396,6 @@ def test_a_writer_leaves_no_lock_and_says_who_holds_it_meanwhile(tmp_path):
     assert "nothing was changed here" in said[0]
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["versions", "zarr.json"]
     assert look(tmp_path / "a") == follow(BEGUN, ("update", A))
-
-
-def test_a_lock_that_was_removed_lets_none_be_lost(tmp_path):
-    make_begun(tmp_path / "a")
-    did = []
-
-    def interfere(phase, done, total):
-        if phase == "merge and write" and not did:
-            (tmp_path / "a/.lock").unlink()
-            did.append(attempt("update", tmp_path / "a", B))
-
-    with pytest.raises(StoreError, match="another changed it meanwhile"):
-        mg.update(tmp_path / "a", insert=pack(A), on_progress=interfere)
-    assert did == [True]
-    assert look(tmp_path / "a") == follow(BEGUN, ("update", B))
 
 
 READERS = {
