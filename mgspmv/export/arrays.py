@@ -15,9 +15,10 @@ from typing import Literal
 import numpy as np
 
 from mgspmv.errors import CapacityError
-from mgspmv.export.entries import SourceEntries, cut_spans, read_pointers
+from mgspmv.export.entries import SourceEntries, read_pointers
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.sorter import EntrySorter
+from mgspmv.ingest.stored import cut_entries
 from mgspmv.ingest.write import LEAST_SORTING, Room
 from mgspmv.model import MatrixInfo, index_dtype
 from mgspmv.store.chunks import CHUNK_ELEMENTS
@@ -83,9 +84,9 @@ def open_arrays(stored: StoredMatrix, room: Room, report: Report) -> Iterator[So
         return
     order, memory = entries.order, _find_memory(entries, room)
     with EntrySorter(memory, room.threads, room.folder) as sorter:
-        for span in cut_spans(stored):
-            sorter.add(entries.read_stored(span))
-            report("sort", span.stop, stored.info.nnz)
+        for own in cut_entries(stored, room.threads):
+            sorter.add(entries.read_stored(own))
+            report("sort", int(own[1][-1]), stored.info.nnz)
         yield SourceArrays(stored.info, lambda name: _read_sorted(stored, name, order, sorter))
 
 

@@ -1,4 +1,4 @@
-"""Spans of stored entries: all of them once, in pieces of chunks."""
+"""Entries at one place of a stored matrix, wherever ranges of its entries end."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
-from mgspmv.export.entries import SourceEntries, cut_spans, find_repeated
+from mgspmv.export.entries import find_repeated
 from mgspmv.model import CsrArrays
 from mgspmv.store.read import open_store
 from mgspmv.store.write import write_store
@@ -20,9 +18,9 @@ from mgspmv.store.write import write_store
 @pytest.fixture(scope="module", autouse=True)
 def _small():
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("store.chunks", "export.entries"):
-            patch.setattr(sys.modules[f"mgspmv.{module}"], "CHUNK_ELEMENTS", 8)
-        patch.setattr(sys.modules["mgspmv.export.entries"], "POINTERS", 5)
+        patch.setattr(sys.modules["mgspmv.store.chunks"], "CHUNK_ELEMENTS", 8)
+        patch.setattr(sys.modules["mgspmv.ingest.stored"], "PIECE_ENTRIES", 8)
+        patch.setattr(sys.modules["mgspmv.ingest.stored"], "PIECE_ROWS", 5)
         yield
 
 
@@ -36,25 +34,10 @@ def make_store(lengths, cols=None, duplicates="sum"):
     return open_store(place)
 
 
-@given(st.lists(st.sampled_from([0, 0, 1, 2, 7, 30]), max_size=30))
-def test_all_entries_once(lengths):
-    stored = make_store(lengths)
-    spans = list(cut_spans(stored))
-    assert [span.start for span in spans[1:]] == [span.stop for span in spans[:-1]]
-    for span in spans:
-        assert span.start // 8 == (span.stop - 1) // 8
-        assert (np.diff(span.pointers)[[0, -1]] > 0).all()
-    rows = [span.find_rows(len(lengths)) for span in spans]
-    assert np.array_equal(np.concatenate([*rows, []]), np.repeat(np.arange(len(lengths)), lengths))
-    batches = [SourceEntries(stored).read(span) for span in spans]
-    for name, wanted in (("cols", stored.read_array("indices")), ("values", stored.read_array("data"))):
-        assert np.array_equal(np.concatenate([*(getattr(batch, name) for batch in batches), []]), wanted)
-
-
 REPEATED = {
     "none": ([3, 3, 4], [1, 2, 3, 3, 4, 5, 5, 6, 7, 8], None),
-    "in a span": ([3, 3], [1, 1, 2, 0, 1, 2], (0, 1)),
-    "over two spans": ([10], [0, 1, 2, 3, 4, 5, 6, 7, 7, 8], (0, 7)),
+    "in a range": ([3, 3], [1, 1, 2, 0, 1, 2], (0, 1)),
+    "over two ranges": ([10], [0, 1, 2, 3, 4, 5, 6, 7, 7, 8], (0, 7)),
     "over two pieces of row pointers": ([1, 1, 1, 1, 0, 0, 9], [0, 0, 0, 0, 1, 2, 3, 4, 4, 5, 6, 7, 8], (6, 4)),
     "in the last": ([8, 2], [0, 1, 2, 3, 4, 5, 6, 7, 7, 7], (1, 7)),
 }

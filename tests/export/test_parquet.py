@@ -44,8 +44,8 @@ def test_weights_keep_their_dtype(tmp_path, dtype):
 
 
 def test_row_groups_and_checksums(tmp_path, monkeypatch):
-    for module in ("store.chunks", "export.entries"):
-        monkeypatch.setattr(sys.modules[f"mgspmv.{module}"], "CHUNK_ELEMENTS", 64)
+    for module, name in (("store.chunks", "CHUNK_ELEMENTS"), ("ingest.stored", "PIECE_ENTRIES")):
+        monkeypatch.setattr(sys.modules[f"mgspmv.{module}"], name, 64)
     info = mg.generate("rmat", tmp_path / "a.zarr", scale=6)
     mg.export(tmp_path / "a.zarr", tmp_path / "a.parquet")
     metadata = pq.read_metadata(tmp_path / "a.parquet")

@@ -48,7 +48,7 @@ def name_target(format: str) -> str:
     return FILES.get(format, f"{format}.zarr")
 
 
-MODULES = ("store.chunks", "export.entries", "export.arrays", "export.vertices")
+MODULES = ("store.chunks", "export.arrays", "export.vertices")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,7 +63,9 @@ def _small():
 def set_sizes(patch, *, chunk, pointers, names):
     for module in MODULES:
         patch.setattr(sys.modules[f"mgspmv.{module}"], "CHUNK_ELEMENTS", chunk)
-    patch.setattr(sys.modules["mgspmv.export.entries"], "POINTERS", pointers)
+    patch.setattr(sys.modules["mgspmv.ingest.stored"], "PIECE_ENTRIES", chunk)
+    for module in ("ingest.stored", "export.entries"):
+        patch.setattr(sys.modules[f"mgspmv.{module}"], "PIECE_ROWS", pointers)
     patch.setattr(sys.modules["mgspmv.export.groups"], "NAMES", names)
 
 
