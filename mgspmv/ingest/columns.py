@@ -42,9 +42,6 @@ _FORTRAN_EXPONENT = str.maketrans("dD", "ee")
 _FORTRAN_EXPONENT_BYTES = bytes.maketrans(b"dD", b"ee")
 _ANY_BLANK_TO_SPACE = bytes.maketrans(b"\t\v\f", b"   ")
 _SPACE, _TAB, _LINE_FEED, _ZERO = map(ord, " \t\n0")
-_HIGH, _BLANK, _END, _REFUSED = 1, 2, 4, 8
-"""Kinds of bytes beside those that are in names only: of a name that is not ASCII, blanks that may be within one, what
-ends a name, and what is not read quickly."""
 _SURE_DIGITS = 18
 """That an int64 has room for, whatever they are."""
 
@@ -112,8 +109,6 @@ def read_columns(chunk: Chunk, form: TableFormat) -> list[Any]:
     """
     if (integers := _parse_integers(chunk.data, form)) is not None:
         return integers
-    if (names := _parse_names(chunk.data, form)) is not None:
-        return names
     for data, delimiter in _spellings(chunk.data, form):
         columns = _parse_quickly(data, delimiter, form)
         if columns is not None:
@@ -228,75 +223,6 @@ def _read_digits(text: Any, separators: Any, limits: Any, are_plain: Any, found:
             at += 1
         n_lines += 1
     return True
-
-
-def _parse_names(data: bytes, form: TableFormat) -> list[Any] | None:
-    """The columns of lines of names; None if there is anything else: a quotation, a comment, blanks to be taken off."""
-    if {column.dtype for column in form.columns} - {None} != {"string"} or not data:
-        return None
-    text, is_wanted = np.frombuffer(data, np.uint8), np.array([c.dtype is not None for c in form.columns])
-    n_lines = int(np.count_nonzero(text == _LINE_FEED))
-    ends = np.zeros((len(form.wanted), n_lines + 1), np.int32)
-    found = np.empty((len(form.wanted), len(text)), np.uint8)
-    is_comment = np.isin(np.arange(256), list(form.comments))
-    seen = _read_names(text, _find_kinds(form.delimiter), is_comment, is_wanted, ends, found)
-    if seen & _REFUSED:
-        return None
-    columns = [
-        pa.StringArray.from_buffers(n_lines, pa.py_buffer(own), pa.py_buffer(names[: own[-1]]))
-        for own, names in zip(ends, found, strict=True)
-    ]
-    return columns if not seen & _HIGH or all(map(_is_unicode, columns)) else None
-
-
-def _find_kinds(delimiter: str) -> np.ndarray:
-    """(256,): what a byte is between or in names."""
-    kinds = np.zeros(256, np.uint8)
-    kinds[: _SPACE + 1], kinds[128:], kinds[[_SPACE, _TAB]], kinds[_LINE_FEED] = _REFUSED, _HIGH, _BLANK, _END
-    kinds[ord('"')] = _REFUSED
-    kinds[[_SPACE, _TAB] if delimiter == " " else ord(delimiter)] = _END
-    return kinds
-
-
-def _is_unicode(names: Any) -> bool:
-    try:
-        names.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
-def _read_names(text: Any, kinds: Any, is_comment: Any, is_wanted: Any, ends: Any, found: Any) -> int:
-    """Fill columns with the names of lines that end in line feeds; the kinds of bytes in them, or `_REFUSED`."""
-    at, n_lines, n_columns, all_seen = np.uint64(0), 0, len(is_wanted), 0
-    cursors = np.zeros(len(found), np.uint64)
-    while at < len(text):
-        if is_comment[text[at]]:
-            return _REFUSED
-        own = 0
-        for k in range(n_columns):
-            first, kind, seen = at, kinds[text[at]], 0
-            while kind < _END:
-                seen |= kind
-                at += np.uint64(1)
-                kind = kinds[text[at]]
-            is_last = text[at] == _LINE_FEED
-            if kind == _REFUSED or at == first or is_last != (k + 1 == n_columns):
-                return _REFUSED
-            if seen & _BLANK and (kinds[text[first]] == _BLANK or kinds[text[at - np.uint64(1)]] == _BLANK):
-                return _REFUSED
-            all_seen |= seen
-            if is_wanted[k]:
-                cursor = cursors[own]
-                for j in range(at - first):
-                    found[own, cursor + j] = text[first + j]
-                cursors[own] = cursor + at - first
-                ends[own, n_lines + 1] = cursors[own]
-                own += 1
-            at += np.uint64(1)
-        n_lines += 1
-    return all_seen
 
 
 def _spellings(data: bytes, form: TableFormat) -> Iterator[tuple[bytes, str]]:

@@ -18,19 +18,15 @@ from typing import Any, overload
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-from numba import njit
 
-from mgspmv.ingest.name_table import take_buffers
 from mgspmv.ingest.scratch import ScratchFile
-from mgspmv.ingest.sorter import Entries, EntrySorter, sort_keys
+from mgspmv.ingest.sorter import Entries, EntrySorter
 from mgspmv.model import CooBatch
 
 PAGE_NAMES = 1 << 14
 """Names that are read at a time, and of which the first is in memory."""
 MERGED_PAGES = 16
 """Pages that begin in a range of names that are merged together."""
-KEY_BYTES = 8
-"""Of names, that are sorted by at a time."""
 
 _INT64, _INT32, _BYTE = np.dtype(np.int64), np.dtype(np.int32), np.dtype(np.uint8)
 
@@ -144,7 +140,7 @@ class SpilledNames:
         """Put away different names, an Arrow array of large strings, whose codes are the next ones in any order."""
         if not len(names):
             return
-        order = sort_names(names)
+        order = np.asarray(pa.compute.sort_indices(names))
         writer = NameWriter(self._folder)
         for first in range(0, len(order), PAGE_NAMES):
             writer.append(names.take(order[first : first + PAGE_NAMES]).cast(pa.string()))
@@ -197,66 +193,6 @@ class SpilledNames:
         first = page * PAGE_NAMES
         n = min(PAGE_NAMES, len(run.names) - first)
         return run.codes.read(first * _INT64.itemsize, n, _INT64)
-
-
-def sort_names(names: Any) -> np.ndarray:
-    """(n,) int64: which of different names is the first, the second, ...; an Arrow array of strings.
-
-    They are sorted by the first eight bytes that not all have in common, those that are the same then by the next
-    eight, and so on.
-    """
-    ends, text = take_buffers(names)
-    lengths = np.diff(ends).astype(np.uint64)
-    most = int(lengths.max(initial=0))
-    _, order = sort_keys(lengths, np.arange(len(names)), most.bit_length())  # what zeros only tell apart
-    assert order is not None
-    tied, groups = np.arange(len(order)), np.zeros(len(order), np.uint64)
-    for first in range(_count_common(ends, text), most, KEY_BYTES):
-        keys, own, n_groups = np.empty(len(tied), np.uint64), order[tied], int(groups[-1]) + 1
-        _read_keys(ends, text, own, first, keys)
-        by_key = _sort_stably(keys, 8 * KEY_BYTES)
-        by_key = by_key[_sort_stably(groups[by_key], (n_groups - 1).bit_length())]
-        order[tied], keys, groups = own[by_key], keys[by_key], groups[by_key]
-        is_next = (keys[1:] == keys[:-1]) & (groups[1:] == groups[:-1])
-        is_tied = np.append(is_next, False) | np.append(False, is_next)
-        if not is_tied.any():
-            break
-        tied, groups = tied[is_tied], np.cumsum(~np.append(False, is_next), dtype=np.uint64)[is_tied] - np.uint64(1)
-    return order
-
-
-def _sort_stably(keys: np.ndarray, n_bits: int) -> np.ndarray:
-    """The order of keys of so many bits, which stay as they are."""
-    if not n_bits:
-        return np.arange(len(keys))
-    _, order = sort_keys(keys.copy(), np.arange(len(keys)), n_bits)
-    assert order is not None
-    return order
-
-
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
-def _count_common(ends: Any, text: Any) -> int:
-    """With how many bytes all names begin alike."""
-    n = int(ends[1] - ends[0]) if len(ends) > 1 else 0
-    for k in range(1, len(ends) - 1):
-        n = min(n, ends[k + 1] - ends[k])
-        for at in range(n):
-            if text[ends[k] + at] != text[ends[0] + at]:
-                n = at
-                break
-    return n
-
-
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
-def _read_keys(ends: Any, text: Any, which: Any, first: int, keys: Any) -> None:
-    """Eight bytes of names from the first on, zeros behind the end, as numbers that ascend as they do."""
-    for k in range(len(which)):
-        start, end, key = ends[which[k]] + first, ends[which[k] + 1], np.uint64(0)
-        for at in range(start, start + KEY_BYTES):
-            key <<= np.uint64(8)
-            if at < end:
-                key |= np.uint64(text[at])
-        keys[k] = key
 
 
 def number_names(

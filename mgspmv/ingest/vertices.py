@@ -24,7 +24,7 @@ from mgspmv.ingest.ahead import Filling
 from mgspmv.ingest.columns import INT64_MAX, Column, TableFormat, read_chunks, split_line
 from mgspmv.ingest.ids import SortedIds
 from mgspmv.ingest.name_table import NameTable
-from mgspmv.ingest.names import PAGE_NAMES, NameWriter, SortedNames, SpilledNames, sort_names
+from mgspmv.ingest.names import PAGE_NAMES, NameWriter, SortedNames, SpilledNames
 from mgspmv.ingest.rules import (
     COMMENTS,
     SAMPLE_BYTES,
@@ -273,7 +273,7 @@ class OccurringNames:
             return Numbering(0, names=self._spilled)
         names, codes = self._codes.take_all()
         self._codes = NameTable()  # gives back its memory
-        order = sort_names(names)
+        order = np.asarray(pa.compute.sort_indices(names))
         vertex_ids = names.take(order).to_numpy(zero_copy_only=False)
         return Numbering(len(names), vertex_ids, _invert(codes[order], np.arange(len(names)), len(names)))
 
