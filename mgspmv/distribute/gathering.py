@@ -88,7 +88,7 @@ class Gathering(Linked):
                 slot = transport.slot(bounds[rank], bounds[rank + 1])
                 slot[:] = np.arange(bounds[rank], bounds[rank + 1]) + number
                 began = time.perf_counter()
-                sums = transport.exchange(StepSums(change_l1=rank + 1, dangling=rank))
+                [sums] = transport.exchange_columns([StepSums(change_l1=rank + 1, dangling=rank)])
                 times.append(time.perf_counter() - began)
                 wanted = StepSums(change_l1=n * (n + 1) // 2, dangling=n * (n - 1) // 2)
                 problems += _compare(transport.z, number, bounds, self._spec.members)

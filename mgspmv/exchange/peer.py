@@ -72,9 +72,6 @@ class PeerTransport:
         """As `Turns.gather`, between two steps."""
         return self._turns.gather(given)
 
-    def exchange(self, sums: StepSums, product_s: float = 0.0) -> StepSums:
-        return self.exchange_columns([sums], product_s)[0]
-
     def exchange_columns(self, sums: Sequence[StepSums], product_s: float = 0.0) -> list[StepSums]:
         self._send(sums, product_s)
         totals = list(sums)

@@ -55,9 +55,6 @@ class RelayTransport:
         """Before it is taken."""
         return self.slot(start, stop)
 
-    def exchange(self, sums: StepSums, product_s: float = 0.0) -> StepSums:
-        return sums
-
     def exchange_columns(self, sums: Sequence[StepSums], product_s: float = 0.0) -> list[StepSums]:
         return list(sums)
 

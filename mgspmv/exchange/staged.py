@@ -58,17 +58,10 @@ class StagedTransport:
     def get_own(self, start: int, stop: int) -> Any:
         return self.slot(start, stop)
 
-    def exchange(self, sums: StepSums, product_s: float = 0.0) -> StepSums:
-        self._fill()
-        return self._staged.exchange(sums, product_s)
-
     def exchange_columns(self, sums: Sequence[StepSums], product_s: float = 0.0) -> list[StepSums]:
-        self._fill()
+        self._staged.slot(self._start, self._stop)[:] = self._get(self._own)
         return self._staged.exchange_columns(sums, product_s)
 
     def restart(self, dtype: np.dtype[Any]) -> None:
         self._staged.restart(dtype)
         self._own = self._put(self._zeros(self._stop - self._start, dtype))
-
-    def _fill(self) -> None:
-        self._staged.slot(self._start, self._stop)[:] = self._get(self._own)

@@ -51,10 +51,6 @@ class Panel(Protocol):
 class Transport(Panel, Protocol):
     """As `Panel`, of one vector, whose dtype can be changed."""
 
-    def exchange(self, sums: StepSums, product_s: float = 0.0) -> StepSums:
-        """As `exchange_columns`, with the sums of the one vector."""
-        ...
-
     def restart(self, dtype: np.dtype[Any]) -> None:
         """Drop the vectors and hold ones of this dtype, all 0."""
         ...
@@ -91,9 +87,6 @@ class LocalTransport:
 
     def slot(self, start: int, stop: int) -> Any:
         return self._next[start:stop]
-
-    def exchange(self, sums: StepSums, product_s: float = 0.0) -> StepSums:
-        return self.exchange_columns([sums])[0]
 
     def exchange_columns(self, sums: Sequence[StepSums], product_s: float = 0.0) -> list[StepSums]:
         self._current, self._next = self._next, self._current

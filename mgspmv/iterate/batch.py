@@ -174,7 +174,7 @@ class Pass:
                 sums.append(r.kernel.step_many(*vectors, is_relative=is_relative))
             return _add_columns(sums)
 
-        return time_step(self._panel, multiply, self._panel.exchange_columns)
+        return time_step(self._panel, multiply)
 
     def residual(self, mass: np.ndarray) -> np.ndarray:
         """(width,): how far a step would move x of all rows, in L1, at most; blocks and z must be of precision

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -29,8 +29,6 @@ from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.ranges import Range
 from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
 from mgspmv.model import FIXED_POINT, Event, Recovery, RowCheck, Stability, Status, StepSums, Underflow
-
-Sums = TypeVar("Sums")
 
 STEPS_AT_ONCE = 20
 """Most steps of a device between two looks at what they did."""
@@ -129,11 +127,11 @@ class LocalSteps:
         self._watch: Watch | None = None
 
     def scale(self) -> StepSums:
-        return self._transport.exchange(_scale(self.rows, self._transport))
+        return self._transport.exchange_columns([_scale(self.rows, self._transport)])[0]
 
     def step(self, mass: float) -> tuple[StepSums, Times]:
         transport = self._transport
-        sums, times = time_step(transport, lambda: self._multiply(mass), transport.exchange)
+        [sums], times = time_step(transport, lambda: [self._multiply(mass)])
         watched = 0 if self._watch is None else self._watch.nbytes
         return sums, replace(times, memory_bytes=(sum(r.nbytes for r in self.rows) + transport.nbytes + watched,))
 
@@ -169,7 +167,7 @@ class LocalSteps:
         """Make z of the ranks in float64. No more steps can be made after it."""
         self.rows = [replace(r, kernel=r.kernel.with_precision("float64")) for r in self.rows]
         self._transport.restart(np.dtype(np.float64))
-        self._transport.exchange(_scale(self.rows, self._transport))
+        self._transport.exchange_columns([_scale(self.rows, self._transport)])
 
     def residual(self, mass: float) -> float:
         """This process's part of a bound on |G(x) - x| in L1, where G is a step; after `begin_residual`.
@@ -202,15 +200,12 @@ class LocalSteps:
         return sums
 
 
-def time_step(
-    panel: Panel, multiply: Callable[[], Sums], exchange: Callable[[Sums, float], Sums]
-) -> tuple[Sums, Times]:
-    """Everybody's sums of a step, and what it took, but for the bytes held.
+def time_step(panel: Panel, multiply: Callable[[], list[StepSums]]) -> tuple[list[StepSums], Times]:
+    """Everybody's sums of a step, of each column, and what it took, but for the bytes held.
 
     Parameters
     ----------
     multiply : fills the slots of a panel, and gives the sums of this process
-    exchange : of the panel
     """
     received, waited = panel.exchanged_bytes, panel.waited_s
     began = time.perf_counter()
@@ -218,7 +213,7 @@ def time_step(
         own = multiply()
     multiplied = time.perf_counter()
     with Range("exchange"):
-        sums = exchange(own, multiplied - began)
+        sums = panel.exchange_columns(own, multiplied - began)
     exchanged_s = time.perf_counter() - multiplied
     wait_s = min(exchanged_s, panel.waited_s - waited)
     moved = panel.exchanged_bytes - received

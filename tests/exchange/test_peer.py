@@ -80,7 +80,7 @@ def check_slices(bounds, last):
             for step in range(1, 7):
                 z = make_z(step, n)
                 write_own(transport, halos[rank], z, n_slots=1 + step % 3)
-                sums = transport.exchange(StepSums(step, step + rank, 2 * rank, rank == 1))
+                [sums] = transport.exchange_columns([StepSums(step, step + rank, 2 * rank, rank == 1)])
                 assert sums == StepSums(n_workers * step, step + n_workers - 1, n_workers * (n_workers - 1), 1)
                 assert transport.z.tolist() == halos[rank].select(z).tolist()
 
@@ -122,7 +122,7 @@ def test_what_was_sent_is_not_written_again_before_it_was_read():
             if step == 6:
                 transport.restart(INT64)
             write_own(transport, halos[rank], make_z(step, 20))
-            transport.exchange(StepSums())
+            transport.exchange_columns([StepSums()])
 
     run_workers(network, 5, work)
 
@@ -150,7 +150,7 @@ def test_messages_that_come_early_are_kept_for_their_step():
     transport = make_transport(links, halos, 0)
     for step in range(3):
         write_own(transport, halos[0], make_z(step, 6))
-        assert transport.exchange(StepSums(change_l1=step)).change_l1 == 3 * step
+        assert transport.exchange_columns([StepSums(change_l1=step)])[0].change_l1 == 3 * step
         assert transport.z.tolist() == make_z(step, 6).tolist()
     assert links.asked == [[1, 2], [2], [2], [2], [1, 2], [1]]
 
@@ -164,7 +164,7 @@ def test_only_what_was_asked_for_is_sent():
         transport = make_transport(links[rank], halos, rank)
         for step in (1, 2):
             write_own(transport, halos[rank], make_z(step, 20))
-            transport.exchange(StepSums())
+            transport.exchange_columns([StepSums()])
         return transport.exchanged_bytes
 
     received = run_workers(network, 3, work)
@@ -187,7 +187,7 @@ def test_a_worker_that_gives_up_leaves_the_others_waiting():
             if (rank, step) == (1, 3):
                 return
             write_own(transport, halos[rank], make_z(step, 20))
-            transport.exchange(StepSums())
+            transport.exchange_columns([StepSums()])
 
     with pytest.raises(StuckError):
         run_workers(network, 3, work)
@@ -205,7 +205,7 @@ def test_sums_are_exact_whatever_their_size():
 
     def work(rank):
         transport = make_transport(network.links(rank), halos, rank)
-        return [transport.exchange(given[rank]) for _ in range(3)]
+        return [transport.exchange_columns([given[rank]])[0] for _ in range(3)]
 
     wanted = StepSums(5 * 2**62 - 10, 2**62, 5 * 2**61 + 10, 5 * 2**40 + 10)
     assert run_workers(network, n_workers, work) == [[wanted] * 3] * n_workers
@@ -220,7 +220,7 @@ def test_who_is_faster_than_the_slowest_has_waited_the_difference():
         transport = make_transport(network.links(rank), halos, rank)
         waited = []
         for times in product_s:
-            transport.exchange(StepSums(), times[rank])
+            transport.exchange_columns([StepSums()], times[rank])
             waited.append(transport.waited_s)
         return waited
 
@@ -245,7 +245,7 @@ def test_restarted_in_another_dtype_while_others_are_still_in_the_old_one(monkey
             for step in (1, 2):
                 z = make_z(step, 20, dtype) / dtype.type(4) if dtype.kind == "f" else make_z(step, 20)
                 write_own(transport, halos[rank], z)
-                transport.exchange(StepSums())
+                transport.exchange_columns([StepSums()])
                 assert transport.z.dtype == dtype
                 assert transport.z.tolist() == halos[rank].select(z).tolist()
 

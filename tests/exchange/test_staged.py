@@ -68,7 +68,7 @@ def check_devices_hold_what_all_of_them_wrote(bounds):
                 assert staged.z.memory.tolist() == [0] * n
             z = (1000 * step + np.arange(n)).astype(dtype)
             staged.slot(start, stop).memory[:] = z[start:stop]
-            sums = staged.exchange(StepSums(step, step + rank, 2 * rank, 1))
+            [sums] = staged.exchange_columns([StepSums(step, step + rank, 2 * rank, 1)])
             assert sums == StepSums(n_workers * step, step + n_workers - 1, n_workers * (n_workers - 1), n_workers)
             read = staged.z.memory
             assert (read.dtype, read.tolist()) == (dtype, z.tolist())

@@ -183,10 +183,10 @@ def test_error_bound_is_the_residual_over_what_is_left_of_damping():
 class ThreadlessTransport(LocalTransport):
     """Others took a quarter of a second longer, and sent 100 bytes."""
 
-    def exchange(self, sums, product_s=0.0):
+    def exchange_columns(self, sums, product_s=0.0):
         self.waited_s += 0.25
         self.exchanged_bytes += 100
-        return super().exchange(sums, product_s)
+        return super().exchange_columns(sums, product_s)
 
 
 @pytest.fixture(scope="module")
