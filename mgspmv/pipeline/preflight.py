@@ -202,7 +202,8 @@ class Preflight:
             return [matrix, *map(self._check_waiting, rest)]
         opened = OpenedMatrix(first.target, Computing(self.pipeline.cluster, threads=self.pipeline.limits.threads))
         try:
-            return [matrix, *(self.check_result(step, opened) for step in rest)]
+            predicts = self.times or self.pipeline.limits.memory is not None
+            return [matrix, *(self.check_result(step, opened, predicts=predicts) for step in rest)]
         finally:
             opened.unload()
 
@@ -241,15 +242,22 @@ class Preflight:
         state: PlannedState = "to make" if record is None else "unknown"
         return Checked(step, state, f"needs {step.matrix}, which is made first", None, record)
 
-    def check_result(self, step: Step, opened: OpenedMatrix) -> Checked:
-        """Check whether results are there as they are asked for, and whether there is memory for them."""
+    def check_result(self, step: Step, opened: OpenedMatrix, *, predicts: bool = True) -> Checked:
+        """Check whether results are there as they are asked for, and whether there is memory for them.
+
+        Parameters
+        ----------
+        predicts : whether what they take is predicted, for which row pointers are read
+        """
         try:
             identity = identify_result(step, self.pipeline, opened.matrix.info, self.checksums)
             record = self.records.read_step(step.name)
             if not (why := _explain(record, identity) or find_damage(step.target, record)):
                 return Checked(step, "kept", "", identity, record)
-            predicted = predict_result(step, opened, record, times=self.times)
-            check_memory(predicted[0], self.pipeline.limits)
+            predicted: tuple[int | None, float | None] = (None, None)
+            if predicts:
+                predicted = predict_result(step, opened, record, times=self.times)
+                check_memory(predicted[0], self.pipeline.limits)
         except MgspmvError as error:
             return Checked(step, "failing", str(error), error=error)
         return Checked(step, "to make", why, identity, record, None, *predicted)
