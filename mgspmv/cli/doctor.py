@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def doctor(
     stores: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[STORE]...", help="Paths or URLs to read: how soon and how fast, here and by workers."),
+        typer.Argument(metavar="[STORE]...", help="Paths or URLs to read, here and by workers, or to write."),
     ] = None,
     cluster: ClusterKind = None,
     workers: Workers = None,
@@ -64,27 +64,19 @@ def name_finding(finding: Finding) -> str:
 
 
 def _tabulate(found: Sequence[Finding]) -> list[Any]:
-    """A table for each kind of which something needs a remedy."""
-    from mgspmv.doctor.findings import Kind
-
-    tables = []
-    for kind in get_args(Kind):
-        shown = [finding for finding in found if finding.kind == kind and finding.needs_remedy]
-        if shown:
-            tables.append(_tabulate_kind(kind, shown))
-    return tables
-
-
-def _tabulate_kind(kind: str, shown: Sequence[Finding]) -> Any:
+    """A table of what needs a remedy, if anything does."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
+    shown = [finding for finding in found if finding.needs_remedy]
+    if not shown:
+        return []
     table = Table(box=SIMPLE_HEAD)
-    table.add_column(kind, no_wrap=True)
+    table.add_column("check", no_wrap=True)
     table.add_column("", no_wrap=True)
-    table.add_column("found, what it means, what to do", overflow="fold")
+    table.add_column("found, and what to do", overflow="fold")
     for finding in sorted(shown, key=lambda finding: finding.status != "wrong"):
         where = f" ({finding.where})" if finding.where else ""
-        text = f"{finding.found}{where}\n{finding.meaning}\n{finding.remedy}"
+        text = f"{finding.found}{where}\n{finding.remedy}"
         table.add_row(finding.name, finding.status, text, end_section=True)
-    return table
+    return [table]

@@ -45,7 +45,7 @@ NAME = "mgspmv"
 """Of the plugin on each worker."""
 END_S = 2.0
 """Seconds for what a device had for a run before to be free, when it is asked for its memory."""
-PING_OP, DESCRIBE_OP, TIME_OP = "mgspmv_ping", "mgspmv_describe", "mgspmv_time"
+PING_OP, DESCRIBE_OP = "mgspmv_ping", "mgspmv_describe"
 FREE_OP, ABORT_OP, ABORT_RUN_OP = "mgspmv_free", "mgspmv_abort", "mgspmv_abort_run"
 """What a client asks of an agent, through the scheduler."""
 ASK_OP = "mgspmv_ask"
@@ -72,7 +72,6 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             {
                 PING_OP: self.ping,
                 DESCRIBE_OP: self.describe,
-                TIME_OP: self.tell_time,
                 FREE_OP: self.free,
                 ABORT_OP: self.abort,
                 ABORT_RUN_OP: self.abort_run,
@@ -164,10 +163,6 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     async def ping(self) -> list[tuple[str, str, str]]:
         """Say that the event loop of this worker runs, and what hangs all the same, see `Hang.describe`."""
         return self._list_hangs()
-
-    async def tell_time(self) -> float:
-        """Seconds since 1970, by the clock of this worker's machine."""
-        return time.time()
 
     async def describe(self, devices: bool) -> dict[str, Any]:
         """What there is to compute with: free memory, and the device, of which the first question takes memory; and the

@@ -238,8 +238,7 @@ class Cluster:
         return self._sync(ask())
 
     def ask_each(self, members: Iterable[Member], message: dict[str, Any], wait_s: float) -> dict[Member, Any]:
-        """The answers of workers to a message, such as {"op": TIME_OP}; an exception in place of each that does not
-        come within `wait_s`."""
+        """The answers of workers to a message; an exception in place of each that does not come within `wait_s`."""
         found = {member.address: member for member in members}
         answers = self._sync(self._ask_each(list(found), message, wait_s))
         return {found[address]: answer for address, answer in answers.items()}

@@ -1,12 +1,69 @@
-"""What is wrong with a machine, its GPUs, its disks, or a cluster, and what to do.
+"""What is wrong with a machine, its GPUs, its folders, a store or a cluster, and what to do.
 
-Each check is a function that gives findings. None raises, each ends within a time-out, and what could not be checked
-says why.
+Each check is a function that gives findings. None raises, and each ends within a time-out.
 """
 
 from __future__ import annotations
 
-from mgspmv.doctor.checks import examine
-from mgspmv.doctor.findings import Finding
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from typing import Any
+
+from mgspmv.doctor import device, machine
+from mgspmv.doctor.findings import Finding, run_check, shorten, wrong
+from mgspmv.errors import MgspmvError
 
 __all__ = ["Finding", "examine"]
+
+TIMEOUT_S = 30.0
+"""Seconds for each check, unless the user says otherwise."""
+
+
+def examine(
+    reach: Callable[[], AbstractContextManager[Any]] | None = None,
+    stores: Sequence[str] = (),
+    timeout: float = TIMEOUT_S,
+    on_check: Callable[[str], None] | None = None,
+) -> list[Finding]:
+    """Check this machine, stores and, where one is named, a cluster.
+
+    Parameters
+    ----------
+    reach : begins or reaches a cluster, and gives its client, or its address, within a `with`; None for no cluster
+    stores : paths and URLs that are read, or written and read where nothing exists yet; on a cluster by all workers too
+    timeout : seconds for each check
+    on_check : called with the name of each check before it is made
+
+    Returns
+    -------
+    A finding or more for each check.
+    """
+    checks: dict[str, Callable[[], Any]] = dict(machine.CHECKS)
+    checks |= {name: partial(device.run_apart, name, timeout) for name in device.CHECKS}
+    found: list[Finding] = []
+
+    def run(name: str, check: Callable[[], Any], limit_s: float) -> None:
+        if on_check is not None:
+            on_check(name)
+        found.extend(run_check(name, check, limit_s))
+
+    for name, check in checks.items():
+        run(name, check, 2 * timeout)  # those of GPUs have a time-out of their own
+    for store in stores:
+        run("store", partial(machine.check_store, store), timeout)
+    if reach is None:
+        return found
+    from mgspmv.distribute.cluster import Cluster
+    from mgspmv.doctor.cluster import make_checks
+
+    with ExitStack() as stack:
+        try:
+            cluster = Cluster(stack.enter_context(reach()), timeout)
+        except MgspmvError as error:
+            remedy = "Start the cluster, look at its scheduler's log, and give the address that this prints."
+            return [*found, Finding(**vars(wrong(shorten(error), remedy)) | {"name": "workers"})]
+        stack.callback(cluster.close)
+        for name, check in make_checks(cluster, stores, timeout).items():
+            run(name, check, 4 * timeout)  # their waits have time-outs of their own
+    return found

@@ -1,0 +1,246 @@
+"""Checks of this machine: packages, limits, folders and stores."""
+
+from __future__ import annotations
+
+import resource
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+from mgspmv.control_groups import find_memory_limit, list_groups, read_text
+from mgspmv.doctor.findings import Finding, Findings, ok, shorten, show_bytes, warn, wrong
+from mgspmv.errors import MgspmvError
+from mgspmv.files import find_inside, is_url
+from mgspmv.ingest.remote import explain
+from mgspmv.model import free_memory
+
+ROOTS = ("mgspmv", "dask", "distributed", "dask-cuda", "distributed-ucxx-cu12", "distributed-ucxx-cu13")
+"""Distributions whose requirements are compared with what is installed."""
+EXTRAS = ("", "cuda12", "cuda13", "ucxx12", "ucxx13", "remote")
+"""Whose requirements count where what they name is installed."""
+TWINS = (("cupy-cuda12x", "cupy-cuda13x", "cupy"), ("distributed-ucxx-cu12", "distributed-ucxx-cu13"))
+"""Distributions of which one may be installed: they write the same files."""
+LOW_MEMORY = 2 << 30
+"""Bytes below which little more than the interpreter and its libraries fits."""
+FEW_FILES, MANY_FILES = 256, 4096
+"""Open files: what a cluster of this machine alone needs, and what one of dozens of workers does."""
+MANY_PROCESSES = 1024
+"""Processes and threads that a worker for each GPU, with its libraries, stays below."""
+SMALL_SHM = 1 << 30
+"""Bytes of shared memory below which NCCL may run out of it: it takes some 10 MB for each channel of each pair."""
+LITTLE_ROOM, CACHE_ROOM = 10 << 30, 1 << 30
+"""Bytes free below which sorting a large matrix fails, and below which compiled kernels may not fit."""
+READ_BYTES = 32 << 20
+"""That are read of a store at most."""
+SHARED_MEMORY = Path("/dev/shm")
+
+
+# --- packages --------------------------------------------------------------------------------------------------------
+
+
+def check_packages() -> Finding:
+    """Compare the installed distributions with what mgspmv, Dask and the others for GPUs require."""
+    from mgspmv.monitor.versions import find_versions
+
+    found = find_versions()
+    problems = [problem for name in ROOTS for problem in _list_conflicts(name)]
+    for twins in TWINS:
+        both = [name for name in twins if _find_distribution(name) is not None]
+        problems += [f"{' and '.join(both)} are installed together"] if len(both) > 1 else []
+    if not problems:
+        return ok(", ".join(f"{name} {version}" for name, version in found.items()), versions=found)
+    return wrong(
+        "; ".join(problems),
+        "Install them anew, all at once, in a new environment: `pip install mgspmv` with the extras that are needed, "
+        "such as `mgspmv[cuda12]`.",
+        versions=found,
+        conflicts=problems,
+    )
+
+
+def _list_conflicts(name: str) -> Iterator[str]:
+    """Requirements of a distribution that are not met; of optional ones those installed in another version."""
+    from packaging.requirements import Requirement
+
+    if (own := _find_distribution(name)) is None:
+        return
+    for requirement in map(Requirement, own[1]):
+        installed, marker = _find_distribution(requirement.name), requirement.marker
+        if installed is None:
+            if marker is None or marker.evaluate({"extra": ""}):
+                yield f"{name} {own[0]} requires {requirement}, which is not installed"
+            continue
+        is_meant = marker is None or any(marker.evaluate({"extra": extra}) for extra in EXTRAS)
+        if is_meant and not requirement.specifier.contains(installed[0], prereleases=True):
+            wanted = f"{requirement.name}{requirement.specifier}"
+            yield f"{name} {own[0]} requires {wanted}, and {installed[0]} is installed"
+
+
+def _find_distribution(name: str) -> tuple[str, list[str]] | None:
+    """Version and requirements of what is installed; None for nothing."""
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        return None
+    return found.version, found.requires or []
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def check_limits() -> Iterator[Finding]:
+    """Check memory, open files, processes and shared memory, also those of control groups."""
+    free, limit = free_memory(), find_memory_limit()
+    said = f"{show_bytes(free)} of memory are free"
+    said += "" if limit is None else f", of at most {show_bytes(limit)} by the control group"
+    memory = {"free_bytes": free, "limit_bytes": limit}
+    if free < LOW_MEMORY:
+        yield warn(said, "End other processes, or raise the limit of the job or container.", **memory)
+    else:
+        yield ok(said, **memory)
+    files, most_files = map(_count, resource.getrlimit(resource.RLIMIT_NOFILE))
+    said = f"a process may have {files:,} files open"
+    if files < MANY_FILES:
+        how = f"`ulimit -n {min(most_files, 65536)}`" if most_files > files else "`LimitNOFILE=65536` of its service"
+        judge = wrong if files < FEW_FILES else warn
+        yield judge(said, f"Raise it with {how} before scheduler and workers are started.", open_files=files)
+    else:
+        yield ok(said, open_files=files)
+    processes = min(_count(resource.getrlimit(resource.RLIMIT_NPROC)[0]), _find_pids_limit())
+    said = f"{processes:,} processes and threads may run"
+    if processes < MANY_PROCESSES:
+        how = "Raise `ulimit -u`, or the limit of the container (--pids-limit) or service (TasksMax=)."
+        yield warn(said, how, processes=processes)
+    else:
+        yield ok(said, processes=processes)
+    if SHARED_MEMORY.is_dir():
+        shared = shutil.disk_usage(SHARED_MEMORY).free
+        said = f"{show_bytes(shared)} are free in {SHARED_MEMORY}"
+        if shared < SMALL_SHM:
+            yield warn(f"{said}, through which NCCL passes data", "Start the container with --shm-size=8g.")
+        else:
+            yield ok(said, shared_bytes=shared)
+
+
+def _count(limit: int) -> int:
+    return 1 << 30 if limit == resource.RLIM_INFINITY else limit
+
+
+def _find_pids_limit() -> int:
+    told = [read_text(group / "pids.max").strip() for group in list_groups("pids")]
+    return min((int(limit) for limit in told if limit.isdigit()), default=1 << 30)
+
+
+# --- folders ---------------------------------------------------------------------------------------------------------
+
+
+def check_folders() -> Iterator[Finding]:
+    """Check that the folders for scratch files and compiled kernels can be written, and have room."""
+    from numba import config
+
+    from mgspmv.kernels.cache import CACHE_VARIABLE, find_folder
+
+    scratch = Path(tempfile.gettempdir())
+    folders = {
+        "scratch": (scratch, LITTLE_ROOM, "TMPDIR, or pass --scratch,"),
+        "cache": (find_folder(), CACHE_ROOM, ""),
+    }
+    if config.CACHE_DIR:
+        folders["Numba's cache"] = (Path(config.CACHE_DIR), CACHE_ROOM, "NUMBA_CACHE_DIR")
+    for name, (folder, least, variable) in folders.items():
+        remedy = f"Set {variable or CACHE_VARIABLE} to a folder that can be written, on a disk with room."
+        problem, free = _find_write_problem(folder)
+        values = {"folder": str(folder), "free_bytes": free}
+        if problem is not None:
+            judge = wrong if name == "scratch" else warn
+            yield judge(f"the {name} folder {folder} cannot be written: {problem}", remedy, **values)
+        elif free < least:
+            yield warn(f"{show_bytes(free)} are free in the {name} folder {folder}", remedy, **values)
+        else:
+            yield ok(f"{name} folder {folder}: {show_bytes(free)} free", **values)
+
+
+def _find_write_problem(folder: Path) -> tuple[str | None, int]:
+    """What keeps files from being written in a folder, which may still have to be made, and bytes that are free."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"mgspmv")
+            file.flush()
+        return None, shutil.disk_usage(folder).free
+    except OSError as error:
+        return error.strerror or str(error), 0
+
+
+# --- stores ----------------------------------------------------------------------------------------------------------
+
+
+def check_store(store: str, *, must_exist: bool = False) -> Finding:
+    """Read a file or folder at a path or URL; where nothing exists, write a small store beside it, read and remove it.
+
+    Parameters
+    ----------
+    must_exist : nothing is written
+    """
+    url = store.removeprefix("obstore+")
+    try:
+        import fsspec
+
+        system, path = fsspec.core.url_to_fs(url, skip_instance_cache=is_url(url))
+        if not system.exists(path):
+            return _write_store(store, system, path, must_exist=must_exist)
+        began, n_bytes = time.perf_counter(), 0
+        names = [name for name, told in find_inside(system, path).items() if told.get("size")]
+        for name in names:
+            n_bytes += len(system.cat_file(name, start=0, end=READ_BYTES - n_bytes))
+            if n_bytes >= READ_BYTES:
+                break
+        elapsed_s = max(time.perf_counter() - began, 1e-9)
+    except MgspmvError as error:
+        return _blame(store, error)
+    except Exception as error:  # of whatever class the library behind the URL has
+        return _blame(store, explain(url, error))
+    if not n_bytes:
+        return wrong(f"{store} has no files with content", "Check the path.", store=store)
+    rate = n_bytes / elapsed_s
+    said = f"{store}: {n_bytes:,} bytes of {len(names)} files are read with {rate / 1e6:.3g} MB/s"
+    return ok(said, store=store, files=len(names), bytes_per_s=rate)
+
+
+def _write_store(store: str, system: Any, path: str, *, must_exist: bool) -> Finding:
+    remedy = "Check the path, unless it is to be written yet."
+    if must_exist or not (is_url(store) or Path(store).absolute().parent.is_dir()):
+        return wrong(f"{store} does not exist", f"{remedy} It must lead all workers to the same data.", store=store)
+    from mgspmv.api import generate, verify
+
+    own = f"-mgspmv-doctor-{secrets.token_hex(4)}"
+    try:
+        generate("rmat", f"{store}{own}", scale=4, edge_factor=4, seed=1)
+        verify(f"{store}{own}")
+    finally:
+        if system.exists(f"{path}{own}"):
+            system.rm(f"{path}{own}", recursive=True)
+    return warn(f"{store} does not exist; a store beside it was written, read and removed", remedy, store=store)
+
+
+def _blame(store: str, error: MgspmvError) -> Finding:
+    return wrong(
+        f"{store} cannot be used: {shorten(str(error).removeprefix(f'{store}: '))}",
+        "Check the path, the address, the connection and the credentials (docs/object-stores.md).",
+        store=store,
+        error=type(error).__name__,
+    )
+
+
+CHECKS: dict[str, Callable[[], Findings]] = {
+    "packages": check_packages,
+    "limits": check_limits,
+    "folders": check_folders,
+}
+"""By name, in the order in which they are made."""

@@ -1,0 +1,41 @@
+"""All checks, one after the other."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+
+from mgspmv import doctor
+from mgspmv.doctor import device, examine, machine
+from mgspmv.doctor.findings import ok
+from mgspmv.errors import SchedulerNotFoundError
+
+
+@pytest.fixture
+def played(monkeypatch):
+    monkeypatch.setattr(device, "run_apart", lambda name, limit_s: [ok(f"{name} is well")])
+
+
+def test_all_checks_of_a_machine_are_made_in_order(played, tmp_path):
+    told = []
+    found = examine(stores=[str(tmp_path / "x.zarr")], on_check=told.append)
+    assert told == ["packages", "limits", "folders", "gpus", "compiler", "nccl", "store"]
+    assert list(dict.fromkeys(finding.name for finding in found)) == told
+
+
+def test_a_cluster_is_checked_after_it(played, monkeypatch, in_process):
+    monkeypatch.setattr(machine, "CHECKS", {})
+    found = examine(lambda: nullcontext(in_process(2)), timeout=60)
+    names = [*device.CHECKS, "workers", "worker-gpus", "worker-links"]
+    assert list(dict.fromkeys(finding.name for finding in found)) == names
+
+
+def test_a_cluster_that_is_not_reached(played, monkeypatch):
+    monkeypatch.setattr(doctor.machine, "CHECKS", {})
+
+    def reach():
+        raise SchedulerNotFoundError("no scheduler answers")
+
+    found = examine(reach)[-1]
+    assert (found.name, found.status, found.found) == ("workers", "wrong", "no scheduler answers")
