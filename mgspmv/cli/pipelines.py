@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mgspmv.cli.mode import MODE, note_kept, say
-from mgspmv.cli.place import quieten_dask
+from mgspmv.cli.place import quieten_dask, read_literal
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import tabulate_top
 from mgspmv.cli.tables import format_bytes, format_seconds, tabulate
@@ -65,14 +64,11 @@ def _watch(definition: Definition) -> Iterator[dict[str, Any]]:
 
 
 def _parse_setting(setting: str) -> tuple[str, Any]:
-    """Split KEY=VALUE; the value is TOML where it is that, else a string, so that a shell needs no second quotes."""
+    """Split KEY=VALUE; the value is what it is in TOML or JSON, else text, so that a shell needs no second quotes."""
     key, equals, value = setting.partition("=")
     if not (key.strip() and equals):
         raise OptionError(f"--set {setting}: wanted KEY=VALUE, such as run.alpha=0.9")
-    try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value
+    return key.strip(), read_literal(value)
 
 
 def _answer_plan(plan: PipelinePlan) -> Answer:

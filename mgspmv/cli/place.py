@@ -78,13 +78,14 @@ def parse_option(text: str) -> tuple[str, Any]:
         raise OptionError(f"--cluster-option {text}: expected KEY=VALUE, such as queue=gpu")
     if key in ("kind", "workers", "threads", "on_note"):
         raise OptionError(f"--cluster-option {key} is no argument of a class; use --cluster, --workers and --threads")
-    return key, _read_literal(value)
+    return key, read_literal(value)
 
 
-def _read_literal(text: str) -> Any:
+def read_literal(text: str) -> Any:
+    """A value of TOML or JSON; text that is neither, or a time of day as wall times are written, as it stands."""
     with suppress(tomllib.TOMLDecodeError):
         value = tomllib.loads(f"value = {text}")["value"]
-        return text if isinstance(value, date | time) else value  # as 01:00:00, a wall time
+        return text if isinstance(value, date | time) else value
     with suppress(ValueError):
         return json.loads(text)
     return text
