@@ -25,9 +25,7 @@ Pairs = list[list[float]]
 
 
 def measure_distribution(values: np.ndarray) -> Pairs:
-    """How many ranks are at least so high.
-
-    Takes memory for a few times `CHUNK_ELEMENTS` ranks beside `values`, and time O(n log n).
+    """How many ranks are at least so high; O(n log n), with a sorted float64 copy.
 
     Parameters
     ----------
@@ -39,13 +37,15 @@ def measure_distribution(values: np.ndarray) -> Pairs:
     `POINTS` that have equal quotients between the least positive and the greatest; each count is exact and is that of
     one rank only. The last pair is the least rank, and so the number of finite ones.
     """
-    edges = _choose_edges(values)
-    if not len(edges):
+    found = np.sort(values[np.isfinite(values)].astype(np.float64))
+    if not len(found):
         return []
-    within: np.ndarray = np.zeros(len(edges), np.int64)
-    for piece in _cut_finite(values):
-        within += np.bincount(np.searchsorted(edges, piece, side="right") - 1, minlength=len(edges))
-    return _pair(edges[::-1], np.cumsum(within[::-1]))
+    positive = found[np.searchsorted(found, 0.0, side="right") :]
+    between = (
+        np.geomspace(positive[0], positive[-1], POINTS) if len(positive) and positive[0] < positive[-1] else np.empty(0)
+    )
+    edges = np.unique([found[0], *found[-HIGHEST:], *between])[::-1]
+    return _pair(edges, len(found) - np.searchsorted(found, edges, side="left"))
 
 
 def measure_degrees(matrix: DescribedMatrix, threads: int | None = None) -> dict[str, Pairs]:
@@ -102,28 +102,6 @@ def describe_solution(solution: Solution, k: int = 10) -> dict[str, Any]:
         "distribution": measure_distribution(solution.values),
         "top": [[name, to_json(rank)] for name, rank in solution.top(k)],
     }
-
-
-def _choose_edges(values: np.ndarray) -> np.ndarray:
-    """Ascending float64: ranks to count at; the first is the least of all, the last the greatest."""
-    highest, lowest, least = np.empty(0), np.inf, np.inf
-    for piece in _cut_finite(values):
-        highest = np.sort(np.concatenate([highest, piece]))[-HIGHEST:]
-        lowest, least = min(lowest, float(piece.min())), min(least, float(piece[piece > 0].min(initial=np.inf)))
-    if not len(highest):
-        return highest
-    greatest = float(highest[-1])
-    between = np.geomspace(least, greatest, POINTS) if least < greatest else np.empty(0)
-    return np.array(sorted({lowest, *highest.tolist(), *between.tolist()}))
-
-
-def _cut_finite(values: np.ndarray) -> Iterator[np.ndarray]:
-    """What is finite, some at a time; no piece is empty."""
-    for start, stop in _cut(len(values)):
-        piece = values[start:stop]
-        finite = piece[np.isfinite(piece)]
-        if len(finite):
-            yield finite
 
 
 def _cut(n: int) -> Iterator[tuple[int, int]]:
