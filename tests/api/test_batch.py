@@ -103,12 +103,6 @@ def test_ways_to_stop(weighted, mode, tol):
     check_alone(A, batch, vectors, tol=tol, tol_mode=mode, max_iter=80)
 
 
-def test_weights_can_be_left_out(weighted):
-    _, A = weighted
-    vectors = draw(A, 3)
-    check_alone(A, mg.pagerank_batch(A, vectors, weights=False, width=4), vectors, weights=False)
-
-
 def test_out_weights_can_be_given(weighted):
     arcs, A = weighted
     vectors, weight = draw(A, 5), arcs.sum(axis=1) * np.linspace(1.0, 1.3, 60)
@@ -116,15 +110,6 @@ def test_out_weights_can_be_given(weighted):
     check_alone(A, batch, vectors, out_weight=weight)
     assert batch.options["out_weight"] == "vector"
     assert batch.digest() != mg.pagerank_batch(A, vectors, width=4).digest()
-
-
-def test_a_reversed_graph():
-    rng = np.random.default_rng(6)
-    A = make_graph((*rng.integers(0, 50, (2, 300)), rng.random(300)), transpose=True)
-    vectors = draw(A, 3)
-    batch = mg.pagerank_batch(A.T, vectors, width=4)
-    check_alone(A.T, batch, vectors)
-    assert batch.matrix["reversed"] is True
 
 
 def test_width_blocks_threads_and_company_change_nothing(pattern):
@@ -250,15 +235,6 @@ def test_only_the_highest_are_kept(weighted):
     assert (highest.top_ids.shape, highest.top_ranks.shape) == ((3, 5), (3, 5))
     assert highest.top() == whole.top(5) == {label: whole[label].top(5) for label in vectors}
     assert mg.pagerank_batch(A, vectors, width=4, top=100).top() == whole.top(100)
-
-
-def test_names_of_vertices():
-    graph = nx.DiGraph([("amsel", "drossel"), ("drossel", "fink"), ("fink", "amsel"), ("star", "fink")])
-    A = make_graph(graph)
-    batch = mg.pagerank_batch(A, {"x": "star", "y": ["fink", "amsel"]}, top=2)
-    for label, seeds in (("x", {"star": 1}), ("y", {"fink": 1, "amsel": 1})):
-        alone = mg.pagerank(A, personalization=seeds)
-        assert batch.top()[label] == alone.top(2)
 
 
 def test_widths_are_chosen_by_memory_and_number(weighted, monkeypatch):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
 import signal
 import threading
-from contextlib import contextmanager
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 import mgspmv.checkpoints
 from mgspmv.checkpoints import Checkpoints
-from mgspmv.errors import CapacityError, CheckpointError, ClusterError, ConvergenceError, OptionError
+from mgspmv.errors import CapacityError, CheckpointError, ClusterError, OptionError
 from mgspmv.model import Status
 from tests.support.clusters import start_cluster
 from tests.support.waiting import HANG_S
@@ -106,24 +104,10 @@ def test_a_graph_that_is_renumbered(store, tmp_path):
             mg.pagerank(B, checkpoint=tmp_path / "c", resume=True)
 
 
-def test_blocks_do_not_count(graph, tmp_path):
-    whole = mg.pagerank(graph)
-    run_until(graph.load(3), tmp_path, 4)
-    check_same(mg.pagerank(graph.load(7), checkpoint=tmp_path, resume=True), whole, 4)
-
-
 def test_a_place_in_memory(graph):
     place = MemoryStore()
     run_until(graph, place, 4)
     check_same(mg.pagerank(graph, checkpoint=place, resume=True), mg.pagerank(graph), 4)
-
-
-def test_each_iteration_may_be_the_last(graph, tmp_path):
-    whole = mg.pagerank(graph)
-    for k in range(1, whole.iterations):
-        run_until(graph, tmp_path, k, resume=True)
-    check_same(mg.pagerank(graph, checkpoint=tmp_path, resume=True), whole, whole.iterations - 1)
-    assert Checkpoints(tmp_path).restore().reached.epoch == whole.iterations - 1
 
 
 def test_what_is_kept_is_the_last_state(graph, tmp_path):
@@ -194,12 +178,6 @@ def test_a_longer_run_and_a_finer_one(graph, tmp_path):
     check_same(mg.pagerank(graph, **finer, checkpoint=tmp_path, resume=True), whole, coarse)
 
 
-def test_a_run_that_had_not_converged(graph, tmp_path):
-    run_until(graph, tmp_path, 5)
-    with pytest.raises(ConvergenceError, match="PageRank ended as max_iter after 5 iterations, the last change was"):
-        mg.pagerank(graph, max_iter=5, checkpoint=tmp_path, resume=True)
-
-
 REFUSED = {
     "topk": ({"stop": "topk:5"}, r"a checkpoint has the ranks, and stop='topk:5' goes by more than these"),
     "no place to write to": ({"checkpoint": None, "resume": False, "checkpoint_every": 5}, "pass checkpoint= too"),
@@ -250,28 +228,6 @@ def test_what_cannot_be_written_does_not_end_a_run(graph, tmp_path, monkeypatch,
     assert mg.pagerank(graph, checkpoint=tmp_path, resume=True).digest() == whole.digest()
 
 
-@contextmanager
-def limit_files(n_bytes):
-    """Let no file become larger."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_files_that_may_not_be_that_large(tmp_path):
-    rng = np.random.default_rng(1)
-    mg.ingest((rng.integers(0, 9000, 30000), rng.integers(0, 9000, 30000)), tmp_path / "g", n_vertices=9000)
-    with mg.open_matrix(tmp_path / "g") as A:
-        whole = mg.pagerank(A)
-        run_until(A, tmp_path / "c", 2)
-        with limit_files(20_000), pytest.warns(UserWarning, match=r"file too large; .*; the run goes on"):
-            assert mg.pagerank(A, checkpoint=tmp_path / "c", resume=True).digest() == whole.digest()
-        check_same(mg.pagerank(A, checkpoint=tmp_path / "c", resume=True), whole, 2)
-
-
 def test_a_slow_disk_is_not_waited_for(graph, tmp_path, monkeypatch):
     """The first write ends after the last iteration, and no other has begun by then."""
     write, n_begun, is_let = mgspmv.checkpoints.write_slice, [], threading.Event()
@@ -303,8 +259,6 @@ def test_no_room_for_the_copy(graph, tmp_path, monkeypatch):
 
 # --- on clusters -----------------------------------------------------------------------------------------------------
 
-PLACES = {"one process": 0, "1 worker": 1, "2 workers": 2, "3 workers": 3, "many workers": 7}
-
 
 def test_it_goes_on_from_each_place_to_each(graph, tmp_path, in_process):
     """One iteration at a time: a process, workers that iterate by themselves, and others that the client directs."""
@@ -320,26 +274,6 @@ def test_it_goes_on_from_each_place_to_each(graph, tmp_path, in_process):
         assert (solution.resumed_after, solution.iterations) == (k, k + 1), walk[: k + 1]
         assert solution.changes == whole.changes[: k + 1], walk[: k + 1]
     check_same(mg.pagerank(graph, **keeping), whole, len(walk))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", PLACES.values(), ids=PLACES.keys())
-def test_it_goes_on_anywhere(graph, tmp_path, in_process, first):
-    whole = mg.pagerank(graph, tol=1e-13)
-
-    def run(n_workers, **options):
-        where = {"client": in_process(n_workers)} if n_workers else {}
-        keeping = {"checkpoint": tmp_path, "checkpoint_every": 0, "resume": True}
-        return mg.pagerank(graph, tol=1e-13, **where, **keeping, **options)
-
-    for k, (second, drive) in enumerate(product(PLACES.values(), ("superstep", "scheduler")), 3):
-        if k == 3:
-            run(first, max_iter=3, throw=False)
-        how = {"drive": drive} if second else {}
-        solution = run(second, **how, max_iter=k + 1, throw=False)
-        assert (solution.resumed_after, solution.iterations) == (k, k + 1)
-        assert solution.changes == whole.changes[: k + 1]
-    check_same(run(first), whole, k + 1)
 
 
 @pytest.mark.parametrize(("drive", "precision"), [("superstep", "float32"), ("scheduler", "float64")])

@@ -186,21 +186,6 @@ def test_steps_of_users_are_made_in_the_client(order, in_process, tmp_path):
         power_iteration(A, lambda y, x: y, drive="superstep")
 
 
-def test_changes_relative_to_the_elements(square):
-    _, A = square
-    solution = power_iteration(A, norm="l1", tol_mode="relative", tol=1e-10, max_iter=200)
-    before = power_iteration(A, norm="l1", tol_mode="fixed", max_iter=solution.iterations - 1).values
-    assert solution.changes[-1] == (abs(solution.values - before) / solution.values).max() < 1e-10
-    assert solution.changes[-2] >= 1e-10
-    assert solution.options["tol_mode"] == "relative"
-
-
-def test_events(square):
-    events = []
-    solution = power_iteration(square[1], norm="l1", on_event=events.append)
-    assert tuple(events) == solution.events
-
-
 def test_without_convergence(square):
     _, A = square
     with pytest.raises(ConvergenceError, match=r"^power iteration ended as max_iter after 3 iterations, the last") as e:

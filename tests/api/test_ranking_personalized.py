@@ -61,14 +61,6 @@ def test_a_given_start_and_a_uniform_rule_reach_strangers(graph):
     assert len(mg.pagerank(graph).top(500)) == graph.shape[0]
 
 
-@pytest.mark.parametrize("drive", ["superstep", "scheduler"])
-def test_workers_start_there_too(graph, drive, in_process):
-    options = {"personalization": {"a": 1, "b": 2}}
-    found = mg.pagerank(graph, client=in_process(3), drive=drive, **options)
-    assert found.digest() == mg.pagerank(graph, **options).digest()
-    check_reached(found)
-
-
 @pytest.mark.parametrize("scaler", ["minmax", "max", "mean", "log", "stdscore", "l1norm"])
 def test_scores_of_strangers_are_not_listed(graph, scaler):
     solution = mg.pagerank(graph, personalization={"a": 1})
@@ -108,12 +100,6 @@ def test_lists_of_a_batch_end_with_rank_0(graph, tmp_path, in_process):
         assert mg.load_batch(tmp_path / f"b.{suffix}").digest() == batch.digest()
     assert pq.read_table(tmp_path / "b.parquet").num_rows == 3 + 1 + 8
     assert mg.pagerank_batch(graph, SEEDS, top=8, client=in_process(3)).digest() == batch.digest()
-
-
-def test_integer_ids_end_with_minus_1():
-    mg.ingest((np.array([0, 1, 5]), np.array([1, 0, 1])), place := MemoryStore())
-    batch = mg.pagerank_batch(mg.open_matrix(place), [0], top=5)
-    assert sorted(batch.top_ids[0].tolist()) == [-1, 0, 1]
 
 
 def test_the_command_lists_those_that_are_reached(tmp_path):

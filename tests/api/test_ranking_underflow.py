@@ -53,11 +53,6 @@ def test_the_first_is_that_of_the_source(options):
     assert mg.pagerank(A, **RUN).underflow == Underflow(1000, 6, 2.0**-62, "exact")
 
 
-def test_weights_that_all_are_small():
-    A = ingest(make_chain(weight=1e-30))
-    assert mg.pagerank(A, **RUN).underflow == Underflow(1000, 6, 2.0**-62, "exact")
-
-
 @pytest.mark.parametrize("drive", ["superstep", "scheduler"])
 def test_workers_tell_the_same(chain, drive, in_process, tmp_path):
     mg.ingest(make_chain(), tmp_path / "g.zarr")

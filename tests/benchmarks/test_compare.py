@@ -40,13 +40,6 @@ class Nonsense(rankings.RankingPeer):
         return np.full(self._n, 1.0 / self._n)
 
 
-class Missing(Nonsense):
-    name = "missing"
-
-    def prepare(self, graph: Graph, threads: int) -> None:
-        import a_package_that_is_not_there  # noqa: F401  # the import is what fails
-
-
 def run_peers(*peers: Peer, graph: Graph) -> list[Row]:
     return compare.compare("PageRank", peers, graph, 1, Rounds(2, 0, 60), str)
 
@@ -79,9 +72,3 @@ def test_a_wrong_row_fails_the_whole_run(monkeypatch: pytest.MonkeyPatch, capsys
     assert compare.main(["--scales", "8", *ONE_ROUND, "--only", "pagerank"]) == 1
     line = next(line for line in capsys.readouterr().out.splitlines() if "nonsense" in line)
     assert line.split()[:4] == ["8", "nonsense", "1", "WRONG:"]
-
-
-def test_what_is_not_installed_is_named_and_left_out(graph: Graph) -> None:
-    (row,) = run_peers(Missing(), graph=graph)
-    assert row.remark == "left out: No module named 'a_package_that_is_not_there'"
-    assert not row.is_wrong

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from benchmarks import drives
-from benchmarks.stores import Graph
 from mgspmv.distribute.connect import start_local
 
 pytestmark = pytest.mark.slow
@@ -80,9 +79,3 @@ def test_a_drive_with_other_bits_fails_and_gets_no_time(
     assert wrong[5:] == ["WRONG:", "exact", "ranks", "have", "other", "bits", "than", "embedded", "ones"]
     [right] = [line for line in lines if line[1:2] == ["superstep"]]
     assert float(right[5]) > 0
-
-
-def test_iterations_by_scipy_reach_the_reference_ranks(cache: Path) -> None:
-    graph = Graph.make(SCALE, cache, 4)
-    assert np.abs(graph.iterate(200) - graph.reference).sum() < 2e-9
-    assert np.abs(graph.iterate(1) - graph.reference).sum() > 1e-2

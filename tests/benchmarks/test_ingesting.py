@@ -28,13 +28,3 @@ def test_workers_make_the_same_store(capsys):
     assert ingesting.main([*COMMAND, "--workers", "2"]) == 0
     [row] = [line for line in capsys.readouterr().out.splitlines() if "mgspmv, 2 workers" in line]
     assert "WRONG" not in row
-
-
-def test_another_matrix_gets_no_time(monkeypatch, capsys):
-    def skip_one(path, store, begin):
-        path.with_suffix(".txt").write_text("%%MatrixMarket matrix coordinate pattern general\n256 256 1\n1 1\n")
-        ingesting.ingest_ours(path.with_suffix(".txt"), store, begin)
-
-    monkeypatch.setitem(PROGRAMS, "scipy", skip_one)
-    assert ingesting.main(COMMAND) == 1
-    assert "WRONG: another matrix" in capsys.readouterr().out

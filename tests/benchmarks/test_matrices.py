@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from benchmarks import matrices
-from benchmarks.matrices import REAL, RECIPES, add_values, find_real, make_vector, read_real
+from benchmarks.matrices import REAL, RECIPES, find_real, read_real
 from mgspmv.ingest.generate import RmatSource
 
 SIZE = 6000
@@ -50,23 +50,6 @@ def test_rmat_is_that_of_the_generator(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- values, vectors, rows -------------------------------------------------------------------------------------------
-
-
-def test_numbers_are_the_same_in_both_precisions_of_both_signs_and_never_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    block = RECIPES["band5"].make(np, 50_000)
-    double = add_values(np, block, "float64").data
-    monkeypatch.setattr(matrices, "PIECE", 999)
-    single = add_values(np, block, "float32").data
-    assert double is not None
-    assert single is not None
-    assert (single.dtype, double.dtype) == (np.float32, np.float64)
-    assert (single == double).all()
-    assert (double != 0).all()
-    assert np.abs(double).max() < 1
-    assert abs(double.mean()) < 0.02
-    assert double.var() == pytest.approx(1 / 3, abs=0.01)
-    x = make_vector(np, len(double), "float64")
-    assert abs(np.corrcoef(x, double)[0, 1]) < 0.02
 
 
 def test_real_matrices_are_read_where_the_variable_names_their_folder(tmp_path, monkeypatch) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import pagerank
-from benchmarks.graphs import GRAPHS, count_out_arcs
+from benchmarks.graphs import GRAPHS
 from benchmarks.iterations import Iterations, StepIterations
 from benchmarks.machines import Host
 from benchmarks.pagerank import Bench, Contender, find_cases
@@ -133,17 +133,3 @@ def test_the_program_fails_when_ranks_are_wrong(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(pagerank, "make_ours", make)
     assert pagerank.main([*QUICK, "--only", "grid"]) == 1
     assert capsys.readouterr().err.endswith("error: wrong ranks: float32 on grid; see the tables\n")
-
-
-@pytest.mark.parametrize("precision", ["float32", "exact"])
-def test_steps_begin_anew_after_each_preparation(precision: Any) -> None:
-    block = GRAPHS["rmat22"].make(np, 5000)
-    weight = count_out_arcs(np, block)
-    steps = StepIterations(Host(), block, weight, precision)
-    for k in (3, 10):
-        assert steps.prepare() > 0
-        steps.advance(k - 1)
-        steps.advance(1)
-        wanted = iterate_ranks(np, block, weight, np.ones(block.n_rows, bool), k)
-        assert np.max(abs(steps.ranks() - wanted) / wanted) < (1e-5 if precision == "float32" else 1e-12)
-    steps.close()

@@ -76,17 +76,6 @@ def test_cugraphs_ranks(keep_isolated: bool, device: Device) -> None:
         iterations.close()
 
 
-@needs_cugraph
-def test_cugraph_says_that_it_reached_a_fixed_point(device: Device) -> None:
-    iterations = CugraphIterations(device, GRAPHS["rmat22"].make(device.xp, 200_000))
-    iterations.prepare()
-    iterations.advance(25)
-    assert not iterations.has_stopped
-    iterations.advance(1000)
-    assert iterations.has_stopped
-    iterations.close()
-
-
 def test_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert pagerank.main(["--backend", "cuda", "--size", "200000", "--rounds", "2"]) == 0
     stdout = capsys.readouterr().out

@@ -11,7 +11,6 @@ from benchmarks.checks import check_product, make_reference
 from benchmarks.contenders import CusparseContender
 from benchmarks.machines import Device, Host, Rounds
 from benchmarks.matrices import RECIPES, add_values, make_vector
-from mgspmv.errors import BackendError
 from mgspmv.kernels.device import has_device
 from tests.support.pairwise import cover_pairs
 
@@ -48,24 +47,6 @@ def test_cusparse_beside_scipy(algorithm: str, dtype: str, is_pattern: bool, dev
     matrix = scipy.sparse.csr_array(arrays, shape=(block.n_rows, block.n_cols))
     assert np.allclose(device.get(y), matrix @ device.get(x), rtol=1e-4, atol=1e-4)
     product.close()
-
-
-def test_cusparse_with_64_bit_indices(device: Device, monkeypatch) -> None:
-    monkeypatch.setattr(cusparse, "INT32_LIMIT", 1000)
-    block = add_values(device.xp, RECIPES["band9"].make(device.xp, 50_000), "float32")
-    x, y = make_vector(device.xp, block.n_cols, "float32"), device.xp.full(block.n_rows, np.nan, "float32")
-    product = CusparseContender("cusparse-alg1", block, x, y)
-    product.run()
-    assert product.nbytes > block.nnz * 12
-    assert check_product(device, y, make_reference(device, block, x)).problem is None
-
-
-def test_what_cusparse_refuses_is_said_and_freed(device: Device, monkeypatch) -> None:
-    monkeypatch.setitem(cusparse.ALGORITHMS, "cusparse-alg1", 77)
-    block = RECIPES["band9"].make(device.xp, 5000)
-    x, y = make_vector(device.xp, block.n_cols, "float32"), device.xp.empty(block.n_rows, "float32")
-    with pytest.raises(BackendError, match=r"cusparseSpMV_bufferSize of cuSPARSE failed: .* \(status \d+\)"):
-        CusparseContender("cusparse-alg1", block, x, y)
 
 
 def test_times_are_of_the_device(device: Device) -> None:

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 import mgspmv as mg
 from mgspmv.errors import CorruptionError
 from mgspmv.iterate import pagerank
-from mgspmv.iterate.balance import Balance, check_rows, find_tolerance
+from mgspmv.iterate.balance import Balance, check_rows
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import LocalSteps, run_on_device
-from mgspmv.iterate.stable import Rounding
 from mgspmv.iterate.start import make_start, read_out_weight
 from mgspmv.model import RowCheck, Status
 from tests.support.matrices import GRAPHS, naming
@@ -174,12 +173,6 @@ def test_a_flipped_bit_of_a_rank(graph, precision, monkeypatch):
         monkeypatch.setattr(pagerank, "CHECK_S", 0.0)
 
 
-def test_a_block_of_ranks_that_are_scaled(graph, monkeypatch):
-    Fault(monkeypatch, scale_block)
-    with pytest.raises(CorruptionError, match=r"^after iteration 3 the ranks of 5\d vertices are not"):
-        mg.pagerank(graph)
-
-
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_step_that_computes_wrongly(graph, precision, monkeypatch):
     """Ranks that are scaled together with what is prepared of them."""
@@ -324,16 +317,3 @@ def test_checks_of_rows():
         check_rows(one, 0.250000001, None, 1e-15, 3)
     assert RowCheck(2**63, 1, 2**62) + RowCheck(2**63, 2, 1) == RowCheck(0, 3, 2**62 + 1)
     assert (one.sum, one.mass, RowCheck(2**60).sum) == (1.0, 0.25, 0.5)
-
-
-def test_tolerances():
-    rounding, weight = Rounding(5, 100, 2), np.array([0.0, 4.0, 2.0])
-    found = find_tolerance(rounding, [weight[:1], weight[1:]], "exact", has_values=True)
-    assert found.relative == rounding.find_relative("exact")
-    assert found.absolute == rounding.find_mass("exact") + 3 * 2.0**-62
-    assert found.find_slack(0.5) == 0.5 * found.relative + found.absolute
-    single = find_tolerance(rounding, [weight], "float32", has_values=True)
-    assert single.relative == rounding.find_relative("float32") + 100 * 2.0**-150 / 2
-    nothing = find_tolerance(rounding, [np.zeros(2)], "float32", has_values=True)
-    assert nothing.relative == rounding.find_relative("float32")
-    assert nothing.absolute == rounding.find_mass("float32") + 2.0**-61

@@ -145,15 +145,6 @@ def test_a_run_goes_back_to_the_last_one_that_is_whole(clock, keeper):
     assert (reached.iteration, reached.changes, reached.epoch) == (3, (0.5, 0.25, 0.125), 1)
 
 
-def test_a_state_that_only_had_to_become_current_counts(clock, keeper):
-    writers = Writers()
-    keeper.every_s = 0.0
-    keeper.look(writers, [0.5])
-    keeper.every_s = 1e9
-    keeper._settle(writers, wait=False)
-    assert keeper.go_back().reached.iteration == 1
-
-
 def test_a_state_of_a_run_before_is_not_gone_back_to(clock, keeper):
     writers = Writers()
     keeper.end(writers, [0.5], Status.CONVERGED)
@@ -250,13 +241,6 @@ def test_a_state_counts_where_older_ones_cannot_be_removed(failing, place):
     assert len(list_states(place)) == 2
 
 
-def test_a_state_counts_where_states_cannot_be_listed(failing, place):
-    place.refuse("list states.")
-    with pytest.warns(UserWarning, match=r"older ones cannot be removed: .*Permission denied; the run goes on"):
-        keep(failing, 1)
-    assert failing.kept.iteration == 1
-
-
 def test_a_worker_that_is_lost_while_older_ones_are_removed_costs_no_state(failing, place):
     keep(failing, 1)
     keep(failing, 2)
@@ -283,15 +267,6 @@ def test_a_last_write_that_hangs_is_not_waited_for(failing, place):
     failing.limit_s = HANG_S
     failing.finish(Writers())
     assert (failing.kept.iteration, restore(failing).reached.iteration) == (3, 3)
-
-
-def test_a_lost_worker_goes_back_though_a_last_write_hangs(failing, place):
-    keep(failing, 1)
-    place.hang("set states/s000002")
-    begin_commit(failing, NothingToWrite(), 2)
-    failing.limit_s = 0.3
-    with pytest.warns(UserWarning, match=f"iteration 2 {HANGS}"):
-        assert failing.go_back().reached.iteration == 1
 
 
 def test_a_lost_worker_where_nothing_can_be_read(failing, place):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 
-import numpy as np
 import pytest
 
 from mgspmv.errors import OptionError
@@ -51,12 +50,6 @@ def test_options_that_make_no_sense(option, message):
     with pytest.raises(OptionError) as caught:
         PageRankOptions(**option)
     assert str(caught.value) == message
-
-
-def test_numpy_numbers_count():
-    options = PageRankOptions(max_iter=np.int64(7), alpha=np.float32(0.5), tol=np.float64(1e-3))
-    assert (options.max_iter, options.alpha, options.threshold(10, 20)) == (7, 0.5, 1e-3)
-    assert list(map(type, (options.max_iter, options.alpha, options.tol))) == [int, float, float]
 
 
 @pytest.mark.parametrize(("mode", "wanted"), [("l1", 1e-4), ("l1_per_node", 1e-2), ("linf", 1e-4), ("relative", 1e-4)])

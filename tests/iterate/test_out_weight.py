@@ -12,7 +12,6 @@ from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.out_weight import make_out_weight, measure_growth
 from mgspmv.iterate.pagerank import bound_error, run_on_device, widen_bound
 from mgspmv.iterate.start import make_start
-from mgspmv.kernels.select import bind_kernel
 from tests.support.played import PlayedDevice
 
 N = 40
@@ -195,28 +194,6 @@ def test_a_device_has_the_ranks_of_this_process(arcs, graph, use_weights):
     in_order = run.values if graph.order is None else run.values[np.argsort(graph.order)]
     assert in_order.tobytes() == wanted.values.tobytes()
     assert run.error_bound_l1 == wanted.error_bound_l1
-
-
-def test_blocks_have_their_own_weights(arcs, graph):
-    weight = arcs.sum(axis=1) * 1.5
-    start = make_start(graph.stored, None, PageRankOptions(), out_weight=weight, use_weights=True, order=graph.order)
-    whole = start.take_weight(refuse)
-    for first, last in ((0, 0), (0, 7), (7, 40), (40, 40)):
-        piece = start.cut(first, last)
-        assert piece.take_weight(refuse).tolist() == whole[first:last].tolist()
-        assert piece.growth == start.growth == 1.0
-    [block] = graph.blocks("float64")
-    assert start.bind(bind_kernel(block, "exact"), whole).n_dangling == 4
-    one, other = mg.pagerank(graph, out_weight=weight), mg.pagerank(graph.load(3), out_weight=weight)
-    graph.load(1)
-    assert one.digest() == other.digest()
-
-
-def test_what_the_user_gave_is_not_written_to(arcs, graph):
-    weight = arcs.sum(axis=1) * 2
-    kept = weight.copy()
-    mg.pagerank(graph, out_weight=weight)
-    assert weight.tobytes() == kept.tobytes()
 
 
 @pytest.mark.parametrize("use_weights", [True, False])

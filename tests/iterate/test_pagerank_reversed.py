@@ -132,20 +132,10 @@ def test_what_is_added_up_is_kept_until_it_is_closed():
     assert (kept.nbytes, read.nbytes) == (24, 0)
 
 
-def test_a_plan_is_one_of_pagerank():
-    A, _ = make_hard("dense")
-    assert A.T.plan().operation == A.plan().operation == "pagerank"
-
-
 def test_dangling_vertices_are_those_without_in_edges():
     A, _ = ingest_both((np.array([10, 20]), np.array([20, 30])), (np.array([20, 30]), np.array([10, 20])))
     with pytest.raises(DanglingError, match=r"^1 of 3 vertices have no out-edges, .* first 10,"):
         mg.pagerank(A.T, dangling="error")
-
-
-def test_the_reversed_of_the_reversed_is_the_graph():
-    A, _ = make_hard("star")
-    assert mg.pagerank(A.T.T, **FIXED).digest() == mg.pagerank(A, **FIXED).digest()
 
 
 def test_without_a_transpose_there_is_none():
@@ -172,10 +162,3 @@ def test_only_graphs_are_reversed(kind, message):
     with pytest.raises(KindError) as caught:
         mg.pagerank(A.T)
     assert str(caught.value).startswith(message.format(A.info.url))
-
-
-def test_negative_weights_are_refused():
-    ends, weight = (np.array([0]), np.array([1])), np.array([-1.0])
-    A, _ = ingest_both((*ends, weight), (*ends[::-1], weight))
-    with pytest.raises(OptionError, match="not negative"):
-        mg.pagerank(A.T)

@@ -106,12 +106,6 @@ def test_many_vectors_take_the_memory_of_their_entries():
     assert peak < 10**6
 
 
-def test_what_was_given_is_not_changed():
-    matrix = sp.csr_array((np.ones(3), np.array([2, 0, 0]), np.array([0, 3])), shape=(1, 4))
-    assert read(matrix) == [(0, 0.85, [2 / 3, 0, 1 / 3, 0])]
-    assert matrix.indices.tolist() == [2, 0, 0]
-
-
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
@@ -168,13 +162,6 @@ def test_what_was_given_is_not_changed():
 def test_what_is_refused(given, error, message):
     with pytest.raises(error, match=message):
         read(given, ids=IDS)
-
-
-def test_unknown_name_is_told_with_a_near_one():
-    with pytest.raises(
-        OptionError, match=r"^personalization of vector 'birds' has the id 'drosel', .* near: 'drossel'$"
-    ):
-        read({"birds": ["amsel", "drosel"]}, ids=NAMES)
 
 
 def test_numbers_of_vectors_and_dampings():

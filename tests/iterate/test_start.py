@@ -7,7 +7,6 @@ import pytest
 import zarr
 
 import mgspmv as mg
-from mgspmv.errors import DanglingError, OptionError, ShapeError
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.start import make_start, read_out_weight
 from mgspmv.kernels.select import bind_kernel
@@ -27,11 +26,6 @@ def graph():
 def start_of(A, *, use_weights=True, alpha=0.75, precision="exact", **given):
     options = PageRankOptions(alpha=alpha, precision=precision)
     return make_start(A.stored, A.vertex_ids, options, **given, use_weights=use_weights)
-
-
-def test_all_is_uniform_by_default(graph):
-    start = start_of(graph)
-    assert start.x.tolist() == start.personalization.tolist() == start.dangling.tolist() == [1 / 3]
 
 
 def test_weights_are_degrees_when_they_are_left_out(graph):
@@ -65,52 +59,6 @@ def test_only_ranks_are_float32(graph, precision, dtype):
     assert start.x.dtype == start_of(graph, precision=precision).x.dtype == np.dtype(dtype)
     assert read_out_weight(graph.stored, True).dtype == np.float64
     assert start.dangling.dtype == start.personalization.dtype == np.float64
-
-
-def test_vectors_are_normalised(graph):
-    start = start_of(graph, personalization=np.array([1, 3, 0]), dangling={0: 5}, nstart={1: 1, 2: 1})
-    assert start.personalization.tolist() == [0.25, 0.75, 0.0]
-    assert start.dangling.tolist() == [1.0, 0.0, 0.0]
-    assert start.x.tolist() == [0.0, 0.5, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("rule", "wanted", "x"),
-    [
-        (None, [0.25, 0.75, 0.0], [0.25, 0.75, 0.0]),
-        ("uniform", [1 / 3], [0.25, 0.75, 0.0]),
-        ("drop", [0.0], [0.0625, 0.1875, 0.0]),
-    ],
-)
-def test_dangling_rules(graph, rule, wanted, x):
-    start = start_of(graph, personalization=np.array([1, 3, 0]), dangling=rule)
-    assert start.dangling.tolist() == wanted
-    assert start.x.tolist() == x
-
-
-def test_start_is_where_jumps_lead(graph):
-    assert start_of(graph).x.tolist() == [1 / 3]
-    assert start_of(graph, personalization=np.array([1, 3, 0]), nstart=np.ones(3)).x.tolist() == [1 / 3, 1 / 3, 1 / 3]
-
-
-def test_start_given_with_dropped_mass_is_used(graph):
-    assert start_of(graph, dangling="drop", nstart=np.array([0, 1, 1])).x.tolist() == [0.0, 0.5, 0.5]
-
-
-def test_dangling_error(graph):
-    with pytest.raises(DanglingError, match=r"^1 of 3 vertices have no out-edges, or only ones of weight 0, first 2,"):
-        start_of(graph, dangling="error")
-
-
-def test_vectors_that_do_not_fit(graph):
-    with pytest.raises(OptionError, match="dangling must be one of 'uniform', 'drop', 'error', not 'self'"):
-        start_of(graph, dangling="self")
-    with pytest.raises(ShapeError, match=r"nstart has shape \(2,\) but the matrix has 3 vertices"):
-        start_of(graph, nstart=np.array([1, 2]))
-
-
-def test_dropped_mass_starts_from_the_jump_alone(graph):
-    assert start_of(graph, dangling="drop").x.tolist() == [pytest.approx(0.25 / 3)]
 
 
 def cut_for(start, block):
