@@ -19,7 +19,6 @@ from mgspmv.cli.place import quieten_dask
 from mgspmv.cli.program import Answer, add_command
 from mgspmv.cli.tables import tabulate, tabulate_fields
 from mgspmv.errors import ClusterError, MgspmvError, OptionError
-from mgspmv.model import check_choice
 
 if TYPE_CHECKING:
     from mgspmv.launching import Launched
@@ -102,6 +101,7 @@ def start(
 
 def _check(name: str, backend: str, protocol: str, origins: list[str], timeout: float) -> None:
     from mgspmv.distribute.dashboards import parse_host
+    from mgspmv.model import check_choice
 
     if not _NAME.fullmatch(name):
         raise OptionError(f"--name takes letters, digits, '.', '_' and '-', a letter or digit first, not {name!r}")
