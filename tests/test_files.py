@@ -260,3 +260,14 @@ def test_a_file_system_that_only_reads():
     fsspec.register_implementation("readonly", ReadOnly, clobber=True)
     with pytest.raises(StoreError, match="cannot write readonly://a: nothing can be written there"):
         create_file("readonly://a").__enter__()
+
+
+# --- the user's folders ----------------------------------------------------------------------------------------------
+
+
+def test_the_state_folder_is_the_named_one_or_the_users(tmp_path, monkeypatch):
+    monkeypatch.setenv("MGSPMV_STATE", str(tmp_path / "own"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    assert files.find_state_folder() == tmp_path / "own"
+    monkeypatch.delenv("MGSPMV_STATE")
+    assert files.find_state_folder() == tmp_path / "xdg" / "mgspmv"

@@ -1,7 +1,7 @@
 """The user's cache: files that may be deleted at any time.
 
-It is the folder `$MGSPMV_CACHE`, else `mgspmv` in `$XDG_CACHE_HOME` or `~/.cache`. What cannot be read or written is
-warned about once and treated as if nothing were kept.
+It is the folder `$MGSPMV_CACHE`, or the one that the system has for it (`~/.cache/mgspmv` on Linux). What cannot be
+read or written is warned about once and treated as if nothing were kept.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
+import platformdirs
+
 CACHE_VARIABLE = "MGSPMV_CACHE"
 """Environment variable that names the folder."""
 
@@ -21,7 +23,7 @@ def find_folder() -> Path:
     """Where files are kept."""
     if folder := os.environ.get(CACHE_VARIABLE):
         return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mgspmv"
+    return platformdirs.user_cache_path("mgspmv", appauthor=False)
 
 
 def replace_file(path: Path, content: bytes) -> None:
