@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,10 +45,6 @@ class EntryCounts:
             max(greatest, default=None),
             self.are_whole and other.are_whole,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON values, of which the class makes itself again."""
-        return asdict(self)
 
 
 NO_ENTRIES = EntryCounts()

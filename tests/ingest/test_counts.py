@@ -177,17 +177,6 @@ def test_weights_that_look_like_times(weights, shown):
     assert report_on(frame, ignore_weights=True).warnings == ()
 
 
-def test_times_of_an_edge_list(tmp_path):
-    """SNAP's lists of who wrote to whom, and when."""
-    (tmp_path / "sx.txt").write_text("9 8 1254192988\n1 1 1254194656\n13 1 1254202612\n1 13 1254203000\n")
-    report = report_on(tmp_path / "sx.txt")
-    assert (report.weight, report.weight_range) == ((3, None), (1254192988, 1254203000))
-    assert report.warnings == (
-        "column 3 looks like times (2009-09-29 .. 2009-09-29); pass weights=False if it is no weight",
-    )
-    assert "weight: column 3, 1254192988 .. 1254203000; " in str(report)
-
-
 def test_attributes_that_look_like_times():
     graph = nx.DiGraph()
     graph.add_weighted_edges_from([(1, 2, 1254192988), (2, 3, 1254203000)])
@@ -207,31 +196,10 @@ def test_columns_of_times_are_no_weights():
 # --- what comes after ------------------------------------------------------------------------------------------------
 
 
-def test_stores_made_of_stores_keep_it(tmp_path):
-    (tmp_path / "e.txt").write_text(EDGES)
-    made = mg.ingest(tmp_path / "e.txt", tmp_path / "a.zarr")
-    with mg.open_matrix(tmp_path / "a.zarr") as matrix:
-        assert matrix.ingest_report == made.ingest_report
-    assert mg.reorder(tmp_path / "a.zarr", tmp_path / "b.zarr").ingest_report == made.ingest_report
-    part = mg.subgraph(tmp_path / "a.zarr", tmp_path / "c.zarr", min_weight=2.0)
-    assert part.ingest_report == made.ingest_report
-    again = mg.ingest(tmp_path / "a.zarr", tmp_path / "d.zarr", self_loops="drop").ingest_report
-    assert (again.format, again.n_rows, again.n_loops_dropped, again.n_entries) == ("mgspmv", 5, 1, 4)
-
-
 def test_a_store_without_a_report():
     store = MemoryStore()
     made = mg.ingest((np.array([0]), np.array([1])), store)
     assert replace(made, provenance={}).ingest_report is None
-
-
-def test_the_digest_does_not_depend_on_it(tmp_path):
-    """Of the same entries, whether they come merged or not."""
-    (tmp_path / "a.txt").write_text("1 2\n1 2\n# comment\n2 1\n")
-    (tmp_path / "b.txt").write_text("1 2\n2 1\n")
-    one, other = (mg.ingest(tmp_path / name, MemoryStore()) for name in ("a.txt", "b.txt"))
-    assert one.ingest_report.n_merged == 1 != other.ingest_report.n_merged
-    assert one.digest == other.digest
 
 
 def test_updates(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import io
 import tarfile
@@ -14,46 +13,6 @@ import scipy.io
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.detect import detect_format
-from tests.support.reference_data import shared_data
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("%%MatrixMarket matrix coordinate real general\n", "matrix-market"),
-        ("  %%matrixmarket  MATRIX junk\n", "matrix-market"),
-        ("%%MatrixMarket vector coordinate real general\n", "matrix-market"),
-        ("%MatrixMarket matrix coordinate real general\r\n", "matrix-market"),
-        ("1 2\n", "edge-list"),
-        ("1\t2\t0.5\n", "edge-list"),
-        ("a,b\n", "edge-list"),
-        ("% sym unweighted\n1 2\n", "edge-list"),
-        ("# a comment\n" * 20_000 + "1 2\n", "edge-list"),
-        ("# only a comment\n", "edge-list"),
-        ("", "edge-list"),
-    ],
-)
-def test_formats(tmp_path, text, expected):
-    path = tmp_path / "a"
-    for compress in (bytes, gzip.compress, bz2.compress):
-        path.write_bytes(compress(text.encode()))
-        assert detect_format([str(path)]) == expected, compress
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("matrices/xenon1.mtx.gz", "matrix-market"),
-        ("mm_edge/fmm/py__matrix_coordinate_real_general.mtx.bz2", "matrix-market"),
-        ("mm_edge/fmm/permissive__permissive_lines_indented.mtx", "matrix-market"),
-        ("mm_edge/fmm/py__misc__windows_newlines.mtx", "matrix-market"),
-        ("graphs/wiki-Vote.txt.gz", "edge-list"),
-        ("graphs/email-Eu-core.csv.gz", "edge-list"),
-        ("graphs/ldbc-example-directed.e", "edge-list"),
-    ],
-)
-def test_published_files(name, expected):
-    assert detect_format([str(shared_data(name))]) == expected
 
 
 def mat():

@@ -213,40 +213,11 @@ def test_claims_are_kept(read_text):
     }
 
 
-def test_n_vertices(read_text):
-    arcs, _, layout, batches = read_text("# Nodes: 99\n3 1\n", n_vertices=5)
-    assert (arcs.tolist(), layout.shape, layout.vertex_ids) == ([[3], [1]], (5, 5), None)
-    assert batches[0].rows.dtype == np.int32
-    assert read_text("", n_vertices=0)[2].shape == (0, 0)
-    assert read_text("# nothing\n", n_vertices=4)[2].shape == (4, 4)
-
-
-def test_vertex_list(read_text, write):
-    vertices = write("# ids\n7\n-2\n30\n8\n", "a.v")
-    arcs, _, layout, _ = read_text("30 7\n7 -2\n", vertices=vertices)
-    assert arcs.tolist() == [[30, 7], [7, -2]]
-    assert layout.vertex_ids.tolist() == [-2, 7, 8, 30]
-    assert read_text("", vertices=vertices)[2].vertex_ids.tolist() == [-2, 7, 8, 30]
-    assert read_text("1 0\n", vertices=write("2\n1\n0\n", "b.v"))[2].vertex_ids is None
-
-
-def test_vertex_list_of_names(read_text, write):
-    vertices = write("b\nc\na\n", "a.v")
-    arcs, _, layout, _ = read_text("c a\n", vertices=vertices, header=False)
-    assert (arcs.tolist(), layout.vertex_ids.tolist()) == ([["c"], ["a"]], ["a", "b", "c"])
-    assert read_text("", vertices=vertices)[2].vertex_ids.tolist() == ["a", "b", "c"]
-
-
 def test_the_first_of_a_list_that_is_in_no_edge_is_told(read_text, write):
     note = "'city', the first id of the list of vertices, occurs in no edge; write it as `id` if it is a header"
     for text, is_told in (("city\na\nb\n", True), ("b\na\ncity\n", False), ("id\ncity\na\nb\n", False)):
         provenance = read_text("a b\nb a\n", vertices=write(text, "a.v"))[2].provenance
         assert provenance["taken"]["notes"] == [note] * is_told, text
-
-
-def test_names_are_sorted_by_code_point(read_text):
-    text = "é Z\na \U0001f600\n"
-    assert read_text(text, batch_bytes=1, header=False)[2].vertex_ids.tolist() == ["Z", "a", "é", "\U0001f600"]
 
 
 MEASURE = """
@@ -366,11 +337,6 @@ def test_edge_to_an_unknown_vertex(refuse, write, vertices, edges, line_number, 
         error = refuse(edges, vertices=write(vertices, "a.v"), batch_bytes=batch_bytes)
         assert error.line_number == line_number
         assert f"{unknown} is not in the list of vertices; add it there or remove the edge" in str(error)
-
-
-def test_vertices_of_another_type(write):
-    with pytest.raises(SourceError, match=r'a.v, line 1: .x.: expected vertex to be a 64-bit integer.*ids="string"'):
-        read(write("1 2\n"), vertices=write("x\n", "a.v"))
 
 
 def test_line_numbers_far_into_a_compressed_file(refuse):

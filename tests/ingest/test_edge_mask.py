@@ -229,17 +229,6 @@ def test_of_a_multigraph_all_between_two_vertices_are_meant(small):
     assert cut(place, without_edges=[(0, 1)])[1].nnz == 12
 
 
-def test_a_stochastic_matrix_has_rows_and_columns(small):
-    blocks = sp.block_diag([np.full((2, 2), 0.5), np.full((3, 3), 1 / 3)], format="csr")
-    place = ingest(blocks, kind="stochastic")
-    gone = [(i, 4) for i in (2, 3, 4)]
-    left = blocks.tolil()
-    left[:, 4] = 0
-    check_same(cut(place, without_edges=gone)[1], mg.ingest(left.tocsr(), MemoryStore(), kind="stochastic"))
-    with pytest.raises(SourceError, match=r"column 4 sums to 0\.6"):
-        cut(place, without_edges=gone[:1])
-
-
 def test_rows_without_a_listed_edge_are_not_read(small):
     mg.ingest((np.repeat(np.arange(50), 7), np.tile(np.arange(7), 50)), place := WatchingStore())
 
@@ -251,14 +240,6 @@ def test_rows_without_a_listed_edge_are_not_read(small):
     of_rows_2_and_6 = {*range(100 // 7, 150 // 7 + 1), *range(300 // 7, 350 // 7)}
     assert read_indices(edges=[(3, 2), (44, 6)]) == (2, of_rows_2_and_6)
     assert read_indices(without_edges=[(3, 2)]) == (349, {*range(50)})
-
-
-def test_nothing_stays_and_nothing_goes(small):
-    place = ingest(nx.path_graph(5, nx.DiGraph), transpose=True)
-    before = open_store(place).info
-    for nothing in ([], np.zeros((0, 2), np.int64), sp.coo_array((5, 5))):
-        assert cut(place, edges=nothing)[1].nnz == 0
-        assert cut(place, without_edges=nothing)[1].digest == before.digest
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------

@@ -154,12 +154,6 @@ def test_folders_without_files(tmp_path):
         find_files(tmp_path)
 
 
-def test_an_empty_list():
-    for none in ([], ()):
-        with pytest.raises(OptionError, match="the list of files to ingest is empty; name at least one"):
-            open_source(none)
-
-
 def test_a_zarr_group(tmp_path):
     for name in ("zarr.json", ".zgroup", ".zattrs"):
         (tmp_path / name / "indptr").mkdir(parents=True)
@@ -182,11 +176,6 @@ def test_what_is_not_there_is_left_to_the_reader(tmp_path):
         find_files(f"file://{tmp_path}/none.csv")
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
     assert find_files(tmp_path) == [f"{tmp_path}/gone"]
-
-
-def test_a_protocol_that_is_not_known():
-    with pytest.raises(OptionError, match=r"gopherish://a\*: .*pass a local path or a URL of a protocol"):
-        find_files("gopherish://a*")
 
 
 # --- edge lists ------------------------------------------------------------------------------------------------------
@@ -223,32 +212,6 @@ def test_the_store_is_that_of_one_file(tmp_path, n_files, ids):
     wanted = mg.ingest(tmp_path / "whole", MemoryStore(), duplicates="first")
     for source in (tmp_path / "parts", f"{tmp_path}/parts/part-*", sorted((tmp_path / "parts").iterdir())):
         assert mg.ingest(source, MemoryStore(), duplicates="first", threads=2).digest == wanted.digest
-
-
-CLAIMS = {
-    "all the same": ({"a": "# Nodes: 9\n0 1\n", "b": "# Nodes: 9\n1 2\n"}, 9),
-    "one without": ({"a": "# Nodes: 9\n0 1\n", "b": "1 2\n"}, 3),
-    "others": ({"a": "# Nodes: 9\n0 1\n", "b": "# Nodes: 8\n1 2\n"}, 3),
-    "one without edges": ({"a": "# Nodes: 9\n", "b": "# Nodes: 9\n1 2\n0 1\n"}, 9),
-}
-
-
-@pytest.mark.parametrize("name", CLAIMS)
-def test_a_number_of_vertices_is_that_which_all_files_state(write, name):
-    files, n_vertices = CLAIMS[name]
-    _, layout = read(EdgeListSource(find_files(write(**files))))
-    assert (layout.shape, layout.vertex_ids) == ((n_vertices, n_vertices), None)
-    assert layout.provenance["header"] == ({"nodes": 9} if n_vertices == 9 else {})
-
-
-def test_no_edge_in_any_file(write):
-    folder = write(a="# one\n", b="", c="\n\n")
-    with pytest.raises(
-        SourceError, match=r"a and 2 more: there is no edge in these files; pass n_vertices= or vertices="
-    ):
-        list(open_source(folder).batches())
-    arcs, layout = read(open_source(folder, n_vertices=3))
-    assert (arcs, layout.shape, len(layout.provenance["files"])) == ([], (3, 3), 3)
 
 
 def test_provenance_names_every_file(write):
@@ -324,40 +287,6 @@ def test_parquet_of_urls(tmp_path):
     info = mg.ingest(f"memory://{tmp_path}/e/*.parquet", MemoryStore())
     assert info.digest == mg.ingest(tmp_path / "e", MemoryStore()).digest
     assert info.provenance["source"]["files"] == [{"name": f"memory://{tmp_path}/e/{k}.parquet"} for k in range(2)]
-
-
-TABLES = {
-    "no such column": (([1], [2]), {"names": ("src", "to")}, {"columns": ("src", "dst")}, "expected one column 'dst'"),
-    "names": ((["a"], ["b"]), {}, {}, "ids are string.* int64 .*/a.parquet"),
-    "weights": (([1], [2], [0.5]), {}, {}, "weights are float64.*/a.parquet"),
-    "nothing as id": (([1, None], [2, 3]), {}, {}, "row 1 has nothing in column 'src'"),
-}
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_tables_that_do_not_go_together(tmp_path, name):
-    columns, written, options, message = TABLES[name]
-    write_table(tmp_path / "e/a.parquet", [5, 6], [6, 5])
-    write_table(tmp_path / "e/b.parquet", *columns, **written)
-    with pytest.raises(SourceError, match=rf"b.parquet: {message}"):
-        list(open_source(tmp_path / "e", **options).batches())
-
-
-def test_a_table_that_is_damaged(tmp_path):
-    write_table(tmp_path / "e/a.parquet", [5], [6])
-    (tmp_path / "e/b.parquet").write_bytes((tmp_path / "e/a.parquet").read_bytes()[:-9])
-    with pytest.raises(SourceError, match=r"b.parquet: this is no Parquet file, or it is damaged or cut short"):
-        list(open_source(tmp_path / "e").batches())
-
-
-def test_files_of_mixed_formats(write):
-    folder = write(a__csv="1,2\n", b__parquet="", c__csv="2,3\n")
-    with pytest.raises(
-        SourceError, match=r"a.csv and .*/b.parquet are of different formats by their names; name files of"
-    ):
-        open_source(folder)
-    with pytest.raises(SourceError, match=r"a.csv: this is no Parquet file"):
-        list(open_source(folder, format="parquet").batches())
 
 
 def test_matrices_are_read_one_at_a_time(tmp_path):

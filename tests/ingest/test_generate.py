@@ -155,27 +155,6 @@ def test_entries_do_not_depend_on_batches(model):
             assert_same([p for p in parts if p is not None], [w for w in whole if w is not None])
 
 
-@pytest.mark.parametrize("model", SMALL)
-def test_layout_says_what_was_made(model):
-    source = make_generator(model, **SMALL[model])
-    layout = source.layout()
-    assert layout.vertex_ids is None
-    assert layout.positions is None
-    provenance = json.loads(json.dumps(layout.provenance))
-    assert provenance["model"] == model
-    again = make_generator(model, **provenance["parameters"])
-    assert again.layout() == layout
-    assert again.name == source.name
-    assert source.name.startswith(f"{model}(")
-
-
-def test_no_entries_make_one_empty_batch():
-    for source in (UniformSource(5, 0), RmatSource(2, edge_factor=0), stencil2d(1, 1, pattern=True)):
-        (batch,) = source.batches()
-        assert len(batch.rows) == len(batch.cols) == 0
-        assert batch.values is None
-
-
 # --- random graphs ---------------------------------------------------------------------------------------------------
 
 
@@ -254,13 +233,6 @@ def test_pattern_stencil_is_the_grid_graph(source, graph):
     # grid_graph reverses its sides, so sorted nodes have the first side fastest.
     expected = nx.to_scipy_sparse_array(graph, nodelist=sorted(graph))
     np.testing.assert_array_equal(to_csr(source).toarray(), expected.toarray())
-
-
-def test_entries_are_sorted():
-    for source in (stencil2d(5, 4, points=9), stencil3d(3, 3, 3, points=27), banded(8, 3)):
-        rows, cols, _ = read_all(source)
-        assert np.array_equal(np.lexsort((cols, rows)), np.arange(len(rows)))
-        assert rows.dtype == cols.dtype == np.int64
 
 
 @pytest.mark.parametrize(("n", "bandwidth"), [(1, 0), (1, 3), (5, 0), (6, 2), (6, 5), (6, 100)])

@@ -200,12 +200,6 @@ def test_plain_arrays(tmp_path, zarr_format):
         assert layout.provenance["format"] == "csr"
 
 
-def test_plain_arrays_without_values(tmp_path):
-    found, is_pattern, _ = read(write_csr(tmp_path / "a.zarr", MATRIX, data=None))
-    assert is_pattern
-    assert agree(found, MATRIX.astype(bool))
-
-
 def test_number_of_columns(tmp_path):
     path = write_csr(tmp_path / "a.zarr", MATRIX, attributes={})
     assert agree(read_batches(path, n_cols=17)[0], MATRIX)
@@ -219,14 +213,6 @@ def test_number_of_columns(tmp_path):
     assert agree(read_batches(path, n_cols=17)[0], MATRIX)
     with pytest.raises(OptionError, match=r"n_cols=18, and the shape of .*a.zarr is \(23, 17\); leave it out"):
         open_source(path, n_cols=18)
-
-
-def test_no_entries(tmp_path):
-    for shape in ((0, 0), (0, 4), (4, 0), (3, 5)):
-        found, is_pattern, _ = read(write_csr(tmp_path / "a.zarr", sp.csr_array(shape, dtype=np.float32)))
-        assert agree(found, sp.csr_array(shape))
-        assert found.dtype == np.float32
-        assert not is_pattern
 
 
 def test_zeros_and_duplicates_stay(tmp_path):
@@ -325,11 +311,6 @@ def test_binsparse_of_one_value(tmp_path, value, dtype, wanted):
     found, is_pattern, _ = read(path)
     assert is_pattern == (wanted is None)
     assert agree(found, (MATRIX != 0) * (wanted or 1))
-
-
-def test_binsparse_of_false_alone_is_empty(tmp_path):
-    found, is_pattern, _ = read(write_binsparse(tmp_path / "b.zarr", make_same(False, "bool")))
-    assert (found.nnz, is_pattern) == (0, True)
 
 
 def test_binsparse_of_truth_is_a_pattern(tmp_path):
@@ -451,14 +432,6 @@ def test_other_parts_of_anndata(tmp_path, name):
         open_source(path / inner if inner else path)
 
 
-def test_another_version_of_anndata(tmp_path):
-    path = write_csr(tmp_path / "a.zarr", MATRIX, attributes=ATTRIBUTES | {"encoding-version": "0.3.0"})
-    with pytest.raises(
-        UnsupportedSourceError, match=r"this csr_matrix is of encoding version 0.3.0, and read is 0.1.0"
-    ):
-        open_source(path)
-
-
 def test_groups_of_another_sort(tmp_path):
     group = zarr.open_group(tmp_path / "a.zarr", mode="w")
     with pytest.raises(SourceError, match=r"a.zarr: this group holds no sparse matrix; expected .*a.zarr/GROUP$"):
@@ -492,16 +465,6 @@ def test_chunks_that_fit_just_into_memory_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(groups, "free_memory", lambda: 5 * 8 - 1)
     with pytest.raises(CapacityError, match="chunks of 5 elements, which take 40 B each, and 39 B of memory are free"):
         read(path)
-
-
-def test_stores_of_mgspmv(tmp_path):
-    info = mg.ingest(MATRIX, tmp_path / "a.zarr")
-    place, version = tmp_path / "a.zarr", f"versions/{info.version}"
-    zipped = shutil.make_archive(str(tmp_path / "b.zarr"), "zip", place)
-    refused = [(place / version, None), (place / version, "csr"), (place, "anndata"), (place, "csr"), (zipped, None)]
-    for source, format in [*refused, (zarr.open_group(place)[version], None)]:
-        with pytest.raises(SourceError, match=r"this is a matrix store of mgspmv, .* name the store, without format"):
-            open_source(source, format=format)
 
 
 def without(key):

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from mgspmv.errors import SourceError, UnsupportedSourceError
 from mgspmv.ingest.matrix_market import MatrixMarketSource, _Dense
-from tests.support.pairwise import cover_pairs
 from tests.support.reference_data import shared_data
 
 COMPLEX = "complex values are not supported; write real and imaginary part as two real matrices"
@@ -166,34 +165,6 @@ REJECTED = {
     "suitesparse/KLU__Matrix__ctina.mtx": (UnsupportedSourceError, 1, COMPLEX),
 }
 
-MATRICES = [
-    "matrices/1138_bus.mtx.gz",
-    "matrices/494_bus.mtx",
-    "matrices/Franz6_id1959_aug.mtx.gz",
-    "matrices/M1-nedelec.mtx.gz",
-    "matrices/NotreDame_www.mtx.gz",
-    "matrices/arc130.mtx",
-    "matrices/arrow.mtx.gz",
-    "matrices/ash219.mtx",
-    "matrices/bayer10.mtx.gz",
-    "matrices/bcspwr10.mtx.gz",
-    "matrices/bcsstk13.mtx.gz",
-    "matrices/cryg2500.mtx.gz",
-    "matrices/jagmesh7.mtx.gz",
-    "matrices/lp_afiro.mtx.gz",
-    "matrices/lp_e226.mtx",
-    "matrices/mdual.mtx.gz",
-    "matrices/olm1000.mtx.gz",
-    "matrices/rajat01.mtx.gz",
-    "matrices/sherman3.mtx.gz",
-    "matrices/west0479.mtx",
-    "matrices/xenon1.mtx.gz",
-    "matrices/zenios.mtx.gz",
-    "spmv_ref/lsc_exact.mtx.gz",
-    "spmv_ref/rectAPa.mtx.gz",
-    "graphs/harvard500.mtx",
-]
-
 
 BATCH_BYTES = (7, 2**22)
 """A batch of few entries, and one of all."""
@@ -288,16 +259,6 @@ def test_rejected(name):
         assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("name", MATRICES)
-def test_real_matrices(name):
-    path = shared_data(name)
-    matrix, batches, _ = read(path, 2**18)
-    expected = scipy_reads(path)
-    assert_same(matrix, expected)
-    assert matrix.nnz == expected.nnz
-    assert batches[0].rows.dtype == np.int32
-
-
 # --- round trips -----------------------------------------------------------------------------------------------------
 
 FIELD_VALUES = {
@@ -353,20 +314,6 @@ def test_round_trip(tmp_path_factory, texts, batch_bytes):
         assert matrix.nnz == expected.nnz
     else:
         assert all((batch.values != 0).all() for batch in batches)
-
-
-@cover_pairs(
-    symmetry=["general", "symmetric", "skew-symmetric"],
-    dtype=[np.float64, np.int64, np.uint32],
-    make={"coordinate": sp.coo_array, "array": np.asarray},
-)
-def test_what_scipy_writes(tmp_path, symmetry, dtype, make):
-    dense = np.random.default_rng(3).integers(0, 3, (20, 20)).astype(dtype)
-    if symmetry != "general":
-        lower = np.tril(dense, -1)
-        dense = lower + lower.T if symmetry == "symmetric" else lower.astype(float) - lower.T
-    scipy.io.mmwrite(tmp_path / "a.mtx", make(dense), symmetry=symmetry)
-    np.testing.assert_array_equal(read(tmp_path / "a.mtx", 50)[0].toarray(), dense)
 
 
 @pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric"])
@@ -446,28 +393,10 @@ def test_no_values(tmp_path):
             value_of(tmp_path, token)
 
 
-def test_no_integers(tmp_path):
-    for token in ("1.0", "inf", "nan", "1e3", "9223372036854775808", "-9223372036854775809", "0x1"):
-        with pytest.raises(SourceError, match=f"line 3: .*: expected value to be a 64-bit integer, found '{token}'"):
-            value_of(tmp_path, token, "integer")
-
-
 def test_explicit_zeros_are_entries_of_coordinates_but_not_of_arrays(tmp_path):
     coordinate, _, _ = read_text(tmp_path, "%%MatrixMarket matrix coordinate real general\n1 2 2\n1 1 0\n1 2 0\n")
     array, _, layout = read_text(tmp_path, "%%MatrixMarket matrix array real general\n1 3\n0\n-0.0\nnan\n")
     assert (coordinate.nnz, array.nnz, layout.shape) == (2, 1, (1, 3))
-
-
-def test_upper_triangle_is_mirrored_too(tmp_path):
-    matrix, _, _ = read_text(tmp_path, "%%MatrixMarket matrix coordinate real symmetric\n2 2 1\n1 2 7\n")
-    assert matrix.toarray().tolist() == [[0, 7], [7, 0]]
-
-
-def test_mirror_images_come_in_the_same_batch(tmp_path):
-    text = "%%MatrixMarket matrix coordinate integer skew-symmetric\n3 3 2\n2 1 7\n3 1 -8\n"
-    _, batches, _ = read_text(tmp_path, text, batch_bytes=1)
-    entries = [list(zip(b.rows.tolist(), b.cols.tolist(), b.values.tolist(), strict=True)) for b in batches]
-    assert entries == [[(1, 0, 7), (0, 1, -7)], [(2, 0, -8), (0, 2, 8)]]
 
 
 def test_no_entries(tmp_path):
@@ -482,12 +411,6 @@ def test_indices_beyond_int32(tmp_path):
     _, batches, layout = read_text(tmp_path, text)
     assert (batches[0].rows.tolist(), batches[0].rows.dtype) == ([2**40 - 1], np.int64)
     assert layout.shape == (2**40, 5)
-
-
-def test_indices_around_the_limit_of_int32(tmp_path):
-    for n_rows in (2**31 - 2, 2**31 - 1, 2**31, 2**31 + 1):
-        text = f"%%MatrixMarket matrix coordinate pattern general\n{n_rows} 1 1\n{n_rows} 1\n"
-        assert read_text(tmp_path, text)[1][0].rows.tolist() == [n_rows - 1]
 
 
 def test_provenance(tmp_path):

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mgspmv as mg
-from mgspmv.errors import SourceError
 from mgspmv.ingest.entries import sort_source
 from mgspmv.ingest.numbering import number_columns
 from mgspmv.ingest.open import open_source
@@ -131,12 +130,3 @@ def test_ids_and_an_order(tmp_path, order):
     mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr", order=order)
     assert (open_store(tmp_path / "a.zarr").read_array("vertex_ids") % (1 << 55) == 0).all()
     assert mg.verify(tmp_path / "a.zarr") == []
-
-
-def test_messages_name_ids(tmp_path):
-    (tmp_path / "a.txt").write_text(f"5 {1 << 60}\n{1 << 60} {1 << 60}\n5 {1 << 60}\n")
-    with pytest.raises(SourceError, match=rf"vertex {1 << 60} has a self loop"):
-        mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr", self_loops="error")
-    with pytest.raises(SourceError, match=rf"the entry \(5, {1 << 60}\) is there more than once"):
-        mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr", duplicates="error")
-    assert not (tmp_path / "a.zarr").exists()

@@ -115,25 +115,12 @@ def test_dtypes(make):
         np.testing.assert_array_equal(rebuild(ScipySource(make(dense)))[0].toarray(), dense, err_msg=dtype)
 
 
-def test_dense_dtypes_that_scipy_lacks():
-    for dtype, expected in ((np.float16, np.float32), (">f8", np.float64), (">i4", np.int64)):
-        (batch,) = ScipySource(random_matrix(dtype=dtype)).batches()
-        assert batch.values.dtype == expected
-        assert batch.values.dtype.isnative
-        np.testing.assert_array_equal(rebuild(ScipySource(random_matrix(dtype=dtype)))[0].toarray(), random_matrix())
-
-
 def test_bool_is_a_pattern():
     dense = random_matrix() > 0
     for make in (np.asarray, sp.csr_array, sp.coo_array):
         source = ScipySource(make(dense))
         assert is_pattern(source), make
         np.testing.assert_array_equal(rebuild(source)[0].toarray(), dense, err_msg=str(make))
-
-
-def test_stored_false_is_no_entry():
-    matrix = sp.coo_array((np.array([True, False, True]), ([0, 0, 1], [0, 1, 1])), shape=(2, 2))
-    assert rebuild(ScipySource(matrix))[0].toarray().tolist() == [[1, 0], [0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -272,14 +259,6 @@ def test_npz_with_an_array_that_is_shorter_than_its_header_claims(tmp_path, name
         NpzSource(path)
 
 
-def test_npz_with_other_members(tmp_path):
-    path = tmp_path / "m.npz"
-    sp.save_npz(path, sp.csr_array(random_matrix()))
-    rewrite(path, lambda members: members.update({"notes.txt": b"mine", "empty": b""}))
-    again, _ = rebuild(NpzSource(path))
-    np.testing.assert_array_equal(again.toarray(), random_matrix())
-
-
 def test_npz_with_pickles_is_refused(tmp_path):
     np.savez(tmp_path / "m.npz", format=np.array([print], object))
     with pytest.raises(SourceError, match="not a whole"):
@@ -392,13 +371,6 @@ def test_other_weights_are_refused(weight, error, message):
     assert message in str(caught.value)
 
 
-def test_networkx_options_are_checked():
-    with pytest.raises(OptionError, match="weight must be the name of an edge attribute or None, not True"):
-        NetworkxSource(nx.Graph(), weight=True)
-    with pytest.raises(OptionError, match=r"wanted a NetworkX graph, not an object of type builtins\.int"):
-        NetworkxSource(3)
-
-
 # --- arrays ------------------------------------------------------------------------------------------------------
 
 
@@ -431,14 +403,6 @@ def test_uint64_beside_int64():
     assert source.layout().vertex_ids.tolist() == [0, big]
 
 
-def test_ids_0_to_n_are_no_names():
-    source = ArraysSource([0, 1, 2], [2, 2, 1])
-    assert source.layout().vertex_ids is None
-    assert source.layout().shape == (3, 3)
-    assert source.default_kind == "graph"
-    assert is_pattern(source)
-
-
 @pytest.mark.usefixtures("batch_size")
 def test_arrays_with_n_vertices():
     edges = np.array([[0, 4], [3, 1], [3, 1], [4, 4]], np.int32)
@@ -448,13 +412,6 @@ def test_arrays_with_n_vertices():
     assert layout.vertex_ids is None
     np.testing.assert_array_equal(again.toarray(), sp.coo_array((np.ones(4), edges.T), shape=(6, 6)).toarray())
     assert all(b.rows.flags.c_contiguous for b in source.batches())
-
-
-def test_weights_of_arrays():
-    for dtype, expected in (("int16", "int64"), ("float32", "float32"), ("float16", "float32")):
-        (batch,) = ArraysSource([0], [1], np.array([3], dtype)).batches()
-        assert batch.values.dtype == expected
-        assert batch.values.tolist() == [3], dtype
 
 
 @pytest.mark.parametrize(
@@ -482,13 +439,6 @@ def test_arrays_that_are_refused(arguments, error, message):
     with pytest.raises(error) as caught:
         ArraysSource(*arguments)
     assert message in str(caught.value)
-
-
-def test_weights_of_networkx_beyond_float64():
-    graph = nx.DiGraph()
-    graph.add_edge(0, 1, weight=10**400)
-    with pytest.raises(SourceError, match="DiGraph of 2 nodes: a weight does not fit into float64"):
-        list(NetworkxSource(graph).batches())
 
 
 # --- choice ------------------------------------------------------------------------------------------------------

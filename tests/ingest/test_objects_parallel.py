@@ -88,20 +88,6 @@ def test_rules_for_parallel_edges_without_weights(options, values, rule):
         assert (info.dtype, data) == (options.get("dtype", "float64"), values)
 
 
-def test_a_multigraph_without_parallel_edges_is_a_pattern():
-    """As the graph of the same edges: the same digest."""
-    edges = [(0, 1), (1, 2), (2, 2), (2, 0)]
-    for simple, multi in ((nx.DiGraph, nx.MultiDiGraph), (nx.Graph, nx.MultiGraph)):
-        digests = [mg.ingest(kind(edges), MemoryStore()).digest for kind in (simple, multi)]
-        assert digests[0] == digests[1]
-
-
-def test_a_loop_twice_is_parallel():
-    graph = nx.MultiGraph([(0, 0), (0, 0), (0, 1)])
-    with open_ingested(graph) as matrix:
-        assert matrix.to_scipy().toarray().tolist() == nx.to_scipy_sparse_array(graph).toarray().tolist()
-
-
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.bool_])
 def test_entries_that_come_again_in_scipy(dtype):
     """SciPy adds them up, and True and True are True."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import networkx as nx
-import numpy as np
 import pyarrow as pa
 import pytest
 import scipy.io
@@ -14,7 +13,7 @@ import scipy.sparse as sp
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.matrix_market import MatrixMarketSource
-from mgspmv.ingest.objects import ArraysSource, NetworkxSource, NpzSource, ScipySource
+from mgspmv.ingest.objects import NpzSource
 from mgspmv.ingest.open import EDGE_LIST_OPTIONS, open_source, open_update
 
 MATRIX = sp.coo_array(([1.5, 2.5], ([0, 1], [1, 0])), shape=(2, 2))
@@ -43,11 +42,6 @@ def test_files(files, name, format, reader):
         assert type(open_source(source, format=format)) is reader
 
 
-def test_format_is_not_told_by_the_name_of_a_text(files):
-    (files / "a.mtx").rename(files / "a.csv")
-    assert type(open_source(files / "a.csv")) is MatrixMarketSource
-
-
 def test_a_matrix_by_name_must_have_a_banner(files):
     (files / "a.txt").rename(files / "b.mtx")
     with pytest.raises(SourceError, match=r'has no banner; .* pass format="edge-list"'):
@@ -70,37 +64,7 @@ def test_format_that_the_file_has_not(files, name, format, message):
         list(open_source(files / name, format=format).batches())
 
 
-def test_unknown_format(files):
-    with pytest.raises(OptionError) as caught:
-        open_source(files / "a.mtx", format="mtx")
-    assert str(caught.value) == (
-        "format must be one of 'matrix-market', 'edge-list', 'parquet', 'npz', 'anndata', 'binsparse', 'csr', not 'mtx'"
-    )
-
-
-def test_objects():
-    for source, reader in (
-        (MATRIX, ScipySource),
-        (MATRIX.toarray(), ScipySource),
-        (nx.path_graph(3), NetworkxSource),
-        ((np.array([0]), np.array([1])), ArraysSource),
-        ((np.array([0]), np.array([1]), np.array([0.5])), ArraysSource),
-    ):
-        assert type(open_source(source)) is reader
-        with pytest.raises(OptionError) as caught:
-            open_source(source, format="npz")
-        assert str(caught.value) == f"format='npz' suits a file, not a {type(source).__name__}; leave it out"
-
-
 # --- options of edge lists -------------------------------------------------------------------------------------------
-
-
-def test_options_reach_the_edge_list(tmp_path):
-    (tmp_path / "list").write_text("1;2;0.5;x\n2;3;0.25;y\n")
-    source = open_source(tmp_path / "list", delimiter=";", n_vertices=5, weights=True, extra_columns="ignore")
-    (batch,) = source.batches()
-    assert (batch.rows.tolist(), batch.cols.tolist(), batch.values.tolist()) == ([1, 2], [2, 3], [0.5, 0.25])
-    assert source.layout().shape == (5, 5)
 
 
 @pytest.mark.parametrize(
@@ -112,16 +76,6 @@ def test_options_of_edge_lists_suit_nothing_else(files, source):
         with pytest.raises(OptionError) as caught:
             open_source(files / source if isinstance(source, str) else source, **{name: None})
         assert str(caught.value) == f"{name}= suits an edge list, and this source is read as {form}; leave it out"
-
-
-def test_number_of_vertices_suits_arrays():
-    source = open_source((np.array([0, 4]), np.array([1, 0])), n_vertices=6)
-    list(source.batches())
-    assert (source.layout().shape, source.layout().vertex_ids) == ((6, 6), None)
-    with pytest.raises(OptionError, match="n_vertices=, ids= suits an edge list, and this source is read as tuple"):
-        open_source((np.array([0]), np.array([1])), n_vertices=6, ids="int")
-    with pytest.raises(OptionError, match="cannot ingest"):
-        open_source((np.array([0]),))
 
 
 @pytest.mark.parametrize(

@@ -35,11 +35,6 @@ def read(path, **options):
     return *(c.tolist() for c in numbers), values, layout
 
 
-def test_more_columns_may_be_ignored(tmp_path):
-    path = write(tmp_path / "e.parquet", *EDGES, ["x"] * 5, names=("a", "b", "c", "d"))
-    assert read(path, extra_columns="ignore")[2].tolist() == EDGES[2]
-
-
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
 def test_the_store_is_that_of_the_text(tmp_path, compression):
     """In several row groups and batches."""
@@ -77,18 +72,6 @@ def test_vertices_may_be_listed(tmp_path):
         read(write(tmp_path / "e.parquet", [5, 5, 7, 2], [7, 7, 7, 7]), vertices=tmp_path / "v")
 
 
-def test_names_that_are_listed(tmp_path):
-    (tmp_path / "v").write_text("b\na\nc\n")
-    rows, cols, _, layout = read(write(tmp_path / "e.parquet", ["c"], ["a"]), vertices=tmp_path / "v")
-    assert (rows, cols, layout.vertex_ids[:].tolist()) == ([2], [0], ["a", "b", "c"])
-
-
-def test_no_edges(tmp_path):
-    path = write(tmp_path / "e.parquet", pa.array([], pa.int64()), pa.array([], pa.int64()), pa.array([], pa.float64()))
-    rows, cols, values, layout = read(path, n_vertices=3)
-    assert (rows, cols, values.tolist(), layout.shape) == ([], [], [], (3, 3))
-
-
 # --- what is wrong ---------------------------------------------------------------------------------------------------
 
 TABLES = {
@@ -117,12 +100,6 @@ def test_tables_that_do_not_fit(tmp_path, name):
         read(path, **options)
 
 
-def test_rows_are_counted_over_batches(tmp_path):
-    path = write(tmp_path / "e.parquet", [1, 2, 3, 4, None], [1, 1, 1, 1, 1])
-    with pytest.raises(SourceError, match="row 4 has nothing"):
-        read(path, batch_rows=2)
-
-
 def test_files_that_are_cut_short(tmp_path):
     path = write(tmp_path / "e.parquet", *EDGES)
     whole = path.read_bytes()
@@ -149,12 +126,6 @@ def test_files_that_are_cut_short(tmp_path):
 def test_options(tmp_path, options, message):
     with pytest.raises(OptionError, match=message):
         open_source(write(tmp_path / "e.parquet", *EDGES), **options)
-
-
-def test_columns_do_not_suit_a_matrix(tmp_path):
-    (tmp_path / "e.mtx").write_text("%%MatrixMarket matrix coordinate pattern general\n1 1 0\n")
-    with pytest.raises(OptionError, match="columns= suits an edge list, and this source is read as matrix-market"):
-        open_source(tmp_path / "e.mtx", columns=["a", "b"])
 
 
 # --- how it is read --------------------------------------------------------------------------------------------------

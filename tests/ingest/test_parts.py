@@ -166,12 +166,6 @@ def test_a_wrong_number_of_entries_is_found_over_all_parts(n_entries, tmp_path):
         read_parts(MatrixMarketSource(str(tmp_path / "a.mtx")), 3)
 
 
-def test_a_wrong_entry_names_its_line(tmp_path):
-    (tmp_path / "a.mtx").write_text("\n".join([*MATRIX, *ENTRIES[:250], "401 1 5", *ENTRIES[251:]]))
-    with pytest.raises(SourceError, match=r"a.mtx, line 254: '401 1 5'"):
-        read_parts(MatrixMarketSource(str(tmp_path / "a.mtx")), 3)
-
-
 def write_table(path, n, first=0, weight=float, group=100):
     k = np.arange(first, first + n)
     columns = {"src": 7 * k % 301, "dst": 11 * k % 307, "weight": k.astype(weight)}
@@ -240,9 +234,3 @@ def test_a_cut_leaves_files_whole_that_are_small_or_many(tmp_path):
     assert cut_texts(names, 2) == [[Segment(name) for name in names[:4]], [Segment(name) for name in names[4:]]]
     assert cut_texts(names[:3], 3) == [[Segment(name)] for name in names[:3]]
     assert cut_texts(names[:1], 5) == [[Segment(names[0])]]
-
-
-def test_lines_that_are_too_long_are_not_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "LINE_LIMIT_BYTES", 2**17)
-    (tmp_path / "a.txt").write_text("x" * 2**20 + "\n")
-    assert cut_texts([str(tmp_path / "a.txt")], 2) == [[Segment(str(tmp_path / "a.txt"))]]

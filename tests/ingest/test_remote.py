@@ -179,21 +179,6 @@ def test_texts_of_a_web_server(web, has_ranges, has_sizes):
         }
 
 
-def test_several_pieces_are_fetched_at_a_time_and_no_more(web):
-    web.latency_s, web.n_awaited = 0.02, remote.PIECES_AHEAD
-    web.files["/e"] = TEXT
-    assert read_text(f"{web.url}/e")[0] == TEXT
-    assert web.most_at_once == remote.PIECES_AHEAD
-    assert len(web.ranges) == 2 + -(-(len(TEXT) - remote.FIRST_BYTES) // remote.PIECE_BYTES)
-
-
-def test_a_file_that_is_only_looked_at_is_not_fetched(web):
-    web.files["/e"] = TEXT * 20
-    with TextStream(f"{web.url}/e", 1000) as text:
-        assert text.read_line().data == b"0 0"
-    assert sorted(set(web.ranges)) == ["bytes=0-9999", "bytes=1-1"]
-
-
 def test_the_store_is_that_of_the_file(web, tmp_path):
     web.files["/e.txt"] = TEXT
     (tmp_path / "e.txt").write_bytes(TEXT)

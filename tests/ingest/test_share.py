@@ -9,24 +9,9 @@ import pytest
 from mgspmv.errors import ClosedError
 from mgspmv.ingest import parts, share
 from mgspmv.ingest.edge_list import EdgeListSource
-from mgspmv.ingest.share import FileArray, Share, ShareSpec, _merge
+from mgspmv.ingest.share import Share, ShareSpec, _merge
 from mgspmv.ingest.write import Room
 from mgspmv.model import IngestOptions
-
-
-def test_an_array_in_a_file_is_sliced_like_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(share, "PIECE_ENTRIES", 7)
-    array, rng = FileArray(tmp_path, np.dtype(np.int64)), np.random.default_rng(3)
-    wanted = rng.integers(0, 99, 100)
-    for own in np.split(wanted, [0, 31, 32, 90]):
-        array.append(own[::1].astype(np.int32))  # of another dtype
-    assert array.finish() is array
-    assert len(array) == 100
-    for which in (slice(None), slice(5, 50), slice(99, 200), slice(40, 30), slice(-3, None), slice(100, None)):
-        assert array[which].tolist() == wanted[which].tolist()
-    assert [len(piece) for piece in array.pieces()] == [7] * 14 + [2]
-    assert np.concatenate(list(array.pieces())).tolist() == wanted.tolist()
-    array.close()
 
 
 def test_integers_are_merged():
@@ -43,12 +28,6 @@ def test_names_are_merged_in_the_order_of_their_characters():
     own, places = _merge(pa.array(names, pa.large_string()))
     assert own.to_pylist() == sorted(set(names))
     assert [own[k].as_py() for k in places] == names
-
-
-@pytest.mark.parametrize("type", [pa.int64(), pa.large_string()])
-def test_nothing_is_merged(type):
-    own, places = _merge(pa.array([], type))
-    assert (len(own), len(places)) == (0, 0)
 
 
 def make_shares(source, n, room, options=None):

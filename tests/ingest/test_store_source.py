@@ -9,12 +9,9 @@ import scipy.sparse as sp
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
-from mgspmv.errors import OptionError, SourceError, StoreUnfinishedError
-from mgspmv.ingest.open import open_source
-from mgspmv.store.write import begin_version
+from mgspmv.errors import OptionError, SourceError
 from tests.support.pairwise import cover_pairs
 from tests.support.shrinking import shrink
-from tests.support.stores import make_stochastic
 
 IDS = {"numbers": lambda k: k, "int64": lambda k: 10 * k - 3, "string": lambda k: f"v{k}"}
 
@@ -72,13 +69,6 @@ def test_rectangles_and_what_has_no_entries():
     for matrix in (sp.csr_array((4, 7)), sp.csr_array((0, 0)), sp.eye_array(3, 9, dtype=np.int64)):
         place, wanted = ingest(matrix)
         check_same(ingest(place)[1], wanted)
-
-
-def test_a_stochastic_matrix_stays_one():
-    place, wanted = ingest(make_stochastic(12), kind="stochastic")
-    copied, info = ingest(place, transpose=True)
-    check_same(info, wanted)
-    assert mg.open_matrix(copied).info.has_transpose
 
 
 @pytest.mark.parametrize("ids", IDS)
@@ -141,8 +131,3 @@ def test_what_is_refused(tmp_path, options, error, message):
     with pytest.raises(error, match=message):
         mg.ingest(tmp_path / "g", tmp_path / "h", **options)
     assert not (tmp_path / "h").exists()
-
-
-def test_a_store_that_was_never_finished(tmp_path):
-    with pytest.raises(StoreUnfinishedError), begin_version(tmp_path / "g"):
-        open_source(tmp_path / "g")

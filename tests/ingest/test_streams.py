@@ -10,11 +10,10 @@ import lzma
 import os
 import threading
 
-import fsspec
 import pyarrow as pa
 import pytest
 
-from mgspmv.errors import MissingDependencyError, OptionError, SourceError, SourceNotFoundError
+from mgspmv.errors import SourceError
 from mgspmv.ingest import streams
 from mgspmv.ingest.streams import TextStream
 from tests.support.waiting import wait_for
@@ -124,58 +123,6 @@ def test_line_ends(write, data, lines):
             while (line := text.read_line()) is not None:
                 got.append((line.number, line.data))
             assert got == list(enumerate(lines, 1)), chunk_bytes
-
-
-def test_url(tmp_path):
-    url = f"memory://{tmp_path}/a.txt"
-    with fsspec.open(url, "wb") as file:
-        file.write(gzip.compress(TEXT))
-    assert len(read_lines(url)) == 500
-    assert read_lines(url)[0].source == url
-    with pytest.raises(SourceNotFoundError, match=r"memory://.*b.txt: there is no such file; check the path"):
-        TextStream(f"memory://{tmp_path}/b.txt")
-
-
-def test_file_that_may_not_be_opened(tmp_path, monkeypatch):
-    def refuse(*args, **kwargs):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(streams, "_WatchedFile", refuse)
-    with pytest.raises(SourceError, match=r"a.txt: cannot be read: permission denied; "):
-        TextStream("a.txt")
-
-
-def test_unknown_protocol():
-    with pytest.raises(
-        OptionError, match=r"gopherish://a: .*pass a local path or a URL of a protocol that fsspec knows"
-    ):
-        TextStream("gopherish://a")
-
-
-def test_protocol_without_its_library(monkeypatch):
-    def refuse(*args, **kwargs):
-        raise ImportError("Install s3fs to access S3")
-
-    monkeypatch.setattr(fsspec, "open", refuse)
-    with pytest.raises(MissingDependencyError, match="s3://a: Install s3fs to access S3"):
-        TextStream("s3://a")
-
-
-@pytest.mark.parametrize("codec", [None, "gzip", "xz"])
-def test_failure_while_reading(monkeypatch, codec):
-    """A lost connection is not taken for damaged data."""
-
-    class Connection(io.BytesIO):
-        def readinto(self, buffer):
-            if n := super().readinto(buffer):
-                return n
-            raise ConnectionResetError("the line is dead")
-
-    half = COMPRESS[codec](os.urandom(2**19))[: 2**18]
-    monkeypatch.setattr(streams, "open_bytes", lambda name: Connection(half))
-    monkeypatch.setattr(streams, "LINE_LIMIT_BYTES", 2**30)
-    with pytest.raises(SourceError, match="x: cannot be read: the line is dead"):
-        read_lines("x")
 
 
 def test_endless_line(write):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import gzip
 import io
 import os
-import pickle
 from threading import Thread
 
 import pytest
@@ -15,7 +13,7 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.open import open_source
-from mgspmv.ingest.streams import Pipe, TextStream, is_pipe
+from mgspmv.ingest.streams import Pipe, TextStream
 
 N = 60_000
 """Edges of a text that is longer than what a pipe holds and than what is looked at."""
@@ -49,15 +47,6 @@ def write_fifo(tmp_path):
 class Stdin:
     def __init__(self, data):
         self.buffer = io.BytesIO(data)
-
-
-def test_names_of_pipes(write_fifo, tmp_path):
-    (tmp_path / "file").write_text("1 2\n")
-    assert is_pipe("-")
-    assert not any(map(is_pipe, (str(tmp_path / "file"), str(tmp_path), "https://e.org/-", "none")))
-    fifo = write_fifo(b"1 2\n")
-    assert is_pipe(str(fifo))
-    fifo.read_bytes()
 
 
 @pytest.mark.parametrize("data", [RING, gzip.compress(RING)], ids=["plain", "gzip"])
@@ -100,12 +89,6 @@ def test_a_pipe_is_read_once(write_fifo):
         assert b"".join(chunk.data for chunk in text.chunks()) == b"1 2\n2 3\n"
     with pytest.raises(SourceError, match="it is a pipe that was read already; save it as a file"):
         TextStream(pipe)
-
-
-def test_copies_are_names():
-    for again in (copy.copy, copy.deepcopy, lambda pipe: pickle.loads(pickle.dumps(pipe))):
-        assert type(again(Pipe("-"))) is str
-        assert again(Pipe("-")) == "-"
 
 
 def test_a_pipe_of_vertices_without_edges(write_fifo, tmp_path):

@@ -31,7 +31,7 @@ from mgspmv.ingest.write import Room
 from mgspmv.store.read import open_store
 from tests.support.commands import invoke
 from tests.support.shrinking import shrink
-from tests.support.stores import WatchingStore, make_scipy
+from tests.support.stores import make_scipy
 
 SMALL = {
     "store__chunks": {"CHUNK_ELEMENTS": 7},
@@ -200,19 +200,6 @@ def test_all_ways_to_name_vertices(small):
     assert digests == {mg.ingest(graph.subgraph(kept), MemoryStore()).digest}
 
 
-def test_ids_that_stay(small):
-    place = ingest((np.arange(9), np.arange(1, 10)))
-    for kept, ids in (([0, 1, 2], None), ([0, 2], [0, 2]), ([5], [5]), (range(10), None), ([], None)):
-        target, info = cut(place, vertices=kept)
-        found = mg.open_matrix(target).vertex_ids
-        assert (None if found is None else found.tolist()) == ids
-        assert info.shape == (len(kept),) * 2
-    named = ingest((np.array([0, 1, 70]), np.array([1, 70, 0])))
-    assert cut(named, vertices=[0, 1])[1].vertex_ids is None
-    names = ingest(nx.path_graph(["a", "b", "c"], nx.DiGraph))
-    assert (cut(names, vertices=[])[1].shape, cut(names, vertices=["b"])[1].vertex_ids) == ((0, 0), "string")
-
-
 def test_flags_by_id(small):
     place = ingest(nx.path_graph(["a", "b", "c"], nx.DiGraph))
     for flags in ({"c": True, "a": False}, pd.Series([False, True], index=["a", "c"])):
@@ -293,16 +280,6 @@ def test_columns_are_added_up_in_as_many_ranges_as_the_memory_is_for(small):
     ):
         write_subgraph(stored, MemoryStore(), range(30), None, room=Room(2 * need - 1, 2, None), **options)
     assert find_table_bytes(stored.info, selects=False) == 0
-
-
-def test_rows_of_which_nothing_stays_are_not_read(small):
-    """Arcs lead to vertices 0..6 alone, of which 3 stays: 50 of 350 entries, in chunks of 7."""
-    place = WatchingStore()
-    mg.ingest((np.repeat(np.arange(50), 7), np.tile(np.arange(7), 50)), place)
-    place.calls.clear()
-    cut(place, vertices=[3, *range(10, 50)])
-    read = [key for key in place.chunks_read() if "/indices/" in key]
-    assert 50 // 7 <= len(read) <= 9
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -82,18 +82,6 @@ def test_tables_that_are_not_alike(other, message):
     assert source.n_open == 0
 
 
-def test_tables_are_closed_when_reading_ends_early():
-    ids = list(range(10_000))  # more than threads take ahead
-    source = Tables({"a": {"a": ids, "b": ids}})
-    batches = source.batches()
-    next(batches)
-    assert source.n_open == 1
-    batches.close()
-    assert source.n_open == 0
-    with pytest.raises(SourceError, match="the layout is known once all batches were read"):
-        source.layout()
-
-
 @pytest.mark.parametrize("kind", ["parquet", pytest.param("text", marks=pytest.mark.slow)])
 def test_names_that_do_not_fit_leave_the_order_of_entries_whatever_the_threads(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "PART_ROWS", 125)

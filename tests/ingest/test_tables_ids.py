@@ -148,30 +148,6 @@ def test_missing_numbers_in_arrays():
 
 # --- what is refused -------------------------------------------------------------------------------------------------
 
-REFUSED = {
-    "decimals beyond int64": (
-        make_table(pa.array([Decimal(5), Decimal(2) ** 63]), [1, 2]),
-        "row 1: expected a 64-bit integer in column 'src', found 9223372036854775808",
-    ),
-    "decimals with places": (make_table(pa.array([Decimal("5.0")]), [1]), r"found decimal128\(2, 1\); cast .* int64"),
-    "floats": (make_table([1.0], [1]), "found double; cast the column to int64, or to strings where they are no whole"),
-    "categories of floats": (make_table(pa.array([1.5]).dictionary_encode(), [1]), "found double; cast the column to"),
-    "bytes": (make_table([b"abc"], [b"d"]), "found binary; cast the column to strings, such as the text of UUIDs"),
-    "8 bytes": (make_table(pa.array([b"x" * 8], pa.binary(8)), ["a"]), r"found fixed_size_binary\[8\]; cast the col"),
-    "UUIDs of polars": (pl.DataFrame({"src": UUIDS, "dst": NEXT}), r"found fixed_size_binary\[8\]; cast the column to"),
-    "truth": (make_table([True], [False]), "found bool; cast the column to int64 or strings"),
-    "dates": (make_table(pa.array([5], pa.date32()), [1]), "found date32.*; cast the column to int64 or strings"),
-    "integers and names": (([0, 1], ["a", "b"]), "ids in columns 'src' and 'dst' are int64 and string; store both as"),
-    "integers and UUIDs": (make_table([1], pa.array(UUIDS[:1])), "are int64 and extension<arrow.uuid>; store both as"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_ids_that_are_refused(name):
-    source, message = REFUSED[name]
-    with pytest.raises(SourceError, match=message):
-        mg.ingest(source, MemoryStore())
-
 
 ARRAYS = {
     "numbers and names in one list": ((["a", 1], ["a", "b"]), "src must hold integers or strings alone, Arrow cannot"),

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
-from mgspmv.errors import CapacityError, OptionError, ShapeError, SourceError, StoreError
+from mgspmv.errors import OptionError, ShapeError, SourceError, StoreError
 from mgspmv.ingest.write import Room
 from tests.support.pairwise import cover_pairs
 from tests.support.shrinking import shrink
@@ -192,20 +192,6 @@ def test_ids_by_way_of_files(small, monkeypatch, tmp_path, kind):
     wanted = write_list(tmp_path / "all", edges, kind, False)
     assert info.digest == mg.ingest(wanted, MemoryStore(), duplicates="keep", vertices=tmp_path / "ids").digest
     assert mg.verify(tmp_path / "s") == []
-
-
-@pytest.mark.parametrize(("ids", "order"), [("int64", "none"), ("string", "none"), ("numbers", "degree")])
-def test_numbers_must_fit(tmp_path, monkeypatch, ids, order):
-    edges = [(k, k + 1, 1.0) for k in range(1000)]
-    place = MemoryStore()
-    mg.ingest(write_list(tmp_path / "list", edges, ids, False), place, order=order)
-    given = {"insert": write_list(tmp_path / "more", [(0, 2, 1.0)], ids, False)}
-    allow(monkeypatch, 4000)
-    with pytest.raises(CapacityError, match=r"the numbers of the vertices of memory://.* take .* GB of memory while"):
-        mg.update(place, **given)
-    assert len(mg.list_versions(place)) == 1
-    allow(monkeypatch, 100_000)
-    assert mg.update(place, **given).number == 2
 
 
 PEAK = """
@@ -439,13 +425,6 @@ def test_ids_that_are_not_those_of_the_store(tmp_path, name):
         mg.update(place, insert=tmp_path / "list")
 
 
-def test_integers_for_names(tmp_path):
-    (tmp_path / "a").write_text("x y\n")
-    mg.ingest(tmp_path / "a", place := MemoryStore(), header=False)
-    with pytest.raises(SourceError, match="the ids are integers, and those of the store are names"):
-        mg.update(place, delete=arrays([(1, 2)]))
-
-
 def test_edges_of_a_matrix_and_a_matrix_of_vertices():
     mg.ingest(sp.coo_array(([1.0], ([0], [1])), shape=(2, 3)), rectangle := MemoryStore())
     with pytest.raises(SourceError, match="of 2 rows and 3 columns is not square, and this is a list of edges betw"):
@@ -484,12 +463,6 @@ def test_no_weights_where_there_are_some():
         with pytest.raises(SourceError, match="has no weights, and the store holds some, of float64; give each entry"):
             mg.update(place, insert=insert, **options)
     assert mg.update(place, insert=((), ())).nnz == 1
-
-
-def test_weights_that_are_not_finite():
-    mg.ingest(arrays([(0, 1, 2.0)]), place := MemoryStore())
-    with pytest.raises(SourceError, match="a graph needs finite weights"):
-        mg.update(place, insert=arrays([(1, 0, np.inf)]))
 
 
 def test_options_of_insertions_that_deletions_do_not_need(tmp_path):
@@ -605,21 +578,6 @@ def make_store(place, n=3):
     return infos + [mg.update(place, insert=arrays([(0, k)]), **options) for k in range(2, n + 1)]
 
 
-def test_who_has_a_version_open_goes_on_with_it(tmp_path):
-    infos = make_store(tmp_path / "a", 2)
-    old = mg.open_matrix(tmp_path / "a")
-    loaded = mg.open_matrix(tmp_path / "a")
-    wanted = loaded @ np.ones(3)
-    new = mg.update(tmp_path / "a", insert=arrays([(1, 2)]), n_vertices=3)
-    for matrix in (old, loaded, mg.open_matrix(tmp_path / "a", 2), mg.open_matrix(tmp_path / "a", infos[1].version)):
-        assert matrix.info.version == infos[1].version
-        assert (matrix @ np.ones(3)).tolist() == wanted.tolist() == [0, 1, 1]
-        assert (matrix.T @ np.ones(3)).tolist() == [2, 0, 0]
-        assert mg.pagerank(matrix).values.sum() == pytest.approx(1)
-    current = mg.open_matrix(tmp_path / "a")
-    assert (current.info, (current @ np.ones(3)).tolist()) == (new, [0, 1, 2])
-
-
 def test_workers_open_the_version_that_was_opened(tmp_path, in_process):
     client = in_process(2)
     make_store(tmp_path / "a", 2)
@@ -634,14 +592,6 @@ def test_workers_open_the_version_that_was_opened(tmp_path, in_process):
     mg.drop_versions(tmp_path / "a", keep=1)
     with pytest.raises(StoreError, match=r"v000002-.* are missing; open it again"):
         old.distribute(client)
-
-
-@pytest.mark.parametrize(("keep", "left"), [(None, [1, 2, 3, 4]), (1, [4]), (2, [3, 4]), (9, [1, 2, 3, 4])])
-def test_how_many_versions_stay(tmp_path, keep, left):
-    make_store(tmp_path / "a")
-    mg.update(tmp_path / "a", delete=arrays([(0, 1)]), keep=keep)
-    assert [info.number for info in mg.list_versions(tmp_path / "a")] == left
-    assert len(os.listdir(tmp_path / "a" / "versions")) == 1 + len(left)
 
 
 def test_provenance(tmp_path):

@@ -19,7 +19,6 @@ import mgspmv as mg
 from mgspmv.errors import SourceError, UnsupportedSourceError
 from mgspmv.ingest import groups, objects, tables
 from mgspmv.ingest.values import choose_value_dtype, convert_values, fit_int64
-from tests.support.commands import invoke
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
 
@@ -210,19 +209,6 @@ def test_unsigned_weights(tmp_path, name):
     np.testing.assert_array_equal(found, make_dense(BEYOND.astype(np.float64)))
     info, _ = ingest(INPUTS[name](tmp_path, BEYOND), ignore_weights=True)
     assert (info.dtype, info.nnz) == (None, 5)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_unsigned_weights_at_the_command_line(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    path = str(FILES[name](tmp_path, BEYOND))
-    _, stderr = invoke("ingest", path, "s.zarr", "--kind", "matrix", code=3)
-    assert "9223372036854777856" in stderr
-    assert "float64" in stderr
-    assert not (tmp_path / "s.zarr").exists()
-    invoke("ingest", path, "s.zarr", "--kind", "matrix", "--dtype", "float64")
-    assert mg.open_matrix("s.zarr").info.dtype == "float64"
-    np.testing.assert_array_equal(mg.open_matrix("s.zarr") @ np.ones(3), make_dense(BEYOND.astype(float)).sum(axis=1))
 
 
 def test_unsigned_weights_on_a_cluster(tmp_path, in_process):

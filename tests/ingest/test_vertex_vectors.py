@@ -256,12 +256,3 @@ def test_each_argument_matches_by_id(graph, rank):
         rank(graph, [3.0, 4.0, 5.0, 9.0, 0.0])
     with pytest.raises(OptionError, match=r"the index 0\.\.4 that pandas makes"):
         rank(graph, pd.Series([3.0, 4.0, 5.0, 9.0, 0.0]))
-
-
-def test_the_start_of_a_chain_matches_by_id():
-    A = store_matrix(np.array([[0.5, 0.25], [0.5, 0.75]]), kind="stochastic")
-    digests = {
-        mg.stationary(A, nstart=given, tol_mode="fixed", max_iter=1).digest()
-        for given in (np.array([1.0, 0.0]), {0: 1.0}, pd.Series([0.0, 1.0], index=[1, 0]), [0])
-    }
-    assert len(digests) == 1

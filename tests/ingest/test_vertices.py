@@ -12,8 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest import vertices
@@ -25,7 +23,6 @@ from mgspmv.ingest.vertices import (
     UNKNOWN,
     IdRoom,
     ListedIntegers,
-    ListedNames,
     ListReading,
     OccurringIntegers,
     _list_vertices,
@@ -59,29 +56,6 @@ def check(batches, claim=None):
         np.testing.assert_array_equal(numbering.vertex_ids[numbers], ids)
         assert numbering.n_vertices == len(numbering.vertex_ids)
     return numbering
-
-
-ids_of_all_sizes = st.one_of(
-    st.integers(0, 20),
-    st.integers(vertices._ROOM - 20, vertices._ROOM + 50),
-    st.integers(INT64_MIN, INT64_MAX),
-    st.sampled_from([INT64_MIN, INT64_MAX, -1]),
-)
-batches_of = st.lists(st.lists(ids_of_all_sizes, min_size=1, max_size=8), min_size=1, max_size=5)
-
-
-@given(batches_of, st.one_of(st.none(), st.integers(0, 30), st.integers(2**21, 2**62)))
-def test_any_integers(batches, claim):
-    numbering = check([np.array(batch, np.int64) for batch in batches], claim)
-    ids = {i for batch in batches for i in batch}
-    if claim is not None and min(ids) >= 0 and max(ids) < claim:
-        assert (numbering.n_vertices, numbering.vertex_ids) == (claim, None)
-    elif numbering.are_ids:
-        assert min(ids) < 0 or max(ids) > vertices._ROOM
-    elif ids == set(range(len(ids))):
-        assert (numbering.n_vertices, numbering.vertex_ids) == (len(ids), None)
-    else:
-        assert numbering.n_vertices == len(ids)
 
 
 @pytest.mark.parametrize(
@@ -121,13 +95,6 @@ def test_listed_integers():
         numbering = listed.finish(None)
         assert numbering.n_vertices == len(ids)
         assert (numbering.vertex_ids is None) == (ids == [0, 1, 2])
-
-
-def test_listed_names():
-    listed = ListedNames(pa.array(["a", "b"], pa.large_string()))
-    assert listed.encode(pa.array(["b", "x", "a", "b"]))[0].tolist() == [1, UNKNOWN, 0, 1]
-    assert listed.encode(pa.array(["x"]))[0].tolist() == [UNKNOWN]
-    assert listed.finish(99).vertex_ids[:].tolist() == ["a", "b"]
 
 
 def test_read_names(tmp_path):

@@ -188,29 +188,6 @@ def test_too_little_memory_is_refused(tmp_path):
             mg.ingest(tmp_path / "list", tmp_path / "a.zarr", memory=memory)
 
 
-def test_a_process_that_takes_it_all_already(monkeypatch):
-    import psutil
-
-    taken = psutil.Process().memory_info().rss
-    monkeypatch.setattr(write, "LEAST_MEMORY", 1)
-    with pytest.raises(CapacityError, match=r"this process takes .* GB already, and with memory=.* nothing is left"):
-        find_room("a.zarr", taken + 1000, 1)
-
-
-def test_half_of_what_is_free_is_the_default(monkeypatch):
-    monkeypatch.setattr(write, "free_memory", lambda: 100 * GIB)
-    assert find_room("a.zarr", threads=1).memory == 50 * GIB - write.BATCH_BYTES
-    assert find_room("a.zarr", 80 * GIB, 1).memory < 80 * GIB
-
-
-def test_threads_for_which_there_is_no_room_beside_the_entries_are_left_out():
-    import psutil
-
-    room = find_room("a.zarr", psutil.Process().memory_info().rss + GIB, 1000)
-    assert 2 <= room.threads <= 6
-    assert 0.4 * GIB < room.memory < 0.7 * GIB
-
-
 def test_files_are_beside_the_store(tmp_path):
     for place in ("a.zarr", "not/there/a.zarr"):
         assert find_room(tmp_path / place).folder == tmp_path
