@@ -263,9 +263,9 @@ def _restore() -> None:
 
 def _list_said() -> list[tuple[Any, str]]:
     """What says something on workers, as modules and names."""
-    from mgspmv.distribute import agent, session
+    from mgspmv.distribute import session
 
-    return [(agent, "publish_iterations"), (session, "choose_own_log")]
+    return [(session, "publish_iterations"), (session, "choose_own_log")]
 
 
 def _choose_nothing(*args: Any, **options: Any) -> Any:
