@@ -136,7 +136,8 @@ def _is_local(host: str) -> bool:
 
 def _describe(launched: Launched) -> dict[str, Any]:
     """Give what is known of a cluster without asking it, as JSON values."""
-    return {"cluster": launched.name, "state": launched.state} | asdict(launched)
+    known = asdict(launched)
+    return {"cluster": known.pop("name"), "state": launched.state} | known
 
 
 def _describe_started(launched: Launched) -> str:
@@ -168,7 +169,8 @@ def status(
 
     if name is not None:
         asked = _ask(find_cluster(name), timeout)
-        fields = {key.replace("_", " "): value for key, value in asked.items() if value not in (None, "", [])}
+        fields = {key: value for key, value in asked.items() if value not in (None, "", [])}
+        fields["began"] = _format_time(asked["began"])
         code = 0 if asked["state"] == "running" else ClusterError.exit_code
         return Answer({"clusters": [asked]}, [tabulate_fields(fields)], exit_code=code)
     all_asked = [_ask(cluster, timeout) for cluster in list_clusters()]
@@ -205,10 +207,14 @@ def _ask_scheduler(launched: Launched, timeout_s: float) -> dict[str, Any]:
 
 def _list_cells(asked: dict[str, Any]) -> tuple[Any, ...]:
     joined, runs = ("?" if asked[key] is None else asked[key] for key in ("joined", "runs"))
-    since = datetime.fromtimestamp(asked["began"]).strftime("%Y-%m-%d %H:%M:%S")
+    since = _format_time(asked["began"])
     workers = f"{joined} of {asked['workers']}" if asked["workers"] else ""
     n_runs = runs if runs == "?" else len(runs)
     return workers, n_runs, asked["cluster"], asked["state"], asked["backend"], asked["scheduler"] or "", since
+
+
+def _format_time(began: float) -> str:
+    return datetime.fromtimestamp(began).strftime("%Y-%m-%d %H:%M:%S")
 
 
 # --- stop ------------------------------------------------------------------------------------------------------------
