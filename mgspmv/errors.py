@@ -172,10 +172,6 @@ class SourceAccessError(SourceError, OSError):
     exit_code = 4
 
 
-class UnsupportedSourceError(SourceError):
-    """A well-formed source of a sort that mgspmv does not hold (complex values, hermitian symmetry)."""
-
-
 class StoreError(MgspmvError, OSError):
     """A matrix or solution store cannot be used."""
 
@@ -210,10 +206,6 @@ class ChecksumError(StoreDamagedError):
     """A chunk or a whole array does not match its checksum."""
 
 
-class TruncatedArrayError(StoreDamagedError):
-    """An array is shorter or longer than the store's attributes say."""
-
-
 class CheckpointError(StoreError):
     """What a run kept of its state cannot be gone on with: it is of another run, or damaged."""
 
@@ -224,25 +216,15 @@ class KindError(MgspmvError, ValueError):
     exit_code = 2
 
 
-class MissingTransposeError(KindError):
-    """The operation needs the transpose, which the store does not hold."""
-
-    @staticmethod
-    def describe(url: str) -> str:
-        """Return the message for a store."""
-        return f"{url} does not hold the transpose; add it by mgspmv.transpose(store), and open the store again"
+def describe_missing_transpose(url: str) -> str:
+    """Return the message for a store that does not hold its transpose."""
+    return f"{url} does not hold the transpose; add it by mgspmv.transpose(store), and open the store again"
 
 
 class CapacityError(MgspmvError, MemoryError):
     """The work does not fit into the memory there is."""
 
     exit_code = 6
-
-
-class DiskSpaceError(CapacityError, StoreError):
-    """A store does not fit on the disk that it would be written to."""
-
-    exit_code = 4
 
 
 class DanglingError(MgspmvError, ValueError):
@@ -344,10 +326,6 @@ class StepsFailedError(MgspmvError, RuntimeError):
     def __init__(self, message: str, record: Any = None, exit_code: int = 1) -> None:
         super().__init__(message)
         self.record, self.exit_code = record, exit_code
-
-
-class SetupError(MgspmvError, RuntimeError):
-    """`mgspmv doctor` found something wrong."""
 
 
 def _shorten(text: str, limit: int = 80) -> str:

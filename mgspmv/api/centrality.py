@@ -27,7 +27,7 @@ from mgspmv.api.powers import (
     make_start,
     open_place,
 )
-from mgspmv.errors import AcyclicError, DanglingError, KindError, MissingTransposeError, OptionError
+from mgspmv.errors import AcyclicError, DanglingError, KindError, OptionError
 from mgspmv.iterate.operator import check_transpose
 from mgspmv.iterate.power import Products, Step, normalize
 from mgspmv.iterate.spectrum import bound_radius, has_cycle
@@ -93,7 +93,7 @@ def hits(
     Raises
     ------
     KindError : the store is of kind `matrix`
-    MissingTransposeError : the store does not hold the transpose, or it was not distributed
+    KindError : the store does not hold the transpose, or it was not distributed
     OptionError : with negative weights, values that sum to 0, which cannot be normalized
     ConvergenceError : not converged, with `hubs` and `authorities` as its `solution`
     others : as of `power_iteration`
@@ -385,7 +385,7 @@ def _find_transpose(A: Any, run: Run, transpose: Any) -> Any:
             raise OptionError("transpose is for a distributed matrix; an opened one has it in its store")
         return A.T
     if transpose is None:
-        raise MissingTransposeError(
+        raise KindError(
             "HITS needs the transpose on the cluster: distribute A.T too, and pass that as transpose; or pass the "
             "opened matrix and client"
         )

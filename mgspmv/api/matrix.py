@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mgspmv.api.arguments import check_threads, limit_to_free, parse_size
-from mgspmv.errors import MissingTransposeError, OptionError, hide_secrets
+from mgspmv.errors import KindError, OptionError, describe_missing_transpose, hide_secrets
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.start import OutWeights
 from mgspmv.kernels.bound import BoundKernel
@@ -94,17 +94,17 @@ class Matrix(DescribedMatrix):
 
         Raises
         ------
-        MissingTransposeError : the store does not hold it
+        KindError : the store does not hold it
         """
         if self._transpose is None:
             if not self.info.has_transpose:
-                raise MissingTransposeError(self._missing_transpose)
+                raise KindError(self._missing_transpose)
             self._transpose = Matrix(self.stored.transpose(), transpose_of=self)
         return self._transpose
 
     @property
     def _missing_transpose(self) -> str:
-        return MissingTransposeError.describe(self.info.url)
+        return describe_missing_transpose(self.info.url)
 
     def find_vertices(self, ids: Sequence[Any] | np.ndarray) -> np.ndarray:
         """(k,) int64: the numbers of vertices by their ids, -1 for what is no vertex; not all ids are loaded for it.

@@ -13,7 +13,7 @@ from mgspmv.cli.mode import open_progress
 from mgspmv.cli.options import ClusterKind, ClusterOption, Scheduler, Workers
 from mgspmv.cli.place import Place, open_client
 from mgspmv.cli.program import Answer
-from mgspmv.errors import SetupError
+from mgspmv.errors import MgspmvError
 
 if TYPE_CHECKING:
     from mgspmv.doctor import Finding
@@ -43,7 +43,7 @@ def doctor(
     counts = count_statuses(found)
     payload = {"findings": [asdict(finding) for finding in found], "counts": counts}
     wrong = [name_finding(finding) for finding in found if finding.status == "wrong"]
-    error = SetupError(f"something is wrong: {', '.join(dict.fromkeys(wrong))}") if wrong else None
+    error = MgspmvError(f"something is wrong: {', '.join(dict.fromkeys(wrong))}") if wrong else None
     return Answer(payload, [*_tabulate(found), _sum_up(counts)], error)
 
 

@@ -22,11 +22,11 @@ from mgspmv.errors import (
     ClosedError,
     ClusterError,
     KindError,
-    MissingTransposeError,
     OptionError,
     WorkerLostError,
     WorkerMemoryError,
     WorkerTimeoutError,
+    describe_missing_transpose,
 )
 from mgspmv.exchange.links import Member
 from mgspmv.kernels.device import get, put
@@ -288,7 +288,7 @@ class DistributedMatrix(DescribedMatrix):
         Raises
         ------
         OptionError : `transpose` is of another matrix
-        MissingTransposeError : True, and the store does not hold it
+        KindError : True, and the store does not hold it
         CapacityError, ClusterError : as of `Matrix.distribute`, with True
         """
         from mgspmv.iterate.operator import MatrixOperator, check_transpose, choose_dtype
@@ -357,7 +357,7 @@ class DistributedMatrix(DescribedMatrix):
 
     def _distribute_transpose(self) -> DistributedMatrix:
         if not (self.info.has_transpose or self.is_transpose):
-            raise MissingTransposeError(MissingTransposeError.describe(self.info.url))
+            raise KindError(describe_missing_transpose(self.info.url))
         precision = "float32" if self.info.dtype == "float32" else "float64"
         options: dict[str, Any] = {"precision": precision, "backend": self.backend or "auto", "lay_out": False}
         return distribute_matrix(self.stored.transpose(), self.client, **options, timeout=self.cluster.timeout)

@@ -28,7 +28,7 @@ class NamedArraysSource(TableSource):
     Raises
     ------
     OptionError : arrays that are not one-dimensional, not of one length, or not of one type
-    UnsupportedSourceError : as of `ArraysSource`
+    SourceError : as of `ArraysSource`
     SourceError : by `batches`, for a missing id, or ids of other types
     """
 

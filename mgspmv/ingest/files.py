@@ -16,7 +16,7 @@ from functools import partial
 from itertools import chain, pairwise
 from typing import Any
 
-from mgspmv.errors import MgspmvError, OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
+from mgspmv.errors import MgspmvError, OptionError, SourceError, SourceNotFoundError
 from mgspmv.files import find_web_options, reach
 from mgspmv.ingest.remote import explain, refuse_protocol
 
@@ -62,7 +62,7 @@ def find_files(source: Path | Sequence[Path]) -> list[str]:
     ------
     SourceNotFoundError : nothing matches, or a folder has no files
     SourceError : a folder has folders
-    UnsupportedSourceError : a folder is a Zarr group or a Delta or Hudi table
+    SourceError : a folder is a Zarr group or a Delta or Hudi table
     OptionError : a file is named twice, or no path is given
     """
     paths = list_paths(source)
@@ -125,13 +125,13 @@ def _list_folder(folder: str, entries: Iterable[tuple[str, bool]]) -> list[str]:
     """List the files of a folder, given the names in it, each with whether it is a folder."""
     there = dict(entries)
     if there.keys() & _ZARR:
-        raise UnsupportedSourceError(
+        raise SourceError(
             "this folder is a Zarr group, and no folder of edge lists or Parquet files; pass format='anndata', "
             "'binsparse' or 'csr'",
             source=folder,
         )
     for log in there.keys() & _TABLE_LOGS.keys():
-        raise UnsupportedSourceError(
+        raise SourceError(
             f"this folder is {_TABLE_LOGS[log]} table, of which not all files are current; write its current rows to "
             "Parquet files, and ingest these",
             source=folder,

@@ -21,15 +21,7 @@ from zarr.abc.store import Store
 from zarr.storage import ZipStore
 
 from mgspmv.display.numbers import format_bytes
-from mgspmv.errors import (
-    CapacityError,
-    MgspmvError,
-    OptionError,
-    SourceError,
-    SourceNotFoundError,
-    StoreError,
-    UnsupportedSourceError,
-)
+from mgspmv.errors import CapacityError, MgspmvError, OptionError, SourceError, SourceNotFoundError, StoreError
 from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.source import Layout, StatedShape
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype, fit_int64
@@ -76,7 +68,7 @@ class GroupSource:
     ------
     SourceNotFoundError : there is no group
     SourceError : the group does not hold what it should; by `batches`, what its arrays hold does not fit
-    UnsupportedSourceError : a group of another sort
+    SourceError : a group of another sort
     CapacityError : a chunk of an array takes more than the memory that is free, by what the array says
     OptionError : n_cols, and the group says by itself how many there are
     """
@@ -194,7 +186,7 @@ class _Group:
         Raises
         ------
         SourceError : there is no such array
-        UnsupportedSourceError : its values are not held
+        SourceError : its values are not held
         """
         array = self._open_array(name)
         if array.dtype.kind != "b":
@@ -215,8 +207,8 @@ class _Group:
         _check_chunks(self.name, name, array)
         return _Array(self.name, name, array)
 
-    def refuse(self, message: str, error: type[SourceError] = SourceError) -> SourceError:
-        return error(message, source=self.name)
+    def refuse(self, message: str) -> SourceError:
+        return SourceError(message, source=self.name)
 
 
 def _check_chunks(source: str, name: str, array: zarr.Array[Any]) -> None:
@@ -418,18 +410,14 @@ def _describe_anndata(found: _Group) -> _Matrix:
         if not isinstance(inner, zarr.Group):
             state = "dense" if isinstance(inner, zarr.Array) else "missing"
             raise found.refuse(
-                f"X of this AnnData is {state}; name a sparse group inside it, as {found.name}/layers/counts",
-                UnsupportedSourceError,
+                f"X of this AnnData is {state}; name a sparse group inside it, as {found.name}/layers/counts"
             )
         return _describe_anndata(_Group(f"{found.name}/X", inner))
     if what not in ("csr_matrix", "csc_matrix"):
-        raise found.refuse(
-            f"this group of anndata is a {what}; read are csr_matrix and csc_matrix", UnsupportedSourceError
-        )
+        raise found.refuse(f"this group of anndata is a {what}; read are csr_matrix and csc_matrix")
     if attributes.get("encoding-version") != _ANNDATA_VERSION:
         raise found.refuse(
-            f"this {what} is of encoding version {attributes.get('encoding-version')}, and read is {_ANNDATA_VERSION}",
-            UnsupportedSourceError,
+            f"this {what} is of encoding version {attributes.get('encoding-version')}, and read is {_ANNDATA_VERSION}"
         )
     shape = _read_shape(found, attributes.get("shape"))
     return _describe_compressed(found, f"anndata {what}", shape, what == "csc_matrix", found.open_values("data"))
@@ -509,18 +497,17 @@ def _read_header(found: _Group) -> dict[str, Any]:
         if key not in header:
             raise found.refuse(f"its attribute binsparse has no {key!r}; write the group again")
     if not _BINSPARSE_VERSION.fullmatch(str(header["version"])):
-        raise found.refuse(f"this is binsparse {header['version']}, and read is 0.1", UnsupportedSourceError)
+        raise found.refuse(f"this is binsparse {header['version']}, and read is 0.1")
     if header["format"] not in _BINSPARSE_FORMATS:
         raise found.refuse(
-            f"the binsparse format {header['format']} is not read; read are {', '.join(_BINSPARSE_FORMATS)}",
-            UnsupportedSourceError,
+            f"the binsparse format {header['format']} is not read; read are {', '.join(_BINSPARSE_FORMATS)}"
         )
     if not isinstance(header["data_types"], dict):
         raise found.refuse("data_types of its attribute binsparse is no JSON object; write the group again")
     if header.get("index_base", 0) != 0:
-        raise found.refuse("indices that begin at 1 are not read; write it with index_base 0", UnsupportedSourceError)
+        raise found.refuse("indices that begin at 1 are not read; write it with index_base 0")
     if header.get("fill") and (found.open_values("fill_value").read(0, 1) != 0).any():
-        raise found.refuse("places without an entry hold another value than 0", UnsupportedSourceError)
+        raise found.refuse("places without an entry hold another value than 0")
     return header
 
 
@@ -530,9 +517,7 @@ def _read_structure(found: _Group, header: dict[str, Any]) -> tuple[Symmetry, Tr
     if structure is None:
         return "general", None
     if structure not in _STRUCTURES:
-        raise found.refuse(
-            f"the structure {structure} is not read; read are {', '.join(_STRUCTURES)}", UnsupportedSourceError
-        )
+        raise found.refuse(f"the structure {structure} is not read; read are {', '.join(_STRUCTURES)}")
     return _STRUCTURES[structure]
 
 
@@ -546,14 +531,12 @@ def _open_binsparse_values(found: _Group, declared: Any, *, is_signed: bool) -> 
     text = str(declared)
     inner = text[4:-1] if text.startswith("iso[") else text
     if inner.startswith("complex["):
-        raise found.refuse(
-            "complex values are not held; write real and imaginary part as two real matrices", UnsupportedSourceError
-        )
+        raise found.refuse("complex values are not held; write real and imaginary part as two real matrices")
     values = found.open_values("values")
     _check_type(found, values, inner)
     are_flags = inner == "bint8"
     if are_flags and is_signed:
-        raise found.refuse("a skew-symmetric matrix has numbers as values, not true and false", UnsupportedSourceError)
+        raise found.refuse("a skew-symmetric matrix has numbers as values, not true and false")
     if inner == text:
         return values, are_flags
     values.check_length(1)
@@ -566,7 +549,7 @@ def _open_binsparse_values(found: _Group, declared: Any, *, is_signed: bool) -> 
 
 def _check_type(found: _Group, array: _Array, declared: Any) -> None:
     if declared not in (*_BINSPARSE_TYPES, "bint8"):
-        raise found.refuse(f"the data type {declared} of {array.name} is not read", UnsupportedSourceError)
+        raise found.refuse(f"the data type {declared} of {array.name} is not read")
     if array.dtype.name not in (("uint8", "int8", "bool") if declared == "bint8" else (declared,)):
         raise array.refuse(f"is of dtype {array.dtype}, and data_types says {declared}")
 

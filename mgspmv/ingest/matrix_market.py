@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mgspmv.errors import SourceError, UnsupportedSourceError
+from mgspmv.errors import SourceError
 from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column, TableFormat, nth_line, read_chunks
 from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
@@ -82,7 +82,7 @@ class MatrixMarketSource(FileSource):
 
     Raises
     ------
-    UnsupportedSourceError : by `batches`, for complex values, hermitian symmetry and vectors
+    SourceError : by `batches`, for complex values, hermitian symmetry and vectors
     SourceError : by `batches`, for anything else that is not a whole Matrix Market file; names the line
     SourceNotFoundError : by `batches`, if there is no file
     """
@@ -191,7 +191,7 @@ def read_header(text: TextStream) -> Header:
 
     Raises
     ------
-    UnsupportedSourceError : complex values, hermitian symmetry, a vector
+    SourceError : complex values, hermitian symmetry, a vector
     SourceError : no banner, or a banner or size line that does not make sense
     """
     banner = text.read_line()
@@ -214,19 +214,13 @@ def _parse_banner(line: Line) -> tuple[str, str, str]:
         raise line.refuse(f"expected a first line of five words like {_EXAMPLE}, found {len(words)}")
     _, matrix, layout, field, symmetry = words
     if matrix == "vector":
-        raise line.refuse("vectors are not supported; write it as a matrix of one column", UnsupportedSourceError)
+        raise line.refuse("vectors are not supported; write it as a matrix of one column")
     if field == "complex":
-        raise line.refuse(
-            "complex values are not supported; write real and imaginary part as two real matrices",
-            UnsupportedSourceError,
-        )
+        raise line.refuse("complex values are not supported; write real and imaginary part as two real matrices")
     # The format has hermitian for complex values only. A real file that says so has more likely lost its imaginary
     # parts than it means symmetric, so it is not guessed at.
     if symmetry == "hermitian":
-        raise line.refuse(
-            "hermitian symmetry is not supported; if the values are real, write 'symmetric' instead",
-            UnsupportedSourceError,
-        )
+        raise line.refuse("hermitian symmetry is not supported; if the values are real, write 'symmetric' instead")
     _check_word(line, matrix, "object", ("matrix",))
     _check_word(line, layout, "layout", _LAYOUTS)
     _check_word(line, field, "field", tuple(_FIELDS))

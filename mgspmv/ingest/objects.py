@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
 
 from mgspmv.display.numbers import format_bytes
-from mgspmv.errors import CapacityError, OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
+from mgspmv.errors import CapacityError, OptionError, SourceError, SourceNotFoundError
 from mgspmv.ingest.npy import NPY_DAMAGE, check_header
 from mgspmv.ingest.source import Layout, Source, StatedShape
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
@@ -54,7 +54,7 @@ class ScipySource:
     Raises
     ------
     OptionError : not such an object, or not two-dimensional
-    UnsupportedSourceError : values that are not real, or wider than 64 bits
+    SourceError : values that are not real, or wider than 64 bits
     SourceError : while reading: indices that do not fit the shape, integers beyond int64
     """
 
@@ -67,7 +67,7 @@ class ScipySource:
             raise OptionError(f"a matrix has two dimensions, this {type(matrix).__name__} has shape {matrix.shape}")
         self.name = name or f"{type(matrix).__name__} of shape {matrix.shape}"
         if isinstance(matrix, np.ma.MaskedArray):
-            raise UnsupportedSourceError("masked arrays are not held; pass .filled(0)", source=self.name)
+            raise SourceError("masked arrays are not held; pass .filled(0)", source=self.name)
         self._dtype = None if matrix.dtype == bool else choose_value_dtype(matrix.dtype, self.name)
         is_half = is_sparse(matrix) and matrix.dtype == np.float16  # which SciPy reads, and does not convert
         self._matrix = matrix.astype(np.float32) if is_half else matrix
@@ -101,7 +101,7 @@ class NpzSource(ScipySource):
     ------
     SourceNotFoundError : no such file
     SourceError : not a whole .npz archive, or one with other arrays
-    UnsupportedSourceError : as for `ScipySource`
+    SourceError : as for `ScipySource`
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -134,7 +134,7 @@ class NetworkxSource:
     ------
     OptionError : nodes that are neither all integers nor all strings
     SourceError : while reading: a weight that is not a number
-    UnsupportedSourceError : while reading: a complex weight
+    SourceError : while reading: a complex weight
     """
 
     default_kind: Literal["graph", "matrix"] = "graph"
@@ -194,7 +194,7 @@ class NetworkxSource:
     def _refuse_weight(self, tail: Any, head: Any, weight: Any) -> NoReturn:
         what = f"the {self._weight} of edge ({tail!r}, {head!r}) is {weight!r}"
         if isinstance(weight, Complex):
-            raise UnsupportedSourceError(f"{what}; complex weights are not held, make them real", source=self.name)
+            raise SourceError(f"{what}; complex weights are not held, make them real", source=self.name)
         raise SourceError(
             f"{what}, which is not a number; convert it, or pass another attribute or None as weight", source=self.name
         )
@@ -214,7 +214,7 @@ class ArraysSource:
     ------
     OptionError : arrays that are not one-dimensional, not of one length, or ids that are not integers
     SourceError : an id outside 0..n_vertices - 1, or beyond int64
-    UnsupportedSourceError : weights that are not real, or wider than 64 bits
+    SourceError : weights that are not real, or wider than 64 bits
     """
 
     default_kind: Literal["graph", "matrix"] = "graph"
@@ -292,7 +292,7 @@ def source_from_arrays(
 
     Raises
     ------
-    OptionError, SourceError, UnsupportedSourceError : as of `ArraysSource` and `NamedArraysSource`
+    OptionError, SourceError : as of `ArraysSource` and `NamedArraysSource`
     """
     if any(check_vector(name, ids).dtype.kind in "OUST" for name, ids in (("src", src), ("dst", dst))):
         # With Numba, which other objects can do without.

@@ -11,7 +11,7 @@ from typing import Any
 from zarr import Group
 from zarr.abc.store import Store
 
-from mgspmv.errors import OptionError, UnsupportedSourceError
+from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.detect import detect_format
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import Path, find_files, is_path, name_files
@@ -99,7 +99,7 @@ def open_source(
             return ParquetSource(files, threads=threads, id_room=id_room, **edge_list_options)
         return EdgeListSource(files, threads=threads, id_room=id_room, is_vertex=is_vertex, **edge_list_options)
     if len(files) > 1:
-        raise UnsupportedSourceError(
+        raise SourceError(
             f"{len(files)} files of the format {chosen} are no single matrix, as edge lists or Parquet files are; "
             "ingest each into a store of its own",
             source=name_files(files),

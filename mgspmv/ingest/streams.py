@@ -57,9 +57,9 @@ class Line:
     def text(self) -> str:
         return self.data.decode("utf-8", "replace").strip()
 
-    def refuse(self, message: str, error: type[SourceError] = SourceError) -> SourceError:
+    def refuse(self, message: str) -> SourceError:
         """Give the error that says what is wrong with this line."""
-        return error(message, source=self.source, line_number=self.number, text=self.text)
+        return SourceError(message, source=self.source, line_number=self.number, text=self.text)
 
     def is_blank_or_comment(self, comments: bytes) -> bool:
         start = self.data.lstrip()[:1]

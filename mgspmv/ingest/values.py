@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.errors import SourceError, UnsupportedSourceError
+from mgspmv.errors import SourceError
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
@@ -25,17 +25,17 @@ def choose_value_dtype(dtype: np.dtype[Any], source: str) -> np.dtype[Any]:
 
     Raises
     ------
-    UnsupportedSourceError : values that are not real, or wider than 64 bits
+    SourceError : values that are not real, or wider than 64 bits
     """
     if dtype.kind == "c":
-        raise UnsupportedSourceError(
+        raise SourceError(
             f"complex values ({dtype}) are not held; ingest .real, .imag or their absolute values", source=source
         )
     if dtype.kind in "iu":
         return np.dtype(np.uint64 if dtype.kind == "u" and dtype.itemsize == 8 else np.int64)
     if dtype.kind == "f" and dtype.itemsize <= 8:
         return np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
-    raise UnsupportedSourceError(f"values of dtype {dtype} are not held; pass .astype('float64')", source=source)
+    raise SourceError(f"values of dtype {dtype} are not held; pass .astype('float64')", source=source)
 
 
 def convert_values(values: np.ndarray, dtype: str | None, source: str) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
-from mgspmv.errors import MissingTransposeError, OptionError
+from mgspmv.errors import KindError, OptionError
 from mgspmv.store.described import DescribedMatrix
 
 Multiply = Callable[[np.ndarray], np.ndarray]
@@ -29,7 +29,7 @@ class MatrixOperator(LinearOperator):  # type: ignore[misc]  # SciPy has no type
 
     Raises
     ------
-    MissingTransposeError : by `rmatvec`, `rmatmat` and what needs them, where there is no transpose
+    KindError : by `rmatvec`, `rmatmat` and what needs them, where there is no transpose
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class MatrixOperator(LinearOperator):  # type: ignore[misc]  # SciPy has no type
 
     def _transposed(self) -> Multiply:
         if self._multiply_transposed is None:
-            raise MissingTransposeError(self._missing)
+            raise KindError(self._missing)
         return self._multiply_transposed
 
 

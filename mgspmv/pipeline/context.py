@@ -150,7 +150,7 @@ class OpenedMatrix:
 
         Raises
         ------
-        MissingTransposeError : the store does not hold that
+        KindError : the store does not hold that
         """
         return self.matrix.T if is_turned else self.matrix
 
@@ -163,7 +163,7 @@ class OpenedMatrix:
 
         Raises
         ------
-        MissingTransposeError : as of `turn`
+        KindError : as of `turn`
         ClusterError, CapacityError : as of `Matrix.distribute`
         """
         matrix = self.turn(is_turned)

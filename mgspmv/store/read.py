@@ -17,7 +17,6 @@ from mgspmv.errors import (
     OptionError,
     StoreDamagedError,
     StoreError,
-    TruncatedArrayError,
 )
 from mgspmv.model import CsrArrays, CsrBlock, MatrixInfo
 from mgspmv.store import chunks
@@ -406,7 +405,7 @@ def open_store(store: StoreLike, version: str | int | None = None) -> StoredMatr
     StoreFormatError : not a store of mgspmv, or one of another format version
     StoreUnfinishedError : no version was ever finished
     StoreError : there is no such version
-    MissingChunkError, TruncatedArrayError, StoreDamagedError : an array is not as it was written
+    MissingChunkError, StoreDamagedError : an array is not as it was written
     """
 
     def read(root: zarr.Group, names: list[str], url: str) -> StoredMatrix:
@@ -463,7 +462,7 @@ async def _find_array(group: zarr.AsyncGroup, name: str, length: int, dtype: str
     if not isinstance(array, zarr.AsyncArray):
         raise _missing_array(url, group.path, name)
     if array.shape != (length,):
-        raise TruncatedArrayError(f"{url}: {array.path} has shape {array.shape}, should have ({length},); {MEND}")
+        raise StoreDamagedError(f"{url}: {array.path} has shape {array.shape}, should have ({length},); {MEND}")
     found = "string" if chunks.is_string(array) else array.dtype.name
     if found not in dtype.split(" or "):
         raise StoreDamagedError(f"{url}: {array.path} has dtype {found}, should have {dtype}; {MEND}")

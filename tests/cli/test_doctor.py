@@ -74,7 +74,7 @@ def test_json(finding):
     finding(FOUND)
     answer = invoke_json("doctor", code=1)
     assert answer["counts"] == {"ok": 1, "warning": 1, "wrong": 2, "skipped": 1}
-    assert answer["error"]["type"] == "SetupError"
+    assert answer["error"]["type"] == "MgspmvError"
     assert answer["findings"][2] == {
         "status": "wrong",
         "found": "worker-gpus found.",

@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
-from mgspmv.errors import OptionError, SourceError, SourceNotFoundError, UnsupportedSourceError
+from mgspmv.errors import OptionError, SourceError, SourceNotFoundError
 from mgspmv.ingest import streams
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import find_files
@@ -158,7 +158,7 @@ def test_a_zarr_group(tmp_path):
     for name in ("zarr.json", ".zgroup", ".zattrs"):
         (tmp_path / name / "indptr").mkdir(parents=True)
         (tmp_path / name / name).write_text("{}")
-        with pytest.raises(UnsupportedSourceError, match="this folder is a Zarr group, and no folder of edge lists or"):
+        with pytest.raises(SourceError, match="this folder is a Zarr group, and no folder of edge lists or"):
             find_files(tmp_path / name)
 
 
@@ -166,7 +166,7 @@ def test_a_zarr_group(tmp_path):
 def test_tables_whose_files_are_not_all_current(tmp_path, log, what):
     (tmp_path / log).mkdir()
     (tmp_path / "part.parquet").write_bytes(b"")
-    with pytest.raises(UnsupportedSourceError, match=f"this folder is {what}, of which not all files are current"):
+    with pytest.raises(SourceError, match=f"this folder is {what}, of which not all files are current"):
         find_files(tmp_path)
 
 
@@ -294,7 +294,7 @@ def test_matrices_are_read_one_at_a_time(tmp_path):
         scipy.io.mmwrite(tmp_path / f"{name}.mtx", sp.eye_array(2))
         sp.save_npz(tmp_path / f"{name}.npz", sp.eye_array(2))
     for suffix, format in (("mtx", "matrix-market"), ("npz", "npz")):
-        with pytest.raises(UnsupportedSourceError, match=f"2 files of the format {format} are no single matrix"):
+        with pytest.raises(SourceError, match=f"2 files of the format {format} are no single matrix"):
             open_source(tmp_path / f"*.{suffix}")
         assert mg.ingest(tmp_path / f"a*.{suffix}", MemoryStore()).nnz == 2
 

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgspmv.errors import SourceError, UnsupportedSourceError
+from mgspmv.errors import SourceError
 from mgspmv.ingest.matrix_market import MatrixMarketSource, _Dense
 from tests.support.reference_data import shared_data
 
@@ -93,13 +93,13 @@ READ_TIDIED = {
 
 # file: error, line, message
 REJECTED = {
-    "fmm/graphblas__matrix_double_complex.mtx": (UnsupportedSourceError, 1, COMPLEX),
-    "fmm/graphblas__matrix_float_complex.mtx": (UnsupportedSourceError, 1, COMPLEX),
+    "fmm/graphblas__matrix_double_complex.mtx": (SourceError, 1, COMPLEX),
+    "fmm/graphblas__matrix_float_complex.mtx": (SourceError, 1, COMPLEX),
     "fmm/invalid__invalid_bad_banner.mtx": (SourceError, 1, NO_BANNER),
     "fmm/invalid__invalid_bad_field.mtx": (SourceError, 1, "the field must be real or double or integer or "),
     "fmm/invalid__invalid_bad_object.mtx": (SourceError, 1, "the object must be matrix, not '___'"),
     "fmm/invalid__invalid_bad_value.mtx": (SourceError, 3, "expected value to be a number, found 'not_a_double'"),
-    "fmm/invalid__invalid_bad_value_3.mtx": (UnsupportedSourceError, 1, VECTOR),
+    "fmm/invalid__invalid_bad_value_3.mtx": (SourceError, 1, VECTOR),
     "fmm/invalid__invalid_dimensions_out_of_range_1.mtx": (SourceError, 3, "number of rows to be an integer from 0"),
     "fmm/invalid__invalid_dimensions_out_of_range_3.mtx": (SourceError, 3, "number of entries to be an integer from 0"),
     "fmm/invalid__invalid_indices_out_of_range_2.mtx": (
@@ -117,15 +117,15 @@ REJECTED = {
         6,
         "column to be an integer from 1 to 7, found '-2'",
     ),
-    "fmm/invalid__invalid_symmetry_vector.mtx": (UnsupportedSourceError, 1, VECTOR),
+    "fmm/invalid__invalid_symmetry_vector.mtx": (SourceError, 1, VECTOR),
     "fmm/invalid__invalid_truncated_header_2.mtx": (SourceError, 1, "expected a first line of five words like "),
     "fmm/invalid__invalid_truncated_line_2.mtx": (SourceError, 5, "expected 'row column value', found 1 column"),
-    "fmm/invalid__invalid_vector_array_too_long.mtx": (UnsupportedSourceError, 1, VECTOR),
-    "fmm/invalid__invalid_vector_index_out_of_range_1.mtx": (UnsupportedSourceError, 1, VECTOR),
-    "fmm/invalid__invalid_vector_negative_length.mtx": (UnsupportedSourceError, 1, VECTOR),
-    "fmm/py__matrix_array_complex_general.mtx": (UnsupportedSourceError, 1, COMPLEX),
-    "fmm/py__matrix_coordinate_complex_general.mtx": (UnsupportedSourceError, 1, COMPLEX),
-    "fmm/py__matrix_coordinate_complex_hermitian.mtx": (UnsupportedSourceError, 1, COMPLEX),
+    "fmm/invalid__invalid_vector_array_too_long.mtx": (SourceError, 1, VECTOR),
+    "fmm/invalid__invalid_vector_index_out_of_range_1.mtx": (SourceError, 1, VECTOR),
+    "fmm/invalid__invalid_vector_negative_length.mtx": (SourceError, 1, VECTOR),
+    "fmm/py__matrix_array_complex_general.mtx": (SourceError, 1, COMPLEX),
+    "fmm/py__matrix_coordinate_complex_general.mtx": (SourceError, 1, COMPLEX),
+    "fmm/py__matrix_coordinate_complex_hermitian.mtx": (SourceError, 1, COMPLEX),
     # SciPy reads it, with 30 on the diagonal of a matrix that equals its negative transpose
     "fmm/py__matrix_coordinate_real_skew-symmetric.mtx": (
         SourceError,
@@ -133,12 +133,12 @@ REJECTED = {
         "diagonal of a skew-symmetric matrix must be zero",
     ),
     # SciPy reads it as symmetric; the format has hermitian for complex values only
-    "fmm/symmetry__coordinate_hermitian_real_row.mtx": (UnsupportedSourceError, 1, HERMITIAN),
-    "fmm/symmetry__coordinate_hermitian_row.mtx": (UnsupportedSourceError, 1, COMPLEX),
-    "fmm/symmetry__coordinate_hermitian_row_general_dup.mtx": (UnsupportedSourceError, 1, COMPLEX),
-    "fmm/symmetry_array__array_hermitian.mtx": (UnsupportedSourceError, 1, COMPLEX),
-    "fmm/vector_coordinate.mtx": (UnsupportedSourceError, 1, VECTOR),
-    "fmm/vector_coordinate_complex_dupes.mtx": (UnsupportedSourceError, 1, VECTOR),
+    "fmm/symmetry__coordinate_hermitian_real_row.mtx": (SourceError, 1, HERMITIAN),
+    "fmm/symmetry__coordinate_hermitian_row.mtx": (SourceError, 1, COMPLEX),
+    "fmm/symmetry__coordinate_hermitian_row_general_dup.mtx": (SourceError, 1, COMPLEX),
+    "fmm/symmetry_array__array_hermitian.mtx": (SourceError, 1, COMPLEX),
+    "fmm/vector_coordinate.mtx": (SourceError, 1, VECTOR),
+    "fmm/vector_coordinate_complex_dupes.mtx": (SourceError, 1, VECTOR),
     "lagraph/full_noheader.mtx": (SourceError, 1, NO_BANNER),
     "lagraph/mangled10.mtx": (
         SourceError,
@@ -150,19 +150,19 @@ REJECTED = {
     "lagraph/mangled16.mtx": (SourceError, 5, "expected 'value', found 2 columns"),
     "lagraph/mangled3.mtx": (SourceError, 1, "not 'mangled'"),
     # SciPy reads it as symmetric and overlooks that a pattern has a value
-    "lagraph/mangled5.mtx": (UnsupportedSourceError, 1, HERMITIAN),
+    "lagraph/mangled5.mtx": (SourceError, 1, HERMITIAN),
     "lagraph/mangled7.mtx": (SourceError, 5, "expected 'row column value', found 2 columns"),
     "lagraph/mangled9.mtx": (SourceError, 4, "a symmetric matrix must be square, this one has 3 rows and 4 columns"),
     "lagraph/mangled_format.mtx": (SourceError, 1, "a pattern has no values, so it cannot be array symmetric"),
     "lagraph/matrix_uint64.mtx": (SourceError, 8, "value to be a 64-bit integer, found '18446744073709551615'"),
-    "suitesparse/CHOLMOD__Demo__Matrix__c.mtx": (UnsupportedSourceError, 1, COMPLEX),
+    "suitesparse/CHOLMOD__Demo__Matrix__c.mtx": (SourceError, 1, COMPLEX),
     "suitesparse/CHOLMOD__Demo__Matrix__mangle1.mtx": (SourceError, 1, "the object must be matrix, not 'junk'"),
     "suitesparse/CHOLMOD__Demo__Matrix__mangle3.mtx": (SourceError, 1, "not 'junk'"),
-    "suitesparse/CHOLMOD__Tcov__Matrix__cha.mtx": (UnsupportedSourceError, 1, COMPLEX),
+    "suitesparse/CHOLMOD__Tcov__Matrix__cha.mtx": (SourceError, 1, COMPLEX),
     "suitesparse/CHOLMOD__Tcov__Matrix__fullcrud1.mtx": (SourceError, 1, NO_BANNER),
-    "suitesparse/CHOLMOD__Tcov__Matrix__fullcsa.mtx": (UnsupportedSourceError, 1, COMPLEX),
-    "suitesparse/KLU__Matrix__1c.mtx": (UnsupportedSourceError, 1, COMPLEX),
-    "suitesparse/KLU__Matrix__ctina.mtx": (UnsupportedSourceError, 1, COMPLEX),
+    "suitesparse/CHOLMOD__Tcov__Matrix__fullcsa.mtx": (SourceError, 1, COMPLEX),
+    "suitesparse/KLU__Matrix__1c.mtx": (SourceError, 1, COMPLEX),
+    "suitesparse/KLU__Matrix__ctina.mtx": (SourceError, 1, COMPLEX),
 }
 
 

@@ -9,7 +9,7 @@ import zarr
 from scipy.sparse.linalg import aslinearoperator, cg, eigs, eigsh, gmres, lsqr, svds
 
 import mgspmv as mg
-from mgspmv.errors import ClosedError, MissingTransposeError, OptionError
+from mgspmv.errors import ClosedError, KindError, OptionError
 
 
 def store_matrix(source, store=None, **options):
@@ -102,7 +102,7 @@ def test_without_the_transpose():
     operator = A.as_linear_operator()
     operator.matvec(np.ones(17))
     for use in (lambda: operator.rmatvec(np.ones(30)), lambda: operator.T, lambda: A.rmatvec(np.ones(30))):
-        with pytest.raises(MissingTransposeError, match=r"add it by mgspmv\.transpose\(store\)"):
+        with pytest.raises(KindError, match=r"add it by mgspmv\.transpose\(store\)"):
             use()
 
 
@@ -184,7 +184,7 @@ def test_operator_of_a_distributed_matrix(in_process, tmp_path):
         unweighted = D.as_linear_operator(weights=False)
         np.testing.assert_array_equal(unweighted.matvec(x), A.as_linear_operator(weights=False).matvec(x))
         np.testing.assert_allclose(svds(whole, k=2)[1], svds(own, k=2)[1], rtol=1e-12)
-        with pytest.raises(MissingTransposeError, match=r"distribute A\.T too, and pass that as transpose"):
+        with pytest.raises(KindError, match=r"distribute A\.T too, and pass that as transpose"):
             alone.rmatvec(y)
         for wrong in (D, A, DT.as_linear_operator()):
             with pytest.raises(OptionError, match=r"^transpose must be that of .*, not <"):
@@ -197,6 +197,6 @@ def test_transpose_that_is_not_in_the_store_is_not_distributed(in_process, tmp_p
     A = store_matrix(make_rectangle(), tmp_path / "matrix.zarr")
     with (
         A.distribute(in_process(3)) as D,
-        pytest.raises(MissingTransposeError, match=r"add it by mgspmv\.transpose\(store\)"),
+        pytest.raises(KindError, match=r"add it by mgspmv\.transpose\(store\)"),
     ):
         D.as_linear_operator(True)

@@ -14,7 +14,7 @@ import scipy.io
 import scipy.sparse as sp
 
 import mgspmv as mg
-from mgspmv.errors import StoreNotFoundError, UnsupportedSourceError
+from mgspmv.errors import SourceError, StoreNotFoundError
 from tests.support.oracles import rank_by_pushing, sum_arcs
 from tests.support.reference_data import shared_data
 
@@ -289,7 +289,7 @@ def test_product_agrees_with_scipy(name, ingested, read_by_scipy):
 
 
 def test_complex_matrix_is_refused_by_name(tmp_path):
-    with pytest.raises(UnsupportedSourceError, match=r"young1c\.mtx.*complex"):
+    with pytest.raises(SourceError, match=r"young1c\.mtx.*complex"):
         mg.ingest(shared_data("matrices/young1c.mtx"), tmp_path / "store.zarr")
     with pytest.raises(StoreNotFoundError):
         mg.open_matrix(tmp_path / "store.zarr")
