@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -9,8 +10,9 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +141,72 @@ def test_a_worker_that_multiplies_loads_no_reader() -> None:
     assert "zarr" in loaded
     readers = {name for name in loaded if name in ("pyarrow", "pandas", "polars") or name.startswith("mgspmv.ingest.")}
     assert readers == {"mgspmv.ingest.rules", "mgspmv.ingest.vertex_vectors"}
+
+
+# What others promise
+
+
+INTERNAL = ("zarr.core", "numba.core", "distributed.batched", "distributed.dashboard", "dask_jobqueue.core", "unittest")
+"""Modules that their projects do not document, or that are for tests."""
+DOCUMENTED = {"_exit", "_current_frames", "_cat_file", "_pipe_file", "_fetch_range"}
+"""Names with an underscore that Python and fsspec (asynchronous file systems) document."""
+
+
+def list_own_names(trees: Iterable[ast.Module]) -> set[str]:
+    """Names with an underscore that the package itself defines or assigns."""
+    names = set()
+    for node in chain.from_iterable(map(ast.walk, trees)):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Attribute(attr=name, ctx=ast.Store()) | ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+    return names
+
+
+def find_private(tree: ast.Module, own: set[str]) -> Iterator[str]:
+    """Modules, functions and attributes of other projects that are private there."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(module), names=aliases, level=0):
+                imported = [module] if module.startswith("mgspmv") else [f"{module}.{alias.name}" for alias in aliases]
+            case ast.Import(names=aliases):
+                imported = [alias.name for alias in aliases]
+            case ast.Attribute(attr=name) if name.startswith("_") and not name.endswith("__") and name not in own:
+                yield f"line {node.lineno}: .{name}"
+                continue
+            case _:
+                continue
+        for name in imported:
+            parts = name.split(".")
+            if name.startswith("mgspmv") or parts[0] == "__future__":
+                continue
+            is_private = any(part.startswith("_") and not part.endswith("__") for part in parts)
+            if is_private or any(name == module or name.startswith(f"{module}.") for module in INTERNAL):
+                yield f"line {node.lineno}: {name}"
+
+
+def test_nothing_that_is_private_in_other_projects_is_used() -> None:
+    trees = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "mgspmv").rglob("*.py"))}
+    own = list_own_names(trees.values()) | DOCUMENTED
+    del trees[ROOT / "mgspmv/monitor/page.py"]  # a page of Dask's dashboard, to which Dask documents no way
+    found = [f"{path.relative_to(ROOT)}, {what}" for path, tree in trees.items() for what in find_private(tree, own)]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import zarr.core.sync",
+        "from zarr.core import sync",
+        "from zarr import _storage",
+        "x._cache_file",
+        "import unittest.mock",
+    ],
+)
+def test_what_is_private_is_found(code: str) -> None:
+    assert list(find_private(ast.parse(code), {"_own"}))
+    assert list(find_private(ast.parse("self._own; import zarr.storage; from zarr import open"), {"_own"})) == []
 
 
 # What pyproject.toml promises
