@@ -197,7 +197,7 @@ _KUBE = Elsewhere("needs Kubernetes", "tests/distribute/test_managers.py::test_a
 _BATCH = Elsewhere("needs Slurm", "tests/deploy/test_slurm.py::test_a_job_that_is_requeued_goes_on")
 _BATCH_PBS = Elsewhere("needs PBS", "tests/deploy/test_pbs.py::test_a_command_on_two_nodes")
 _WEB = Elsewhere("needs a network", "tests/ingest/test_remote.py::test_patterns_of_a_web_server")
-_S3 = Elsewhere("needs a network", "tests/ingest/test_remote.py::test_several_texts_of_s3")
+_S3 = Elsewhere("needs a network", "tests/ingest/test_remote.py::test_texts_of_s3")
 _BUCKETS = Elsewhere("needs an object store", "tests/system/test_object_stores.py::test_from_a_source_to_ranks")
 _TLS = Elsewhere(
     "needs a cluster with TLS", "tests/distribute/test_tls.py::test_commands_of_dask_find_them_by_their_configuration"
