@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mgspmv.display.cards import Card, format_shape, make_table, quote, render_card
+from mgspmv.display.cards import render_card
 from mgspmv.errors import OptionError, ShapeError, StoreDamagedError
 from mgspmv.model import Event, Stability, Status, free_memory
 from mgspmv.results import Solution, find_non_finite
@@ -136,29 +136,7 @@ class BatchSolution:
         )
 
     def _repr_html_(self) -> str:
-        n_good = sum(status.is_success for status in self.statuses)
-        titles = ("vector", "alpha", "status", "iterations", "change", "L1 error")
-        table = make_table("Vectors", titles, self._describe_each(), len(self))
-        state = f"{n_good} of {len(self)} vectors ended well"
-        return render_card(Card("BatchSolution", self._list_facts(), state, n_good == len(self), [table]))
-
-    def _list_facts(self) -> list[tuple[str, str]]:
-        kept = f"the {0 if self.top_ids is None else self.top_ids.shape[1]} highest ranks of each"
-        matrix = self.matrix
-        return [
-            ("vectors", f"{len(self):,}"),
-            ("kept", kept if self.values is None else f"{self.values.shape[1]:,} ranks of each, {self.values.dtype}"),
-            ("passes", f"{self.options['steps']} of up to {self.options['width']} vectors"),
-            ("error in L1", f"at most {self.error_bounds_l1.max(initial=0.0):.3g}"),
-            ("seconds", f"{sum(self.seconds.values()):.3g}"),
-            ("matrix", f"{matrix['url']}, {format_shape(matrix['shape'])}, {matrix['nnz']:,} entries"),
-        ]
-
-    def _describe_each(self) -> Iterator[tuple[str, ...]]:
-        each = zip(self.labels, self.alphas, self.statuses, self.changes, self.error_bounds_l1, strict=True)
-        for label, alpha, status, changes, bound in each:
-            last = f"{changes[-1]:.3g}" if changes else ""
-            yield quote(label), f"{alpha:g}", str(status), f"{len(changes):,}", last, f"{bound:.3g}"
+        return render_card(self)
 
     @property
     def iterations(self) -> np.ndarray:

@@ -298,9 +298,9 @@ class MatrixInfo:
         return f"<MatrixInfo: {describe_entries(self)}, {self.version} of {hide_secrets(self.url)}>"
 
     def _repr_html_(self) -> str:
-        from mgspmv.display.cards import Card, render_card
+        from mgspmv.display.cards import render_card
 
-        return render_card(Card("MatrixInfo", list_facts(self)))
+        return render_card(self)
 
 
 def _is_size(value: Any) -> bool:
@@ -342,28 +342,6 @@ def describe_entries(info: MatrixInfo) -> str:
     """Kind, shape, entries and values, in a line."""
     values = "pattern" if info.is_pattern else info.dtype
     return f"{info.kind} of shape {info.shape}, {info.nnz} entries, {values}"
-
-
-def list_facts(info: MatrixInfo) -> list[tuple[str, str]]:
-    """What a store says of its matrix, as names and what they are; nothing is read for it."""
-    from mgspmv.display.cards import format_shape
-    from mgspmv.display.numbers import format_bytes, format_count
-
-    per_row = f", {info.nnz / info.shape[0]:.3g} a row" if info.shape[0] else ""
-    return [
-        ("kind", info.kind),
-        ("shape", format_shape(info.shape)),
-        ("entries", f"{format_count(info.nnz)}{per_row}"),
-        ("values", info.dtype or "none: a pattern, all entries are 1"),
-        ("columns", info.index_dtype),
-        ("ids", info.vertex_ids or f"0 to {info.shape[0] - 1}"),
-        ("order", info.order or "of the source"),
-        ("transpose", "stored too" if info.has_transpose else "not stored"),
-        ("bytes", f"{format_bytes(info.nbytes)} uncompressed"),
-        ("store", hide_secrets(info.url)),
-        ("version", f"{info.version}{'' if info.created is None else f', written {info.created}'}"),
-        ("digest", info.digest),
-    ]
 
 
 def find_version_number(name: str) -> int:

@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mgspmv.display.cards import Card, Table, format_range, make_table, render_card
-from mgspmv.display.numbers import format_bytes, format_scaled, format_seconds
+from mgspmv.display.cards import render_card
+from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError, hide_secrets
 from mgspmv.model import Held, MatrixInfo, Precision, check_choice, default_threads, part_bounds
 from mgspmv.store.chunks import CHUNK_ELEMENTS
@@ -232,50 +232,7 @@ class Plan:
         return f"Plan({self.operation} of {url}, {len(self.workers)} workers, at most {each}{seconds})"
 
     def _repr_html_(self) -> str:
-        held = {
-            "device": "on the device",
-            "host": "in the memory of the host",
-            "store": "in the store, from which they come by",
-        }
-        places = dict.fromkeys(held[w.held] for w in self.workers)
-        facts = [
-            ("store", hide_secrets(self.url)),
-            ("precision", self.precision),
-            ("workers", f"{len(self.workers):,}"),
-            ("rows of each", format_range([w.stop - w.start for w in self.workers])),
-            ("entries of each", format_range([w.nnz for w in self.workers])),
-            ("rows are", " or ".join(places)),
-            ("memory of each", f"at most {format_bytes(self.memory_bytes)}"),
-            ("exchanged", f"{format_bytes(self.exchange_bytes)} in each iteration, at most"),
-        ]
-        devices = [w.device_bytes for w in self.workers if w.has_device]
-        if devices:
-            facts[-2] = ("memory of each device", f"at most {format_bytes(max(devices))}")
-        if self.seconds_per_iteration is not None:
-            facts.append(("predicted", f"{format_seconds(self.seconds_per_iteration)} in each iteration"))
-        return render_card(Card(f"Plan of {self.operation}", facts, tables=[list_plan(self)]))
-
-
-def list_plan(plan: Plan, names: Sequence[str] | None = None) -> Table:
-    """Rows, entries and memory of each worker of a plan.
-
-    Parameters
-    ----------
-    names : of the workers; default their numbers
-    """
-    names = names or [f"worker {k}" for k in range(len(plan.workers))]
-    rows = [
-        (
-            name,
-            f"{w.stop - w.start:,}",
-            format_scaled(w.nnz),
-            format_bytes(w.host_bytes if w.has_device else w.memory_bytes),
-            format_bytes(w.device_bytes) if w.has_device else "",
-        )
-        for name, w in zip(names, plan.workers, strict=True)
-    ]
-    titles = ("", "rows", "entries", "host memory, planned", "device memory, planned")
-    return make_table("Workers", titles, rows, len(rows))
+        return render_card(self)
 
 
 SLICE_UNIT = 4

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mgspmv.display.cards import Card, Table, format_shape, quote, render_card
-from mgspmv.display.numbers import format_bytes, format_scaled, format_seconds
+from mgspmv.display.cards import quote, render_card
 from mgspmv.errors import OptionError, ShapeError, StoreDamagedError, hide_secrets
 from mgspmv.kernels.highest import select_highest
 from mgspmv.model import Event, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow
@@ -43,10 +42,8 @@ if TYPE_CHECKING:
 BATCH = 2**16
 """Ranks that are streamed at a time, unless the user says otherwise."""
 
-REPR_TOP, HTML_TOP = 3, 5
+REPR_TOP = 3
 """Highest ranks that are shown of a solution."""
-HTML_PHASES = 4
-"""Phases that are shown of one, the longest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,27 +117,7 @@ class Solution:
         return f"; highest{order}: {highest}" if highest else ""
 
     def _repr_html_(self) -> str:
-        rows = [(quote(name), f"{rank:.6g}") for name, rank in self.top(HTML_TOP)]
-        label = "scores" if self.scaler != "none" else "ranks"
-        title = "Highest" if self._is_certified(HTML_TOP) else "Highest, order not certified"
-        tables = [Table(title, ("vertex", label[:-1]), rows)] if rows else []
-        state = f"{self.status} after {self.iterations} iterations"
-        return render_card(Card("Solution", self._list_facts(), state, self.status.is_success, tables))
-
-    def _list_facts(self) -> list[tuple[str, str]]:
-        phases = sorted(self.seconds.items(), key=lambda own: -own[1])[:HTML_PHASES]
-        said = ", ".join(f"{phase} {format_seconds(elapsed_s)}" for phase, elapsed_s in phases)
-        matrix, held = self.matrix, self.memory.get("held_bytes", [])
-        facts = [
-            ("values", f"{len(self.values):,} of {self.values.dtype}"),
-            ("last change", f"{self.changes[-1]:.3g}" if self.changes else "none"),
-            ("error in L1", f"at most {self.describe_error()}" if math.isfinite(self.error_bound_l1) else "unknown"),
-            ("seconds", f"{sum(self.seconds.values()):.3g}{f': {said}' if said else ''}"),
-            ("rate", f"{format_scaled(self.edges_per_s)} edges a second" if self.edges_per_s else "not measured"),
-            ("matrix", f"{matrix['url']}, {format_shape(matrix['shape'])}, {matrix['nnz']:,} entries"),
-            ("computed by", str(matrix.get("hardware", "unknown"))),
-        ]
-        return [*facts, ("held by each", f"at most {format_bytes(max(held))}")] if held else facts
+        return render_card(self)
 
     @property
     def edges_per_s(self) -> float:

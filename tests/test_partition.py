@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError
 from mgspmv.model import PARTS, MatrixInfo, part_bounds
 from mgspmv.partition import (
@@ -28,7 +27,6 @@ from mgspmv.partition import (
     split_rows,
 )
 from mgspmv.store.chunks import CHUNK_ELEMENTS
-from tests.support.cards import read_card
 
 MiB = 2**20
 
@@ -263,29 +261,6 @@ def test_a_plan_is_json_and_says_what_it_takes_in_a_line() -> None:
     assert (told["workers"][0]["start"], told["workers"][-1]["stop"]) == (0, 10)
     assert repr(plan).startswith("Plan(pagerank of m.zarr, 2 workers, at most ")
     assert "s per iteration" in repr(plan_even(10, 3, rates=Rates(1.0, 1.0)))
-
-
-def test_a_notebook_shows_a_plan_by_worker() -> None:
-    plan = plan_even(10, 3, 2)
-    found = read_card(plan)
-    assert found.title == "Plan of pagerank"
-    assert (found.facts["store"], found.facts["workers"], found.facts["rows of each"]) == ("m.zarr", "2", "5")
-    assert found.facts["memory of each"] == f"at most {format_bytes(plan.memory_bytes)}"
-    assert found.facts["rows are"] == "in the memory of the host"
-    _, first, second = found.tables[0]
-    assert second[:3] == ["worker 1", "5", "15"]
-    assert first[3:] == [format_bytes(plan.workers[0].memory_bytes), ""]
-    assert "predicted" not in found.facts
-    assert read_card(plan_even(10, 3, rates=Rates(1.0, 1.0))).facts["predicted"].endswith("in each iteration")
-
-
-def test_a_notebook_shows_what_is_planned_for_devices() -> None:
-    plan = plan_even(1000, 3, 2, device_memory=10**6)
-    found = read_card(plan)
-    most = max(w.device_bytes for w in plan.workers)
-    assert found.facts["memory of each device"] == f"at most {format_bytes(most)}"
-    assert found.facts["rows are"] == "on the device"
-    assert found.tables[0][1][4] == format_bytes(plan.workers[0].device_bytes)
 
 
 # --- capacity --------------------------------------------------------------------------------------------------------

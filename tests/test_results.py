@@ -32,7 +32,6 @@ from mgspmv.model import Event, Recovery, Status
 from mgspmv.results import BATCH, Solution, generate_csv, load_solution
 from mgspmv.saving import check_target
 from mgspmv.scores import summarize_scores
-from tests.support.cards import read_card
 from tests.support.memory import measure_peak
 
 EVENT = Event("run", 0, 3, 1e-7, (0.5, 0.25), (0.1, 0.2), (0.0, 0.0), (8, 16), (100, 200))
@@ -202,34 +201,6 @@ def test_repr_is_one_line():
     named = np.array(["ann", "two\nlines", "x" * 99, ""], dtype=object)
     assert r"highest: 'two\nlines' 0.4, 'xxx" in repr(make_solution(vertex_ids=named))
     assert len(repr(make_solution(vertex_ids=named)).splitlines()) == 1
-
-
-def test_a_notebook_shows_how_it_converged_and_the_highest():
-    found = read_card(make_solution())
-    assert found.title == "Solution ✓ converged after 3 iterations"
-    assert found.facts == {
-        "values": "4 of float64",
-        "last change": "1e-07",
-        "error in L1": "at most 5e-07",
-        "seconds": "0.85: product 500 ms, load 250 ms, exchange 100 ms",
-        "rate": "30 edges a second",
-        "matrix": "web.zarr, 4 × 4, 6 entries",
-        "computed by": "unknown",
-        "held by each": "at most 200 B",
-    }
-    assert found.tables == [[["vertex", "rank"], ["1", "0.4"], ["2", "0.3"], ["3", "0.2"], ["0", "0.1"]]]
-
-
-def test_a_notebook_shows_what_is_not_known_or_went_wrong():
-    failed = make_solution(status=Status.MAX_ITER, error_bound_l1=np.inf, seconds={}, memory={})
-    found = read_card(failed)
-    assert found.title == "Solution ✕ max_iter after 3 iterations"
-    assert (found.facts["error in L1"], found.facts["rate"], found.facts["seconds"]) == ("unknown", "not measured", "0")
-    assert "held by each" not in found.facts
-    assert read_card(make_solution((), events=(), changes=())).tables == []
-    assert read_card(make_solution().scale("max")).tables[0][0] == ["vertex", "score"]
-    names = np.array(["<b>", "&amp;", "'", "<script>x</script>"], dtype=object)
-    assert read_card(make_solution(vertex_ids=names)).tables[0][1][0] == "'&amp;'"
 
 
 def test_shapes_are_checked():

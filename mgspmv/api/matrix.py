@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mgspmv.api.arguments import check_threads, limit_to_free, parse_size
+from mgspmv.display.cards import render_card
 from mgspmv.errors import KindError, OptionError, describe_missing_transpose, hide_secrets
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.start import OutWeights
@@ -39,7 +40,7 @@ from mgspmv.kernels.select import (
     find_step_layout,
 )
 from mgspmv.lookup import VertexLookup
-from mgspmv.model import CsrBlock, Precision, Progress, check_choice, describe_entries, free_memory, list_facts
+from mgspmv.model import CsrBlock, Precision, Progress, check_choice, describe_entries, free_memory
 from mgspmv.monitor.progress import watched
 from mgspmv.order import invert, permute, renumber_csr, restore
 from mgspmv.partition import Plan, choose_piece, plan_rows, predict_seconds, split_rows, warn_of_streaming
@@ -568,12 +569,7 @@ class Matrix(DescribedMatrix):
         return f"<Matrix: {describe_entries(self.info)}, {hide_secrets(self.info.url)}>"
 
     def _repr_html_(self) -> str:
-        from mgspmv.display.cards import Card, render_card
-        from mgspmv.display.numbers import format_bytes
-
-        held = sum(block.nbytes for blocks in self._loaded.values() for block in blocks)
-        loaded = f"{format_bytes(held)} of row blocks" if held else "no row blocks"
-        return render_card(Card("Matrix", [*list_facts(self.info), ("in memory", loaded)]))
+        return render_card(self, self.info)
 
     def _read_layout(
         self,

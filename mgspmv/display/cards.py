@@ -1,72 +1,39 @@
-"""What a notebook shows of an object: a card of HTML with its own style and no script, for light pages and dark ones.
-
-A card takes its colors from the page that it is on.
-"""
+"""What a notebook shows of an object: tables of its fields, without a script, in the colors of the page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from html import escape
+from typing import Any
 
 from mgspmv.display.numbers import shorten
-
-if TYPE_CHECKING:
-    from jinja2 import Template
+from mgspmv.errors import hide_secrets
 
 LONGEST = 90
-"""Characters of a text on a card; of longer ones the begin and the end are shown, and all of it as a tip."""
+"""Characters of a text in a table; of longer ones the begin and the end are shown."""
 MOST_ROWS = 20
-"""Of a table on a card."""
+"""Of what a field lists."""
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows of texts, each as long as the titles."""
+def render_card(shown: Any, described: Any = None) -> str:
+    """The HTML of an object: its `repr`, and what its fields are that say something in a line; and a table of each
+    field that lists others which have fields themselves.
 
-    caption: str
-    titles: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    n_left_out: int = 0
-
-
-@dataclass(frozen=True)
-class Card:
-    """What there is to say of an object. Whatever is in it is text, never markup."""
-
-    title: str
-    facts: Sequence[tuple[str, str]]
-    """Names and what they are."""
-    state: str = ""
-    """In a word; empty where it has none."""
-    is_success: bool = True
-    """Whether the state is a good one."""
-    tables: Sequence[Table] = ()
-
-
-def render_card(card: Card) -> str:
-    """The HTML of a card; it needs nothing else."""
-    return _load_template().render(card=card, longest=LONGEST).strip()
-
-
-def make_table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]], n_rows: int) -> Table:
-    """A table of the first of `n_rows` rows; the others are not asked for."""
-    shown = list(islice(rows, MOST_ROWS))
-    return Table(caption, titles, shown, n_rows - len(shown))
-
-
-def format_shape(shape: Sequence[int]) -> str:
-    """Rows by columns."""
-    return " × ".join(f"{n:,}" for n in shape)
-
-
-def format_range(counts: Sequence[int]) -> str:
-    """The least and the most, or what all are."""
-    least, most = min(counts), max(counts)
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    Parameters
+    ----------
+    described : the object of a data class whose fields these are; default `shown` itself
+    """
+    own = _list_fields(shown if described is None else described)
+    facts = [(name, text) for name, value in own.items() if (text := _describe(value))]
+    tables = [_make_table(repr(shown), facts)]
+    for name, value in own.items():
+        if isinstance(value, Sequence) and value and is_dataclass(value[0]):
+            rows = [_list_fields(each) for each in value[:MOST_ROWS]]
+            titles = [title for title in rows[0] if any(_describe(row[title]) for row in rows)]
+            caption = name if len(rows) == len(value) else f"{name}, the first {len(rows):,} of {len(value):,}"
+            tables.append(_make_table(caption, [titles, *([_describe(row[t]) for t in titles] for row in rows)]))
+    return f"<div>{''.join(tables)}</div>"
 
 
 def quote(label: Any) -> str:
@@ -74,10 +41,30 @@ def quote(label: Any) -> str:
     return shorten(repr(label) if isinstance(label, str) else str(label), 40)
 
 
-@cache
-def _load_template() -> Template:
-    from jinja2 import Environment, StrictUndefined
+def _list_fields(shown: Any) -> dict[str, Any]:
+    return {each.name: getattr(shown, each.name) for each in fields(shown)}
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["shorten"] = shorten
-    return environment.from_string((files("mgspmv.display") / "card.html.jinja").read_text(encoding="utf-8"))
+
+def _describe(value: Any) -> str:
+    """A value, a pair, or a dictionary of values in a line; empty for what has none."""
+    if isinstance(value, Mapping):
+        said = {name: _describe(each) for name, each in value.items()}
+        return ", ".join(f"{name} {text}" for name, text in said.items() if text)
+    if isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(each, int) for each in value):
+        return " × ".join(f"{each:,}" for each in value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value) if isinstance(value, bool | str) else ""
+
+
+def _make_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
+    """A table of texts, which are never markup."""
+    lines = ["".join(f"<td>{_write(text)}</td>" for text in row) for row in rows]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><caption>{escape(hide_secrets(caption))}</caption>{body}</table>"
+
+
+def _write(text: str) -> str:
+    return escape(shorten(hide_secrets(text), LONGEST))

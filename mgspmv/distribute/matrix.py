@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 import numpy as np
 
+from mgspmv.display.cards import render_card
 from mgspmv.distribute.agent import multiply_part
 from mgspmv.distribute.cluster import Cluster
 from mgspmv.distribute.loading import Loading, LoadRequest, load_matrix, measure_plan
@@ -39,9 +40,9 @@ from mgspmv.kernels.operands import (
     choose_precision,
     start_product,
 )
-from mgspmv.model import Progress, Recovery, check_choice, describe_entries, list_facts
+from mgspmv.model import Progress, Recovery, check_choice, describe_entries
 from mgspmv.order import permute, restore
-from mgspmv.partition import Plan, list_plan
+from mgspmv.partition import Plan
 from mgspmv.store.described import DescribedMatrix
 from mgspmv.store.read import StoredMatrix
 
@@ -341,19 +342,7 @@ class DistributedMatrix(DescribedMatrix):
         return f"<DistributedMatrix: {describe_entries(self.info)}, {state}>"
 
     def _repr_html_(self) -> str:
-        from mgspmv.display.cards import Card, render_card
-        from mgspmv.display.numbers import format_seconds
-
-        facts = [
-            ("cluster", str(self.cluster)),
-            ("computes on", {"cpu": "hosts", "cuda": "devices", None: "hosts and devices"}[self.backend]),
-            ("slices go by", self.transport),
-            ("loaded in", format_seconds(self.load_s)),
-        ]
-        is_open = not self.is_closed
-        state = f"on {len(self.members)} workers" if is_open else "closed"
-        tables = [list_plan(self.plan, [f"worker {name}" for name in self.workers])] if is_open else []
-        return render_card(Card("DistributedMatrix", [*list_facts(self.info), *facts], state, is_open, tables))
+        return render_card(self, self.info)
 
     def _distribute_transpose(self) -> DistributedMatrix:
         if not (self.info.has_transpose or self.is_transpose):

@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass, field
 from os import PathLike
 from typing import Any, Literal
 
-from mgspmv.display.cards import Card, make_table, render_card
-from mgspmv.display.numbers import format_bytes, format_seconds
+from mgspmv.display.cards import render_card
 from mgspmv.errors import CapacityError, MgspmvError, hide_secrets
 from mgspmv.files import is_url
 from mgspmv.iterate.options import DEFAULT_TOL
@@ -83,23 +82,7 @@ class PipelinePlan:
         return f"<PipelinePlan: {self.name}, {self._count_states()}>"
 
     def _repr_html_(self) -> str:
-        rows = [
-            (
-                step.name,
-                step.kind,
-                step.state,
-                "" if step.predicted_bytes is None else format_bytes(step.predicted_bytes),
-                "" if step.predicted_s is None else format_seconds(step.predicted_s),
-                hide_secrets(step.why or step.target),
-            )
-            for step in self.steps
-        ]
-        table = make_table(
-            "Steps", ("step", "kind", "state", "memory", "predicted", "why, or where it is"), rows, len(rows)
-        )
-        facts = [("pipeline", self.name), ("folder", hide_secrets(self.folder))]
-        is_good = all(step.state != "failing" for step in self.steps)
-        return render_card(Card("PipelinePlan", facts, self._count_states(), is_good, [table]))
+        return render_card(self)
 
     def _count_states(self) -> str:
         counts = Counter(step.state for step in self.steps)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from mgspmv.display.cards import Card, make_table, render_card
+from mgspmv.display.cards import render_card
 from mgspmv.display.numbers import format_seconds
 from mgspmv.errors import PipelineError
 from mgspmv.saving import to_json
@@ -136,27 +136,11 @@ class RunRecord:
         return f"<RunRecord: {self.name}, {self._count_states()}, in {format_seconds(self.elapsed_s)}>"
 
     def _repr_html_(self) -> str:
-        facts = [
-            ("pipeline", self.name),
-            ("definition", self.file),
-            ("began", self.began or "unknown"),
-            ("took", format_seconds(self.elapsed_s)),
-            ("program", f"mgspmv {self.version}"),
-        ]
-        rows = [(s.name, s.kind, s.state, format_seconds(s.elapsed_s), *_describe_result(s)) for s in self.steps]
-        table = make_table("Steps", ("step", "kind", "state", "took", "status", "iterations", "error"), rows, len(rows))
-        return render_card(Card("RunRecord", facts, self._count_states(), self.is_success, [table]))
+        return render_card(self)
 
     def _count_states(self) -> str:
         counts = Counter(step.state for step in self.steps)
         return f"{len(self.steps)} steps: " + (", ".join(f"{n} {state}" for state, n in counts.items()) or "none")
-
-
-def _describe_result(step: StepOutcome) -> tuple[str, str, str]:
-    """How its iteration ended, after how many, and what is wrong."""
-    result = {} if step.record is None else step.record.result
-    error = (step.error or "").partition("\n")[0]
-    return str(result.get("status", "")), str(result.get("iterations", "")), error
 
 
 def read_step(described: dict[str, Any], path: str) -> StepRecord:

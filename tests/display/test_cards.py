@@ -1,75 +1,67 @@
-"""Cards: what is on them is text, and long things are cut and counted."""
+"""What a notebook shows: fields as text, and long things cut and counted."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from typing import Any
 
-from mgspmv.display.cards import (
-    LONGEST,
-    MOST_ROWS,
-    Card,
-    format_range,
-    format_shape,
-    make_table,
-    quote,
-    render_card,
-)
-from tests.support.cards import read_card
+from mgspmv.display.cards import LONGEST, MOST_ROWS, quote, render_card
 
 MARKUP = "<script>alert('web')</script>&amp;\"'"
 
 
 @dataclass(frozen=True)
+class Step:
+    name: str
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
 class Shown:
-    """An object with a card."""
+    store: str
+    shape: tuple[int, int] = (1000, 7)
+    is_whole: bool = True
+    nnz: int = 12345
+    missing: str | None = None
+    options: Any = None
+    steps: tuple[Step, ...] = ()
 
-    card: Card = field(default_factory=lambda: Card("Thing", []))
-
-    def _repr_html_(self) -> str:
-        return render_card(self.card)
-
-
-def test_what_users_gave_is_text() -> None:
-    table = make_table(MARKUP, ("vertex",), [(MARKUP,)], 1)
-    found = read_card(Shown(Card("Solution", [("matrix", MARKUP)], MARKUP, True, [table])))
-    assert found.title == f"Solution ✓ {MARKUP}"
-    assert found.facts == {"matrix": MARKUP}
-    assert found.tables == [[["vertex"], [MARKUP]]]
-    assert "<script" not in Shown(Card(MARKUP, [(MARKUP, MARKUP)]))._repr_html_()
+    def __repr__(self) -> str:
+        return f"<Shown: {self.store}>"
 
 
-def test_a_bad_state_is_told_from_a_good_one_without_its_colour() -> None:
-    assert read_card(Shown(Card("Solution", [], "max_iter", False))).title == "Solution ✕ max_iter"
-    assert read_card(Shown(Card("Matrix", []))).title == "Matrix"
+def read_card(shown: Any, described: Any = None) -> list[tuple[str, list[list[str]]]]:
+    """Caption and rows of each table."""
+    tables = ET.fromstring(render_card(shown, described)).iter("table")
+    read = [[["".join(cell.itertext()) for cell in row] for row in table.iter("tr")] for table in tables]
+    captions = [caption.text or "" for caption in ET.fromstring(render_card(shown, described)).iter("caption")]
+    return list(zip(captions, read, strict=True))
 
 
-def test_long_texts_are_cut_and_whole_in_their_tips() -> None:
-    long = "s3://bucket/" + "x" * 100 + ".zarr"
-    html = Shown(Card("Matrix", [("store", long)]))._repr_html_()
-    assert f'title="{long}"' in html
-    assert len(read_card(Shown(Card("Matrix", [("store", long)]))).facts["store"]) == LONGEST
+def test_fields_that_say_something_are_shown() -> None:
+    [(caption, rows)] = read_card(Shown("web.zarr", options={"alpha": 0.85, "x": None, "in": {"k": 2}}))
+    assert caption == "<Shown: web.zarr>"
+    assert dict(rows) == {
+        "store": "web.zarr",
+        "shape": "1,000 × 7",
+        "is_whole": "True",
+        "nnz": "12,345",
+        "options": "alpha 0.85, in k 2",
+    }
+    assert read_card("an opened one", Shown("web.zarr"))[0][0] == "'an opened one'"
 
 
-def test_rows_that_are_not_shown_are_counted_and_not_asked_for() -> None:
-    asked: list[int] = []
-
-    def describe(k: int) -> tuple[str]:
-        asked.append(k)
-        return (str(k),)
-
-    table = make_table("Vectors", ("vector",), map(describe, range(5000)), 5000)
-    assert len(table.rows) == len(asked) == MOST_ROWS
-    assert f"and {5000 - MOST_ROWS:,} more" in render_card(Card("BatchSolution", [], tables=[table]))
-    assert "more" not in render_card(Card("BatchSolution", [], tables=[make_table("Vectors", ("v",), [("1",)], 1)]))
+def test_what_users_gave_is_text_and_tells_no_secrets() -> None:
+    (caption, rows), (_, steps) = read_card(Shown(MARKUP, steps=(Step(MARKUP),)))
+    assert (caption, rows[0], steps) == (f"<Shown: {MARKUP}>", ["store", MARKUP], [["name"], [MARKUP]])
+    assert "<script" not in render_card(Shown(MARKUP))
+    assert "secret" not in render_card(Shown("memory://me:secret@bucket/web.zarr"))
 
 
-def test_words() -> None:
-    assert format_shape((1000, 7)) == "1,000 × 7"
-    assert (format_range([3, 1, 2000]), format_range([5, 5])) == ("1 to 2,000", "5")
+def test_long_texts_are_cut_and_rows_that_are_not_shown_are_counted() -> None:
+    (_, rows), (caption, steps) = read_card(Shown("x" * 200, steps=tuple(Step(str(k), k / 2) for k in range(5000))))
+    assert len(rows[0][1]) == LONGEST
+    assert caption == f"steps, the first {MOST_ROWS} of 5,000"
+    assert (steps[0], steps[-1], len(steps)) == (["name", "seconds"], ["19", "9.5"], MOST_ROWS + 1)
     assert (quote(17), quote("a\nb"), len(quote("x" * 99))) == ("17", r"'a\nb'", 40)
-
-
-def test_text_has_the_colour_of_the_page() -> None:
-    style = re.findall(r"[^-](?:color|fill): ([^;]+);", Shown()._repr_html_())
-    assert set(style) == {"inherit"}
