@@ -99,7 +99,7 @@ def create_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         with write_beside(path) as part, open(part, "wb") as file:
             yield file
         return
-    system, name = _find_system(path)
+    system, name = find_system(path)
     try:
         with system.transaction, system.open(name, "wb") as file:
             yield cast(IO[bytes], file)
@@ -122,7 +122,7 @@ def exists(path: str | os.PathLike[str]) -> bool:
     """
     if not is_url(path := strip_file_scheme(path)):
         return os.path.lexists(path)
-    system, name = _find_system(path)
+    system, name = find_system(path)
     try:
         return bool(reach(partial(system.exists, name)))
     except Exception as error:
@@ -224,8 +224,14 @@ def strip_file_scheme(path: str | os.PathLike[str]) -> str:
     return os.fspath(path).removeprefix("file://")
 
 
-def _find_system(url: str) -> tuple[Any, str]:
-    """The file system of a URL, which nobody else has transactions on, and the name there."""
+def find_system(url: str) -> tuple[Any, str]:
+    """The file system of a URL, which nobody else has transactions on, and the name there.
+
+    Raises
+    ------
+    OptionError : no protocol that fsspec knows
+    MissingDependencyError : fsspec lacks the library of the protocol
+    """
     from fsspec.core import url_to_fs
 
     try:

@@ -15,7 +15,7 @@ from mgspmv.cli.mode import MODE, note_kept, say
 from mgspmv.cli.place import quieten_dask, read_literal
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import tabulate_top
-from mgspmv.cli.tables import format_bytes, format_seconds, tabulate
+from mgspmv.cli.tables import format_seconds, tabulate
 from mgspmv.errors import OptionError, StepsFailedError
 
 if TYPE_CHECKING:
@@ -72,17 +72,8 @@ def _parse_setting(setting: str) -> tuple[str, Any]:
 
 
 def _answer_plan(plan: PipelinePlan) -> Answer:
-    rows = [
-        (
-            step.name,
-            step.state,
-            "" if step.predicted_bytes is None else format_bytes(step.predicted_bytes),
-            "" if step.predicted_s is None else format_seconds(step.predicted_s),
-            step.why or step.target,
-        )
-        for step in plan.steps
-    ]
-    table = tabulate(("step", "state", "memory", "predicted", "why, or where it is"), rows, n_texts=1)
+    rows = [(step.name, step.state, step.why or step.target) for step in plan.steps]
+    table = tabulate(("step", "state", "why, or where it is"), rows, n_texts=1)
     n_kept = sum(step.state == "kept" for step in plan.steps)
     return Answer(plan.to_dict(), [table, f"{plan.name} in {plan.folder}: {n_kept} of {len(rows)} steps are kept"])
 

@@ -15,7 +15,6 @@ from typing import Any, Self
 from mgspmv.api import open_matrix
 from mgspmv.api.arguments import ignore
 from mgspmv.api.matrix import Matrix
-from mgspmv.kernels.select import choose_backend
 from mgspmv.model import Event, Progress, default_threads
 from mgspmv.monitor.versions import find_versions
 from mgspmv.partition import parse_bytes
@@ -97,15 +96,6 @@ class Computing:
         if self._on_note is not None and cluster.dashboard_link:
             self._on_note(f"dashboard: {cluster.dashboard_link}")
         return cluster.client
-
-    def is_on_device(self, section: Any) -> bool:
-        """Whether a step computes on the device of this process.
-
-        Raises
-        ------
-        BackendError : it is asked to, and there is none
-        """
-        return not self.is_on_cluster and choose_backend(section.backend) == "cuda"
 
     @property
     def distributing(self) -> dict[str, Any]:

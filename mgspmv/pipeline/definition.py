@@ -309,7 +309,7 @@ class LimitsSection(Section):
     """What a step may take of this process."""
 
     memory: Size | None = None
-    """Such as 16GB; default what is free, and half of it to make a matrix."""
+    """To make a matrix, such as 16GB; default half of what is free."""
     threads: Positive | None = None
     """Default one for each processor."""
 

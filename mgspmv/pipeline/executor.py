@@ -19,10 +19,9 @@ from mgspmv.logs import PIPELINE
 from mgspmv.model import Event, Progress, default_threads
 from mgspmv.pipeline.context import Computing, OpenedMatrix, Work
 from mgspmv.pipeline.keys import MatrixIdentity
-from mgspmv.pipeline.locks import hold
 from mgspmv.pipeline.make_matrix import make_matrix
 from mgspmv.pipeline.make_results import UnfinishedError, make_result
-from mgspmv.pipeline.preflight import Checked, Preflight
+from mgspmv.pipeline.preflight import check_matrix, check_result, plan_steps
 from mgspmv.pipeline.reading import Definition, read_pipeline
 from mgspmv.pipeline.records import Records, now
 from mgspmv.pipeline.showing import watch_steps
@@ -78,8 +77,7 @@ def run_pipeline(
     ------
     PipelineError : the definition is wrong
     PipelineBusyError : another run works in the same folder
-    StepsFailedError : steps failed; those that do not depend on them were made. Or nothing that is asked for can be
-        made, as files or stores are not there or not to be used; then nothing was begun or written
+    StepsFailedError : steps failed; those that do not depend on them were made
     KeyboardInterrupt : it was interrupted, and says what is kept
     """
     definition = path if isinstance(path, Definition) else read_pipeline(path, overrides)
@@ -104,67 +102,44 @@ def _run_definition(
     lanes = list_steps(definition.pipeline, str(definition.folder))
     began, clock = now(), time.perf_counter()
 
-    def note(steps: list[StepOutcome]) -> RunRecord:
-        named = (definition.name, definition.file, definition.tables, began, time.perf_counter() - clock)
-        return RunRecord(*named, __version__, steps)
+    def describe(outcomes: list[StepOutcome]) -> RunRecord:
+        elapsed_s = time.perf_counter() - clock
+        return RunRecord(definition.name, definition.file, definition.tables, began, elapsed_s, __version__, outcomes)
 
-    preflight = Preflight(definition.pipeline, records, checksums)
-    found = preflight.check_all(str(definition.folder))
-    checked = [own for lane in found for own in lane]
-    if all(own.state == "kept" for own in checked):
-        return note([own.describe("kept") for own in checked])
-    if all(lane[0].error or (lane[1:] and all(own.error for own in lane[1:])) for lane in found):
-        errors: list[Exception] = [own.error for own in checked if own.error is not None]
-        return _conclude(note([_describe_refused(own) for own in checked]), errors, definition, throw=throw)
+    planned = plan_steps(definition, records, checksums)
+    if all(step.state == "kept" for step in planned):
+        return describe([StepOutcome(p.name, p.kind, "kept", 0.0, records.read_step(p.name)) for p in planned])
     threads = definition.pipeline.limits.threads or default_threads()
-    computes = Computing(definition.pipeline.cluster, client, threads, on_note)
-    with hold(definition.folder), computes as computing:
+    with records.hold(), Computing(definition.pipeline.cluster, client, threads, on_note) as computing:
         records.sweep()
-        work = Work(definition, records, checksums, computing, on_progress or ignore, on_event)
-        run, is_interrupted = _Run(work, preflight, on_step), False
+        run = _Run(Work(definition, records, checksums, computing, on_progress or ignore, on_event), on_step)
+        is_interrupted = False
         try:
-            for lane in lanes.values():
-                run.work_on(*lane)
+            for first, *rest in lanes.values():
+                run.work_on(first, rest)
         except KeyboardInterrupt:
             is_interrupted = True
-        record = note(run.list_outcomes(lanes))
+        record = describe(run.list_outcomes(lanes))
         if any(step.state != "kept" for step in record.steps):
             records.write_run(record)
     if is_interrupted:
         raise RunInterrupted(record)
-    return _conclude(record, run.errors, definition, throw=throw)
-
-
-def _describe_refused(checked: Checked) -> StepOutcome:
-    """What becomes of a step of a run that is not begun."""
-    if checked.error is not None:
-        return checked.describe("failed", error=checked.why)
-    if checked.state == "kept":
-        return checked.describe("kept")
-    is_matrix, matrix = checked.step.kind == "matrix", checked.step.matrix
-    why = "what needs it cannot be made" if is_matrix else f"needs {matrix}, which failed"
-    return checked.describe("skipped", error=why)
-
-
-def _conclude(record: RunRecord, errors: list[Exception], definition: Definition, *, throw: bool) -> RunRecord:
-    if throw and not record.is_success:
-        said = _list_failures(record, definition)
-        raise StepsFailedError(said, record, getattr(errors[0], "exit_code", 1)) from errors[0]
+    if throw and run.errors:
+        code = getattr(run.errors[0], "exit_code", 1)
+        raise StepsFailedError(_list_failures(record, definition), record, code) from run.errors[0]
     return record
 
 
 def _list_failures(record: RunRecord, definition: Definition) -> str:
-    """What failed; of a single step, or for a single reason, in one line."""
+    """What failed, a line for each; of a single step one line."""
     failed = [step for step in record.steps if step.state == "failed"]
-    report = f"in the report of this run: mgspmv report {definition.folder}"
-    is_reported = any(step.record is not None for step in failed)
-    if len({step.error for step in failed}) == 1:
-        name = failed[0].name + (f" and {len(failed) - 1} more" if len(failed) > 1 else "")
-        return f"{name}: {failed[0].error}" + (f"; how far it came is {report}" if is_reported else "")
-    n_needing = sum(step.state == "skipped" and step.kind != "matrix" for step in record.steps)
-    count = f"{len(failed)} of {len(record.steps)} steps failed" + (f" and {n_needing} need them" if n_needing else "")
-    lines = [count, *(f"{step.name}: {step.error}" for step in failed)]
-    return "\n".join([*lines, f"how far they came is {report}"] if is_reported else lines)
+    lines = [f"{step.name}: {step.error}" for step in failed]
+    if len(failed) > 1:
+        lines.insert(0, f"{len(failed)} of {len(record.steps)} steps failed")
+    said = "\n".join(lines)
+    if any(step.record is not None for step in failed):
+        said += f"; how far it came is in the report of this run: mgspmv report {definition.folder}"
+    return said
 
 
 # --- steps -----------------------------------------------------------------------------------------------------------
@@ -175,29 +150,25 @@ class _Run:
     """Makes steps, and notes what became of each."""
 
     work: Work
-    preflight: Preflight
     on_step: Callable[[StepOutcome], None] | None
     outcomes: dict[str, StepOutcome] = field(default_factory=dict)
     errors: list[Exception] = field(default_factory=list)
 
-    def work_on(self, first: Step, *rest: Step) -> None:
+    def work_on(self, first: Step, rest: list[Step]) -> None:
         """Make a matrix, and then what is computed of it.
 
         Raises
         ------
         KeyboardInterrupt : the run is interrupted; what became of the step is noted
         """
-        check_matrix = partial(self.preflight.check_matrix, first, reads_sources=True)
-        if not self._attempt(first, check_matrix, self._make_matrix):
+        if not self._attempt(first, self._find_matrix):
             for step in rest:
-                error = f"needs {first.name}, which failed"
-                self._note(StepOutcome(step.name, step.kind, "skipped", 0.0, None, error))
+                self._note(StepOutcome(step.name, step.kind, "skipped", 0.0, None, f"needs {first.name}, which failed"))
             return
         opened = OpenedMatrix(first.target, self.work.computing)
-        make_result = partial(self._make_result, opened=opened)
         try:
             for step in rest:
-                self._attempt(step, partial(self.preflight.check_result, step, opened), make_result)
+                self._attempt(step, partial(self._find_result, opened=opened))
         finally:
             opened.unload()
 
@@ -210,23 +181,33 @@ class _Run:
             for step in steps
         ]
 
-    def _attempt(self, step: Step, check: Callable[[], Checked], make: Callable[[Checked], StepRecord]) -> bool:
-        """Make a step unless it is there, and note what becomes of it; whether it is there. What fails, fails alone."""
+    def _find_matrix(self, step: Step) -> tuple[State, StepRecord]:
+        """Keep a matrix or make it; which of the two, and its record."""
+        checked = check_matrix(step, self.work.records, self.work.checksums)
+        if checked.record is not None and not checked.why:
+            return "kept", checked.record
+        self.work.checksums.save()
+        assert isinstance(checked.identity, MatrixIdentity)
+        return "made", make_matrix(self.work, step, checked.identity)
+
+    def _find_result(self, step: Step, opened: OpenedMatrix) -> tuple[State, StepRecord]:
+        """Keep results or make them; which of the two, and their record."""
+        work = self.work
+        checked = check_result(step, work.definition.pipeline, opened.matrix.info, work.records, work.checksums)
+        if checked.record is not None and not checked.why:
+            return "kept", checked.record
+        work.checksums.save()
+        return "made", make_result(work, step, checked.identity, opened)
+
+    def _attempt(self, step: Step, find: Callable[[Step], tuple[State, StepRecord]]) -> bool:
+        """Find what a step makes, and note what becomes of it; whether it is there. What fails, fails alone."""
         began = time.perf_counter()
 
-        def note(state: State, record: StepRecord | None, error: str | None = None, *predicted: Any) -> None:
-            elapsed_s = time.perf_counter() - began
-            self._note(StepOutcome(step.name, step.kind, state, elapsed_s, record, error, *predicted))
+        def note(state: State, record: StepRecord | None, error: str | None = None) -> None:
+            self._note(StepOutcome(step.name, step.kind, state, time.perf_counter() - began, record, error))
 
         try:
-            checked = check()
-            if checked.error is not None:
-                raise checked.error
-            if checked.state == "kept":
-                note("kept", checked.record)
-            else:
-                self.work.checksums.save()
-                note("made", make(checked), None, checked.predicted_bytes, checked.predicted_s)
+            note(*find(step))
             return True
         except KeyboardInterrupt:  # also of a run that was cancelled
             note("failed", None, "interrupted")
@@ -239,15 +220,6 @@ class _Run:
             note("failed", None, str(error) if is_own else hide_secrets(f"{type(error).__name__}: {error}"))
             self.errors.append(error)
         return False
-
-    def _make_matrix(self, checked: Checked) -> StepRecord:
-        assert isinstance(checked.identity, MatrixIdentity)
-        return make_matrix(self.work, checked.step, checked.identity)
-
-    def _make_result(self, checked: Checked, opened: OpenedMatrix) -> StepRecord:
-        assert checked.identity is not None
-        assert checked.predicted_bytes is not None
-        return make_result(self.work, checked.step, checked.identity, opened, checked.predicted_bytes)
 
     def _note(self, outcome: StepOutcome) -> None:
         self.outcomes[outcome.name] = outcome

@@ -26,10 +26,9 @@ from mgspmv.pipeline.compare import compare_batches, compare_ranks, match_vertic
 from mgspmv.pipeline.context import Listener, OpenedMatrix, Work, describe_provenance
 from mgspmv.pipeline.definition import PREVIOUS
 from mgspmv.pipeline.keys import Identity, find_file
-from mgspmv.pipeline.locks import PRIVATE
 from mgspmv.pipeline.outputs import describe_outputs, digest_array, digest_ranks, find_ranks, publish, stage
 from mgspmv.pipeline.places import fetch, fetch_input
-from mgspmv.pipeline.records import now, write_json
+from mgspmv.pipeline.records import PRIVATE, now, write_json
 from mgspmv.pipeline.steps import Step
 from mgspmv.pipeline.tables import list_top, read_labels, save_batch, save_product, save_ranks, save_top
 from mgspmv.report.measure import describe_iterations, describe_solution
@@ -54,7 +53,7 @@ class UnfinishedError(Exception):
         self.record, self.error = record, error
 
 
-def make_result(work: Work, step: Step, identity: Identity, opened: OpenedMatrix, predicted_bytes: int) -> StepRecord:
+def make_result(work: Work, step: Step, identity: Identity, opened: OpenedMatrix) -> StepRecord:
     """Compute a step, put its results in their place and write its record.
 
     Raises
@@ -64,7 +63,7 @@ def make_result(work: Work, step: Step, identity: Identity, opened: OpenedMatrix
     """
     began = now()
     make: Callable[..., dict[str, Any]] = {"pagerank": _rank, "batch": _rank_many, "product": _multiply}[step.kind]
-    describe = partial(_describe, step, identity, opened, predicted_bytes, began)
+    describe = partial(_describe, step, identity, opened, began)
     with stage(step, work.records.folder) as staged:
         try:
             fields = make(work, step, opened, staged)
@@ -86,13 +85,11 @@ def _describe(
     step: Step,
     identity: Identity,
     opened: OpenedMatrix,
-    predicted_bytes: int,
     began: str,
     outputs: list[Output],
     fields: dict[str, Any],
 ) -> StepRecord:
     asked = {name: value for name, value in fields.pop("options").items() if name not in identity.options}
-    fields["memory"] |= {"predicted_bytes": [predicted_bytes]}
     provenance = describe_provenance(step, identity, matrix=opened.matrix.info.provenance)
     return StepRecord(
         key=identity.key,

@@ -22,17 +22,15 @@ from urllib.parse import quote
 
 import numpy as np
 
-from mgspmv.batch_results import BatchSolution, load_batch
-from mgspmv.errors import MgspmvError, StoreFormatError
-from mgspmv.files import exchange, find_inside, hold_folder, is_url, name_own, sweep
+from mgspmv.batch_results import BatchSolution
+from mgspmv.files import exchange, find_inside, find_system, hold_folder, is_url, name_own, sweep
 from mgspmv.ingest.remote import MARKS
-from mgspmv.pipeline.locks import PRIVATE
-from mgspmv.pipeline.places import explain_failures, fetch, find_system
-from mgspmv.pipeline.records import write_record
+from mgspmv.pipeline.places import explain_failures
+from mgspmv.pipeline.records import PRIVATE, write_record
 from mgspmv.pipeline.sources import compute_checksum
 from mgspmv.pipeline.steps import Step
 from mgspmv.report.record import Output, StepRecord
-from mgspmv.results import Solution, load_solution
+from mgspmv.results import Solution
 
 RECORD = "record.json"
 
@@ -207,46 +205,13 @@ def measure_bytes(path: Path) -> int:
 
 
 def is_whole(path: str, output: Output) -> bool:
-    """Whether what is at a path is what was written: by its stamp, or by what it holds where that differs.
+    """Whether what is at a path is what was written, by its stamp.
 
     Raises
     ------
     StoreError, OptionError : as of `read_stamp`
     """
-    stamp = read_stamp(path)
-    if stamp is None:
-        return False
-    if stamp == output.stamp:
-        return True
-    try:
-        with fetch(path) as local:
-            return digest_output(local) == output.digest
-    except (MgspmvError, OSError, ValueError):
-        return False
-
-
-def digest_output(path: Path) -> str:
-    """SHA-256 of what a result holds, which for ranks and Zarr is independent of when and how it was written.
-
-    Raises
-    ------
-    MgspmvError, OSError, ValueError : it cannot be read
-    """
-    if path.name in ("ranks.zarr", "ranks.parquet"):
-        return digest_ranks(load_ranks(path))
-    if path.suffix == ".zarr":
-        import zarr
-
-        return digest_array(np.asarray(zarr.open_array(path, mode="r")[...]))
-    return compute_checksum(path)
-
-
-def load_ranks(path: Path) -> Solution | BatchSolution:
-    """Ranks of one vector or of many."""
-    try:
-        return load_solution(path)
-    except StoreFormatError:
-        return load_batch(path)
+    return read_stamp(path) == output.stamp
 
 
 def digest_ranks(solution: Solution | BatchSolution) -> str:

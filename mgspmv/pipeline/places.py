@@ -6,32 +6,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, StoreError
-from mgspmv.files import CHECK_WRITING, describe_error, find_web_options, is_url, name_extra
+from mgspmv.errors import MgspmvError, StoreError
+from mgspmv.files import CHECK_WRITING, describe_error, find_system, is_url
 from mgspmv.ingest.remote import explain
 from mgspmv.os_errors import translate_os_error
-
-
-def find_system(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the name there.
-
-    Raises
-    ------
-    OptionError : no protocol that fsspec knows
-    MissingDependencyError : fsspec lacks the library of the protocol
-    """
-    from fsspec.core import url_to_fs
-
-    try:
-        system, name = url_to_fs(url, **find_web_options(url))
-    except ImportError as error:
-        raise MissingDependencyError(f"{url}: {error}{name_extra(url)}") from error
-    except ValueError as error:
-        raise OptionError(f"{url}: {error}; pass a local path or a URL of a protocol that fsspec knows") from error
-    system.invalidate_cache()
-    return system, name
 
 
 @contextmanager
@@ -50,18 +29,12 @@ def explain_failures(doing: str, place: str) -> Iterator[None]:
         yield
     except MgspmvError:
         raise
-    except OSError as error:
-        remedy = _REMEDY if is_url(place) else ""
-        if not remedy:
-            raise translate_os_error(error, place, doing) from error
-        raise StoreError(f"cannot {doing} {place}: {describe_error(error)}{remedy}") from error
     except Exception as error:
-        if not is_url(place):
-            raise
-        raise StoreError(f"cannot {doing} {place}: {describe_error(error)}{_REMEDY}") from error
-
-
-_REMEDY = f"; {CHECK_WRITING}"
+        if is_url(place):
+            raise StoreError(f"cannot {doing} {place}: {describe_error(error)}; {CHECK_WRITING}") from error
+        if isinstance(error, OSError):
+            raise translate_os_error(error, place, doing) from error
+        raise
 
 
 @contextmanager

@@ -1,23 +1,22 @@
-"""The check before a run: which steps are kept, to be made or bound to fail, why, and what that takes."""
+"""The check before a step, and the plan of a run, which is that check of all steps: what is kept, what is made and why.
+
+matrix:   inputs and options as recorded, and the store is the one that was made     -> kept
+results:  inputs and options as recorded, and all files are as they were written     -> kept
+"""
 
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import Any, Literal
 
 from mgspmv.display.cards import render_card
-from mgspmv.errors import CapacityError, MgspmvError, hide_secrets
-from mgspmv.files import is_url
-from mgspmv.iterate.options import DEFAULT_TOL
-from mgspmv.model import MatrixInfo, Precision
-from mgspmv.partition import parse_bytes
-from mgspmv.pipeline.context import Computing, OpenedMatrix
-from mgspmv.pipeline.definition import LimitsSection, Pipeline
+from mgspmv.errors import MgspmvError, hide_secrets
+from mgspmv.model import MatrixInfo
+from mgspmv.pipeline.definition import Pipeline
 from mgspmv.pipeline.keys import Identity, identify_matrix, identify_result, list_files, list_sources
 from mgspmv.pipeline.make_matrix import check_replacing, find_info
 from mgspmv.pipeline.outputs import find_damage
@@ -25,16 +24,12 @@ from mgspmv.pipeline.reading import Definition, read_pipeline
 from mgspmv.pipeline.records import Records
 from mgspmv.pipeline.sources import Checksums, check_all_there
 from mgspmv.pipeline.steps import Step, list_steps
-from mgspmv.report.record import State, StepKind, StepOutcome, StepRecord
+from mgspmv.report.record import StepKind, StepRecord
 from mgspmv.saving import to_json
 from mgspmv.store.read import open_store
 
-RESULT_BYTES = 64
-"""Of a vertex, beside what computing takes: ranks and ids, sorted for tables and comparisons."""
-
-
 PlannedState = Literal["kept", "to make", "unknown", "failing"]
-"""Kept as it is; to be made; not known before the matrix is there; cannot be made as things are."""
+"""Kept as it is; to be made; not known before the matrix is made; cannot be made as things are."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +43,6 @@ class PlannedStep:
     """Why it is to be made, or cannot be, in words; empty of what is kept."""
     target: str
     """The store, or the folder of results."""
-    inputs: dict[str, str]
-    """Digests, by what the step calls them, as far as they are known."""
-    outputs: list[str]
-    """Paths."""
-    predicted_bytes: int | None = None
-    """Of this process."""
-    predicted_s: float | None = None
-    """Seconds of iterating, where they can be told."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +53,7 @@ class PipelinePlan:
     """Of the pipeline."""
     folder: str
     """Where its records are, and all else that is placed nowhere else."""
-    steps: list[PlannedStep] = field(default_factory=list)
+    steps: list[PlannedStep]
 
     @property
     def is_finished(self) -> bool:
@@ -75,24 +62,21 @@ class PipelinePlan:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
-        described: dict[str, Any] = to_json(asdict(self) | {"is_finished": self.is_finished})
-        return described
+        return asdict(self) | {"is_finished": self.is_finished}
 
     def __repr__(self) -> str:
-        return f"<PipelinePlan: {self.name}, {self._count_states()}>"
+        counts = Counter(step.state for step in self.steps)
+        said = ", ".join(f"{n} {state}" for state, n in counts.items())
+        return f"<PipelinePlan: {self.name}, {len(self.steps)} steps: {said}>"
 
     def _repr_html_(self) -> str:
         return render_card(self)
-
-    def _count_states(self) -> str:
-        counts = Counter(step.state for step in self.steps)
-        return f"{len(self.steps)} steps: " + (", ".join(f"{n} {state}" for state, n in counts.items()) or "none")
 
 
 def plan_pipeline(
     path: str | PathLike[str] | Definition, *, overrides: Mapping[str, Any] | None = None
 ) -> PipelinePlan:
-    """What a run of a definition would do; nothing is written.
+    """What a run of a definition would do; nothing is written, and no source read of what was never made.
 
     Parameters
     ----------
@@ -105,145 +89,108 @@ def plan_pipeline(
     """
     definition = path if isinstance(path, Definition) else read_pipeline(path, overrides)
     records = Records(definition.folder)
-    preflight = Preflight(definition.pipeline, records, Checksums(records.private / "sources.json"), times=True)
-    checked = [checked for lane in preflight.check_all(str(definition.folder)) for checked in lane]
-    steps = [_plan(own, definition.pipeline) for own in checked]
+    steps = plan_steps(definition, records, Checksums(records.private / "sources.json"))
     return PipelinePlan(definition.name, str(definition.folder), steps)
 
 
-def _plan(checked: Checked, pipeline: Pipeline) -> PlannedStep:
-    step, inputs = checked.step, {} if checked.identity is None else checked.identity.inputs
-    predicted = checked.predicted_bytes, checked.predicted_s
-    outputs = _list_outputs(step, pipeline)
-    return PlannedStep(step.name, step.kind, checked.state, checked.why, step.target, inputs, outputs, *predicted)
+def plan_steps(definition: Definition, records: Records, checksums: Checksums) -> list[PlannedStep]:
+    """What would become of each step; see `plan_pipeline`."""
+    pipeline, planned = definition.pipeline, list[PlannedStep]()
+    for first, *rest in list_steps(pipeline, str(definition.folder)).values():
+        matrix = _plan_matrix(first, records, checksums)
+        planned += [matrix, *(_plan_result(step, matrix, pipeline, records, checksums) for step in rest)]
+    return planned
 
 
-def _list_outputs(step: Step, pipeline: Pipeline) -> list[str]:
-    if step.kind == "matrix":
-        return [step.target]
-    if step.kind == "product":
-        return [f"{step.target}/y.{step.section.format}"]
-    names = [*(f"ranks.{format}" for format in pipeline.output.formats), "top.csv", "top.json"]
-    return [f"{step.target}/{name}" for name in names]
+def _plan_matrix(step: Step, records: Records, checksums: Checksums) -> PlannedStep:
+    def explain() -> str:
+        if records.read_step(step.name) is not None:
+            return check_matrix(step, records, checksums).why
+        check_all_there(list_sources(step.section))
+        if step.section.open is not None:
+            open_store(step.target)
+        else:
+            check_replacing(step, find_info(step.target), records)
+        return "not made yet"
+
+    return _plan(step, explain)
 
 
-# --- the check -------------------------------------------------------------------------------------------------------
+def _plan_result(
+    step: Step, matrix: PlannedStep, pipeline: Pipeline, records: Records, checksums: Checksums
+) -> PlannedStep:
+    def explain() -> str:
+        if matrix.state == "kept":
+            return check_result(step, pipeline, open_store(matrix.target).info, records, checksums).why
+        check_all_there([*list_files(step, pipeline).values()])
+        return f"needs {matrix.name}, which is made first"
+
+    if matrix.state == "failing":
+        return PlannedStep(step.name, step.kind, "failing", f"needs {matrix.name}, which cannot be made", step.target)
+    is_known = matrix.state == "kept" or records.read_step(step.name) is None
+    return _plan(step, explain, "to make" if is_known else "unknown")
+
+
+def _plan(step: Step, explain: Callable[[], str], state: PlannedState = "to make") -> PlannedStep:
+    """
+    Parameters
+    ----------
+    explain : says why the step is to be made
+    state : of a step that is
+    """
+    try:
+        why = explain()
+    except MgspmvError as error:
+        return PlannedStep(step.name, step.kind, "failing", str(error), step.target)
+    return PlannedStep(step.name, step.kind, state if why else "kept", why, step.target)
+
+
+# --- the check of a step ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Checked:
     """A step that was checked."""
 
-    step: Step
-    state: PlannedState
-    why: str = ""
-    """As of `PlannedStep`."""
-    identity: Identity | None = None
-    """None where it is not known yet."""
-    record: StepRecord | None = None
+    identity: Identity
+    record: StepRecord | None
     """How it ended before; None where it did not."""
-    error: MgspmvError | None = None
-    """Why it cannot be made; None also where that is for the sake of its matrix."""
-    predicted_bytes: int | None = None
-    predicted_s: float | None = None
-
-    def describe(self, state: State, elapsed_s: float = 0.0, error: str | None = None) -> StepOutcome:
-        """What becomes of the step in a run that does nothing for it."""
-        record = self.record if state == "kept" else None
-        return StepOutcome(self.step.name, self.step.kind, state, elapsed_s, record, error)
+    why: str
+    """Why it is to be made, in words; empty of what is kept."""
 
 
-@dataclass(frozen=True)
-class Preflight:
-    """Checks steps before they are begun.
+def check_matrix(step: Step, records: Records, checksums: Checksums) -> Checked:
+    """Check whether a matrix is as it is asked for.
+
+    Raises
+    ------
+    MgspmvError : it is not, and cannot be made: a source is missing, or another matrix is in its place
+    """
+    section, record = step.section, records.read_step(step.name)
+    check_all_there(list_sources(section))
+    opens = section.open is not None
+    info = open_store(step.target).info if opens else find_info(step.target)
+    identity = identify_matrix(section, checksums, info if opens else None)
+    why = _explain_matrix(step, record, identity, info)
+    if why and not opens:
+        check_replacing(step, info, records)
+    return Checked(identity, record, why)
+
+
+def check_result(step: Step, pipeline: Pipeline, info: MatrixInfo, records: Records, checksums: Checksums) -> Checked:
+    """Check whether results are there as they are asked for.
 
     Parameters
     ----------
-    times : whether seconds are predicted, for which a device is measured with some of the rows
+    info : of the matrix that they are of
+
+    Raises
+    ------
+    MgspmvError : they are not, and cannot be made, as a file is missing
     """
-
-    pipeline: Pipeline
-    records: Records
-    checksums: Checksums
-    times: bool = False
-
-    def check_all(self, folder: str) -> list[list[Checked]]:
-        """Check all steps, by matrix; no cluster is started, and no source read of what was never made.
-
-        Parameters
-        ----------
-        folder : of the pipeline
-        """
-        return [self._check_lane(lane) for lane in list_steps(self.pipeline, folder).values()]
-
-    def _check_lane(self, lane: list[Step]) -> list[Checked]:
-        first, *rest = lane
-        matrix = self.check_matrix(first, reads_sources=False)
-        if matrix.state == "failing":
-            return [matrix, *(Checked(step, "failing", f"needs {first.name}, which cannot be made") for step in rest)]
-        if matrix.state == "to make":
-            return [matrix, *map(self._check_waiting, rest)]
-        opened = OpenedMatrix(first.target, Computing(self.pipeline.cluster, threads=self.pipeline.limits.threads))
-        try:
-            predicts = self.times or self.pipeline.limits.memory is not None
-            return [matrix, *(self.check_result(step, opened, predicts=predicts) for step in rest)]
-        finally:
-            opened.unload()
-
-    def check_matrix(self, step: Step, *, reads_sources: bool) -> Checked:
-        """Check whether a matrix is as it is asked for.
-
-        Parameters
-        ----------
-        reads_sources : whether it is identified although it was never made
-        """
-        try:
-            check_all_there(list_sources(step.section))
-            record, opens = self.records.read_step(step.name), step.section.open is not None
-            info = open_store(step.target).info if opens else find_info(step.target)
-            if record is None and not reads_sources:
-                identity, why = None, "not made yet"
-            else:
-                identity = identify_matrix(step.section, self.checksums, info if opens else None)
-                why = _explain_matrix(step, record, identity, info)
-            if not why:
-                return Checked(step, "kept", "", identity, record)
-            if not (opens or is_url(step.target)):
-                check_replacing(step, info, self.records)
-        except MgspmvError as error:
-            return Checked(step, "failing", str(error), error=error)
-        seconds = None if record is None else sum(record.seconds.values())
-        return Checked(step, "to make", why, identity, record, predicted_s=seconds)
-
-    def _check_waiting(self, step: Step) -> Checked:
-        """Check a step whose matrix is made first."""
-        try:
-            check_all_there([*list_files(step, self.pipeline).values()])
-        except MgspmvError as error:
-            return Checked(step, "failing", str(error), error=error)
-        record = self.records.read_step(step.name)
-        state: PlannedState = "to make" if record is None else "unknown"
-        return Checked(step, state, f"needs {step.matrix}, which is made first", None, record)
-
-    def check_result(self, step: Step, opened: OpenedMatrix, *, predicts: bool = True) -> Checked:
-        """Check whether results are there as they are asked for, and whether there is memory for them.
-
-        Parameters
-        ----------
-        predicts : whether what they take is predicted, for which row pointers are read
-        """
-        try:
-            identity = identify_result(step, self.pipeline, opened.matrix.info, self.checksums)
-            record = self.records.read_step(step.name)
-            if not (why := _explain(record, identity) or find_damage(step.target, record)):
-                return Checked(step, "kept", "", identity, record)
-            predicted: tuple[int | None, float | None] = (None, None)
-            if predicts:
-                predicted = predict_result(step, opened, record, times=self.times)
-                check_memory(predicted[0], self.pipeline.limits)
-        except MgspmvError as error:
-            return Checked(step, "failing", str(error), error=error)
-        return Checked(step, "to make", why, identity, record, None, *predicted)
+    record = records.read_step(step.name)
+    identity = identify_result(step, pipeline, info, checksums)
+    return Checked(identity, record, _explain(record, identity) or find_damage(step.target, record))
 
 
 def _explain_matrix(step: Step, record: StepRecord | None, identity: Identity, info: MatrixInfo | None) -> str:
@@ -269,61 +216,3 @@ def _explain(record: StepRecord | None, identity: Identity) -> str:
         if record.options.get(name) != value
     ]
     return "; ".join(changes) or "another version of the program, or an option that is no longer given, made it"
-
-
-# --- memory and time -------------------------------------------------------------------------------------------------
-
-
-def check_memory(n_bytes: int, limits: LimitsSection) -> None:
-    """Raise CapacityError where a step takes more than the definition allows."""
-    if limits.memory is not None and n_bytes > (limit := parse_bytes(limits.memory)):
-        raise CapacityError(
-            f"needs {n_bytes:,} bytes and memory in [limits] is {limit:,}; allow more, or compute on a cluster"
-        )
-
-
-def predict_result(
-    step: Step, opened: OpenedMatrix, before: StepRecord | None, *, times: bool
-) -> tuple[int, float | None]:
-    """Bytes that a step takes of this process, and seconds of iterating where they can be told.
-
-    Parameters
-    ----------
-    before : how it ended before; None where it did not
-    times : as for `Preflight`
-
-    Raises
-    ------
-    CapacityError : it does not fit on the workers that are asked for
-    """
-    matrix, computing = opened.turn(is_turned(step)), opened.computing
-    n_bytes = RESULT_BYTES * max(matrix.shape)
-    if computing.is_on_cluster:
-        return n_bytes, None
-    is_on_device = computing.is_on_device(step.section)
-    if is_on_device and not times:
-        return n_bytes, None
-    precision: Precision = "exact" if step.kind == "product" else step.section.precision
-    options: dict[str, Any] = {"threads": computing.threads, "backend": "cuda" if is_on_device else "cpu"}
-    plan = matrix.plan(precision=precision, stop=getattr(step.section, "stop", "change"), **options)
-    n_bytes += 0 if is_on_device else plan.memory_bytes
-    if plan.seconds_per_iteration is None or step.kind == "batch":
-        return n_bytes, None
-    iterations = 1 if step.kind == "product" else predict_iterations(step.section, before)
-    return n_bytes, plan.seconds_per_iteration * iterations
-
-
-def predict_iterations(section: Any, before: StepRecord | None) -> int:
-    """Iterations that a run makes: as many as before with the same alpha; else until alpha^k is less than tol, with
-    which changes shrink at least, or max_iter."""
-    if before is not None and before.options.get("alpha") == section.alpha and "iterations" in before.result:
-        return int(before.result["iterations"])
-    if section.tol_mode == "fixed" or not 0 < section.alpha < 1:
-        return int(section.max_iter) if section.tol_mode == "fixed" else 1
-    tol = min(section.tol or DEFAULT_TOL, 0.5)
-    return int(min(section.max_iter, max(1, math.ceil(math.log(tol) / math.log(section.alpha)))))
-
-
-def is_turned(step: Step) -> bool:
-    """Whether a step is of the transpose of its matrix."""
-    return bool(step.section.transpose if step.kind == "product" else step.section.reverse)

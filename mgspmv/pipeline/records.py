@@ -1,7 +1,7 @@
 """What a pipeline keeps in its folder of what it did.
 
 FOLDER/.mgspmv/
-  lock                held while a run works; see `mgspmv.pipeline.locks`
+  lock                held while a run works
   sources.json        checksums of files that were read
   steps/NAME.json     how each step ended that made what it was asked for; written last, as a whole
   begun/NAME.json     what is being made of a matrix, so that what was made and not written down is known again
@@ -12,17 +12,23 @@ FOLDER/.mgspmv/
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mgspmv.errors import PipelineError, hide_secrets
+from filelock import FileLock, Timeout
+
+from mgspmv.errors import PipelineBusyError, PipelineError, hide_secrets
 from mgspmv.files import sweep, write_beside
-from mgspmv.pipeline.locks import PRIVATE
+from mgspmv.os_errors import translate_os_error
 from mgspmv.report.record import RunRecord, StepRecord, read_step
 from mgspmv.validation import check_seal, parse_json, seal
+
+PRIVATE = ".mgspmv"
+"""Folder in which a pipeline keeps what is nobody else's."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,31 @@ class Records:
     def private(self) -> Path:
         """Where they are."""
         return self.folder / PRIVATE
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Have the folder of the pipeline for this process alone.
+
+        Raises
+        ------
+        PipelineBusyError : another process has it
+        StoreError : nothing can be written there, or it has no locks
+        """
+        path = self.private / "lock"
+        lock = FileLock(path, thread_local=False, fallback_to_soft=False)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise PipelineBusyError(
+                f"another run works in {self.folder}; wait for its end, or name another folder"
+            ) from error
+        except OSError as error:
+            raise translate_os_error(error, path, "lock") from error
+        try:
+            yield
+        finally:
+            lock.release()
 
     def read_step(self, name: str) -> StepRecord | None:
         """How a step ended; None where it never did, or where another version of the program wrote it down."""

@@ -58,7 +58,7 @@ class StepRecord:
     seconds: dict[str, float]
     """By phase."""
     memory: dict[str, list[int]]
-    """As `Solution.memory`: bytes of each worker; `predicted_bytes` is what the pipeline set aside for the step."""
+    """As `Solution.memory`: bytes of each worker."""
     result: dict[str, Any] = field(default_factory=dict)
     """Of ranks: `Solution.to_dict` less what is above: status, iterations, changes, error_bound_l1, stability;
     `events`: of each iteration its product_s, exchange_s, wait_s of each worker. Of many vectors, `vectors`:
@@ -98,8 +98,6 @@ class StepOutcome:
     outputs."""
     error: str | None = None
     """In a sentence, where it failed; where it was skipped, which step it needs."""
-    predicted_bytes: int | None = None
-    predicted_s: float | None = None
 
 
 @dataclass(frozen=True)

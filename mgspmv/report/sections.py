@@ -168,7 +168,7 @@ def draw_memory(run: RunRecord) -> list[Chart]:
 def _compare_memory(record: StepRecord) -> list[Bar]:
     """Of each worker."""
     taken = record.memory
-    planned = taken.get("planned_bytes") or taken.get("predicted_bytes") or []
+    planned = taken.get("planned_bytes") or []
     n_workers = max((len(taken.get(name, ())) for name in _MEASURED), default=0)
     return [_compare_worker(taken, planned, worker) for worker in range(n_workers)]
 

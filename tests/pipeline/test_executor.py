@@ -17,14 +17,13 @@ from scipy.io import mmread
 
 import mgspmv as mg
 from mgspmv.errors import (
-    CapacityError,
     PipelineBusyError,
     SourceError,
     SourceNotFoundError,
     StepsFailedError,
 )
 from mgspmv.pipeline import RunInterrupted, plan_pipeline, run_pipeline
-from mgspmv.pipeline.locks import hold
+from mgspmv.pipeline.records import Records
 from mgspmv.report import load_run, render_report
 from mgspmv.report.record import read_run
 from mgspmv.results import load_solution
@@ -209,7 +208,6 @@ class TestKept:
     def test_sources_are_not_read_again(self, folder, monkeypatch):
         run(RUN)
         monkeypatch.setattr("mgspmv.pipeline.sources.compute_checksum", lambda path: pytest.fail(f"{path} is read"))
-        monkeypatch.setattr("mgspmv.pipeline.outputs.digest_output", lambda path: pytest.fail(f"{path} is read"))
         assert set(find_states(run()).values()) == {"kept"}
 
     def test_another_place(self, folder):
@@ -466,72 +464,15 @@ class TestFailures:
         assert set(find_states(run()).values()) == {"made"}
         assert mg.open_matrix("out/web.zarr").nnz == 1
 
-    def test_more_memory_than_is_allowed(self):
-        """Which is said before anything is written, where the matrix is there."""
-        mg.ingest("edges.txt", "x.zarr")
-        text = RUN.replace('path = "edges.txt"', 'open = "x.zarr"')
-        run(text, overrides={"run.alpha": 0.5})
-        before = list_files("out")
-        limits = {"limits.memory": 100}
-        assert plan_pipeline("p.toml", overrides=limits).steps[1].state == "failing"
-        error = fail(text, overrides=limits)
-        assert isinstance(error.__cause__, CapacityError)
-        assert "bytes and memory in [limits] is 100; allow more" in str(error)
-        assert list_files("out") == before
-
     def test_memory_that_no_matrix_is_made_in(self):
         assert "web: memory must be at least 1GiB" in str(fail(RUN, overrides={"limits.memory": "1MB"}))
-
-
-class TestNothingComesOfIt:
-    """Nothing that is asked for can be made, or was made."""
-
-    RUNS = Path("out", ".mgspmv", "runs")
-
-    @pytest.mark.parametrize(
-        ("overrides", "failed", "skipped"),
-        [
-            ({"matrix.web.path": "none.txt"}, "web", {"web/pagerank": "needs web, which failed"}),
-            ({"matrix.web.update.insert": "none.txt"}, "web", {"web/pagerank": "needs web, which failed"}),
-            ({"run.nstart": "none.txt"}, "web/pagerank", {"web": "what needs it cannot be made"}),
-            ({"matrix.web.labels": "none.txt"}, "web/pagerank", {"web": "what needs it cannot be made"}),
-        ],
-    )
-    def test_a_run_without_its_files_is_refused(self, overrides, failed, skipped, folder):
-        text, before = write_definition(RUN), list_files(folder)
-        error = fail(RUN, overrides=overrides)
-        assert str(error) == f"{failed}: none.txt: there is no such file; check the path"
-        assert (error.exit_code, type(error.__cause__)) == (3, SourceNotFoundError)
-        assert find_states(error.record) == {failed: "failed"} | dict.fromkeys(skipped, "skipped")
-        assert {step.name: step.error for step in error.record.steps if step.state == "skipped"} == skipped
-        assert run_pipeline(text, overrides=overrides, throw=False).steps == error.record.steps
-        assert list_files(folder).keys() == before.keys()
-
-    def test_a_matrix_of_somebody_else_is_not_replaced(self, folder):
-        mg.ingest("ring.mtx", "w.zarr")
-        write_definition(RUN)
-        before = list_files(folder)
-        error = fail(RUN, overrides={"matrix.web.store": "w.zarr"})
-        assert "w.zarr holds a matrix that this pipeline did not make" in str(error)
-        assert list_files(folder).keys() == before.keys()
-
-    def test_several_reasons_are_listed(self):
-        error = fail(RUN + '[batch.b]\nseeds = "b.csv"\n[product.p]\nx = "x.npy"\n', overrides={"run.nstart": "n.npy"})
-        assert str(error).splitlines() == ["3 of 4 steps failed"] + [
-            f"{name}: {path}: there is no such file; check the path"
-            for name, path in [("web/pagerank", "n.npy"), ("web/b", "b.csv"), ("web/p", "x.npy")]
-        ]
-
-    def test_one_reason_is_said_once(self):
-        error = fail(RUN + 'alpha = [0.5, 0.6, 0.7]\nnstart = "none.txt"\n')
-        assert str(error) == "web/pagerank/alpha=0.5 and 2 more: none.txt: there is no such file; check the path"
 
 
 class TestEndsEarly:
     def test_two_runs_of_one_folder(self):
         run(RUN)
-        with hold(Path("out")):
-            with pytest.raises(PipelineBusyError, match=r"another run works in out: process \d+ on .*, since 2"):
+        with Records(Path("out")).hold():
+            with pytest.raises(PipelineBusyError, match="another run works in out; wait for its end"):
                 run(overrides={"run.tol": 1e-9})
             assert set(find_states(run()).values()) == {"kept"}  # nothing is to be done
         assert find_states(run(overrides={"run.tol": 1e-9}))["web/pagerank"] == "made"

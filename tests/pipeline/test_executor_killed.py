@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mgspmv.pipeline.outputs import digest_output
 from tests.support.commands import ENVIRONMENT
-from tests.support.definitions import THREE, write_definition, write_sources
+from tests.support.definitions import THREE, digest_output, write_definition, write_sources
 from tests.support.waiting import HANG_S
 
 SCRIPT = Path(__file__).parents[1] / "support" / "killed.py"

@@ -149,7 +149,7 @@ def test_runs(page, run):
     assert named["web/cut off"][6:8] == ["30", "max iter"]
     assert named["broken/alpha=0.5"][1:] == ["skipped", *["–"] * 9]
     assert page.tables["Other steps"][2][:5] == ["rmat", "kept", "matrix", "1,024", "6,706"]
-    assert page.tables["Other steps"][3] == ["broken", "failed", "matrix", *["–"] * 5]
+    assert page.tables["Other steps"][3] == ["broken", "failed", "matrix", *["–"] * 4]
 
 
 def test_charts(page):
@@ -323,7 +323,7 @@ def test_memory_on_devices_is_what_was_predicted():
 
 
 def test_a_process_is_not_what_was_predicted():
-    page = render(make_step("matrix", "g", memory={"predicted_bytes": [100], "host_peak_bytes": [900]}))
+    page = render(make_step("matrix", "g", memory={"planned_bytes": [100], "host_peak_bytes": [900]}))
     assert not [text for text in page.texts["text"] if "▲" in text]
     assert {"100 B", "900 B"} <= set(page.texts["text"])
 

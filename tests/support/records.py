@@ -88,13 +88,13 @@ def _share(solution: Solution, n: int) -> Solution:
 
 def _store(name: str, info: MatrixInfo, degrees: dict[str, Any]) -> StepOutcome:
     seconds = {"read": 0.31, "sort": 0.12, "write": 0.09}
-    memory = {"predicted_bytes": [600_000_000], "host_peak_bytes": [450_000_000]}
+    memory = {"host_peak_bytes": [450_000_000]}
     output = Output(info.url, info.nbytes, info.digest, "1")
     record = StepRecord(
         KEY, "matrix", name, {}, [output], {"kind": "graph"}, _drop_provenance(info), BEGAN, BEGAN, seconds, memory,
         degrees=degrees, provenance=_describe_place() | {"matrix": info.provenance},
     )  # fmt: skip
-    return StepOutcome(name, "matrix", "made", 0.52, record, predicted_bytes=600_000_000, predicted_s=0.4)
+    return StepOutcome(name, "matrix", "made", 0.52, record)
 
 
 def _rank(name: str, solution: Solution) -> StepOutcome:

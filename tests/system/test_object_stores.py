@@ -289,9 +289,8 @@ WITHOUT = """
         sys.modules[name] = None
     import mgspmv as mg
     from mgspmv.errors import MissingDependencyError
-    from mgspmv.files import exists
+    from mgspmv.files import exists, find_system
     from mgspmv.ingest.files import find_files
-    from mgspmv.pipeline.places import find_system
     for url in ("gs://b/e", "az://b/e", "abfs://b/e", "s3://b/e", "obstore+s3://b/e"):
         for work in (mg.open_matrix,) if "+" in url else (mg.open_matrix, find_files, exists, find_system):
             try:
