@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
+from mgspmv.distribute.agent import call_session
 from mgspmv.distribute.cluster import CHECKED, Cluster, WorkerInfo, list_differences
-from mgspmv.distribute.gathering import gather_on_cluster, settle_within
 from mgspmv.distribute.places import choose_places
+from mgspmv.distribute.session import Spec
 from mgspmv.doctor.device import find_kernel_problem
 from mgspmv.doctor.findings import Finding, Findings, ok, shorten, skip, warn, wrong
+from mgspmv.doctor.links import Trial, begin_trial
 from mgspmv.doctor.machine import check_store
-from mgspmv.errors import MgspmvError
+from mgspmv.errors import MgspmvError, WorkerTimeoutError
 from mgspmv.exchange.links import Member
 from mgspmv.files import is_url
 
@@ -120,19 +124,18 @@ def check_worker_links(reached: _Reached) -> Iterator[Finding]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of shared GPUs, which `check_worker_gpus` tells
         taken = choose_places(reached.workers, "auto", "auto").transport
-    yield _gather(reached, "peer")
+    yield _try_links(reached, "peer")
     if taken == "nccl":
-        yield _gather(reached, "nccl")
+        yield _try_links(reached, "nccl")
 
 
-def _gather(reached: _Reached, transport: Literal["peer", "nccl"]) -> Finding:
+def _try_links(reached: _Reached, transport: Literal["peer", "nccl"]) -> Finding:
     remedy = (
         "Look whether the network and its firewall let every worker connect to every other, on all ports; restart the "
         "workers that are named. Between GPUs switch off ACS or the IOMMU, or set NCCL_P2P_DISABLE=1."
     )
     try:
-        with reached.cluster.lease(_refuse):
-            found = gather_on_cluster(reached.cluster, reached.members, transport, reached.limit_s)
+        found = _exchange(reached, transport)
     except _BusyError:
         raise
     except Exception as error:  # ours, Dask's for a worker that died, or CuPy's
@@ -148,6 +151,21 @@ def _gather(reached: _Reached, transport: Literal["peer", "nccl"]) -> Finding:
     return ok(said, latency_s=latency_s, bytes_per_s=rate, **values)
 
 
+def _exchange(reached: _Reached, transport: Literal["peer", "nccl"]) -> list[Trial]:
+    """Let all workers exchange small vectors; what each of them says, by rank."""
+    members, run = reached.members, f"mgspmv-links-{uuid.uuid4().hex}"
+    spec = Spec(run, tuple(members), min(reached.cluster.patience, reached.limit_s / 2))
+    keys = [f"{run}-{rank}" for rank in range(len(members))]
+    beginning = [partial(begin_trial, key, spec, rank) for rank, key in enumerate(keys)]
+    exchanging = [partial(call_session, key, "exchange", transport) for key in keys]
+    with (
+        reached.cluster.lease(_refuse),
+        _do(reached, members, keys, beginning),
+        _do(reached, members, [f"{key}-run" for key in keys], exchanging) as found,
+    ):
+        return found
+
+
 def check_worker_stores(reached: _Reached, stores: Sequence[str]) -> Iterator[Finding]:
     """Check that every worker reads what is named, all at the same time."""
     for store in stores:
@@ -159,13 +177,47 @@ def check_worker_stores(reached: _Reached, stores: Sequence[str]) -> Iterator[Fi
 def _run(reached: _Reached, members: Sequence[Member], task: Callable[[], Any]) -> list[Any]:
     """Run a function on each of these workers."""
     token = uuid.uuid4().hex
-    with reached.cluster.lease(_refuse):
-        keys = [f"mgspmv-doctor-{token}-{k}" for k in range(len(members))]
-        futures = [reached.cluster.submit(m, key, task) for m, key in zip(members, keys, strict=True)]
-        try:
-            return settle_within(reached.cluster, futures, members, "doctor", reached.limit_s)
-        finally:
-            reached.cluster.release(futures)
+    keys = [f"mgspmv-doctor-{token}-{k}" for k in range(len(members))]
+    with reached.cluster.lease(_refuse), _do(reached, members, keys, [task] * len(members)) as results:
+        return results
+
+
+@contextmanager
+def _do(
+    reached: _Reached, members: Sequence[Member], keys: Sequence[str], tasks: Sequence[Callable[[], Any]]
+) -> Iterator[list[Any]]:
+    """The results of a task on each of these workers; what is held for their keys is let go of at the end."""
+    futures = [reached.cluster.submit(*own) for own in zip(members, keys, tasks, strict=True)]
+    try:
+        yield settle_within(reached.cluster, futures, members, "doctor", reached.limit_s)
+    finally:
+        reached.cluster.release(futures)
+
+
+def settle_within(
+    cluster: Cluster, futures: Sequence[Any], members: Sequence[Member], phase: str, limit_s: float
+) -> list[Any]:
+    """As `Cluster.settle`, for so many seconds.
+
+    Raises
+    ------
+    WorkerTimeoutError : some workers have not done their tasks by then; it names them
+    """
+    deadline = time.monotonic() + limit_s
+
+    def check() -> None:
+        late = [rank for rank, future in enumerate(futures) if future.status == "pending"]
+        if late and time.monotonic() > deadline:
+            names, ranks = ", ".join(str(members[rank]) for rank in late), ", ".join(map(str, late))
+            raise WorkerTimeoutError(
+                f"{names} did not take part within {limit_s:g} s (during {phase}, rank {ranks}); the threads of a "
+                "worker are taken by other tasks, or it cannot reach the others",
+                worker=str(members[late[0]].name),
+                rank=late[0],
+                phase=phase,
+            )
+
+    return cluster.settle(futures, members, phase, on_tick=check)
 
 
 def _refuse() -> None:

@@ -14,7 +14,7 @@ import pytest
 from mgspmv.distribute import cluster as cluster_module
 from mgspmv.distribute import ingesting
 from mgspmv.distribute.cluster import Cluster
-from mgspmv.distribute.gathering import settle_within
+from mgspmv.doctor.cluster import settle_within
 from mgspmv.errors import WorkerMemoryError, WorkerTimeoutError
 from mgspmv.exchange import nccl
 from mgspmv.exchange.links import DaskLinks, Member

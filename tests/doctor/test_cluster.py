@@ -8,10 +8,10 @@ from dataclasses import asdict, replace
 import pytest
 
 from mgspmv.distribute.cluster import Cluster, DeviceInfo, WorkerInfo
-from mgspmv.distribute.gathering import Gathered
 from mgspmv.doctor import cluster as module
 from mgspmv.doctor.cluster import make_checks
 from mgspmv.doctor.findings import Finding, run_check
+from mgspmv.doctor.links import Trial
 from mgspmv.errors import WorkerLostError
 from mgspmv.exchange.links import Member
 from tests.support.waiting import HANG_S
@@ -102,7 +102,7 @@ def test_gpus_of_workers(devices, problems, statuses, find, monkeypatch):
 
     monkeypatch.setattr(Cluster, "join", join_with_devices)
     monkeypatch.setattr(module, "_run", lambda reached, members, task: problems[: len(members)])
-    monkeypatch.setattr(module, "_gather", lambda reached, transport: module.skip(transport))
+    monkeypatch.setattr(module, "_try_links", lambda reached, transport: module.skip(transport))
     found = find()
     assert [finding.status for finding in found["worker-gpus"]] == statuses
 
@@ -111,16 +111,16 @@ def test_gpus_of_workers(devices, problems, statuses, find, monkeypatch):
     ("gathered", "said"),
     [
         (WorkerLostError("worker a is gone"), "by peer: worker a is gone"),
-        ([Gathered(None, 1.0, 1.0, False), Gathered("the slice of worker 0 did not arrive", 1.0, 1.0, False)],
+        ([Trial(None, 1.0, 1.0), Trial("the slice of worker 0 did not arrive", 1.0, 1.0)],
          "by peer: the slice of worker 0 did not arrive"),
     ],
 )  # fmt: skip
 def test_links_that_fail(gathered, said, find, monkeypatch):
-    def gather(cluster, members, transport, limit_s):
+    def exchange(reached, transport):
         if isinstance(gathered, Exception):
             raise gathered
         return gathered
 
-    monkeypatch.setattr(module, "gather_on_cluster", gather)
+    monkeypatch.setattr(module, "_exchange", exchange)
     found = find()["worker-links"][0]
     assert (found.status, found.found) == ("wrong", said)
