@@ -227,6 +227,12 @@ class CapacityError(MgspmvError, MemoryError):
     exit_code = 6
 
 
+class DiskSpaceError(CapacityError, StoreError):
+    """A store does not fit on the disk that it would be written to."""
+
+    exit_code = 4
+
+
 class DanglingError(MgspmvError, ValueError):
     """A vertex has no out-edges although dangling="error"."""
 

@@ -17,7 +17,7 @@ import numpy as np
 import zarr
 
 from mgspmv.display.numbers import format_bytes
-from mgspmv.errors import CapacityError, StoreError, hide_secrets
+from mgspmv.errors import CapacityError, DiskSpaceError, StoreError, hide_secrets
 from mgspmv.model import CsrArrays, MatrixInfo, free_memory, index_dtype
 from mgspmv.os_errors import translating
 from mgspmv.store.chunks import CHUNK_ELEMENTS, create_array, find_chunks, is_string, map_pieces
@@ -243,8 +243,7 @@ def check_space(store: StoreLike, size: StoreSize) -> None:
 
     Raises
     ------
-    StoreError : there is no such room on the disk
-    CapacityError : nor in memory
+    DiskSpaceError, CapacityError : there is not
     """
     if (path := find_path(store)) is not None:
         free, where = (
@@ -258,7 +257,7 @@ def check_space(store: StoreLike, size: StoreSize) -> None:
     if size.lines_bytes > free:
         n_chunks = sum(-(-n // CHUNK_ELEMENTS) for n in size.lines)
         n_rows, n_cols = size.shape
-        kind = StoreError if where == "disk" else CapacityError
+        kind = DiskSpaceError if where == "disk" else CapacityError
         by_numbers = "number rows and columns without gaps, as the vertices of a list of edges are, or "
         raise kind(
             f"{describe_store(store)} would take {format_bytes(size.nbytes)} ({size.nbytes:,} bytes) before "
