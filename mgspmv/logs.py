@@ -225,7 +225,7 @@ def log_recovery(recovery: Recovery, epoch: int) -> None:
 
 def choose_own_log(worker: Any) -> Callable[[Event], None]:
     """What logs iterations on the worker of this name; it does nothing where nobody listens now."""
-    return partial(_log_own_iteration, worker) if WORKERS.isEnabledFor(logging.DEBUG) else _ignore
+    return partial(_log_own_iteration, worker) if WORKERS.isEnabledFor(logging.DEBUG) else lambda event: None
 
 
 def _log_own_iteration(worker: Any, event: Event) -> None:
@@ -233,10 +233,6 @@ def _log_own_iteration(worker: Any, event: Event) -> None:
     times = {name: getattr(event, name)[0] for name in ("product_s", "exchange_s", "wait_s", "exchanged_bytes")}
     said = "worker %s, iteration %d: product %.3g s"
     WORKERS.debug(said, worker, event.iteration, event.product_s[0], extra=fields | times)
-
-
-def _ignore(event: Event) -> None:
-    pass
 
 
 def _to_strict(value: Any) -> Any:

@@ -567,6 +567,10 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
+def ignore(*told: Any) -> None:
+    """Hear what nobody wants to be told."""
+
+
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
     """Raise OptionError unless `value` is one of `choices`."""
     if value not in choices:

@@ -55,7 +55,3 @@ def read_number(name: str, number: object) -> float:
     if not isinstance(number, Real) or not math.isfinite(float(number)):
         raise OptionError(f"{name} must be a finite number, not {number!r}")
     return float(number)
-
-
-def ignore(phase: str, done: int, total: int | None) -> None:
-    """Report progress to nobody."""

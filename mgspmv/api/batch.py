@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mgspmv.api.arguments import check_threads, ignore, parse_size
+from mgspmv.api.arguments import check_threads, parse_size
 from mgspmv.api.graphs import check_graph, describe_dangling, explain_overflow
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import choose_computing, find_distributed
@@ -31,7 +31,7 @@ from mgspmv.kernels.highest import order_highest
 from mgspmv.kernels.many import WIDTHS, BoundMany, fit_width
 from mgspmv.kernels.select import bind_many
 from mgspmv.logs import log_iteration, name_run
-from mgspmv.model import Event, Precision, Progress, Status, TolMode, check_choice, free_memory
+from mgspmv.model import Event, Precision, Progress, Status, TolMode, check_choice, free_memory, ignore
 from mgspmv.monitor.progress import watched
 from mgspmv.order import restore
 from mgspmv.results import describe_matrix

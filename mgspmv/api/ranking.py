@@ -50,6 +50,7 @@ from mgspmv.model import (
     Underflow,
     check_choice,
     free_memory,
+    ignore,
 )
 from mgspmv.monitor.progress import tell_all, watched_to_converge
 from mgspmv.order import restore
@@ -244,7 +245,7 @@ def pagerank(
         again = computing | {"keeper": None}
 
         def step(once: PageRankOptions, probe: Start) -> np.ndarray:
-            return _rank_embedded(A, weight, time.perf_counter(), once, 0.0, probe, _ignore_event, **again).values
+            return _rank_embedded(A, weight, time.perf_counter(), once, 0.0, probe, ignore, **again).values
 
         outcome = _find_lost(A, outcome, start, options, step, use_weights=use_weights, on_device=computes == "cuda")
     bound = widen_bound(outcome.error_bound_l1, options.alpha, start.growth)
@@ -368,15 +369,11 @@ def _rank_distributed(
     del again["on_recovery"]
 
     def step(once: PageRankOptions, probe: Start) -> np.ndarray:
-        return run_distributed(matrix, once, 0.0, probe, _ignore_event, **again).values
+        return run_distributed(matrix, once, 0.0, probe, ignore, **again).values
 
     use_weights, on_device = computing["dtype"] is not None, matrix.backend != "cpu"
     outcome = _find_lost(matrix, outcome, start, options, step, use_weights=use_weights, on_device=on_device)
     return replace(outcome, recoveries=(*earlier, *outcome.recoveries))
-
-
-def _ignore_event(event: Event) -> None:
-    pass
 
 
 def _find_lost(

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, get_args
 
-from mgspmv.api.arguments import check_threads, ignore, parse_size
+from mgspmv.api.arguments import check_threads, parse_size
 from mgspmv.errors import OptionError
 from mgspmv.export.write import Format, check_vertices, choose_format, export_matrix
 from mgspmv.export.write import check_target as check_export
@@ -19,7 +19,17 @@ from mgspmv.ingest.verify import verify_store
 from mgspmv.ingest.write import Room, find_room, reorder_store, store_source, transpose_store
 from mgspmv.kernels.catalogue import BACKENDS
 from mgspmv.lookup import VertexLookup
-from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, OrderMethod, Progress, SelfLoops, check_choice
+from mgspmv.model import (
+    Duplicates,
+    IngestOptions,
+    Kind,
+    MatrixInfo,
+    OrderMethod,
+    Progress,
+    SelfLoops,
+    check_choice,
+    ignore,
+)
 from mgspmv.monitor.progress import watched
 from mgspmv.order import METHODS, check_square
 from mgspmv.store.places import StoreLike

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.api.arguments import check_threads, ignore, parse_size
+from mgspmv.api.arguments import check_threads, parse_size
 from mgspmv.api.stores import stamp
 from mgspmv.errors import OptionError
 from mgspmv.ingest.edge_mask import choose_edges
 from mgspmv.ingest.subgraph import check_bounds, write_subgraph
 from mgspmv.ingest.write import find_room
-from mgspmv.model import MatrixInfo, Progress
+from mgspmv.model import MatrixInfo, Progress, ignore
 from mgspmv.monitor.progress import watched
 from mgspmv.saving import to_json
 from mgspmv.store.places import StoreLike

@@ -38,6 +38,7 @@ from mgspmv.errors import (
     WorkerTimeoutError,
 )
 from mgspmv.exchange.links import Member, blame
+from mgspmv.model import ignore
 
 T = TypeVar("T")
 
@@ -410,9 +411,9 @@ class Cluster:
 
         def tick() -> None:
             check()
-            (on_tick or _ignore)()
+            (on_tick or ignore)()
 
-        gathering = self._gather(tasks, members, phase, on_done or _ignore, tick)
+        gathering = self._gather(tasks, members, phase, on_done or ignore, tick)
         results = self._sync(self._watch(gathering, members, phase))
         if isinstance(results, _Raised):
             raise results.error
@@ -783,10 +784,6 @@ def _call(function: Callable[..., None], *arguments: Any) -> _Raised | None:
     except BaseException as error:
         return _Raised(error)
     return None
-
-
-def _ignore(*arguments: Any) -> None:
-    pass
 
 
 async def _cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:

@@ -40,7 +40,7 @@ from mgspmv.kernels.operands import (
     choose_precision,
     start_product,
 )
-from mgspmv.model import Progress, Recovery, check_choice, describe_entries
+from mgspmv.model import Progress, Recovery, check_choice, describe_entries, ignore
 from mgspmv.order import permute, restore
 from mgspmv.partition import Plan
 from mgspmv.store.described import DescribedMatrix
@@ -101,7 +101,7 @@ class DistributedMatrix(DescribedMatrix):
         """
         self._check_closed()
         loading = load_matrix(
-            self.stored, self.cluster, self._request, on_progress or _ignore, self._parts, has_lease=has_lease
+            self.stored, self.cluster, self._request, on_progress or ignore, self._parts, has_lease=has_lease
         )
         self._loading, self._parts = loading, loading.parts
 
@@ -428,7 +428,7 @@ def distribute_matrix(
     request = LoadRequest(**asked)
     cluster = Cluster(client, timeout)
     try:
-        loading, recoveries = _load_until_done(stored, cluster, request, on_progress or _ignore, recover)
+        loading, recoveries = _load_until_done(stored, cluster, request, on_progress or ignore, recover)
         return DistributedMatrix(stored, cluster, request, loading, recoveries)
     except BaseException:
         cluster.close()
@@ -476,7 +476,3 @@ def _is_dask(array: Any) -> bool:
 
 def _is_cuda(array: Any) -> bool:
     return hasattr(array, "__cuda_array_interface__")
-
-
-def _ignore(phase: str, done: int, total: int | None) -> None:
-    """Report progress to nobody."""

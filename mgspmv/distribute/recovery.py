@@ -33,7 +33,7 @@ from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import Outcome, add_event, sum_seconds
 from mgspmv.iterate.start import Start
-from mgspmv.model import Event, Progress, Recovery
+from mgspmv.model import Event, Progress, Recovery, ignore
 
 
 def run_distributed(
@@ -66,7 +66,7 @@ def run_distributed(
     ClosedError : the matrix was closed
     """
     matrix.check_open()
-    report = on_progress or _ignore
+    report = on_progress or ignore
     asked: dict[str, Any] = {"run": run, "recover": recover, "keeper": keeper}
     asked |= {"report": report, "on_recovery": on_recovery, "computing": computing}
     courses = _Courses(matrix, options, threshold, start, emit, **asked)
@@ -207,7 +207,3 @@ class _Courses:
         for loss in losses:
             self.recoveries.append(loss.end(self._n_before, len(self._matrix.members)))
             self._on_recovery(self.recoveries[-1], self._epoch)
-
-
-def _ignore(phase: str, done: int, total: int | None) -> None:
-    """Report progress to nobody."""

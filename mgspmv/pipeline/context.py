@@ -13,9 +13,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from mgspmv.api import open_matrix
-from mgspmv.api.arguments import ignore
 from mgspmv.api.matrix import Matrix
-from mgspmv.model import Event, Progress, default_threads
+from mgspmv.model import Event, Progress, default_threads, ignore
 from mgspmv.monitor.versions import find_versions
 from mgspmv.partition import parse_bytes
 from mgspmv.pipeline.definition import ClusterSection

@@ -13,10 +13,9 @@ from functools import partial
 from os import PathLike
 from typing import Any
 
-from mgspmv.api.arguments import ignore
 from mgspmv.errors import MgspmvError, StepsFailedError, hide_secrets
 from mgspmv.logs import PIPELINE
-from mgspmv.model import Event, Progress, default_threads
+from mgspmv.model import Event, Progress, default_threads, ignore
 from mgspmv.pipeline.context import Computing, OpenedMatrix, Work
 from mgspmv.pipeline.keys import MatrixIdentity
 from mgspmv.pipeline.make_matrix import make_matrix
