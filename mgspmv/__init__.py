@@ -52,42 +52,20 @@ if TYPE_CHECKING:
     from mgspmv.version import __version__ as __version__
 
 _HOMES = {
-    "mgspmv.api": (
-        "Matrix",
-        "drop_versions",
-        "eigenvector_centrality",
-        "export",
-        "gemv",
-        "generate",
-        "hits",
-        "ingest",
-        "katz",
-        "list_versions",
-        "load_batch",
-        "load_solution",
-        "open_matrix",
-        "pagerank",
-        "pagerank_batch",
-        "power_iteration",
-        "reorder",
-        "spmv",
-        "stationary",
-        "subgraph",
-        "transpose",
-        "update",
-        "verify",
-    ),
-    "mgspmv.batch_results": ("BatchSolution",),
-    "mgspmv.distribute.matrix": ("DistributedMatrix",),
-    "mgspmv.ingest_report": ("IngestReport",),
-    "mgspmv.model": ("Event", "MatrixInfo", "Status"),
-    "mgspmv.monitor.progress": ("show_progress",),
-    "mgspmv.partition": ("Plan",),
-    "mgspmv.pipeline": ("plan_pipeline", "run_pipeline"),
-    "mgspmv.results": ("Solution",),
-    "mgspmv.version": ("__version__",),
+    "BatchSolution": "mgspmv.batch_results",
+    "DistributedMatrix": "mgspmv.distribute.matrix",
+    "IngestReport": "mgspmv.ingest_report",
+    "Event": "mgspmv.model",
+    "MatrixInfo": "mgspmv.model",
+    "Status": "mgspmv.model",
+    "show_progress": "mgspmv.monitor.progress",
+    "Plan": "mgspmv.partition",
+    "plan_pipeline": "mgspmv.pipeline",
+    "run_pipeline": "mgspmv.pipeline",
+    "Solution": "mgspmv.results",
+    "__version__": "mgspmv.version",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+"""Modules of names that are not those of `mgspmv.api`."""
 
 __all__ = [
     "BatchSolution",
@@ -127,11 +105,14 @@ __all__ = [
 ]
 
 
+_NAMES = frozenset({*__all__, "__version__"})
+
+
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used: Numba and Zarr take a second each, and `mgspmv --help` needs neither."""
-    if name not in _HOME_OF:
+    if name not in _NAMES:
         raise AttributeError(f"module 'mgspmv' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    value = getattr(importlib.import_module(_HOMES.get(name, "mgspmv.api")), name)
     globals()[name] = value
     return value
 
@@ -140,12 +121,12 @@ class _Package(ModuleType):
     """Keeps `ingest` and `export` for the functions: importing a subpackage of that name would put itself there."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOME_OF and isinstance(value, ModuleType)):
+        if not (name in _NAMES and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME_OF])
+    return sorted([*globals(), *_NAMES])
 
 
 sys.modules[__name__].__class__ = _Package
