@@ -11,8 +11,9 @@ from typing import Any
 from mgspmv.ingest.weights import DANGLING_RULES
 from mgspmv.model import MatrixInfo
 from mgspmv.pipeline.definition import PREVIOUS, UNIFORM, MatrixSection, Pipeline
-from mgspmv.pipeline.sources import Checksums, digest
+from mgspmv.pipeline.sources import Checksums
 from mgspmv.pipeline.steps import Step
+from mgspmv.validation import digest_json
 from mgspmv.version import __version__
 
 _FILES = ("personalization", "dangling", "nstart", "out_weight", "seeds", "x", "y")
@@ -64,16 +65,16 @@ def identify_matrix(section: MatrixSection, checksums: Checksums, info: MatrixIn
     if section.vertices is not None:
         inputs["vertices"] = checksums.identify(section.vertices)
     made = {"generate": section.generate, "parameters": section.parameters, "open": section.open}
-    base = digest({"options": _leave_out(section.options, "vertices"), "made": made, "inputs": inputs})
+    base = digest_json({"options": _leave_out(section.options, "vertices"), "made": made, "inputs": inputs})
     options = section.options | {name: value for name, value in made.items() if value}
     update = None
     if section.update is not None:
         changes = _identify_changes(section, checksums)
-        update = digest({"options": _leave_out(section.update.options, "vertices"), "inputs": changes})
+        update = digest_json({"options": _leave_out(section.update.options, "vertices"), "inputs": changes})
         inputs, options = inputs | changes, options | {"update": section.update.options}
     elif info is not None:
         inputs["store"] = info.digest
-    key = digest([__version__, "matrix", base, update, inputs])
+    key = digest_json([__version__, "matrix", base, update, inputs])
     return MatrixIdentity(key, options, inputs, base, update)
 
 
@@ -107,7 +108,7 @@ def identify_result(step: Step, pipeline: Pipeline, info: MatrixInfo, checksums:
     options = step.section.model_dump(mode="json", exclude_none=True, exclude=_ELSEWHERE)
     if step.kind != "product":
         options |= {"formats": sorted(pipeline.output.formats), "scaler": pipeline.output.scaler}
-    key = digest([__version__, step.kind, _FIXED.get(step.kind, {}) | _leave_out(options, *files), inputs])
+    key = digest_json([__version__, step.kind, _FIXED.get(step.kind, {}) | _leave_out(options, *files), inputs])
     return Identity(key, options, inputs)
 
 

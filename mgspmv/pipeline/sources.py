@@ -17,7 +17,7 @@ from mgspmv.ingest.groups import is_group_path
 from mgspmv.ingest.remote import describe_url
 from mgspmv.os_errors import refuse_source
 from mgspmv.store.read import open_store
-from mgspmv.validation import parse_json
+from mgspmv.validation import digest_json, parse_json
 
 
 class Checksums:
@@ -49,7 +49,7 @@ class Checksums:
         if one is not None and (is_group_path(one) or not is_source):
             return self._identify(one)
         digests = [self._identify(name) for name in find_files(names)]
-        return digests[0] if len(digests) == 1 else digest(digests)
+        return digests[0] if len(digests) == 1 else digest_json(digests)
 
     def save(self) -> None:
         """Remember what was computed since."""
@@ -61,11 +61,11 @@ class Checksums:
         if is_group_path(name) and (found := _find_matrix_digest(name)) is not None:
             return found
         if is_url(name):
-            return digest({key: value for key, value in describe_url(name).items() if key != "name"})
+            return digest_json({key: value for key, value in describe_url(name).items() if key != "name"})
         path = Path(name)
         if path.is_dir():
             inside = sorted(own for own in path.rglob("*") if own.is_file())
-            return digest([[own.relative_to(path).as_posix(), self._read_file(own)] for own in inside])
+            return digest_json([[own.relative_to(path).as_posix(), self._read_file(own)] for own in inside])
         return self._read_file(path)
 
     def _read_file(self, path: Path) -> str:
@@ -120,11 +120,6 @@ def _find_matrix_digest(name: str) -> str | None:
         return open_store(name).info.digest
     except StoreError:
         return None
-
-
-def digest(value: Any) -> str:
-    """SHA-256 of JSON values."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _read(path: Path) -> dict[str, list[Any]]:
