@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
 from dataclasses import replace
 from importlib import import_module
 from itertools import chain, pairwise
@@ -15,9 +12,6 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import zarr
-from hypothesis import given
-from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
@@ -25,14 +19,12 @@ import mgspmv.order
 from mgspmv.errors import (
     CapacityError,
     DanglingError,
-    MissingChunkError,
     OptionError,
     ShapeError,
     SourceError,
     StoreDamagedError,
     StoreError,
     StoreExistsError,
-    StoreNotFoundError,
 )
 from mgspmv.ingest.build import build_matrix, transpose_arrays
 from mgspmv.ingest.open import open_source
@@ -48,16 +40,14 @@ from mgspmv.order import (
     renumber_csr,
     restore,
 )
-from mgspmv.store.read import open_store
 from mgspmv.store.write import write_store
-from tests.support.matrices import GRAPHS, HARD
-from tests.support.oracles import rank_by_solving, sum_arcs
+from tests.support.matrices import HARD
+from tests.support.oracles import sum_arcs
 from tests.support.reference_data import shared_data
 from tests.support.stores import (
     Crash,
     CrashingStore,
     find_group,
-    forget_records,
     make_arrays,
     make_scipy,
     make_stochastic,
@@ -98,12 +88,6 @@ def find_order(matrix: CsrArrays, method: str) -> np.ndarray:
 def apply_order(matrix: CsrArrays, order: np.ndarray, method: str, threads: int | None = None) -> CsrArrays:
     """A matrix in memory whose rows and columns are renumbered."""
     return replace(renumber(matrix, order, threads), order=order, order_method=method)
-
-
-def undo_order(matrix: CsrArrays, threads: int | None = None) -> CsrArrays:
-    """And the one that it was."""
-    assert matrix.order is not None
-    return replace(renumber(matrix, invert(matrix.order), threads), order=None, order_method=None)
 
 
 def renumber(matrix: CsrArrays, order: np.ndarray, threads: int | None) -> CsrArrays:
@@ -199,15 +183,6 @@ def test_entries_at_one_place_do_not_overflow():
     assert np.abs(np.diff(invert(order)[place])).max() == 1
 
 
-def test_components_are_kept_apart():
-    """Three paths and vertices without edges: no entry may lead from one part of the order to another."""
-    paths = sp.block_diag([shuffle_band(30, 1, seed) for seed in range(3)] + [sp.csr_array((7, 7))]).tocsr()
-    place = np.random.default_rng(3).permutation(97)
-    matrix = sp.csr_array(paths[place][:, place])
-    order = find_order(make_arrays(matrix), "rcm")
-    assert find_bandwidth(matrix[order][:, order]) == 1
-
-
 @pytest.mark.parametrize(
     "name", ["jagmesh7.mtx.gz", "bcspwr10.mtx.gz", "1138_bus.mtx.gz", "494_bus.mtx", "mdual.mtx.gz"]
 )
@@ -257,39 +232,7 @@ def test_dealt_parts_are_alike(n):
     assert max(entries) - min(entries) <= lengths.max()
 
 
-@pytest.mark.parametrize("method", ["degree", "dealt"])
-def test_graphs_by_degree_keep_their_ranks(method, tmp_path):
-    """Hubs, dangling vertices and ids: to the bit in `exact`, and nothing but the store says that it is renumbered."""
-    rng = np.random.default_rng(4)
-    arcs = np.minimum(rng.zipf(1.3, (4000, 2)), 900)
-    np.savetxt(tmp_path / "arcs.txt", arcs, "v%d")
-    A = store_matrix(tmp_path / "arcs.txt", tmp_path / "a", transpose=True)
-    B = reorder_copy(A, tmp_path / "b", method=method)
-    assert (A.info.order, B.info.order) == (None, method)
-    assert mg.verify(tmp_path / "b") == []
-    wanted, found = mg.pagerank(A), mg.pagerank(B)
-    assert found.values.tolist() == wanted.values.tolist()
-    assert (A.stored.read_array("out_degree") == 0).any()
-    assert found.top(5) == wanted.top(5)
-    assert isinstance(found.top(1)[0][0], str)
-    x = rng.integers(0, 9, A.shape[0])
-    assert (B @ x).tolist() == (A @ x).tolist()
-    assert (B.T @ x).tolist() == (A.T @ x).tolist()
-    assert reorder_copy(B, method="none").info.digest == A.info.digest
-
-
 # --- vectors ---------------------------------------------------------------------------------------------------------
-
-
-@given(st.permutations(range(9)), st.sampled_from([(), (1,), (3,), (0,)]), st.sampled_from([np.int32, np.int64]))
-def test_restoring_undoes_permuting(numbers, columns, dtype):
-    order = np.array(numbers, dtype=dtype)
-    x = np.random.default_rng(0).random((9, *columns))
-    assert permute(x, order).tolist() == x[numbers].tolist()
-    assert restore(permute(x, order), order).tolist() == x.tolist()
-    assert permute(restore(x, order), order).tolist() == x.tolist()
-    assert invert(order).tolist() == np.argsort(numbers).tolist()
-    assert invert(order).dtype == dtype
 
 
 def test_vectors_longer_than_a_piece(monkeypatch):
@@ -303,35 +246,7 @@ def test_vectors_longer_than_a_piece(monkeypatch):
         assert invert(order).tolist() == np.argsort(order).tolist()
 
 
-def test_vectors_of_a_matrix_without_an_order_are_not_copied():
-    x = np.ones(4)
-    assert permute(x, None) is x
-    assert restore(x, None) is x
-
-
-@pytest.mark.parametrize("columns", [(), (2,)])
-def test_dask_arrays_stay_dask_arrays(columns):
-    order = np.random.default_rng(0).permutation(20)
-    x = np.random.default_rng(1).random((20, *columns))
-    lazy = da.from_array(x, chunks=(6, *columns))
-    for found, wanted in ((permute(lazy, order), x[order]), (restore(lazy, order), x[np.argsort(order)])):
-        assert isinstance(found, da.Array)
-        assert found.compute(scheduler="sync").tolist() == wanted.tolist()
-
-
 # --- matrices --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("threads", "dtype"), [(1, np.int64), (3, np.float32), (3, np.float64)])
-def test_renumbering_is_indexing_by_the_order(dtype, threads):
-    for kind, n, seed in (("graph", 37, 0), ("matrix", 200, 1)):
-        matrix = make_scipy(n, n, 0.1, dtype, seed)
-        order = np.random.default_rng(2).permutation(n).astype(np.int32)
-        found = apply_order(make_arrays(matrix, kind), order, "rcm", threads)
-        wanted = sp.csr_array(matrix[order][:, order])
-        wanted.sort_indices()
-        assert_same_arrays(found, make_arrays(wanted, kind, order=order))
-        assert_same_arrays(undo_order(found, threads), make_arrays(matrix, kind))
 
 
 @pytest.mark.parametrize(("has_values", "rule"), [(False, "first"), (True, "keep")])
@@ -359,87 +274,7 @@ def test_hard_matrices_come_back_to_the_bit(name, has_values, rule):
     assert_same_arrays(reorder_copy(B, method="none").stored.read_arrays(), A.stored.read_arrays())
 
 
-def test_entries_at_one_place_keep_their_order():
-    rows, cols = np.random.default_rng(0).integers(0, 5, (2, 2000))
-    A = store_matrix((rows, cols, np.arange(2000.0)), MemoryStore(), n_vertices=5, duplicates="keep")
-    B = shuffle_stored(A, MemoryStore())
-    before, after, place = A.stored.read_arrays(), B.stored.read_arrays(), np.argsort(B.order)
-    for i, j in np.ndindex(5, 5):
-        values = read_entries(before, i, j)
-        assert len(values) > 50
-        assert read_entries(after, place[i], place[j]) == values == sorted(values)
-    assert_same_arrays(undo_order(after), before)
-
-
-def read_entries(matrix, i, j):
-    """Values of the entries at one place, in the order in which they are stored."""
-    row = slice(*matrix.indptr[i : i + 2])
-    return matrix.data[row][matrix.indices[row] == j].tolist()
-
-
-@pytest.mark.parametrize("dtype", [np.int64, np.float32])
-def test_values_keep_their_dtype(dtype):
-    A = store_matrix(make_scipy(30, 30, dtype=dtype), MemoryStore())
-    B = reorder_copy(A)
-    assert B.dtype == dtype
-    assert (B.info.min_weight, B.info.nbytes) == (A.info.min_weight, A.info.nbytes + 4 * 30)
-    assert (B.to_scipy() != A.to_scipy()).nnz == 0
-
-
 # --- stores ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_store_says_its_order(tmp_path):
-    matrix = shuffle_band(50, 2)
-    A = store_matrix(matrix, tmp_path / "a", transpose=True)
-    info = mg.reorder(tmp_path / "a", tmp_path / "b")
-    B = mg.open_matrix(tmp_path / "b")
-    assert (A.info.order, info.order, B.info, B.T.info.order) == (None, "rcm", info, "rcm")
-    assert A.order is None
-    assert B.order is not None
-    assert B.order.dtype == np.int32
-    group = zarr.open_group(find_group(tmp_path / "b"), mode="r")
-    assert group["order"][:].tolist() == B.order.tolist() == B.T.order.tolist()
-    assert "order" not in group["transpose"]
-    assert (read_stored(B) != matrix[B.order][:, B.order]).nnz == 0
-
-
-def test_provenance_says_what_was_done(tmp_path):
-    matrix = shuffle_band(50, 1)
-    A = store_matrix(matrix, tmp_path / "a")
-    info = mg.reorder(tmp_path / "a", tmp_path / "b")
-    made = info.provenance["reordering"]
-    assert made.pop("program").startswith("mgspmv ")
-    assert made.pop("created") >= info.provenance["created"]
-    assert made == {
-        "method": "rcm",
-        "bandwidth_before": find_bandwidth(matrix),
-        "bandwidth_after": 1,
-        "source": {"url": str(tmp_path / "a"), "digest": A.info.digest},
-    }
-    assert {k: v for k, v in info.provenance.items() if k != "reordering"} == A.info.provenance
-
-
-def test_the_digest_covers_the_order():
-    matrix = make_scipy(8, 8)
-    orders = [None, np.arange(8, dtype=np.int32), np.arange(8, dtype=np.int32)[::-1].copy()]
-    digests = {write_store(MemoryStore(), make_arrays(matrix, order=order)).digest for order in orders}
-    assert len(digests) == 3
-
-
-def test_a_store_of_the_time_before_there_was_an_order(tmp_path):
-    """Without the attribute it opens as what it was, with the digest that it had."""
-    info = write_store(tmp_path / "m", make_arrays(make_scipy(8, 8), "graph"))
-    group = zarr.open_group(find_group(tmp_path / "m"), mode="r+")
-    attributes: Any = dict(group.attrs["mgspmv"])
-    assert attributes.pop("order", "missing") is None
-    group.attrs["mgspmv"] = attributes
-    forget_records(tmp_path / "m")
-    assert open_store(tmp_path / "m").info == info
-    assert mg.verify(tmp_path / "m") == []
-    told = {name: attributes[name] for name in ("kind", "shape", "dtype", "index_dtype", "vertex_ids")}
-    text = json.dumps(told | {"arrays": attributes["array_digests"]}, sort_keys=True)
-    assert info.digest == hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_ids_are_those_of_the_source(tmp_path):
@@ -469,14 +304,6 @@ def test_reordering_in_place_makes_a_new_version(tmp_path):
     assert back.provenance["reordering"]["bandwidth_before"] == 1
 
 
-def test_the_order_there_was_does_not_matter():
-    A = store_matrix(shuffle_band(60, 2), MemoryStore(), transpose=True)
-    B = reorder_copy(A)
-    assert shuffle_stored(A, MemoryStore()).info.digest != B.info.digest
-    assert reorder_copy(shuffle_stored(A, MemoryStore())).info.digest == B.info.digest == reorder_copy(B).info.digest
-    assert reorder_copy(A, method="none").info.digest == A.info.digest
-
-
 def test_a_target_is_overwritten_on_request_only(tmp_path):
     for name, n in (("a", 20), ("b", 9)):
         store_matrix(make_scipy(n, n), tmp_path / name)
@@ -489,37 +316,6 @@ def test_a_target_is_overwritten_on_request_only(tmp_path):
     assert mg.reorder(tmp_path / "a", tmp_path / "b", overwrite=True).shape == (20, 20)
     assert mg.reorder(tmp_path / "a", tmp_path / "a", overwrite=True).order == "rcm"
     assert mg.reorder(tmp_path / "a", overwrite=True).version.startswith("v000003-")
-
-
-def test_progress_of_each_phase_is_reported(tmp_path):
-    store_matrix(make_scipy(20, 20), tmp_path / "a")
-    reported: list[tuple[str, int, int | None]] = []
-    mg.reorder(tmp_path / "a", on_progress=lambda *report: reported.append(report))
-    phases = [phase for phase, _, _ in reported]
-    assert [phases[0], *(b for a, b in pairwise(phases) if a != b)] == ["order", "renumber", "sort and write"]
-
-
-def test_what_cannot_be_reordered(tmp_path):
-    store_matrix(make_scipy(4, 6), tmp_path / "wide")
-    message = (
-        r"an order is one of rows and columns alike, so the matrix must be square; .*wide has 4 rows and 6 columns: "
-        "use it in the order of its source"
-    )
-    with pytest.raises(ShapeError, match=message):
-        mg.reorder(tmp_path / "wide")
-    store_matrix(make_scipy(6, 6), tmp_path / "a")
-    with pytest.raises(OptionError, match="method must be one of 'rcm', 'degree', 'dealt', 'none', not 'amd'"):
-        mg.reorder(tmp_path / "a", method="amd")  # type: ignore[arg-type]  # wrong on purpose
-    with pytest.raises(StoreNotFoundError, match=r"there is no matrix store at .*nothing"):
-        mg.reorder(tmp_path / "nothing")
-    with pytest.raises(OptionError, match="memory must be at least 1GiB"):
-        mg.reorder(tmp_path / "a", memory="1MB")
-    with pytest.raises(OptionError, match="threads must be"):
-        mg.reorder(tmp_path / "a", threads=0)
-    with pytest.raises(OptionError, match="scratch must be a folder that is there"):
-        mg.reorder(tmp_path / "a", scratch=tmp_path / "nothing")
-    assert open_store(tmp_path / "a").info.version.startswith("v000001-")
-    assert not (tmp_path / "nothing").exists()
 
 
 @pytest.mark.parametrize("stays_down", [False, True])
@@ -543,23 +339,6 @@ def test_what_is_interrupted_leaves_the_old_version(stays_down):
             break
     assert at > 15
     assert seen == {None, "rcm"}
-
-
-@pytest.mark.parametrize("phase", ["order", "renumber", "sort and write"])
-def test_an_interrupt_leaves_no_trace(phase, tmp_path):
-    A = store_matrix(make_scipy(20, 20), tmp_path / "a")
-
-    def interrupt(now: str, done: int, total: int | None) -> None:
-        if now == phase and (done > 0 or phase == "order"):
-            raise KeyboardInterrupt
-
-    for target in (None, tmp_path / "b"):
-        with pytest.raises(KeyboardInterrupt):
-            mg.reorder(tmp_path / "a", target, on_progress=interrupt)
-    assert open_store(tmp_path / "a").info == A.info
-    assert len(collect_keys(tmp_path / "a")) == 1
-    with pytest.raises(StoreError):
-        open_store(tmp_path / "b")
 
 
 def collect_keys(root: Any) -> list[str]:
@@ -639,30 +418,6 @@ def check_ingested(name, source, options, method):
     )
     assert_same_stores(B, reorder_copy(A, method=method))
     assert_same_stores(reorder_copy(B, method="none"), A)
-
-
-@pytest.mark.parametrize(("method", "has_values"), [("rcm", True), ("dealt", False)])
-@pytest.mark.parametrize("name", SQUARE)
-def test_hard_matrices_ingested_in_an_order(name, method, has_values):
-    hard = SQUARE[name]
-    arcs = (hard.rows, hard.cols, hard.values) if has_values else (hard.rows, hard.cols)
-    A = store_matrix(arcs, MemoryStore(), n_vertices=hard.shape[0])
-    B = store_matrix(arcs, MemoryStore(), n_vertices=hard.shape[0], order=method)
-    assert_same_stores(B, reorder_copy(A, method=method))
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
-    ("model", "parameters"),
-    [("rmat", {"scale": 8, "weights": True}), ("banded", {"n": 300, "bandwidth": 2, "transpose": True})],
-)
-def test_generated_in_an_order_is_generated_and_reordered(model, parameters, method):
-    places = [MemoryStore(), MemoryStore()]
-    mg.generate(model, places[0], **parameters)
-    info = mg.generate(model, places[1], **parameters, order=method)
-    A, B = map(mg.open_matrix, places)
-    assert (B.info, info.order) == (info, method)
-    assert_same_stores(B, reorder_copy(A, method=method))
 
 
 def test_provenance_says_the_order_of_an_ingest(tmp_path):
@@ -819,37 +574,6 @@ def test_no_permutation(damaged, numbers):
     assert any("order: must hold each of 0..3 once" in problem for problem in mg.verify(root))
 
 
-@pytest.mark.parametrize(
-    ("damage", "error", "message"),
-    [
-        (lambda order: shutil.rmtree(order), StoreDamagedError, r"the array versions/.*/order is missing"),
-        (lambda order: shutil.rmtree(order / "c"), MissingChunkError, r"order has 0 of its 1 chunks"),
-        (lambda order: resize(order, 3), StoreDamagedError, r"order has shape \(3,\), should have \(4,\)"),
-        (lambda order: resize(order, 5), StoreDamagedError, r"order has shape \(5,\), should have \(4,\)"),
-        (lambda order: retype(order), StoreDamagedError, r"order has dtype int64, should have int32"),
-    ],
-    ids=["missing", "no chunk", "short", "long", "dtype"],
-)
-def test_an_order_that_is_not_there_whole(damaged, damage, error, message):
-    damage(damaged / "order")
-    root = damaged.parents[1]
-    with pytest.raises(error, match=message):
-        mg.open_matrix(root)
-    [problem] = mg.verify(root)
-    assert "order" in problem
-
-
-def resize(folder: Any, n: int) -> None:
-    zarr.open_array(folder, mode="r+").resize((n,))
-
-
-def retype(folder: Any) -> None:
-    group = zarr.open_group(folder.parent, mode="r+")
-    numbers = group["order"][:]
-    del group["order"]
-    group.create_array("order", data=numbers.astype(np.int64))
-
-
 # --- products --------------------------------------------------------------------------------------------------------
 
 
@@ -886,39 +610,6 @@ def make_vectors(n, columns, options, seed=1):
     return x, options | ({"y": y} if "beta" in options else {})
 
 
-@pytest.mark.parametrize("n_blocks", [1, 4])
-@pytest.mark.parametrize(("columns", "options"), PRODUCTS)
-def test_products_are_in_the_order_of_the_source(shuffled, columns, options, n_blocks):
-    for A, B in (shuffled, (shuffled[0].T, shuffled[1].T)):
-        x, options = make_vectors(90, columns, options)
-        given = {name: np.copy(vector) for name, vector in (("x", x), ("y", options.get("y", 0)))}
-        wanted = options.get("alpha", 1) * (A.to_scipy() @ x) + options.get("beta", 0) * options.get("y", 0)
-        found = mg.spmv(B.load(n_blocks), x, **options)
-        assert found.tolist() == wanted.tolist()
-        assert found.dtype == mg.spmv(A, x, **options).dtype
-        assert (x == given["x"]).all()
-        assert np.array_equal(options.get("y", 0), given["y"])
-
-
-def test_products_from_the_left(shuffled):
-    A, B = shuffled
-    x = np.random.default_rng(2).integers(-9, 9, (3, 90))
-    assert (x @ B).tolist() == (x @ A.to_scipy()).tolist()
-    assert (x[0] @ B).tolist() == (x[0] @ A.to_scipy()).tolist()
-    assert (B.T.T @ x[0]).tolist() == (A.to_scipy() @ x[0]).tolist()
-
-
-@pytest.mark.parametrize("name", SQUARE)
-def test_products_of_hard_matrices(name):
-    hard = SQUARE[name]
-    matrix = sum_arcs(hard.rows, hard.cols, hard.values, hard.shape)
-    A = store_matrix(matrix, MemoryStore())
-    x = np.random.default_rng(1).random((hard.shape[0], 2))
-    for B in (reorder_copy(A), shuffle_stored(A, MemoryStore())):
-        scale = np.abs(matrix) @ np.abs(x)
-        assert (np.abs(B @ x - matrix @ x) <= 1e-14 * scale).all()
-
-
 def test_vectors_that_do_not_fit_are_refused_as_ever(shuffled):
     A, B = shuffled
     for options in ({}, {"beta": 1.0}, {"beta": 1.0, "y": np.ones(89)}, {"beta": 1.0, "y": np.ones((90, 2))}):
@@ -935,12 +626,14 @@ def check_product(found, wanted):
 
 
 @pytest.mark.parametrize("is_transposed", [False, True])
-def test_products_on_a_cluster(shuffled, is_transposed, client):
+def test_products_are_in_the_order_of_the_source(shuffled, is_transposed, client):
     A, B = (matrix.T if is_transposed else matrix for matrix in shuffled)
     with B.distribute(client) as D:
         for columns, options in PRODUCTS:
             x, options = make_vectors(90, columns, options)
-            check_product(mg.spmv(D, x, **options), mg.spmv(A, x, **options))
+            wanted = mg.spmv(A, x, **options)
+            check_product(mg.spmv(B.load(4), x, **options), wanted)
+            check_product(mg.spmv(D, x, **options), wanted)
 
 
 @pytest.mark.parametrize("columns", [(), (3,)])
@@ -954,20 +647,6 @@ def test_dask_products_on_a_cluster(shuffled, columns, client):
             assert isinstance(product, da.Array)
             assert product.shape == x.shape
             check_product(client.compute(product, sync=True), mg.spmv(A, x, **given | {"y": options["y"]}))
-
-
-def test_a_dask_product_stays_on_the_workers_when_the_matrix_is_closed(shuffled, client):
-    A, B = shuffled
-    x = np.arange(90)
-    with B.distribute(client) as D:
-        product = D @ da.from_array(x, chunks=30)
-    assert (client.compute(product + 1, sync=True) == A @ x + 1).all()
-
-
-def test_a_product_may_be_distributed_for_itself(shuffled, client):
-    A, B = shuffled
-    x = np.arange(90)
-    assert mg.spmv(B, x, client=client).tolist() == (A @ x).tolist()
 
 
 # --- PageRank --------------------------------------------------------------------------------------------------------
@@ -1016,24 +695,8 @@ def make_runs(n, ids):
     }
 
 
-RUNS = make_runs(2, range(20)).keys()
-
-
-@pytest.mark.parametrize(
-    ("name", "precision"), [*((name, "exact") for name in RUNS), ("arrays", "float64"), ("arrays", "float32")]
-)
-def test_ranks_are_in_the_order_of_the_source(web, name, precision):
-    A, B = web
-    options = make_runs(A.shape[0], A.vertex_ids.tolist())[name] | {"precision": precision}
-    wanted, found = mg.pagerank(A, **options), mg.pagerank(B.load(3), **options)
-    check_same(found, wanted, precision)
-    assert found.vertex_ids.tolist() == A.vertex_ids.tolist()
-    if precision == "exact":
-        assert found.top(5) == wanted.top(5)
-
-
 @pytest.mark.parametrize("drive", ["scheduler", "superstep"])
-def test_ranks_on_a_cluster(web, drive, client):
+def test_ranks_are_in_the_order_of_the_source(web, drive, client):
     A, B = web
     runs = make_runs(A.shape[0], A.vertex_ids.tolist())
     for weights in (True, False):
@@ -1041,24 +704,11 @@ def test_ranks_on_a_cluster(web, drive, client):
             for name, options in runs.items():
                 if options.get("weights", True) is weights:
                     options = {"tol_mode": "fixed", "max_iter": 3} | options
-                    check_same(mg.pagerank(D, **options, drive=drive), mg.pagerank(A, **options), name=name)
-
-
-def test_a_run_may_be_distributed_for_itself(web, client):
-    A, B = web
-    check_same(mg.pagerank(B, client=client), mg.pagerank(A))
-
-
-@pytest.mark.parametrize("name", GRAPHS)
-def test_ranks_of_hard_graphs(name):
-    hard = GRAPHS[name]
-    A = store_matrix((hard.rows, hard.cols, hard.values), MemoryStore(), n_vertices=hard.shape[0], duplicates="keep")
-    wanted = mg.pagerank(A)
-    exact = rank_by_solving(sum_arcs(hard.rows, hard.cols, hard.values, hard.shape))
-    for B in (reorder_copy(A), shuffle_stored(A, MemoryStore())):
-        found = mg.pagerank(B)
-        check_same(found, wanted)
-        assert np.abs(found.values - exact).sum() <= found.error_bound_l1
+                    wanted = mg.pagerank(A, **options)
+                    check_same(mg.pagerank(D, **options, drive=drive), wanted, name=name)
+                    if drive == "scheduler":
+                        check_same(found := mg.pagerank(B.load(3), **options), wanted, name=name)
+                        assert found.top(5) == wanted.top(5)
 
 
 @pytest.mark.parametrize("name", ["polblogs.txt.gz", "celegansneural.txt.gz"])
@@ -1071,11 +721,6 @@ def test_ranks_of_real_graphs_have_one_digest(name, ingested, tmp_path, client):
     wanted = mg.pagerank(A)
     check_same(mg.pagerank(B), wanted)
     check_same(mg.pagerank(B, client=client), wanted)
-
-
-def test_a_stochastic_matrix(tmp_path):
-    A = store_matrix(make_stochastic(40), MemoryStore(), kind="stochastic")
-    check_same(mg.pagerank(shuffle_stored(A, MemoryStore())), mg.pagerank(A))
 
 
 def test_messages_name_the_vertices_of_the_source(web):
