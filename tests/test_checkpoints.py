@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import threading
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from queue import Queue
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import zarr
-from zarr.storage import MemoryStore
 
-import mgspmv.checkpoints
-import mgspmv.store.places
 from mgspmv.checkpoints import (
     Beside,
     Checkpoints,
     Reached,
-    SliceWriter,
-    StateAddress,
-    describe_failure,
     write_slice,
 )
-from mgspmv.errors import CheckpointError, OptionError, StoreError, StoreExistsError
-from mgspmv.marks import make_marks, mark
+from mgspmv.errors import CheckpointError, StoreError, StoreExistsError
 from mgspmv.validation import digest_json
 from tests.support.buckets import serve_s3
-from tests.support.failing_stores import FailingStore
 from tests.support.waiting import HANG_S
 
 N = 1000
@@ -115,14 +104,6 @@ def test_the_last_two_are_kept(tmp_path):
     assert [name[:7] for name in list_states(tmp_path)] == ["s000003", "s000004"]
 
 
-def test_another_run_takes_the_place(tmp_path):
-    open_checkpoints(tmp_path, 1, 2)
-    checkpoints = open_checkpoints(tmp_path)
-    assert len(list_states(tmp_path)) == 2
-    keep(checkpoints, 9)
-    assert [name[:7] for name in list_states(tmp_path)] == ["s000003"]
-
-
 def test_what_was_never_finished_is_not_there(tmp_path):
     assert Checkpoints(tmp_path / "c").restore() is None
     checkpoints = open_checkpoints(tmp_path / "c")
@@ -136,32 +117,6 @@ def test_what_was_never_finished_is_not_there(tmp_path):
     assert len(list_states(tmp_path / "c")) == 2
     keep(checkpoints, 4)
     assert address.name not in list_states(tmp_path / "c")
-
-
-def test_what_goes_while_others_are_looked_for(tmp_path, monkeypatch):
-    """The state of a course that was given up is removed while the last whole one is read."""
-    checkpoints = open_checkpoints(tmp_path, 1)
-    given_up, look, found = checkpoints.name_next(), os.scandir, []
-    write_slice(given_up, 0, make_x(2))
-
-    def scan(path):
-        if path == tmp_path / given_up.path / "x000000000000" and not found:
-            found.append(path)
-            shutil.rmtree(path)
-        return look(path)
-
-    monkeypatch.setattr(mgspmv.store.places.os, "scandir", scan)
-    assert checkpoints.restore().reached.iteration == 1
-    assert len(found) == 1
-
-
-def test_who_writes_late_harms_nobody(tmp_path):
-    checkpoints = open_checkpoints(tmp_path, 1)
-    late = checkpoints.name_next()
-    keep(checkpoints, 2)
-    keep(checkpoints, 3)
-    write_slice(late, 0, make_x(9))
-    assert checkpoints.restore().x.tobytes() == make_x(3).tobytes()
 
 
 def flip(path, at=-20):
@@ -206,23 +161,6 @@ def test_a_damaged_state_is_passed_over(tmp_path, damage):
     damage(find_state(tmp_path, 0))
     with pytest.raises(CheckpointError, match=r"holds no checkpoint that is whole: state s0.* leave out resume=True"):
         Checkpoints(tmp_path).restore()
-
-
-@pytest.mark.parametrize("start", [0, 400])
-def test_a_flipped_bit_of_each_slice_is_named(tmp_path, start):
-    open_checkpoints(tmp_path, 5, cuts=(0, 400, N))
-    chunk = find_state(tmp_path, -1) / f"x{start:012}" / "c" / "0"
-    sound = chunk.read_bytes()
-    for place in range(0, len(sound), len(sound) // 5):
-        bits = bytearray(sound)
-        bits[place] ^= 1 << place % 8
-        chunk.write_bytes(bits)
-        with pytest.raises(
-            CheckpointError, match=rf"state s\S+ is damaged \(x{start:012}(, elements 0 to| does not match)"
-        ):
-            Checkpoints(tmp_path).restore()
-    chunk.write_bytes(sound)
-    assert Checkpoints(tmp_path).restore().x.tobytes() == make_x(5).tobytes()
 
 
 def test_slices_of_other_codecs_are_not_unpacked(tmp_path):
@@ -270,13 +208,6 @@ def test_a_state_that_claims_more_than_there_is_is_passed_over(tmp_path, changed
     assert restored.x.tobytes() == make_x(5).tobytes()
 
 
-def test_ranks_of_another_matrix_are_not_read(tmp_path):
-    open_checkpoints(tmp_path, 5)
-    forge(find_state(tmp_path, -1), lambda told: told["slices"][0].update(n=10**15))
-    restored = Checkpoints(tmp_path, "another", 7).restore()
-    assert (restored.reached, len(restored.x)) == (reach(5), 0)
-
-
 def test_other_things_are_left_alone(tmp_path):
     zarr.open_group(str(tmp_path / "g"), mode="w", attributes={"mine": 1})
     (tmp_path / "f").write_text("mine")
@@ -313,14 +244,6 @@ def test_where_nothing_can_be_written(tmp_path):
         open_checkpoints(tmp_path / "file" / "c")
 
 
-def test_a_place_in_memory_is_for_one_process():
-    store = MemoryStore()
-    open_checkpoints(store, 1, 2, 3)
-    assert Checkpoints(store).restore().x.tobytes() == make_x(3).tobytes()
-    with pytest.raises(OptionError, match="in the memory of this process"):
-        Checkpoints(store).prepare(is_shared=True)
-
-
 @pytest.mark.external
 def test_object_stores():
     with serve_s3() as system:
@@ -336,31 +259,6 @@ def test_object_stores():
         keep(checkpoints, 4)
 
 
-def test_a_writer_says_why_it_could_not(tmp_path):
-    checkpoints, writer = open_checkpoints(tmp_path / "c"), SliceWriter()
-    writer.begin(checkpoints.name_next(), 0, make_x(1))
-    assert writer.find_written(True).n == N
-    (tmp_path / "c" / "states").rename(tmp_path / "states")
-    (tmp_path / "c" / "states").write_text("")
-    writer.begin(StateAddress(str(tmp_path / "c"), "s000009-00000000"), 0, make_x(1))
-    assert isinstance(writer.find_written(True), str)
-    writer.close()
-
-
-def test_a_writer_that_hangs_is_given_up():
-    with FailingStore.make() as place:
-        address = open_checkpoints(place).name_next()
-        place.hang("set states/s")
-        writer = SliceWriter(0.3)
-        writer.begin(address, 0, make_x(1))
-        assert writer.find_written(False) is None
-        assert writer.find_written(True) == "nothing came of it for 0.3 s"
-        place.hang(None)
-        writer = SliceWriter()
-        writer.begin(address, 0, make_x(1))
-        assert writer.find_written(True).n == N
-
-
 def test_after_what_hangs_another_thread_goes_on():
     thread, is_let = Beside("b"), threading.Event()
     hung, behind = thread.submit(is_let.wait), thread.submit(int)
@@ -369,48 +267,6 @@ def test_after_what_hangs_another_thread_goes_on():
     is_let.set()
     assert (hung.result(), behind.result()) == (True, 0)
     thread.close()
-
-
-def test_what_gets_on_is_waited_for(monkeypatch):
-    """Seconds are played: the thread makes a mark in each step of who waits, and takes longer than the limit."""
-    turns, marked, steps = Queue(), Queue(), []
-
-    def work():
-        for _ in range(10):
-            turns.get(timeout=HANG_S)
-            mark()
-            marked.put(None)
-
-    def wait_a_step(futures, step_s):
-        if len(steps) == 10:
-            return wait(futures, HANG_S)
-        steps.append(step_s)
-        turns.put(None)
-        marked.get(timeout=HANG_S)
-        return SimpleNamespace(not_done=futures)
-
-    monkeypatch.setattr("mgspmv.checkpoints.wait", wait_a_step)
-    thread = Beside("b")
-    with make_marks() as marks:
-        assert thread.await_done(thread.submit(work), 1.5)
-    assert sum(steps) > 1.5
-    assert marks.n == 10
-    thread.close()
-
-
-def test_a_state_whose_last_write_is_lost_was_never_finished(tmp_path):
-    """So does what a worker writes late, of a state that was removed meanwhile, look: nobody is warned."""
-    checkpoints = open_checkpoints(tmp_path, 5, 6)
-    (find_state(tmp_path, -1) / "zarr.json").unlink()
-    assert checkpoints.restore().reached.iteration == 5
-    (find_state(tmp_path, 0) / "zarr.json").unlink()
-    assert checkpoints.restore() is None
-
-
-def test_passwords_are_shown_to_nobody():
-    checkpoints = Checkpoints("s3://name:secret@bucket/c.zarr")
-    assert checkpoints.url == "s3://name:***@bucket/c.zarr"
-    assert describe_failure(OSError("no\nanswer of s3://name:secret@bucket")) == "no answer of s3://name:***@bucket"
 
 
 @pytest.mark.parametrize("name", ["zarr.json", "states", "S", "S/x000000000000/c", "S/x000000000000/c/0"])

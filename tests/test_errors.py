@@ -66,30 +66,14 @@ def test_cluster_errors_keep_worker_and_phase(send):
 
 
 @pytest.mark.parametrize("send", WAYS.values(), ids=WAYS.keys())
-def test_they_keep_them_twice_over(send):
-    """From a worker to the scheduler, and from there to the client."""
-    again = send(send(WorkerLostError("gone", worker="0", phase="load")))
-    assert (str(again), again.worker, again.phase) == ("gone", "0", "load")
-
-
-@pytest.mark.parametrize("send", WAYS.values(), ids=WAYS.keys())
-def test_every_error_is_sent_with_its_text(send):
+def test_every_error_is_sent_with_what_it_tells(send):
     for kind in EVERY:
-        again = send(kind("what was wanted, what came, what to do"))
+        again = send(send(kind("what was wanted, what came, what to do")))
         assert type(again) is kind
         assert str(again) == "what was wanted, what came, what to do", kind
-
-
-@pytest.mark.parametrize("send", WAYS.values(), ids=WAYS.keys())
-def test_source_errors_keep_the_place(send):
-    error = SourceError("not a number", source="a.mtx", line_number=7, text="x" * 100)
-    again = send(error)
-    assert str(again) == str(error) == f"a.mtx, line 7: {'x' * 77 + '...'!r}: not a number"
+    again = send(SourceError("not a number", source="a.mtx", line_number=7, text="x" * 100))
+    assert str(again) == f"a.mtx, line 7: {'x' * 77 + '...'!r}: not a number"
     assert (again.source, again.line_number, again.text) == ("a.mtx", 7, "x" * 100)
-
-
-@pytest.mark.parametrize("send", WAYS.values(), ids=WAYS.keys())
-def test_a_convergence_error_keeps_its_solution(send):
     assert send(ConvergenceError("not yet", solution=[1, 2])).solution == [1, 2]
 
 
@@ -222,13 +206,6 @@ def test_json_with_secrets_stays_json(secret):
     for ascii_only in (True, False):
         shown = json.loads(hide_secrets(json.dumps(said, ensure_ascii=ascii_only)))["error"]
         assert shown == 'cannot read "https://h/x?key=***",\n"s3://me:***@b/x" and \'https://h/x?sig=***\'\\'
-
-
-def test_secrets_of_several_urls():
-    text = 's3://a:b@c/d,https://e:f@g/h?key=i, [\'s3://j:k@l\',\'m@n\'] {"x":"s3://o:p","q":"r@s"}'
-    assert hide_secrets(text) == (
-        's3://a:***@c/d,https://e:***@g/h?key=***, [\'s3://j:***@l\',\'m@n\'] {"x":"s3://o:p","q":"r@s"}'
-    )
 
 
 @pytest.mark.parametrize(

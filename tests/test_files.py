@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
 import uuid
-from pathlib import Path
 
 import fsspec
 import pytest
 
 from mgspmv import files
 from mgspmv.errors import MissingDependencyError, OptionError, StoreError
-from mgspmv.files import create_file, exists, hold_folder, settle, sweep, write_beside
+from mgspmv.files import create_file, exists, settle, sweep, write_beside
 from tests.support.killed import count_changes
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path):
-    path = tmp_path / "r.npy"
-    path.write_text("old")
-
-    def fail():
-        with write_beside(path) as part:
-            part.write_text("half")
-            raise OSError(28, "No space left on device")
-
-    with pytest.raises(StoreError, match=r"cannot write .*r\.npy: no space left on device"):
-        fail()
-    assert [entry.name for entry in tmp_path.iterdir()] == ["r.npy"]
-    assert path.read_text() == "old"
-
 
 # --- replacing -------------------------------------------------------------------------------------------------------
 
@@ -96,37 +78,6 @@ def test_killed_at_any_change(tmp_path, monkeypatch, is_folder, old, exchanges):
     assert len(seen) - n_old >= 2
 
 
-@pytest.mark.parametrize("exchanges", [True, False])
-def test_an_error_while_a_folder_is_replaced_leaves_it(tmp_path, monkeypatch, exchanges):
-    put(path := tmp_path / "r.zarr", "old", True)
-    rename = os.rename
-
-    def fail(source, target):
-        if Path(target) == path and Path(source).name == "new":
-            raise KeyboardInterrupt
-        rename(source, target)
-
-    def exchange(*_):
-        if exchanges:
-            raise KeyboardInterrupt
-        return False
-
-    monkeypatch.setattr(files, "exchange", exchange)
-    monkeypatch.setattr(os, "rename", fail)
-    with pytest.raises(KeyboardInterrupt):
-        put(path, "new", True)
-    assert get(path) == "old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["r.zarr"]
-
-
-def test_a_link_to_a_folder_is_replaced_and_not_what_it_names(tmp_path):
-    put(tmp_path / "r.zarr", "old", True)
-    (link := tmp_path / "link.zarr").symlink_to("r.zarr")
-    put(link, "new", True)
-    assert (get(tmp_path / "r.zarr"), get(link), link.is_symlink()) == ("old", "new", False)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link.zarr", "r.zarr"]
-
-
 # --- what is left ----------------------------------------------------------------------------------------------------
 
 
@@ -174,26 +125,6 @@ def test_others_are_not_removed(tmp_path):
     assert not (tmp_path / ".s.csv.01234567.part").exists()
 
 
-@pytest.mark.parametrize("moment", ["mkdir", "flock"])
-def test_a_folder_that_another_process_took_for_abandoned_is_made_again(tmp_path, monkeypatch, moment):
-    owner, taken = {"mkdir": Path, "flock": fcntl}[moment], []
-    call = getattr(owner, moment)
-
-    def take(*given):
-        if moment == "mkdir":
-            call(*given)
-        if not taken:
-            taken.extend(tmp_path.iterdir())
-            shutil.rmtree(taken[0])
-        if moment == "flock":
-            call(*given)
-
-    monkeypatch.setattr(owner, moment, take)
-    with hold_folder(folder := tmp_path / "own"):
-        assert [*tmp_path.iterdir()] == taken == [folder]
-    assert not [*tmp_path.iterdir()]
-
-
 # --- files and URLs --------------------------------------------------------------------------------------------------
 
 
@@ -229,13 +160,6 @@ def test_a_file_that_is_not_finished_leaves_what_was_there(place, was_there):
     assert not was_there or fsspec.open(place).open().read() == b"old"
 
 
-def test_a_place_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    for place in (tmp_path / "file/a", f"file://{tmp_path}/file/a"):
-        with pytest.raises(StoreError, match=r"cannot write .*/file/a: "), create_file(place):
-            pass
-
-
 def test_urls_that_cannot_be_opened(monkeypatch):
     for look in (exists, lambda url: create_file(url).__enter__()):
         with pytest.raises(OptionError, match="nope://a: Protocol not known: nope; pass a local path or a URL"):
@@ -247,19 +171,6 @@ def test_urls_that_cannot_be_opened(monkeypatch):
     monkeypatch.setattr("fsspec.core.url_to_fs", fail)
     with pytest.raises(MissingDependencyError, match="s3://a: install s3fs"):
         exists("s3://a")
-
-
-class ReadOnly(fsspec.AbstractFileSystem):
-    """A file system as there are some: it cannot write, and says nothing about it."""
-
-    def _open(self, *_, **__):
-        raise NotImplementedError
-
-
-def test_a_file_system_that_only_reads():
-    fsspec.register_implementation("readonly", ReadOnly, clobber=True)
-    with pytest.raises(StoreError, match="cannot write readonly://a: nothing can be written there"):
-        create_file("readonly://a").__enter__()
 
 
 # --- the user's folders ----------------------------------------------------------------------------------------------

@@ -75,28 +75,3 @@ def test_range_of_weights(weight_range, shown):
     assert f"; weight: column 3, {shown}; " in str(report)
     without = IngestReport(**vars(BARE) | {"weight_range": weight_range})
     assert f"; values {shown}; " in str(without)
-
-
-def test_several_files():
-    report = IngestReport(**vars(BARE) | {"n_files": 3, "n_rows": 1200})
-    assert str(report).startswith("read: a, csc_array, 3 files, 1,200 entries; ")
-
-
-def test_columns_without_weights():
-    report = IngestReport(**vars(BARE) | {"source": SourceColumn(1, None), "target": SourceColumn(2, None)})
-    assert str(report).startswith("read: a, csc_array, 1 row; source: column 1; target: column 2; weight: none; ")
-
-
-@pytest.mark.parametrize(("header", "shown"), [(False, "; header: none; "), (None, "entry; 0 duplicates")])
-def test_header(header, shown):
-    assert shown in str(IngestReport(**vars(BARE) | {"header": header}))
-
-
-@pytest.mark.parametrize(("delimiter", "shown"), [("\t", "tab"), (" ", "blanks"), (";", "';'")])
-def test_delimiters(delimiter, shown):
-    assert f"; delimiter: {shown}; " in str(IngestReport(**vars(BARE) | {"delimiter": delimiter}))
-
-
-def test_generated():
-    report = IngestReport(**vars(BARE) | {"name": "rmat(scale=3)", "format": "generator"})
-    assert str(report).startswith("generated: rmat(scale=3), 1 entry; ")

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import mgspmv as mg
-from mgspmv.errors import ConvergenceError, OptionError, StoreError
-from mgspmv.logs import CALLS, JsonFormatter, name_run, write_log, write_worker_log
+from mgspmv.errors import ConvergenceError
+from mgspmv.logs import CALLS, JsonFormatter, write_log, write_worker_log
 from tests.support.waiting import HANG_S
 
 
@@ -44,14 +43,6 @@ def test_a_call_and_its_iterations_have_the_id_of_the_run(graph: mg.Matrix, capl
     assert told == [(run, k, change) for k, change in enumerate(ranks.changes, 1)]
 
 
-@pytest.mark.parametrize("call", ["katz", "pagerank_batch"])
-def test_other_iterations_are_logged_too(graph: mg.Matrix, caplog: pytest.LogCaptureFixture, call: str) -> None:
-    caplog.set_level(logging.DEBUG, "mgspmv")
-    getattr(mg, call)(graph, **({"alpha": 1e-3} if call == "katz" else {}))
-    runs = {own["run"] for own in select(caplog.records, "runs")}
-    assert [(own["call"], {own["run"]}) for own in select(caplog.records, "calls")] == [(call, runs)]
-
-
 def test_iterations_cost_nothing_where_they_are_not_wanted(graph: mg.Matrix, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "mgspmv")
     mg.pagerank(graph)
@@ -66,15 +57,6 @@ def test_a_call_that_fails_says_why(graph: mg.Matrix, caplog: pytest.LogCaptureF
     assert (call["levelname"], call["error_type"]) == ("ERROR", "ConvergenceError")
     assert call["message"] == f"pagerank failed: {caught.value}"
     assert call["run"] == caught.value.solution.events[0].run
-
-
-def test_a_call_without_a_run_has_no_id_of_another(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "mgspmv")
-    name_run()
-    mg.ingest((np.array([0, 1]), np.array([1, 0])), tmp_path / "h.zarr")
-    (call,) = select(caplog.records, "calls")
-    assert call["call"] == "ingest"
-    assert "run" not in call
 
 
 def test_workers_have_their_names(
@@ -97,37 +79,6 @@ def test_workers_have_their_names(
     assert batch == {select(caplog.records, "calls")[-1]["run"]}
 
 
-def test_steps_of_a_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "mgspmv")
-    monkeypatch.chdir(tmp_path)
-    Path("edges.txt").write_text("0 1\n1 2\n2 0\n")
-    Path("p.toml").write_text('[matrix.web]\npath = "edges.txt"\n[matrix.gone]\npath = "none.txt"\n[run]\n')
-    record = mg.run_pipeline("p.toml", throw=False)
-    told = {own["step"]: (own["state"], own["levelname"]) for own in select(caplog.records, "pipeline")}
-    levels = {"made": "INFO", "skipped": "INFO", "failed": "ERROR"}
-    assert told == {step.name: (step.state, levels[step.state]) for step in record.steps}
-
-
-def test_json_lines(graph: mg.Matrix, tmp_path: Path) -> None:
-    handler, logger = logging.FileHandler(tmp_path / "log.jsonl"), logging.getLogger("mgspmv")
-    handler.setFormatter(JsonFormatter())
-    logger.addHandler(handler)
-    level = logger.level
-    logger.setLevel(logging.DEBUG)
-    try:
-        ranks = mg.pagerank(graph)
-    finally:
-        logger.setLevel(level)
-        logger.removeHandler(handler)
-        handler.close()
-    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert len(lines) == ranks.iterations + 1
-    assert lines[0].keys() == {"time", "level", "logger", "message", "run", "iteration", "change"}
-    assert (lines[0]["level"], lines[0]["logger"], lines[0]["change"]) == ("DEBUG", "mgspmv.runs", ranks.changes[0])
-    assert lines[0]["time"].endswith("+00:00")
-    assert lines[-1]["call"] == "pagerank"
-
-
 def test_json_is_strict_and_has_what_is_no_json_as_strings() -> None:
     record = logging.makeLogRecord({"name": "a", "levelname": "INFO", "msg": "%s\nçé", "args": ("x",)})
     record.change, record.path, record.parts = float("nan"), Path("a"), [float("-inf"), {1: 2.0}]
@@ -141,13 +92,6 @@ def test_json_is_strict_and_has_what_is_no_json_as_strings() -> None:
     except ValueError:
         record.exc_info = sys.exc_info()
     assert json.loads(JsonFormatter().format(record))["error"].endswith("ValueError: wrong")
-
-
-@pytest.mark.slow
-def test_nothing_is_printed_where_nobody_listens(tmp_path: Path) -> None:
-    code = "import mgspmv as mg\ntry:\n    mg.verify('none.zarr')\nexcept Exception:\n    pass"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_a_record_does_not_keep_what_failed(graph: mg.Matrix, caplog: pytest.LogCaptureFixture) -> None:
@@ -200,21 +144,3 @@ def test_a_log_ends_with_its_context_and_goes_on_at_its_end(
         assert len(lines) == ranks.iterations + k
     assert "MGSPMV_LOG" not in os.environ
     assert os.environ["MGSPMV_LOG_LEVEL"] == "info"
-
-
-@pytest.mark.parametrize(
-    ("path", "level", "error", "said"),
-    [
-        (".", "info", StoreError, "cannot write the log .: Is a directory; name a file in a folder that there is"),
-        ("none/log", "info", StoreError, "cannot write the log none/log: No such file or directory; name a file"),
-        ("log", "loud", OptionError, "the level of a log is info or debug, not 'loud'"),
-    ],
-)
-def test_logs_that_cannot_be_written_are_refused(
-    path: str, level: str, error: type[Exception], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(error, match=f"^{said}"), write_log(path, level):
-        pytest.fail("begun")
-    assert not [*tmp_path.iterdir()]
-    assert "MGSPMV_LOG" not in os.environ

@@ -87,15 +87,6 @@ def test_an_unknown_id_is_told_with_a_near_one(named):
             assert told == ("" if near is None else repr(near))
 
 
-def test_of_a_transpose_and_of_a_renumbered_store(small, tmp_path):
-    (tmp_path / "a.txt").write_text("10 20\n20 30\n10 30\n10 40\n")
-    mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr", transpose=True, order="degree")
-    A = mg.open_matrix(tmp_path / "a.zarr")
-    for each in (A, A.T):
-        assert each.find_vertices([40, 10]).tolist() == [3, 0]
-        assert each.name_vertices([3, 0]).tolist() == [40, 10]
-
-
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
@@ -121,14 +112,3 @@ def test_integers_are_no_names_and_numbers_end(small, tmp_path):
     for wrong in (2, -1):
         with pytest.raises(OptionError, match=f"vertices have the numbers 0 to 1, and {wrong} is none of them"):
             A.name_vertices([0, wrong])
-
-
-def test_a_chunk_that_is_gone_is_said(small, tmp_path):
-    (tmp_path / "a.txt").write_text("".join(f"{k * 10} {k * 10 + 10}\n" for k in range(30)))
-    mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr")
-    A = mg.open_matrix(tmp_path / "a.zarr")
-    (chunk,) = (tmp_path / "a.zarr").glob("versions/*/vertex_ids/c/3")
-    chunk.unlink()
-    assert A.find_vertices([0]).tolist() == [0]
-    with pytest.raises(MissingChunkError):
-        A.name_vertices([25])

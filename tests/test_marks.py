@@ -7,7 +7,6 @@ import threading
 import numpy as np
 import pytest
 
-from mgspmv.ingest.ahead import Ahead, map_ahead
 from mgspmv.marks import Marks, find_marks, make_marks, mark
 from mgspmv.store.digests import digest_array
 from tests.support.waiting import HANG_S
@@ -47,13 +46,3 @@ def test_each_piece_of_an_array_is_a_mark(n_chunks, monkeypatch):
     with make_marks() as marks:
         digest_array(np.arange(10 * n_chunks), 2)
     assert marks.n == n_chunks
-
-
-def test_each_result_of_others_is_a_mark():
-    from concurrent.futures import ThreadPoolExecutor
-
-    with make_marks() as marks, ThreadPoolExecutor(2) as pool:
-        assert list(map_ahead(pool, abs, [-1, -2, -3], 1)) == [1, 2, 3]
-        assert marks.n == 3
-        assert list(Ahead(iter([1, 2]), 1, "test")) == [1, 2]
-        assert marks.n >= 5

@@ -7,18 +7,15 @@ import math
 import os
 import subprocess
 import sys
-from functools import partial
 from importlib.metadata import entry_points
-from pathlib import Path
 
 import networkx as nx
 import numpy as np
 import pytest
-from scipy.sparse.linalg import aslinearoperator
 
 import mgspmv as mg
 from mgspmv import networkx_backend
-from mgspmv.errors import ConvergenceError, KindError, OptionError
+from mgspmv.errors import KindError, OptionError
 from mgspmv.networkx_backend import MIN_EDGES, ConvertedGraph, StoredGraph
 
 OWN = {"backend": "mgspmv"}
@@ -93,12 +90,6 @@ def test_importing_networkx_loads_nothing_heavy_for_the_backend():
     code += f"print('mgspmv.networkx_backend' in sys.modules, [name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["Sparse products on matrices too large for one GPU.", "True []"]
-
-
-def test_backend_does_not_need_networkx_to_be_imported():
-    code = "import sys, mgspmv.networkx_backend; print('networkx' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 # --- its values ------------------------------------------------------------------------------------------------------
@@ -205,14 +196,6 @@ def test_arguments_of_the_others():
         assert list(own.values()) == pytest.approx([abs(value) for value in other.values()], abs=1e-8)
 
 
-def test_hits_take_singular_vectors_where_power_iteration_is_slow():
-    G = nx.path_graph(60)
-    G.add_edge(0, 0)
-    with pytest.raises(ConvergenceError):
-        mg.hits(networkx_backend.convert_from_nx(G).open(None, transpose=True)[0], tol=1e-8)
-    check_close(nx.hits(G, **OWN), nx.hits(G), rel=1e-4)
-
-
 def test_hits_of_several_vectors_are_what_the_start_leads_to():
     for G in (
         nx.complete_bipartite_graph(2, 2),
@@ -228,15 +211,6 @@ def test_hits_of_several_vectors_are_what_the_start_leads_to():
         assert nx.hits(G, **OWN) == (hubs, authorities)
     assert nx.hits(nx.empty_graph(2), **OWN) == ({0: 0.0, 1: 0.0}, {0: 0.0, 1: 0.0})
     assert nx.hits(nx.DiGraph([(0, 0)]), **OWN) == ({0: 1.0}, {0: 1.0})
-
-
-def test_singular_vectors_of_both_signs_are_no_hits():
-    arcs = aslinearoperator(np.array([[2.0, -1, 0], [-1, 2, 0], [0, 0, 1]]))
-    find = partial(networkx_backend._find_singular, arcs, np.array([1.0, 0.5, 1]), 100, 1e-12)
-    _, authorities = find(is_positive=False)
-    np.testing.assert_allclose(np.abs(authorities), [math.sqrt(0.5), math.sqrt(0.5), 0], atol=1e-12)
-    with pytest.raises(nx.PowerIterationFailedConvergence):
-        find(is_positive=True)
 
 
 def test_options_of_mgspmv_are_passed_on():
@@ -332,16 +306,6 @@ def test_which_calls_are_taken():
     assert networkx_backend.should_run("katz_centrality", (small,), {}) is True
 
 
-def test_priority_takes_large_graphs_only(monkeypatch):
-    """A graph that was taken keeps what it was converted to."""
-    monkeypatch.setattr(networkx_backend, "MIN_EDGES", 50)
-    small, large = nx.path_graph(50), nx.path_graph(51)
-    with nx.config(backend_priority=["mgspmv"]):
-        for graph, is_taken in ((small, False), (large, True)):
-            nx.pagerank(graph)
-            assert ("mgspmv" in graph.__networkx_cache__.get("backends", {})) == is_taken
-
-
 def test_graphs_are_converted_once():
     G = make_graph(nx.DiGraph)
     nx.pagerank(G, **OWN)
@@ -356,21 +320,6 @@ def test_graphs_are_converted_once():
     G.add_edge("b", "e", weight=50.0)
     check_close(nx.pagerank(G, **OWN), nx.pagerank(G), rel=1e-12)
     assert nx.pagerank(G, **OWN) != before
-
-
-@pytest.mark.parametrize("kind", [nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph])
-def test_converted_graphs_can_be_had_back(kind):
-    G = make_graph(kind)
-    G.graph["name"] = "odd"
-    converted = networkx_backend.convert_from_nx(G, edge_attrs={"weight": 1, "cost": 7})
-    assert networkx_backend.convert_from_nx(converted) is converted
-    back = networkx_backend.convert_to_nx(converted)
-    assert (type(back), list(back), back.graph) == (kind, list(G), G.graph)
-    edges = [(u, v, {"weight": d.get("weight", 1), "cost": d.get("cost", 7)}) for u, v, d in G.edges(data=True)]
-    assert list(back.edges(data=True)) == edges
-    assert networkx_backend.convert_to_nx({1: 2.0}) == {1: 2.0}
-    with pytest.raises(NotImplementedError, match="attributes of edges that are named"):
-        networkx_backend.convert_from_nx(G, preserve_edge_attrs=True)
 
 
 # --- stored graphs ---------------------------------------------------------------------------------------------------
@@ -420,27 +369,6 @@ def test_stored_graph_can_be_had_as_networkx(stored):
     assert nx.in_degree_centrality(StoredGraph(A)) == nx.in_degree_centrality(G)
 
 
-def test_stored_multigraph_is_one(tmp_path):
-    mg.ingest((np.array([0, 0, 1]), np.array([1, 1, 0])), tmp_path / "g.zarr", duplicates="keep")
-    wrapped = StoredGraph(mg.open_matrix(tmp_path / "g.zarr"))
-    with pytest.raises(nx.NetworkXNotImplemented):
-        nx.katz_centrality(wrapped)
-    back = networkx_backend.convert_to_nx(wrapped)
-    assert sorted(back.edges()) == [(0, 1), (0, 1), (1, 0)]
-    check_close(nx.pagerank(wrapped), nx.pagerank(back))
-
-
-def test_distributed_graphs(stored, in_process):
-    G, A = stored
-    with A.distribute(client := in_process(3)) as D, A.T.distribute(client) as DT:
-        wrapped = StoredGraph(D, transpose=DT)
-        assert nx.pagerank(wrapped) == nx.pagerank(StoredGraph(A))
-        check_close(nx.hits(wrapped), nx.hits(G))
-        check_close(nx.eigenvector_centrality(wrapped), nx.eigenvector_centrality(G))
-        with pytest.raises(KindError, match=r"distribute A\.T too"):
-            nx.hits(StoredGraph(D))
-
-
 def test_what_is_no_graph(tmp_path):
     mg.ingest(np.eye(3), tmp_path / "m.zarr", kind="matrix", transpose=True)
     A = mg.open_matrix(tmp_path / "m.zarr")
@@ -449,12 +377,3 @@ def test_what_is_no_graph(tmp_path):
             StoredGraph(matrix)
     with pytest.raises(OptionError, match="A must be a matrix opened by open_matrix, not a ndarray"):
         StoredGraph(np.eye(3))
-
-
-def test_module_is_the_backend():
-    [found] = entry_points(group="networkx.backends", name="mgspmv")
-    assert found.load() is networkx_backend
-    info = networkx_backend.get_info()
-    assert set(info["functions"]) == set(networkx_backend._FUNCTIONS) == {f.__name__ for f in FUNCTIONS}
-    assert all(getattr(networkx_backend, name) is f for name, f in networkx_backend._FUNCTIONS.items())
-    assert Path(networkx_backend.__file__).parent == Path(mg.__file__).parent

@@ -29,9 +29,7 @@ from mgspmv.errors import (
     StoreUnfinishedError,
 )
 from mgspmv.model import Event, Recovery, Status
-from mgspmv.results import BATCH, Solution, generate_csv, load_solution
-from mgspmv.saving import check_target
-from mgspmv.scores import summarize_scores
+from mgspmv.results import Solution, load_solution
 from tests.support.memory import measure_peak
 
 EVENT = Event("run", 0, 3, 1e-7, (0.5, 0.25), (0.1, 0.2), (0.0, 0.0), (8, 16), (100, 200))
@@ -78,16 +76,6 @@ def test_saved_is_loaded_to_the_same_bits(tmp_path, suffix, dtype, ids):
     assert_same(load_solution(tmp_path / f"ranks{suffix}"), solution)
 
 
-def test_ranks_that_a_killed_process_moved_aside_are_loaded(tmp_path):
-    solution, left = make_solution((0.5, 0.5)), tmp_path / ".ranks.zarr.01234567.part"
-    solution.save(tmp_path / "ranks.zarr")
-    left.mkdir()
-    (left / ".lock").write_text("")
-    (tmp_path / "ranks.zarr").rename(left / "old")
-    assert_same(load_solution(tmp_path / "ranks.zarr"), solution)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["ranks.zarr"]
-
-
 @pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
 def test_non_finite_and_empty_are_kept(tmp_path, suffix):
     solution = make_solution(
@@ -110,15 +98,6 @@ def test_recoveries_are_kept(tmp_path, suffix):
     solution.save(tmp_path / f"r{suffix}")
     assert_same(load_solution(tmp_path / f"r{suffix}"), solution)
     assert [recovery["worker"] for recovery in solution.to_dict()["recoveries"]] == ["3", None]
-
-
-def test_several_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(mgspmv.saving, "CHUNK_ELEMENTS", 1000)
-    values = np.random.default_rng(1).random(2500)
-    solution = make_solution(values, vertex_ids=np.arange(2500) * 3)
-    solution.save(tmp_path / "r.zarr")
-    assert zarr.open_group(tmp_path / "r.zarr", mode="r")["values"].nchunks == 3
-    assert_same(load_solution(tmp_path / "r.zarr"), solution)
 
 
 def test_zarr_at_a_url():
@@ -149,14 +128,6 @@ def test_csv_reads_back_to_the_same_floats(tmp_path, ids, dtype):
     assert (tmp_path / "r.csv").read_text(encoding="utf-8").startswith("id,rank\n")
 
 
-def test_parquet_is_plain_for_other_programs(tmp_path):
-    make_solution(vertex_ids=STRING_IDS).save(tmp_path / "r.parquet")
-    table = pq.read_table(tmp_path / "r.parquet")
-    assert table.column_names == ["id", "rank"]
-    assert table["id"].to_pylist() == STRING_IDS.tolist()
-    assert json.loads(table.schema.metadata[b"mgspmv"])["options"]["alpha"] == 0.85
-
-
 def test_top():
     assert make_solution().top(2) == [(1, 0.4), (2, 0.3)]
     assert make_solution(vertex_ids=STRING_IDS).top(9) == [
@@ -168,11 +139,6 @@ def test_top():
     for k in (0, -3):
         with pytest.raises(OptionError, match=f"k must be at least 1, not {k}"):
             make_solution().top(k)
-
-
-def test_edges_per_second():
-    assert make_solution().edges_per_s == pytest.approx(6 * 3 / 0.6)
-    assert make_solution(seconds={"load": 1.0}).edges_per_s == 0.0
 
 
 def test_digest_is_of_the_bits_and_not_of_their_order_in_memory():
@@ -241,17 +207,6 @@ def test_unknown_suffix(tmp_path, name):
         load_solution(tmp_path / name)
 
 
-def test_ranks_of_the_time_before_memory_was_noted(tmp_path):
-    solution = make_solution()
-    assert solution.to_dict()["memory"] == solution.memory
-    solution.save(tmp_path / "r.zarr")
-    group = zarr.open_group(tmp_path / "r.zarr")
-    described = dict(group.attrs["mgspmv_solution"])
-    del described["memory"], described["sha256"]
-    group.attrs["mgspmv_solution"] = described
-    assert_same(load_solution(tmp_path / "r.zarr"), replace(solution, memory={}))
-
-
 # --- scores, summaries, streams --------------------------------------------------------------------------------------
 
 
@@ -275,30 +230,6 @@ def test_scores_are_a_solution_that_says_so(tmp_path, suffix, dtype):
     assert loaded.scaler == "minmax"
 
 
-def test_scaling_by_nothing_and_twice():
-    solution = make_solution()
-    assert solution.scale("none") is solution
-    scaled = solution.scale("log")
-    assert scaled.scale("none") is scaled
-    with pytest.raises(OptionError, match=r"^these are scores already, scaled by 'log'; scale the solution that they "):
-        scaled.scale("max")
-    with pytest.raises(OptionError, match="scaler must be one of"):
-        solution.scale("zscore")
-
-
-def test_logarithms_of_nothing_are_kept(tmp_path):
-    scaled = make_solution((0.0, 1.0)).scale("log")
-    scaled.save(tmp_path / "r.parquet")
-    assert load_solution(tmp_path / "r.parquet").values.tolist() == [-np.inf, 0.0]
-    assert scaled.summarize().n_non_finite == 1
-
-
-def test_a_summary_is_of_the_values():
-    solution = make_solution(dtype=np.float32)
-    assert solution.summarize(4) == summarize_scores(solution.values, 4)
-    assert solution.scale("l1norm").summarize().sum == pytest.approx(1.0, rel=1e-15)
-
-
 @pytest.mark.parametrize("ids", [None, INTEGER_IDS, STRING_IDS], ids=["none", "int64", "string"])
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 1000])
 def test_batches_are_the_whole(ids, batch_size):
@@ -313,151 +244,91 @@ def test_batches_are_the_whole(ids, batch_size):
     assert np.concatenate([ranks for _, ranks in batches]).tobytes() == solution.values.tobytes()
 
 
-def test_batches_have_a_size():
-    assert list(make_solution(()).stream()) == []
-    with pytest.raises(OptionError, match="batch_size must be at least 1, not 0"):
-        make_solution().stream(0)
+def change_metadata(array, **changes):
+    document = json.loads((array / "zarr.json").read_text())
+    document |= {name: change(document[name]) for name, change in changes.items()}
+    (array / "zarr.json").write_text(json.dumps(document))
 
 
-def test_lines_of_many_batches(tmp_path):
-    ranks = np.random.default_rng(0).random(2 * BATCH + 5)
-    solution = make_solution(ranks)
-    pieces = list(generate_csv(solution))
-    assert len(pieces) == 4
-    solution.save(tmp_path / "r.csv")
-    assert (tmp_path / "r.csv").read_bytes() == b"".join(pieces)
-    names, found = np.loadtxt(tmp_path / "r.csv", delimiter=",", skiprows=1, unpack=True)
-    assert (names == np.arange(len(ranks))).all()
-    assert found.tobytes() == ranks.tobytes()
+def flip(path):
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
 
 
-def test_csv_is_not_loaded(tmp_path):
-    make_solution().save(tmp_path / "r.csv")
-    with pytest.raises(OptionError, match="CSV holds the ranks only"):
-        load_solution(tmp_path / "r.csv")
+def exchange(first, second):
+    contents = first.read_bytes(), second.read_bytes()
+    second.write_bytes(contents[0])
+    first.write_bytes(contents[1])
 
 
-@pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
-def test_nothing_there(tmp_path, suffix):
-    with pytest.raises(StoreNotFoundError, match="there are no ranks at"):
-        load_solution(tmp_path / f"none{suffix}")
+def enlarge_chunks(ranks):
+    grid = {"name": "regular", "configuration": {"chunk_shape": [1 << 40]}}
+    change_metadata(ranks / "values", chunk_grid=lambda _: grid)
+    (ranks / "values" / "c" / "1").unlink()
 
 
-def test_a_folder_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot write"):
-        make_solution().save(tmp_path / "file" / "r.csv")
+def put_group(ranks):
+    shutil.rmtree(ranks / "values")
+    zarr.open_group(ranks, mode="r+").create_group("values")
 
 
-def test_check_target_with_other_suffixes(tmp_path):
-    check_target(tmp_path / "y.npy", suffixes=(".npy",))
-    with pytest.raises(OptionError, match=r"must end in \.npy, not in \.csv"):
-        check_target(tmp_path / "y.csv", suffixes=(".npy",))
+def change_version(ranks):
+    attributes = zarr.open_group(ranks).attrs
+    attributes["mgspmv_solution"] = {**attributes["mgspmv_solution"], "format_version": 99}
 
 
-class TestDamagedZarr:
-    @pytest.fixture
-    def path(self, tmp_path, monkeypatch) -> Path:
-        monkeypatch.setattr(mgspmv.saving, "CHUNK_ELEMENTS", 2)
-        make_solution((0.0, 0.0, 0.3, 0.7), vertex_ids=STRING_IDS).save(tmp_path / "r.zarr")
-        return tmp_path / "r.zarr"
+@pytest.mark.parametrize(
+    ("damage", "error", "message"),
+    [
+        (lambda p: (p / "values/c/0").unlink(), MissingChunkError, "1 of the 2 chunks of values are missing"),
+        (lambda p: (p / "vertex_ids/c/0").unlink(), MissingChunkError, "1 of the 2 chunks of vertex_ids are missing"),
+        (lambda p: flip(p / "values/c/1"), ChecksumError, "a chunk of values is damaged"),
+        (lambda p: flip(p / "vertex_ids/c/1"), ChecksumError, "a chunk of vertex_ids is damaged"),
+        (lambda p: (p / "values/c/1").write_bytes(b""), ChecksumError, "a chunk of values is damaged"),
+        (lambda p: exchange(p / "values/c/0", p / "values/c/1"), ChecksumError, "do not match their digest"),
+        (lambda p: shutil.rmtree(p / "vertex_ids"), StoreDamagedError, "the array vertex_ids is missing"),
+        (
+            lambda p: change_metadata(p / "values", codecs=lambda codecs: codecs[:-1]),
+            StoreDamagedError,
+            r"values has the codecs .*, blosc instead of .*, crc32c, by",
+        ),
+        (enlarge_chunks, StoreDamagedError, "values has chunks of 1,099,511,627,776 elements, and at most"),
+        (lambda p: (p / "values/zarr.json").write_text("{"), StoreDamagedError, "the metadata of values cannot be"),
+        (put_group, StoreDamagedError, "the array values is missing"),
+        (lambda p: zarr.open_group(p)["vertex_ids"].resize((2,)), StoreDamagedError, "4 ranks but 2 vertex ids"),
+        (lambda p: (p / "zarr.json").write_text("{"), StoreDamagedError, "metadata of the group cannot be read"),
+        (change_version, StoreFormatError, "format version 99, this program reads version 1"),
+    ],
+)
+def test_damaged_zarr(tmp_path, monkeypatch, damage, error, message):
+    monkeypatch.setattr(mgspmv.saving, "CHUNK_ELEMENTS", 2)
+    make_solution((0.0, 0.0, 0.3, 0.7), vertex_ids=STRING_IDS).save(tmp_path / "r.zarr")
+    damage(tmp_path / "r.zarr")
+    with pytest.raises(error, match=message):
+        load_solution(tmp_path / "r.zarr")
 
-    @pytest.mark.parametrize("array", ["values", "vertex_ids"])
-    def test_missing_chunk(self, path, array):
-        (path / array / "c" / "0").unlink()
-        with pytest.raises(MissingChunkError, match=f"1 of the 2 chunks of {array} are missing"):
-            load_solution(path)
 
-    @pytest.mark.parametrize("array", ["values", "vertex_ids"])
-    @pytest.mark.parametrize("damage", [lambda b: bytes([b[0] ^ 1]) + b[1:], lambda b: b[:-1], lambda b: b""])
-    def test_damaged_chunk(self, path, array, damage):
-        chunk = path / array / "c" / "1"
-        chunk.write_bytes(damage(chunk.read_bytes()))
-        with pytest.raises(ChecksumError, match=f"a chunk of {array} is damaged"):
-            load_solution(path)
+def test_a_frame_that_says_that_it_unpacks_to_more(tmp_path):
+    make_solution().save(tmp_path / "r.zarr")
+    chunk = tmp_path / "r.zarr" / "values" / "c" / "0"
+    frame = bytearray(chunk.read_bytes()[:-4])
+    frame[4:8] = (1 << 30).to_bytes(4, "little")
+    chunk.write_bytes(frame + google_crc32c.value(bytes(frame)).to_bytes(4, "little"))
 
-    def test_chunks_exchanged(self, path):
-        first, second = path / "values" / "c" / "0", path / "values" / "c" / "1"
-        bytes_first, bytes_second = first.read_bytes(), second.read_bytes()
-        first.write_bytes(bytes_second)
-        second.write_bytes(bytes_first)
-        with pytest.raises(ChecksumError, match="do not match their digest"):
-            load_solution(path)
+    def load() -> None:
+        with pytest.raises(ChecksumError, match="a chunk of values is damaged: it unpacks to 1,073,741,824"):
+            load_solution(tmp_path / "r.zarr")
 
-    def test_missing_array(self, path):
-        shutil.rmtree(path / "vertex_ids")
-        with pytest.raises(StoreDamagedError, match="the array vertex_ids is missing"):
-            load_solution(path)
+    assert measure_peak(load) < 1 << 20
 
-    @pytest.mark.parametrize("array", ["values", "vertex_ids"])
-    def test_other_codecs(self, path, array):
-        self.change_metadata(path / array, codecs=lambda codecs: codecs[:-1])
-        with pytest.raises(StoreDamagedError, match=rf"{array} has the codecs .*, blosc instead of .*, crc32c, by"):
-            load_solution(path)
 
-    @pytest.mark.parametrize("array", ["values", "vertex_ids"])
-    def test_chunks_too_large(self, path, array):
-        grid = {"name": "regular", "configuration": {"chunk_shape": [1 << 40]}}
-        self.change_metadata(path / array, chunk_grid=lambda _: grid)
-        for place in (path / array / "c").iterdir():
-            if place.name != "0":
-                place.unlink()
-        with pytest.raises(StoreDamagedError, match=f"{array} has chunks of 1,099,511,627,776 elements, and at most"):
-            load_solution(path)
-
-    @pytest.mark.parametrize("text", ["{", "[]", "{}"])
-    def test_metadata_of_an_array(self, path, text):
-        (path / "values" / "zarr.json").write_text(text)
-        with pytest.raises(StoreDamagedError, match=r"the metadata of values cannot be read .*; compute it"):
-            load_solution(path)
-
-    def test_a_group_in_place_of_an_array(self, path):
-        shutil.rmtree(path / "values")
-        zarr.open_group(path, mode="r+").create_group("values")
-        with pytest.raises(StoreDamagedError, match="the array values is missing"):
-            load_solution(path)
-
-    def test_a_frame_that_says_that_it_unpacks_to_more(self, path):
-        chunk = path / "values" / "c" / "0"
-        frame = bytearray(chunk.read_bytes()[:-4])
-        frame[4:8] = (1 << 30).to_bytes(4, "little")
-        chunk.write_bytes(frame + google_crc32c.value(bytes(frame)).to_bytes(4, "little"))
-
-        def load() -> None:
-            with pytest.raises(ChecksumError, match="a chunk of values is damaged: it unpacks to 1,073,741,824"):
-                load_solution(path)
-
-        assert measure_peak(load) < 1 << 20
-
-    @staticmethod
-    def change_metadata(array, **changes):
-        document = json.loads((array / "zarr.json").read_text())
-        document |= {name: change(document[name]) for name, change in changes.items()}
-        (array / "zarr.json").write_text(json.dumps(document))
-
-    def test_other_length(self, path):
-        zarr.open_group(path)["vertex_ids"].resize((2,))
-        with pytest.raises(StoreDamagedError, match="4 ranks but 2 vertex ids"):
-            load_solution(path)
-
-    def test_metadata(self, path):
-        (path / "zarr.json").write_text("{")
-        with pytest.raises(StoreDamagedError, match="metadata of the group cannot be read"):
-            load_solution(path)
-
-    def test_other_version(self, path):
-        group = zarr.open_group(path)
-        group.attrs["mgspmv_solution"] = {**group.attrs["mgspmv_solution"], "format_version": 99}
-        with pytest.raises(StoreFormatError, match="format version 99, this program reads version 1"):
-            load_solution(path)
-
-    def test_something_else(self, tmp_path):
-        zarr.open_group(tmp_path / "m.zarr", attributes={"other": 1})
-        with pytest.raises(StoreFormatError, match="something else than ranks"):
-            load_solution(tmp_path / "m.zarr")
-        (tmp_path / "empty.zarr").mkdir()
-        with pytest.raises(StoreNotFoundError, match="no Zarr group of ranks"):
-            load_solution(tmp_path / "empty.zarr")
+def test_something_else(tmp_path):
+    zarr.open_group(tmp_path / "m.zarr", attributes={"other": 1})
+    with pytest.raises(StoreFormatError, match="something else than ranks"):
+        load_solution(tmp_path / "m.zarr")
+    (tmp_path / "empty.zarr").mkdir()
+    with pytest.raises(StoreNotFoundError, match="no Zarr group of ranks"):
+        load_solution(tmp_path / "empty.zarr")
 
 
 class Interrupting(dict):
@@ -476,13 +347,6 @@ def test_interrupted_write_is_unfinished():
         load_solution("memory://interrupted/r.zarr")
     make_solution().save("memory://interrupted/r.zarr", overwrite=True)
     assert_same(load_solution("memory://interrupted/r.zarr"), make_solution())
-
-
-def test_interrupted_local_write_leaves_nothing(tmp_path):
-    for suffix in (".zarr", ".parquet"):
-        with pytest.raises(KeyboardInterrupt):
-            make_solution(seconds=Interrupting(load=1.0)).save(tmp_path / f"r{suffix}")
-    assert list(tmp_path.iterdir()) == []
 
 
 class TestDamagedParquet:

@@ -69,21 +69,6 @@ def test_nothing_is_known_without_a_bound():
         make_solution(RANKS, 0.1).judge_order(0)
 
 
-def test_repr_says_that_an_order_is_not_certified():
-    assert "; highest (order not certified): 1 0.4" in repr(make_solution(RANKS, 0.3))
-    assert "; highest: 1 0.4" in repr(make_solution(RANKS, 1e-3))
-    assert "(order not certified)" in make_solution(RANKS, 0.3)._repr_html_()
-
-
-@pytest.mark.slow
-def test_a_long_path_with_the_default_tolerance():
-    """Each rank is about as large as the tolerance."""
-    ends = np.arange(10**6)
-    mg.ingest((ends, ends + 1), place := MemoryStore())
-    found = mg.pagerank(mg.open_matrix(place)).judge_order(100)
-    assert (found.is_proven, found.ties) == (False, ((1, 101),))
-
-
 ARCS = "a b\nb c\nc a\nd a\nd b\ne a\n"
 
 

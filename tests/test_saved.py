@@ -15,7 +15,7 @@ import scipy.sparse as sp
 import zarr
 
 import mgspmv as mg
-from mgspmv.errors import CapacityError, StoreDamagedError, StoreFormatError
+from mgspmv.errors import StoreDamagedError, StoreFormatError
 from mgspmv.validation import seal
 
 ZARR_KEY, PARQUET_KEY = "mgspmv_solution", b"mgspmv"
@@ -156,21 +156,3 @@ def test_columns_of_others(saved, tmp_path, columns):
     pq.write_table(pa.table(columns).replace_schema_metadata(metadata), tmp_path / "r.parquet")
     with pytest.raises(StoreDamagedError, match=r"has no column|there are ids, and"):
         mg.load_solution(tmp_path / "r.parquet")
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        ("shape", [2**64], "values takes 147,573,952,589,676,412,928 bytes|chunks of 5 elements, and at most"),
-        ("shape", [5, 1], "values has|metadata of values"),
-        ("data_type", "int64", "values has 1 dimensions of int64 instead of 1 dimensions of float32 or float64"),
-        ("chunk_grid", {"name": "regular", "configuration": {"chunk_shape": [0]}}, "chunks of 0 elements|metadata"),
-        ("fill_value", 10**400, "the metadata of values cannot be read"),
-    ],
-)
-def test_metadata_of_an_array(saved, tmp_path, key, value, said):
-    path = copy(saved, "ranks", ".zarr", tmp_path)
-    place = path / "values" / "zarr.json"
-    place.write_text(json.dumps(json.loads(place.read_text()) | {key: value}))
-    with pytest.raises((StoreDamagedError, CapacityError), match=said):
-        mg.load_solution(path)

@@ -52,12 +52,6 @@ def test_a_wrong_field_is_named(change, said):
     assert "\n" not in str(raised.value)
 
 
-def test_right_fields_have_their_types():
-    found = check_fields(Whole, RIGHT)
-    assert (found.parts, found.status) == ((Part(1), Part(2, {"x": [None]})), Status.CONVERGED)
-    assert found.change != found.change  # NaN
-
-
 @pytest.mark.parametrize("value", [None, 1, "x", [1], {}])
 def test_what_is_no_object(value):
     with pytest.raises(ValueError, match=r"input should be|required"):
