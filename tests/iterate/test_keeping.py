@@ -11,17 +11,17 @@ import pytest
 import zarr
 
 import mgspmv as mg
-from mgspmv.checkpoints import Beside, Checkpoints, WrittenSlice, write_slice
+from mgspmv.checkpoints import Beside, Checkpoints, write_slice
 from mgspmv.errors import CheckpointError
 from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import STEPS_AT_ONCE, DeviceSteps, Loop, run_embedded, run_on_device
+from mgspmv.iterate.pagerank import STEPS_AT_ONCE, run_embedded, run_on_device
 from mgspmv.iterate.start import Start, make_start, read_out_weight
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import Status
 from tests.support.failing_stores import FailingStore
 from tests.support.played import PlayedDevice
-from tests.support.waiting import HANG_S, wait_for
+from tests.support.waiting import HANG_S
 
 X = np.arange(5.0)
 
@@ -40,13 +40,6 @@ class Writers:
         if not (self.is_let or wait):
             return None
         return self.answers or [write_slice(self.address, a, X[a:b]) for a, b in ((0, 2), (2, 5))]
-
-
-class NothingToWrite(Writers):
-    """Who have no rows."""
-
-    def find_written(self, wait):
-        return [WrittenSlice(0, 0, "float64", "", 0)]
 
 
 @pytest.fixture
@@ -110,71 +103,6 @@ def test_what_takes_longer_is_not_queued(clock, keeper):
     keeper.look(writers, [0.5] * 11)
     assert [kept.iteration for kept in keeper.told] == [1]
     assert writers.n_begun == 2
-
-
-def test_the_end_waits_for_the_last_one(clock, keeper):
-    keeper._began_s, writers = clock[0] - 30.0, Writers()
-    writers.is_let = False
-    keeper.look(writers, [0.5])
-    keeper.end(writers, [0.5, 0.1], Status.CONVERGED)
-    keeper.finish(writers)
-    assert [kept.iteration for kept in keeper.told] == [1, 2]
-    assert restore(keeper).reached.status == "converged"
-    assert keeper.blocked_s > 0
-
-
-def test_a_run_goes_back_to_the_last_one_that_is_whole(clock, keeper):
-    writers = Writers()
-    keeper.every_s = 0.0
-    assert keeper.go_back() is None
-    keeper.look(writers, [0.5])
-    assert keeper.go_back() is None, "of a state that is being written"
-    settle(keeper)
-    assert keeper.checkpoints.restore() is None
-    keeper.look(writers, [0.5])
-    keeper.finish(writers)
-    writers.is_let = False
-    keeper.look(writers, [0.5, 0.25])
-    found = keeper.go_back()
-    assert (found.reached.iteration, found.x.tolist()) == (1, X.tolist())
-    keeper.go_on(found.reached)
-    writers.is_let = True
-    keeper.end(writers, [0.25, 0.125], Status.CONVERGED)
-    keeper.finish(writers)
-    reached = keeper.checkpoints.restore().reached
-    assert (reached.iteration, reached.changes, reached.epoch) == (3, (0.5, 0.25, 0.125), 1)
-
-
-def test_a_state_of_a_run_before_is_not_gone_back_to(clock, keeper):
-    writers = Writers()
-    keeper.end(writers, [0.5], Status.CONVERGED)
-    keeper.finish(writers)
-    with Keeper(keeper.checkpoints, {"matrix": "m"}, "s") as other:
-        assert other.go_back() is None
-
-
-def test_ranks_that_are_no_numbers_are_not_kept(keeper):
-    keeper.end(Writers(), [np.nan], Status.NON_FINITE)
-    keeper.finish(Writers())
-    assert (keeper.told, restore(keeper)) == ([], None)
-
-
-def test_one_of_them_cannot_write(clock, keeper):
-    keeper._began_s, writers = clock[0] - 30.0, Writers()
-    writers.answers = [WrittenSlice(0, 2, "float64", "", 16), "the disk is full"]
-    keeper.look(writers, [0.5])
-    with pytest.warns(UserWarning, match="iteration 1 cannot be written to .*: the disk is full; the run goes on"):
-        keeper.look(writers, [0.5])
-    clock[0] += 30.0
-    keeper.look(writers, [0.5] * 2)  # it is warned of once
-    keeper.look(writers, [0.5] * 2)
-    assert [(kept.iteration, kept.error) for kept in keeper.told] == [(1, "the disk is full"), (2, "the disk is full")]
-    assert restore(keeper) is None
-    clock[0] += 30.0
-    writers.answers = None
-    keeper.look(writers, [0.5] * 3)
-    keeper.finish(writers)
-    assert restore(keeper).reached.iteration == 3
 
 
 # --- places that refuse, or hang --------------------------------------------------------------------------------------
@@ -241,32 +169,7 @@ def test_a_state_counts_where_older_ones_cannot_be_removed(failing, place):
     assert len(list_states(place)) == 2
 
 
-def test_a_worker_that_is_lost_while_older_ones_are_removed_costs_no_state(failing, place):
-    keep(failing, 1)
-    keep(failing, 2)
-    place.refuse("delete ")
-    begin_commit(failing, Writers(), 3)
-    with pytest.warns(UserWarning, match="older ones cannot be removed"):
-        assert failing.go_back().reached.iteration == 3
-
-
 HANGS = "cannot be written to .*: nothing came of it for 0.3 s; the run goes on, and the checkpoint before stays"
-
-
-def test_a_last_write_that_hangs_is_not_waited_for(failing, place):
-    keep(failing, 1)
-    place.hang("set states/s000002")
-    begin_commit(failing, NothingToWrite(), 2)
-    failing.limit_s = 0.3
-    with pytest.warns(UserWarning, match=f"iteration 2 {HANGS}"):
-        failing.finish(Writers())
-    assert [(kept.iteration, kept.error) for kept in failing.told] == [(1, None), (2, "nothing came of it for 0.3 s")]
-    assert failing.kept.iteration == 1
-    begin_commit(failing, Writers(), 3)
-    place.hang(None)  # and what was given up removes nothing that came after it
-    failing.limit_s = HANG_S
-    failing.finish(Writers())
-    assert (failing.kept.iteration, restore(failing).reached.iteration) == (3, 3)
 
 
 def test_a_lost_worker_where_nothing_can_be_read(failing, place):
@@ -276,20 +179,6 @@ def test_a_lost_worker_where_nothing_can_be_read(failing, place):
     said = r"cannot be read: nothing came of it for 0.3 s; see that the place can be reached"
     with pytest.raises(CheckpointError, match=said):
         failing.go_back()
-
-
-def test_a_state_counts_where_the_removal_of_older_ones_hangs(failing, place):
-    for k in (1, 2):
-        keep(failing, k)
-    place.hang("delete ")
-    begin_commit(failing, Writers(), 3)
-    assert wait_for(lambda: restore(failing).reached.iteration == 3)
-    failing.limit_s = 0.3
-    with pytest.warns(UserWarning, match=r"older ones cannot be removed: nothing came of it for 0.3 s"):
-        failing.finish(Writers())
-    failing.limit_s = HANG_S
-    assert failing.kept.iteration == 3
-    assert failing.go_back().reached.iteration == 3
 
 
 @pytest.mark.parametrize("word", ["set states/s", "c/0"])
@@ -366,21 +255,3 @@ def test_a_device_that_is_ahead_keeps_nothing(graph, tmp_path):
     run(graph, tmp_path, "device", STEPS_AT_ONCE + 5, tell=told.append)
     assert {kept.iteration for kept in told} <= {STEPS_AT_ONCE, STEPS_AT_ONCE + 5}
     assert STEPS_AT_ONCE + 5 in {kept.iteration for kept in told}
-
-
-@pytest.mark.parametrize("stays", [True, False])
-def test_devices_may_stay_where_they_are_together(graph, stays):
-    options = PageRankOptions(tol_mode="fixed", max_iter=100)
-    start, [block] = make_start(graph.stored, None, options, use_weights=True), graph.blocks("float64")
-    device = PlayedDevice(block, "exact")
-    steps = DeviceSteps(device, start.on_device(read_out_weight(graph.stored, True)), options, 0.0)
-    loop = Loop(steps, options, 0.0)
-    loop.start()
-    if stays:
-        loop.stay_here()
-    for n, made in ((7, 7), (30, 37), (1, 38)):
-        assert len(list(loop.advance(n))) == n
-        assert loop.iteration == made
-        if stays:
-            assert (device.n_made, steps.is_ahead) == (made, False)
-    assert (device.n_made > 38) != stays

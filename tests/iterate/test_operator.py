@@ -70,31 +70,12 @@ def test_complex_vectors(rectangle):
     np.testing.assert_allclose(operator.rmatvec(y), own.T @ y, rtol=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("stored", "precision", "wanted"),
-    [(None, None, "float64"), ("float32", None, "float32"), ("float64", "float32", "float32")],
-)
-def test_dtype(stored, precision, wanted):
-    A = store_matrix(make_rectangle(), dtype=stored, ignore_weights=stored is None)
-    operator = A.as_linear_operator(precision=precision)
-    assert operator.dtype == wanted
-    assert operator.matvec(np.ones(17, wanted)).dtype == wanted
-
-
 def test_weights_may_be_left_out(rectangle):
     own, A = rectangle
     operator, ones = A.as_linear_operator(weights=False), (own != 0).astype(float)
     np.testing.assert_allclose(operator.matvec(np.arange(17.0)), ones @ np.arange(17.0), rtol=1e-14)
     np.testing.assert_allclose(operator.rmatvec(np.arange(30.0)), ones.T @ np.arange(30.0), rtol=1e-14)
     np.testing.assert_allclose(A.matvec(np.arange(17.0)), own @ np.arange(17.0), rtol=1e-14)
-
-
-def test_renumbered_store_has_vectors_in_the_order_of_the_source():
-    own = make_spd()
-    A = store_matrix(own, order="rcm", transpose=True)
-    x = np.random.default_rng(0).random(60)
-    np.testing.assert_allclose(A.as_linear_operator() @ x, own @ x, rtol=1e-14)
-    np.testing.assert_allclose(A.as_linear_operator().rmatvec(x), own @ x, rtol=1e-14)
 
 
 def test_without_the_transpose():
@@ -104,30 +85,6 @@ def test_without_the_transpose():
     for use in (lambda: operator.rmatvec(np.ones(30)), lambda: operator.T, lambda: A.rmatvec(np.ones(30))):
         with pytest.raises(KindError, match=r"add it by mgspmv\.transpose\(store\)"):
             use()
-
-
-def test_options_are_looked_at_at_once(rectangle):
-    _, A = rectangle
-    with pytest.raises(OptionError, match="precision must be one of 'float32', 'float64', not 'exact'"):
-        A.as_linear_operator(precision="exact")
-    with pytest.raises(OptionError, match="threads must be at least 1, not 0"):
-        A.as_linear_operator(threads=0)
-
-
-def test_transpose_is_loaded_once_and_closed_with_the_matrix(rectangle):
-    A = mg.open_matrix(rectangle[1].stored.place)
-    assert A.T is A.T
-    assert A.T.T is A
-    A.rmatvec(np.ones(30))
-    assert A.T._loaded
-    assert not A._loaded
-    A.matvec(np.ones(17))
-    A.T.close()
-    assert A._loaded
-    A.rmatvec(np.ones(30))
-    A.close()
-    assert not A.T._loaded
-    assert not A._loaded
 
 
 # --- SciPy's functions -----------------------------------------------------------------------------------------------
@@ -191,12 +148,3 @@ def test_operator_of_a_distributed_matrix(in_process, tmp_path):
                 D.as_linear_operator(wrong)
     with pytest.raises(ClosedError):
         alone.matvec(x)
-
-
-def test_transpose_that_is_not_in_the_store_is_not_distributed(in_process, tmp_path):
-    A = store_matrix(make_rectangle(), tmp_path / "matrix.zarr")
-    with (
-        A.distribute(in_process(3)) as D,
-        pytest.raises(KindError, match=r"add it by mgspmv\.transpose\(store\)"),
-    ):
-        D.as_linear_operator(True)

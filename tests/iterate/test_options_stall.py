@@ -10,7 +10,6 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import ConvergenceError
-from mgspmv.iterate.options import PageRankOptions
 from mgspmv.model import Status
 
 
@@ -40,29 +39,3 @@ def test_the_advice_is_followed(seed, tol_mode):
     assert mg.pagerank(A, **(RUN | {"precision": "exact"})).status == Status.CONVERGED
     with pytest.raises(ConvergenceError, match="pass precision='exact' or 'float64', or tol="):
         mg.pagerank_batch(A, None, tol=tol, tol_mode=tol_mode, **RUN)
-
-
-FALLING = [0.99**k for k in range(1, 200)]
-
-
-@pytest.mark.parametrize(
-    ("options", "changes", "is_stalled"),
-    [
-        (RUN, [*FALLING, *[3e-6] * 30], True),
-        (RUN, [*FALLING, *[1e-4] * 30], False),  # no rounding is that large
-        (RUN, [1e-5 * change for change in FALLING], False),
-        (RUN, [3e-6] * 5, False),
-        ({**RUN, "precision": "exact"}, [3e-6] * 30, False),
-        ({**RUN, "precision": "float64", "tol": 1e-14}, [2e-14] * 30, True),
-        ({"alpha": 0.85, "precision": "float32"}, [1e-6 * 0.84**k for k in range(30)], False),
-    ],
-)
-def test_changes_that_stay_are_told_from_those_that_fall(options, changes, is_stalled):
-    said = PageRankOptions(**options).advise(Status.MAX_ITER, changes, 20, 60)
-    assert said.startswith("changes stay near") == is_stalled
-    assert ("or 'float64'" in said) == (is_stalled and options["precision"] == "float32")
-
-
-def test_other_ends_have_their_own_advice():
-    options = PageRankOptions(**RUN)
-    assert options.advise(Status.NON_FINITE, [3e-6] * 50, 20, 60) == Status.NON_FINITE.advice

@@ -15,8 +15,7 @@ import scipy.sparse as sp
 import zarr
 
 import mgspmv as mg
-from mgspmv.errors import ConvergenceError, DanglingError, KindError, OptionError, ShapeError
-from mgspmv.kernels.cpu import SERIAL_NNZ
+from mgspmv.errors import ConvergenceError, DanglingError, KindError, OptionError
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import Status, peak_memory
 from tests.support.matrices import GRAPHS
@@ -91,44 +90,6 @@ def test_ranks_of_hard_graphs(hard_graphs, kind, precision, kernel):
         assert solution.values.dtype == (np.float32 if precision == "float32" else np.float64), name
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("kind", STORED)
-def test_hard_graphs_in_blocks_have_the_same_bits(hard_graphs, kind, precision):
-    for name, A in hard_graphs[kind].items():
-        runs = [
-            mg.pagerank(A.load(n_blocks), precision=precision, kernel=kernel, tol_mode="fixed", max_iter=10)
-            for n_blocks, kernel in ((1, "csr-rows"), (2, "csr-serial"), (7, "csr-rows"))
-        ]
-        A.load(1)
-        assert len({(s.digest(), s.changes) for s in runs}) == 1, name
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_first_of_duplicates_is_that_of_the_source(precision):
-    A = make_graph([(0, 1, 3.0), (0, 2, 1.0), (0, 1, 5.0), (1, 0, 1.0), (2, 0, 1.0)], duplicates="first")
-    arcs = np.array([[0, 3.0, 1.0], [1, 0, 0], [1, 0, 0]])
-    assert distance(mg.pagerank(A, precision=precision, **FIXED), rank_by_solving(arcs)) <= CLOSE[precision]
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_one_dense_row_and_column_of_many_threads(precision):
-    """A hub with as many arcs as make several threads run."""
-    n = SERIAL_NNZ
-    others = np.arange(1, n)
-    hub = np.zeros(n - 1, int)
-    weights = np.random.default_rng(0).random(2 * n - 2) + 0.5
-    ends = np.concatenate([others, hub]), np.concatenate([hub, others])
-    A = make_graph(sp.coo_array((weights, ends), shape=(n, n)))
-    assert {bind_kernel(b, precision, threads=2).threads for b in A.load(1).blocks("float64")} == {2}
-    solution = mg.pagerank(A, precision=precision, threads=2, tol_mode="fixed", max_iter=150)
-    into_hub = 0.15 / n + 0.85 * 0.15 * (n - 1) / n
-    wanted = np.empty(n)
-    wanted[0] = into_hub / (1 - 0.85**2)
-    wanted[1:] = 0.15 / n + 0.85 * wanted[0] * weights[n - 1 :] / weights[n - 1 :].sum()
-    assert distance(solution, wanted) <= solution.error_bound_l1
-    assert solution.error_bound_l1 <= (1e-5 if precision == "float32" else 1e-9)
-
-
 # --- one vector ------------------------------------------------------------------------------------------------------
 
 
@@ -151,15 +112,6 @@ def test_damping(weighted, alpha, precision):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_without_damping_ranks_are_the_personalization(weighted, precision):
-    _, A = weighted
-    p = np.arange(60.0)
-    solution = mg.pagerank(A, alpha=0, personalization=p, precision=precision)
-    assert (solution.status, solution.iterations) == (Status.CONVERGED, 1)
-    assert solution.values.tolist() == (p / p.sum()).astype(solution.values.dtype).tolist()
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("vector", VECTORS, ids=["ascending", "sparse", "equal"])
 def test_personalization(weighted, vector, precision):
     arcs, A = weighted
@@ -168,18 +120,6 @@ def test_personalization(weighted, vector, precision):
     for given in (vector, 100 * vector, mapping):
         solution = mg.pagerank(A, personalization=given, precision=precision, **FIXED)
         assert distance(solution, wanted) <= CLOSE[precision]
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("vector", VECTORS, ids=["ascending", "sparse", "equal"])
-def test_dangling_vector(weighted, vector, precision):
-    arcs, A = weighted
-    p = np.linspace(0, 1, 60) ** 2
-    wanted = rank_by_solving(arcs, p=p, d=vector / vector.sum())
-    for given in (vector, 0.01 * vector, {k: float(v) for k, v in enumerate(vector) if v}):
-        solution = mg.pagerank(A, personalization=p, dangling=given, precision=precision, **FIXED)
-        assert distance(solution, wanted) <= CLOSE[precision]
-        assert solution.options["dangling"] == "vector"
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -207,13 +147,6 @@ def test_dropped_mass_starts_from_the_jump_alone():
     np.testing.assert_allclose(3 * started.values, [0.15, 1.0, 1.0], rtol=1e-15)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_all_vertices_dangling(precision):
-    A = make_graph(sp.coo_array((4, 4)))
-    solution = mg.pagerank(A, personalization={1: 1, 2: 3}, precision=precision)
-    np.testing.assert_allclose(solution.values, [0, 0.25, 0.75, 0], atol=1e-6)
-
-
 def test_dangling_error():
     with pytest.raises(DanglingError) as caught:
         mg.pagerank(make_graph([(10, 20), (20, 30), (20, 40)]), dangling="error")
@@ -236,30 +169,6 @@ def test_start_is_normalised_and_forgotten(weighted):
     mapping = mg.pagerank(A, nstart=dict(enumerate(vector.tolist())), tol_mode="fixed", max_iter=3)
     assert mapping.digest() == one.digest() != mg.pagerank(A, tol_mode="fixed", max_iter=3).digest()
     assert distance(mg.pagerank(A, nstart=vector, **FIXED), rank_by_solving(arcs)) <= 1e-13
-
-
-@pytest.mark.parametrize("name", ["personalization", "dangling", "nstart"])
-@pytest.mark.parametrize(
-    ("given", "error", "message"),
-    [
-        ({30: 1, 31: 1}, OptionError, "has the id 31, which no vertex has"),
-        ({"30": 1}, OptionError, "must be keyed by the vertices' integer ids"),
-        ({30: -1, 10: 2}, OptionError, "must be finite and not negative; vertex 30 has -1"),
-        ({30: math.nan}, OptionError, "must be finite and not negative; vertex 30 has nan"),
-        (np.array([1, math.inf, 0]), OptionError, "must be finite and not negative; vertex 20 has inf"),
-        ({10: 0}, OptionError, "is 0 everywhere and cannot be made to sum to 1; give at least one vertex a weight"),
-        (np.ones(4), ShapeError, r"has shape \(4,\) but the matrix has 3 vertices; pass shape \(3,\) or a mapping"),
-    ],
-)
-def test_vectors_that_are_no_distribution(name, given, error, message):
-    A = make_graph([(10, 20), (20, 30)])
-    with pytest.raises(error, match=f"^{name} {message}"):
-        mg.pagerank(A, **{name: given})
-
-
-def test_unknown_dangling_rule():
-    with pytest.raises(OptionError, match="dangling must be one of 'uniform', 'drop', 'error', not 'self'"):
-        mg.pagerank(make_graph([(0, 1)]), dangling="self")
 
 
 # --- ids -------------------------------------------------------------------------------------------------------------
@@ -291,13 +200,6 @@ def test_networkx_undirected(name, weights):
     solution = mg.pagerank(A, weights=weights, tol=1e-14, max_iter=1000)
     ids = range(len(graph)) if A.vertex_ids is None else A.vertex_ids
     assert sum(abs(wanted[v] - r) for v, r in zip(ids, solution.values, strict=True)) <= 1e-13
-
-
-def test_networkx_multigraph():
-    graph = nx.MultiDiGraph([(0, 1), (0, 1), (0, 2), (1, 2), (2, 0), (2, 2)])
-    wanted = nx.pagerank(graph, tol=1e-16, max_iter=500)
-    solution = mg.pagerank(make_graph(graph, duplicates="keep"), tol=1e-15, max_iter=500)
-    np.testing.assert_allclose(solution.values, [wanted[v] for v in range(3)], rtol=1e-13)
 
 
 # --- how runs end ----------------------------------------------------------------------------------------------------
@@ -352,21 +254,6 @@ def test_relative_changes_of_ranks_that_vanish_are_nothing(precision):
     assert solution.changes[0] == 1.0  # what rises from nothing is all new
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_relative_changes_are_counted_up_to_2(precision):
-    """All rank is where no jump goes to and little comes back."""
-    A = make_graph([(0, 1), (1, 0)])
-    asked = {"personalization": {0: 1}, "nstart": {0: 1, 1: 3}, "alpha": 0.125, "precision": precision, "throw": False}
-    x, wanted = np.array([0.25, 0.75]), []
-    for _ in range(4):
-        new = 0.125 * x[::-1] + np.array([0.875, 0.0])
-        wanted.append(min(2.0, max(abs(new - x)[new > 0] / new[new > 0])))
-        x = new
-    changes = mg.pagerank(A, tol_mode="relative", tol=1e-5, max_iter=4, **asked).changes
-    assert changes == pytest.approx(wanted, rel=1e-6)
-    assert 2.0 in changes
-
-
 @pytest.mark.parametrize("tol", [1e-3, 1e-5, 1e-6, 1e-9, 1e-12])
 @pytest.mark.parametrize("name", ["karate_club_graph", "les_miserables_graph"])
 def test_l1_per_node_makes_as_many_iterations_as_networkx(name, tol):
@@ -399,15 +286,6 @@ def test_converging_on_the_last_iteration_is_converging(weighted, precision):
     assert distance(kept, free.values) <= kept.error_bound_l1 + free.error_bound_l1
 
 
-def test_fixed_makes_exactly_max_iter_iterations(weighted):
-    arcs, A = weighted
-    for n_iterations in (1, 2, 17):
-        solution = mg.pagerank(A, tol_mode="fixed", max_iter=n_iterations)
-        assert (solution.status, solution.iterations) == (Status.COMPLETED, n_iterations)
-        assert solution.options["tol"] is None
-        np.testing.assert_allclose(solution.changes, changes_of(arcs, n_iterations, sum_changes), rtol=1e-9)
-
-
 @pytest.mark.parametrize("mode", ["l1", "l1_per_node", "linf", "relative"])
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("alpha", [0.85, 0.98])
@@ -425,26 +303,6 @@ def test_the_tolerance_named_for_one_out_of_reach_is_reached(alpha, precision, m
         return
     named = float(re.search(r"pass (\S+), which is always reached", str(caught.value))[1])
     assert mg.pagerank(A, tol=named, **asked).status is Status.CONVERGED
-
-
-def ordinary_graphs():
-    rng, ring = np.random.default_rng(7), np.arange(1000)
-    drawn = rng.integers(0, 2000, (2, 20_000))
-    yield make_graph((drawn[0], drawn[1], rng.random(20_000) + 0.01), n_vertices=2000)
-    yield make_graph((ring, (ring + 1) % 1000))
-    yield make_graph((ring[:-1], ring[1:]))
-    store = zarr.storage.MemoryStore()
-    mg.generate("rmat", store, scale=12)
-    yield mg.open_matrix(store)
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_least_tolerance_is_reached_on_ordinary_graphs(precision):
-    tol = 1.01 * (2.0**-24 if precision == "float32" else 2.0**-53)
-    for A in ordinary_graphs():
-        with pytest.raises(OptionError, match="below the rounding"):
-            mg.pagerank(A, tol=0.98 * tol, precision=precision)
-        assert mg.pagerank(A, tol=tol, precision=precision, max_iter=400).status is Status.CONVERGED
 
 
 OVERFLOWING = {
@@ -476,24 +334,6 @@ def test_non_finite_is_never_a_success(name, precision, mode):
     assert mg.pagerank(A, precision=precision, weights=False).status is Status.CONVERGED
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_start_that_cannot_be_divided_is_no_success(precision):
-    """All rank is at 0 to begin with, over a weight that it overflows, and none of it after the first step."""
-    A = make_graph([(0, 1, 5e-324), (0, 1, 5e-324), (1, 1, 1.0)], duplicates="keep")
-    asked = {"nstart": {0: 1}, "personalization": {1: 1}, "tol_mode": "fixed", "max_iter": 1, "precision": precision}
-    with pytest.raises(ConvergenceError, match="non_finite"):
-        mg.pagerank(A, **asked)
-
-
-@pytest.mark.parametrize("precision", ["exact", "float64"])
-def test_weights_of_any_reasonable_size(precision):
-    """The same graph, each vertex with weights in units of its own."""
-    arcs = random_arcs()
-    units = 10.0 ** np.random.default_rng(1).integers(-200, 200, 60)
-    one, other = (mg.pagerank(make_graph(a), precision=precision, **FIXED) for a in (arcs, arcs * units[:, None]))
-    assert distance(one, other.values) <= 1e-13
-
-
 # --- the error bound -------------------------------------------------------------------------------------------------
 
 SLACK = (1 + 0.85) / (1 - 0.85)
@@ -522,16 +362,6 @@ def test_error_bound_bounds_the_error(many_graphs, n_iterations, precision):
             assert solution.error_bound_l1 <= 1.01 * SLACK * error, name
         if n_iterations == 300:
             assert solution.error_bound_l1 <= (5e-6 if precision == "float32" else 1e-13), name
-
-
-@pytest.mark.parametrize("dangling", [None, "uniform", "drop"])
-def test_error_bound_with_dangling_rules(weighted, dangling):
-    arcs, A = weighted
-    p = np.linspace(0, 1, 60) ** 2
-    d = {None: None, "uniform": np.full(60, 1 / 60), "drop": np.zeros(60)}[dangling]
-    solution = mg.pagerank(A, personalization=p, dangling=dangling)
-    error = distance(solution, rank_by_solving(arcs, p=p, d=d))
-    assert error <= solution.error_bound_l1 <= SLACK * error
 
 
 def test_error_bound_counts_the_rounding_of_a_large_dangling_mass():
@@ -583,16 +413,6 @@ def test_negative_weights():
         "PageRank needs weights that are not negative, the least is -0.5; pass weights=False to count every edge as 1"
     )
     assert mg.pagerank(A, weights=False).values.tolist() == [0.5, 0.5]
-
-
-@pytest.mark.parametrize("dtype", [np.int8, np.uint32, np.int64, np.float32, np.float64])
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_dtypes_of_weights(precision, dtype):
-    arcs = np.array([[0, 3, 1], [2, 0, 5], [7, 0, 0]], dtype)
-    assert (
-        distance(mg.pagerank(make_graph(arcs), precision=precision, **FIXED), rank_by_solving(arcs))
-        <= (CLOSE[precision])
-    )
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -668,68 +488,7 @@ def test_exact_has_the_same_bits_for_a_renumbered_multigraph(has_weights, dangli
     np.testing.assert_array_equal(other.values[new], one.values)
 
 
-def test_order_of_rows_does_change_the_bits_of_float64(large):
-    """So the test above could fail."""
-    A, moved, new = large
-    one, other = (mg.pagerank(matrix, precision="float64") for matrix in (A, moved))
-    assert (other.values[new] != one.values).any()
-    assert distance(one, other.values[new]) <= 1e-13
-
-
-@pytest.mark.parametrize("precision", ["float64", "float32"])
-def test_floats_have_the_same_bits_in_any_number_of_threads_and_blocks(large, precision):
-    A, _, _ = large
-    runs = [
-        mg.pagerank(A.load(n_blocks), precision=precision, threads=threads, tol_mode="fixed", max_iter=10)
-        for n_blocks, threads in ((1, 1), (1, 2), (5, 2))
-    ]
-    assert len({(s.digest(), s.changes) for s in runs}) == 1
-
-
 # --- what a run tells ------------------------------------------------------------------------------------------------
-
-
-def test_events_tell_every_iteration(weighted):
-    _, A = weighted
-    heard = []
-    solution = mg.pagerank(A.load(3), on_event=heard.append)
-    assert tuple(heard) == solution.events
-    assert [e.iteration for e in heard] == list(range(1, solution.iterations + 1))
-    assert tuple(e.change for e in heard) == solution.changes
-    assert len({e.run for e in heard}) == 1
-    assert {(e.epoch, e.exchanged_bytes, e.wait_s) for e in heard} == {(0, (0,), (0.0,))}
-    held = sum(b.nbytes for b in A.blocks("float64"))
-    assert all(e.memory_bytes[0] >= held and e.product_s[0] >= 0 and e.exchange_s[0] >= 0 for e in heard)
-    assert sum(e.product_s[0] for e in heard) == pytest.approx(solution.seconds["product"])
-
-
-def test_solution_tells_what_was_asked(weighted):
-    _, A = weighted
-    solution = mg.pagerank(A.load(1), alpha=0.7, tol_mode="linf", max_iter=77, precision="float64")
-    wanted = {
-        "alpha": 0.7,
-        "tol": 1e-6,
-        "tol_mode": "linf",
-        "max_iter": 77,
-        "precision": "float64",
-        "dangling": "personalization",
-        "weights": True,
-        "drive": "embedded",
-    }
-    assert solution.options.items() >= wanted.items()
-    assert solution.matrix["digest"] == A.info.digest
-    assert (solution.matrix["shape"], solution.matrix["nnz"]) == ([60, 60], A.nnz)
-    assert solution.seconds.keys() == {
-        "load",
-        "compile",
-        "start",
-        "product",
-        "exchange",
-        "schedule",
-        "residual",
-        "collect",
-    }
-    assert solution.edges_per_s > 0
 
 
 def test_a_solution_tells_what_it_took():
@@ -747,35 +506,21 @@ def test_a_solution_tells_what_it_took():
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
-def test_a_matrix_has_no_ranks():
-    A = make_graph(np.eye(3), kind="matrix")
-    with pytest.raises(KindError) as caught:
-        mg.pagerank(A)
-    assert str(caught.value) == (
-        f"{A.info.url} is a store of kind 'matrix', whose rows need not be in-edges; for PageRank ingest its source "
-        "again with kind='graph' (entry (i, j) is the arc i -> j), or 'stochastic' if its columns sum to 1"
-    )
-    assert isinstance(caught.value, ValueError)
-
-
-def test_a_matrix_that_is_not_square_has_no_ranks():
-    A = make_graph(np.ones((3, 2)), kind="matrix")
-    with pytest.raises(KindError) as caught:
-        mg.pagerank(A)
-    assert str(caught.value) == (
-        f"{A.info.url} is a matrix of 3 x 2, and PageRank needs a square one, with a row and a column for each vertex"
-    )
-
-
-def test_no_vertices_have_no_ranks():
-    with pytest.raises(OptionError, match=r"has no vertices, so there are no ranks$"):
-        mg.pagerank(make_graph(sp.coo_array((0, 0))))
-
-
-def test_a_stochastic_matrix_is_its_weights():
-    message = "^a stochastic matrix is its weights; pass weights=True, or ingest it with kind='graph'$"
-    with pytest.raises(OptionError, match=message):
-        mg.pagerank(make_graph(np.eye(3), kind="stochastic"), weights=False)
+@pytest.mark.parametrize(
+    ("source", "kind", "message"),
+    [
+        (sp.coo_array((0, 0)), "graph", r"has no vertices, so there are no ranks$"),
+        (np.eye(3), "stochastic", "^a stochastic matrix is its weights; pass weights=True, or ingest it with kind='gr"),
+        (
+            np.eye(3),
+            "matrix",
+            r"is a store of kind 'matrix', whose rows need not be in-edges; for PageRank ingest its ",
+        ),
+    ],
+)
+def test_matrices_without_ranks(source, kind, message):
+    with pytest.raises((KindError, OptionError), match=message):
+        mg.pagerank(make_graph(source, kind=kind), weights=False)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,10 @@ import zarr
 
 import mgspmv as mg
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import STEPS_AT_ONCE, DeviceSteps, Loop, run_embedded, run_on_device
+from mgspmv.iterate.pagerank import STEPS_AT_ONCE, run_embedded, run_on_device
 from mgspmv.iterate.start import make_start, read_out_weight
-from mgspmv.kernels.rank_steps import RankVectors
 from mgspmv.kernels.select import bind_kernel
-from mgspmv.model import FIXED_POINT, Status, StepSums
+from mgspmv.model import FIXED_POINT, Status
 from tests.support.pairwise import cover_pairs
 from tests.support.played import PlayedDevice
 
@@ -126,16 +125,6 @@ def test_steps_are_looked_at_one_by_one_where_rows_come_by(graph, monkeypatch):
     assert len(one[1]) > 5
 
 
-def test_a_run_that_converges_on_its_last_iteration(graph):
-    free, *_ = run_both(graph, PageRankOptions(tol=1e-4))
-    n = len(free[1])
-    last, *_ = run_both(graph, PageRankOptions(tol=1e-4, max_iter=n))
-    check_same(last, free)
-    short, other, _ = run_both(graph, PageRankOptions(tol=1e-4, max_iter=n - 1))
-    check_same(short, other)
-    assert (short[0].status, len(short[1])) == (Status.MAX_ITER, n - 1)
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("begin", "wanted"), [(2, 1), (1, 1), (0, 2)], ids=["start", "first step", "second step"])
 def test_ranks_that_are_not_finite(begin, wanted, mode):
@@ -176,20 +165,6 @@ def test_events_come_for_each_iteration_with_the_seconds_of_the_device(graph, mo
     assert outcome.seconds == {"product": pytest.approx(16.5), "exchange": 0, "schedule": 0, **other}
 
 
-def test_a_loop_in_pieces_asks_the_device_as_in_one_go(graph):
-    block, start, weight, threshold = prepare(graph, options := PageRankOptions(tol=1e-9))
-    runs = []
-    for size in (None, 1, 7):
-        device = PlayedDevice(block)
-        loop = Loop(DeviceSteps(device, start.on_device(weight), options, threshold), options, threshold)
-        loop.start()
-        changes = []
-        while loop.status is None:
-            changes += [event.change for event in loop.advance(size)]
-        runs.append((changes, loop.status, loop.mass, device.asked, device.ranks().tobytes()))
-    assert runs[0] == runs[1] == runs[2]
-
-
 class Scripted(PlayedDevice):
     """Gives the bound that is set."""
 
@@ -208,27 +183,3 @@ def test_the_error_bound_counts_the_rounding_of_the_dangling_mass(graph):
     assert outcome.error_bound_l1 == (2.0**-40 + 0.75 * n_dangling * 0.5 / FIXED_POINT) / 0.25
     ranks = outcome.values[weight == 0].sum()
     assert device.mass == pytest.approx(ranks, rel=1e-14)
-
-
-def test_what_a_device_starts_with_is_what_the_run_starts_with(graph):
-    options = PageRankOptions(precision="float32")
-    _, start, weight, _ = prepare(graph, options, **VECTORS["vectors"])
-    vectors = start.on_device(weight)
-    assert isinstance(vectors, RankVectors)
-    assert (vectors.x is start.x, vectors.weight is weight) == (True, True)
-    assert (vectors.dangling is start.dangling, vectors.personalization is start.personalization) == (True, True)
-    assert vectors.x.dtype == np.float32
-    assert vectors.weight.dtype == vectors.dangling.dtype == vectors.personalization.dtype == np.float64
-
-
-def test_the_device_knows_the_rules_of_the_run(graph):
-    largest = ("linf", "relative")
-    for mode in MODES:
-        options = PageRankOptions(alpha=0.5, tol_mode=mode, max_iter=1)
-        block, start, weight, threshold = prepare(graph, options)
-        device = PlayedDevice(block)
-        first = DeviceSteps(device, start.on_device(weight), options, threshold).scale()
-        assert isinstance(first, StepSums)
-        rules = device._rules
-        assert (rules.alpha, rules.threshold, rules.by_largest) == (0.5, threshold, mode in largest)
-        assert rules.types == {"is_relative": mode == "relative", "is_counted": True}

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
-import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-import mgspmv as mg
-from mgspmv.exchange.transport import LocalTransport
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import LocalSteps, Loop, Times, bound_error
-from mgspmv.iterate.start import make_start, read_out_weight
-from mgspmv.kernels.select import bind_kernel
-from mgspmv.model import Event, Status, StepSums
+from mgspmv.iterate.pagerank import Loop, Times
+from mgspmv.model import Status, StepSums
 
 MODES = ["l1", "l1_per_node", "linf", "relative", "fixed"]
 
@@ -92,27 +85,6 @@ def test_every_mode_ends_as_it_says_in_pieces_as_in_one_go(first, sums, mode, to
     assert (other.iteration, other.status, other.mass) == (loop.iteration, loop.status, loop.mass)
 
 
-def test_a_change_of_just_the_tolerance_is_not_below_it():
-    tol = 2.0**-10
-    _, loop, _ = run_loop(make_sums(0), [make_sums(tol), make_sums(tol * (1 - 2**-30))], tol=tol)
-    assert (loop.iteration, loop.status) == (2, Status.CONVERGED)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("first", "wanted"), [(1, 1), (0, 3)], ids=["in the start", "in a step"])
-def test_a_wrong_rank_ends_it_although_the_change_is_small(mode, first, wanted):
-    sums = [make_sums(1, 1), make_sums(0.5, 0.5), make_sums(0, 0, n_wrong=1), make_sums(0)]
-    _, loop, _ = run_loop(make_sums(0, n_wrong=first), sums, mode=mode, max_iter=3)
-    assert (loop.iteration, loop.status) == (wanted, Status.NON_FINITE)
-
-
-def test_a_run_that_ended_goes_no_further():
-    events, loop, steps = run_loop(make_sums(0), [make_sums(1), make_sums(0)])
-    assert len(events) == len(steps.masses) == 2
-    assert list(loop.advance()) == list(loop.advance(5)) == []
-    assert len(steps.masses) == 2
-
-
 def test_nothing_is_iterated_before_it_is_asked_for():
     steps = ScriptedSteps(make_sums(0, mass=0.5), make_sums(1), make_sums(1), make_sums(0))
     loop = Loop(steps, PageRankOptions(), 1e-6)
@@ -125,77 +97,3 @@ def test_nothing_is_iterated_before_it_is_asked_for():
     assert (loop.iteration, loop.status, len(steps.masses)) == (1, None, 1)
     assert [e.iteration for e in events] == [2]
     assert [e.iteration for e in loop.advance()] == [3]
-
-
-# --- events ----------------------------------------------------------------------------------------------------------
-
-
-def test_events_tell_what_the_steps_took():
-    events, _, _ = run_loop(make_sums(0), [make_sums(0.5), make_sums(0)])
-    assert events == [
-        Event("a run", 0, 1, 0.5, (1.0,), (0.5,), (0.25,), (10,), (1000,)),
-        Event("a run", 0, 2, 0.0, (2.0,), (1.0,), (0.5,), (20,), (1000,)),
-    ]
-
-
-# --- with the steps of a process -------------------------------------------------------------------------------------
-
-
-class ThreadlessTransport(LocalTransport):
-    """Others took a quarter of a second longer, and sent 100 bytes."""
-
-    def exchange_columns(self, sums, product_s=0.0):
-        self.waited_s += 0.25
-        self.exchanged_bytes += 100
-        return super().exchange_columns(sums, product_s)
-
-
-@pytest.fixture(scope="module")
-def graph():
-    store = zarr.storage.MemoryStore()
-    rng = np.random.default_rng(4)
-    mg.ingest((rng.integers(0, 50, 300), rng.integers(0, 50, 300), rng.random(300)), store, n_vertices=55)
-    return mg.open_matrix(store)
-
-
-def make_steps(A, precision, n_blocks, transport=LocalTransport):
-    options = PageRankOptions(precision=precision)
-    start = make_start(A.stored, None, options, use_weights=True)
-    weight = read_out_weight(A.stored, True)
-    rows = []
-    for block in A.load(n_blocks).blocks("float32" if precision == "float32" else "float64"):
-        a, b = block.row_offset, block.row_offset + block.n_rows
-        rows.append(start.cut(a, b).bind(bind_kernel(block, precision), weight[a:b]))
-    A.load(1)
-    return LocalSteps(rows, transport(A.shape[1], rows[0].kernel.z_dtype), options.alpha)
-
-
-@pytest.mark.parametrize("precision", ["exact", "float64", "float32"])
-def test_ranks_in_pieces_have_the_bits_of_those_in_one_go(graph, precision):
-    wanted = mg.pagerank(graph, precision=precision)
-    for n_blocks, size in ((1, 1), (3, 4), (5, 100)):
-        steps = make_steps(graph, precision, n_blocks)
-        options = PageRankOptions(precision=precision)
-        loop = Loop(steps, options, options.threshold(55, graph.nnz))
-        loop.start()
-        changes = []
-        while loop.status is None:
-            changes += [e.change for e in loop.advance(size)]
-        assert (loop.status, tuple(changes)) == (wanted.status, wanted.changes)
-        assert np.concatenate([r.x for r in steps.rows]).tobytes() == wanted.values.tobytes()
-        steps.begin_residual()
-        assert bound_error(steps.residual(loop.mass), 0.85) == pytest.approx(wanted.error_bound_l1, rel=1e-9)
-
-
-def test_times_of_a_step_are_those_of_its_transport(graph):
-    steps = make_steps(graph, "exact", 2, ThreadlessTransport)
-    steps.scale()
-    for _ in range(3):
-        _, times = steps.step(0.1)
-        assert times.exchanged_bytes == (100,)
-        assert times.product_s[0] > 0
-        # It waited no longer than the exchange took, whatever the others say.
-        assert times.exchange_s == (0.0,)
-        assert 0 < times.wait_s[0] < 0.25
-        held = sum(r.nbytes for r in steps.rows)
-        assert times.memory_bytes == (held + 2 * 8 * 55,)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mgspmv as mg
-from mgspmv.errors import DanglingError, KindError, OptionError
+from mgspmv.errors import KindError, OptionError
 from mgspmv.iterate.start import OutWeights
 from tests.support.matrices import GRAPHS
 from tests.support.oracles import rank_by_solving
@@ -130,18 +130,6 @@ def test_what_is_added_up_is_kept_until_it_is_closed():
     assert kept.read(True).tobytes() == first[1:4].tobytes()
     assert read.read(True).tobytes() == A.stored.read_array("out_weight", 1, 4).tobytes()
     assert (kept.nbytes, read.nbytes) == (24, 0)
-
-
-def test_dangling_vertices_are_those_without_in_edges():
-    A, _ = ingest_both((np.array([10, 20]), np.array([20, 30])), (np.array([20, 30]), np.array([10, 20])))
-    with pytest.raises(DanglingError, match=r"^1 of 3 vertices have no out-edges, .* first 10,"):
-        mg.pagerank(A.T, dangling="error")
-
-
-def test_without_a_transpose_there_is_none():
-    _, B = make_hard("ring")
-    with pytest.raises(KindError):
-        mg.pagerank(B.T)
 
 
 @pytest.mark.parametrize(

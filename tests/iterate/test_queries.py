@@ -7,7 +7,6 @@ import tracemalloc
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 import scipy.sparse as sp
@@ -65,12 +64,6 @@ def test_names_are_kept():
     ]
 
 
-@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
-def test_tables_of_names_without_weights(make):
-    table = make({"vertex": ["star", "fink", "star"], "vector": ["y", "x", "x"], "more": [1, 2, 3]})
-    assert read(table, ids=NAMES) == [("y", 0.85, [0, 0, 0, 1]), ("x", 0.85, [0, 0, 0.5, 0.5])]
-
-
 def test_one_vector_with_several_dampings_is_several():
     assert read({20: 1}, alphas=(0.5, 0.9), ids=IDS) == [(0, 0.5, [0, 1, 0, 0]), (1, 0.9, [0, 1, 0, 0])]
     assert read(None, alphas=(0.5, 0.9)) == [(0, 0.5, [0.25] * 4), (1, 0.9, [0.25] * 4)]
@@ -86,13 +79,6 @@ def test_weights_have_the_bits_that_one_vector_has():
             wanted = make_distribution("personalization", row, n, None)
             assert query.weights.tobytes() == wanted[query.rows].tobytes()
             assert set(np.flatnonzero(wanted)) == set(query.rows)
-
-
-def test_rows_are_those_of_the_store():
-    order = np.array([2, 0, 3, 1], np.int32)
-    query = make_queries([{10: 1, 20: 2, 30: 5}], [0.85], 4, IDS, order)[0]
-    assert query.rows.tolist() == [0, 1, 3]
-    assert (8 * query.weights).tolist() == [5, 1, 2]
 
 
 def test_many_vectors_take_the_memory_of_their_entries():
@@ -162,8 +148,3 @@ def test_many_vectors_take_the_memory_of_their_entries():
 def test_what_is_refused(given, error, message):
     with pytest.raises(error, match=message):
         read(given, ids=IDS)
-
-
-def test_numbers_of_vectors_and_dampings():
-    with pytest.raises(ShapeError, match="there are 3 values of alpha but 2 vectors; pass one for all or one for each"):
-        read([10, 20], alphas=(0.1, 0.2, 0.3), ids=IDS)

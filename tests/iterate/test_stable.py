@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
-from threading import Barrier
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -14,13 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mgspmv as mg
-from mgspmv.errors import ConvergenceError, OptionError
-from mgspmv.iterate import stable
+from mgspmv.errors import OptionError
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.stable import Rounding, Watch, find_ties, plan_looks
+from mgspmv.iterate.stable import find_ties, plan_looks
 from mgspmv.model import Status
 from tests.support.oracles import rank_by_solving
-from tests.support.waiting import HANG_S
 
 REAL = {
     "graphs/cnr-2000.txt.gz": {},
@@ -91,16 +85,6 @@ def solve(arcs, run):
     return rank_by_solving(arcs, alpha=alpha, p=p, d=d)
 
 
-def make_follow(arcs, run):
-    """alpha P v as a function of v, dense."""
-    total = arcs.sum(axis=1, keepdims=True)
-    rule, n = run["dangling"], len(arcs)
-    p = run.get("personalization", np.ones(n))
-    d = {"uniform": np.ones(n), "drop": np.zeros(n)}[rule] if isinstance(rule, str) else p if rule is None else rule
-    follow = np.where(total > 0, arcs / np.where(total > 0, total, 1), d / max(d.sum(), 1e-300))
-    return lambda v: run["alpha"] * (follow.T @ v)
-
-
 @given(seed=st.integers(0, 2**32 - 1))
 def test_what_is_proven_holds(seed):
     rng = np.random.default_rng(seed)
@@ -127,74 +111,6 @@ def test_given_out_weights_by_which_rank_is_lost(seed):
     solution = mg.pagerank(make_graph(arcs), stop="topk:7", out_weight=given, max_iter=500)
     assert solution.status == Status.STABLE
     check_order(solution.stability, solution.values, wanted, 1e-14)
-
-
-class EagerWatch(Watch):
-    """Looks whenever it may, and keeps the bounds of all vertices at each look."""
-
-    kept: list
-    sums: list
-
-    def _postpone(self, iteration, lack):
-        self._due = 0
-
-    def _count(self, v, w):
-        self.sums.append((self._is_free, v.copy(), w.copy()))
-        return super()._count(v, w)
-
-    def _choose(self, sums, negative, top):
-        (_, x1, _), (_, x, _) = self._kept[1:]
-        w = self.sums[-1][2]
-        for number, lean in enumerate(self._leans):
-            for middle in np.quantile(w, [0.1, 0.5, 1.0]):
-                slope = negative * stable.UNIT * self._amplitude + 1e-9
-                above, excess = self._choose_bin(sums[number, 0], middle, slope, 1e-15)
-                below, loss = self._choose_bin(sums[number, 1], middle, slope, 1e-15)
-                choice = stable._Choice(lean, below, above, loss, excess, self._own(lean) * self._relative)
-                self.kept.append((self._is_free, *stable._bound(choice, x, x - x1, w)))
-        return super()._choose(sums, negative, top)
-
-    def _prove(self, choice, w, top):
-        super()._prove(choice, w, top)  # goes on, whatever was found
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_bounds_hold_for_each_vertex_at_each_look(monkeypatch, seed):
-    rng = np.random.default_rng(seed)
-    arcs, run = random_arcs(rng, 40), draw_run(rng, 40)
-    monkeypatch.setattr("mgspmv.iterate.pagerank.Watch", EagerWatch)
-    EagerWatch.kept, EagerWatch.sums = [], []
-    mg.pagerank(make_graph(arcs), stop="topk:5", max_iter=60, tol=1e-14, throw=False, **run)
-    wanted = solve(arcs, run)
-    assert len(EagerWatch.kept) > 50
-    follow = make_follow(arcs, run)
-    for is_free, v, w in EagerWatch.sums:
-        passed = follow(np.where(arcs.any(axis=1), v, 0) if is_free else v)
-        assert np.abs(passed - w).max() <= 1e-14
-    for is_free, low, high in EagerWatch.kept:
-        reached = wanted > 0
-        # The solution times one factor is within all bounds; the factor is 1 where d is not p.
-        least, most = (low[reached] / wanted[reached]).max(), (high[reached] / wanted[reached]).min()
-        assert least <= most * (1 + 1e-12)
-        if not is_free:
-            assert least <= 1 + 1e-12
-            assert most >= 1 - 1e-12
-
-
-@pytest.mark.parametrize("precision", ["exact", "float64", "float32"])
-def test_ranks_of_float32_prove_less_and_nothing_wrong(precision):
-    rng = np.random.default_rng(5)
-    arcs = random_arcs(rng, 300, 0.05)
-    wanted = rank_by_solving(arcs)
-    gaps = -np.diff(np.sort(wanted)[::-1]) * 300
-    wide, narrow = int(np.argmax(gaps[20:60])) + 21, int(np.argmin(gaps[20:60])) + 21
-    A = make_graph(arcs)
-    solution = mg.pagerank(A, stop=f"topk:{wide}", precision=precision, max_iter=500)
-    assert solution.status == Status.STABLE
-    check_order(solution.stability, solution.values, wanted, 1e-14)
-    found = mg.pagerank(A, stop=f"topk:{narrow}", precision=precision, max_iter=500, throw=False).stability
-    if found.is_proven:
-        check_order(found, mg.pagerank(A, tol=1e-12, max_iter=500).values, wanted, 1e-14)
 
 
 # --- early -----------------------------------------------------------------------------------------------------------
@@ -241,14 +157,6 @@ def test_ties_at_the_boundary_go_on_to_the_tolerance():
     assert solution.options["tol"] == 1e-10
 
 
-def test_ties_at_the_boundary_when_there_are_no_more_iterations():
-    with pytest.raises(
-        ConvergenceError, match=r"places 2 and 3 are 0 apart, and tied within the bound of \d"
-    ) as caught:
-        mg.pagerank(make_twins(), stop="topk:2", max_iter=20)
-    assert not caught.value.solution.stability.is_proven
-
-
 @pytest.mark.parametrize(
     ("is_cut", "ties"),
     [([], ()), ([True], ()), ([False], ((1, 2),)), ([True, False, False, True, False], ((2, 4), (5, 6)))],
@@ -277,54 +185,6 @@ def test_blocks_and_threads_do_not_change_where_it_stops():
     for n_blocks, threads in ((3, 1), (200, 2)):
         other = mg.pagerank(A.load(n_blocks), stop="topk:20", max_iter=300, threads=threads)
         assert (other.iterations, other.digest(), other.stability) == (one.iterations, one.digest(), one.stability)
-
-
-def test_rows_of_several_are_looked_at_together(monkeypatch):
-    monkeypatch.setattr(stable, "_PIECE", 7)
-    rng = np.random.default_rng(4)
-    arcs, n = random_arcs(rng, 50), 50
-    A = make_graph(arcs)
-    whole = mg.pagerank(A, stop="topk:9", max_iter=300)
-    options, weight, p = PageRankOptions(stop="topk:9", max_iter=300), arcs.sum(axis=1), np.array([1 / n])
-    bounds = [0, 1, 20, 20, 50]
-    parts = list(pairwise(bounds))
-    watches = [Watch(options, weight[a:b], p, p, Rounding(9, 300, int((weight[a:b] == 0).sum()))) for a, b in parts]
-    together = Together(watches)
-    together.call("start")
-    ranks = [np.full(n, 1 / n)]
-    for iteration in range(1, whole.iterations + 1):
-        ranks.append(mg.pagerank(A, tol_mode="fixed", max_iter=iteration).values)
-    for iteration, x in enumerate(ranks):
-        if watches[0].wants(iteration):
-            mass = float(x[weight == 0].sum())
-            together.call("see", [(iteration, x[a:b].copy(), mass) for a, b in parts])
-    assert [w.found.k if w.found else None for w in watches] == [9] * len(watches)
-    assert len({w.found for w in watches}) == 1
-    assert watches[0].found.ties == whole.stability.ties
-
-
-class Together:
-    """Calls the same method of all watches, each in a thread, which come together in `gather`."""
-
-    def __init__(self, watches):
-        self._watches, self._barrier = watches, Barrier(len(watches))
-        self._given = [None] * len(watches)
-        for number, watch in enumerate(watches):
-            watch._gather = lambda given, number=number: self._gather(number, given)
-
-    def _gather(self, number, given):
-        self._given[number] = given
-        self._barrier.wait(HANG_S)
-        answers = list(self._given)
-        self._barrier.wait(HANG_S)
-        return answers
-
-    def call(self, method, arguments=None):
-        with ThreadPoolExecutor(len(self._watches)) as pool:
-            each = arguments or [()] * len(self._watches)
-            calls = [pool.submit(getattr(w, method), *a) for w, a in zip(self._watches, each, strict=True)]
-            for call in calls:
-                call.result(HANG_S)
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -358,15 +218,6 @@ def test_default_tolerances():
         assert PageRankOptions(**options).choose_tol(100, 500) == pytest.approx(tol)
     least = PageRankOptions(stop="topk:2", precision="float32")
     assert least.threshold(100, 500) == least.choose_tol(100, 500) > 1e-7
-
-
-def test_a_solution_keeps_it(tmp_path):
-    solution = mg.pagerank(make_twins(), stop="topk:3", max_iter=500)
-    for name in ("ranks.zarr", "ranks.parquet"):
-        solution.save(tmp_path / name)
-        assert mg.load_solution(tmp_path / name).stability == solution.stability
-    assert solution.to_dict()["stability"]["ties"] == [[2, 3]]
-    assert mg.pagerank(make_twins()).stability is None
 
 
 @pytest.mark.gpu

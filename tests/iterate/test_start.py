@@ -10,7 +10,6 @@ import mgspmv as mg
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.start import make_start, read_out_weight
 from mgspmv.kernels.select import bind_kernel
-from mgspmv.model import CsrBlock
 
 ARCS = np.array([[0, 2.5, 0.5], [0, 0, 4.0], [0, 0, 0]])
 
@@ -26,17 +25,6 @@ def graph():
 def start_of(A, *, use_weights=True, alpha=0.75, precision="exact", **given):
     options = PageRankOptions(alpha=alpha, precision=precision)
     return make_start(A.stored, A.vertex_ids, options, **given, use_weights=use_weights)
-
-
-def test_weights_are_degrees_when_they_are_left_out(graph):
-    assert read_out_weight(graph.stored, True).tolist() == [3.0, 4.0, 0.0]
-    assert read_out_weight(graph.stored, False).tolist() == [2.0, 1.0, 0.0]
-
-
-def test_columns_of_a_stochastic_matrix_weigh_1_or_nothing():
-    store = zarr.storage.MemoryStore()
-    mg.ingest(np.array([[0, 0, 0], [0.75, 0, 0], [0.25, 1, 0]]), store, kind="stochastic")
-    assert read_out_weight(mg.open_matrix(store).stored, True).tolist() == [1.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize("use_weights", [True, False])
@@ -79,31 +67,3 @@ def test_rows_of_a_block_are_views(graph):
     assert start.x.tolist() == [7.0, 7.0, 0.5]
     assert second.x.tolist() == [0.5]
     assert first.nbytes == first.kernel.block.nbytes + 8 * (2 + 2 + 2 + 1)
-
-
-@pytest.mark.parametrize(("precision", "dtype"), [("exact", "f8"), ("float32", "f4")])
-def test_a_uniform_start_is_filled_where_it_is_used(graph, precision, dtype):
-    start = start_of(graph, precision=precision)
-    rows = [cut_for(start, block) for block in graph.load(2).blocks("float64")]
-    graph.load(1)
-    assert [len(r.x) for r in rows] == [r.kernel.block.n_rows for r in rows]
-    assert all((r.x == start.x[0]).all() and r.x.dtype == np.dtype(dtype) for r in rows)
-    rows[0].x[:] = 7
-    assert start.x[0] == rows[1].x[0] != 7
-
-
-def test_a_start_that_came_as_read_only_is_copied(graph):
-    [block] = graph.blocks("float64")
-    start = start_of(graph, nstart=np.array([1, 1, 2]))
-    start.x.setflags(write=False)
-    rows = cut_for(start, block)
-    rows.x[:] = 7
-    assert start.x.tolist() == [0.25, 0.25, 0.5]
-
-
-def test_a_worker_without_rows_starts_with_nothing(graph):
-    for given in ({}, {"nstart": np.array([1, 1, 2]), "personalization": np.array([1, 3, 0]), "dangling": {0: 1}}):
-        for row in range(4):
-            block = CsrBlock(row, 3, np.zeros(1, np.int64), np.empty(0, np.int32), None)
-            rows = cut_for(start_of(graph, **given), block)
-            assert (len(rows.x), len(rows.weight), rows.start, rows.stop) == (0, 0, row, row)
