@@ -17,8 +17,6 @@ from mgspmv.errors import (
     CapacityError,
     ConvergenceError,
     DanglingError,
-    KindError,
-    MgspmvError,
     OptionError,
     ShapeError,
 )
@@ -95,23 +93,6 @@ def test_rules_for_dangling_vertices(weighted, dangling):
     assert batch.options["dangling"] == (dangling if isinstance(dangling, str) else "vector")
 
 
-@pytest.mark.parametrize(("mode", "tol"), [("l1_per_node", 1e-8), ("linf", 1e-7), ("relative", 1e-3), ("fixed", None)])
-def test_ways_to_stop(weighted, mode, tol):
-    _, A = weighted
-    vectors = draw(A, 5)
-    batch = mg.pagerank_batch(A, vectors, tol=tol, tol_mode=mode, max_iter=80, width=4)
-    check_alone(A, batch, vectors, tol=tol, tol_mode=mode, max_iter=80)
-
-
-def test_out_weights_can_be_given(weighted):
-    arcs, A = weighted
-    vectors, weight = draw(A, 5), arcs.sum(axis=1) * np.linspace(1.0, 1.3, 60)
-    batch = mg.pagerank_batch(A, vectors, out_weight=weight, width=4)
-    check_alone(A, batch, vectors, out_weight=weight)
-    assert batch.options["out_weight"] == "vector"
-    assert batch.digest() != mg.pagerank_batch(A, vectors, width=4).digest()
-
-
 def test_width_blocks_threads_and_company_change_nothing(pattern):
     vectors = draw(pattern, 7)
     wanted = mg.pagerank_batch(pattern, vectors, width=4)
@@ -122,17 +103,6 @@ def test_width_blocks_threads_and_company_change_nothing(pattern):
             assert found[place].changes == wanted[k].changes
         assert found.options["width"] == min(width, 4 if len(order) > 2 else 2)
     pattern.load(1)
-
-
-def test_order_of_the_store_changes_nothing():
-    rng = np.random.default_rng(5)
-    source = (*rng.integers(0, 200, (2, 2000)), rng.random(2000))
-    plain, ordered = make_graph(source), make_graph(source, order="degree")
-    vectors = draw(plain, 5)
-    one, other = (mg.pagerank_batch(A, vectors, dangling={7: 1}, width=4) for A in (plain, ordered))
-    assert one.digest() == other.digest()
-    tops = [mg.pagerank_batch(A, vectors, dangling={7: 1}, width=4, top=9).top() for A in (plain, ordered)]
-    assert tops[0] == tops[1] == {k: one[k].top(9) for k in range(5)}
 
 
 # --- beside others ---------------------------------------------------------------------------------------------------
@@ -214,16 +184,6 @@ def test_many_vectors_wait_for_few_columns(pattern):
     assert sum(event.product_s[0] for event in seen) == pytest.approx(batch.seconds["product"])
 
 
-def test_more_vectors_may_end_at_once_than_errors_are_bounded(weighted, monkeypatch):
-    _, A = weighted
-    vectors = draw(A, 6)
-    wanted = mg.pagerank_batch(A, vectors, width=4, tol_mode="fixed", max_iter=5)
-    monkeypatch.setattr("mgspmv.iterate.batch.RESIDUAL_WIDTH", 2)
-    found = mg.pagerank_batch(A, vectors, width=4, tol_mode="fixed", max_iter=5)
-    assert found.digest() == wanted.digest()
-    assert found.error_bounds_l1.tolist() == wanted.error_bounds_l1.tolist()
-
-
 # --- what is kept ----------------------------------------------------------------------------------------------------
 
 
@@ -295,12 +255,3 @@ def test_a_pass_takes_the_memory_that_is_planned(precision):
 def test_what_is_refused(weighted, options, error, message):
     with pytest.raises(error, match=message):
         mg.pagerank_batch(weighted[1], [[1], [2]], **options)
-
-
-def test_matrices_that_are_no_graphs():
-    store = zarr.storage.MemoryStore()
-    mg.ingest(sp.eye_array(3), store, kind="matrix")
-    with pytest.raises(KindError, match="of kind 'matrix'"):
-        mg.pagerank_batch(mg.open_matrix(store))
-    with pytest.raises(MgspmvError, match="A must be a matrix opened by open_matrix"):
-        mg.pagerank_batch("web.zarr")

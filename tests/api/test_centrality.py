@@ -13,7 +13,6 @@ import zarr
 from scipy.sparse.linalg import eigs
 
 import mgspmv as mg
-from mgspmv.api.centrality import Hits
 from mgspmv.errors import (
     ConvergenceError,
     DanglingError,
@@ -87,24 +86,12 @@ def test_hits_as_igraph(graph):
         )
 
 
-def test_hits_of_the_transpose_are_exchanged(graph):
-    _, A = graph
-    found, turned = mg.hits(A, **SURE), mg.hits(A.T, **SURE)
-    np.testing.assert_allclose(found.hubs.values, turned.authorities.values, rtol=1e-9)
-    np.testing.assert_allclose(found.authorities.values, turned.hubs.values, rtol=1e-9)
-
-
 def test_hits_start():
     """Two components alike: what is found depends on the start."""
     A = store_graph((np.array([0, 2]), np.array([1, 3])))
     assert mg.hits(A).authorities.values.tolist() == [0, 0.5, 0, 0.5]
     assert mg.hits(A, nstart={1: 3.0, 3: 1.0}).authorities.values.tolist() == [0, 0.75, 0, 0.25]
     assert mg.hits(A, nstart=np.array([0, 3, 0, 1])).hubs.values.tolist() == [0.75, 0, 0.25, 0]
-
-
-def test_hits_without_edges_are_zero():
-    hubs, authorities = mg.hits(store_graph(sp.coo_array((3, 3))))
-    assert (hubs.values.tolist(), authorities.values.tolist()) == ([0] * 3, [0] * 3)
 
 
 def test_hits_need_the_transpose(in_process, graph, tmp_path):
@@ -126,16 +113,6 @@ def test_hits_need_the_transpose(in_process, graph, tmp_path):
         np.testing.assert_allclose(other.values, own.values, rtol=1e-13)
 
 
-def test_hits_without_convergence(graph):
-    _, A = graph
-    with pytest.raises(ConvergenceError, match=r"^HITS ended as max_iter after 2 iterations") as e:
-        mg.hits(A, max_iter=2)
-    assert isinstance(e.value.solution, Hits)
-    kept = mg.hits(A, max_iter=2, throw=False)
-    assert [s.digest() for s in kept] == [s.digest() for s in e.value.solution]
-    assert kept.hubs.status is Status.MAX_ITER
-
-
 # --- Katz ------------------------------------------------------------------------------------------------------------
 
 
@@ -155,14 +132,6 @@ def test_katz_as_networkx(renumbered, weight, normalized):
     reversed_ = mg.katz(A.T, weights=weight is not None, **options, **SURE)
     wanted = nx.katz_centrality_numpy(G.reverse(), weight=weight, **options)
     np.testing.assert_allclose(reversed_.values, in_order(wanted, 40), rtol=1e-11)
-
-
-@pytest.mark.parametrize(("alpha", "status"), [(0.9, "non_finite"), (0.2, "max_iter")])
-def test_katz_with_too_large_alpha(graph, alpha, status):
-    _, A = graph
-    with pytest.raises(ConvergenceError, match=rf"^Katz centrality ended as {status} .*alpha must be below 1 /") as e:
-        mg.katz(A, alpha=alpha, max_iter=1000 if status == "non_finite" else 20)
-    assert e.value.solution.status == status
 
 
 def test_katz_refuses(graph):
@@ -213,13 +182,6 @@ def test_eigenvector_centrality_makes_the_iterations_of_networkx(graph):
     np.testing.assert_allclose(solution.values, in_order(wanted, 40), rtol=1e-12)
     with pytest.raises(nx.PowerIterationFailedConvergence):
         nx.eigenvector_centrality(G, weight="weight", nstart=start, max_iter=solution.iterations - 1)
-
-
-def test_eigenvector_centrality_of_bipartite_graphs():
-    A = store_graph(nx.star_graph(9))
-    np.testing.assert_allclose(mg.eigenvector_centrality(A, **SURE).values, [math.sqrt(0.5), *[math.sqrt(1 / 18)] * 9])
-    with pytest.raises(ConvergenceError):
-        mg.power_iteration(A, norm="l2")
 
 
 def test_eigenvector_centrality_refuses(graph):
@@ -283,11 +245,6 @@ def test_periodic_chain():
         mg.stationary(A, nstart={0: 1.0}, lazy=0.5, max_iter=2)
 
 
-def test_start_decides_between_closed_classes():
-    A = store_chain(np.array([[1.0, 0.5, 0], [0, 0, 0], [0, 0.5, 1]]))
-    np.testing.assert_allclose(mg.stationary(A, nstart={0: 1.0, 1: 3.0}, **SURE).values, [0.625, 0, 0.375], atol=1e-14)
-
-
 def test_stationary_refuses():
     chain = store_chain(make_chain(3))
     for wrong, message in (
@@ -322,16 +279,6 @@ def test_matrices_are_refused(call):
         call(store_graph(sp.coo_array((0, 0))))
     with pytest.raises(OptionError, match=r"A must be a matrix opened by open_matrix, not 'g\.zarr'"):
         call("g.zarr")
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_seconds_and_memory(call, graph):
-    _, A = graph
-    solution = call(A, **({"alpha": 0.05} if call is mg.katz else {}))
-    for made in solution if call is mg.hits else [solution]:
-        assert set(made.seconds) == {"load", "product", "exchange", "collect"}
-        assert made.memory["held_bytes"] == list(made.events[-1].memory_bytes)
-        assert made.memory["held_bytes"][0] >= A.nnz * (24 if call is mg.hits else 12)
 
 
 @pytest.mark.gpu

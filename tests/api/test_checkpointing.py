@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import errno
 import json
-import os
-import signal
-import threading
 from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
 import pytest
-from distributed import Client
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
 import mgspmv.checkpoints
 from mgspmv.checkpoints import Checkpoints
-from mgspmv.errors import CapacityError, CheckpointError, ClusterError, OptionError
-from mgspmv.model import Status
-from tests.support.clusters import start_cluster
-from tests.support.waiting import HANG_S
+from mgspmv.errors import CapacityError, CheckpointError, OptionError
 
 N = 300
 P = {vertex: 1 + vertex % 3 for vertex in range(0, N, 2)}
@@ -122,21 +115,6 @@ def test_what_is_kept_is_the_last_state(graph, tmp_path):
     assert "checkpoint" not in mg.pagerank(graph).seconds
 
 
-def test_without_resume_it_begins_anew(graph, tmp_path):
-    run_until(graph, tmp_path, 4, alpha=0.5)
-    solution = mg.pagerank(graph, checkpoint=tmp_path)
-    assert solution.resumed_after == 0
-    check_same(mg.pagerank(graph, checkpoint=tmp_path, resume=True), solution, solution.iterations)
-
-
-def test_who_resumes_hears_from_where(graph, tmp_path):
-    told = []
-    mg.pagerank(graph, checkpoint=tmp_path, resume=True, on_progress=lambda *said: told.append(said))
-    mg.pagerank(graph, checkpoint=tmp_path, resume=True, on_progress=lambda *said: told.append(said))
-    n = told[1][1]
-    assert told == [("resume", 0, None), ("checkpoint", n, None), ("resume", n, None)]
-
-
 # --- which run it is -------------------------------------------------------------------------------------------------
 
 OTHERS = {
@@ -159,14 +137,6 @@ def test_another_run_is_refused(graph, tmp_path, options, said):
     with pytest.raises(CheckpointError, match=f"is {said}; ask for the same, or leave out resume=True"):
         mg.pagerank(graph, **options, checkpoint=tmp_path, resume=True)
     assert Checkpoints(tmp_path).restore().reached.iteration == 5
-
-
-def test_another_graph_is_refused(graph, store, tmp_path):
-    run_until(graph, tmp_path / "c", 5)
-    rows, cols, values = make_arcs()
-    mg.ingest((rows, cols[::-1], values), tmp_path / "g", n_vertices=N)
-    with mg.open_matrix(tmp_path / "g") as other, pytest.raises(CheckpointError, match="of another matrix"):
-        mg.pagerank(other, checkpoint=tmp_path / "c", resume=True)
 
 
 def test_a_longer_run_and_a_finer_one(graph, tmp_path):
@@ -228,28 +198,6 @@ def test_what_cannot_be_written_does_not_end_a_run(graph, tmp_path, monkeypatch,
     assert mg.pagerank(graph, checkpoint=tmp_path, resume=True).digest() == whole.digest()
 
 
-def test_a_slow_disk_is_not_waited_for(graph, tmp_path, monkeypatch):
-    """The first write ends after the last iteration, and no other has begun by then."""
-    write, n_begun, is_let = mgspmv.checkpoints.write_slice, [], threading.Event()
-
-    def write_slowly(*given):
-        n_begun.append(given)
-        assert is_let.wait(HANG_S)
-        return write(*given)
-
-    def count(event):
-        begun[event.iteration] = len(n_begun)
-        if event.iteration == 100:
-            is_let.set()
-
-    monkeypatch.setattr(mgspmv.checkpoints, "write_slice", write_slowly)
-    begun = {}
-    options = {"tol_mode": "fixed", "max_iter": 100, "checkpoint": tmp_path, "checkpoint_every": 0}
-    mg.pagerank(graph, **options, on_event=count)
-    assert begun[100] <= 1 < len(n_begun)
-    assert Checkpoints(tmp_path).restore().reached.iteration == 100
-
-
 def test_no_room_for_the_copy(graph, tmp_path, monkeypatch):
     mg.pagerank(graph)
     monkeypatch.setattr("mgspmv.api.ranking.free_memory", lambda: 1000)
@@ -274,15 +222,6 @@ def test_it_goes_on_from_each_place_to_each(graph, tmp_path, in_process):
         assert (solution.resumed_after, solution.iterations) == (k, k + 1), walk[: k + 1]
         assert solution.changes == whole.changes[: k + 1], walk[: k + 1]
     check_same(mg.pagerank(graph, **keeping), whole, len(walk))
-
-
-@pytest.mark.parametrize(("drive", "precision"), [("superstep", "float32"), ("scheduler", "float64")])
-def test_floats_go_on_likewise_on_as_many_workers(graph, tmp_path, in_process, drive, precision):
-    client = in_process(3)
-    options = {"client": client, "drive": drive, "precision": precision, "tol": 1e-5}
-    whole = mg.pagerank(graph, **options)
-    run_until(graph, tmp_path, 5, **options)
-    check_same(mg.pagerank(graph, **options, checkpoint=tmp_path, resume=True), whole, 5)
 
 
 @pytest.mark.parametrize("drive", ["superstep", "scheduler"])
@@ -311,19 +250,6 @@ def test_states_are_kept_between_iterations(graph, tmp_path, in_process, drive):
     assert len(slices) == 2
 
 
-def test_workers_that_cannot_write(graph, tmp_path, in_process, monkeypatch):
-    client, whole = in_process(2), mg.pagerank(graph)
-    run_until(graph, tmp_path, 4, client=client)
-    monkeypatch.setattr(mgspmv.checkpoints, "write_slice", fill_disk)
-    with pytest.warns(UserWarning, match="No space left on device; the run goes on"):
-        solution = mg.pagerank(graph, client=client, checkpoint=tmp_path, checkpoint_every=0, resume=True)
-    assert (solution.digest(), solution.resumed_after) == (whole.digest(), 4)
-    failed = [message for _, message in client.get_events("mgspmv") if message["kind"] == "checkpoint_failed"]
-    assert failed[-1]["run"] == solution.events[0].run
-    assert "No space left" in failed[-1]["error"]
-    assert Checkpoints(tmp_path).restore().reached.iteration == 4
-
-
 def test_a_place_in_memory_is_not_for_workers(graph, in_process):
     with pytest.raises(OptionError, match="in the memory of this process, where the workers"):
         mg.pagerank(graph, client=in_process(1), checkpoint=MemoryStore())
@@ -335,34 +261,6 @@ def test_a_matrix_that_is_distributed(graph, tmp_path, in_process):
         assert [w.copy_bytes for w in D.plan.workers] == [8 * 3 * (w.stop - w.start) for w in D.plan.workers]
         run_until(D, tmp_path, 4)
         check_same(mg.pagerank(D, checkpoint=tmp_path, resume=True), whole, 4)
-
-
-def test_processes_write_for_themselves(graph, tmp_path, client):
-    whole = mg.pagerank(graph)
-    run_until(graph, tmp_path, 4, client=client)
-    check_same(mg.pagerank(graph, client=client, checkpoint=tmp_path, resume=True), whole, 4)
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed_costs_what_came_after_the_last_state(graph, tmp_path):
-    options = {"tol_mode": "fixed", "max_iter": 3000}
-    whole, kept = mg.pagerank(graph, **options), []
-
-    def kill_one(phase, done, total):
-        if phase == "checkpoint":
-            kept.append(done)
-        if len(kept) == 2 and killed:
-            os.kill(killed.pop(), signal.SIGKILL)
-
-    with start_cluster(3) as cluster, Client(cluster, set_as_default=False) as client:
-        killed = [next(iter(client.run(os.getpid).values()))]
-        keeping = {"checkpoint": tmp_path, "checkpoint_every": 0, "client": client}
-        with pytest.raises(ClusterError):
-            mg.pagerank(graph, **options, **keeping, recover=0, on_progress=kill_one)
-        cluster.scale(2)
-        solution = mg.pagerank(graph, **options, **keeping, resume=True)
-    assert solution.resumed_after in kept
-    check_same(solution, whole, solution.resumed_after)
 
 
 # --- on devices ------------------------------------------------------------------------------------------------------
@@ -388,9 +286,3 @@ def test_floats_of_a_device_go_on(graph, tmp_path):
     whole = mg.pagerank(graph, **options)
     run_until(graph, tmp_path, 4, **options)
     check_same(mg.pagerank(graph, **options, checkpoint=tmp_path, resume=True), whole, 4)
-
-
-def test_statuses_are_those_of_whole_runs(graph, tmp_path):
-    run_until(graph, tmp_path, 5)
-    assert mg.pagerank(graph, checkpoint=tmp_path, resume=True).status == Status.CONVERGED
-    assert mg.pagerank(graph, tol_mode="fixed", max_iter=7, checkpoint=tmp_path).status == Status.COMPLETED

@@ -71,51 +71,11 @@ def test_power_method(square):
     assert (solution.matrix["digest"], solution.matrix["nnz"]) == (A.info.digest, own.nnz)
 
 
-def test_solution_can_be_saved(square, tmp_path):
-    solution = power_iteration(square[1], norm="max")
-    for name in ("s.zarr", "s.parquet"):
-        solution.save(tmp_path / name)
-        loaded = mg.load_solution(tmp_path / name)
-        assert loaded.to_dict() == solution.to_dict()
-        assert loaded.error_bound_l1 == math.inf
-    assert solution.top(1)[0] == (int(np.argmax(solution.values)), 1.0)
-
-
 def test_step_of_a_user():
     own = make_own() * 0.01
     A, b = store_matrix(own), np.arange(40.0)
     solution = power_iteration(A, lambda y, x: b + y, tol=1e-12)
     np.testing.assert_allclose(solution.values, np.linalg.solve(np.eye(40) - own.toarray(), b), rtol=1e-12)
-
-
-def test_start_as_array_and_as_mapping():
-    A = store_matrix(edges([(10, 20), (20, 30), (30, 10)]), kind="graph")
-    assert A.vertex_ids.tolist() == [10, 20, 30]
-    moved = [
-        power_iteration(A, x=x, tol_mode="fixed", max_iter=1).values.tolist()
-        for x in ({10: 1.0, 20: -2.0}, np.array([1.0, -2.0, 0.0]))
-    ]
-    assert moved == [[0.0, 1.0, -2.0]] * 2
-    assert power_iteration(A, tol_mode="fixed", max_iter=1).values.tolist() == [1 / 3] * 3
-
-
-def edges(arcs):
-    return tuple(map(np.array, zip(*arcs, strict=True)))
-
-
-@pytest.mark.parametrize("order", ["none", "degree", "rcm"])
-def test_vectors_are_in_the_order_of_the_source(order):
-    own, b = make_own(), np.arange(40.0)
-    seen = []
-
-    def update(y, x):
-        seen.append((y.copy(), x.copy()))
-        return 0.05 * y + b
-
-    solution = power_iteration(store_matrix(own, order=order), update, tol_mode="fixed", max_iter=3)
-    for y, x in seen:
-        np.testing.assert_allclose(y, own @ x, rtol=1e-13)
-    np.testing.assert_allclose(solution.values, 0.05 * seen[-1][0] + b)
 
 
 def test_weights_may_be_left_out():
@@ -128,13 +88,6 @@ def test_weights_may_be_left_out():
     assert unweighted.digest() == of_pattern.digest()
     assert (unweighted.options["weights"], of_pattern.options["weights"]) == (False, False)
     assert unweighted.digest() != power_iteration(A, **options).digest()
-
-
-def test_precision():
-    A = store_matrix(make_own())
-    single = power_iteration(A, lambda y, x: y, norm="l1", precision="float32", max_iter=200)
-    assert single.values.dtype == np.float32
-    np.testing.assert_allclose(single.values, find_dominant(make_own()), rtol=1e-4)
 
 
 def test_the_same_bits_for_any_number_of_threads_and_blocks():

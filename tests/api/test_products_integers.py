@@ -12,7 +12,6 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import OptionError
-from tests.support.commands import invoke
 
 REFUSED = r"float64, which holds all integers below 2\^53.* pass x.astype\(\"float64\"\), or precision=\"float64\""
 BIG = 2**53
@@ -71,19 +70,6 @@ def test_products_that_float64_does_not_hold(name):
         np.testing.assert_allclose(rounded, np.asarray(dense, float) @ x.astype(float))
 
 
-def test_columns_and_patterns():
-    x = np.array([[BIG - 1, 1], [0, 2]])
-    for weights in (True, False):
-        matrix = store([[1, 0], [0, 1]], ignore_weights=not weights)
-        assert (matrix @ x).tolist() == x.tolist()
-        with pytest.raises(OptionError, match=REFUSED):
-            _ = matrix @ (x + 1)
-    matrix = store([[1, 1], [0, BIG + 1]])
-    assert matrix.multiply(np.array([3, 4]), weights=False).tolist() == [7, 4]
-    with pytest.raises(OptionError, match=REFUSED):
-        matrix.multiply(np.array([BIG - 1, 4]), weights=False)
-
-
 def test_factors():
     matrix, x, y = store([[BIG // 4, 0], [0, 1]]), np.array([1, 5]), np.array([7, -8])
     assert mg.spmv(matrix, x, alpha=-2, beta=3, y=y).tolist() == [-BIG // 2 + 21, -34]
@@ -92,11 +78,6 @@ def test_factors():
             mg.spmv(matrix, x, **options)
     for options in ({"alpha": 4.5}, {"beta": 1, "y": np.array([2.0**60, 0])}):  # of floating-point numbers
         assert mg.spmv(matrix, x, **options)[0] > BIG
-
-
-def test_matrices_of_floating_point_numbers_round():
-    for dtype in ("float32", "float64"):
-        assert (store([[BIG + 1]], dtype=dtype) @ np.array([3])).tolist() == [3.0 * BIG]
 
 
 def test_the_transpose_and_the_operator():
@@ -157,17 +138,3 @@ def test_dask_arrays(tmp_path, in_process):
         assert compute(distributed @ x.astype("int16")) == [11, 6]
         with pytest.raises(OptionError, match=r"x holds integers \(int64\) and so does"):
             _ = distributed @ x
-
-
-def test_at_the_command_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    store([[BIG + 1, 1]], "a.zarr")
-    np.save("x.npy", np.array([1, 1]))
-    np.save("z.npy", np.array([0, 1]))
-    _, stderr = invoke("spmv", "a.zarr", "x.npy", "-o", "y.npy", code=2)
-    assert "float64" in stderr
-    assert not (tmp_path / "y.npy").exists()
-    invoke("spmv", "a.zarr", "x.npy", "-o", "y.npy", "--precision", "float64")
-    assert np.load("y.npy").tolist() == [BIG]
-    invoke("spmv", "a.zarr", "z.npy", "-o", "z1.npy")
-    assert np.load("z1.npy").tolist() == [1]

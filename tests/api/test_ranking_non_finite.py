@@ -12,7 +12,7 @@ import zarr
 import mgspmv as mg
 from mgspmv.errors import ConvergenceError, OptionError
 from mgspmv.model import NonFinite, Status
-from mgspmv.results import find_non_finite, load_solution
+from mgspmv.results import find_non_finite
 
 HUGE = 1.5e308
 """Two of it are no float."""
@@ -76,14 +76,6 @@ def test_out_weights_that_no_rank_can_be_divided_by(weight, precision, least):
         mg.pagerank(mg.open_matrix(store), precision=precision)
 
 
-def test_a_quotient_that_no_rank_shows():
-    store = zarr.storage.MemoryStore()
-    mg.ingest((np.array([0, 0, 1]), np.array([1, 1, 0]), np.array([5e-324, 5e-324, 1.0])), store, duplicates="keep")
-    with pytest.raises(ConvergenceError, match=r"weights=False; it was a rank over its out-weight$") as caught:
-        mg.pagerank(mg.open_matrix(store))
-    assert caught.value.solution.non_finite is None
-
-
 @pytest.mark.parametrize("norm", ["none", "l1", "l2", "max"])
 def test_power_iteration(norm, in_process, tmp_path):
     """No norm spreads it over all elements."""
@@ -95,14 +87,6 @@ def test_power_iteration(norm, in_process, tmp_path):
     for options in ({}, {"client": in_process(2), "drive": "scheduler"}):
         solution = mg.power_iteration(A, x=x, norm=norm, throw=False, **options)
         assert (solution.status, solution.non_finite) == (Status.NON_FINITE, NonFinite(1, math.inf, 1))
-
-
-def test_it_is_saved(tmp_path):
-    solution = mg.pagerank(make_named(tmp_path), throw=False)
-    solution.save(tmp_path / "ranks.zarr")
-    assert str(load_solution(tmp_path / "ranks.zarr").non_finite) == str(solution.non_finite)
-    assert solution.to_dict()["non_finite"]["vertex"] == "d"
-    assert mg.pagerank(make_named(tmp_path, overwrite=True), weights=False).non_finite is None
 
 
 def test_of_values():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import networkx as nx
 import numpy as np
 import pyarrow.parquet as pq
@@ -11,7 +9,6 @@ import pytest
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
-from tests.support.commands import invoke
 
 PRECISIONS = ["exact", "float64", "float32"]
 REACHED = ["a", "b", "c"]
@@ -61,32 +58,9 @@ def test_a_given_start_and_a_uniform_rule_reach_strangers(graph):
     assert len(mg.pagerank(graph).top(500)) == graph.shape[0]
 
 
-@pytest.mark.parametrize("scaler", ["minmax", "max", "mean", "log", "stdscore", "l1norm"])
-def test_scores_of_strangers_are_not_listed(graph, scaler):
-    solution = mg.pagerank(graph, personalization={"a": 1})
-    assert [name for name, _ in solution.scale(scaler).top(50)] == [name for name, _ in solution.top(50)]
-
-
-def test_saved_ranks_list_the_same(graph, tmp_path):
-    solution = mg.pagerank(graph, personalization={"a": 1})
-    for saved in (solution, solution.scale("stdscore")):
-        saved.save(tmp_path / "r.parquet", overwrite=True)
-        assert mg.load_solution(tmp_path / "r.parquet").top(9) == saved.top(9)
-
-
 # --- batches ---------------------------------------------------------------------------------------------------------
 
 SEEDS = {"near": ["a"], "in": {"c": 1.0}, "all": None}
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("dangling", [None, "uniform", "drop"])
-def test_vectors_of_a_batch_are_those_alone(graph, precision, dangling):
-    options = {"precision": precision, "dangling": dangling}
-    batch = mg.pagerank_batch(graph, SEEDS, **options)
-    for label, personalization in (("near", {"a": 1}), ("in", {"c": 1}), ("all", None)):
-        alone = mg.pagerank(graph, personalization=personalization, **options)
-        assert (batch[label].digest(), batch[label].changes) == (alone.digest(), alone.changes)
 
 
 def test_lists_of_a_batch_end_with_rank_0(graph, tmp_path, in_process):
@@ -100,14 +74,6 @@ def test_lists_of_a_batch_end_with_rank_0(graph, tmp_path, in_process):
         assert mg.load_batch(tmp_path / f"b.{suffix}").digest() == batch.digest()
     assert pq.read_table(tmp_path / "b.parquet").num_rows == 3 + 1 + 8
     assert mg.pagerank_batch(graph, SEEDS, top=8, client=in_process(3)).digest() == batch.digest()
-
-
-def test_the_command_lists_those_that_are_reached(tmp_path):
-    (tmp_path / "g.txt").write_text("".join(f"{a} {b}\n" for a, b in make_edges()), encoding="utf-8")
-    (tmp_path / "p.txt").write_text("a 1\n", encoding="utf-8")
-    invoke("ingest", str(tmp_path / "g.txt"), str(tmp_path / "g.zarr"))
-    out, _ = invoke("--json", "pagerank", str(tmp_path / "g.zarr"), "--personalization", str(tmp_path / "p.txt"))
-    assert {row["id"] for row in json.loads(out)["top"]} == set(REACHED)
 
 
 # --- digests ---------------------------------------------------------------------------------------------------------

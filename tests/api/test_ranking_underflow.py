@@ -47,12 +47,6 @@ def test_each_precision_has_its_resolution(chain, precision, n):
     assert len(zeros) == (20 if wanted is None else 20 + 4 * (N_LEAVES + 1))  # hubs 6 to 9, leaves of 5 to 8
 
 
-@pytest.mark.parametrize("options", [{"order": "degree"}, {"transpose": True}])
-def test_the_first_is_that_of_the_source(options):
-    A = ingest(make_chain(), **options)
-    assert mg.pagerank(A, **RUN).underflow == Underflow(1000, 6, 2.0**-62, "exact")
-
-
 @pytest.mark.parametrize("drive", ["superstep", "scheduler"])
 def test_workers_tell_the_same(chain, drive, in_process, tmp_path):
     mg.ingest(make_chain(), tmp_path / "g.zarr")
@@ -75,11 +69,6 @@ def test_what_iterations_have_not_reached_is_not_lost():
     solution = mg.pagerank(ingest((ends, ends + 1)), personalization={0: 1})
     assert np.count_nonzero(solution.values == 0) > 100
     assert solution.underflow is None
-
-
-def test_uniform_runs_make_no_step_more(chain, monkeypatch):
-    monkeypatch.setattr("mgspmv.iterate.underflow._make_probe", None)
-    assert mg.pagerank(chain).underflow is None
 
 
 def test_it_is_saved_and_shown(tmp_path):

@@ -67,16 +67,6 @@ def test_vertices_that_come_and_go(tmp_path, named):
     np.testing.assert_allclose(warm.values, mg.pagerank(A, **PRECISE).values, atol=1e-11)
 
 
-def test_numbered_vertices_are_those_of_the_same_numbers(tmp_path):
-    for store, n in (("small", 5), ("large", 9)):
-        mg.ingest((np.arange(4), np.arange(4) + 1), tmp_path / store, n_vertices=n)
-    small, large = (mg.open_matrix(tmp_path / store) for store in ("small", "large"))
-    ranks = mg.pagerank(small)
-    assert align_ranks(ranks, large).tolist() == [*ranks.values, *[1 / 9] * 4]
-    more = mg.pagerank(large)
-    assert align_ranks(more, small).tolist() == more.values[:5].tolist()
-
-
 def test_what_is_refused(tmp_path):
     for store, names in (("a", [1, 2]), ("b", ["x", "y"]), ("c", [70, 80])):
         mg.ingest(pd.DataFrame({"src": names, "dst": names[::-1]}), tmp_path / store)

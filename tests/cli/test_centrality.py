@@ -66,12 +66,6 @@ def test_katz_with_a_file_for_each_vertex(folder):
         assert halved["digest"] == mg.katz(A, beta=0.5, normalized=False, tol=1e-12, max_iter=1000).digest()
 
 
-def test_eigenvector():
-    invoke("eigenvector", "g.zarr", "-o", "e.zarr", *SURE)
-    wanted = find_by_networkx(nx.eigenvector_centrality_numpy)
-    np.testing.assert_allclose(load_solution("e.zarr").values, wanted, rtol=1e-10)
-
-
 def test_hits():
     answer = invoke_json("hits", "g.zarr", "-o", "a.parquet", "--hubs", "h.parquet", *SURE)
     for name, path, place in (("hubs", "h.parquet", 0), ("authorities", "a.parquet", 1)):
@@ -120,24 +114,6 @@ def test_ranks_on_standard_output(command):
     assert not Path("-").exists()
 
 
-def test_hubs_on_standard_output():
-    stdout, stderr = invoke("hits", "g.zarr", "--hubs", "-", "--hubs", "hubs.csv", "-o", "rest.csv", *SURE)
-    assert stdout == Path("hubs.csv").read_text() != Path("rest.csv").read_text()
-    assert stderr.splitlines().index("hubs") < stderr.splitlines().index("authorities")
-    for options, message in (
-        (["--hubs", "-", "-o", "-"], "--hubs - and -o - both write to standard output; name a file for one of them"),
-        (["--hubs", "-", "--json"], "--hubs - writes ranks to standard output, where --json answers"),
-    ):
-        assert message in invoke("hits", "g.zarr", *options, code=2)[1]
-
-
-def test_names_on_standard_output_are_quoted():
-    mg.ingest(nx.DiGraph([("a,b", 'say "x"'), ('say "x"', "a,b")]), "names.zarr", transpose=True, overwrite=True)
-    for command in ("hits", "katz", "eigenvector", "pagerank"):
-        lines = invoke(command, "names.zarr", "-q", "-o", "-", "--max-iter", "1000")[0].splitlines()
-        assert [line.rpartition(",")[0] for line in lines] == ["id", '"a,b"', '"say ""x"""'], command
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_is_wrong_is_found_before_the_work(command, folder):
     (folder / "taken.csv").write_text("")
@@ -155,20 +131,6 @@ def test_what_is_wrong_is_found_before_the_work(command, folder):
         assert message in stderr
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_relative_changes_and_memory(command):
-    store = "chain.zarr" if command == "stationary" else "g.zarr"
-    options = ["--tol-mode", "relative", "--tol", "1e-7", "--max-iter", "1000"]
-    answer = invoke_json(command, store, *options)
-    for solution in (answer["hubs"], answer["authorities"]) if command == "hits" else (answer,):
-        assert solution["options"]["tol_mode"] == "relative"
-        assert solution["change"] < 1e-7
-        assert solution["memory"].keys() == {"host_peak_bytes", "held_bytes"}
-    stdout, _ = invoke(command, store, *options)
-    assert "memory" in stdout
-    assert "host peak" in stdout
-
-
 @pytest.mark.parametrize(
     ("command", "drive"),
     [("hits", "auto"), ("hits", "scheduler"), ("katz", "scheduler"), ("eigenvector", "auto"), ("stationary", "auto")],
@@ -183,10 +145,3 @@ def test_on_a_running_cluster(command, drive, cluster, client):
         assert own["digest"] == other["digest"]
         assert other["options"]["drive"] == ("superstep" if drive == "auto" else drive)
         assert len(other["memory"]["planned_bytes"]) == 4
-
-
-def test_kinds_and_files():
-    assert "is a store of kind 'graph'" in invoke("stationary", "g.zarr", code=2)[1]
-    assert "does not hold the transpose" in invoke("hits", "chain.zarr", code=2)[1]
-    assert "there is no such file" in invoke("katz", "g.zarr", "--beta", "many", code=3)[1]
-    assert "exists already" in invoke("hits", "g.zarr", "--hubs", "g.zarr", code=4)[1]

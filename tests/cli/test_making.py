@@ -105,31 +105,6 @@ def test_options_of_update_are_given_on(folder, monkeypatch):
     }  # fmt: skip
 
 
-def test_what_update_refuses(folder):
-    invoke("ingest", "edges.txt", "g.zarr")
-    (folder / "names.txt").write_text("a b\n")
-    (folder / "none.txt").write_text("1 5\n")
-    for args, code, said in (
-        (["g.zarr"], 2, "pass --insert, --delete or both"),
-        (["g.zarr", "--insert", "edges.txt", "--keep", "0"], 2, "keep must be at least 1"),
-        (["g.zarr", "--insert", "names.txt", "--no-header"], 3, "names.txt: the ids are names, and those of"),
-        (
-            ["g.zarr", "--delete", "none.txt", "--missing", "error"],
-            3,
-            "the entry (1, 5) is to be deleted and",
-        ),
-        (["n.zarr", "--insert", "edges.txt"], 4, "there is no matrix store at n.zarr"),
-    ):
-        assert said in invoke("update", *args, code=code)[1]
-    assert len(invoke_json("versions", "g.zarr")["versions"]) == 1
-
-
-def test_ingest_for_people():
-    stdout, stderr = invoke("ingest", "a.mtx", "a.zarr")
-    assert stdout.startswith("a.zarr: matrix, 2 x 3, 3 entries, float64, made in ")
-    assert stderr == ""
-
-
 def test_ingest_in_an_order():
     stdout, stderr = invoke("ingest", "edges.txt", "g.zarr", "--order", "rcm")
     lines = stdout.splitlines()
@@ -203,38 +178,6 @@ def test_generate(args, shape, nnz):
     assert (answer["shape"], answer["nnz"]) == (shape, nnz)
 
 
-def test_generate_within_a_given_memory():
-    given = ["--memory", "1GiB", "--scratch"]
-    assert (
-        "memory must be at least 1GiB"
-        in invoke("generate", "rmat", "m.zarr", "--scale", "5", "--memory", "1MB", code=2)[1]
-    )
-    assert "'none' is none" in invoke("generate", "rmat", "m.zarr", "--scale", "5", *given, "none", code=2)[1]
-    stores = [
-        invoke_json("generate", "rmat", f"{k}.zarr", "--scale", "5", *more)["store"]
-        for k, more in enumerate(([], ["--memory", "64GiB", "--scratch", "."]))
-    ]
-    assert stores[0]["digest"] == stores[1]["digest"]
-
-
-def test_the_report_is_printed_and_kept(folder):
-    (folder / "twice.txt").write_text("# a comment\n1 2\n1 2\n3 3\n2 1\n")
-    stdout, stderr = invoke("ingest", "twice.txt", "t.zarr", "--self-loops", "drop")
-    assert stderr == ""
-    assert stdout.splitlines()[1:] == [
-        "read: twice.txt, edge-list, 4 rows; source: column 1; target: column 2; weight: none; "
-        "delimiter: blanks, header: none, comments: 1 line; 1 duplicate merged (first), 1 loop dropped"
-    ]
-    report = invoke_json("info", "t.zarr")["provenance"]["report"]
-    counts = ("n_rows", "n_merged", "n_loops_dropped", "n_entries")
-    assert [report[name] for name in counts] == [4, 1, 1, 2]
-    assert (
-        invoke_json("ingest", "twice.txt", "u.zarr", "--self-loops", "drop")["store"]["provenance"]["report"] == report
-    )
-    (shown,) = (line for line in invoke("info", "t.zarr")[0].splitlines() if line.startswith("counts "))
-    assert shown.split(maxsplit=1)[1] == "1 duplicate merged (first), 1 loop dropped"
-
-
 def test_warnings_of_an_ingest(folder):
     import pandas as pd
 
@@ -247,14 +190,3 @@ def test_warnings_of_an_ingest(folder):
     stdout, _ = invoke("ingest", "w.parquet", "x.zarr", "--no-weights")
     assert "not read: column 3 'weight'" in stdout
     assert "warning" not in stdout
-
-
-def test_what_is_generated_is_reported(folder):
-    lines = invoke("generate", "uniform", "g.zarr", "--n-vertices", "5", "--n-edges", "40", "--seed", "3")[
-        0
-    ].splitlines()
-    nnz = invoke_json("info", "g.zarr")["nnz"]
-    assert lines[1] == (
-        "generated: uniform(n_vertices=5, n_edges=40, seed=3, weights=False), 40 entries; "
-        f"{40 - nnz} duplicates merged (first), 0 loops dropped"
-    )

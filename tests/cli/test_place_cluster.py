@@ -6,7 +6,6 @@ import importlib.util
 import json
 import logging
 import os
-import pty
 import re
 import signal
 import socket
@@ -20,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from distributed import Client
 
 import mgspmv.distribute.connect
 from mgspmv.batch_results import load_batch
@@ -28,7 +26,7 @@ from mgspmv.cli.place import parse_option, quieten_dask
 from mgspmv.cli.program import shorten_warnings
 from mgspmv.errors import MissingDependencyError
 from mgspmv.results import load_solution
-from tests.support.clusters import find_left, start_cluster
+from tests.support.clusters import find_left
 from tests.support.commands import ENVIRONMENT, invoke, invoke_json, start
 from tests.support.waiting import HANG_S, wait_for
 
@@ -81,18 +79,6 @@ def test_pagerank_on_local_workers(folder):
     assert len({line["run"] for own in by_worker for line in own}) == 1
 
 
-@pytest.mark.slow
-def test_spmv_on_local_workers(folder):
-    invoke("spmv", "a.zarr", "x.npy", "-o", "e.npy", "--alpha", "2")
-    on_cluster = ("--cluster", "local", "--workers", "3")
-    with start("spmv", "a.zarr", "x.npy", "-o", "c.npy", "--alpha", "2", *on_cluster, **PIPES) as process:
-        stdout, stderr = process.communicate(timeout=HANG_S)
-    assert process.returncode == 0, stderr
-    assert re.fullmatch(r"c\.npy: float64 of shape \(600,\) in \S+ m?s\n", stdout)
-    assert DASHBOARD.fullmatch(stderr)
-    assert Path("c.npy").read_bytes() == Path("e.npy").read_bytes()
-
-
 @pytest.mark.parametrize("drive", ["auto", "scheduler", "superstep"])
 def test_pagerank_on_a_running_cluster(cluster, client, drive):
     embedded = invoke_json("pagerank", "g.zarr")
@@ -116,24 +102,6 @@ def test_many_vectors_on_a_running_cluster(cluster, client):
     assert load_batch("c.parquet").top()["b"] == [(e["id"], e["rank"]) for e in embedded["vectors"][1]["top"]]
 
 
-def test_spmv_on_a_running_cluster(cluster, client):
-    np.save("y.npy", np.arange(600.0))
-    options = ("--beta", "-1", "--y", "y.npy", "--precision", "float32")
-    invoke("spmv", "a.zarr", "x.npy", "-o", "e.npy", *options)
-    invoke("spmv", "a.zarr", "x.npy", "-o", "c.npy", *options, "--scheduler", cluster.scheduler_address)
-    assert Path("c.npy").read_bytes() == Path("e.npy").read_bytes()
-
-
-def test_ingest_on_a_running_cluster(cluster, client):
-    Path("edges.txt").write_text("\n".join(f"{7 * k % 31} {5 * k % 37}" for k in range(500)))
-    one = invoke_json("ingest", "edges.txt", "one.zarr", "--transpose")
-    on_cluster = ("--scheduler", cluster.scheduler_address, "--memory", "2GiB", "--scratch", ".")
-    made = invoke_json("ingest", "edges.txt", "made.zarr", "--transpose", *on_cluster)
-    assert made["store"]["digest"] == one["store"]["digest"]
-    _, stderr = invoke("ingest", "edges.txt", "other.zarr", "--order", "degree", *on_cluster, code=2)
-    assert "leave out --order and reorder it afterwards, or leave out --cluster or --scheduler" in stderr
-
-
 def test_plan_for_a_running_cluster(cluster, client):
     on_cluster = ("--scheduler", cluster.scheduler_address, "--backend", "cpu")
     answer = invoke_json("plan", "g.zarr", *on_cluster)
@@ -144,39 +112,6 @@ def test_plan_for_a_running_cluster(cluster, client):
     stdout, stderr = invoke("plan", "g.zarr", *on_cluster)
     assert len(re.findall(r"^ *\d +[\d,]+ \.\. [\d,]+ ", stdout, re.MULTILINE)) == 4
     assert DASHBOARD.fullmatch(stderr)
-
-
-@pytest.mark.slow
-def test_plan_for_local_workers(folder):
-    with start("plan", "g.zarr", "--cluster", "local", "--workers", "2", "--json", **PIPES) as process:
-        stdout, stderr = process.communicate(timeout=HANG_S)
-    assert process.returncode == 0, stderr
-    answer = json.loads(stdout)
-    assert [w["held"] for w in answer["workers"]] == ["host"] * 2
-    assert [w["start"] for w in answer["workers"]] == [w.start for w in mgspmv.open_matrix("g.zarr").plan(2).workers]
-    assert answer["workers"][-1]["stop"] == 512
-
-
-def test_not_converged_on_a_cluster_is_written(cluster, client):
-    stdout, stderr = invoke(
-        "pagerank", "g.zarr", "--max-iter", "2", "-o", "r.zarr", "--scheduler", cluster.scheduler_address, code=5
-    )
-    assert "max_iter" in stdout
-    assert "\nerror: PageRank ended as max_iter after 2 iterations" in stderr
-    assert load_solution("r.zarr").iterations == 2
-
-
-def test_a_graph_is_made_on_a_running_cluster(cluster, client):
-    options = ("--scale", "9", "--duplicates", "keep", "--seed", "5")
-    invoke("generate", "rmat", "e.zarr", *options)
-    stdout, _ = invoke("generate", "rmat", "c.zarr", *options, "--scheduler", cluster.scheduler_address)
-    assert "8,192 entries" in stdout
-    assert mgspmv.open_matrix("c.zarr").info.digest == mgspmv.open_matrix("e.zarr").info.digest
-    stdout, stderr = invoke(
-        "generate", "rmat", "d.zarr", *options, "--order", "degree", "--scheduler", cluster.scheduler_address, code=2
-    )
-    assert stdout == ""
-    assert "on a cluster a graph is made without --transpose, --order" in stderr
 
 
 def test_a_cluster_of_gpus_needs_dask_cuda(monkeypatch):
@@ -282,14 +217,6 @@ def test_usage(command, args, message):
     assert message in stderr
 
 
-def test_wrong_usage_of_places_is_json_too():
-    assert invoke_json(*RANK, "--workers", "2", code=2)["error"]["type"] == "OptionError"
-
-
-def test_embedded_drive_is_the_default():
-    assert invoke_json("pagerank", "g.zarr", "--drive", "embedded")["options"]["drive"] == "embedded"
-
-
 @contextmanager
 def listen(reply: bytes) -> Iterator[str]:
     """Address of a server that answers each connection with some bytes, or with silence."""
@@ -330,12 +257,6 @@ def test_nobody_listens():
     assert stderr.endswith("; is it running, and is this its address, such as tcp://10.0.0.1:8786?\n")
 
 
-def test_somebody_listens_and_is_silent():
-    with listen(b"") as address:
-        stderr = refuse(address, code=7)
-    assert stderr.startswith(f"error: no Dask scheduler answers at {address} within 1 s (silence); is it running")
-
-
 def test_somebody_answers_who_is_no_scheduler(cluster):
     with listen(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") as address:
         assert refuse(address, code=7).startswith(f"error: no Dask scheduler answers at {address} within 1 s")
@@ -351,62 +272,7 @@ def test_what_is_no_address(address):
     assert stderr.endswith("), and no file of one; such as tcp://10.0.0.1:8786\n")
 
 
-@pytest.mark.slow
-def test_cluster_without_workers():
-    with start_cluster(0, processes=False, protocol="tcp") as empty:
-        address = empty.scheduler_address
-        _, stderr = invoke("pagerank", "g.zarr", "--scheduler", address, "--timeout", "6", code=7)
-    assert f"/status\nerror: {address} has no running workers (none came for a task within 6 s); start some" in stderr
-
-
-def test_scheduler_without_dashboard(monkeypatch, cluster, client):
-    """Dask serves one even where it is told not to, but its client allows for none."""
-    monkeypatch.setattr(Client, "dashboard_link", property(lambda self: {}["dashboard"]))
-    on_cluster = ("--scheduler", cluster.scheduler_address)
-    assert invoke("spmv", "a.zarr", "x.npy", "-o", "c.npy", *on_cluster)[1] == ""
-
-
-def test_local_workers_that_do_not_start(monkeypatch):
-    def fail(**options):
-        assert (options["n_workers"], options["threads_per_worker"]) == (3, 2)
-        raise RuntimeError("Nanny failed to start.") from OSError("no processes are left")
-
-    monkeypatch.setattr(mgspmv.distribute.connect, "LocalCluster", fail)
-    on_cluster = ("--cluster", "local", "--workers", "3", "--threads", "2")
-    _, stderr = invoke("pagerank", "g.zarr", *on_cluster, code=7)
-    assert stderr == "error: a worker of the local cluster did not start: no processes are left\n"
-
-
 # --- what people see -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_progress_of_a_cluster_is_on_the_terminal(cluster, client):
-    terminal, stderr = pty.openpty()
-    shown = []
-    on_cluster = ("--scheduler", cluster.scheduler_address)
-    with start("pagerank", "g.zarr", "--json", *on_cluster, stdout=subprocess.PIPE, stderr=stderr) as process:
-        os.close(stderr)
-        reading = threading.Thread(target=read_all, args=(terminal, shown))
-        reading.start()
-        stdout, _ = process.communicate(timeout=HANG_S)
-    reading.join(HANG_S)
-    os.close(terminal)
-    text = b"".join(shown).decode()
-    assert process.returncode == 0, text
-    assert json.loads(stdout)["status"] == "converged"
-    assert DASHBOARD.search(text.replace("\r\n", "\n"))
-    for phase in ("connecting", "joining the workers", "load", "starting the run", "iterate", "bounding the error"):
-        assert phase in text
-
-
-def read_all(terminal: int, into: list[bytes]) -> None:
-    """Read until nobody writes to the terminal any more, which Linux tells by an error."""
-    while True:
-        try:
-            into.append(os.read(terminal, 100_000))
-        except OSError:
-            return
 
 
 def test_warnings_are_short_and_loggers_silent(capsys):

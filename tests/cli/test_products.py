@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import scipy.io
 import scipy.sparse
 
-import mgspmv.api
-import mgspmv.partition
-from mgspmv.cli.products import _list_workers
 from tests.support.commands import TINY_RMAT, invoke, invoke_json
 
 
@@ -60,17 +55,6 @@ def test_plan_of_rows_that_come_by():
     assert " ".join(stdout.splitlines()[3].split()).startswith("0 0 .. 500 4,000 device ")
 
 
-def test_a_plan_of_hosts_beside_devices_tells_what_each_takes():
-    hosts = mgspmv.partition.WorkerPlan(0, 10, 30, 1000, 2000, 500, 0, 100)
-    on_device = replace(hosts, start=10, stop=20, held="device")
-    plan = mgspmv.partition.Plan("m.zarr", "pagerank", "exact", (hosts, on_device), None)
-    _, rows = _list_workers(plan)
-    assert rows == [
-        (0, "0 .. 10", "30", "host", "", "3 kB", "0 B", "100 B"),
-        (1, "10 .. 20", "30", "device", "3 kB", "500 B", "0 B", "100 B"),
-    ]
-
-
 def test_spmv_is_that_of_scipy():
     invoke("ingest", "a.mtx", "a.zarr")
     matrix = scipy.sparse.csr_array([[1.5, 4.0, 0.0], [0.0, 0.0, -2.0]])
@@ -85,10 +69,3 @@ def test_spmv_is_that_of_scipy():
     stdout, _ = invoke("spmv", "a.zarr", "x.npy", "-o", "out/z.npy", "--overwrite", "--precision", "float32")
     assert stdout.startswith("out/z.npy: float32 of shape (2, 2) in ")
     np.testing.assert_allclose(np.load("out/z.npy")[:, 1], matrix @ x, rtol=1e-6)
-
-
-def test_a_plan_for_no_workers_is_refused(tmp_path):
-    store = str(tmp_path / "g.zarr")
-    mgspmv.api.generate("rmat", store, scale=6)
-    _, stderr = invoke("plan", store, "--workers", "0", code=2)
-    assert "workers must be at least 1, not 0" in stderr

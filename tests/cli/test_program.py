@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import os
 import platform
-import pty
 import re
 import shutil
 import signal
@@ -16,7 +14,6 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,11 +23,10 @@ import mgspmv.api
 import mgspmv.partition
 from mgspmv import errors
 from mgspmv.cli import app
-from mgspmv.cli.mode import find_mode
 from mgspmv.errors import CapacityError, MgspmvError
 from mgspmv.model import Event
-from mgspmv.results import Solution, load_solution
-from tests.support.commands import ENVIRONMENT, PROGRAM, SOURCES, TINY_RMAT, invoke, invoke_json, start
+from mgspmv.results import Solution
+from tests.support.commands import ENVIRONMENT, SOURCES, TINY_RMAT, invoke, invoke_json, start
 from tests.support.waiting import HANG_S
 
 
@@ -63,26 +59,6 @@ def test_version():
     assert ["zarr", zarr.__version__] in lines
     stdout, _ = invoke("--version", "--json")
     assert json.loads(stdout)["numpy"] == np.__version__
-
-
-def test_version_names_the_gpus(monkeypatch):
-    runtime = SimpleNamespace(
-        getDeviceCount=lambda: 2,
-        getDeviceProperties=lambda k: {"name": b"NVIDIA H200", "totalGlobalMem": 139 << 30},
-        runtimeGetVersion=lambda: 13010,
-        driverGetVersion=lambda: 13000,
-        CUDARuntimeError=RuntimeError,
-    )
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime), __spec__=True))
-    shown = invoke("--version")[0]
-    for line in ("gpu 1  *NVIDIA H200, 139 GiB", "CUDA  *13.1", "CUDA of the driver  *13.0"):
-        assert re.search(line, shown)
-
-    def fail():
-        raise RuntimeError("no CUDA-capable device is detected")
-
-    runtime.getDeviceCount = fail
-    assert re.search("gpu  *none, no CUDA-capable device is detected", invoke("--version")[0])
 
 
 @pytest.fixture(scope="module")
@@ -183,13 +159,6 @@ def test_quiet_says_nothing_but_errors():
     assert stderr.count("\n") == 1
 
 
-@pytest.mark.slow
-def test_quiet_says_nothing_of_a_cluster():
-    invoke(*TINY_RMAT)
-    assert invoke("pagerank", "r.zarr", "-q", "-o", "r.parquet", "--cluster", "local", "--workers", "1") == ("", "")
-    assert load_solution("r.parquet").status.value == "converged"
-
-
 def read_log(path):
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
@@ -201,27 +170,6 @@ def test_a_log_has_what_the_command_calls():
     assert (made["call"], failed["call"], failed["level"]) == ("generate", "pagerank", "ERROR")
     assert [line["change"] for line in iterations] == ranked["changes"]
     assert {line["run"] for line in (*iterations, failed)} == {failed["run"]}
-
-
-def test_a_log_of_a_pipeline_has_its_steps_and_nothing_of_others(folder, monkeypatch):
-    Path("p.toml").write_text(
-        'folder = "out"\n[matrix.r]\ngenerate = "rmat"\nparameters = {scale = 6}\nkind = "graph"\n[run]\ntol = 1e-3\n'
-    )
-    noise = []
-    rank = mgspmv.api.pagerank
-
-    def rank_noisily(*args, **options):
-        for name in ("distributed.worker", "zarr", "other"):
-            logging.getLogger(name).critical("noise")
-            noise.append(name)
-        return rank(*args, **options)
-
-    monkeypatch.setattr("mgspmv.pipeline.make_results.pagerank", rank_noisily)
-    _, stderr = invoke("run", "p.toml", "--log", "log.jsonl")
-    assert len(noise) == 3
-    assert "noise" not in stderr
-    assert {line["state"] for line in read_log("log.jsonl") if line["logger"] == "mgspmv.pipeline"} == {"made"}
-    assert "noise" not in Path("log.jsonl").read_text()
 
 
 @pytest.mark.parametrize(
@@ -241,23 +189,6 @@ def test_logs_that_cannot_be_written_are_refused_before_the_work(args, code, sai
     assert stderr.count("\n") == 1
     assert stdout == ""
     assert not Path("r.zarr").exists()
-
-
-def test_a_log_is_found_before_the_command_too():
-    mode = find_mode(["--log", "l.jsonl", "cluster", "status", "--json"])
-    assert (mode.log, mode.as_json) == ("l.jsonl", True)
-
-
-@pytest.mark.slow
-def test_quiet_on_a_terminal():
-    invoke(*TINY_RMAT)
-    terminal, stderr = pty.openpty()
-    with start("pagerank", "r.zarr", "--quiet", stdout=subprocess.PIPE, stderr=stderr) as process:
-        assert process.communicate(timeout=HANG_S)[0] == ""
-    os.write(stderr, b"end")
-    os.close(stderr)
-    assert os.read(terminal, 100_000) == b"end"
-    os.close(terminal)
 
 
 @pytest.mark.parametrize(
@@ -304,14 +235,6 @@ def test_a_shell_completes_commands_options_and_choices(words, found, monkeypatc
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
     assert invoke()[0].split() == found
-
-
-@pytest.mark.slow
-def test_the_program_completes():
-    asked = {"_MGSPMV_COMPLETE": "complete_bash", "COMP_WORDS": "mgspmv cluster sto", "COMP_CWORD": "2"}
-    done = subprocess.run(PROGRAM, env=ENVIRONMENT | asked, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["stop"]
-    assert "--install-completion" in invoke("--help")[0]
 
 
 def test_it_is_a_command_of_dask(monkeypatch):
@@ -379,39 +302,6 @@ def test_an_interrupt_says_what_is_kept(monkeypatch):
     args = ("pagerank", "r.zarr", "-o", "a.csv", "-o", "b.csv")
     assert invoke(*args, code=130)[1] == "interrupted; a.csv is written\n"
     assert invoke("info", "none.zarr", code=4)[1].startswith("error: there is no matrix store")
-
-
-@pytest.mark.slow
-def test_nobody_reads_the_answer():
-    invoke(*TINY_RMAT)
-    read, write = os.pipe()
-    os.close(read)
-    with start("info", "r.zarr", stdout=write, stderr=-1) as process:
-        os.close(write)
-        _, stderr = process.communicate(timeout=HANG_S)
-    assert process.returncode == 141
-    assert stderr == ""
-
-
-@pytest.mark.slow
-def test_progress_is_on_stderr_where_that_is_a_terminal():
-    invoke(*TINY_RMAT)
-    terminal, stderr = pty.openpty()
-    with start("pagerank", "r.zarr", "--json", stdout=subprocess.PIPE, stderr=stderr) as process:
-        stdout, _ = process.communicate(timeout=HANG_S)
-    os.close(stderr)
-    shown = os.read(terminal, 100_000).decode()
-    os.close(terminal)
-    assert json.loads(stdout)["status"] == "converged"
-    assert "iterate" in shown
-
-
-def test_no_command_gives_help():
-    said = io.StringIO()
-    with redirect_stdout(said), redirect_stderr(said), pytest.raises(SystemExit) as ended:
-        app((), prog_name="mgspmv")
-    assert ended.value.code in (0, 2)  # as the version of Typer has it
-    assert "Usage" in said.getvalue()
 
 
 def test_exit_codes_on_the_page_are_those_of_the_errors():

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -57,15 +56,3 @@ def test_tables_of_ranks_show_ids_and_files_keep_them():
     answer = invoke_json("top", "r.parquet")
     assert answer["top"][0]["id"] == HOSTILE
     assert RAW.findall(json.dumps(answer)) == []
-
-
-def test_commands_and_errors_show_paths():
-    store_hostile("\x1b[31m.zarr")
-    for command in (["info"], ["verify"], ["versions"]):
-        stdout, stderr = invoke(*command, "\x1b[31m.zarr")
-        assert RAW.findall(stdout + stderr) == [], command
-    Path("bad.txt").write_text("1 2\n3 \x1b[31mfour\x1b]0;x\x07 5 6 7\n")
-    for args in (["info", "\x1b[2Jmissing.zarr"], ["ingest", "bad.txt", "b.zarr"], ["top", "\x9bmissing.parquet"]):
-        stdout, stderr = invoke(*args, code=None)
-        assert RAW.findall(stdout + stderr) == [], args
-        assert stderr.startswith("error: "), args

@@ -94,24 +94,6 @@ def test_for_people():
     assert f"v{SHOWN_VECTORS}" not in stdout
 
 
-def test_ids_that_look_like_numbers_may_be_strings():
-    Path("names.txt").write_text("a 7\n7 a\n7 b\n")
-    invoke("ingest", "names.txt", "n.zarr")
-    Path("n.csv").write_text("vector,vertex\n1,7\n")
-    answer = invoke_json("pagerank-batch", "n.zarr", "--seeds", "n.csv")
-    assert (answer["vectors"][0]["label"], answer["vectors"][0]["top"][0]["id"]) == (1, "7")
-
-
-def test_what_did_not_converge_is_written_too():
-    answer = invoke_json(
-        "pagerank-batch", "g.zarr", "--seeds", "seeds.csv", "--max-iter", "2", "-o", "r.parquet", code=5
-    )
-    assert [v["status"] for v in answer["vectors"]] == ["max_iter"] * 2
-    assert mg.load_batch("r.parquet").iterations.tolist() == [2, 2]
-    _, stderr = invoke("pagerank-batch", "g.zarr", "--seeds", "seeds.csv", "--max-iter", "2", code=5)
-    assert "PageRank of 2 of 2 vectors did not converge: 'birds' ended as max_iter" in stderr
-
-
 def test_what_is_refused():
     for options, message, code in (
         (["-o", "r.csv"], "the name must end in .zarr, .parquet, not in .csv", 2),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -107,23 +106,6 @@ def test_killed_again_and_again(runner):
     assert seen[-1] > seen[0] > 0
     assert load_solution("ranks.zarr").digest() == whole["digest"]
     assert len([path for path in Path("c.zarr", "states").iterdir() if path.is_dir()]) == 2
-
-
-@pytest.mark.slow
-def test_killed_while_states_are_written(runner):
-    """At changes of the first states, of which none is there before: the next run ends with the same."""
-    invoke(*TINY_RMAT)
-    whole = invoke_json("pagerank", "r.zarr")
-    run, reached = runner(*list_options()), []
-    for limit in range(2, 110, 17):
-        assert run(limit) == "killed"
-        reached.append(find_reached())
-        answer = invoke_json(*list_options("--resume"))
-        assert (answer["digest"], answer["changes"]) == (whole["digest"], whole["changes"])
-        assert answer["resumed_after"] == reached[-1]
-        shutil.rmtree("c.zarr")
-    assert reached == sorted(reached)
-    assert {0, 1, 2} <= set(reached)
 
 
 @pytest.mark.slow

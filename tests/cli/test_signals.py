@@ -87,35 +87,6 @@ def test_a_third_signal_ends_at_once():
     assert process.returncode == -signal.SIGTERM
 
 
-def test_further_signals_within_a_moment_are_the_same_one():
-    program = """
-signals.SAME_S = 3600
-for _ in range(9):
-    try:
-        signal.raise_signal(signal.SIGTERM)
-        print("same")
-    except KeyboardInterrupt:
-        print("interrupted")
-"""
-    assert run(program) == ("interrupted\n" + 8 * "same\n", "")
-
-
-def test_an_interrupt_that_cannot_be_passed_on_comes_again():
-    program = """
-class Ends:
-    def __del__(self):
-        signal.raise_signal(signal.SIGTERM)
-        print("not reached")
-
-Ends()
-try:
-    never.wait()
-except KeyboardInterrupt:
-    print("interrupted")
-"""
-    assert run(program) == ("interrupted\n", "")
-
-
 def test_what_is_ignored_stays_ignored():
     program = """
 for number in signals.INTERRUPTS:

@@ -72,13 +72,6 @@ def test_subgraph():
     assert "vertices has the id 8, which no vertex has; near: 5" in stderr
 
 
-def test_subgraph_by_weight():
-    Path("w.txt").write_text("a b 0.5\nb c 1.5\nc a 2.5\n")
-    invoke("ingest", "w.txt", "w.zarr")
-    answer = invoke_json("subgraph", "w.zarr", "v.zarr", "--min-weight", "1", "--max-weight", "2")["store"]
-    assert (answer["shape"], answer["nnz"], answer["min_weight"]) == ([3, 3], 1, 1.5)
-
-
 def test_subgraph_of_edges():
     invoke("ingest", "edges.txt", "g.zarr")
     graph = nx.DiGraph(EDGES)
@@ -102,20 +95,6 @@ def test_subgraph_of_edges():
     assert ", which is not there; near: (" in stderr
     _, stderr = invoke("subgraph", "g.zarr", "k.zarr", "--edges", "some.txt", "--without-edges", "some.txt", code=2)
     assert "pass one of them" in stderr
-
-
-def test_reorder_in_place_and_back():
-    source = invoke_json("ingest", "edges.txt", "g.zarr")["store"]
-    invoke("pagerank", "g.zarr", "-o", "a.csv")
-    stdout, stderr = invoke("reorder", "g.zarr", "--method", "rcm")
-    lines = stdout.splitlines()
-    assert lines[0].startswith("g.zarr: graph, 4 x 4, 5 entries, a pattern, made in ")
-    assert lines[1:] == ["order: rcm, bandwidth 2, was 2"]
-    assert stderr == ""
-    invoke("pagerank", "g.zarr", "-o", "b.csv")
-    assert Path("a.csv").read_bytes() == Path("b.csv").read_bytes()
-    answer = invoke_json("reorder", "g.zarr", "--method", "none", "--overwrite")["store"]
-    assert (answer["digest"], answer["order"]) == (source["digest"], None)
 
 
 def test_what_reorder_refuses():

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import networkx as nx
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zarr
 
 import mgspmv as mg
 from mgspmv.cli.vectors import parse_ids, read_vectors
@@ -124,48 +121,7 @@ def test_what_is_neither_a_file_nor_ids(names, name, text, error, message):
     assert type(caught.value) is error or error is SourceError
 
 
-def test_neither_is_said_with_exit_code_3(names):
-    _, stderr = invoke("pagerank", "names.zarr", "--personalization", "none.csv", code=3)
-    assert stderr.startswith(
-        "error: --personalization has the id 'none.csv', which no vertex has; and there is no such"
-    )
-
-
-def test_a_list_of_integers_is_ids():
-    ids = SimpleNamespace(vertex_ids=np.array([5, 7, 9]), shape=(3, 3))
-    assert read_vectors(ids, personalization="5,9") == {"personalization": [5, 9]}
-    with pytest.raises(
-        SourceNotFoundError, match="personalization has the id 6, which no vertex has; and there is no such file as"
-    ):
-        read_vectors(ids, personalization="6")
-
-
 # --- what this program writes is read ---------------------------------------------------------------------------------
-
-COMMANDS = {
-    "pagerank": ["pagerank", "--tol", "1e-8"],
-    "hits": ["hits", "--tol-mode", "fixed", "--max-iter", "5"],
-    "katz": ["katz", "--alpha", "0.2", "--tol", "1e-8"],
-    "eigenvector": ["eigenvector", "--tol-mode", "fixed", "--max-iter", "5"],
-}
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".zarr"])
-@pytest.mark.parametrize("command", COMMANDS)
-def test_results_start_the_same_command(names, command, suffix):
-    name, *options = COMMANDS[command]
-    invoke(name, "names.zarr", *options, "-o", f"r{suffix}", "-o", "all.parquet")
-    ids, ranks = (pq.read_table("all.parquet")[column].to_pylist() for column in ("id", "rank"))
-    answer = invoke_json(name, "names.zarr", "--nstart", f"r{suffix}", *options, "-o", "again.parquet")
-    call = {"eigenvector": "eigenvector_centrality"}.get(name, name)
-    asked = {"pagerank": {"tol": 1e-8}, "katz": {"alpha": 0.2, "tol": 1e-8}}.get(
-        name, {"tol_mode": "fixed", "max_iter": 5}
-    )
-    found = getattr(mg, call)(names, nstart=dict(zip(ids, ranks, strict=True)), **asked)
-    wanted = found.authorities if name == "hits" else found
-    saved = mg.load_solution("again.parquet")
-    assert saved.digest() == wanted.digest()
-    assert name == "hits" or answer["iterations"] == wanted.iterations
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".zarr"])
@@ -208,11 +164,3 @@ def test_seeds_keep_names_that_look_like_numbers(names):
     assert list(batch.labels) == ["01", "1"]
     for label, p in {"01": {"007": 1}, "1": {"7": 1, "Smith, J": 3}}.items():
         assert batch[label].digest() == mg.pagerank(names, personalization=p).digest()
-
-
-def test_integer_ids_of_a_store(folder):
-    store = zarr.storage.LocalStore("g.zarr")
-    mg.ingest(nx.DiGraph([(10, 20), (20, 30), (30, 10), (10, 30)]), store)
-    with mg.open_matrix("g.zarr") as A:
-        wanted = mg.pagerank(A, personalization={10: 2, 30: 1}).digest()
-    assert invoke_json("pagerank", "g.zarr", "--personalization", "10=2,30=1")["digest"] == wanted
