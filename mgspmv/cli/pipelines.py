@@ -15,7 +15,8 @@ from mgspmv.cli.mode import MODE, note_kept, say
 from mgspmv.cli.place import quieten_dask, read_literal
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import tabulate_top
-from mgspmv.cli.tables import format_seconds, tabulate
+from mgspmv.cli.tables import tabulate
+from mgspmv.display.numbers import format_seconds
 from mgspmv.errors import OptionError, StepsFailedError
 
 if TYPE_CHECKING:

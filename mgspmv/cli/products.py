@@ -21,7 +21,8 @@ from mgspmv.cli.options import (
 )
 from mgspmv.cli.place import Place, open_client
 from mgspmv.cli.program import Answer
-from mgspmv.cli.tables import format_bytes, format_seconds, tabulate, tabulate_fields
+from mgspmv.cli.tables import tabulate, tabulate_fields
+from mgspmv.display.numbers import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from mgspmv.partition import Plan

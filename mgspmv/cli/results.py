@@ -10,7 +10,7 @@ import typer
 from mgspmv.cli.options import Overwrite
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import add_summary, describe_order, list_order, list_top, tabulate_top
-from mgspmv.cli.tables import format_bytes
+from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import OptionError, StoreExistsError
 
 

@@ -8,7 +8,8 @@ from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any
 
 from mgspmv.cli.program import Answer, translate_message
-from mgspmv.cli.tables import format_bytes, tabulate, tabulate_fields
+from mgspmv.cli.tables import tabulate, tabulate_fields
+from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import ConvergenceError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from mgspmv.cli.program import Answer, translate_message
-from mgspmv.cli.tables import format_seconds
+from mgspmv.display.numbers import format_seconds
 
 if TYPE_CHECKING:
     from mgspmv.ingest_report import IngestReport

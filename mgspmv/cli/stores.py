@@ -12,7 +12,8 @@ from mgspmv.cli.mode import note_kept, open_progress
 from mgspmv.cli.options import Keep, Lines, Overwrite, Room, StorePath, Threads, given
 from mgspmv.cli.program import Answer, translate_message
 from mgspmv.cli.stored import answer_changed, answer_stored, describe_matrix, describe_order
-from mgspmv.cli.tables import format_bytes, format_seconds, tabulate, tabulate_fields
+from mgspmv.cli.tables import tabulate, tabulate_fields
+from mgspmv.display.numbers import format_bytes, format_seconds
 from mgspmv.errors import OptionError, StoreDamagedError
 
 if TYPE_CHECKING:

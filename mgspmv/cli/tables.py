@@ -1,4 +1,4 @@
-"""Tables and numbers for people."""
+"""Tables for people."""
 
 from __future__ import annotations
 
@@ -29,16 +29,3 @@ def tabulate_fields(fields: dict[str, Any]) -> Any:
     for name, value in fields.items():
         table.add_row(name, str(value))
     return table
-
-
-def format_bytes(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
-            break
-        size /= 1000
-    return f"{size:.3g} {unit}"
-
-
-def format_seconds(elapsed_s: float) -> str:
-    return f"{elapsed_s:.3g} s" if elapsed_s >= 0.1 else f"{elapsed_s * 1e3:.3g} ms"
