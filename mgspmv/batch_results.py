@@ -30,10 +30,10 @@ from mgspmv.saving import (
     read_ids,
     read_rank_table,
     save_result,
-    to_json,
     write_parquet,
     write_zarr,
 )
+from mgspmv.validation import to_json
 
 if TYPE_CHECKING:
     from mgspmv.saved import SavedBatch

@@ -21,7 +21,6 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import math
 import os
 import time
 import uuid
@@ -35,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from mgspmv.errors import OptionError, StoreError, hide_secrets
 from mgspmv.os_errors import describe_os_error, is_operators
+from mgspmv.validation import to_json
 
 if TYPE_CHECKING:
     from mgspmv.model import Event, Recovery
@@ -75,7 +75,7 @@ class JsonFormatter(logging.Formatter):
         fields = {name: value for name, value in vars(record).items() if name not in _PLAIN}
         if record.exc_info:
             fields["error"] = self.formatException(record.exc_info)
-        return hide_secrets(json.dumps(_to_strict(told | fields), default=str, ensure_ascii=False))
+        return hide_secrets(json.dumps(to_json(told | fields), default=str, ensure_ascii=False))
 
 
 class LineHandler(logging.Handler):
@@ -233,12 +233,3 @@ def _log_own_iteration(worker: Any, event: Event) -> None:
     times = {name: getattr(event, name)[0] for name in ("product_s", "exchange_s", "wait_s", "exchanged_bytes")}
     said = "worker %s, iteration %d: product %.3g s"
     WORKERS.debug(said, worker, event.iteration, event.product_s[0], extra=fields | times)
-
-
-def _to_strict(value: Any) -> Any:
-    """With the names, as strings, of the floats that JSON does not have."""
-    if isinstance(value, dict):
-        return {str(name): _to_strict(own) for name, own in value.items()}
-    if isinstance(value, list | tuple):
-        return [_to_strict(own) for own in value]
-    return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -29,11 +29,11 @@ from mgspmv.saving import (
     read_ids,
     read_rank_table,
     save_result,
-    to_json,
     write_parquet,
     write_zarr,
 )
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
+from mgspmv.validation import to_json
 from mgspmv.version import __version__
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,7 +31,7 @@ from mgspmv.errors import (
 from mgspmv.files import check_file, is_url, settle, strip_file_scheme, write_beside
 from mgspmv.model import free_memory
 from mgspmv.os_errors import is_operators, translate_os_error
-from mgspmv.validation import check_fields, check_seal, parse_json, seal
+from mgspmv.validation import check_fields, check_seal, parse_json, seal, to_json
 
 T = TypeVar("T")
 
@@ -390,18 +390,3 @@ def _read_description(path: str, described: Any, model: type[T]) -> T:
         return check_fields(model, described)
     except ValueError as error:
         raise StoreDamagedError(f"{path}: what it says of its ranks is damaged ({error}); {MEND}") from error
-
-
-def to_json(value: Any) -> Any:
-    """Give `value` in what strict JSON holds; float() reads the names of the floats that are not finite."""
-    if is_dataclass(value):
-        return to_json({field.name: getattr(value, field.name) for field in fields(value)})
-    if isinstance(value, dict):
-        return {str(key): to_json(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_json(entry) for entry in value]
-    if isinstance(value, np.generic | np.ndarray):
-        return to_json(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value

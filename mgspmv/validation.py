@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar
 
@@ -64,6 +66,21 @@ def check_plain(value: Any, depth: int = DEPTH) -> None:
             raise ValueError(f"it is nested more than {DEPTH} levels deep")
         for own in value if isinstance(value, list) else (*value, *value.values()):
             check_plain(own, depth - 1)
+
+
+def to_json(value: Any) -> Any:
+    """Give `value` in what strict JSON holds; float() reads the names of the floats that are not finite."""
+    if is_dataclass(value):
+        return to_json({field.name: getattr(value, field.name) for field in fields(value)})
+    if isinstance(value, dict):
+        return {str(key): to_json(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(entry) for entry in value]
+    if hasattr(value, "tolist"):
+        return to_json(value.tolist())  # of NumPy
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 def digest_json(value: Any) -> str:

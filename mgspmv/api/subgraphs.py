@@ -17,10 +17,10 @@ from mgspmv.ingest.subgraph import check_bounds, write_subgraph
 from mgspmv.ingest.write import find_room
 from mgspmv.model import MatrixInfo, Progress, ignore
 from mgspmv.monitor.progress import watched
-from mgspmv.saving import to_json
 from mgspmv.store.places import StoreLike
 from mgspmv.store.read import open_store
 from mgspmv.store.versions import check_target
+from mgspmv.validation import to_json
 
 
 @watched

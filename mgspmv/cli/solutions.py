@@ -11,6 +11,7 @@ from mgspmv.cli.program import Answer, translate_message
 from mgspmv.cli.tables import tabulate, tabulate_fields
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import ConvergenceError
+from mgspmv.validation import to_json
 
 if TYPE_CHECKING:
     from mgspmv.batch_results import BatchSolution
@@ -69,8 +70,6 @@ def answer_ranks(
 
 def add_summary(answer: Answer, found: Summary) -> Answer:
     """The answer, and how ranks are distributed."""
-    from mgspmv.saving import to_json
-
     payload = answer.payload | {"summary": to_json(found.to_dict())}
     moments = {name: f"{getattr(found, name):.8g}" for name in ("min", "max", "mean", "sum", "std")}
     counts = {"vertices": f"{found.n:,}", "not finite": f"{found.n_non_finite:,}"}
@@ -142,14 +141,10 @@ def describe_order(found: Stability) -> str | None:
 
 def list_order(found: Stability | None) -> dict[str, Any] | None:
     """What is known of an order, as JSON values."""
-    from mgspmv.saving import to_json
-
     return None if found is None else to_json(asdict(found))
 
 
 def list_top(highest: list[tuple[Any, float]]) -> list[dict[str, Any]]:
-    from mgspmv.saving import to_json
-
     return [{"id": name, "rank": to_json(rank)} for name, rank in highest]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from mgspmv.batch_results import BatchSolution
 from mgspmv.results import Solution
-from mgspmv.saving import to_json
+from mgspmv.validation import to_json
 
 MOVED = 20
 """Most vertices and vectors of a batch that are named."""

@@ -31,8 +31,8 @@ from mgspmv.pipeline.records import Records, now
 from mgspmv.pipeline.steps import Step
 from mgspmv.report.measure import measure_degrees
 from mgspmv.report.record import Output, StepRecord
-from mgspmv.saving import to_json
 from mgspmv.store.read import open_store
+from mgspmv.validation import to_json
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from mgspmv.pipeline.tables import list_top, read_labels, save_batch, save_produ
 from mgspmv.report.measure import describe_iterations, describe_solution
 from mgspmv.report.record import Output, StepRecord
 from mgspmv.results import Solution, describe_matrix, load_solution
-from mgspmv.saving import to_json
 from mgspmv.store.places import check_links, locate_store
+from mgspmv.validation import to_json
 
 T = TypeVar("T")
 

@@ -25,8 +25,8 @@ from mgspmv.pipeline.records import Records
 from mgspmv.pipeline.sources import Checksums, check_all_there
 from mgspmv.pipeline.steps import Step, list_steps
 from mgspmv.report.record import StepKind, StepRecord
-from mgspmv.saving import to_json
 from mgspmv.store.read import open_store
+from mgspmv.validation import to_json
 
 PlannedState = Literal["kept", "to make", "unknown", "failing"]
 """Kept as it is; to be made; not known before the matrix is made; cannot be made as things are."""

@@ -15,7 +15,7 @@ from mgspmv.errors import OptionError
 from mgspmv.ingest.weights import check_table, reading_table
 from mgspmv.pipeline.definition import LOADABLE, Format
 from mgspmv.results import Solution
-from mgspmv.saving import to_json
+from mgspmv.validation import to_json
 
 Labels = dict[Any, str]
 """Labels of vertices by id."""

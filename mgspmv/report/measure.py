@@ -10,9 +10,9 @@ import numpy as np
 from mgspmv.batch_results import BatchSolution
 from mgspmv.model import Event
 from mgspmv.results import Solution
-from mgspmv.saving import to_json
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.described import DescribedMatrix
+from mgspmv.validation import to_json
 
 POINTS = 256
 """Ranks of a distribution, beside the highest."""

@@ -10,8 +10,7 @@ from typing import Any, Literal
 from mgspmv.display.cards import render_card
 from mgspmv.display.numbers import format_seconds
 from mgspmv.errors import PipelineError
-from mgspmv.saving import to_json
-from mgspmv.validation import check_fields, check_seal
+from mgspmv.validation import check_fields, check_seal, to_json
 
 FORMAT_VERSION = 1
 
