@@ -6,9 +6,10 @@ import hashlib
 import os
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from copy import copy
 from threading import Event
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -17,6 +18,7 @@ from mgspmv.errors import SourceError
 from mgspmv.files import describe_error
 from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
 from mgspmv.ingest.parts import MANY_FILES, cut_evenly, make_absolute
+from mgspmv.ingest.remote import open_sought
 from mgspmv.ingest.streams import open_anywhere
 from mgspmv.ingest.tables import BATCH_ROWS, TableSource, find_saved_index, make_empty
 from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
@@ -108,7 +110,7 @@ class ParquetSource(TableSource):
         with ThreadPoolExecutor(1, "mgspmv-hash") as pool:
             try:
                 for name, groups in zip(self._files, self._groups, strict=True):
-                    with open_anywhere(name) as raw:
+                    with _open(name) as raw:
                         table = ParquetTable(name, raw, self._batch_rows, self._threads, groups)
                         digest = pool.submit(_digest_file, name, is_over) if table.is_whole else None
                         yield table
@@ -209,8 +211,12 @@ def _digest_file(name: str, is_over: Event) -> str | None:
     return digest.hexdigest()
 
 
+def _open(name: str) -> AbstractContextManager[IO[bytes]]:
+    return open_sought(name) if "://" in name else open_anywhere(name)
+
+
 def _measure_groups(name: str) -> list[int]:
-    with open_anywhere(name) as raw:
+    with _open(name) as raw:
         return ParquetTable(name, raw, BATCH_ROWS, 1).measure_groups()
 
 

@@ -1,12 +1,10 @@
-"""Files of web servers and object stores, by way of fsspec, several pieces of which are fetched at a time."""
+"""Files of web servers and object stores, by way of fsspec, whose files fetch pieces."""
 
 from __future__ import annotations
 
-import io
 import time
-from collections import OrderedDict
-from collections.abc import Generator, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import IO, Any, cast
 
@@ -19,18 +17,11 @@ from mgspmv.errors import (
     hide_secrets,
 )
 from mgspmv.files import describe_error, describe_silence, find_inside, find_web_options, name_extra, reach
-from mgspmv.ingest.ahead import Readers, map_ahead
 
-FIRST_BYTES = 2**18
-"""Of the first piece, after which some files are not read on."""
 PIECE_BYTES = 4 * 2**20
-"""Of the pieces after it."""
-PIECES_AHEAD = 4
-"""That are fetched at a time."""
+"""Of a file that are fetched at a time."""
 PIECES_KEPT = 12
-"""Of a file that is read here and there, with those that are fetched ahead."""
-SOUGHT_AHEAD = 2
-"""Pieces that follow one of such a file, of which as many places are read in turn as it has columns."""
+"""Of a file that is read here and there, of which as many places are read in turn as it has columns."""
 WAITS_S = (0.5, 2.0)
 """Before a piece that did not come is asked for again."""
 
@@ -39,40 +30,118 @@ MARKS = ("ETag", "etag", "Last-Modified", "LastModified", "last_modified", "mtim
 _REFUSED, _MISSING = (401, 403), (404, 410)
 
 
-def open_url(url: str) -> IO[bytes]:
-    """A file at a URL, for reading.
+def open_url(url: str, cache_type: str = "readahead", **cache_options: Any) -> IO[bytes]:
+    """A file at a URL, for reading from any place on.
+
+    Parameters
+    ----------
+    cache_type, cache_options : of fsspec; `none` to fetch what is read and nothing after it
 
     Raises
     ------
-    SourceNotFoundError, SourceError, MissingDependencyError : as of `explain`
+    SourceNotFoundError, SourceError, MissingDependencyError : as of `explain`, and while it is read
     OptionError : fsspec does not know the protocol
     """
+    file = _open(url, cache_type, cache_options)
+    if (cache := getattr(file, "cache", None)) is not None and file.size:
+        cache.fetcher = partial(_fetch, url, cache.fetcher, file.size)
+    return cast(IO[bytes], file)
+
+
+def open_streamed(url: str) -> IO[bytes]:
+    """A file at a URL, for reading from its begin to its end.
+
+    Raises
+    ------
+    SourceError : it is changed meanwhile
+    others : as of `open_url`
+    """
+    file = _open(url, "readahead", {})
+    if (cache := getattr(file, "cache", None)) is None or not file.size:
+        return cast(IO[bytes], file)
+    fetch = partial(_fetch, url, cache.fetcher, file.size)
+    found: dict[str, Any] = {}
+    cache.fetcher = fetch
+
+    def fetch_unchanged(start: int, stop: int) -> bytes:
+        piece = fetch(start, stop)
+        if stop == file.size and _describe(file) != found:
+            raise explain(url, OSError("it was changed while it was read"))
+        return piece
+
+    if file.size > PIECE_BYTES:
+        try:
+            found, cache.fetcher = _describe(file), fetch_unchanged
+            file._fetch_range(1, 2)
+        except ValueError:  # the web server gives the whole file whatever is asked for
+            return cast(IO[bytes], file.fs.open(file.path, "rb", block_size=0))
+        except Exception as error:
+            raise explain(url, error) from error
+    return cast(IO[bytes], file)
+
+
+@contextmanager
+def open_sought(url: str) -> Iterator[IO[bytes]]:
+    """A file at a URL, for reading here and there, as Parquet is.
+
+    Raises
+    ------
+    SourceError : the server does not tell how large the file is
+    others : as of `open_url`
+    """
+    with open_url(url, "blockcache", maxblocks=PIECES_KEPT) as file:
+        cache = getattr(file, "cache", None)
+        if cache is not None and file.size is None:  # type: ignore[attr-defined]  # of fsspec's
+            raise SourceError("the server does not say how large it is, so it is read from its begin only", source=url)
+        try:
+            yield file
+        finally:
+            if cache is not None:
+                vars(cache).clear()  # its blocks refer to it, and would stay until garbage is collected
+
+
+def _open(url: str, cache_type: str, cache_options: dict[str, Any]) -> Any:
     import fsspec
 
+    options = {"block_size": PIECE_BYTES, "cache_type": cache_type, "cache_options": cache_options}
     try:
-        opened = fsspec.open(url, "rb", **find_web_options(url))
-        return cast(IO[bytes], opened.open() if url.startswith("http") else reach(opened.open))
+        system, path = fsspec.core.url_to_fs(url, **find_web_options(url))
+        ask = partial(system.open, path, "rb", **(options if system.async_impl else {}))
+        return ask() if url.startswith("http") else reach(ask)
     except ValueError as error:
         raise refuse_protocol(url, error) from error
     except Exception as error:
         raise explain(url, error) from error
 
 
-def open_sought(url: str) -> IO[bytes]:
-    """A file at a URL, for reading here and there, as Parquet is: pieces are kept, and those after them fetched ahead.
+def _fetch(url: str, fetch: Callable[[int, int], bytes], size: int, start: int, stop: int) -> bytes:
+    """Bytes start .. stop of a file, as many as there are; errors as of `explain`."""
+    stop = min(stop, size)
+    try:
+        piece = _persist(fetch, start, stop)
+        if len(piece) != stop - start:
+            raise OSError(f"{len(piece)} bytes came of the {stop - start} from byte {start} on")
+    except Exception as error:  # what is behind a URL has errors of its own
+        raise explain(url, error) from error
+    return piece
 
-    Raises
-    ------
-    SourceError : the server does not tell how large the file is
-    others : as of `open_url`, and while it is read as of `explain`
-    """
-    file = open_url(url)
-    system = getattr(file, "fs", None)
-    if system is None or not system.async_impl:
-        return file
-    if file.size is None:  # type: ignore[attr-defined]  # of fsspec's
-        raise SourceError("the server does not say how large it is, so it is read from its begin only", source=url)
-    return cast(IO[bytes], _SoughtFile(url, file))
+
+def _persist(fetch: Callable[[int, int], bytes], start: int, stop: int) -> bytes:
+    """Ask again where the connection breaks."""
+    for wait_s in WAITS_S:
+        try:
+            return fetch(start, stop)
+        except (FileNotFoundError, PermissionError, TimeoutError, ValueError):
+            raise
+        except Exception:  # of whatever class the library has for a connection that broke
+            time.sleep(wait_s)
+    return fetch(start, stop)
+
+
+def _describe(file: Any) -> dict[str, Any]:
+    """What tells this content of a file from another, as far as the server says it."""
+    info = file.fs.info(file.path)
+    return {name: info.get(name) for name in ("size", "ETag", "Last-Modified", "LastModified")}
 
 
 def refuse_protocol(url: str, error: ValueError) -> OptionError:
@@ -149,143 +218,3 @@ def _find_marks(url: str, info: dict[str, Any]) -> dict[str, str]:
             "first"
         )
     return found
-
-
-def fetch_ahead(file: IO[bytes]) -> IO[bytes]:
-    """Have the pieces of a file fetched ahead, if it comes piece by piece and tells how large it is.
-
-    The file that is given is read from its begin to its end, and closes the other one.
-    """
-    system = getattr(file, "fs", None)
-    if system is None or not system.async_impl or not file.size:  # type: ignore[attr-defined]  # of fsspec's
-        return file
-    return cast(IO[bytes], _FetchedFile(file))
-
-
-def _fetch(file: Any, place: tuple[int, int]) -> bytes:
-    """Bytes start .. stop of a file of fsspec's, asked for again where the connection breaks."""
-    start, stop = place
-    for wait_s in (*WAITS_S, None):
-        try:
-            piece: bytes = file._fetch_range(start, stop)
-            break
-        except (FileNotFoundError, PermissionError, TimeoutError, ValueError):
-            raise
-        except Exception:  # of whatever class the library has for a connection that broke
-            if wait_s is None:
-                raise
-            time.sleep(wait_s)
-    if len(piece) != stop - start:
-        raise OSError(f"{len(piece)} bytes came of the {stop - start} from byte {start} on")
-    return piece
-
-
-class _SoughtFile(io.RawIOBase):
-    """A file of fsspec's, read here and there."""
-
-    def __init__(self, url: str, file: Any) -> None:
-        self._url, self._file, self._at = url, file, 0
-        self.size: int = file.size
-        self._pool = Readers(PIECES_AHEAD, "mgspmv-fetch")
-        self._pieces: OrderedDict[int, Future[bytes]] = OrderedDict()
-        """By number, the one that was read last at the end."""
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
-        self._at = place + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        n_read = 0
-        while n_read < len(buffer) and self._at < self.size:
-            number, begin = divmod(self._at, PIECE_BYTES)
-            part = memoryview(self._get(number))[begin : begin + len(buffer) - n_read]
-            buffer[n_read : n_read + len(part)] = part
-            n_read, self._at = n_read + len(part), self._at + len(part)
-        return n_read
-
-    def close(self) -> None:
-        for piece in self._pieces.values():
-            piece.cancel()
-        self._pool.close()
-        self._file.close()
-        super().close()
-
-    def _get(self, number: int) -> bytes:
-        n_pieces = -(-self.size // PIECE_BYTES)
-        for k in range(number, min(number + 1 + SOUGHT_AHEAD, n_pieces)):
-            if k not in self._pieces:
-                place = k * PIECE_BYTES, min((k + 1) * PIECE_BYTES, self.size)
-                self._pieces[k] = self._pool.submit(_fetch, self._file, place)
-        self._pieces.move_to_end(number)
-        while len(self._pieces) > PIECES_KEPT:
-            self._pieces.popitem(last=False)[1].cancel()
-        try:
-            return self._pieces[number].result()
-        except Exception as error:  # what is behind a URL has errors of its own
-            raise explain(self._url, error) from error
-
-
-class _FetchedFile(io.RawIOBase):
-    """A file of fsspec's, read from its begin to its end."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        self._pieces = self._fetch_all()
-        self._piece = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if not self._piece:
-            self._piece = memoryview(next(self._pieces, b""))
-        n = min(len(buffer), len(self._piece))
-        buffer[:n] = self._piece[:n]
-        self._piece = self._piece[n:]
-        return n
-
-    def close(self) -> None:
-        self._pieces.close()
-        self._file.close()
-        super().close()
-
-    def _fetch_all(self) -> Generator[bytes, None, None]:
-        size = self._file.size
-        if size <= FIRST_BYTES:
-            yield _fetch(self._file, (0, size))
-        elif self._has_pieces():
-            yield from self._fetch_pieces(size)
-        else:
-            yield from self._stream()
-
-    def _has_pieces(self) -> bool:
-        try:
-            self._file._fetch_range(1, 2)
-        except ValueError:  # the web server gives the whole file whatever is asked for
-            return False
-        return True
-
-    def _fetch_pieces(self, size: int) -> Iterator[bytes]:
-        found = self._describe()
-        yield _fetch(self._file, (0, FIRST_BYTES))
-        places = [(start, min(start + PIECE_BYTES, size)) for start in range(FIRST_BYTES, size, PIECE_BYTES)]
-        with Readers(PIECES_AHEAD, "mgspmv-fetch") as pool:
-            yield from map_ahead(pool, partial(_fetch, self._file), places, PIECES_AHEAD - 1)
-        if self._describe() != found:
-            raise OSError("it was changed while it was read")
-
-    def _stream(self) -> Iterator[bytes]:
-        with self._file.fs.open(self._file.path, "rb", block_size=0) as stream:
-            while piece := stream.read(FIRST_BYTES):
-                yield piece
-
-    def _describe(self) -> dict[str, Any]:
-        """What tells this content of the file from another, as far as the server says it."""
-        info = self._file.fs.info(self._file.path)
-        return {name: info.get(name) for name in ("size", "ETag", "Last-Modified", "LastModified")}

@@ -19,7 +19,7 @@ import numpy as np
 
 from mgspmv.errors import SourceError, SourceNotFoundError
 from mgspmv.ingest.ahead import AHEAD, Ahead, Readers, map_ahead
-from mgspmv.ingest.remote import explain, fetch_ahead, open_sought, open_url
+from mgspmv.ingest.remote import explain, open_streamed, open_url
 from mgspmv.ingest.unpack import decompress, find_compression
 from mgspmv.os_errors import refuse_source
 
@@ -118,9 +118,9 @@ class TextStream:
     def __init__(self, path: str | os.PathLike[str] | Segment, chunk_bytes: int = CHUNK_BYTES) -> None:
         segment = path if isinstance(path, Segment) else Segment(os.fspath(path))
         self.name = segment.name
-        file = open_bytes(self.name) if segment.is_whole else _open_segment(segment)
+        file = open_whole(self.name) if segment.is_whole else _open_segment(segment)
         self._size = find_size(file)
-        self._raw = _CountedFile(fetch_ahead(file) if segment.is_whole else file, self.name)
+        self._raw = _CountedFile(file, self.name)
         self._buffered = io.BufferedReader(self._raw, 2**18)
         self.compression = find_compression(self._buffered.peek(MAGIC_BYTES)) if segment.is_whole else None
         pieces = decompress(self._buffered, self.compression, chunk_bytes)
@@ -473,7 +473,7 @@ def read_head(name: str) -> tuple[bytes, bool]:
     if isinstance(name, Pipe):
         stored = name.peek(HEAD_BYTES)
     else:
-        with io.BufferedReader(_CountedFile(fetch_ahead(open_bytes(name)), name), HEAD_BYTES) as file:
+        with io.BufferedReader(_CountedFile(open_anywhere(name, cache_type="none"), name), HEAD_BYTES) as file:
             stored = file.read(HEAD_BYTES)
     compression = find_compression(stored[:MAGIC_BYTES])
     if compression is None:
@@ -484,11 +484,21 @@ def read_head(name: str) -> tuple[bytes, bool]:
         return b"", True
 
 
-def open_bytes(name: str) -> IO[bytes]:
-    """A file at a path or URL, for reading; errors as of `TextStream`."""
+def open_whole(name: str) -> IO[bytes]:
+    """A file at a path or URL, for reading from its begin to its end; errors as of `TextStream`."""
+    return open_streamed(name) if "://" in name else open_anywhere(name)
+
+
+def open_anywhere(name: str, **options: Any) -> IO[bytes]:
+    """A file at a path or URL, for reading from any place on; errors as of `TextStream`.
+
+    Parameters
+    ----------
+    options : of `open_url`
+    """
     if isinstance(name, Pipe):
         return name.open()
-    return open_url(name) if "://" in name else _open_local(name)
+    return open_url(name, **options) if "://" in name else _open_local(name)
 
 
 class _WatchedFile(io.FileIO):
@@ -518,11 +528,6 @@ def _open_local(name: str) -> IO[bytes]:
         raise SourceError("is a directory; name a file", source=name) from error
     except OSError as error:
         raise refuse_source(error, name, f"cannot be opened: {error}") from error
-
-
-def open_anywhere(name: str) -> IO[bytes]:
-    """As `open_bytes`, for reading here and there; errors as of `open_sought` too."""
-    return open_sought(name) if "://" in name else open_bytes(name)
 
 
 def describe_cut(name: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from mgspmv.ingest.rules import (
     split_fields,
     take_sample,
 )
-from mgspmv.ingest.streams import Line, TextStream, open_bytes
+from mgspmv.ingest.streams import Line, TextStream, open_anywhere
 from mgspmv.os_errors import refuse_source
 
 DANGLING_RULES = ("uniform", "drop", "error")
@@ -110,7 +110,7 @@ def read_table(path: str | os.PathLike[str]) -> Any:
     with reading_table(name, "parquet"):
         if not is_url(name):
             return check_table(pq.read_table(name))
-        with open_bytes(name) as file:
+        with open_anywhere(name) as file:
             return check_table(pq.read_table(pa.BufferReader(file.read())))
 
 
@@ -165,7 +165,7 @@ def _read_head(name: str) -> bytes:
     """The first bytes of a local file; none of what can be read once only."""
     if is_url(name) or not Path(name).is_file():
         return b""
-    with open_bytes(name) as file:
+    with open_anywhere(name) as file:
         return file.read(_HEAD_BYTES) or b""
 
 
