@@ -11,7 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from zarr.storage import MemoryStore
 
+import mgspmv as mg
 from benchmarks.matrices import (
     DATA_VARIABLE,
     PIECE,
@@ -29,10 +31,9 @@ from benchmarks.matrices import (
     make_counters,
     make_stencil,
 )
-from mgspmv.ingest.build import build_matrix
 from mgspmv.ingest.generate import derive_keys, random_words, scale_words
-from mgspmv.ingest.open import open_source
-from mgspmv.model import CsrBlock, IngestOptions
+from mgspmv.model import CsrBlock
+from mgspmv.store.read import open_store
 
 HOST_PAGES = 1024
 """Vertices of a host of `web`, which are consecutive."""
@@ -146,6 +147,6 @@ def read_graph(xp: Arrays, name: str) -> CsrBlock:
     path = find_real(name)
     if path is None:
         raise FileNotFoundError(f"there is no {REAL[name]} in the folder that {DATA_VARIABLE} names")
-    options = IngestOptions(kind="graph", ignore_weights=True)
-    matrix, _ = build_matrix(open_source(path), options, lambda *_: None)
-    return CsrBlock(0, matrix.shape[1], xp.asarray(matrix.indptr), xp.asarray(matrix.indices), None)
+    info = mg.ingest(path, store := MemoryStore(), kind="graph", ignore_weights=True)
+    block = open_store(store).read_block(0, info.shape[0], None)
+    return CsrBlock(0, block.n_cols, xp.asarray(block.indptr), xp.asarray(block.indices), None)

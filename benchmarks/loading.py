@@ -21,14 +21,15 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import scipy.sparse as sp
 
+import mgspmv as mg
 from benchmarks.measure import Rounds, say, take_turns
 from benchmarks.program import add_file_options, run_program
 from benchmarks.stores import open_cache
 from benchmarks.tables import Setting, Table, format_text, write_files
-from mgspmv.model import CsrArrays, default_threads
+from mgspmv.model import default_threads
 from mgspmv.store.read import StoredMatrix, open_store
-from mgspmv.store.write import write_store
 
 CEILING = 1.03
 """Most that loading may take with the check, over what it takes without."""
@@ -77,7 +78,8 @@ def make_store(place: Path, n_entries: int, per_row: int) -> None:
     n, rng = n_entries // per_row, np.random.default_rng(0)
     indices = np.sort(rng.integers(0, n, (n, per_row), np.int32), axis=1).ravel()
     indptr = np.arange(n + 1, dtype=np.int64) * per_row
-    write_store(place, CsrArrays("matrix", (n, n), indptr, indices, rng.random(n * per_row), "keep"))
+    values = rng.random(n * per_row)
+    mg.ingest(sp.csr_array((values, indices, indptr), shape=(n, n)), place, duplicates="keep")
 
 
 def read_to_device(stored: StoredMatrix, start: int, stop: int, dtype: Any, threads: int) -> Any:

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from zarr.storage import MemoryStore
 
+import mgspmv as mg
 from mgspmv.errors import OptionError
-from mgspmv.ingest.build import build_matrix
 from mgspmv.ingest.generate import (
     LEVEL_BITS,
     LEVELS_PER_WORD,
@@ -28,9 +29,9 @@ from mgspmv.ingest.generate import (
     scale_words,
     scramble_ids,
 )
-from mgspmv.ingest.open import open_source
 from mgspmv.kernels.formats import accumulate
-from mgspmv.model import CsrBlock, IngestOptions, index_dtype
+from mgspmv.model import CsrBlock, index_dtype
+from mgspmv.store.read import open_store
 
 Arrays = Any
 """The array module: NumPy or CuPy."""
@@ -454,8 +455,8 @@ def find_real(name: str) -> Path | None:
 
 def read_real(path: Path) -> CsrBlock:
     """Read a real matrix or graph; an arc is an entry in the row of its source."""
-    matrix, _ = build_matrix(open_source(path), IngestOptions(kind="matrix"), lambda *_: None)
-    return CsrBlock(0, matrix.shape[1], matrix.indptr, matrix.indices, matrix.data)
+    info = mg.ingest(path, store := MemoryStore(), kind="matrix")
+    return open_store(store).read_block(0, info.shape[0], None if info.is_pattern else "float64")
 
 
 def check_name(name: str) -> str:

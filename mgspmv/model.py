@@ -169,52 +169,6 @@ class CsrBlock:
 
 
 @dataclass(frozen=True)
-class CsrArrays:
-    """A whole matrix ready to be stored."""
-
-    kind: Kind
-    shape: tuple[int, int]
-    indptr: np.ndarray
-    """int64, shape (n_rows + 1,)."""
-    indices: np.ndarray
-    """int32 or int64, shape (nnz,), sorted in each row."""
-    data: np.ndarray | None
-    """Shape (nnz,), dtype as stored; None for a pattern."""
-    duplicates: Duplicates
-    """The rule that was applied."""
-    out_degree: np.ndarray | None = None
-    """int64, shape (n_cols,): entries in each column; None for kind `matrix`."""
-    out_weight: np.ndarray | None = None
-    """float64, shape (n_cols,): sum of each column; None for a pattern or kind `matrix`."""
-    vertex_ids: np.ndarray | None = None
-    """int64 or strings, shape (n_rows,): the source's name of each vertex; None when they are 0..n-1."""
-    order: np.ndarray | None = None
-    """Like indices, shape (n_rows,): the source's number of each row and column; None when they are in its order. The
-    ids are not reordered: they are those of the source's numbers."""
-    order_method: str | None = None
-    """What made the order."""
-
-    @property
-    def nnz(self) -> int:
-        return len(self.indices)
-
-    @property
-    def dtype(self) -> str | None:
-        """Dtype of the values; None for a pattern."""
-        return None if self.data is None else self.data.dtype.name
-
-    @property
-    def index_dtype(self) -> str:
-        return self.indices.dtype.name
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays, without the ids."""
-        arrays = (self.indptr, self.indices, self.data, self.out_degree, self.out_weight, self.order)
-        return sum(a.nbytes for a in arrays if a is not None)
-
-
-@dataclass(frozen=True)
 class MatrixInfo:
     """What a store says about its matrix; nothing of the matrix is loaded."""
 

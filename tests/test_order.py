@@ -26,11 +26,10 @@ from mgspmv.errors import (
     StoreError,
     StoreExistsError,
 )
-from mgspmv.ingest.build import build_matrix, transpose_arrays
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.write import Room
-from mgspmv.model import CsrArrays, IngestOptions
+from mgspmv.model import IngestOptions
 from mgspmv.order import (
     METHODS,
     PARTS,
@@ -40,7 +39,7 @@ from mgspmv.order import (
     renumber_csr,
     restore,
 )
-from mgspmv.store.write import write_store
+from tests.support.arrays import CsrArrays, build_matrix, read_arrays, transpose_arrays, write_store
 from tests.support.matrices import HARD
 from tests.support.oracles import sum_arcs
 from tests.support.reference_data import shared_data
@@ -105,7 +104,7 @@ def reorder_copy(A: mg.Matrix, place: Any = None, **options: Any) -> mg.Matrix:
 
 def shuffle_stored(A: mg.Matrix, place: Any, seed: int = 5) -> mg.Matrix:
     """A in an order of no sense, so that nothing is right by chance."""
-    matrix, n = A.stored.read_arrays(), A.shape[0]
+    matrix, n = read_arrays(A.stored), A.shape[0]
     order = np.random.default_rng(seed).permutation(n).astype(A.info.index_dtype)
     renumbered = apply_order(matrix, order, "rcm")
     transpose = transpose_arrays(renumbered) if A.info.has_transpose else None
@@ -271,7 +270,7 @@ def test_hard_matrices_come_back_to_the_bit(name, has_values, rule):
         assert [getattr(found, part).tolist() for part in ("indptr", "indices", "data")] == [
             getattr(wanted, part).tolist() for part in ("indptr", "indices", "data")
         ]
-    assert_same_arrays(reorder_copy(B, method="none").stored.read_arrays(), A.stored.read_arrays())
+    assert_same_arrays(read_arrays(reorder_copy(B, method="none").stored), read_arrays(A.stored))
 
 
 # --- stores ----------------------------------------------------------------------------------------------------------
@@ -390,11 +389,11 @@ def read_claims(A: mg.Matrix) -> dict[str, Any]:
 
 
 def assert_same_stores(found: mg.Matrix, wanted: mg.Matrix) -> None:
-    assert_same_arrays(found.stored.read_arrays(), wanted.stored.read_arrays())
+    assert_same_arrays(read_arrays(found.stored), read_arrays(wanted.stored))
     assert read_claims(found) == read_claims(wanted)
     assert mg.verify(found.stored.place) == []
     if wanted.info.has_transpose:
-        assert_same_arrays(found.T.stored.read_arrays(), wanted.T.stored.read_arrays())
+        assert_same_arrays(read_arrays(found.T.stored), read_arrays(wanted.T.stored))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -524,7 +523,7 @@ def test_an_order_by_way_of_files_is_that_of_the_matrix_in_memory(small, name, m
     """From a source, and from a store that has an order already."""
     source, options = MANY[name]
     A = store_matrix(source, MemoryStore(), transpose=True, **options)
-    arrays = A.stored.read_arrays()
+    arrays = read_arrays(A.stored)
     reordered = apply_order(arrays, find_order(arrays, method), method)
     write_store(place := MemoryStore(), reordered, transpose=transpose_arrays(reordered))
     wanted = mg.open_matrix(place)

@@ -26,16 +26,13 @@ from mgspmv.ingest.entries import (
     prepare_batch,
     refuse_self_loop,
     shrink,
-    sort_source,
 )
 from mgspmv.ingest.generate import GeneratedSource
 from mgspmv.ingest.sorter import EntrySorter
-from mgspmv.ingest.source import Layout, Source
 from mgspmv.model import (
     BUCKETS,
     STOCHASTIC_TOLERANCE,
     CooBatch,
-    CsrArrays,
     CsrBlock,
     IngestOptions,
     Kind,
@@ -45,22 +42,6 @@ from mgspmv.model import (
 
 _FILLED = 1 << 20
 """Row pointers that are made at a time, where rows are empty."""
-
-
-def build_matrix(source: Source, options: IngestOptions, report: Report) -> tuple[CsrArrays, Layout]:
-    """Read a source to its end and sort it into CSR, in the order of the source; all of it in memory.
-
-    Raises
-    ------
-    SourceError : as for `sort_source` and `assemble`
-    OptionError, ShapeError : as for `sort_source`
-    """
-    with sort_source(source, options, report) as sorted_source:
-        made = assemble(sorted_source, _HeldArray, report)
-        layout, arrays = sorted_source.layout, {"data": None} | made.arrays
-        vertex_ids = None if layout.vertex_ids is None else layout.vertex_ids[:]
-    own: dict[str, Any] = arrays | {"duplicates": sorted_source.rule, "vertex_ids": vertex_ids}
-    return CsrArrays(sorted_source.kind, layout.shape, **own), replace(layout, vertex_ids=vertex_ids)
 
 
 def find_column_bytes(matrix: SortedRows) -> int:
@@ -84,7 +65,7 @@ class Appendable(Protocol):
         ...
 
 
-class _HeldArray:
+class HeldArray:
     """An array in memory.
 
     Parameters
@@ -463,7 +444,7 @@ def count_all(source: GeneratedSource, options: IngestOptions, n_prepared: int) 
 def build_rows(
     source: GeneratedSource, options: IngestOptions, start: int, stop: int, threads: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, EntryCounts]:
-    """The row pointers, columns and values of rows `start` .. `stop` - 1, as `build_matrix` makes all of them.
+    """The row pointers, columns and values of rows `start` .. `stop` - 1.
 
     Every entry is made, and those of other rows are dropped. The last that is given is the range of all values.
     """
@@ -483,7 +464,7 @@ def build_rows(
             measured += counts
         rule, rows = choose_rule(options, is_pattern=dtype is None), (stop - start, shape[1])
         own = SortedSource(kind, rows, dtype, rule, source.layout(), source.name, None, sorter)
-        made = assemble(replace(own, kind="matrix"), _HeldArray, lambda *_: None).arrays
+        made = assemble(replace(own, kind="matrix"), HeldArray, lambda *_: None).arrays
     return made["indptr"], made["indices"], made.get("data"), measured
 
 
@@ -511,14 +492,7 @@ def _map_batches(
 # --- transposing -----------------------------------------------------------------------------------------------------
 
 
-def transpose_arrays(matrix: CsrArrays) -> CsrArrays:
-    """The CSR arrays of the transpose, without degrees and ids."""
-    n_rows, n_cols = matrix.shape
-    csr = _transpose(matrix.indptr, matrix.indices, matrix.data, n_cols)
-    return CsrArrays(matrix.kind, (n_cols, n_rows), *csr, duplicates=matrix.duplicates)
-
-
-def _transpose(
+def transpose_csr(
     indptr: np.ndarray, indices: np.ndarray, data: np.ndarray | None, n_cols: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """CSR of the transpose, whose rows come out sorted."""

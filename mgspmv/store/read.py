@@ -18,7 +18,7 @@ from mgspmv.errors import (
     StoreDamagedError,
     StoreError,
 )
-from mgspmv.model import CsrArrays, CsrBlock, MatrixInfo
+from mgspmv.model import CsrBlock, MatrixInfo
 from mgspmv.store import chunks
 from mgspmv.store.digests import decode_checksums
 from mgspmv.store.loop import wait_for
@@ -142,19 +142,6 @@ class StoredMatrix:
     def read_into(self, out: Fillable, n: int, name: str, start: int, threads: int | None = None) -> None:
         """Read n elements of an array, from `start` on; errors as of `read_array`."""
         self._read_into(out, n, name, start, threads, self._find_limit(name))
-
-    def read_arrays(self, threads: int | None = None) -> CsrArrays:
-        """Read all of the matrix but its transpose, as `write_store` takes it.
-
-        Raises
-        ------
-        StoreDamagedError : as for `read_array` and `read_order`
-        """
-        names = [name for name in self.arrays if name != "order" and not name.startswith(_TRANSPOSE)]
-        arrays: dict[str, Any] = {"data": None} | {name: self.read_array(name, threads=threads) for name in names}
-        arrays |= {"order": self.read_order(threads), "order_method": self.info.order}
-        kind = self.info.kind if self.original is None else "matrix"  # a transpose has no degrees
-        return CsrArrays(kind, self.info.shape, **arrays, duplicates=self.info.duplicates)
 
     def read_order(self, threads: int | None = None) -> np.ndarray | None:
         """Read the source's number of each row and column; None where they are in the order of the source.

@@ -8,7 +8,7 @@ import math
 import secrets
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +18,7 @@ import zarr
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, DiskSpaceError, StoreError, hide_secrets
-from mgspmv.model import CsrArrays, MatrixInfo, free_memory, index_dtype
+from mgspmv.model import MatrixInfo, free_memory, index_dtype
 from mgspmv.os_errors import translating
 from mgspmv.store.chunks import CHUNK_ELEMENTS, create_array, find_chunks, is_string, map_pieces
 from mgspmv.store.digests import WrittenArray, combine_digests, digest_array, digest_attributes, encode_checksums
@@ -52,37 +52,6 @@ from mgspmv.store.writers import UnknownOutcomeError, Writer, explain_writing, f
 _ANNDATA_CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
 _HYPERSPARSE = 1000
 """Rows for each entry, from which on row pointers are nearly all of a matrix."""
-
-
-def write_store(
-    store: StoreLike,
-    matrix: CsrArrays,
-    *,
-    transpose: CsrArrays | None = None,
-    provenance: dict[str, Any] | None = None,
-    overwrite: bool = False,
-    on_progress: Callable[[str, int, int | None], None] | None = None,
-    threads: int | None = None,
-) -> MatrixInfo:
-    """Write a matrix as a new version and make it the current one; older versions are then dropped.
-
-    Returns
-    -------
-    What the version says of itself.
-
-    Raises
-    ------
-    StoreExistsError : a finished store is there and `overwrite` is false, or something that is no store of mgspmv
-    StoreError : as for `begin_version`
-    """
-    with begin_version(store, base=check_target(store, overwrite=overwrite)) as version:
-        report = on_progress or (lambda phase, done, total: None)
-        written = _write_csr(version.group, matrix, report, threads)
-        if transpose is not None:
-            child = version.group.create_group("transpose")
-            inner = _write_csr(child, transpose, report, threads)
-            written |= {f"transpose/{name}": array for name, array in inner.items()}
-        return version.commit(_describe(matrix, version, written, provenance or {}))
 
 
 @dataclass
@@ -375,23 +344,6 @@ def drop_versions(store: StoreLike, *, keep: int) -> list[str]:
     return before[:-keep]
 
 
-def _write_csr(
-    group: zarr.Group, matrix: CsrArrays, report: Callable[[str, int, int | None], None], threads: int | None
-) -> dict[str, WrittenArray]:
-    if matrix.data is not None:
-        mark_values(group, matrix.shape)
-    names = ("indptr", "indices", "data", "out_degree", "out_weight", "vertex_ids", "order")
-    present = {name: array for name in names if (array := getattr(matrix, name)) is not None}
-    done, total = 0, sum(len(array) for array in present.values())
-    written = {}
-    for name, array in present.items():
-        report("write", done, total)
-        written[name] = write_array(group, name, array, threads)
-        done += len(array)
-    report("write", total, total)
-    return written
-
-
 def mark_values(group: zarr.Group, shape: tuple[int, int]) -> None:
     """Say that a group is an anndata csr_matrix, as one with values is."""
     group.update_attributes({**_ANNDATA_CSR, "shape": list(shape)})
@@ -408,26 +360,6 @@ def write_array(group: zarr.Group, name: str, array: Any, threads: int | None = 
     own_threads = 1 if is_string(array) else threads  # strings of Python are many times as large as what is written
     checksums = np.array(list(map_pieces(write, 0, len(array), own_threads)), np.uint32)
     return WrittenArray(digest_array(array, own_threads), checksums)
-
-
-def _describe(
-    matrix: CsrArrays, version: Version, written: dict[str, WrittenArray], provenance: dict[str, Any]
-) -> dict[str, Any]:
-    ids = matrix.vertex_ids
-    return version.describe(
-        written,
-        kind=matrix.kind,
-        shape=list(matrix.shape),
-        nnz=matrix.nnz,
-        dtype=matrix.dtype,
-        index_dtype=matrix.index_dtype,
-        duplicates=matrix.duplicates,
-        vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
-        order=matrix.order_method,
-        min_weight=find_least(matrix.data),
-        nbytes=matrix.nbytes,
-        provenance=provenance,
-    )
 
 
 def find_least(data: np.ndarray | None) -> float | None:

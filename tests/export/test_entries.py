@@ -10,9 +10,8 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.export.entries import find_repeated
-from mgspmv.model import CsrArrays
 from mgspmv.store.read import open_store
-from mgspmv.store.write import write_store
+from tests.support.arrays import CsrArrays, write_store
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -15,7 +15,7 @@ from mgspmv.export.vertices import read_ids, write_vertices
 from mgspmv.ingest.columns import Column
 from mgspmv.ingest.vertices import read_vertices
 from mgspmv.store.read import open_store
-from mgspmv.store.write import write_store
+from tests.support.arrays import write_store
 from tests.support.stores import make_arrays
 
 

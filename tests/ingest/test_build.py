@@ -10,9 +10,9 @@ import pytest
 import scipy.sparse as sp
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.build import build_matrix, transpose_arrays
 from mgspmv.ingest.source import Layout
 from mgspmv.model import CooBatch, IngestOptions
+from tests.support.arrays import build_matrix, transpose_arrays
 from tests.support.matrices import GRAPHS, HARD
 
 VALUES = {"values": np.float64, "pattern": None}

@@ -9,7 +9,7 @@ from zarr.storage import MemoryStore
 
 from mgspmv.ingest.stored import StoredIds, StoredRows
 from mgspmv.store.read import open_store
-from mgspmv.store.write import write_store
+from tests.support.arrays import write_store
 from tests.support.pairwise import cover_pairs
 from tests.support.shrinking import shrink
 from tests.support.stores import make_arrays, make_scipy

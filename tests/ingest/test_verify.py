@@ -15,7 +15,8 @@ import mgspmv.store.chunks
 from mgspmv.errors import StoreFormatError, StoreNotFoundError, StoreUnfinishedError
 from mgspmv.ingest.verify import verify_store
 from mgspmv.store.read import open_store
-from mgspmv.store.write import begin_version, find_least, write_store
+from mgspmv.store.write import begin_version, find_least
+from tests.support.arrays import write_store
 from tests.support.pairwise import cover_pairs
 from tests.support.stores import (
     find_group,

@@ -23,7 +23,6 @@ from zarr.storage import LocalStore, MemoryStore
 import mgspmv as mg
 from mgspmv.errors import CapacityError, OptionError, SourceError, StoreNotFoundError
 from mgspmv.ingest import write
-from mgspmv.ingest.build import build_matrix, transpose_arrays
 from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.objects import ArraysSource
 from mgspmv.ingest.open import open_source
@@ -31,7 +30,7 @@ from mgspmv.ingest.write import Room, find_room, store_source
 from mgspmv.model import IngestOptions
 from mgspmv.store.read import open_store
 from mgspmv.store.versions import check_target
-from mgspmv.store.write import write_store
+from tests.support.arrays import build_matrix, transpose_arrays, write_store
 from tests.support.shrinking import shrink
 
 PLENTY = 1 << 40

@@ -13,7 +13,7 @@ from zarr.storage import MemoryStore
 
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.kernels.operands import check_form, check_shape, check_vectors, choose_precision, start_product
-from mgspmv.store.write import write_store
+from tests.support.arrays import write_store
 from tests.support.stores import make_arrays, make_scipy
 
 

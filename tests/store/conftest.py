@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mgspmv.store import chunks
-from mgspmv.store.write import write_store
+from tests.support.arrays import write_store
 from tests.support.stores import STRING_IDS, make_arrays, make_scipy, make_transpose
 
 

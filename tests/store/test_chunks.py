@@ -20,13 +20,13 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 from mgspmv.errors import CapacityError, ChecksumError, StoreDamagedError
-from mgspmv.model import CsrArrays
 from mgspmv.store import chunks
 from mgspmv.store.chunks import MOST_CHUNK, _ChunkFiles, _ChunkObjects, find_chunks
 from mgspmv.store.digests import digest_array
 from mgspmv.store.loop import wait_for
 from mgspmv.store.read import StoredMatrix, open_store
-from mgspmv.store.write import write_array, write_store
+from mgspmv.store.write import write_array
+from tests.support.arrays import CsrArrays, write_store
 from tests.support.memory import measure_peak
 from tests.support.pairwise import cover_pairs
 from tests.support.stores import (

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from zarr.storage import MemoryStore
 
-from mgspmv.store.write import write_store
+from tests.support.arrays import write_store
 from tests.support.stores import (
     INTEGER_IDS,
     STRING_IDS,

@@ -23,7 +23,8 @@ from mgspmv.errors import (
 )
 from mgspmv.store.read import open_store
 from mgspmv.store.versions import check_target, list_versions
-from mgspmv.store.write import drop_versions, write_store
+from mgspmv.store.write import drop_versions
+from tests.support.arrays import write_store
 from tests.support.stores import (
     WatchingStore,
     assert_same_csr,

@@ -16,7 +16,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore
 
 from mgspmv.errors import OptionError, StoreError, StoreNotFoundError
 from mgspmv.store.read import StoreAddress, open_store
-from mgspmv.store.write import write_store
+from tests.support.arrays import write_store
 from tests.support.stores import (
     WatchingStore,
     assert_same_csr,

@@ -15,11 +15,11 @@ import scipy.sparse as sp
 import zarr
 from zarr.storage import MemoryStore
 
-from mgspmv.model import CsrArrays, CsrBlock
+from mgspmv.model import CsrBlock
 from mgspmv.store import chunks
 from mgspmv.store.read import open_store
 from mgspmv.store.versions import FORMAT_VERSION
-from mgspmv.store.write import write_store
+from tests.support.arrays import CsrArrays, read_arrays, write_store
 from tests.support.memory import measure_peak
 from tests.support.stores import (
     INTEGER_IDS,
@@ -135,7 +135,7 @@ def test_transpose_of_a_graph_is_the_reversed_graph(pattern):
     assert stored.read_out_degree().tolist() == np.bincount(matrix.indices, minlength=6).tolist()
     assert stored.transpose().read_out_degree().tolist() == np.diff(matrix.indptr).tolist()
     assert stored.transpose().read_out_degree(2, 5).tolist() == np.diff(matrix.indptr)[2:5].tolist()
-    assert stored.transpose().read_arrays().kind == "matrix"
+    assert read_arrays(stored.transpose()).kind == "matrix"
 
 
 @pytest.mark.parametrize("kind", ["matrix", "graph"])

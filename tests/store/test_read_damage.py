@@ -18,7 +18,8 @@ from mgspmv.errors import (
 )
 from mgspmv.store.read import open_store
 from mgspmv.store.versions import FORMAT_VERSION
-from mgspmv.store.write import begin_version, write_store
+from mgspmv.store.write import begin_version
+from tests.support.arrays import write_store
 from tests.support.stores import ARRAYS, OWN_ARRAYS, change_json, find_group, make_arrays, make_scipy
 
 

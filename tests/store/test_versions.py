@@ -20,10 +20,11 @@ from mgspmv.errors import (
     StoreNotFoundError,
     StoreUnfinishedError,
 )
-from mgspmv.model import CsrArrays, MatrixInfo
+from mgspmv.model import MatrixInfo
 from mgspmv.store.read import open_store
 from mgspmv.store.versions import list_versions
-from mgspmv.store.write import begin_version, drop_versions, write_store
+from mgspmv.store.write import begin_version, drop_versions
+from tests.support.arrays import CsrArrays, write_store
 from tests.support.stores import (
     STRING_IDS,
     Crash,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import zarr
 
-from mgspmv.store.write import write_store
+from tests.support.arrays import write_store
 from tests.support.stores import STRING_IDS, find_group, make_arrays, make_scipy, make_transpose
 
 

@@ -16,11 +16,10 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import MemoryStore, WrapperStore
 
-from mgspmv.model import CsrArrays
 from mgspmv.store.digests import combine_digests, digest_array, digest_attributes, encode_checksums
 from mgspmv.store.loop import wait_for
 from mgspmv.store.read import StoredMatrix
-from mgspmv.store.write import write_store
+from tests.support.arrays import CsrArrays, write_store
 
 STRING_IDS = np.array(["", "Zürich", "a", "aa", "日本", "𝔾"], dtype=object)
 INTEGER_IDS = np.array([-(2**63), -1, 0, 7, 2**40, 2**63 - 1], dtype=np.int64)

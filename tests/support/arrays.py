@@ -1,0 +1,171 @@
+"""Whole matrices in memory: made of sources, written to stores and read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import zarr
+
+from mgspmv.ingest.build import HeldArray, assemble, transpose_csr
+from mgspmv.ingest.entries import Report, sort_source
+from mgspmv.ingest.source import Layout, Source
+from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo
+from mgspmv.store.digests import WrittenArray
+from mgspmv.store.places import StoreLike
+from mgspmv.store.read import StoredMatrix
+from mgspmv.store.versions import check_target
+from mgspmv.store.write import Version, begin_version, find_least, mark_values, write_array
+
+
+@dataclass(frozen=True)
+class CsrArrays:
+    """A whole matrix ready to be stored."""
+
+    kind: Kind
+    shape: tuple[int, int]
+    indptr: np.ndarray
+    """int64, shape (n_rows + 1,)."""
+    indices: np.ndarray
+    """int32 or int64, shape (nnz,), sorted in each row."""
+    data: np.ndarray | None
+    """Shape (nnz,), dtype as stored; None for a pattern."""
+    duplicates: Duplicates
+    """The rule that was applied."""
+    out_degree: np.ndarray | None = None
+    """int64, shape (n_cols,): entries in each column; None for kind `matrix`."""
+    out_weight: np.ndarray | None = None
+    """float64, shape (n_cols,): sum of each column; None for a pattern or kind `matrix`."""
+    vertex_ids: np.ndarray | None = None
+    """int64 or strings, shape (n_rows,): the source's name of each vertex; None when they are 0..n-1."""
+    order: np.ndarray | None = None
+    """Like indices, shape (n_rows,): the source's number of each row and column; None when they are in its order. The
+    ids are not reordered: they are those of the source's numbers."""
+    order_method: str | None = None
+    """What made the order."""
+
+    @property
+    def nnz(self) -> int:
+        return len(self.indices)
+
+    @property
+    def dtype(self) -> str | None:
+        """Dtype of the values; None for a pattern."""
+        return None if self.data is None else self.data.dtype.name
+
+    @property
+    def index_dtype(self) -> str:
+        return self.indices.dtype.name
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays, without the ids."""
+        arrays = (self.indptr, self.indices, self.data, self.out_degree, self.out_weight, self.order)
+        return sum(a.nbytes for a in arrays if a is not None)
+
+
+def build_matrix(source: Source, options: IngestOptions, report: Report) -> tuple[CsrArrays, Layout]:
+    """Read a source to its end and sort it into CSR, in the order of the source; all of it in memory.
+
+    Raises
+    ------
+    SourceError : as for `sort_source` and `assemble`
+    OptionError, ShapeError : as for `sort_source`
+    """
+    with sort_source(source, options, report) as sorted_source:
+        made = assemble(sorted_source, HeldArray, report)
+        layout, arrays = sorted_source.layout, {"data": None} | made.arrays
+        vertex_ids = None if layout.vertex_ids is None else layout.vertex_ids[:]
+    own: dict[str, Any] = arrays | {"duplicates": sorted_source.rule, "vertex_ids": vertex_ids}
+    return CsrArrays(sorted_source.kind, layout.shape, **own), replace(layout, vertex_ids=vertex_ids)
+
+
+def transpose_arrays(matrix: CsrArrays) -> CsrArrays:
+    """The CSR arrays of the transpose, without degrees and ids."""
+    n_rows, n_cols = matrix.shape
+    csr = transpose_csr(matrix.indptr, matrix.indices, matrix.data, n_cols)
+    return CsrArrays(matrix.kind, (n_cols, n_rows), *csr, duplicates=matrix.duplicates)
+
+
+def write_store(
+    store: StoreLike,
+    matrix: CsrArrays,
+    *,
+    transpose: CsrArrays | None = None,
+    provenance: dict[str, Any] | None = None,
+    overwrite: bool = False,
+    on_progress: Callable[[str, int, int | None], None] | None = None,
+    threads: int | None = None,
+) -> MatrixInfo:
+    """Write a matrix as a new version and make it the current one; older versions are then dropped.
+
+    Returns
+    -------
+    What the version says of itself.
+
+    Raises
+    ------
+    StoreExistsError : a finished store is there and `overwrite` is false, or something that is no store of mgspmv
+    StoreError : as for `begin_version`
+    """
+    with begin_version(store, base=check_target(store, overwrite=overwrite)) as version:
+        report = on_progress or (lambda phase, done, total: None)
+        written = _write_csr(version.group, matrix, report, threads)
+        if transpose is not None:
+            child = version.group.create_group("transpose")
+            inner = _write_csr(child, transpose, report, threads)
+            written |= {f"transpose/{name}": array for name, array in inner.items()}
+        return version.commit(_describe(matrix, version, written, provenance or {}))
+
+
+def read_arrays(stored: StoredMatrix) -> CsrArrays:
+    """Read all of the matrix but its transpose, as `write_store` takes it.
+
+    Raises
+    ------
+    StoreDamagedError : as for `read_array` and `read_order`
+    """
+    names = [name for name in stored.arrays if name != "order" and not name.startswith("transpose/")]
+    arrays: dict[str, Any] = {"data": None} | {name: stored.read_array(name) for name in names}
+    arrays |= {"order": stored.read_order(), "order_method": stored.info.order}
+    kind = stored.info.kind if stored.original is None else "matrix"  # a transpose has no degrees
+    return CsrArrays(kind, stored.info.shape, **arrays, duplicates=stored.info.duplicates)
+
+
+def _write_csr(
+    group: zarr.Group, matrix: CsrArrays, report: Callable[[str, int, int | None], None], threads: int | None
+) -> dict[str, WrittenArray]:
+    if matrix.data is not None:
+        mark_values(group, matrix.shape)
+    names = ("indptr", "indices", "data", "out_degree", "out_weight", "vertex_ids", "order")
+    present = {name: array for name in names if (array := getattr(matrix, name)) is not None}
+    done, total = 0, sum(len(array) for array in present.values())
+    written = {}
+    for name, array in present.items():
+        report("write", done, total)
+        written[name] = write_array(group, name, array, threads)
+        done += len(array)
+    report("write", total, total)
+    return written
+
+
+def _describe(
+    matrix: CsrArrays, version: Version, written: dict[str, WrittenArray], provenance: dict[str, Any]
+) -> dict[str, Any]:
+    ids = matrix.vertex_ids
+    return version.describe(
+        written,
+        kind=matrix.kind,
+        shape=list(matrix.shape),
+        nnz=matrix.nnz,
+        dtype=matrix.dtype,
+        index_dtype=matrix.index_dtype,
+        duplicates=matrix.duplicates,
+        vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
+        order=matrix.order_method,
+        min_weight=find_least(matrix.data),
+        nbytes=matrix.nbytes,
+        provenance=provenance,
+    )
