@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, WithJsonSchema
-from pydantic_core import CoreSchema, core_schema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
+from mgspmv.files import is_url
+from mgspmv.ingest.generate import list_parameters, make_generator
+from mgspmv.ingest.weights import check_dangling
+from mgspmv.iterate.options import PageRankOptions
+from mgspmv.kernels.catalogue import BACKENDS
+from mgspmv.kernels.select import list_kernels
 from mgspmv.model import Duplicates, Kind, OrderMethod, Precision, SelfLoops, TolMode
 from mgspmv.partition import parse_bytes
 from mgspmv.scores import Scaler
@@ -26,26 +45,19 @@ UNIFORM = "uniform"
 """As `personalization`: what it is without one, to stand in a list."""
 
 
-class _OneOrMany:
-    """A value or a list of values, which stays what it was given as; errors are those of the values."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        listed = next(option for option in get_args(source) if getattr(option, "__origin__", None) is list)
-        many = handler.generate_schema(Annotated[listed, Field(min_length=1)])
-
-        def check(value: Any, check_list: Any) -> Any:
-            return check_list(value) if isinstance(value, list) else check_list([value])[0]
-
-        as_given = core_schema.plain_serializer_function_ser_schema(lambda value: value)
-        return core_schema.no_info_wrap_validator_function(check, many, serialization=as_given)
-
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        listed = handler(schema)
-        return {"anyOf": [listed["items"], listed]}
+def suggest(name: str, known: Sequence[str]) -> str:
+    """The near miss, in words; nothing where there is none."""
+    near = [k for k in known if name and (name.startswith(k) or k.startswith(name))]
+    near = near or get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
-OneOrMany = Annotated[T | list[T], _OneOrMany()]
-Grid = Annotated[T | list[T], _OneOrMany()]
+OneOrMany = Annotated[
+    Annotated[T, Tag("[value]")] | Annotated[list[T], Field(min_length=1), Tag("[list]")],
+    Discriminator(lambda value: "[list]" if isinstance(value, list) else "[value]"),
+]
+"""A value or a list of values, which stays what it was given as."""
+Grid = OneOrMany[T]
 """Of a list, there is a run for each value, and of several lists for each combination."""
 
 
@@ -59,6 +71,41 @@ def _check_size(value: Any) -> Any:
 Size = Annotated[str | int, BeforeValidator(_check_size), WithJsonSchema({"type": ["string", "integer"]})]
 """Bytes, as `16GB`, `16GiB` or a number."""
 Positive = Annotated[int, Field(ge=1)]
+
+
+def _check_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]*", name):
+        raise ValueError(f"a name has letters, digits, - and _ only, for it is that of a folder; not {name!r}")
+    return name
+
+
+def _check_kernel(what: str, *, for_steps: bool) -> Any:
+    """Whether there is a kernel of that name anywhere; where it computes, and on what, the step finds out."""
+
+    def check(kernel: str) -> str:
+        known = ["auto", *dict.fromkeys(k for b in BACKENDS for k in list_kernels(b, for_steps=for_steps))]
+        if kernel not in known:
+            there = suggest(kernel, known) or f"; there are {', '.join(known)}"
+            raise ValueError(f"there is no kernel {kernel!r} for {what}{there}")
+        return kernel
+
+    return AfterValidator(check)
+
+
+def _check_option(name: str) -> Any:
+    """Whether an argument of `mgspmv.pagerank` has a value that it can have, whatever the others are."""
+
+    def check(value: Any) -> Any:
+        PageRankOptions(**{name: value})
+        return value
+
+    return AfterValidator(check)
+
+
+Name = Annotated[str, AfterValidator(_check_name)]
+Alpha = Annotated[float, _check_option("alpha")]
+Tol = Annotated[float, _check_option("tol")]
+Dangling = Annotated[str, AfterValidator(lambda value: value if is_url(value) else check_dangling(value))]
 
 
 class Section(BaseModel):
@@ -128,6 +175,12 @@ class UpdateSection(Reading):
     keep: Positive | None = None
     """How many versions stay in the store; default all."""
 
+    @model_validator(mode="after")
+    def _check_files(self) -> Self:
+        if self.insert is None and self.delete is None:
+            raise ValueError("give insert, files of entries that come, delete, those that go, or both")
+        return self
+
     @property
     def options(self) -> dict[str, Any]:
         """What the new version depends on beside its files."""
@@ -142,7 +195,7 @@ class MatrixSection(Reading):
     """What is ingested: path or URL of a file, folder or Zarr group, a pattern, or a list of files."""
     generate: str | None = None
     """Name of a generator (rmat, uniform, stencil2d, stencil3d, banded), in place of `path`."""
-    parameters: dict[str, Any] = {}
+    parameters: Annotated[dict[str, Any], Field(validate_default=True)] = {}
     """Of the generator, such as {scale = 18, edge_factor = 16, seed = 1}."""
     open: str | None = None
     """A store that is there and is used as it is, in place of `path`."""
@@ -173,6 +226,40 @@ class MatrixSection(Reading):
     update: UpdateSection | None = None
     """Edges by which the matrix is changed; other ones at a later run change it further."""
 
+    @field_validator("generate")
+    @classmethod
+    def _check_generator(cls, model: str | None) -> str | None:
+        if model is not None and list_parameters(model) is None:
+            make_generator(model)  # which says so
+        return model
+
+    @field_validator("parameters")
+    @classmethod
+    def _check_parameters(cls, parameters: dict[str, Any], others: ValidationInfo) -> dict[str, Any]:
+        model = others.data.get("generate")
+        if model is not None:
+            make_generator(model, **parameters)
+        elif parameters and "generate" in others.data:
+            raise ValueError("these are of a generator; leave them out, or name one by generate")
+        return parameters
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        given = [*self.given("path", "generate", "open")]
+        if not given:
+            raise ValueError(
+                "give path, a file to read; generate, the name of a generator; or open, a store that is there"
+            )
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are {len(given)} sources; leave all but one out")
+        if self.path is None and (misplaced := self.reading):
+            raise ValueError(f"{', '.join(misplaced)}: for files that are read, and the source is given by {given[0]}")
+        of_making = MatrixSection.model_fields.keys() - Reading.model_fields.keys() - {"open", "labels", "update"}
+        of_making -= {"scratch"} if self.update is not None else set()
+        if self.open is not None and (unused := sorted(of_making & self.model_fields_set)):
+            raise ValueError(f"{', '.join(unused)}: of a store that is made, and this one is there already")
+        return self
+
     @property
     def options(self) -> dict[str, Any]:
         """What the store depends on beside its source, as arguments of `mgspmv.ingest`."""
@@ -183,29 +270,21 @@ class MatrixSection(Reading):
 # --- what is computed ------------------------------------------------------------------------------------------------
 
 
-class RunSection(Section):
-    """A PageRank run, or one for each combination of the lists; the keys are the arguments of `mgspmv.pagerank`."""
+class RanksSection(Section):
+    """What runs and batches have in common."""
 
     matrix: Grid[str] | None = None
     """Names of the matrices that are ranked; default all but those of kind `matrix`."""
-    alpha: Grid[float] = 0.85
+    alpha: Grid[Alpha] = 0.85
     """Damping."""
-    tol: Grid[float] | None = None
+    tol: Grid[Tol] | None = None
     """Stop when the change is less; default 1e-6, with stop = "topk:100" 1e-10."""
     tol_mode: Grid[TolMode] = "l1"
     """Norm of the change; `fixed` makes max_iter iterations."""
     max_iter: Grid[Positive] = 100
     """Most iterations."""
-    stop: Grid[str] = "change"
-    """`change`, or `topk:100`: also when it is proven which the 100 highest are."""
-    personalization: Grid[str] | None = None
-    """Where jumps go: `uniform`, or a file: .npy, saved ranks, CSV, Parquet, lines `id weight` or ids; default
-    uniform."""
-    dangling: Grid[str] | None = None
+    dangling: Grid[Dangling] | None = None
     """Where vertices without out-edges lead: `uniform`, `drop`, `error` or a file; default as jumps."""
-    nstart: Grid[str] | None = None
-    """Ranks to start from: `previous`, those of this run as it was; or a file as of `personalization`;
-    default where jumps go."""
     out_weight: Grid[str] | None = None
     """File of what all out-edges of a vertex weigh; default the stored ones."""
     weights: Grid[bool] = True
@@ -214,12 +293,25 @@ class RunSection(Section):
     """Rank the graph with every edge turned round."""
     precision: Grid[Precision] = "exact"
     """How sums are made."""
-    kernel: Grid[str] = "auto"
-    """Name of a kernel."""
     backend: Grid[Literal["auto", "cpu", "cuda"]] = "auto"
     """Where this process computes; `auto` is cuda with a GPU. On a cluster its kind says so."""
     top: Positive = 100
-    """How many of the highest ranks go into tables."""
+    """How many of the highest ranks go into tables, and of batches how many are kept."""
+
+
+class RunSection(RanksSection):
+    """A PageRank run, or one for each combination of the lists; the keys are the arguments of `mgspmv.pagerank`."""
+
+    stop: Grid[Annotated[str, _check_option("stop")]] = "change"
+    """`change`, or `topk:100`: also when it is proven which the 100 highest are."""
+    personalization: Grid[str] | None = None
+    """Where jumps go: `uniform`, or a file: .npy, saved ranks, CSV, Parquet, lines `id weight` or ids; default
+    uniform."""
+    nstart: Grid[str] | None = None
+    """Ranks to start from: `previous`, those of this run as it was; or a file as of `personalization`;
+    default where jumps go."""
+    kernel: Grid[Annotated[str, _check_kernel("PageRank", for_steps=True)]] = "auto"
+    """Name of a kernel."""
     checkpoint: bool = False
     """Whether a run keeps its state every 30 s in the folder of the pipeline, where it goes on if it is broken off."""
     recover: Annotated[int, Field(ge=0)] = 5
@@ -232,47 +324,31 @@ class RunsSection(RunSection):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, RunSection]
 
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        for name in self.__pydantic_extra__:
+            _check_name(name)
+        return self
+
     def list_runs(self) -> dict[str, RunSection]:
         """The runs by name, each with what it shares with the others unless it says otherwise."""
         shared = {name: getattr(self, name) for name in self.model_fields_set if name in RunSection.model_fields}
         named = self.__pydantic_extra__ or {"pagerank": RunSection()}
         return {
-            name: RunSection.model_validate(shared | {key: getattr(own, key) for key in own.model_fields_set})
+            name: RunSection(**shared | {key: getattr(own, key) for key in own.model_fields_set})
             for name, own in named.items()
         }
 
 
-class BatchSection(Section):
+class BatchSection(RanksSection):
     """Many PageRank vectors in one pass; the keys are the arguments of `mgspmv.pagerank_batch`."""
 
-    matrix: Grid[str] | None = None
-    """As in a run."""
     seeds: Grid[str] | None = None
     """CSV or Parquet file with the columns vector, vertex and, maybe, weight; default one uniform vector."""
-    alpha: OneOrMany[float] = 0.85
+    alpha: OneOrMany[Alpha] = 0.85
     """Damping of all vectors, or a list with that of each; in one batch, whatever is listed."""
-    tol: Grid[float] | None = None
-    """As in a run."""
-    tol_mode: Grid[TolMode] = "l1"
-    """As in a run."""
-    max_iter: Grid[Positive] = 100
-    """As in a run."""
-    dangling: Grid[str] | None = None
-    """As in a run; default as the jumps of each vector."""
-    out_weight: Grid[str] | None = None
-    """As in a run."""
-    weights: Grid[bool] = True
-    """As in a run."""
-    reverse: Grid[bool] = False
-    """As in a run."""
-    precision: Grid[Precision] = "exact"
-    """As in a run."""
-    backend: Grid[Literal["auto", "cpu", "cuda"]] = "auto"
-    """As in a run."""
     width: Literal[2, 4, 8, 16, 32, 64] | None = None
     """Most vectors in a pass; default what is fast and fits."""
-    top: Positive = 100
-    """How many of the highest ranks of each vector are kept and go into tables."""
     keep: Literal["top", "all"] = "top"
     """Whether the highest ranks of each vector are kept, or all."""
 
@@ -288,18 +364,25 @@ class ProductSection(Section):
     """Factor of the product."""
     beta: Grid[float] = 0.0
     """Factor of y."""
-    y: str | None = None
+    y: Annotated[str | None, Field(validate_default=True)] = None
     """As x: what is added, (n_rows,) or (n_rows, k); needed unless beta is 0."""
     transpose: Grid[bool] = False
     """Multiply with the transpose."""
     precision: Grid[Literal["float32", "float64"]] | None = None
     """Of the product; default float32 where values and x have it, else float64."""
-    kernel: Grid[str] = "auto"
+    kernel: Grid[Annotated[str, _check_kernel("products", for_steps=False)]] = "auto"
     """Name of a kernel."""
     backend: Grid[Literal["auto", "cpu", "cuda"]] = "auto"
     """As in a run."""
     format: Literal["npy", "zarr", "csv"] = "npy"
     """Of the file that y goes to; csv has the ids of the rows."""
+
+    @field_validator("y")
+    @classmethod
+    def _check_y(cls, y: str | None, others: ValidationInfo) -> str | None:
+        if y is None and others.data.get("beta"):
+            raise ValueError(f"beta = {others.data['beta']} needs y, which it is the factor of")
+        return y
 
 
 # --- where and how ---------------------------------------------------------------------------------------------------
@@ -320,7 +403,7 @@ class ClusterSection(Section):
     kind: str = "local"
     """`local` starts workers on this machine, `cuda` one for each of its GPUs, `slurm` and `pbs` in jobs, `ssh` on
     hosts, `kubernetes` in pods, `module:Class` as that class of Dask does; `address` uses a cluster that runs."""
-    address: str | None = None
+    address: Annotated[str | None, Field(validate_default=True)] = None
     """Of the scheduler, with kind = "address", such as tcp://10.0.0.1:8786."""
     workers: Positive | None = None
     """How many are started in all; default as Dask chooses, or one for each GPU."""
@@ -343,6 +426,41 @@ class ClusterSection(Section):
     ingest: bool = False
     """Have the workers make matrices too; sources and stores must be where they reach them."""
 
+    @field_validator("kind")
+    @classmethod
+    def _check_kind(cls, kind: str) -> str:
+        if kind != "address":
+            from mgspmv.distribute.managers import find_manager
+
+            find_manager(kind)
+        return kind
+
+    @field_validator("address")
+    @classmethod
+    def _check_address(cls, address: str | None, others: ValidationInfo) -> str | None:
+        if "kind" in others.data and (others.data["kind"] == "address") != (address is not None):
+            raise ValueError('the address of a scheduler goes with kind = "address"; give both or neither')
+        return address
+
+    @field_validator("workers", "options")
+    @classmethod
+    def _check_started(cls, value: Any, others: ValidationInfo) -> Any:
+        if value and others.data.get("kind") == "address":
+            raise ValueError("says what is started, and the cluster of an address runs already")
+        return value
+
+    @field_validator("tls")
+    @classmethod
+    def _check_tls(cls, tls: str | None, others: ValidationInfo) -> str | None:
+        from mgspmv.distribute.managers import check_shared
+
+        kind = others.data.get("kind")
+        if tls == "temporary" and kind == "address":
+            raise ValueError("a cluster that runs has certificates already; name their folder")
+        if kind is not None and kind != "address":
+            check_shared(kind, tls)
+        return tls
+
 
 class OutputSection(Section):
     """What is written of ranks."""
@@ -355,6 +473,13 @@ class OutputSection(Section):
     """Scores in place of ranks."""
     compare: bool | None = None
     """Compare ranks with those that they replace; default yes, where a format is one that is read again."""
+
+    @field_validator("compare")
+    @classmethod
+    def _check_compare(cls, compare: bool | None, others: ValidationInfo) -> bool | None:
+        if compare and not set(LOADABLE) & set(others.data.get("formats", LOADABLE)):
+            raise ValueError("ranks to compare with are read again; have zarr or parquet among the formats")
+        return compare
 
     @property
     def compares(self) -> bool:
@@ -378,16 +503,23 @@ class Pipeline(Section):
     """What steps may take."""
     cluster: ClusterSection | None = None
     """What computes; default this process."""
-    matrix: Annotated[dict[str, MatrixSection], Field(min_length=1)]
+    matrix: Annotated[dict[Name, MatrixSection], Field(min_length=1)]
     """Matrices by name; at least one."""
     run: RunsSection | None = None
     """PageRank runs; default none."""
-    batch: dict[str, BatchSection] = {}
+    batch: dict[Name, BatchSection] = {}
     """Batches of PageRank vectors by name; default none."""
-    product: dict[str, ProductSection] = {}
+    product: dict[Name, ProductSection] = {}
     """Products with vectors by name; default none."""
     output: OutputSection = OutputSection()
     """What is written."""
+
+    @field_validator("folder")
+    @classmethod
+    def _check_folder(cls, folder: str | None) -> str | None:
+        if folder is not None and is_url(folder):
+            raise ValueError("this is a local path, for records; a URL that results go to is folder in [output]")
+        return folder
 
     @property
     def runs(self) -> dict[str, RunSection]:
@@ -408,19 +540,21 @@ class Point:
     """The section with one value for each key."""
 
 
+GRID = (
+    *("x", "seeds", "alpha", "beta", "tol", "tol_mode", "max_iter", "stop", "personalization", "dangling", "nstart"),
+    *("out_weight", "weights", "reverse", "transpose", "precision", "kernel", "backend"),
+)
+"""Keys whose lists are grids, in the order in which labels, and so folders of results, have them."""
+
+
 def list_points(section: Section) -> Iterator[Point]:
     """Each combination of what a section lists; matrices, which have results of their own, are left as they are."""
-    lists = {name: getattr(section, name) for name in find_grid(type(section)) if name != "matrix"}
-    lists = {name: values for name, values in lists.items() if isinstance(values, list)}
+    names = [name for name in GRID if not (name == "alpha" and isinstance(section, BatchSection))]
+    lists = {name: values for name in names if isinstance(values := getattr(section, name, None), list)}
     for values in itertools.product(*lists.values()):
         point = dict(zip(lists, values, strict=True))
         label = ",".join(f"{name}={show_value(value)}" for name, value in point.items())
         yield Point(label, section.model_copy(update=point))
-
-
-def find_grid(model: type[Section]) -> list[str]:
-    """Keys whose lists are grids."""
-    return [name for name in model.model_fields if not (model is BatchSection and name == "alpha")]
 
 
 def show_value(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,8 @@ from pydantic import BaseModel, ValidationError
 from mgspmv.errors import PipelineError, StoreError, hide_value
 from mgspmv.files import check_file
 from mgspmv.os_errors import is_operators, translate_os_error
-from mgspmv.pipeline.checks import Key, find_problems, suggest
-from mgspmv.pipeline.definition import Pipeline
+from mgspmv.pipeline.checks import Key, find_problems
+from mgspmv.pipeline.definition import Pipeline, suggest
 
 _VARIABLE = re.compile(r"\$(\$|\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>([^}$]|\$(?!\{))*))?\})")
 
@@ -66,7 +66,7 @@ def read_pipeline(path: str | os.PathLike[str], overrides: Mapping[str, Any] | N
     try:
         definition = Definition(name, Pipeline.model_validate(tables), written)
     except ValidationError as error:
-        problems += [own for own in _explain(error, tables) if own[0] not in unset]
+        problems += [own for own in _explain(error) if own[0] not in unset]
     else:
         problems += find_problems(definition.pipeline)
     if problems:
@@ -161,31 +161,20 @@ def _hide_values(written: str, expand: Callable[[str], str]) -> None:
 # --- what is wrong ---------------------------------------------------------------------------------------------------
 
 
-def _explain(error: ValidationError, tables: dict[str, Any]) -> Iterator[tuple[Key, str]]:
+def _explain(error: ValidationError) -> Iterator[tuple[Key, str]]:
     """What pydantic found: where, what was wanted, what came, the near miss."""
     for problem in error.errors():
-        key = _shorten(problem["loc"], tables)
-        yield key, _explain_one(problem, key, tables)
+        # without what pydantic adds for a value of a list or not, and for a name
+        key = tuple(str(part) for part in problem["loc"] if part not in ("[value]", "[list]", "[key]"))
+        yield key, _explain_one(problem, key)
 
 
-def _shorten(loc: Sequence[str | int], tables: Any) -> Key:
-    """The key without what pydantic adds: 0 for a value that is no list, `[key]` for a name."""
-    key: list[str] = []
-    value: Any = tables
-    for part in loc:
-        if part == "[key]" or (isinstance(part, int) and not isinstance(value, list)):
-            continue
-        key.append(str(part))
-        value = value.get(part) if isinstance(value, dict) else value[part] if isinstance(part, int) else None
-    return tuple(key)
-
-
-def _explain_one(problem: Any, key: Key, tables: Any) -> str:
+def _explain_one(problem: Any, key: Key) -> str:
     match problem["type"]:
         case "extra_forbidden":
             return _name_known(key)
-        case "model_type" if len(key) == 2 and key[0] == "run":
-            return _name_known(key, "; a run of its own is a table, [run.NAME]")
+        case "model_type" if len(key) == 2 and key[0] == "run":  # which may be meant as a key of all runs
+            return _name_known(key)
         case "model_type" | "dict_type":
             return f"this is a table, [{'.'.join(key)}], not {problem['input']!r}"
         case "missing":
@@ -204,17 +193,12 @@ def _say(problem: Any) -> str:
     return f"{problem['msg'][0].lower()}{problem['msg'][1:]}, not {problem['input']!r}"
 
 
-def _name_known(key: Key, more: str = "") -> str:
-    """
-    Parameters
-    ----------
-    more : what else there can be
-    """
-    known = list_keys(key[:-1])
-    return f"unknown key{suggest(key[-1], known) or '; it can be ' + ', '.join(known) + more}"
+def _name_known(key: Key) -> str:
+    known = _list_keys(key[:-1])
+    return f"unknown key{suggest(key[-1], known) or '; it can be ' + ', '.join(known)}"
 
 
-def list_keys(key: Key) -> list[str]:
+def _list_keys(key: Key) -> list[str]:
     """The keys of a table."""
     model: type[BaseModel] = Pipeline
     for name in key:

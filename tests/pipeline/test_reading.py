@@ -182,7 +182,7 @@ def test_what_is_no_variable(value):
         (('path = "edges.txt"', 'generate = "rmta"'), "matrix.web.generate: there is no generator 'rmta'; did you m"),
         (
             ('path = "edges.txt"', 'generate = "rmat"\nparameters = {scael = 3}'),
-            "matrix.web.parameters.scael: generator rmat has no option 'scael'; did you mean 'scale'?",
+            "matrix.web.parameters: generator rmat has no option 'scael'; did you mean 'scale'?",
         ),
         (
             ('path = "edges.txt"', 'generate = "rmat"\nparameters = {scale = 3}\ncolumns = ["a"]'),
@@ -192,7 +192,7 @@ def test_what_is_no_variable(value):
         (("[run]", "[matrix.web.update]\n[run]"), "matrix.web.update: give insert, files of entries that come, delete"),
         (("[run]", '[matrix."a/b"]\npath = "x"\n[run]'), "matrix.a/b: a name has letters, digits, - and _ only, for"),
         (("[run]", "[batch.b]\n[run.b]"), "batch.b: a run has this name, and results of both would go to one folder"),
-        (("[run]", '[product.y]\nx = "x.npy"\nbeta = 2.0\n[run]'), "product.y.y: beta = 2 needs y, which it is the f"),
+        (("[run]", '[product.y]\nx = "x.npy"\nbeta = 2.0\n[run]'), "product.y.y: beta = 2.0 needs y, which it is the f"),
         (("[run]", "[product.y]\n[run]"), "product.y.x: this is required"),
         (("[run]", "[product]\ny = 3\n[run]"), "product.y: this is a table, [product.y], not 3"),
         (("[run]", '[product.y]\nx = "x"\ntranspose = true\n[run]'), "product.y.transpose: this needs the transpose"),
@@ -205,11 +205,11 @@ def test_what_is_no_variable(value):
         ),
         (
             ("[run]", '[cluster]\nkind = "ssh"\ntls = "temporary"\n[run]'),
-            "cluster.kind: other machines do not have certificates that are made here",
+            "cluster.tls: other machines do not have certificates that are made here",
         ),
         (
             ("[run]", '[cluster]\nkind = "address"\naddress = "tcp://x"\nworkers = 2\n[run]'),
-            "cluster.workers: says how many are started, and the cluster of an address runs already",
+            "cluster.workers: says what is started, and the cluster of an address runs already",
         ),
         (
             ("[run]", '[cluster]\nkind = "address"\naddress = "tls://x"\ntls = "temporary"\n[run]'),
@@ -239,7 +239,7 @@ def test_all_problems_come_at_once():
     text = RUN.replace("0.85", "1.5")
     text += 'dangling = "dorp"\n[output]\nformats = ["csv"]\ncompare = true\n'
     keys = [line.split(":")[0] for line in problems_of(text)]
-    assert keys == ["output.compare", "run.alpha", "run.dangling"]
+    assert keys == ["run.alpha", "run.dangling", "output.compare"]
 
 
 @pytest.mark.parametrize(
