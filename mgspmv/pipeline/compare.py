@@ -13,9 +13,7 @@ from mgspmv.results import Solution
 from mgspmv.validation import to_json
 
 MOVED = 20
-"""Most vertices and vectors of a batch that are named."""
-_MEASURES = {"overlap": min, "spearman": min, "kendall_top": min, "l1": max}
-"""Of a vector, and which is the worst of several."""
+"""Most vertices, and vectors of a batch, that are named."""
 
 
 def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
@@ -59,15 +57,11 @@ def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
 
 def match_vertices(before: Solution, now: Solution) -> tuple[np.ndarray, np.ndarray]:
     """(n_common,) int64 each: where the vertices of both are in either, in ascending order of their ids."""
-    if before.vertex_ids is None and now.vertex_ids is None:
-        both = np.arange(min(len(before.values), len(now.values)))
-        return both, both
     old, new = (_list_ids(solution) for solution in (before, now))
-    if (old.dtype == object) != (new.dtype == object) or not len(new):
+    if (old.dtype == object) != (new.dtype == object):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    places = np.minimum(np.searchsorted(new, old), len(new) - 1)
-    is_there = new[places] == old
-    return np.flatnonzero(is_there), places[is_there]
+    _, places, places_now = np.intersect1d(old, new, assume_unique=True, return_indices=True)
+    return places, places_now
 
 
 def _list_ids(solution: Solution) -> np.ndarray:
@@ -84,10 +78,9 @@ def _correlate(measure: Callable[..., Any], a: np.ndarray, b: np.ndarray) -> flo
 
 
 def _measure_distance(before: Solution, now: Solution, old: np.ndarray, new: np.ndarray) -> float:
-    common = float(np.abs(now.values[new].astype(np.float64) - before.values[old]).sum())
-    gone = np.delete(before.values, old).astype(np.float64)
-    came = np.delete(now.values, new).astype(np.float64)
-    return common + float(np.abs(gone).sum()) + float(np.abs(came).sum())
+    common = now.values[new].astype(np.float64) - before.values[old]
+    alone = [np.delete(before.values, old), np.delete(now.values, new)]
+    return sum(float(np.abs(own).sum(dtype=np.float64)) for own in (common, *alone))
 
 
 def _list_moved(before: Solution, now: Solution, old: np.ndarray, new: np.ndarray) -> list[list[Any]]:
@@ -105,11 +98,8 @@ def _find_places(values: np.ndarray, where: np.ndarray) -> np.ndarray:
     return places
 
 
-# --- batches ---------------------------------------------------------------------------------------------------------
-
-
 def compare_batches(before: BatchSolution, now: BatchSolution, k: int) -> dict[str, Any]:
-    """What changed from `before` to `now` of the vectors of both, by their labels, as JSON values.
+    """What changed from `before` to `now` among the highest of the vectors of both, by their labels, as JSON values.
 
     Parameters
     ----------
@@ -118,27 +108,18 @@ def compare_batches(before: BatchSolution, now: BatchSolution, k: int) -> dict[s
     Returns
     -------
     `n_vectors`, `n_vectors_new`, `n_vectors_gone` : vectors of both, of `now` only, of `before` only
-    `summary` : for `overlap`, `spearman`, `kendall_top` and `l1`, where they are known of a vector: `worst`, which
-        is the least, of `l1` the greatest; `of`, the label of the vector that has it; `median`
-    `vectors` : the `MOVED` of those of both with the least overlap: `label`; `overlap`; `spearman`, `kendall_top` and
-        `l1` as of `compare_ranks` where all ranks of both were kept, else None; `entered` and `left`: [id, place,
-        rank] of `MOVED` at most that are among the highest now and were not, or were and are not; `n_entered` and
-        `n_left`, how many they are
+    `vectors` : the `MOVED` of those of both with the least overlap: `label`; `overlap`, the share of the highest that
+        are the same; `entered` and `left`, ids of those that came and went
     """
-    high_before, high_now = (batch.top(_limit(batch, k)) for batch in (before, now))
     k = min(_limit(before, k), _limit(now, k))
+    high_before, high_now = before.top(k), now.top(k)
     labels = [label for label in now.labels if label in high_before]
-    vectors = [
-        {"label": label, **_compare_highest(high_before[label][:k], high_now[label][:k])}
-        | _compare_all(before, now, label, k)
-        for label in labels
-    ]
+    vectors = [{"label": label, **_compare_highest(high_before[label], high_now[label])} for label in labels]
     found: dict[str, Any] = to_json(
         {
             "n_vectors": len(labels),
             "n_vectors_new": len(now) - len(labels),
             "n_vectors_gone": len(before) - len(labels),
-            "summary": _summarize(vectors),
             "vectors": sorted(vectors, key=lambda vector: float(vector["overlap"]))[:MOVED],
         }
     )
@@ -152,30 +133,8 @@ def _limit(batch: BatchSolution, k: int) -> int:
 
 def _compare_highest(before: list[tuple[Any, float]], now: list[tuple[Any, float]]) -> dict[str, Any]:
     were, are = ({name for name, _ in pairs} for pairs in (before, now))
-    entered = [[name, place, rank] for place, (name, rank) in enumerate(now, 1) if name not in were]
-    left = [[name, place, rank] for place, (name, rank) in enumerate(before, 1) if name not in are]
     return {
         "overlap": len(were & are) / max(len(were), len(are), 1),
-        "n_entered": len(entered),
-        "n_left": len(left),
-        "entered": entered[:MOVED],
-        "left": left[:MOVED],
+        "entered": [name for name, _ in now if name not in were],
+        "left": [name for name, _ in before if name not in are],
     }
-
-
-def _compare_all(before: BatchSolution, now: BatchSolution, label: Any, k: int) -> dict[str, Any]:
-    names = ("spearman", "kendall_top", "l1")
-    if before.values is None or now.values is None:
-        return dict.fromkeys(names)
-    found = compare_ranks(before[label], now[label], k)
-    return {name: found[name] for name in names}
-
-
-def _summarize(vectors: list[dict[str, Any]]) -> dict[str, Any]:
-    summary = {}
-    for name, choose in _MEASURES.items():
-        known = [(float(own[name]), own["label"]) for own in vectors if own[name] is not None]
-        if known:
-            worst, label = choose(known, key=lambda pair: pair[0])
-            summary[name] = {"worst": worst, "of": label, "median": float(np.median([value for value, _ in known]))}
-    return summary

@@ -73,7 +73,7 @@ class StepRecord:
     comparison: dict[str, Any] = field(default_factory=dict)
     """With the ranks that were there before: `before` (`key`, `ended`), `n_common`, `spearman`, `kendall_top`, `l1`,
     `overlap` of the highest, `moved`: [id, place before, place now, rank before, rank now], the furthest first. Of a
-    batch `before` and what `compare_batches` says, of the vectors that changed most."""
+    batch `before`, how many vectors are in both, and `vectors`, those that changed most."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """Versions of program, Python, libraries and driver; host and hardware; sources with their checksums."""
 

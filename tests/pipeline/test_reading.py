@@ -192,7 +192,10 @@ def test_what_is_no_variable(value):
         (("[run]", "[matrix.web.update]\n[run]"), "matrix.web.update: give insert, files of entries that come, delete"),
         (("[run]", '[matrix."a/b"]\npath = "x"\n[run]'), "matrix.a/b: a name has letters, digits, - and _ only, for"),
         (("[run]", "[batch.b]\n[run.b]"), "batch.b: a run has this name, and results of both would go to one folder"),
-        (("[run]", '[product.y]\nx = "x.npy"\nbeta = 2.0\n[run]'), "product.y.y: beta = 2.0 needs y, which it is the f"),
+        (
+            ("[run]", '[product.y]\nx = "x.npy"\nbeta = 2.0\n[run]'),
+            "product.y.y: beta = 2.0 needs y, which it is the f",
+        ),
         (("[run]", "[product.y]\n[run]"), "product.y.x: this is required"),
         (("[run]", "[product]\ny = 3\n[run]"), "product.y: this is a table, [product.y], not 3"),
         (("[run]", '[product.y]\nx = "x"\ntranspose = true\n[run]'), "product.y.transpose: this needs the transpose"),
