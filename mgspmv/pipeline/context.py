@@ -9,14 +9,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from mgspmv.api import open_matrix
 from mgspmv.api.matrix import Matrix
 from mgspmv.model import Event, Progress, default_threads, ignore
 from mgspmv.monitor.versions import find_versions
-from mgspmv.partition import parse_bytes
 from mgspmv.pipeline.definition import ClusterSection
 from mgspmv.pipeline.keys import Identity
 from mgspmv.pipeline.reading import Definition
@@ -26,7 +24,7 @@ from mgspmv.pipeline.steps import Step
 
 
 class Computing:
-    """Where a pipeline computes; a context manager that ends what it started.
+    """Where a pipeline computes; what it starts ends when it is closed.
 
     Parameters
     ----------
@@ -49,12 +47,8 @@ class Computing:
         self.threads, self._on_note = threads, on_note
         self._stack = ExitStack()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End what was started."""
         self._stack.close()
 
     @property
@@ -101,9 +95,7 @@ class Computing:
         """Options of `Matrix.distribute`."""
         own = self.section
         backend = "auto" if self._is_given else {"local": "cpu", "cuda": "cuda"}.get(own.kind, "auto")
-        limits = {name: parse_bytes(size) for name, size in own.given("device_memory", "host_memory").items()}
-        options = {"backend": backend, "transport": own.transport, "timeout": own.timeout, "threads": own.threads}
-        return options | limits
+        return {"backend": backend} | own.given("device_memory", "host_memory", "transport", "timeout", "threads")
 
 
 class OpenedMatrix:
@@ -128,20 +120,11 @@ class OpenedMatrix:
         """
         return open_matrix(self._store)
 
-    def unload(self) -> None:
-        """Let go of what was loaded, here and on workers; it is loaded again when it is needed."""
+    def close(self) -> None:
+        """Let go of what was loaded, here and on workers."""
         self._let_go()
         if "matrix" in self.__dict__:
             self.matrix.close()
-
-    def turn(self, is_turned: bool) -> Matrix:
-        """The matrix, or its transpose.
-
-        Raises
-        ------
-        KindError : the store does not hold that
-        """
-        return self.matrix.T if is_turned else self.matrix
 
     def find(self, is_turned: bool, *, on_progress: Any, for_steps: bool = False) -> Any:
         """The matrix or its transpose, on the cluster where that computes.
@@ -152,10 +135,10 @@ class OpenedMatrix:
 
         Raises
         ------
-        KindError : as of `turn`
+        KindError : the store does not hold the transpose
         ClusterError, CapacityError : as of `Matrix.distribute`
         """
-        matrix = self.turn(is_turned)
+        matrix = self.matrix.T if is_turned else self.matrix
         if not self.computing.is_on_cluster:
             return matrix
         wanted = (is_turned, for_steps)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
@@ -82,20 +83,21 @@ def run_pipeline(
     definition = path if isinstance(path, Definition) else read_pipeline(path, overrides)
     given: dict[str, Any] = {"on_event": on_event, "on_progress": on_progress, "on_step": on_step}
     with watch_steps(definition, given) as hearers:
-        return _run_definition(definition, client, on_note=on_note, throw=throw, **hearers)
+        return _run_definition(definition, client, on_note, throw, hearers)
 
 
 def _run_definition(
     definition: Definition,
     client: Any,
-    *,
     on_note: Callable[[str], None] | None,
     throw: bool,
-    on_event: Callable[[Step, Event], None] | None,
-    on_progress: Progress | None,
-    on_step: Callable[[StepOutcome], None] | None,
+    hearers: Mapping[str, Callable[..., None] | None],
 ) -> RunRecord:
-    """See `run_pipeline`."""
+    """
+    Parameters
+    ----------
+    hearers : `on_event`, `on_progress` and `on_step` of `run_pipeline`
+    """
     records = Records(definition.folder)
     checksums = Checksums(records.private / "sources.json")
     lanes = list_steps(definition.pipeline, str(definition.folder))
@@ -109,9 +111,10 @@ def _run_definition(
     if all(step.state == "kept" for step in planned):
         return describe([StepOutcome(p.name, p.kind, "kept", 0.0, records.read_step(p.name)) for p in planned])
     threads = definition.pipeline.limits.threads or default_threads()
-    with records.hold(), Computing(definition.pipeline.cluster, client, threads, on_note) as computing:
+    with records.hold(), closing(Computing(definition.pipeline.cluster, client, threads, on_note)) as computing:
         records.sweep()
-        run = _Run(Work(definition, records, checksums, computing, on_progress or ignore, on_event), on_step)
+        work = Work(definition, records, checksums, computing, hearers["on_progress"] or ignore, hearers["on_event"])
+        run = _Run(work, hearers["on_step"])
         is_interrupted = False
         try:
             for first, *rest in lanes.values():
@@ -164,12 +167,9 @@ class _Run:
             for step in rest:
                 self._note(StepOutcome(step.name, step.kind, "skipped", 0.0, None, f"needs {first.name}, which failed"))
             return
-        opened = OpenedMatrix(first.target, self.work.computing)
-        try:
+        with closing(OpenedMatrix(first.target, self.work.computing)) as opened:
             for step in rest:
                 self._attempt(step, partial(self._find_result, opened=opened))
-        finally:
-            opened.unload()
 
     def list_outcomes(self, lanes: dict[str, list[Step]]) -> list[StepOutcome]:
         """Of all steps, in the order of the plan."""

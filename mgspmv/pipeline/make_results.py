@@ -17,7 +17,6 @@ from mgspmv.api.warm import read_vector as read_given
 from mgspmv.batch_results import load_batch
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, CheckpointError, ConvergenceError, MgspmvError, OptionError, SourceError
-from mgspmv.ingest.remote import explain
 from mgspmv.ingest.seeds import read_seeds
 from mgspmv.ingest.weights import DANGLING_RULES, read_vector
 from mgspmv.model import free_memory, peak_memory
@@ -282,13 +281,15 @@ def read_array(path: str) -> np.ndarray:
     SourceError : it cannot be read, or is no array of real numbers
     CapacityError : there is no memory for it
     """
-    if path.endswith(".npy"):
-        with fetch_input(path) as local:
-            return read_vector(local, max_ndim=2)
+    with fetch_input(path) as local:
+        return read_vector(local, max_ndim=2) if path.endswith(".npy") else _read_zarr(local)
+
+
+def _read_zarr(path: str) -> np.ndarray:
     import zarr
 
+    check_links(locate_store(path), "", below=True)
     try:
-        check_links(locate_store(path), "", below=True)
         stored = zarr.open_array(path, mode="r")
         if stored.nbytes > free_memory():
             raise CapacityError(
@@ -299,8 +300,6 @@ def read_array(path: str) -> np.ndarray:
         raise
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise refuse_source(error, path, f"cannot be read as a Zarr array, nor is it named .npy: {error}") from error
-    except Exception as error:
-        raise explain(path, error) from error
     if array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
         raise SourceError(
             f"wanted a one- or two-dimensional array of real numbers, found {array.dtype} of shape {array.shape}",

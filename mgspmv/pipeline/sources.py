@@ -54,7 +54,8 @@ class Checksums:
     def save(self) -> None:
         """Remember what was computed since."""
         if self._is_new:
-            _write(self._path, self._known)
+            with write_beside(self._path) as part:
+                part.write_text(json.dumps(self._known, indent=1, sort_keys=True))
         self._is_new = False
 
     def _identify(self, name: str) -> str:
@@ -129,8 +130,3 @@ def _read(path: Path) -> dict[str, list[Any]]:
         return {}
     items = found.items() if isinstance(found, dict) else ()
     return {name: own for name, own in items if isinstance(own, list) and len(own) == 3}
-
-
-def _write(path: Path, known: dict[str, list[Any]]) -> None:
-    with write_beside(path) as part:
-        part.write_text(json.dumps(known, indent=1, sort_keys=True))

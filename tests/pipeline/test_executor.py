@@ -171,12 +171,6 @@ class TestWhatIsMade:
         assert top[0] == "vector,place,id,rank,label"
         assert find_states(run(overrides={"matrix.web.labels": "names.csv"}))["web/topics"] == "kept"
 
-    def test_all_ranks_of_a_batch(self):
-        run(WEB + '[batch.all]\nalpha = [0.5, 0.85]\nkeep = "all"\ntop = 1\n[output]\nformats = ["csv", "parquet"]\n')
-        assert mg.load_batch("out/web/all/ranks.parquet").values.shape == (2, 3)
-        assert len(Path("out/web/all/ranks.csv").read_text().splitlines()) == 7
-        assert len(Path("out/web/all/top.csv").read_text().splitlines()) == 3
-
     def test_formats(self):
         run(RUN + '[output]\nformats = ["zarr", "parquet", "csv"]\n')
         solution = load_solution("out/web/pagerank/ranks.zarr")
@@ -419,16 +413,6 @@ class TestFailures:
         assert "web: convergence" in text
         assert "PageRank ended as max_iter after 2 iterations" in text
         assert find_states(run()) == {"web": "kept", "web/pagerank": "kept"}
-
-    def test_vectors_that_did_not_converge(self):
-        Path("seeds.csv").write_text("vector,vertex\na,1\nb,2\nc,3\nd,1\n")
-        error = fail(WEB + '[batch.topics]\nseeds = "seeds.csv"\nmax_iter = 3\nalpha = [0.0, 0.85, 0.85, 0.5]\n')
-        assert "web/topics: PageRank of 3 of 4 vectors did not converge: 'b' ended as max_iter" in str(error)
-        assert not Path("out/web/topics").exists()
-        vectors = error.record.steps[1].record.result["vectors"]
-        assert [own["status"] for own in vectors] == ["converged", "max_iter", "max_iter", "max_iter"]
-        assert [own.get("pace") for own in vectors] == ["fastest", "slowest", None, "median"]
-        assert [len(own.get("changes", ())) for own in vectors] == [vectors[0]["iterations"], 3, 0, 3]
 
     @pytest.mark.parametrize(
         ("where", "error", "said"),

@@ -12,7 +12,7 @@ from mgspmv.errors import SourceError, StepsFailedError
 from mgspmv.pipeline import run_pipeline
 from mgspmv.pipeline.tables import read_labels
 from mgspmv.results import load_solution
-from tests.support.definitions import WEB, digest_output, find_digests, find_states, write_definition, write_sources
+from tests.support.definitions import WEB, find_states, write_definition, write_sources
 
 RUN = WEB + '[run]\nnstart = "previous"\n[output]\nformats = ["zarr", "parquet", "csv"]\n'
 
@@ -73,50 +73,6 @@ class TestObjectStores:
     def test_a_protocol_that_is_none(self):
         with pytest.raises(StepsFailedError, match=r"nosuch://x.*Protocol not known"):
             run_pipeline(write_definition(RUN), overrides={"output.folder": "nosuch://x"})
-
-
-class TestReplacing:
-    @pytest.mark.parametrize("moment", ["before", "after", "never"])
-    def test_ranks_in_zarr_are_always_there(self, moment, monkeypatch):
-        """`never`: the file system cannot exchange folders, and they are missing between two renames."""
-        from mgspmv.pipeline import outputs
-
-        place = Path("out/web/pagerank/ranks.zarr")
-        first = find_digests(run_pipeline(write_definition(RUN)))[str(place)]
-        exchange, replace = outputs.exchange, outputs.os.replace
-
-        def break_off(*given):
-            if moment == "never":
-                return False
-            if moment == "after":
-                exchange(*given)
-            raise OSError("ends here")
-
-        def break_replace(source, target):
-            if Path(target) == place:
-                raise OSError("ends here")
-            replace(source, target)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(outputs, "exchange", break_off)
-            patch.setattr(outputs.os, "replace", break_replace)
-            with pytest.raises(StepsFailedError, match="ends here"):
-                run_pipeline("p.toml", overrides={"run.alpha": 0.5})
-        found = digest_output(place) if place.exists() else None
-        last = find_digests(run_pipeline("p.toml", overrides={"run.alpha": 0.5}))[str(place)]
-        assert (found == first, found is None) == (moment == "before", moment == "never")
-        assert digest_output(place) == last != first
-        assert not list(Path("out/.mgspmv/made").iterdir())
-
-
-class TestKnownAgain:
-    def test_digests_are_of_what_is_held(self, folder):
-        run_pipeline(write_definition(RUN))
-        for name in ("ranks.zarr", "ranks.parquet"):
-            solution = load_solution(f"out/web/pagerank/{name}")
-            (folder / "again").mkdir(exist_ok=True)
-            solution.save(folder / "again" / name)
-            assert digest_output(folder / "again" / name) == digest_output(Path("out/web/pagerank", name))
 
 
 class TestLabels:

@@ -284,7 +284,10 @@ DEFINITIONS = {
     "no TOML": ("[run\nalpha = 0.9", "TOML"),
     "no such matrix": (f'{RING}[run]\nmatrix = "none"', "none"),
     "a variable that is not set": (f'{RING}[matrix.web]\npath = "${{MGSPMV_NOWHERE}}"', "MGSPMV_NOWHERE"),
-    "two sources": (f'{RING}[matrix.web]\npath = "ring.txt"\ngenerate = "rmat"', "generate"),
+    "two sources": (
+        f'{RING}[matrix.web]\npath = "ring.txt"\ngenerate = "rmat"\nparameters = {{scale = 3}}',
+        "path and generate",
+    ),
     "an output of no form": (f'{RING}[output]\nformats = ["doc"]', "doc"),
 }
 """What is wrong with a definition alone, and a part of the message."""
