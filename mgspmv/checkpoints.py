@@ -30,6 +30,7 @@ from zarr.errors import ContainsGroupError
 from mgspmv.errors import CheckpointError, StoreExistsError, hide_secrets
 from mgspmv.files import describe_error
 from mgspmv.marks import Marks, make_marks, mark
+from mgspmv.model import find_version_number
 from mgspmv.os_errors import describe_os_error, is_operators, translating
 from mgspmv.store.chunks import CHUNK_ELEMENTS, find_chunk_fault, find_chunks
 from mgspmv.store.digests import digest_array
@@ -267,7 +268,7 @@ class Checkpoints:
         if is_shared:
             self.place = find_address(self.place, self.url)
         if self._look():
-            self._number = max(map(_find_number, self._list_states()), default=0)
+            self._number = max(map(find_version_number, self._list_states()), default=0)
             return
         try:
             root = zarr.open_group(locate_store(self.place), mode="a", attributes={_KEY: None}, use_consolidated=False)
@@ -328,7 +329,7 @@ class Checkpoints:
         with translating(self.url, "write"):
             address.open().attrs[_STATE_KEY] = seal(described)
         # In order, as what hung and was given up may become current late.
-        self._kept = sorted({*self._kept, address.name}, key=_find_number)[-STATES_KEPT:]
+        self._kept = sorted({*self._kept, address.name}, key=find_version_number)[-STATES_KEPT:]
 
     def remove_old(self) -> str | None:
         """Remove what is older than the last states that were made current here; why some of it could not be."""
@@ -336,7 +337,7 @@ class Checkpoints:
         try:
             for name in self._list_states():
                 # One with a higher number is being written, when what hung and was given up gets on late.
-                if name not in self._kept and _find_number(name) <= _find_number(self._kept[-1]):
+                if name not in self._kept and find_version_number(name) <= find_version_number(self._kept[-1]):
                     failure = self._try_to_remove(name) or failure
         except Exception as error:  # libraries of object stores have errors of their own
             return describe_failure(error)
@@ -383,7 +384,7 @@ class Checkpoints:
     def _list_states(self) -> list[str]:
         """Names of the states, also of those that are not whole, the last one first."""
         names = filter(_STATE_NAME.fullmatch, list_dir(locate_store(self.place), "states"))
-        return sorted(names, key=_find_number, reverse=True)
+        return sorted(names, key=find_version_number, reverse=True)
 
     def _remove(self, name: str) -> None:
         states = zarr.open_group(locate_store(self.place), mode="r+", path="states", use_consolidated=False)
@@ -463,7 +464,3 @@ def _read_slice(group: zarr.Group, own: WrittenSlice, out: np.ndarray) -> None:
 
 def _name_slice(start: int) -> str:
     return f"x{start:012d}"
-
-
-def _find_number(name: str) -> int:
-    return int(name[1:].partition("-")[0])

@@ -98,6 +98,11 @@ def _bound(value: str) -> str:
     return before + re.escape(value) + (r"(?![^\W_])" if value[-1].isalnum() else "")
 
 
+def shorten(text: str, limit: int = 80) -> str:
+    """A text of others as it is in a message."""
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
 def escape_controls(text: str) -> str:
     r"""Return the text with control characters as Python writes them, such as `\x1b`, so that none reach a terminal."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
@@ -153,7 +158,7 @@ class SourceError(MgspmvError, ValueError):
     ) -> None:
         self.message, self.source, self.line_number, self.text = message, source, line_number, text
         where = source + (f", line {line_number}" if line_number is not None else "")
-        what = f": {_shorten(text)!r}" if text is not None else ""
+        what = f": {shorten(text)!r}" if text is not None else ""
         super().__init__(f"{where}{what}: {message}" if where else message)
 
     def move(self, n_lines: int) -> SourceError:
@@ -332,7 +337,3 @@ class StepsFailedError(MgspmvError, RuntimeError):
     def __init__(self, message: str, record: Any = None, exit_code: int = 1) -> None:
         super().__init__(message)
         self.record, self.exit_code = record, exit_code
-
-
-def _shorten(text: str, limit: int = 80) -> str:
-    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from mgspmv.control_groups import find_free_memory
-from mgspmv.errors import OptionError, ShapeError, hide_secrets
+from mgspmv.errors import OptionError, ShapeError, hide_secrets, shorten
 from mgspmv.ingest_report import IngestReport
 
 Kind = Literal["graph", "matrix", "stochastic"]
@@ -218,7 +218,7 @@ class MatrixInfo:
         own = {each.name: values[each.name] for each in fields(cls) if each.name in values}
         for name, is_right in _IS_RIGHT.items():
             if name in own and not is_right(own[name]):
-                raise ValueError(f"{name} is {shorten(own[name])}")
+                raise ValueError(f"{name} is {shorten(repr(own[name]))}")
         info = cls(**own | {"url": url, "shape": tuple(own["shape"])})
         n_rows, n_cols = info.shape
         if n_rows != n_cols and (info.kind != "matrix" or info.order is not None or info.vertex_ids is not None):
@@ -286,12 +286,6 @@ _IS_RIGHT: dict[str, Callable[[Any], bool]] = {
 """Tells of each field of `MatrixInfo` in JSON whether it is what was written, as far as it is by itself."""
 
 
-def shorten(value: Any) -> str:
-    """A value of others as it is in a message."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def describe_entries(info: MatrixInfo) -> str:
     """Kind, shape, entries and values, in a line."""
     values = "pattern" if info.is_pattern else info.dtype
@@ -299,7 +293,7 @@ def describe_entries(info: MatrixInfo) -> str:
 
 
 def find_version_number(name: str) -> int:
-    """Of a version, such as 12 of `v000012-1f0c9a2e`."""
+    """Of a version or a state, such as 12 of `v000012-1f0c9a2e`."""
     return int(name[1:].partition("-")[0])
 
 

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import numpy as np
 
-from mgspmv.errors import OptionError
+from mgspmv.errors import OptionError, shorten
 from mgspmv.ingest.rules import Undecided, choose_list_columns, is_saved_index, names_numbers, names_vertices
 
 
@@ -170,8 +170,8 @@ def _list_ids(name: str, ids: list[Any]) -> ById:
     for label in ids:
         if not is_id(label):
             raise OptionError(
-                f"{name} is a list, which holds ids of vertices, and {_shorten(label)} is none; pass np.asarray(...) "
-                "for numbers by place, or a mapping of ids to numbers"
+                f"{name} is a list, which holds ids of vertices, and {shorten(repr(label), 40)} is none; pass "
+                "np.asarray(...) for numbers by place, or a mapping of ids to numbers"
             )
     return ById(ids, None, _advise_list(ids))
 
@@ -195,11 +195,6 @@ def _to_integer(label: Any) -> Any:
     return int(label) if isinstance(label, Decimal) and label == label.to_integral_value() else label
 
 
-def _shorten(label: Any) -> str:
-    said = repr(label)
-    return said if len(said) <= 40 else f"{said[:37]}..."
-
-
 # --- pandas ----------------------------------------------------------------------------------------------------------
 
 
@@ -219,7 +214,7 @@ def _classify_series(name: str, series: Any) -> ById:
     ids = index.to_numpy() if index.dtype.kind in "iu" else _write_ids(index.tolist())
     for label in ids if isinstance(ids, list) else ():
         if not is_id(label):
-            raise OptionError(f"{name} has an index of which {_shorten(label)} is no id of a vertex; {advice}")
+            raise OptionError(f"{name} has an index of which {shorten(repr(label), 40)} is no id of a vertex; {advice}")
     return ById(ids, numbers, advice, _is_default(index))
 
 
@@ -265,7 +260,7 @@ def _check_ids(name: str, ids: list[Any], column: str) -> None:
     for label in ids:
         if not is_id(label):
             is_missing = repr(label) in ("None", "nan", "<NA>", "NaT")
-            what = "a missing value" if is_missing else f"{_shorten(label)}, which is no id"
+            what = "a missing value" if is_missing else f"{shorten(repr(label), 40)}, which is no id"
             where = f" in its column of ids {column!r}" if column else ""
             raise OptionError(f"{name} has {what}{where}; pass ids as integers or strings")
 
