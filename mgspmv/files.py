@@ -99,7 +99,7 @@ def create_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         with write_beside(path) as part, open(part, "wb") as file:
             yield file
         return
-    system, name = find_system(path)
+    system, name = find_system(path, is_shared=False)
     try:
         with system.transaction, system.open(name, "wb") as file:
             yield cast(IO[bytes], file)
@@ -224,8 +224,12 @@ def strip_file_scheme(path: str | os.PathLike[str]) -> str:
     return os.fspath(path).removeprefix("file://")
 
 
-def find_system(url: str) -> tuple[Any, str]:
-    """The file system of a URL, which nobody else has transactions on, and the name there.
+def find_system(url: str, *, is_shared: bool = True) -> tuple[Any, str]:
+    """The file system of a URL, which knows nothing of what was there before, and the name there.
+
+    Parameters
+    ----------
+    is_shared : whether others may have transactions on it
 
     Raises
     ------
@@ -235,11 +239,13 @@ def find_system(url: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 
     try:
-        return cast(tuple[Any, str], url_to_fs(url, skip_instance_cache=True, **find_web_options(url)))
+        system, name = url_to_fs(url, skip_instance_cache=not is_shared, **find_web_options(url))
     except ImportError as error:
         raise MissingDependencyError(f"{url}: {error}{name_extra(url)}") from error
     except ValueError as error:
         raise OptionError(f"{url}: {error}; pass a local path or a URL of a protocol that fsspec knows") from error
+    system.invalidate_cache()
+    return system, name
 
 
 # --- replacing -------------------------------------------------------------------------------------------------------
