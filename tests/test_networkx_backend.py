@@ -196,23 +196,6 @@ def test_arguments_of_the_others():
         assert list(own.values()) == pytest.approx([abs(value) for value in other.values()], abs=1e-8)
 
 
-def test_hits_of_several_vectors_are_what_the_start_leads_to():
-    for G in (
-        nx.complete_bipartite_graph(2, 2),
-        nx.star_graph(4),
-        nx.disjoint_union(nx.path_graph(3), nx.path_graph(3)),
-    ):
-        hubs, authorities = nx.hits(G, **OWN)
-        A = nx.to_numpy_array(G)
-        a, h = np.array(list(authorities.values())), np.array(list(hubs.values()))
-        assert a.min() > 0
-        np.testing.assert_allclose(A.T @ A @ a / (A.T @ A @ a).sum(), a, rtol=1e-12)
-        np.testing.assert_allclose(A @ a / (A @ a).sum(), h, rtol=1e-12)
-        assert nx.hits(G, **OWN) == (hubs, authorities)
-    assert nx.hits(nx.empty_graph(2), **OWN) == ({0: 0.0, 1: 0.0}, {0: 0.0, 1: 0.0})
-    assert nx.hits(nx.DiGraph([(0, 0)]), **OWN) == ({0: 1.0}, {0: 1.0})
-
-
 def test_options_of_mgspmv_are_passed_on():
     G = make_graph(nx.DiGraph)
     single = nx.pagerank(G, precision="float32", threads=1, **OWN)

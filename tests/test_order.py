@@ -20,7 +20,6 @@ from mgspmv.errors import (
     CapacityError,
     DanglingError,
     OptionError,
-    ShapeError,
     SourceError,
     StoreDamagedError,
     StoreError,
@@ -31,7 +30,6 @@ from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.write import Room
 from mgspmv.model import IngestOptions
 from mgspmv.order import (
-    METHODS,
     PARTS,
     estimate_bytes,
     invert,
@@ -41,7 +39,6 @@ from mgspmv.order import (
 )
 from tests.support.arrays import CsrArrays, build_matrix, read_arrays, transpose_arrays, write_store
 from tests.support.matrices import HARD
-from tests.support.oracles import sum_arcs
 from tests.support.reference_data import shared_data
 from tests.support.stores import (
     Crash,
@@ -131,19 +128,6 @@ def assert_same_arrays(found: CsrArrays, wanted: CsrArrays) -> None:
 
 
 # --- finding an order ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("index_dtype", [np.int32, np.int64])
-def test_an_order_is_a_permutation_of_the_rows(index_dtype, method, monkeypatch):
-    """Also of as many rows as take numbers of 64 bits."""
-    monkeypatch.setattr("mgspmv.order.index_dtype", lambda n: np.dtype(index_dtype))
-    for name, hard in SQUARE.items():
-        arrays = make_arrays(sum_arcs(hard.rows, hard.cols, hard.values, hard.shape), index_dtype=index_dtype)
-        order = find_order(arrays, method)
-        assert order.dtype == index_dtype, name
-        assert order.flags.c_contiguous, name
-        assert sorted(order.tolist()) == list(range(hard.shape[0])), name
 
 
 @pytest.mark.parametrize("half", [1, 2, 5])
@@ -359,24 +343,6 @@ def test_a_matrix_that_was_replaced_meanwhile_is_not_lost():
 # --- at ingest -------------------------------------------------------------------------------------------------------
 
 SKEWED = make_skewed(300)
-ARCS = np.minimum(np.random.default_rng(6).zipf(1.4, (2, 1500)), 300) - 1
-VALUES = np.random.default_rng(7).random(1500)
-WHOLE = sp.csr_array(sp.coo_array((np.arange(1500) - 700, tuple(ARCS)), shape=(300, 300)))
-ONE_A_COLUMN = sp.csr_array(sp.coo_array((np.ones(300, bool), (ARCS[0, :300], np.arange(300)))))
-
-SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "matrix": (SKEWED, {}),
-    "matrix of integers": (WHOLE, {}),
-    "matrix of float32": (SKEWED, {"dtype": "float32", "symmetrize": True}),
-    "matrix, a pattern": (SKEWED, {"ignore_weights": True}),
-    "graph": ((*ARCS, VALUES), {"n_vertices": 300}),
-    "graph, a pattern": (tuple(ARCS), {"n_vertices": 300}),
-    "graph, entries at one place": ((*ARCS, VALUES), {"n_vertices": 300, "duplicates": "keep"}),
-    "graph, integers as ids": ((*(7 * ARCS + 5), VALUES), {}),
-    "graph, names as ids, a pattern": (nx.DiGraph((f"v{i}", f"v{j}") for i, j in ARCS.T), {}),
-    "stochastic": (make_stochastic(60), {"kind": "stochastic"}),
-    "stochastic, a pattern": (ONE_A_COLUMN, {"kind": "stochastic"}),
-}
 
 
 OWN_CLAIMS = ("version", "created", "provenance", "attributes_digest")
@@ -396,29 +362,6 @@ def assert_same_stores(found: mg.Matrix, wanted: mg.Matrix) -> None:
         assert_same_arrays(read_arrays(found.T.stored), read_arrays(wanted.T.stored))
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_ingested_in_an_order_is_ingested_and_reordered(method):
-    """Each source in two of the three orders."""
-    for k, (name, (source, options)) in enumerate(SOURCES.items()):
-        if list(METHODS)[k % 3] != method:
-            check_ingested(name, source, options, method)
-
-
-def check_ingested(name, source, options, method):
-    A = store_matrix(source, MemoryStore(), transpose=True, **options)
-    B = store_matrix(source, MemoryStore(), transpose=True, order=method, **options)
-    assert B.info.order == method
-    assert B.order is not None
-    assert B.order.tolist() != list(range(B.shape[0]))
-    assert (B.kind, B.is_pattern, B.info.vertex_ids is None) == (
-        name.split()[0].strip(","),
-        "pattern" in name,
-        "ids" not in name,
-    )
-    assert_same_stores(B, reorder_copy(A, method=method))
-    assert_same_stores(reorder_copy(B, method="none"), A)
-
-
 def test_provenance_says_the_order_of_an_ingest(tmp_path):
     """What `reorder` says of the bandwidths; and the store is written once, whole."""
     matrix = shuffle_band(50, 1)
@@ -435,23 +378,6 @@ def test_provenance_says_the_order_of_an_ingest(tmp_path):
     assert collect_keys(tmp_path / "b") == [B.version]
     changes = [phases[0], *(b for a, b in pairwise(phases) if a != b)]
     assert changes == ["read", "order", "renumber", "sort and write"]
-
-
-def test_what_cannot_be_ingested_in_an_order(tmp_path):
-    phases: list[str] = []
-    message = (
-        r"an order is one of rows and columns alike, so the matrix must be square; csr_array of shape \(4, 6\) has 4 "
-        "rows and 6 columns: use it in the order of its source"
-    )
-    with pytest.raises(ShapeError, match=message):
-        mg.ingest(make_scipy(4, 6), tmp_path / "a", order="degree", on_progress=lambda phase, *_: phases.append(phase))
-    assert set(phases) == {"read"}
-    message = "order must be one of 'rcm', 'degree', 'dealt', 'none', not 'amd'"
-    with pytest.raises(OptionError, match=message):
-        mg.ingest(tmp_path / "none.mtx", tmp_path / "a", order="amd")  # type: ignore[arg-type]  # wrong on purpose
-    with pytest.raises(OptionError, match=message):
-        mg.generate("rmat", tmp_path / "a", order="amd", scale=4)  # type: ignore[arg-type]  # wrong on purpose
-    assert not (tmp_path / "a").exists()
 
 
 def little(monkeypatch, memory):
@@ -503,6 +429,8 @@ MANY: dict[str, tuple[Any, dict[str, Any]]] = {
     "graph": ((*ENDS, WEIGHTS), {"n_vertices": 300}),
     "graph, entries at one place": ((*ENDS, WEIGHTS), {"n_vertices": 300, "duplicates": "keep"}),
     "graph, integers as ids, a pattern": (tuple(7 * ENDS + 5), {}),
+    "graph, names as ids": (nx.DiGraph((f"v{i}", f"v{j}") for i, j in ENDS.T), {}),
+    "matrix of float32": (make_skewed(300), {"dtype": "float32", "symmetrize": True}),
     "stochastic": (make_stochastic(120), {"kind": "stochastic"}),
 }
 
@@ -516,6 +444,8 @@ MANY: dict[str, tuple[Any, dict[str, Any]]] = {
         ("graph, entries at one place", "rcm"),
         ("graph, entries at one place", "degree"),
         ("graph, integers as ids, a pattern", "dealt"),
+        ("graph, names as ids", "degree"),
+        ("matrix of float32", "dealt"),
         ("stochastic", "degree"),
     ],
 )
@@ -607,17 +537,6 @@ def make_vectors(n, columns, options, seed=1):
     rng = np.random.default_rng(seed)
     x, y = rng.integers(-50, 50, (n, *columns)), rng.integers(-50, 50, (n, *columns))
     return x, options | ({"y": y} if "beta" in options else {})
-
-
-def test_vectors_that_do_not_fit_are_refused_as_ever(shuffled):
-    A, B = shuffled
-    for options in ({}, {"beta": 1.0}, {"beta": 1.0, "y": np.ones(89)}, {"beta": 1.0, "y": np.ones((90, 2))}):
-        x = np.ones(90 if options else 91)
-        with pytest.raises(OptionError) as wanted:
-            mg.spmv(A, x, **options)
-        with pytest.raises(type(wanted.value)) as found:
-            mg.spmv(B, x, **options)
-        assert str(found.value) == str(wanted.value)
 
 
 def check_product(found, wanted):
@@ -735,12 +654,3 @@ def test_messages_name_the_vertices_of_the_source(web):
             mg.pagerank(B, **options)
         assert str(found.value) == str(wanted.value)
         assert "page" in str(found.value)
-
-
-@pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
-def test_saved_ranks_show_no_order(web, suffix, tmp_path):
-    A, B = web
-    mg.pagerank(B).save(tmp_path / f"ranks{suffix}")
-    loaded = mg.load_solution(tmp_path / f"ranks{suffix}")
-    assert loaded.top(8) == mg.pagerank(A).top(8)
-    assert loaded.digest() == mg.pagerank(A).digest()

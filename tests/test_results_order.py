@@ -8,9 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from zarr.storage import MemoryStore
 
-import mgspmv as mg
 from mgspmv.errors import OptionError
 from mgspmv.model import Stability, Status
 from mgspmv.results import Solution
@@ -90,13 +88,3 @@ def test_commands_say_it(tol, is_certified, tmp_path):
     assert ("order" in out + err) != is_certified
     vectors = json.loads(invoke("--json", "pagerank-batch", store, "--tol", tol, "--max-iter", "1000")[0])["vectors"]
     assert [own["order"]["k"] for own in vectors] == [4]
-
-
-def test_lists_of_a_batch_are_judged_but_for_the_last():
-    mg.ingest((np.array([0, 1, 2, 3, 3, 4]), np.array([1, 2, 0, 0, 1, 0])), place := MemoryStore())
-    A = mg.open_matrix(place)
-    kept = mg.pagerank_batch(A, [0, 3], top=3, tol=1e-9, max_iter=1000).judge_order()
-    whole = mg.pagerank_batch(A, [0, 3], tol=1e-9, max_iter=1000).judge_order(2)
-    assert kept[1] == whole[1]
-    assert [found.k for found in kept.values()] == [2, 2]
-    assert mg.pagerank_batch(A, None, top=1).judge_order() == {0: None}

@@ -255,14 +255,6 @@ def test_a_place_in_memory_is_not_for_workers(graph, in_process):
         mg.pagerank(graph, client=in_process(1), checkpoint=MemoryStore())
 
 
-def test_a_matrix_that_is_distributed(graph, tmp_path, in_process):
-    whole = mg.pagerank(graph)
-    with graph.distribute(in_process(2), checkpoint=True) as D:
-        assert [w.copy_bytes for w in D.plan.workers] == [8 * 3 * (w.stop - w.start) for w in D.plan.workers]
-        run_until(D, tmp_path, 4)
-        check_same(mg.pagerank(D, checkpoint=tmp_path, resume=True), whole, 4)
-
-
 # --- on devices ------------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,6 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 from mgspmv.api import power_iteration
 from mgspmv.errors import AcyclicError, BackendError, ClosedError, ConvergenceError, OptionError, ShapeError
-from mgspmv.kernels.cpu import SERIAL_NNZ
 from mgspmv.kernels.device import has_device
 from mgspmv.model import Status
 
@@ -76,30 +75,6 @@ def test_step_of_a_user():
     A, b = store_matrix(own), np.arange(40.0)
     solution = power_iteration(A, lambda y, x: b + y, tol=1e-12)
     np.testing.assert_allclose(solution.values, np.linalg.solve(np.eye(40) - own.toarray(), b), rtol=1e-12)
-
-
-def test_weights_may_be_left_out():
-    own = make_own()
-    ones = (own != 0).astype(float)
-    A, pattern = store_matrix(own), store_matrix(own, ignore_weights=True)
-    options = {"norm": "l1", "tol": 1e-13, "max_iter": 300}
-    unweighted, of_pattern = power_iteration(A, weights=False, **options), power_iteration(pattern, **options)
-    np.testing.assert_allclose(unweighted.values, find_dominant(ones), rtol=1e-10)
-    assert unweighted.digest() == of_pattern.digest()
-    assert (unweighted.options["weights"], of_pattern.options["weights"]) == (False, False)
-    assert unweighted.digest() != power_iteration(A, **options).digest()
-
-
-def test_the_same_bits_for_any_number_of_threads_and_blocks():
-    n = 20_000
-    A = store_matrix(make_own(n, density=6 / n))
-    assert A.nnz > SERIAL_NNZ
-    digests = {
-        (s.digest(), s.changes)
-        for n_blocks, threads in ((1, 1), (1, 2), (7, 2))
-        for s in [power_iteration(A.load(n_blocks), norm="l2", tol_mode="fixed", max_iter=5, threads=threads)]
-    }
-    assert len(digests) == 1
 
 
 def test_a_cluster_has_the_same_result(square, in_process):

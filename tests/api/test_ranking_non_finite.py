@@ -12,7 +12,6 @@ import zarr
 import mgspmv as mg
 from mgspmv.errors import ConvergenceError, OptionError
 from mgspmv.model import NonFinite, Status
-from mgspmv.results import find_non_finite
 
 HUGE = 1.5e308
 """Two of it are no float."""
@@ -87,15 +86,3 @@ def test_power_iteration(norm, in_process, tmp_path):
     for options in ({}, {"client": in_process(2), "drive": "scheduler"}):
         solution = mg.power_iteration(A, x=x, norm=norm, throw=False, **options)
         assert (solution.status, solution.non_finite) == (Status.NON_FINITE, NonFinite(1, math.inf, 1))
-
-
-def test_of_values():
-    asked = {"vertex_ids": None, "status": Status.NON_FINITE, "iteration": 3}
-    values = np.array([1.0, 3.0, np.nan, -np.inf])
-    assert find_non_finite(values, **asked, is_rank=True) == NonFinite(1, 3.0, 3)
-    assert find_non_finite(values, **asked, is_rank=False).vertex == 2
-    assert find_non_finite(values[3:], **asked, is_rank=False) == NonFinite(0, -math.inf, 3)
-    assert find_non_finite(values[:2], **asked, is_rank=False) is None
-    assert find_non_finite(values, None, Status.CONVERGED, 3, is_rank=True) is None
-    ids = np.array([10, 20, 30, 40])
-    assert find_non_finite(values, ids, Status.NON_FINITE, 3, is_rank=False).vertex == 30

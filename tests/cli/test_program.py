@@ -76,31 +76,17 @@ def stores(tmp_path_factory):
     [
         (["info", "g.zarr", "--wat"], 2, "UsageError", "No such option: --wat"),
         (["pagerank", "g.zarr", "--alpha", "x"], 2, "UsageError", "Invalid value for '--alpha'"),
-        (["pagerank", "g.zarr", "--alpha", "1.5"], 2, "OptionError", "alpha must be at least 0 and less than 1"),
         (["pagerank", "g.zarr", "-o", "r.txt"], 2, "OptionError", "the name must end in .zarr, .parquet, .csv"),
-        (["pagerank", "a.zarr"], 2, "KindError", "PageRank needs a square one"),
-        (["ingest", "edges.txt", "h.zarr", "--kind", "grpah"], 2, "OptionError", "kind must be one of 'graph'"),
         (["generate", "rmta", "h.zarr"], 2, "OptionError", "did you mean 'rmat'"),
-        (["generate", "rmat", "h.zarr", "--scale", "5", "--nx", "3"], 2, "OptionError", "rmat has no option 'nx'"),
         (["spmv", "a.zarr", "x2.npy", "-o", "y.npy"], 2, "ShapeError", "x has 2 entries but the matrix has 3 columns"),
-        (["spmv", "a.zarr", "x2.npy", "-o", "y.txt"], 2, "OptionError", "must end in .npy"),
-        (["run", "bad.toml"], 2, "PipelineError", "unknown key"),
-        (["export", "a.zarr", "b.zarr"], 2, "OptionError", "anndata or binsparse; pass --format anndata"),
-        (["export", "a.zarr", "b.mtx", "--format", "csv"], 2, "OptionError", "format must be one of 'matrix-market'"),
-        (["export", "none.zarr", "b.mtx"], 4, "StoreNotFoundError", "there is no matrix store at none.zarr"),
-        (["export", "a.zarr", "a.mtx"], 4, "StoreExistsError", "a.mtx exists already; pass --overwrite"),
         (["ingest", "bad.txt", "h.zarr"], 3, "SourceError", "bad.txt, line 2"),
         (["ingest", "none.txt", "h.zarr"], 3, "SourceNotFoundError", "none.txt"),
-        (["pagerank", "g.zarr", "--nstart", "bad.txt"], 3, "SourceError", "bad.txt, line 2"),
-        (["pagerank", "g.zarr", "--dangling", "error"], 3, "DanglingError", "5"),
         (["info", "none.zarr"], 4, "StoreNotFoundError", "there is no matrix store at none.zarr"),
-        (["ingest", "edges.txt", "g.zarr"], 4, "StoreExistsError", "--overwrite"),
         (["verify", "other.zarr"], 4, "StoreFormatError", "not a matrix store"),
         (["top", "none.zarr"], 4, "StoreNotFoundError", "there are no ranks at none.zarr"),
         (["pagerank", "g.zarr", "-o", "there.csv"], 4, "StoreExistsError", "there.csv exists already"),
         (["pagerank", "g.zarr", "--max-iter", "2"], 5, "ConvergenceError", "after 2 iterations"),
         (["plan", "g.zarr", "--host-memory", "10"], 6, "CapacityError", "needs"),
-        (["plan", "g.zarr", "--device-memory", "12 parsecs"], 2, "OptionError", "a size is written like 141GB, 16GiB"),
         (["pagerank", "g.zarr", "--backend", "cpu", "--device-memory", "1GB"], 2, "OptionError",
          "--device-memory and --host-memory limit what a run on CUDA takes"),
         (["spmv", "a.zarr", "x3.npy", "-o", "y.npy", "--backend", "cpu", "--host-memory", "1GB"], 2, "OptionError",
@@ -112,7 +98,6 @@ def test_exit_codes(args, code, type_name, message, stores):
     np.save("x2.npy", np.ones(2))
     np.save("x3.npy", np.ones(3))
     Path("bad.txt").write_text("1 2\n1 x\n")
-    Path("bad.toml").write_text("[surce]\n")
     Path("there.csv").write_text("")
     zarr.open_group("other.zarr", attributes={"x": 1})
     stdout, stderr = invoke(*args, code=code)

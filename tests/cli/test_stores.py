@@ -129,15 +129,6 @@ def test_export(folder):
     assert invoke_json("info", "b.zarr")["digest"] == stored["digest"]
 
 
-def test_export_with_a_list_of_vertices(folder):
-    (folder / "list").write_text("1\n2\n3\n5\n8\n")
-    invoke("ingest", "edges.txt", "a.zarr", "--vertices", "list")
-    assert invoke_json("export", "a.zarr", "e.parquet", "--vertices", "ids")["vertices"] == "ids"
-    assert (folder / "ids").read_text() == (folder / "list").read_text()
-    invoke("ingest", "e.parquet", "b.zarr", "--vertices", "ids")
-    assert invoke_json("info", "b.zarr")["digest"] == invoke_json("info", "a.zarr")["digest"]
-
-
 def test_options_of_export_are_given_on(monkeypatch):
     invoke("ingest", "a.mtx", "a.zarr")
     info, given = mgspmv.api.open_matrix("a.zarr").info, {}

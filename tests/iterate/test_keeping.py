@@ -247,11 +247,3 @@ def test_a_device_keeps_what_it_reached(graph, tmp_path, first, second):
     again, none = run(graph, tmp_path / "c", second, 300, resume=True)
     assert (none, again.status) == ([], Status.CONVERGED)
     assert again.values.tobytes() == whole.values.tobytes()
-
-
-def test_a_device_that_is_ahead_keeps_nothing(graph, tmp_path):
-    """There is a state of the iterations that it made at once, and none of one between."""
-    told = []
-    run(graph, tmp_path, "device", STEPS_AT_ONCE + 5, tell=told.append)
-    assert {kept.iteration for kept in told} <= {STEPS_AT_ONCE, STEPS_AT_ONCE + 5}
-    assert STEPS_AT_ONCE + 5 in {kept.iteration for kept in told}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import time
@@ -551,11 +550,3 @@ def test_options_that_make_no_sense(options, message):
     with pytest.raises(OptionError) as caught:
         mg.pagerank(make_graph(np.eye(3)), **options)
     assert str(caught.value) == message
-
-
-def test_numpy_numbers_as_options_are_plain_ones(weighted):
-    _, A = weighted
-    plain = mg.pagerank(A, alpha=float(np.float32(0.85)), tol=1e-9, max_iter=150)
-    solution = mg.pagerank(A, alpha=np.float32(0.85), tol=np.float64(1e-9), max_iter=np.int64(150))
-    assert (solution.digest(), solution.options) == (plain.digest(), plain.options)
-    assert json.loads(json.dumps(solution.to_dict()["options"], allow_nan=False))["max_iter"] == 150

@@ -64,13 +64,6 @@ def test_names_are_kept():
     ]
 
 
-def test_one_vector_with_several_dampings_is_several():
-    assert read({20: 1}, alphas=(0.5, 0.9), ids=IDS) == [(0, 0.5, [0, 1, 0, 0]), (1, 0.9, [0, 1, 0, 0])]
-    assert read(None, alphas=(0.5, 0.9)) == [(0, 0.5, [0.25] * 4), (1, 0.9, [0.25] * 4)]
-    assert [alpha for _, alpha, _ in read([10, 20], alphas=(0.5, 0.9), ids=IDS)] == [0.5, 0.9]
-    assert read(None) == [(0, 0.85, [0.25] * 4)]
-
-
 def test_weights_have_the_bits_that_one_vector_has():
     rng = np.random.default_rng(0)
     for n in (5, 1000):
