@@ -124,48 +124,33 @@ def export_matrix(
     with contextlib.ExitStack() as stack:
         if vertices is not None:
             write_vertices(stored, stack.enter_context(create_file(vertices)))
-        _WRITERS[format](stored, os.fspath(target), room, report)
+        name = os.fspath(target)
+        if format in ("matrix-market", "parquet"):
+            entries, file = SourceEntries(stored), stack.enter_context(create_file(name))
+            if format == "parquet":
+                write_parquet(entries, file, room.threads, report)
+            else:
+                write_matrix_market(entries, file, name, room.threads, report)
+            return
+        if format == "binsparse":
+            _check_places(stored)
+        arrays = stack.enter_context(open_arrays(stored, room, report))
+        if format == "npz":
+            write_npz(arrays, stack.enter_context(create_file(name)), report)
+            return
+        group = stack.enter_context(_create_group(name, format))
+        if format == "anndata":
+            write_anndata(group, stored, arrays, room.threads, report)
+        else:
+            write_binsparse(group, arrays, room.threads, report)
 
 
-def _export_matrix_market(stored: StoredMatrix, target: str, room: Room, report: Report) -> None:
-    entries = SourceEntries(stored)
-    with create_file(target) as file:
-        write_matrix_market(entries, file, target, room.threads, report)
-
-
-def _export_parquet(stored: StoredMatrix, target: str, room: Room, report: Report) -> None:
-    entries = SourceEntries(stored)
-    with create_file(target) as file:
-        write_parquet(entries, file, room.threads, report)
-
-
-def _export_npz(stored: StoredMatrix, target: str, room: Room, report: Report) -> None:
-    with open_arrays(stored, room, report) as arrays, create_file(target) as file:
-        write_npz(arrays, file, report)
-
-
-def _export_anndata(stored: StoredMatrix, target: str, room: Room, report: Report) -> None:
-    with open_arrays(stored, room, report) as arrays, _create_group(target, "anndata") as group:
-        write_anndata(group, stored, arrays, room.threads, report)
-
-
-def _export_binsparse(stored: StoredMatrix, target: str, room: Room, report: Report) -> None:
+def _check_places(stored: StoredMatrix) -> None:
     if (place := find_repeated(stored)) is not None:
         raise OptionError(
             f"{stored.info.url} has more than one entry at row {place[0]}, column {place[1]}, and binsparse holds "
             "one; choose another format, or ingest its source again with duplicates='sum' or 'first'"
         )
-    with open_arrays(stored, room, report) as arrays, _create_group(target, "binsparse") as group:
-        write_binsparse(group, arrays, room.threads, report)
-
-
-_WRITERS: dict[Format, Callable[[StoredMatrix, str, Room, Report], None]] = {
-    "matrix-market": _export_matrix_market,
-    "parquet": _export_parquet,
-    "npz": _export_npz,
-    "anndata": _export_anndata,
-    "binsparse": _export_binsparse,
-}
 
 
 def _is_export(url: str) -> bool:
