@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, overload
 
@@ -64,27 +65,43 @@ class StoredIds:
         return np.concatenate(parts)
 
 
+@dataclass(frozen=True, eq=False)
+class RowNumbers:
+    """How rows and columns of a store that is made of another one are numbered."""
+
+    shape: tuple[int, int]
+    vertex_ids: Any
+    """Ascending ids, an array or what has a dtype and a length and is sliced like one; None when they are 0..n-1."""
+    order: np.ndarray | None
+    """As it is stored; None for none."""
+    places: np.ndarray | None
+    """(old rows,): number of each stored row and column, ascending, -1 of those that go; None where all stay."""
+
+
 class StoredRows:
     """A stored matrix as `SortedRows`: its rows as they are stored.
 
     Parameters
     ----------
     threads : that read
+    numbers : of its rows; None for those that they have
 
     Raises
     ------
     StoreDamagedError : as for `StoredMatrix.read_order`
     """
 
-    def __init__(self, stored: StoredMatrix, threads: int) -> None:
+    def __init__(self, stored: StoredMatrix, threads: int, numbers: RowNumbers | None = None) -> None:
         info = stored.info
+        if numbers is None:
+            ids = None if info.vertex_ids is None else StoredIds(stored)
+            numbers = RowNumbers(info.shape, ids, stored.read_order(threads), None)
         self.kind: Kind = info.kind
         self.rule: Duplicates = info.duplicates
-        self.shape, self.name = info.shape, info.url
+        self.name = info.url
         self.dtype = None if info.dtype is None else np.dtype(info.dtype)
-        self.vertex_ids = None if info.vertex_ids is None else StoredIds(stored)
-        self.order = stored.read_order(threads)
-        self._stored, self._threads = stored, threads
+        self.shape, self.vertex_ids, self.order = numbers.shape, numbers.vertex_ids, numbers.order
+        self._stored, self._threads, self._places = stored, threads, numbers.places
 
     @property
     def most_entries(self) -> int:
@@ -107,12 +124,15 @@ class StoredRows:
         StoreError : they cannot be read
         """
         with ThreadPoolExecutor(self._threads, "mgspmv-stored") as pool:
-            yield from map_ahead(pool, self._read, cut_entries(self._stored, self._threads), self._threads)
+            for block in map_ahead(pool, self._read, cut_entries(self._stored, self._threads), self._threads):
+                if block is not None:
+                    yield block
 
     def close(self) -> None:
         """Nothing is to be done."""
 
-    def _read(self, entries: tuple[int, np.ndarray]) -> CsrBlock:
+    def _read(self, entries: tuple[int, np.ndarray]) -> CsrBlock | None:
+        """One of the ranges that `cut_entries` gives; None where nothing of it is wanted."""
         return read_entries(self._stored, entries)
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -22,7 +21,6 @@ import pyarrow as pa
 from numba import njit
 
 from mgspmv.errors import CapacityError, KindError, OptionError, ShapeError
-from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.build import find_column_bytes
 from mgspmv.ingest.columns import Column
 from mgspmv.ingest.edge_mask import (
@@ -35,14 +33,14 @@ from mgspmv.ingest.edge_mask import (
 from mgspmv.ingest.entries import Report
 from mgspmv.ingest.ids import IdWriter
 from mgspmv.ingest.names import NameWriter
-from mgspmv.ingest.stored import StoredIds, cut_entries, read_entries
+from mgspmv.ingest.stored import RowNumbers, StoredIds, StoredRows, read_entries
 from mgspmv.ingest.streams import take_name
 from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class
 from mgspmv.ingest.vertices import ListReading, are_numbers, read_vertices
 from mgspmv.ingest.weights import read_vector
 from mgspmv.ingest.write import Room, VersionWriter
 from mgspmv.lookup import VertexLookup
-from mgspmv.model import CsrBlock, Duplicates, Kind, MatrixInfo, index_dtype
+from mgspmv.model import CsrBlock, MatrixInfo, index_dtype
 from mgspmv.store.places import StoreLike
 from mgspmv.store.read import StoredMatrix
 from mgspmv.store.write import begin_version
@@ -197,20 +195,7 @@ def _fit(bound: float, to_integer: Callable[[float], int]) -> int:
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class _Numbering:
-    """How rows and columns of the other store are numbered."""
-
-    shape: tuple[int, int]
-    vertex_ids: Ids | None
-    """Ascending; None when they are 0..n-1."""
-    order: np.ndarray | None
-    """As it is stored; None for none."""
-    places: np.ndarray | None
-    """(rows,): number of each stored row and column, ascending, -1 of those that go; None where all stay."""
-
-
-def _number(stored: StoredMatrix, is_kept: np.ndarray | None, room: Room) -> _Numbering:
+def _number(stored: StoredMatrix, is_kept: np.ndarray | None, room: Room) -> RowNumbers:
     """
     Parameters
     ----------
@@ -218,7 +203,7 @@ def _number(stored: StoredMatrix, is_kept: np.ndarray | None, room: Room) -> _Nu
     """
     info, ids = stored.info, None if stored.info.vertex_ids is None else StoredIds(stored)
     if is_kept is None:
-        return _Numbering(info.shape, ids, stored.read_order(room.threads), None)
+        return RowNumbers(info.shape, ids, stored.read_order(room.threads), None)
     order = stored.read_order(room.threads)
     n_kept = int(np.count_nonzero(is_kept))
     kept_ids = _list_kept(ids, is_kept, room.folder)
@@ -226,7 +211,7 @@ def _number(stored: StoredMatrix, is_kept: np.ndarray | None, room: Room) -> _Nu
     if order is not None:
         places, own = _count_kept(is_kept[order]), places[order]
         order = own[own >= 0].astype(index_dtype(n_kept), copy=False)
-    return _Numbering((n_kept, n_kept), None if are_numbers(kept_ids) else kept_ids, order, places)
+    return RowNumbers((n_kept, n_kept), None if are_numbers(kept_ids) else kept_ids, order, places)
 
 
 def find_table_bytes(info: MatrixInfo, *, selects: bool) -> int:
@@ -263,7 +248,7 @@ def _list_kept(ids: StoredIds | None, is_kept: np.ndarray, folder: Path | None) 
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-class FilteredRows:
+class FilteredRows(StoredRows):
     """What stays of a stored matrix, as `SortedRows`.
 
     Parameters
@@ -276,52 +261,26 @@ class FilteredRows:
     def __init__(
         self,
         stored: StoredMatrix,
-        numbering: _Numbering,
+        numbers: RowNumbers,
         bounds: Bounds | None,
         threads: int,
         edges: EdgeSet | None = None,
     ) -> None:
-        info = stored.info
-        self.kind: Kind = info.kind
-        self.rule: Duplicates = info.duplicates
-        self.dtype = None if info.dtype is None else np.dtype(info.dtype)
-        self.shape, self.vertex_ids, self.order = numbering.shape, numbering.vertex_ids, numbering.order
-        self.name = info.url
-        self._stored, self._numbering, self._bounds, self._threads = stored, numbering, bounds, threads
-        self._edges = edges
-
-    @property
-    def most_entries(self) -> int:
-        return self._stored.info.nnz
-
-    def blocks(self) -> Iterator[CsrBlock]:
-        """All entries that stay, at most those of a chunk at a time.
-
-        Raises
-        ------
-        StoreError : they cannot be read
-        """
-        with ThreadPoolExecutor(self._threads, "mgspmv-filter") as pool:
-            for block in map_ahead(pool, self._read, cut_entries(self._stored, self._threads), self._threads):
-                if block is not None:
-                    yield block
-
-    def close(self) -> None:
-        """Nothing is to be done."""
+        super().__init__(stored, threads, numbers)
+        self._bounds, self._edges = bounds, edges
 
     def transpose(self) -> FilteredRows:
         """The same of the stored transpose: the same entries, for it is of the same vertices."""
-        shape, places = self._numbering.shape[::-1], self._numbering.places
         edges = None if self._edges is None else self._edges.transpose()
-        numbering = _Numbering(shape, None, None, places)
-        turned = FilteredRows(self._stored.transpose(), numbering, self._bounds, self._threads, edges)
+        numbers = RowNumbers(self.shape[::-1], None, None, self._places)
+        turned = FilteredRows(self._stored.transpose(), numbers, self._bounds, self._threads, edges)
         turned.kind = "matrix"  # degrees are those of the graph
         return turned
 
     def _read(self, entries: tuple[int, np.ndarray]) -> CsrBlock | None:
         """What stays of one of the ranges that `cut_entries` gives; None where nothing does."""
         row, bounds = entries
-        places = self._numbering.places
+        places = self._places
         own = np.arange(row, row + len(bounds) - 1) if places is None else places[row : row + len(bounds) - 1]
         is_kept = own >= 0
         edges = None if self._edges is None else self._edges.between(row, row + len(own))

@@ -32,10 +32,10 @@ from mgspmv.ingest.ids import IdWriter
 from mgspmv.ingest.names import NameWriter
 from mgspmv.ingest.sorter import BLOCK_ROWS, EntrySorter
 from mgspmv.ingest.source import Layout, Source
-from mgspmv.ingest.stored import StoredIds, cut_entries, list_rows, read_entries
+from mgspmv.ingest.stored import RowNumbers, StoredIds, StoredRows, cut_entries, list_rows, read_entries
 from mgspmv.ingest.vertices import are_numbers
 from mgspmv.ingest.write import Room, VersionWriter, check_stated
-from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, MatrixInfo, index_dtype
+from mgspmv.model import CooBatch, CsrBlock, IngestOptions, MatrixInfo, index_dtype
 from mgspmv.order import check_square, invert
 from mgspmv.store.read import StoredMatrix
 from mgspmv.store.write import StoreSize, begin_version, drop_versions
@@ -305,17 +305,8 @@ def _check_stated(added: SortedSource, info: MatrixInfo, *, allow_hypersparse: b
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class _Numbering:
-    """How rows and columns of the new version are numbered."""
-
-    shape: tuple[int, int]
-    vertex_ids: Ids | None
-    """As they are stored, ascending; None when they are 0..n-1."""
-    order: np.ndarray | None
-    """As it is stored; None for none."""
-    moved: np.ndarray | None
-    """(old rows,): number of each row and column of the version before, ascending; None where they stay."""
+class _Numbering(RowNumbers):
+    """How rows and columns of the new version are numbered; all that there were stay."""
 
     def find(self, labels: Ids) -> np.ndarray:
         """(k,): stored numbers of ascending labels; of those that are no vertex, numbers behind all others."""
@@ -528,7 +519,7 @@ def _arrange(batch: SortedSource, numbering: _Numbering, sorter: EntrySorter, me
 # --- the rows of the new version -------------------------------------------------------------------------------------
 
 
-class _MergedRows:
+class _MergedRows(StoredRows):
     """The matrix of the new version, as `SortedRows`.
 
     Attributes
@@ -546,15 +537,11 @@ class _MergedRows:
         missing: Missing,
         threads: int,
     ) -> None:
-        info = stored.info
-        self.kind: Kind = info.kind
-        self.rule: Duplicates = info.duplicates
-        self.dtype = None if info.dtype is None else np.dtype(info.dtype)
-        self.shape, self.vertex_ids, self.order = numbering.shape, numbering.vertex_ids, numbering.order
-        self.name = info.url if added is None else added.entries.name
+        super().__init__(stored, threads, numbering)
+        if added is not None:
+            self.name = added.entries.name
         self.changes = Changes()
-        self._stored, self._moved, self._added, self._removed = stored, numbering.moved, added, removed
-        self._missing, self._threads = missing, threads
+        self._added, self._removed, self._missing = added, removed, missing
 
     @property
     def most_entries(self) -> int:
@@ -583,7 +570,7 @@ class _MergedRows:
     def _cut_windows(self, pool: ThreadPoolExecutor) -> Iterator[list[CooBatch]]:
         """Stored entries, deletions and insertions between the same two places, from the first place to the last."""
         ranges = cut_entries(self._stored, self._threads)
-        pieces = map_ahead(pool, self._read, ranges, self._threads)
+        pieces = map_ahead(pool, self._read_piece, ranges, self._threads)
         if self.rule == "keep":
             pieces = _leave_places_whole(pieces)
         index, rows = index_dtype(self.shape[1]), np.zeros(0, np.int64)
@@ -594,11 +581,11 @@ class _MergedRows:
         while ends := [stream.last for stream in streams if stream.last is not None]:
             yield [stream.take(min(ends)) for stream in streams]
 
-    def _read(self, entries: tuple[int, np.ndarray]) -> CooBatch:
+    def _read_piece(self, entries: tuple[int, np.ndarray]) -> CooBatch:
         block = read_entries(self._stored, entries)
         rows, cols = list_rows(block), block.indices
-        if self._moved is not None:
-            rows, cols = self._moved[rows].astype(np.int64, copy=False), self._moved[cols]
+        if self._places is not None:
+            rows, cols = self._places[rows].astype(np.int64, copy=False), self._places[cols]
         return CooBatch(rows, cols.astype(index_dtype(self.shape[1]), copy=False), block.data)
 
     def _merge(self, window: list[CooBatch]) -> tuple[list[CsrBlock], Changes]:
