@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from queue import SimpleQueue
 from threading import Thread
 from types import TracebackType
@@ -20,14 +20,6 @@ PATIENCE_S = 1.0
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class Pool(Protocol):
-    """Threads that work for others: `Readers`, or those of concurrent.futures."""
-
-    def submit(self, function: Callable[..., R], /, *args: Any) -> Future[R]:
-        """Have a function called."""
-        ...
 
 
 class Readers:
@@ -95,7 +87,11 @@ class Filling(Protocol):
 
 
 def map_ahead(
-    pool: Pool, function: Callable[[T], R], items: Iterable[T], n_ahead: int, filling: Filling | None = None
+    pool: Readers | ThreadPoolExecutor,
+    function: Callable[[T], R],
+    items: Iterable[T],
+    n_ahead: int,
+    filling: Filling | None = None,
 ) -> Iterator[R]:
     """What a function makes of items, in their order, with so many of them under way; the others wait.
 

@@ -56,15 +56,13 @@ from mgspmv.ingest.vertices import (
     ANY_ROOM,
     IdRoom,
     ListReading,
-    NumberedVertices,
     Numbering,
     OccurringIntegers,
-    OccurringNames,
     Vertices,
+    choose_vertices,
     find_unknown,
     lists_names,
     make_layout,
-    read_vertices,
 )
 from mgspmv.model import CooBatch, default_threads, index_dtype
 
@@ -427,7 +425,7 @@ class EdgeListSource(FileSource):
         return source, target
 
     def _find_vertices(self, id_column: Column) -> tuple[Vertices, dict[str, Any]]:
-        return _find_vertices(id_column, self._n_vertices, self._vertices, self._list_reading, self._id_room)
+        return choose_vertices(id_column, self._n_vertices, self._vertices, self._list_reading, self._id_room)
 
 
 class EdgeListPart(FileSource):
@@ -474,7 +472,7 @@ class EdgeListPart(FileSource):
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all arcs, in at least one batch; rows and columns hold codes that `number` numbers."""
-        self._made, self._listed = _find_vertices(self._form.id_column, *self._known, self._id_room)
+        self._made, self._listed = choose_vertices(self._form.id_column, *self._known, self._id_room)
         try:
             with closing(open_texts(self._segments, BATCH_BYTES)) as texts:
                 doubts = self._notes.doubts
@@ -512,23 +510,6 @@ class EdgeListPart(FileSource):
             is_known = text.name == self._first  # by more lines than this part may have
             self._notes.begin(text.name, replace(head, doubt=None) if is_known else head)
         yield from text.chunks()
-
-
-def _find_vertices(
-    id_column: Column,
-    n_vertices: int | None,
-    path: str | os.PathLike[str] | None,
-    reading: ListReading,
-    id_room: IdRoom,
-) -> tuple[Vertices, dict[str, Any]]:
-    """What becomes of ids, and the provenance of the list of vertices at a path."""
-    if n_vertices is not None:
-        return NumberedVertices(n_vertices), {}
-    if path is not None:
-        column = replace(id_column, name="vertex")
-        vertices, provenance = read_vertices(path, column, reading, id_room)
-        return vertices, {"vertices": provenance}
-    return (OccurringNames(id_room) if id_column.dtype == "string" else OccurringIntegers(id_room)), {}
 
 
 def check_vertex_options(n_vertices: int | None, vertices: Any, ids: str) -> None:

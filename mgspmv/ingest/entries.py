@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -27,6 +27,7 @@ from mgspmv.ingest.names import number_names
 from mgspmv.ingest.numbering import number_columns
 from mgspmv.ingest.sorter import EntrySorter, Positions
 from mgspmv.ingest.source import FileSource, Layout, Source
+from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.values import convert_values
 from mgspmv.ingest.vertices import are_numbers
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, default_threads
@@ -36,57 +37,6 @@ Report = Callable[[str, int, int | None], None]
 
 UNLIMITED = 1 << 62
 """Bytes of memory, where nothing is to go by way of files."""
-
-
-class SortedRows(Protocol):
-    """A matrix whose rows can be had one after the other, as often as they are asked for."""
-
-    @property
-    def kind(self) -> Kind: ...
-
-    @property
-    def shape(self) -> tuple[int, int]: ...
-
-    @property
-    def dtype(self) -> np.dtype[Any] | None:
-        """Of the values; None for a pattern."""
-        ...
-
-    @property
-    def rule(self) -> Duplicates:
-        """What was done with entries at the same place."""
-        ...
-
-    @property
-    def vertex_ids(self) -> Any:
-        """As of `Layout`."""
-        ...
-
-    @property
-    def order(self) -> np.ndarray | None:
-        """(n_rows,): the source's number of each row and column; None where they are in the order of the source."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-        ...
-
-    @property
-    def most_entries(self) -> int:
-        """How many entries there may be."""
-        ...
-
-    def blocks(self) -> Iterator[CsrBlock]:
-        """All entries, row after row; rows that a block leaves out before the next have none.
-
-        Of one row with many entries there may be several blocks.
-        """
-        ...
-
-    def close(self) -> None:
-        """Let go of all entries."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +55,7 @@ class SortedSource:
     """Numbers of the codes that the sorter holds, ascending, or ids that its rows are; None where all are numbers."""
     sorter: EntrySorter
     order: np.ndarray | None = None
-    """As of `SortedRows`."""
+    """(n_rows,): the source's number of each row and column; None where they are in the order of the source."""
     drops_loops: bool = False
     """Whether self loops are left out; till then they say which vertices there are."""
     counts: EntryCounts = NO_ENTRIES
@@ -150,6 +100,10 @@ class SortedSource:
             "duplicates='sum', 'first' or 'keep', or clean the source",
             source=self.name,
         )
+
+
+SortedRows = SortedSource | StoredRows
+"""A matrix whose rows can be had one after the other, as often as they are asked for."""
 
 
 @contextlib.contextmanager

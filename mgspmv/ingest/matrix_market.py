@@ -94,19 +94,39 @@ class MatrixMarketSource(FileSource):
     ) -> None:
         super().__init__(path)
         self._batch_bytes, self._threads = batch_bytes, threads or default_threads()
+        self._part: tuple[Segment, Header] | None = None
+        """Whole lines of a coordinate file, which are all that is read, and its header."""
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all entries, at least one batch, symmetric entries and their mirror images in the same one."""
+        if self._part is not None:
+            yield from self._read_part(*self._part)
+            return
         with TextStream(self.name, self._batch_bytes) as text:
             header = read_header(text)
             counted = _Counted(header)
-            read = _read_coordinate if header.layout == "coordinate" else _read_array
-            for batch in read(text, header, counted, self._threads, self.as_float64):
-                self.fraction = text.fraction
-                yield _mirror(batch, header)
+            yield from self._read(text, header, counted)
             counted.check()
             described = _describe(text.provenance(), header)
             self._layout = Layout(shape=header.shape, provenance=described, stated=header.stated)
+
+    def _read(self, text: TextStream, header: Header, counted: _Counted) -> Iterator[CooBatch]:
+        read = _read_coordinate if header.layout == "coordinate" else _read_array
+        for batch in read(text, header, counted, self._threads, self.as_float64):
+            self.fraction = text.fraction
+            yield _mirror(batch, header)
+
+    def _read_part(self, segment: Segment, header: Header) -> Iterator[CooBatch]:
+        counted = _Counted(header)
+        with TextStream(segment, self._batch_bytes) as text:
+            try:
+                if not segment.begin:
+                    read_header(text)
+                yield from self._read(text, header, counted)
+            except SourceError as error:
+                raise place_error(error, [segment]) from None
+        self._told = _Told(header, counted.n_read, describe_cut(self.name))
+        self._layout = Layout(shape=header.shape)
 
     def prepare(self, threads: int, id_room: IdRoom) -> None:
         """As of `FileSource`."""
@@ -121,7 +141,14 @@ class MatrixMarketSource(FileSource):
         segments = [own for [own] in cut_texts([name], n_parts)]
         if len(segments) == 1 or header.layout != "coordinate":
             return [whole]
-        return [MatrixMarketPart(segment, header) for segment in segments]
+        parts = [copy(whole) for _ in segments]
+        for part, segment in zip(parts, segments, strict=True):
+            part._part = segment, header
+        return list(parts)
+
+    def tell(self) -> Any:
+        """As of `FileSource`."""
+        return super().tell() if self._part is None else self._told
 
     def join(self, told: Sequence[Any]) -> Joined:
         """As of `FileSource`."""
@@ -140,45 +167,6 @@ class _Told:
     n_entries: int
     file: dict[str, Any]
     """Where all came from."""
-
-
-class MatrixMarketPart(FileSource):
-    """Some of the entries of a coordinate file, see `MatrixMarketSource.split`.
-
-    Parameters
-    ----------
-    segment : whole lines
-    header : of the file, which is before the entries of the first part
-    """
-
-    default_kind: Literal["graph", "matrix"] = "matrix"
-
-    def __init__(self, segment: Segment, header: Header) -> None:
-        super().__init__(segment.name)
-        self._segment, self._header, self._threads = segment, header, 1
-
-    def prepare(self, threads: int, id_room: IdRoom) -> None:
-        """As of `FileSource`."""
-        self._threads = threads
-
-    def batches(self) -> Iterator[CooBatch]:
-        """Give all entries, as `MatrixMarketSource.batches` does."""
-        counted = _Counted(self._header)
-        with TextStream(self._segment, BATCH_BYTES) as text:
-            try:
-                if not self._segment.begin:
-                    read_header(text)
-                for batch in _read_coordinate(text, self._header, counted, self._threads, self.as_float64):
-                    self.fraction = text.fraction
-                    yield _mirror(batch, self._header)
-            except SourceError as error:
-                raise place_error(error, [self._segment]) from None
-        self._told = _Told(self._header, counted.n_read, describe_cut(self.name))
-        self._layout = Layout(shape=self._header.shape)
-
-    def tell(self) -> _Told:
-        """As of `FileSource`."""
-        return self._told
 
 
 def is_banner(line: Line) -> bool:

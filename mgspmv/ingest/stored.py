@@ -117,7 +117,7 @@ class StoredRows:
         return lengths
 
     def blocks(self) -> Iterator[CsrBlock]:
-        """All entries, a chunk at a time.
+        """All entries, a chunk at a time; rows that a block leaves out before the next have none.
 
         Raises
         ------

@@ -118,9 +118,13 @@ class TextStream:
     def __init__(self, path: str | os.PathLike[str] | Segment, chunk_bytes: int = CHUNK_BYTES) -> None:
         segment = path if isinstance(path, Segment) else Segment(os.fspath(path))
         self.name = segment.name
-        file = open_whole(self.name) if segment.is_whole else _open_segment(segment)
-        self._size = find_size(file)
-        self._raw = _CountedFile(file, self.name)
+        if segment.is_whole:
+            file = open_whole(self.name)
+            self._size = find_size(file)
+            self._raw = _CountedFile(file, self.name)
+        else:
+            file, self._size = _open_segment(segment)
+            self._raw = _CountedFile(file, self.name, self._size)
         self._buffered = io.BufferedReader(self._raw, 2**18)
         self.compression = find_compression(self._buffered.peek(MAGIC_BYTES)) if segment.is_whole else None
         pieces = decompress(self._buffered, self.compression, chunk_bytes)
@@ -252,10 +256,15 @@ def open_texts(texts: Sequence[str | Segment], chunk_bytes: int) -> Generator[Te
 
 
 class _CountedFile(io.RawIOBase):
-    """A file of bytes that counts and hashes what is read from it."""
+    """A file of bytes that counts and hashes what is read from it, from where it is on.
 
-    def __init__(self, file: IO[bytes], name: str) -> None:
-        self._file, self._name = file, name
+    Parameters
+    ----------
+    most : bytes that are read; None for all
+    """
+
+    def __init__(self, file: IO[bytes], name: str, most: int | None = None) -> None:
+        self._file, self._name, self._most = file, name, most
         self.n_bytes, self._sha256 = 0, hashlib.sha256()
 
     def readable(self) -> bool:
@@ -263,7 +272,8 @@ class _CountedFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            n = self._file.readinto(buffer)  # type: ignore[attr-defined]  # there in all that is read here
+            own = buffer if self._most is None else memoryview(buffer)[: self._most - self.n_bytes]
+            n = self._file.readinto(own)  # type: ignore[attr-defined]  # there in all that is read here
         except SourceError:
             raise
         except Exception as error:  # what is behind a URL has errors of its own
@@ -281,31 +291,13 @@ class _CountedFile(io.RawIOBase):
         super().close()
 
 
-class _RangedFile(io.RawIOBase):
-    """Some bytes of a file."""
-
-    def __init__(self, file: IO[bytes], begin: int, end: int) -> None:
-        self._file, self._left, self.size = file, end - begin, end - begin
-        file.seek(begin)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        n = self._file.readinto(memoryview(buffer)[: self._left])  # type: ignore[attr-defined]  # as of `_CountedFile`
-        self._left -= n
-        return int(n)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-def _open_segment(segment: Segment) -> IO[bytes]:
+def _open_segment(segment: Segment) -> tuple[IO[bytes], int]:
+    """The file at the begin of a segment, and its bytes."""
     file = open_anywhere(segment.name)
     end = find_size(file) if segment.end is None else segment.end
     assert end is not None  # else it would not have been cut
-    return cast(IO[bytes], _RangedFile(file, segment.begin, end))
+    file.seek(segment.begin)
+    return file, end - segment.begin
 
 
 def find_size(file: IO[bytes]) -> int | None:

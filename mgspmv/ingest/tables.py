@@ -32,14 +32,9 @@ from mgspmv.ingest.vertices import (
     ANY_ROOM,
     IdRoom,
     ListReading,
-    NumberedVertices,
-    Numbering,
-    OccurringIntegers,
-    OccurringNames,
-    Vertices,
+    choose_vertices,
     find_unknown,
     make_layout,
-    read_vertices,
 )
 from mgspmv.model import CooBatch, check_choice, default_threads, index_dtype
 from mgspmv.validation import parse_json
@@ -193,7 +188,7 @@ class TableSource(FileSource):
             first = next(parts)  # a table gives at least one
             if self.may_be_empty and not first.rows.num_rows:
                 first = replace(first, rows=_make_untyped(first.rows.schema))
-            edges = self._begin(first)
+            edges = _Edges(first, self._n_vertices, self._vertices, self._id_room)
             threads = self._threads or default_threads()
             with ThreadPoolExecutor(threads, "mgspmv-encode") as pool:
                 n_ahead = 0 if self._is_computed else AHEAD * threads
@@ -202,7 +197,7 @@ class TableSource(FileSource):
                     self.fraction = part.fraction
                     yield batch
         self._told = edges.tell(self._describe(), self._there)
-        self._layout = make_layout(edges.finish(), self.join([self._told]).provenance)
+        self._layout = make_layout(edges.vertices.finish(None), self.join([self._told]).provenance)
 
     @property
     def has_known_vertices(self) -> bool:  # type: ignore[override]
@@ -223,9 +218,6 @@ class TableSource(FileSource):
         provenance = self._describe_all([own.described for own in told], header)
         taken = _describe_columns(told[0].there, first.names) | {"n_rows": header["rows"]}
         return Joined(None, {**provenance, **first.listed, "taken": taken})
-
-    def _begin(self, part: _Part) -> _Edges:
-        return _Edges(part, self._n_vertices, self._vertices, self._id_room)
 
     def _tables(self) -> Generator[Table]:
         """Open the tables, at least one, one after the other."""
@@ -306,7 +298,8 @@ class _Edges:
     ) -> None:
         self._first, self._n_vertices = first.decode_ids(), n_vertices
         self._are_names = self._check(self._first)
-        self.vertices, self._listed = self._find_vertices(vertices, id_room)
+        column = Column("vertex", "string" if self._are_names else "int64")
+        self.vertices, self._listed = choose_vertices(column, n_vertices, vertices, ListReading(), id_room)
         self._dtype: str | None = None
         self.n_rows = 0
 
@@ -345,10 +338,6 @@ class _Edges:
         first = replace(self._first, rows=make_empty(self._first.rows.schema))  # a slice would hold all rows
         return _Told(described, first, there, self.n_rows, self._are_names, self._dtype, self._listed)
 
-    def finish(self) -> Numbering:
-        """Number the vertices."""
-        return self.vertices.finish(None)
-
     def _check(self, part: _Part) -> bool:
         """Whether ids are names."""
         _check_filled(part)
@@ -361,15 +350,6 @@ class _Edges:
         self._dtype = self._dtype or dtype
         if dtype != self._dtype:
             raise _refuse_weights(part, dtype, self._first, self._dtype)
-
-    def _find_vertices(self, path: str | os.PathLike[str] | None, id_room: IdRoom) -> tuple[Vertices, dict[str, Any]]:
-        if self._n_vertices is not None:
-            return NumberedVertices(self._n_vertices), {}
-        if path is not None:
-            column = Column("vertex", "string" if self._are_names else "int64")
-            vertices, provenance = read_vertices(path, column, ListReading(), id_room)
-            return vertices, {"vertices": provenance}
-        return (OccurringNames(id_room) if self._are_names else OccurringIntegers(id_room)), {}
 
     def _encode_ids(self, part: _Part) -> list[np.ndarray]:
         ids = [_to_strings(part.rows.column(k)) if self._are_names else self._to_integers(part, k) for k in (0, 1)]

@@ -9,7 +9,7 @@ import os
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Condition, Lock
 from typing import Any, Protocol
@@ -411,6 +411,23 @@ def read_vertices(
         if not any(map(len, ids)):
             raise SourceError("there is no vertex in this list; expected one id per line", source=text.name)
         return _list_vertices(ids, text.name, room.folder, has_header=has_header), text.provenance()
+
+
+def choose_vertices(
+    id_column: Column,
+    n_vertices: int | None,
+    path: str | os.PathLike[str] | None,
+    reading: ListReading,
+    id_room: IdRoom,
+) -> tuple[Vertices, dict[str, Any]]:
+    """What becomes of ids, and the provenance of the list of vertices at a path."""
+    if n_vertices is not None:
+        return NumberedVertices(n_vertices), {}
+    if path is not None:
+        column = replace(id_column, name="vertex")
+        vertices, provenance = read_vertices(path, column, reading, id_room)
+        return vertices, {"vertices": provenance}
+    return (OccurringNames(id_room) if id_column.dtype == "string" else OccurringIntegers(id_room)), {}
 
 
 def _find_list_form(
