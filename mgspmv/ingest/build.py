@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import repeat
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ import numpy as np
 from numba import njit
 
 from mgspmv.errors import SourceError
+from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.counts import EntryCounts, measure_values
 from mgspmv.ingest.entries import (
     UNLIMITED,
@@ -29,6 +31,7 @@ from mgspmv.ingest.entries import (
 )
 from mgspmv.ingest.generate import GeneratedSource
 from mgspmv.ingest.sorter import EntrySorter
+from mgspmv.ingest.stored import cut_entries
 from mgspmv.model import (
     BUCKETS,
     STOCHASTIC_TOLERANCE,
@@ -37,8 +40,10 @@ from mgspmv.model import (
     IngestOptions,
     Kind,
     bucket_shift,
+    default_threads,
     index_dtype,
 )
+from mgspmv.store.read import StoredMatrix
 
 _FILLED = 1 << 20
 """Row pointers that are made at a time, where rows are empty."""
@@ -416,6 +421,45 @@ def _add_columns(indices, data, start, high, low):
         part = total - high[j]
         low[j] += (high[j] - (total - part)) + (value - part)
         high[j] = total
+
+
+# --- rows of a stored graph -------------------------------------------------------------------------------------------
+
+
+def sum_rows(stored: StoredMatrix, start: int, stop: int, threads: int | None = None) -> np.ndarray:
+    """The sum of the values of each of the rows `start` .. `stop`: of the transpose's columns, its out-weights.
+
+    Each row is added up in its order, as the ingest of the reversed graph adds up that column: to the same bits.
+
+    Parameters
+    ----------
+    stored : of a graph with values
+    threads : that read; one adds up
+
+    Returns
+    -------
+    (stop - start,) float64
+
+    Raises
+    ------
+    StoreError : as for `StoredMatrix.read_array` and `read_pointers`
+    """
+    info, threads = stored.info, threads or default_threads()
+    sums = ColumnSums(info.kind, info.url, np.dtype(info.dtype), start, stop)
+    with ThreadPoolExecutor(threads, "mgspmv-sum") as pool:
+        ranges = cut_entries(stored, threads, start, stop)
+        for rows, values in map_ahead(pool, partial(_read_values, stored), ranges, threads):
+            sums.add(rows, values)
+    weight = sums.finish()[1]
+    assert weight is not None
+    return weight
+
+
+def _read_values(stored: StoredMatrix, entries: tuple[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The row and the value of each entry of one of the ranges that `cut_entries` gives."""
+    row, bounds = entries
+    rows = np.repeat(np.arange(row, row + len(bounds) - 1), np.diff(bounds))
+    return rows, stored.read_array("data", int(bounds[0]), int(bounds[-1]), threads=1)
 
 
 # --- generated -------------------------------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ import numpy as np
 from numba import njit
 
 from mgspmv.errors import OptionError, ShapeError
-from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.objects import check_format, is_sparse
 from mgspmv.ingest.open import open_update
+from mgspmv.ingest.source import mirror
 from mgspmv.lookup import VertexLookup, check_integers
 from mgspmv.model import CsrBlock, MatrixInfo, index_dtype
 from mgspmv.order import invert

@@ -22,11 +22,10 @@ from numba import njit
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.counts import NO_ENTRIES, EntryCounts, count_entries
-from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.names import number_names
 from mgspmv.ingest.numbering import number_columns
 from mgspmv.ingest.sorter import EntrySorter, Positions
-from mgspmv.ingest.source import FileSource, Layout, Source
+from mgspmv.ingest.source import FileSource, Layout, Source, mirror
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.values import convert_values
 from mgspmv.ingest.vertices import are_numbers

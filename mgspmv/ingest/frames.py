@@ -6,9 +6,8 @@ import os
 from collections.abc import Generator, Iterator, Sequence
 from copy import copy
 from itertools import chain
-from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +17,7 @@ from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.parts import cut_evenly, make_absolute
 from mgspmv.ingest.scratch import ScratchFile
 from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_index, make_empty
-from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
+from mgspmv.ingest.vertices import IdRoom
 
 _CLASSES = {"pandas": "DataFrame", "polars": "DataFrame", "dask": "DataFrame", "pyarrow": "Table"}
 
@@ -32,10 +31,9 @@ class FrameSource(TableSource):
     Parameters
     ----------
     frame : pandas.DataFrame, polars.DataFrame, dask.dataframe.DataFrame or pyarrow.Table
-    columns, n_vertices, vertices, weights, extra_columns : as of `TableSource`
     batch_rows : rows of a batch
     threads : that compute a partition, where Dask is set to threads; default as many as it takes itself
-    id_room : as of `TableSource`
+    columns, options : of `TableSource`
 
     Raises
     ------
@@ -48,13 +46,9 @@ class FrameSource(TableSource):
         frame: Any,
         *,
         columns: Sequence[str | int] | None = None,
-        n_vertices: int | None = None,
-        vertices: str | PathLike[str] | None = None,
-        weights: Literal["auto"] | bool = "auto",
-        extra_columns: Literal["error", "ignore"] = "error",
         batch_rows: int = BATCH_ROWS,
         threads: int | None = None,
-        id_room: IdRoom = ANY_ROOM,
+        **options: Any,
     ) -> None:
         library = _find_library(frame)
         if library is None:
@@ -63,15 +57,7 @@ class FrameSource(TableSource):
                 f"{type(frame).__module__}.{type(frame).__qualname__}"
             )
         size = f"{frame.npartitions} partitions" if library == "dask" else f"{len(frame)} rows"
-        super().__init__(
-            f"{library} {_CLASSES[library]} of {size}",
-            columns=_take_labels(frame, columns),
-            n_vertices=n_vertices,
-            vertices=vertices,
-            weights=weights,
-            extra_columns=extra_columns,
-            id_room=id_room,
-        )
+        super().__init__(f"{library} {_CLASSES[library]} of {size}", columns=_take_labels(frame, columns), **options)
         self._frame, self._library, self._batch_rows, self._threads = frame, library, batch_rows, threads
         self._described, self._is_computed = self.name, library == "dask"
         self._scheduler: str | None = None

@@ -22,8 +22,7 @@ from zarr.storage import ZipStore
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, MgspmvError, OptionError, SourceError, SourceNotFoundError, StoreError
-from mgspmv.ingest.mirror import mirror
-from mgspmv.ingest.source import Layout, StatedShape
+from mgspmv.ingest.source import Layout, StatedShape, mirror
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype, fit_int64
 from mgspmv.model import CooBatch, free_memory, index_dtype
 from mgspmv.store.places import StoreLike, check_links, describe_store, finishing_tasks, locate_store

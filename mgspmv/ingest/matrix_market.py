@@ -18,10 +18,9 @@ import numpy as np
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column, TableFormat, nth_line, read_chunks
-from mgspmv.ingest.mirror import mirror
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
 from mgspmv.ingest.rules import is_integer
-from mgspmv.ingest.source import FileSource, Joined, Layout, StatedShape
+from mgspmv.ingest.source import FileSource, Joined, Layout, StatedShape, mirror
 from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, Segment, TextStream, describe_cut
 from mgspmv.model import CooBatch, default_threads, index_dtype
 

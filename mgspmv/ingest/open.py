@@ -22,7 +22,7 @@ from mgspmv.ingest.objects import NpzSource, source_from_arrays, source_from_obj
 from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.rules import find_format_by_name
 from mgspmv.ingest.source import FileSource, Source
-from mgspmv.ingest.store_source import StoreSource
+from mgspmv.ingest.stored import StoreSource
 from mgspmv.ingest.streams import take_name
 from mgspmv.ingest.tables import TableSource
 from mgspmv.ingest.vertices import ANY_ROOM, IdRoom

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from copy import copy
 from threading import Event
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -21,7 +21,7 @@ from mgspmv.ingest.parts import MANY_FILES, cut_evenly, make_absolute
 from mgspmv.ingest.remote import open_sought
 from mgspmv.ingest.streams import open_anywhere
 from mgspmv.ingest.tables import BATCH_ROWS, TableSource, find_saved_index, make_empty
-from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
+from mgspmv.ingest.vertices import IdRoom
 from mgspmv.os_errors import refuse_source
 
 HASHED_BYTES = 1 << 20
@@ -39,10 +39,9 @@ class ParquetSource(TableSource):
     Parameters
     ----------
     path : local path or URL, or several, whose rows follow each other
-    columns, n_vertices, vertices, weights, extra_columns : as of `TableSource`
     batch_rows : rows of a batch
     threads : that decode; several unless it is 1
-    id_room : as of `TableSource`
+    options : of `TableSource`
 
     Raises
     ------
@@ -55,25 +54,12 @@ class ParquetSource(TableSource):
         self,
         path: Path | Sequence[Path],
         *,
-        columns: Sequence[str | int] | None = None,
-        n_vertices: int | None = None,
-        vertices: str | os.PathLike[str] | None = None,
-        weights: Literal["auto"] | bool = "auto",
-        extra_columns: Literal["error", "ignore"] = "error",
         batch_rows: int = BATCH_ROWS,
         threads: int | None = None,
-        id_room: IdRoom = ANY_ROOM,
+        **options: Any,
     ) -> None:
         self._files = list_paths(path)
-        super().__init__(
-            name_files(self._files),
-            columns=columns,
-            n_vertices=n_vertices,
-            vertices=vertices,
-            weights=weights,
-            extra_columns=extra_columns,
-            id_room=id_room,
-        )
+        super().__init__(name_files(self._files), **options)
         self._batch_rows, self._threads, self._n_tables = batch_rows, threads, len(self._files)
         self._groups: Sequence[range | None] = [None] * len(self._files)
         self._n_groups = 0

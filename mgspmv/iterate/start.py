@@ -143,7 +143,7 @@ def read_out_weight(
         return stored.read_out_degree(start, stop, threads).astype(np.float64)
     if stored.original is None:
         return stored.read_array("out_weight", start, stop, threads)
-    from mgspmv.ingest.row_sums import sum_rows  # with all of ingest, which other runs do without
+    from mgspmv.ingest.build import sum_rows  # with all of ingest, which other runs do without
 
     return sum_rows(stored.original, start, stored.info.shape[0] if stop is None else stop, threads)
 

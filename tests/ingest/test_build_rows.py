@@ -8,7 +8,7 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import ChecksumError
-from mgspmv.ingest.row_sums import sum_rows
+from mgspmv.ingest.build import sum_rows
 from mgspmv.store.read import open_store
 from tests.support.shrinking import shrink
 
