@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,18 +32,6 @@ def test_each_name_has_one_code(batches, dtype, first):
     known = check(table, batches, codes, first)
     strangers = ["no such name", *known, ""]
     assert table.find(pa.array(strangers, dtype)).tolist() == [known.get(name, -1) for name in strangers]
-
-
-@pytest.mark.parametrize(("piece", "threads"), [(7, 8), (1 << 16, 8), (1 << 16, 1)])
-def test_many_names(piece, threads, monkeypatch):
-    monkeypatch.setattr(sys.modules["mgspmv.ingest.name_table"], "PIECE_NAMES", piece)
-    rng = np.random.default_rng(0)
-    names = [f"vertex {k} {'é' * (k % 50)}" for k in rng.integers(0, 9000, 30_000).tolist()]
-    table, batches = NameTable(), [names[k : k + 1000] for k in range(0, 30_000, 1000)]
-    with ThreadPoolExecutor(threads) as pool:
-        codes = list(pool.map(lambda batch: table.encode(pa.array(batch)), batches))
-    known = check(table, batches, codes)
-    assert table.nbytes < 3 * sum(len(name.encode()) for name in known) + 200 * len(known)
 
 
 def test_names_that_differ_in_one_byte():

@@ -15,7 +15,7 @@ import mgspmv as mg
 from mgspmv.errors import SourceError
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.edge_list import EdgeListSource
-from mgspmv.ingest.names import NameWriter, SpilledNames, number_names
+from mgspmv.ingest.names import SpilledNames, number_names
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.vertices import IdRoom, OccurringNames
@@ -33,22 +33,6 @@ def small(monkeypatch):
     """Pages and buckets of which a few names make many."""
     sorter = {"N_BUCKETS": 4, "GROUPED_ENTRIES": 20, "BLOCK_ENTRIES": 7, "BLOCK_ROWS": 8}
     shrink(monkeypatch, ingest__names={"PAGE_NAMES": 3, "MERGED_PAGES": 2}, ingest__sorter=sorter)
-
-
-@given(any_names, st.data())
-def test_what_is_read(names, data):
-    names = sorted(names)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(names)), max_size=2)))
-    writer = NameWriter(None)
-    for a, b in zip([0, *cuts], [*cuts, len(names)], strict=True):
-        writer.append(pa.array(names, pa.string()).slice(a, b - a))
-    stored = writer.finish()
-    assert len(stored) == len(names)
-    first, last = sorted(data.draw(st.tuples(*[st.integers(0, len(names) + 2)] * 2)))
-    assert stored[first:last].tolist() == names[first:last]
-    assert stored[:].tolist() == names
-    assert [stored[k] for k in range(-len(names), len(names))] == names * 2
-    stored.close()
 
 
 @given(st.lists(st.one_of(any_names, st.lists(st.text("a\0é", max_size=20), unique=True)), max_size=5))

@@ -117,12 +117,6 @@ def test_any_entries(data):
     check(batches, shape, data.draw(st.sampled_from([PLENTY, least, 2 * least])))
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_any_number_of_threads(small, threads):
-    for memory in (PLENTY, 5000):
-        check(make_batches(800, (90, 80)), (90, 80), memory, threads=threads)
-
-
 def test_batches_of_several_dtypes():
     wide = CooBatch(np.array([2**31 + 3, 5]), np.array([1, 2**34]), np.array([1.0, 2.0]))
     narrow = CooBatch(np.array([5, 9], np.int32), np.array([7, 8], np.int32), np.array([3, 4], np.float32))

@@ -18,7 +18,7 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 from mgspmv.errors import SourceError
 from mgspmv.ingest import groups, objects, tables
-from mgspmv.ingest.values import choose_value_dtype, convert_values, fit_int64
+from mgspmv.ingest.values import choose_value_dtype, convert_values
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
 
@@ -51,19 +51,6 @@ def test_dtypes_that_sources_give():
     for dtype in ("complex64", "O", "U1", "M8[s]", "bool"):
         with pytest.raises(SourceError, match=r"^given: .* are not held; "):
             choose_value_dtype(np.dtype(dtype), "given")
-
-
-@pytest.mark.parametrize("dtype", [None, "float32"])
-def test_integers_beyond_int64_are_refused(dtype):
-    with pytest.raises(SourceError, match=r'^given: the value 9223372036854775808 .* ingest with dtype="float64"'):
-        convert_values(np.array([1, 2**63], np.uint64), dtype, "given")
-    with pytest.raises(SourceError, match="does not fit into int64"):
-        fit_int64(np.array([2**64 - 1], np.uint64), "given")
-
-
-def test_float64_is_taken_when_asked_for():
-    found = convert_values(np.array([3, 2**63, 2**64 - 1], np.uint64), "float64", "given")
-    assert (found.dtype, found.tolist()) == (np.float64, [3.0, 2.0**63, 2.0**64])
 
 
 def test_a_number_too_large_for_float32():

@@ -58,34 +58,6 @@ def check(batches, claim=None):
     return numbering
 
 
-@pytest.mark.parametrize(
-    ("batches", "positions"),
-    [
-        ([[0, 1], [2, 3]], False),  # numbers as they come
-        ([[1, 2]], True),  # a gap at 0
-        ([[1_060_000], np.arange(1_060_000)], False),  # 0..n-1 after all, in an order that does not look like it
-        ([[1_060_000, 7], np.arange(9, 1_060_000)], True),
-    ],
-)
-def test_when_positions_are_needed(batches, positions):
-    assert (check([np.asarray(batch) for batch in batches]).positions is not None) == positions
-
-
-@pytest.mark.parametrize(
-    ("batches", "memory"),
-    [
-        ([[0, 5_000_000]], None),  # too far apart for a table
-        ([[3, 2**50, -7]], None),
-        ([[5], [-1]], None),
-        ([[0, 1], [1000]], 1000 * vertices.ID_BYTES),  # a table for which there is no memory
-    ],
-)
-def test_when_a_table_is_too_large(batches, memory):
-    occurring = OccurringIntegers(IdRoom(memory or INT64_MAX))
-    assert [occurring.encode(np.array(batch))[0].tolist() for batch in batches] == batches
-    assert occurring.finish(None).are_ids
-
-
 def test_listed_integers():
     for ids in ([5], [0, 1, 2], [3, 7, 9], [-5, 0, 2**60], [INT64_MIN, INT64_MAX]):
         listed = ListedIntegers(np.array(ids))
