@@ -13,9 +13,11 @@ from mgspmv.cli.solutions import add_summary, describe_order, list_order, list_t
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import OptionError, StoreExistsError
 
+RanksPath = Annotated[str, typer.Argument(metavar="RANKS", help="What `mgspmv pagerank -o` wrote: .zarr or .parquet.")]
+
 
 def top(
-    ranks: Annotated[str, typer.Argument(metavar="RANKS", help="What `mgspmv pagerank -o` wrote: .zarr or .parquet.")],
+    ranks: RanksPath,
     k: Annotated[int, typer.Option("-k", "--k", help="How many.")] = 10,
 ) -> Answer:
     """Show the highest ranks of a file."""
@@ -29,7 +31,7 @@ def top(
 
 
 def summary(
-    ranks: Annotated[str, typer.Argument(metavar="RANKS", help="What `mgspmv pagerank -o` wrote: .zarr or .parquet.")],
+    ranks: RanksPath,
     bins: Annotated[int, typer.Option(min=1, help="Bins of the histogram.")] = 20,
 ) -> Answer:
     """Show how the ranks of a file are distributed."""

@@ -269,9 +269,7 @@ def _render(title: str, description: str, height: float, draw: Callable[[Figure]
         handles, labels = figure.axes[0].get_legend_handles_labels()
         if handles:
             figure.legend(handles, labels, loc="outside lower left", ncols=1 if max(map(len, labels)) > 12 else 3)
-        figure.savefig(
-            out, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        )
+        figure.savefig(out, format="svg", transparent=True, metadata=_NO_METADATA)
     drawn = out.getvalue().partition("<svg ")[2]
     drawn = re.sub(r"<style.*?</style>", "", drawn)  # that of the page has the rule
     drawn = re.sub(r'<g id="[^"]*"', "<g", drawn)  # other charts of the page have the same ones
