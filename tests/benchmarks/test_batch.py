@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-import mgspmv as mg
 from benchmarks import batch
 from benchmarks.batch import LEAST_SAMPLED
-from mgspmv.errors import OptionError
 
 
 @pytest.mark.slow
@@ -41,10 +38,3 @@ def test_wrong_ranks_are_an_error(rmat: str, monkeypatch, capsys) -> None:
     [record] = json.loads(Path("found.json").read_text())["records"]
     assert record["distance"] > 1e-3
     assert record["scipy_distance"] > record["scipy_permitted"]
-
-
-def test_what_cannot_be_measured(rmat: str, tmp_path: Path) -> None:
-    mg.ingest((np.array([5, 9]), np.array([9, 5])), tmp_path / "ids.zarr", kind="graph")
-    for store, n_vectors, message in ((rmat, 1, "at least 2 vectors, not 1"), ("ids.zarr", 4, "has ids of its own")):
-        with pytest.raises(OptionError, match=message):
-            batch.run_batch(store, ["exact"], n_vectors, "cpu", None, print)

@@ -9,9 +9,7 @@ import scipy.sparse as sp
 from benchmarks import matrices
 from benchmarks.graphs import (
     GRAPHS,
-    count_out_arcs,
 )
-from mgspmv.ingest.generate import RmatSource
 
 SIZE = 100_000
 
@@ -40,13 +38,3 @@ def test_graphs_are_in_order_and_the_same_in_any_pieces(monkeypatch: pytest.Monk
             pieces = recipe.make(np, SIZE)
         assert (block.indptr == pieces.indptr).all(), name
         assert (block.indices == pieces.indices).all(), name
-
-
-def test_arcs_are_those_of_the_generator_and_degrees_count_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = RmatSource(8, 8).make_entries(0, 8 << 8)
-    one_way = sp.csr_array((np.ones(len(entries.rows)), (entries.rows, entries.cols)), shape=(256, 256))
-    wanted = one_way + one_way.T
-    wanted.data[:] = 1
-    assert abs(make("rmat23-undirected", 16 << 8) - wanted).sum() == 0
-    monkeypatch.setattr("benchmarks.graphs.PIECE", 777)
-    assert (count_out_arcs(np, GRAPHS["rmat27"].make(np, 20_000)) == make("rmat27", 20_000).sum(axis=0)).all()

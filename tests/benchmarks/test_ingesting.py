@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from benchmarks import ingesting
 from benchmarks.ingesting import OURS, OURS_PARQUET, PROGRAMS
 
@@ -21,10 +19,3 @@ def test_programs_make_the_same_store(tmp_path):
         assert rows[name]["runs"][0]["seconds"].keys() >= {"parse", "sort"}
     assert [path.name for path in tmp_path.iterdir()] == ["found.json"]
     assert len(rows[OURS_PARQUET]["runs"]) == 2
-
-
-@pytest.mark.slow
-def test_workers_make_the_same_store(capsys):
-    assert ingesting.main([*COMMAND, "--workers", "2"]) == 0
-    [row] = [line for line in capsys.readouterr().out.splitlines() if "mgspmv, 2 workers" in line]
-    assert "WRONG" not in row

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from benchmarks import matrices
-from benchmarks.matrices import REAL, RECIPES, find_real, read_real
+from benchmarks.matrices import RECIPES
 from mgspmv.ingest.generate import RmatSource
 
 SIZE = 6000
@@ -47,24 +45,3 @@ def test_rmat_is_that_of_the_generator(monkeypatch: pytest.MonkeyPatch) -> None:
     block = RECIPES["rmat27"].make(np, 17 << 8)  # keeps duplicates
     assert (block.indices == entries.cols[order]).all()
     assert (np.repeat(np.arange(256), np.diff(block.indptr)) == entries.rows[order]).all()
-
-
-# --- values, vectors, rows -------------------------------------------------------------------------------------------
-
-
-def test_real_matrices_are_read_where_the_variable_names_their_folder(tmp_path, monkeypatch) -> None:
-    monkeypatch.delenv("MGSPMV_TEST_DATA", raising=False)
-    assert [find_real(name) for name in REAL] == [None] * len(REAL)
-    monkeypatch.setenv("MGSPMV_TEST_DATA", str(tmp_path))
-    assert find_real("cnr-2000") is None
-    (tmp_path / "matrices").mkdir()
-    text = "%%MatrixMarket matrix coordinate real symmetric\n3 3 2\n1 1 2.5\n3 1 -1\n"
-    file = tmp_path / REAL["xenon1"]
-    file.write_bytes(gzip.compress(text.encode()))
-    path = find_real("xenon1")
-    assert path == file
-    block = read_real(path)
-    assert block.indptr.tolist() == [0, 2, 2, 3]
-    assert block.indices.tolist() == [0, 2, 0]
-    assert block.data is not None
-    assert block.data.tolist() == [2.5, -1, -1]

@@ -54,9 +54,3 @@ def test_both_ways_are_counted_and_only_one_publishes(command: list[str], cluste
         assert ratio["low"] <= ratio["median"] <= ratio["high"]
     assert all(run["n_messages"] for run in on["runs"])
     assert not any(run["n_messages"] for run in off["runs"])
-
-
-def test_intervals_are_those_of_tables() -> None:
-    """Of the median, by the binomial distribution."""
-    for n, places in ((3, (0, 2)), (8, (0, 7)), (9, (1, 7)), (20, (5, 14)), (100, (39, 60))):
-        assert monitoring.find_interval([float(k) for k in range(n)]) == places, n

@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mgspmv as mg
-from benchmarks import cugraph_workers, scaling
-from benchmarks.scaling import SKIPPED, run_scaling
-from mgspmv.errors import OptionError
+from benchmarks import scaling
+from benchmarks.scaling import SKIPPED
 
 
 @pytest.mark.slow
@@ -41,14 +39,3 @@ def test_wrong_ranks_are_an_error(rmat: str, monkeypatch, capsys) -> None:
     monkeypatch.setattr(scaling.api, "pagerank", lie)
     assert scaling.main(["--store", rmat, "--workers", "1,2", "--iterations", "7", "--backend", "cpu"]) == 1
     assert "wrong ranks: exact on 2 workers; float32 on 2 workers; see the tables" in capsys.readouterr().err
-
-
-def test_what_cannot_be_measured(rmat: str, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="iterations must be more than 5, which do not count, not 5"):
-        run_scaling(rmat, [1], "cpu", ["exact"], 5, lambda _: None)
-    assert scaling.find_peer("cpu", rmat) == (False, "left out, cuGraph needs a GPU")
-    with mg.open_matrix(rmat) as A:
-        assert cugraph_workers.find_refusal(A.stored) is None
-    mg.generate("rmat", tmp_path / "w.zarr", scale=5, weights=True)
-    with mg.open_matrix(tmp_path / "w.zarr") as A:
-        assert "without weights" in str(cugraph_workers.find_refusal(A.stored))
