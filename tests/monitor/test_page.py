@@ -62,13 +62,6 @@ def test_only_what_changed_is_sent(n_new, changed):
     assert get_columns(source) == {name: np.asarray(column).tolist() for name, column in wanted.items()}
 
 
-def test_unknown_numbers_are_the_same_as_before():
-    source = ColumnDataSource({"x": np.array([1.0, np.nan])})
-    sent = Sent(source)
-    send(source, {"x": np.array([1.0, np.nan])})
-    assert sent.take() == []
-
-
 # --- the figures -----------------------------------------------------------------------------------------------------
 
 
@@ -114,13 +107,6 @@ def test_a_running_run_is_shown_on_and_nothing_is_sent_twice():
     assert sent.take() == []
 
 
-def test_the_phase_of_the_cells_is_chosen():
-    _, _, sent = show(begin(), iterate(0, 1, 2), iterate(1, 1, 2))
-    [select] = [model for model in sent.find("panel-0").children if type(model).__name__ == "Select"]
-    select.value = "exchange"
-    assert sent.find("cells-0").data["image"][0][:, :2].tolist() == [[500, 500], [500, 500]]
-
-
 def test_runs_are_chosen_in_the_table_and_stay_chosen():
     runs, page, sent = show(*(begin(name) for name in "abcd"), iterate(0, 1, 2, "b"), end("c"))
     rows = sent.find("runs")
@@ -151,22 +137,9 @@ def test_a_chosen_run_that_is_kept_no_longer_makes_room_for_the_last():
     assert sent.find("head-0").text.startswith(f"<b>pagerank r{RUNS_KEPT - 1}</b>")
 
 
-def test_no_more_runs_are_shown_than_there_is_room_for():
-    _, _, sent = show(*(begin(name) for name in "abcdef"))
-    sent.find("runs").selected.indices = [0, 1, 2, 3, 4]
-    assert sent.find(f"panel-{MOST_SHOWN - 1}").visible
-
-
 def test_the_ceiling_of_devices_is_drawn():
     _, _, sent = show(begin(edges_per_s=1e6), iterate(0, 1, 3))
     assert get_columns(sent.find("ceiling-0")) == {"iteration": [1, 3], "million_edges_per_s": pytest.approx([1.5] * 2)}
-
-
-def test_changes_of_zero_have_no_logarithm():
-    message = iterate(0, 1, 3)
-    message["change"][1] = 0.0
-    _, _, sent = show(begin(), message)
-    assert get_columns(sent.find("change-0"))["iteration"] == [1, 3]
 
 
 def test_what_users_wrote_is_text():
@@ -185,9 +158,3 @@ def test_the_head_says_how_long_ago_a_checkpoint_was_written():
     assert "<b>checkpoints</b> 2, the last of iteration 8, 2.0 MB, 30 s ago" in describe_run(runs.by_id["r"])
     runs.hear(begin("without"))
     assert "checkpoints" not in describe_run(runs.by_id["without"])
-
-
-def test_the_image_of_hundreds_of_workers_is_small():
-    n = 256
-    _, _, sent = show(begin("r", n), *(iterate(rank, 1, 500) for rank in range(n)))
-    assert sent.find("cells-0").data["image"][0].size <= 20_000

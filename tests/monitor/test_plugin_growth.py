@@ -101,15 +101,6 @@ def test_all_that_is_computed_has_a_span_once(graph, scheduler):
     check_bounded(scheduler)
 
 
-def test_a_trimmed_span_still_says_when_it_ran(graph, scheduler):
-    run_with_a_client_each(graph, scheduler, 0)
-    trim_spans(scheduler)
-    [span] = scheduler.extensions["spans"].spans_search_by_name["mgspmv", "pagerank", "collect"]
-    assert [group.name for group in span.groups] == ["mgspmv-collect-collect"]
-    assert span.done
-    assert span.enqueued <= span.start <= span.stop
-
-
 def test_spans_of_others_stay(scheduler):
     with Client(scheduler.address, set_as_default=False) as client, distributed.span("others") as id:
         for k in range(3):

@@ -5,13 +5,11 @@ from __future__ import annotations
 import io
 import re
 import sys
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from mgspmv.model import Event
-from mgspmv.monitor import progress as progress_module
 from mgspmv.monitor.progress import (
     Progress,
     StepsProgress,
@@ -44,21 +42,6 @@ def test_phases_are_shown_with_their_counts():
         progress.advance(3)
         progress._bars.refresh()
         assert "3/?" in console.file.getvalue().splitlines()[-1]
-
-
-def test_a_phase_has_a_rate_of_its_own(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    console = make_console()
-    with Progress(console) as progress:
-        progress.on_progress("read", 500, 1000)
-        now[0] += 10
-        progress.on_progress("read", 1000, 4000)
-        progress._bars.refresh()
-        assert "1,000/4,000  100/s, 0:00:30 left" in console.file.getvalue()
-        progress.on_progress("sort", 1, 4000)
-        progress._bars.refresh()
-        assert console.file.getvalue().splitlines()[-1].count("/s") == 0
 
 
 def test_a_phase_takes_the_line_of_the_one_before_it():
@@ -110,22 +93,6 @@ def test_iterations_with_prediction(tol, max_iter, shown, count):
         assert count in console.file.getvalue()
 
 
-def test_checkpoints_are_said_of_iterations():
-    console = make_console()
-    with Progress(console) as progress:
-        for told in (("resume", 0), ("resume", 40)):
-            progress.on_progress(*told, None)
-        progress.on_event(make_event(41, 0.5))
-        progress._bars.refresh()
-        assert "iterate  change 5.00e-01, goes on after iteration 40" in console.file.getvalue()
-        progress.on_progress("checkpoint", 1041, None)
-        progress.on_event(make_event(1042, 0.25))
-        progress._bars.refresh()
-        last = console.file.getvalue().splitlines()[-1]
-        assert "iterate  change 2.50e-01, checkpoint of iteration 1,041" in last
-        assert "1,042" in last
-
-
 def test_iteration_that_does_not_shrink_has_no_prediction():
     console = make_console()
     with Progress(console, tol=1e-6) as progress:
@@ -155,21 +122,6 @@ def test_it_is_shown_on_stderr_and_never_on_stdout(monkeypatch, capsys):
         progress.phase("read", 3)
         assert progress._bars.console.stderr
     assert capsys.readouterr().out == ""
-
-
-def test_the_rate_of_iterations_is_that_after_the_first(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    console = make_console()
-    with Progress(console, tol=1e-3, max_iter=100) as progress:
-        for k in range(1, 6):
-            progress.on_event(make_event(k, 0.5**k))
-            now[0] += 2
-        progress.on_event(make_event(6, 0.5**6))
-        progress._bars.refresh()
-        last = strip(console.file.getvalue().split("\r")[-1])
-    assert "change 1.56e-02, about 4 to go" in last
-    assert "6/10  0.5/s, 0:00:08 left" in last
 
 
 def test_steps_one_after_another():

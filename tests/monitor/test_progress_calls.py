@@ -14,9 +14,8 @@ import pytest
 import mgspmv as mg
 import mgspmv.monitor.progress
 from mgspmv.errors import ConvergenceError
-from mgspmv.iterate.options import PageRankOptions
 from mgspmv.model import Event
-from mgspmv.monitor.progress import find_change, show_progress, tell_all, watched
+from mgspmv.monitor.progress import show_progress
 from tests.support.waiting import wait_for
 
 
@@ -156,34 +155,3 @@ def test_steps_of_a_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(ended) == sorted(step.name for step in record.steps)
     assert "steps" in terminal.getvalue()
     assert "gone failed: " in terminal.getvalue()
-
-
-def test_the_signature_is_that_of_the_call() -> None:
-    @watched
-    def make(n: int, *, on_progress: Any = None) -> int:
-        """What it makes."""
-        return n
-
-    assert make(3) == 3
-    assert make.__doc__ == "What it makes."
-    with mg.show_progress(), pytest.raises(TypeError, match="missing a required argument"):
-        make()  # type: ignore[call-arg]
-
-
-def test_all_are_told() -> None:
-    told: list[Any] = []
-    tell_all(lambda *said: told.append(said), None, lambda *said: told.append(said[0]))("read", 1, None)
-    assert told == [("read", 1, None), "read"]
-
-
-def test_the_change_is_that_at_which_it_stops() -> None:
-    modes: tuple[Any, ...] = ("l1", "l1_per_node", "linf", "relative")
-    for tol_mode in modes:
-        wanted = PageRankOptions(tol=1e-3, tol_mode=tol_mode).threshold(50, 200)
-        assert find_change(1e-3, tol_mode, 50) == wanted, tol_mode
-
-
-def test_where_the_change_is_not_known() -> None:
-    assert find_change(None, "fixed", 50) is None
-    assert find_change(None, "l1", 50, "topk:10") is None
-    assert find_change(1e-3, "l1_per_node") is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 
 import numpy as np
@@ -11,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.monitor import runs as module
-from mgspmv.monitor.runs import FEWEST_BINS, MOST_BINS, MOST_POINTS, RUNS_KEPT, Bins, Curve, Runs
-from tests.support.messages import begin, checkpoint, end, iterate, miss, recover
+from mgspmv.monitor.runs import MOST_POINTS, RUNS_KEPT, Bins, Curve, Runs
+from tests.support.messages import begin, end, iterate, miss, recover
 
 # --- thinning --------------------------------------------------------------------------------------------------------
 
@@ -29,19 +28,6 @@ def test_curves_are_thinned_evenly(n, limit):
     assert (np.diff(iterations[:-1]) == curve.stride).all(), "evenly, but for the last one"
     assert (iterations[:-1] % curve.stride == 0).all()
     assert curve.stride == 1 or len(curve) > limit // 2
-
-
-@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=200, unique=True), st.integers(1, 20))
-def test_curves_with_gaps_keep_the_last_of_each_stretch(iterations, limit):
-    curve = Curve(limit)
-    for i in sorted(iterations):
-        curve.add(i, float(i))
-    kept, _ = curve.points
-    stretches = {}
-    for i in sorted(iterations):
-        stretches[(i - 1) // curve.stride] = i
-    assert kept.tolist() == list(stretches.values())
-    assert len(kept) <= limit
 
 
 def add(bins, rank, last, *seconds, n=1):
@@ -88,10 +74,6 @@ def test_devices_wait_for_the_slowest_and_do_not_say_so():
     assert wait.tolist() == [2.0, 0.0, 0.25]
     assert exchange.tolist() == [0.5, 0.5, 0.0]
     assert bins.mean_seconds.tolist() == bins.seconds[0].tolist()
-
-
-def test_many_workers_have_fewer_bins():
-    assert [Bins(n_workers).limit for n_workers in (1, 100, 256, 1000)] == [MOST_BINS, MOST_BINS, 78, FEWEST_BINS]
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -182,47 +164,11 @@ def test_a_run_goes_on_with_fewer_workers():
     assert run.bins.lasts.tolist() == [5, 6]
 
 
-def test_as_many_workers_go_on_where_they_were():
-    runs = hear_all(begin(), *(iterate(rank, 1, 8) for rank in (0, 1)))
-    runs.hear(recover(begin()["workers"], 4, kind="silent"))
-    run = runs.by_id["r"]
-    assert run.bins.lasts.tolist() == [1, 2, 3, 4]
-    assert run.recoveries[0]["kind"] == "silent"
-
-
-def test_checkpoints_are_counted():
-    runs = hear_all(begin())
-    run = runs.by_id["r"]
-    assert (run.checkpoints, run.checkpointed, run.since_checkpoint_s) == (0, None, None)
-    runs.hear(checkpoint(8, seconds=0.02), 10.0)
-    runs.hear(checkpoint(16, seconds=5.0, n_bytes=10), 20.0)
-    runs.hear({"kind": "phase", "run": "r", "phase": "residual"}, 23.5)
-    assert (run.checkpoints, run.checkpoint_iteration, run.checkpoint_bytes) == (2, 16, 10)
-    assert (run.checkpointed, run.since_checkpoint_s) == (20.0, 3.5)
-    assert count(runs, "checkpoint_bytes_total") == 2_000_010
-    assert (count(runs, "checkpoint_seconds_count"), count(runs, "checkpoint_seconds_sum")) == (2, 5.02)
-    assert run.state == "residual", "writing one is no phase"
-
-
 def test_checkpoints_that_failed_are_noted():
     runs = hear_all(begin(), miss(8))
     run = runs.by_id["r"]
     assert (run.checkpoints, run.is_running, count(runs, "checkpoint_failures_total")) == (0, True, 1)
     assert run.errors == ["no checkpoint of iteration 8: OSError: no room"]
-
-
-def test_messages_of_unknown_kinds_change_nothing():
-    runs = hear_all(begin(), {"kind": "of a later version", "run": "r"})
-    assert runs.version == 1
-    assert runs.by_id["r"].changed == 0.0
-
-
-def test_runs_end_with_their_client():
-    runs = hear_all(begin("a", client="one"), begin("b", client="two"), begin("c", client="one"), end("c"))
-    runs.lose_client("one")
-    assert [run.state for run in runs.by_id.values()] == ["abandoned", "start", "converged"]
-    assert runs.by_id["a"].errors == ["its client went away"]
-    assert count(runs, "runs_ended_total", status="abandoned") == 1
 
 
 def test_runs_tell_of_workers_that_are_gone():
@@ -252,20 +198,6 @@ def test_errors_are_bounded(monkeypatch):
     for rank in range(5):
         runs.lose_worker(f"tcp://{rank}")
     assert [error.split()[1] for error in runs.by_id["r"].errors] == ["w2", "w3", "w4"]
-
-
-def test_the_slowest_device_is_the_ceiling():
-    runs = hear_all(begin(edges_per_s=1e6))
-    assert runs.by_id["r"].ceiling_edges_per_s == pytest.approx(300 / (200 / 1e6))
-    message = begin("s", edges_per_s=1e6)
-    message["workers"][0]["edges_per_s"] = None
-    runs.hear(message)
-    assert runs.by_id["s"].ceiling_edges_per_s is None
-
-
-def test_rates_of_iterations_that_took_no_time_are_unknown():
-    run = hear_all(begin(), iterate(0, 1, 4, seconds=(0.0, 0.0, 0.0))).by_id["r"]
-    assert math.isnan(run.iterations_per_s)
 
 
 def test_hundreds_of_workers_and_many_iterations_are_bounded():

@@ -3,36 +3,13 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import pytest
 from distributed import Client
 
 from mgspmv.monitor.plugin import RunsPlugin
-from mgspmv.monitor.targets import add_targets, list_targets
 from tests.support.clusters import start_cluster
 from tests.support.scraping import fetch, list_workers, scrape
-
-
-def make_worker(name, host, **services):
-    return SimpleNamespace(name=name, host=host, services=services)
-
-
-def test_each_worker_is_a_target_with_its_name():
-    workers = [
-        make_worker("a", "10.0.0.2", dashboard=40001),
-        make_worker(7, "fe80::1", dashboard=40002, nanny=3),
-        make_worker("without a server", "10.0.0.3"),
-    ]
-    scheduler = SimpleNamespace(workers=dict(enumerate(workers)))
-    assert list_targets(scheduler) == [
-        {"targets": ["10.0.0.2:40001"], "labels": {"worker": "a"}},
-        {"targets": ["[fe80::1]:40002"], "labels": {"worker": "7"}},
-    ]
-
-
-def test_a_scheduler_without_a_server_tells_of_nobody():
-    assert not add_targets(SimpleNamespace())
 
 
 @pytest.mark.parametrize("prefix", ["", "behind"])

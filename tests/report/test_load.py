@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 import mgspmv as mg
-from mgspmv.errors import OptionError, PipelineError, StoreError, StoreFormatError, StoreNotFoundError
+from mgspmv.errors import OptionError, PipelineError, StoreFormatError, StoreNotFoundError
 from mgspmv.report import load_run
 from mgspmv.report.record import RunRecord, StepOutcome
 
@@ -87,13 +87,3 @@ def test_what_is_no_run(tmp_path, solution):
     fail(OptionError, "CSV holds the ranks only", tmp_path / "e.csv")
     mg.ingest(sp.coo_array(np.eye(2)), tmp_path / "g.zarr", kind="graph")
     fail(StoreFormatError, "is a Zarr group of something else than ranks", tmp_path / "g.zarr")
-
-
-def test_a_record_that_cannot_be_read(tmp_path, monkeypatch):
-    path = write(tmp_path / "run.json", RUN)
-
-    def refuse(self):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "read_bytes", refuse)
-    fail(StoreError, r"cannot read .*run\.json: permission denied; ", path)

@@ -14,7 +14,6 @@ from mgspmv.report.record import RunRecord, StepOutcome, StepRecord, read_run
 from tests.support.records import BEGAN, KEY, MARKUP, make_run
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
-SECTIONS = ["steps", "convergence", "time", "memory", "distributions", "highest", "comparison", "provenance"]
 
 
 class Page(HTMLParser):
@@ -100,11 +99,6 @@ def test_it_needs_nothing_else(run):
     assert "@import" not in style
 
 
-def test_ids_are_those_that_links_name(page):
-    assert page.list("section", "id") == SECTIONS
-    assert [href[1:] for href in page.list("a", "href")] == SECTIONS
-
-
 def test_markup_is_text(run):
     text = render_report(replace(run, name=MARKUP, file=MARKUP), title=MARKUP)
     assert "<script" not in text
@@ -168,13 +162,6 @@ def test_charts(page):
     assert sum("▲" in text for text in page.texts["text"]) == 1
     keys = {"damping/alpha=0.5", "nightly", "product", "waiting", "predicted", "held", "in-degree"}
     assert keys <= set(page.texts["text"])
-
-
-def test_notes_of_degrees(page, run):
-    pairs = next(step.record for step in run.steps if step.name == "rmat").degrees["in"]
-    n_without = pairs[0][1] - pairs[1][1]
-    assert n_without > 0
-    assert any(text.startswith(f"{n_without} vertices of in-degree 0 are not drawn") for text in page.texts["p"])
 
 
 def test_the_highest(page, run):
@@ -293,36 +280,12 @@ def test_tolerances_of_each_mode():
     assert "change, each in the norm of its run" in page.texts["text"]
 
 
-def test_the_longest_phases_are_named_and_the_rest_is_other():
-    names = ["load", "start", "compile", "product", "exchange", "residual", "odd"]
-    seconds = {name: float(k + 1) for k, name in enumerate(names)}
-    page = render(make_step(name="a/x", seconds=seconds), make_step(name="b/x", seconds={"product": 2.0}))
-    assert [key for key in page.texts["text"] if key in [*names, "other"]] == [
-        "compile", "product", "exchange", "residual", "odd", "other",
-        "product",
-    ]  # fmt: skip
-    assert "odd 7 s, other 3 s." in page.texts["desc"][0]
-
-
 def test_memory_on_devices_is_what_was_predicted():
     memory = {
         "planned_bytes": [100, 100], "held_bytes": [500, 90], "device_bytes": [90, 250], "host_peak_bytes": [900, 900],
     }  # fmt: skip
     page = render(make_step(memory=memory))
     assert [text for text in page.texts["text"] if "▲" in text] == ["250 B ▲ +150%"]
-
-
-def test_a_process_is_not_what_was_predicted():
-    page = render(make_step("matrix", "g", memory={"planned_bytes": [100], "host_peak_bytes": [900]}))
-    assert not [text for text in page.texts["text"] if "▲" in text]
-    assert {"100 B", "900 B"} <= set(page.texts["text"])
-
-
-def test_a_run_that_did_everything():
-    page = render(make_step("product", "g/y", result={"shape": [3]}))
-    assert "✓ complete" in page.texts["span"]
-    assert page.tables["Other steps"][1][:3] == ["g/y", "made", "product"]
-    assert [href[1:] for href in page.list("a", "href")] == ["steps", "provenance"]
 
 
 def test_a_run_of_no_steps():

@@ -123,24 +123,6 @@ def test_it_can_be_read(browser: Browser, page, width, media, scheme, ground):
     assert browser.complaints == []
 
 
-def test_the_checks_would_find_what_is_wrong(browser: Browser, tmp_path):
-    path = tmp_path / "bad.html"
-    path.write_text(
-        "<!doctype html><html lang=en><meta charset=utf-8><title>bad</title><main>"
-        "<p style='width: 2000px; color: #aaa'>wide<svg role=img aria-label=bad viewBox='0 0 100 50'>"
-        "<text x=0 y=20>one</text><text x=5 y=25>two</text>"
-        "<text x=90 y=40>beyond</text></svg><img src='none.png'><script>console.log('said')</script></main>"
-    )
-    browser.show(path, 1280)
-    assert len(browser.evaluate(OVERFLOWING)) == 1
-    assert browser.evaluate(COVERED) == ["bad: beyond is cut off", "bad: one on two"]
-    assert browser.evaluate(EMPTY) == ["bad"]
-    assert [text[:2] for _, text in browser.evaluate(DIM)] == ["<p"]
-    assert any("said" in complaint for complaint in browser.complaints)
-    assert any(complaint.endswith("none.png") for complaint in browser.complaints)
-    browser.complaints.clear()
-
-
 def test_on_paper_everything_is_there(browser: Browser, page):
     """What is folded on the screen too; and no table is wider than the 184 mm of A4 that can be printed on."""
     browser.show(page, 695, media="print")
