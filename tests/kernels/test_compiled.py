@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from numba import config
 
 import mgspmv
 from mgspmv.kernels import compiled
@@ -55,21 +54,6 @@ def test_an_edit_elsewhere_is_seen(decorator, tmp_path):
     assert run(1, 10) == [11, 1]
     assert run(2, 10) == ([12, 0] if is_seen else [11, 1])
     assert run(2, 30) == ([32, 0] if is_seen else [11, 1])
-
-
-def test_the_folder_is_numbas_where_one_is_named_and_else_one_that_can_be_written(tmp_path, monkeypatch):
-    find = compiled._find_compiled.__wrapped__
-    monkeypatch.setenv("MGSPMV_CACHE", str(tmp_path / "cache"))
-    assert find("/numba").parent == Path("/numba")
-    assert find("").parent == Path(compiled.__file__).parent / "__pycache__"
-    monkeypatch.setattr(compiled.os, "access", lambda *_: False)
-    assert find("").parent == tmp_path / "cache" / "numba"
-
-
-def test_other_functions_are_kept_where_they_were():
-    before = config.CACHE_DIR
-    compiled.compile_kernel(find_compiled)
-    assert before == config.CACHE_DIR
 
 
 def find_compiled(tree):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from mgspmv.errors import OptionError
 from mgspmv.kernels import cpu
 from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, SerialBlock
 from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, RowCheck, StepSums
-from tests.support.blocks import cut_rows, make_block, to_scipy
+from tests.support.blocks import make_block, to_scipy
 from tests.support.matrices import HARD, naming
 from tests.support.pairwise import cover_pairs
 from tests.support.waiting import HANG_S
@@ -79,37 +79,12 @@ def test_alpha_and_beta(kernel, dtype, columns):
             np.testing.assert_allclose(y, wanted, rtol=2 * np.finfo(dtype).eps, atol=atol)
 
 
-@pytest.mark.parametrize(("n_columns", "beta"), [(0, 0.0), (1, -0.5), (7, 0.0), (16, -0.5), (19, 0.0)])
-def test_columns_of_a_product_are_products(n_columns, beta):
-    block = random_block(500, 300, 6000)
-    x, old = (np.random.default_rng(7).standard_normal((n, n_columns)) for n in (300, 500))
-    y = old.copy() if beta else np.full_like(old, np.nan)
-    CpuBlock(block).multiply(x, y, 1.5, beta)
-    for c in range(n_columns):
-        alone = old[:, c].copy()
-        CpuBlock(block).multiply(np.ascontiguousarray(x[:, c]), alone, 1.5, beta)
-        assert y[:, c].tobytes() == alone.tobytes()
-
-
 def test_sums_of_float32_are_made_in_float64():
     block = CsrBlock(0, 3, np.array([0, 3]), np.arange(3, dtype=np.int32), np.array([1e8, 1, -1e8], np.float32))
     for kernel in KERNELS.values():
         y = np.empty(1, np.float32)
         kernel(block).multiply(np.ones(3, np.float32), y)
         assert y[0] == 1
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_blocks_of_rows_give_the_rows_of_the_product(kernel):
-    whole = make_block(HARD["one dense column"])
-    x = np.random.default_rng(5).standard_normal(whole.n_cols)
-    y = np.empty(whole.n_rows)
-    KERNELS[kernel](whole).multiply(x, y)
-    for n_blocks in (1, 2, 7, 60):
-        by_blocks = np.full(whole.n_rows, np.nan)
-        for start, stop in pairwise(np.linspace(0, whole.n_rows, n_blocks + 1).astype(int)):
-            KERNELS[kernel](cut_rows(whole, start, stop)).multiply(x, by_blocks[start:stop])
-        np.testing.assert_array_equal(by_blocks, y, f"{n_blocks} blocks")
 
 
 @pytest.mark.parametrize("columns", [(), (3,)], ids=["1-D", "3 columns"])
@@ -126,16 +101,6 @@ def test_threads_give_the_same_bits_as_the_serial_product(data, columns):
     assert CpuBlock(block, threads=3).threads == 3
     for other in products[1:]:
         np.testing.assert_array_equal(other, products[0])
-
-
-def test_every_part_is_taken_once_by_more_threads_than_rows():
-    block = CsrBlock(0, LARGE, np.array([0, LARGE - 1, LARGE]), np.arange(LARGE, dtype=np.int32), None)
-    kernel = CpuBlock(block, threads=4)
-    assert kernel.threads == 4
-    for _ in range(20):
-        y = np.ones(2)
-        kernel.multiply(np.ones(LARGE), y, beta=1.0)
-        assert y.tolist() == [LARGE, 2]
 
 
 def test_threads():
@@ -237,13 +202,6 @@ def bind(block, precision, threads=None):
 
 def rank_dtype(precision):
     return np.float32 if precision == "float32" else np.float64
-
-
-@pytest.mark.parametrize("has_values", [True, False], ids=["values", "pattern"])
-@pytest.mark.parametrize(("precision", "wanted"), [("exact", None), ("float64", np.float64), ("float32", np.float32)])
-def test_z_dtype(precision, wanted, has_values):
-    kernel = CpuBlock(make_block(HARD["ring"], data=np.float64 if has_values else None), precision)
-    assert kernel.z_dtype == (wanted or (np.float64 if has_values else np.int64))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

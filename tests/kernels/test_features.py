@@ -9,11 +9,11 @@ import pytest
 import scipy.sparse as sp
 
 from benchmarks.matrices import RECIPES, add_values
-from mgspmv.kernels import features, formats
+from mgspmv.kernels import features
 from mgspmv.kernels.features import Features, find_features, rank_kernels
-from mgspmv.kernels.formats import BLOCK_DIMS, build_bsr, build_dia
+from mgspmv.kernels.formats import BLOCK_DIMS
 from mgspmv.kernels.select import list_kernels
-from tests.support.blocks import cut_rows, make_block, make_random, to_scipy
+from tests.support.blocks import make_block, to_scipy
 from tests.support.matrices import HARD, naming
 
 EVEN = Features(
@@ -61,12 +61,6 @@ def check_features(block, data):
     assert set(rank_kernels(found)) <= set(list_kernels("cuda"))
 
 
-def test_features_of_blocks_of_rows():
-    whole = RECIPES["grid2d5"].make(np, 50_000)
-    part = find_features(cut_rows(whole, 3000, 7000), np.float32)
-    assert (part.n_rows, part.n_cols, part.n_diagonals) == (4000, whole.n_cols, 5)
-
-
 def test_entries_off_the_diagonals_that_the_sample_missed():
     band = sp.diags_array([1.0] * 3, offsets=[-1, 0, 1], shape=(200_000, 200_000)).tocsr()
     far = sp.coo_array((np.ones(50), (np.full(50, 199_000), np.arange(50) * 2000)), shape=band.shape)
@@ -76,58 +70,6 @@ def test_entries_off_the_diagonals_that_the_sample_missed():
     sample, rows = features._sample_rows(block)
     assert np.unique(sample.indices - rows).tolist() == [-1, 0, 1]
     assert find_features(block, np.float32).n_diagonals is None
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        ("fem", "float32"),
-        ("fem-shuffled", "float64"),
-        ("dense-blocks", "float64"),
-        ("dense-blocks", "float32"),
-        ("rmat22", "float32"),
-        ("band9", "float64"),
-    ],
-)
-def test_bytes_of_formats_are_those_of_the_formats(name, dtype, monkeypatch):
-    """The sample has all rows of these, and of R-MAT all but the ends of a few."""
-    monkeypatch.setattr(formats, "LIMIT_BYTES", 1 << 40)
-    block = add_values(np, RECIPES[name].make(np, 50_000), dtype)
-    found = find_features(block, dtype)
-    bsr = build_bsr(block)
-    assert found.block_dim == bsr.block_dim
-    assert found.bsr_bytes == pytest.approx(bsr.nbytes, rel=0.02)
-    assert found.csr_bytes == block.nnz * (4 + np.dtype(dtype).itemsize) + 4 * (block.n_rows + 1)
-    if found.n_diagonals is not None:
-        dia = build_dia(block)
-        assert len(dia.offsets) == found.n_diagonals
-        assert dia.data.nbytes <= found.csr_bytes
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_scatter_is_of_lines_that_neighbouring_rows_read(dtype):
-    line = 128 // np.dtype(dtype).itemsize
-    alone = make_random([1] * 700, 1)
-    rows = np.arange(700, dtype=np.int32)
-    for columns, wanted in ((rows * line, 480 / 480), (rows // 10 * line, 48 / 480), (rows * 0, 2 / 480)):
-        block = features.CsrBlock(0, 700 * line, alone.indptr, columns, alone.data)
-        assert find_features(block, dtype).scatter == pytest.approx(wanted)
-    assert find_features(make_random([0, 0], 5), dtype).scatter == 0
-
-
-def test_the_sample_keeps_blocks_whole_and_is_bounded(monkeypatch):
-    for n_rows in (1, 239, 240, 481, 15_361, 999_983):
-        lengths = np.zeros(n_rows, np.int64)
-        lengths[::7] = 3
-        sample, rows = features._sample_rows(make_random(lengths, 50))
-        assert sample.n_rows <= features.SAMPLE_WINDOWS * features.SAMPLE_ROWS
-        assert (np.diff(sample.indptr) <= 3).all()
-        starts = np.arange(0, sample.n_rows, 60)
-        places = np.repeat(np.arange(sample.n_rows), np.diff(sample.indptr))
-        assert (rows % 60 == places % 60).all()
-        assert len(starts) == -(-sample.n_rows // 60)
-    long, _ = features._sample_rows(make_random([5000, 300], 6000))
-    assert np.diff(long.indptr).tolist() == [256, 256]
 
 
 @pytest.mark.gpu

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -24,7 +22,6 @@ from mgspmv.kernels.formats import (
     build_split,
     build_stream,
     choose_ell_width,
-    choose_lanes,
 )
 from mgspmv.model import CsrBlock
 from tests.support.blocks import cut_rows, make_block, make_random
@@ -48,23 +45,6 @@ def set_piece(monkeypatch):
     return lambda n: monkeypatch.setattr(formats, "PIECE", n)
 
 
-@pytest.mark.parametrize("indices", [np.int32, np.int64])
-@pytest.mark.parametrize("data", [np.float32, np.float64, None], ids=["float32", "float64", "pattern"])
-def test_dtypes(data, indices, no_limit):
-    block = make_random(SKEWED, 300, indices=indices, data=data)
-    ell, coo, hyb, sell, bsr = (build(block) for build in (build_ell, build_coo, build_hyb, build_sell, build_bsr))
-    for padded in (ell, coo, hyb.ell, hyb, sell):
-        assert padded.indices.dtype == indices
-        assert padded.data is None if data is None else padded.data.dtype == data
-    assert hyb.ell.width == 1
-    assert coo.rows.dtype == hyb.rows.dtype == sell.order.dtype == np.int32
-    assert (bsr.indptr.dtype, bsr.indices.dtype, bsr.data.dtype) == (np.int64, indices, data or np.float64)
-    dia = build_dia(block)
-    assert (dia.offsets.dtype, dia.data.dtype) == (np.int64, data or np.float64)
-    split = build_split(block)
-    assert split.row_starts.dtype == split.nonzero_starts.dtype == sell.slice_ptr.dtype == np.int64
-
-
 @pytest.mark.parametrize("build", [build_coo, build_hyb, build_sell, build_split, build_stream, build_ell, build_bsr])
 def test_temporaries_are_of_a_piece(build, set_piece):
     """A number of 8 bytes for each of the half million entries would be found."""
@@ -75,14 +55,6 @@ def test_temporaries_are_of_a_piece(build, set_piece):
 
 
 # --- each format -----------------------------------------------------------------------------------------------------
-
-
-def test_coo_shares_columns_and_values():
-    block = make_block(HARD["star"])
-    coo = build_coo(block)
-    assert coo.rows.tolist() == np.repeat(np.arange(9), np.diff(block.indptr)).tolist()
-    assert coo.indices is block.indices
-    assert coo.data is block.data
 
 
 @pytest.mark.parametrize(
@@ -105,14 +77,6 @@ def test_ell_width_of_hyb_is_the_most_that_a_third_of_the_rows_has(lengths, widt
     assert choose_ell_width(block) == width
     enough = max(4096, len(lengths) / 3)
     assert width == max((k for k in range(1, 10) if sum(n >= k for n in lengths) >= enough), default=0)
-
-
-def test_entries_at_one_place_are_added_in_their_order():
-    values = np.random.default_rng(1).random(900).astype(np.float32)
-    block = CsrBlock(0, 2, np.array([0, 400, 900]), np.zeros(900, np.int32), values)
-    wanted = [np.cumsum(values[:400], dtype=np.float32)[-1], np.cumsum(values[400:], dtype=np.float32)[-1]]
-    assert build_bsr(block, 2).data[0, :, 0].tolist() == wanted
-    assert build_dia(block).data.sum(axis=0).tolist() == wanted
 
 
 @pytest.mark.parametrize("b", [2, 3, 4, 5])
@@ -178,26 +142,6 @@ def test_split_covers_rows_and_nonzeros(lengths):
     assert (taken[:-1] == ITEMS).all()
     assert ((taken > 0) & (taken <= ITEMS)).all()
     check_split(block)
-
-
-@pytest.mark.parametrize("wavefront", [32, 64])
-def test_lanes_are_the_largest_power_of_two_up_to_the_mean_length(wavefront):
-    for n_rows, nnz in [
-        (0, 0),
-        (1, 0),
-        (5, 4),
-        (7, 7),
-        (10, 19),
-        (10, 20),
-        (3, 95),
-        (3, 96),
-        (1, 63),
-        (1, 64),
-        (2, 9**9),
-    ]:
-        fitting = [t for t in (1, 2, 4, 8, 16, 32, 64) if t <= max(1, nnz / max(1, n_rows)) and t <= wavefront]
-        assert choose_lanes(n_rows, nnz, wavefront) == max(fitting)
-    assert choose_lanes(1, 64) == 32
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
@@ -273,25 +217,7 @@ def test_small_matrices_are_not_refused():
         build_ell(make_random([2000, *[0] * 90], 2000, data=np.float32))
 
 
-def test_sell_hyb_and_split_take_what_ell_refuses():
-    block = make_uneven()
-    assert build_hyb(block).nbytes < 3 * block.nbytes
-    assert build_split(block).nbytes < 0.1 * block.nbytes
-    assert build_sell(block).nbytes < 20 * block.nbytes
-
-
 # --- CuPy ------------------------------------------------------------------------------------------------------------
-
-
-def test_module_is_that_of_the_array(monkeypatch):
-    class Ndarray:
-        pass
-
-    Ndarray.__module__ = "cupy"
-    loaded = object()
-    monkeypatch.setitem(sys.modules, "cupy", loaded)
-    assert formats.array_module(Ndarray()) is loaded
-    assert formats.array_module(np.empty(0)) is np
 
 
 def list_arrays(made):
@@ -321,34 +247,6 @@ def test_cupy_makes_the_same_arrays(piece, set_piece, no_limit):
                 np.testing.assert_array_equal(made[name].get(), array, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    ("length", "rows", "lanes", "staged_lanes"),
-    [
-        (0, 1024, 1, 1),
-        (1, 1024, 1, 1),
-        (2, 1016, 2, 1),
-        (7, 256, 4, 1),
-        (9, 224, 8, 1),
-        (40, 48, 32, 4),
-        (255, 8, 32, 32),
-        (256, 8, 32, 32),
-        (100_000, 8, 32, 32),
-    ],
-)
-def test_plan_of_csr_vector_for_rows_of_one_length(length, rows, lanes, staged_lanes):
-    indptr = np.arange(0, 100 * length + 1, length or 1, dtype=np.int64) if length else np.zeros(101, np.int64)
-    block = CsrBlock(0, 100_000, indptr, np.zeros(100 * length, np.int32), None)
-    assert formats.plan_vector(block) == formats.VectorPlan(rows, lanes, staged_lanes)
-
-
-def test_plan_of_csr_vector_for_uneven_rows_is_by_their_mean():
-    lengths = np.full(1000, 10)
-    lengths[5] = 500
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    block = CsrBlock(0, 1000, indptr, np.zeros(indptr[-1], np.int32), None)
-    assert formats.plan_vector(block) == formats.VectorPlan(144, 8, 1)
-
-
 def walk_stream(block, n_batches):
     """What `Stream` says, entry by entry: whether it ends its row, and what is in which piece."""
     piece, row_of = n_batches * BATCH, np.repeat(np.arange(block.n_rows), np.diff(block.indptr))
@@ -372,11 +270,6 @@ def check_stream(block):
         block.indices.dtype
     }
     return stream
-
-
-@given(st.lists(st.integers(0, 90) | st.just(0) | st.just(32), max_size=60))
-def test_stream_of_rows_of_any_length(lengths):
-    check_stream(make_random(lengths, 9, data=None))
 
 
 def test_pieces_are_longer_where_there_are_many(monkeypatch):

@@ -60,13 +60,6 @@ def test_a_module_is_compiled_once(played, tmp_path):
     assert path.name.startswith("spin-")
 
 
-def test_denormal_numbers_are_kept(played):
-    modules.load_module(SPIN)
-    [options] = played.compiled
-    assert not any("ftz" in option or "fast" in option for option in options)
-    assert "--fmad=false" in options
-
-
 def test_another_device_source_or_compiler_has_a_module_of_its_own(played, monkeypatch):
     modules.load_module(SPIN)
     assert modules.load_module(OTHER) == b"code 2"

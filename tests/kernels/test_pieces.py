@@ -35,22 +35,6 @@ from tests.support.played import PlayedDevice
 # --- which come when -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("n", "n_kept", "wanted"),
-    [
-        (4, 4, [0, 1, 2, 3]),
-        (4, 0, []),
-        (4, 2, [0, 2]),
-        (6, 4, [0, 1, 3, 4]),
-        (5, 1, [0]),
-        (1, 0, []),
-        (0, 0, []),
-    ],
-)
-def test_pieces_that_are_kept_by_hand(n, n_kept, wanted):
-    assert choose_kept(n, n_kept) == wanted
-
-
 def test_pieces_that_come_by_are_spread_evenly():
     for n in range(1, 40):
         for n_kept in range(n + 1):
@@ -104,17 +88,6 @@ def test_pieces_are_fetched_ahead_into_the_next_pass(no_stream):
     recorder.said.clear()
     assert [k for k, _ in feed.pass_by()] == [0, 1, 2, 3, 4]
     assert recorder.said[:3] == first[:3]
-
-
-def test_one_piece_alone_is_fetched_for_two_passes(no_stream):
-    recorder = Recorder()
-    feed: Feed[Any] = Feed({}, recorder, 1)
-    for _ in range(3):
-        assert list(feed.pass_by()) == [(0, 0)]
-    begun = recorder.said.count(("begin", 0))
-    assert begun == 3 + AHEAD
-    feed.stop()
-    assert recorder.said.count(("drop", 0)) == AHEAD
 
 
 def test_a_pass_after_one_that_was_broken_off_begins_anew(no_stream):

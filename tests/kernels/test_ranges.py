@@ -23,14 +23,6 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return said
 
 
-def test_a_range_ends_however_it_does(told: list[str]) -> None:
-    with Range("product"):
-        told.append("inside")
-    with pytest.raises(ValueError, match="wrong"), Range("exchange"):
-        raise ValueError("wrong")
-    assert told == ["mgspmv product", "inside", "end", "mgspmv exchange", "end"]
-
-
 @pytest.mark.parametrize(
     "cupy", [None, SimpleNamespace(), SimpleNamespace(cuda=SimpleNamespace(nvtx=SimpleNamespace(available=False)))]
 )

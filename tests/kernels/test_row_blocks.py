@@ -8,25 +8,19 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mgspmv.errors import FormatError
 from mgspmv.kernels import row_blocks
 from mgspmv.kernels.formats import to_host
 from mgspmv.kernels.row_blocks import (
     CHUNK,
-    LEAST_HEIGHT,
     REACH,
     ROW_BITS,
     SAMPLES,
     TILE,
-    WINDOWS,
     Survey,
     build_row_blocks,
     check_shape,
-    choose_height,
-    cut_pieces,
     cut_windows,
     survey_rows,
 )
@@ -138,80 +132,6 @@ def test_columns_of_64_bits_are_refused():
         assert str(caught.value) == (
             f"{layout} count columns in 32 bits, and the matrix has 2,147,483,648; use kernel='csr-split'"
         )
-
-
-# --- how they are cut ------------------------------------------------------------------------------------------------
-
-
-@given(
-    st.lists(st.integers(0, 100) | st.integers(0, 2**34), max_size=6),
-    st.integers(0, 100) | st.integers(0, 2**31 - 1),
-)
-def test_windows(block_nnz, n_cols):
-    made = cut_windows(np.array(block_nnz, np.int64), n_cols)
-    assert (len(made.shifts), made.cell_starts[0]) == (len(block_nnz), 0)
-    for nnz, shift, n_windows in zip(block_nnz, made.shifts.tolist(), np.diff(made.cell_starts), strict=True):
-        assert 5 <= shift <= 32 - ROW_BITS
-        assert n_windows == -(-n_cols // 2**shift)
-        assert n_windows <= WINDOWS or shift == 32 - ROW_BITS
-        in_window = nnz * 2**shift / max(1, n_cols)  # were the columns alike
-        assert in_window <= TILE or shift == 5 or 2 * WINDOWS * 2**shift > n_cols > WINDOWS * 2 ** (shift - 1)
-        assert in_window > TILE / 2 or shift == 32 - ROW_BITS or 2**shift * 2 > n_cols
-
-
-@pytest.mark.parametrize(
-    ("n_filled", "shared_bytes", "height"),
-    [
-        (0, 228 << 10, LEAST_HEIGHT),
-        (264 * 256, 228 << 10, 256),
-        (264 * 511, 228 << 10, 256),
-        (264 * 512 - 263, 228 << 10, 512),
-        (2**24, 228 << 10, 14_592),
-        (2**24, 164 << 10, 10_496 - 10_496 % 256),
-        (2**24, 1 << 20, 32_512),
-        (2**24, 1 << 10, LEAST_HEIGHT),
-    ],
-)
-def test_height(n_filled, shared_bytes, height):
-    assert choose_height(n_filled, 132, shared_bytes) == height
-
-
-class OnDevice:
-    """Row pointers that come to the host when they are asked for."""
-
-    def __init__(self, indptr) -> None:
-        self.indptr = indptr
-
-    def __len__(self) -> int:
-        return len(self.indptr)
-
-    def __getitem__(self, key):
-        return self.indptr[key]
-
-    def get(self):
-        return self.indptr
-
-
-@given(
-    st.lists(st.integers(0, 3) | st.integers(0, 50), max_size=80),
-    st.integers(1, 120),
-    st.sampled_from([1, 2, 32]),
-)
-def test_pieces(lengths, n_entries, multiple):
-    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    cuts = cut_pieces(indptr, n_entries, multiple)
-    assert cuts == cut_pieces(OnDevice(indptr), n_entries, multiple)
-    assert (cuts[0], cuts[-1]) == (0, len(lengths))
-    assert cut_pieces(indptr, None, multiple) == [0, len(lengths)]
-    if indptr[-1] <= n_entries:
-        assert len(cuts) == 2
-        return
-    assert not any(cut % multiple for cut in cuts[:-1])
-    for first, last in pairwise(cuts):
-        assert first < last
-        assert indptr[last] - indptr[first] <= n_entries or last - first <= multiple
-        after = last + multiple
-        assert after > len(lengths) or indptr[after] - indptr[first] > n_entries  # not smaller than it has to be
 
 
 # --- on a device -----------------------------------------------------------------------------------------------------

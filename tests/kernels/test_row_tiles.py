@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,12 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import FormatError
-from mgspmv.kernels import row_tiles, twins
-from mgspmv.kernels.row_tiles import NO_ROW, ROW_BITS, WINDOW_BITS, build_row_tiles, choose_height
-from mgspmv.kernels.select import bind_kernel
-from mgspmv.model import CsrBlock
+from mgspmv.kernels import row_tiles
+from mgspmv.kernels.row_tiles import NO_ROW, ROW_BITS, WINDOW_BITS, build_row_tiles
 from tests.support.blocks import make_random
-from tests.support.sums import add_by_lanes, add_in_order
 
 SKEWED = np.random.default_rng(4).zipf(1.7, 4000).clip(1, 1000) - 1
 SMALL = {"height": 64, "tile": 16, "n_items": 20, "orders": True}
@@ -138,34 +134,7 @@ def test_row_tiles_hold_any_matrix(lengths, n_cols, height, tile, n_items, piece
         check_holds(block, build(block, height=height, tile=tile, n_items=n_items, orders=orders))
 
 
-def test_empty_rows_come_last():
-    made = build(make_random([0, 3, 0, 0, 1, 0], 9))
-    assert made.rows.tolist() == [1, 4, 0, 2, 3, 5]
-    assert made.n_places == 2
-
-
 # --- how they are cut ------------------------------------------------------------------------------------------------
-
-
-def test_entries_take_the_first_tile_that_their_place_has_left():
-    """s[k] = max(t[k], s[k - 1] + 1), one entry after the other."""
-    rng = np.random.default_rng(2)
-    own, wanted = rng.integers(0, 40, 3000), np.sort(rng.integers(0, 60, 3000))
-    last, expected = np.full(40, -1), []
-    for place, tile in zip(own, wanted, strict=True):
-        last[place] = max(tile, last[place] + 1)
-        expected.append(last[place])
-    assert max(expected) > wanted.max()
-    assert row_tiles._take_tiles(own, wanted).tolist() == expected
-
-
-def test_tiles_are_of_about_the_size_asked_for():
-    block = make_random(np.full(8192, 40), 1 << 20, data=None)
-    sizes = np.bincount(read_back(build(block, height=4096, tile=1024)).tiles)
-    tail = 8
-    assert len(sizes) < 2 * (160 + tail)
-    assert np.abs(sizes[20:140] - 1024).max() < 300
-    assert len(build(block, height=4096).entries) < 1.1 * block.nnz
 
 
 def test_long_rows_are_dealt_to_copies():
@@ -181,30 +150,6 @@ def test_long_rows_are_dealt_to_copies():
     assert last - first <= row_tiles.SPLIT_SHARE * made.height
     assert made.lanes == 1024
     assert len(made.entries) < 1.1 * block.nnz
-
-
-def test_rows_that_are_not_long_are_not_dealt():
-    made = build(make_random([row_tiles.LEAST_COPY] * 50 + [1] * 3000, 4000))
-    assert not len(made.split_rows)
-    assert made.n_shared == 0
-    assert not made.n_slices
-
-
-@pytest.mark.parametrize(
-    ("n_filled", "itemsize", "height"),
-    [
-        (0, 4, 1024),
-        (100_000, 4, 1024),
-        (1 << 20, 4, 8192),
-        (1 << 20, 8, 8064),
-        (1 << 24, 4, 16_128),
-        (1 << 24, 8, 8064),
-    ],
-)
-def test_height(n_filled, itemsize, height):
-    assert choose_height(n_filled, itemsize) == height
-    assert height * itemsize <= row_tiles.SUMS_BYTES
-    assert height <= NO_ROW
 
 
 def test_columns_are_ordered_where_few_have_most_of_the_entries():
@@ -229,57 +174,3 @@ def test_rows_and_columns_beyond_32_bits_are_refused():
     ):
         build(replace(block, n_cols=2**31))
     check_holds(block, build(block))
-
-
-# --- the order of summation ------------------------------------------------------------------------------------------
-
-
-def make_floats(lengths, n_cols, dtype):
-    """A block and an x of values whose sums round, and the products of each row."""
-    made, rng = make_random(lengths, n_cols), np.random.default_rng(6)
-    block = CsrBlock(0, n_cols, made.indptr, made.indices, rng.standard_normal(made.nnz).astype(dtype))
-    x = rng.standard_normal(n_cols).astype(dtype)
-    products = block.data * x[block.indices]
-    return block, x, [products[start:stop] for start, stop in pairwise(block.indptr)]
-
-
-def multiply(made, x, n_rows):
-    y = np.full(n_rows, np.nan, x.dtype)
-    tiles = (made.tile_starts, made.wide, made.order, made.entries, made.columns, made.values)
-    tables = (made.items, made.slice_starts, made.split_rows, made.split_places, made.lanes)
-    twins.row_tiles(made.height, made.n_places, made.rows, *tiles, *tables, x, y, x.dtype.type(1), x.dtype.type(0))
-    return y
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_short_rows_of_blocks_of_one_item_are_added_in_order(dtype):
-    block, x, products = make_floats([*range(33), *([7] * 900)], 700, dtype)
-    y = np.empty(block.n_rows, dtype)
-    bind_kernel(block, "float32" if dtype == np.float32 else "float64", kernel="row-tiles").multiply(x, y)
-    assert y.tolist() == [add_in_order(row) for row in products]
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_copies_are_added_by_lanes(dtype):
-    block, x, (row, *others) = make_floats([5000, 3, 0, 20], 9000, dtype)
-    made = build(block, n_items=1)
-    ((first, last),) = made.split_places
-    copies = np.array([add_in_order(row[k :: last - first]) for k in range(last - first)], dtype)
-    assert made.lanes == 256
-    for lanes in (32, 256):  # with fewer lanes than copies, and with more
-        y = multiply(replace(made, lanes=lanes), x, 4)
-        assert y.tolist() == [add_by_lanes(copies, lanes), *map(add_in_order, others)]
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_items_of_a_block_are_added_by_four_lanes(dtype, monkeypatch):
-    monkeypatch.setattr(row_tiles, "LEAST_ITEM", 1)
-    block, x, products = make_floats([30] * 500, 5000, dtype)
-    made = build(block, height=512, tile=64, n_items=7)
-    assert len(made.items) > 5
-    read, y = read_back(made), multiply(made, x, 500)
-    bounds = [0, *np.sort(made.items[:, 2])]
-    for row in (0, 99, 499):
-        tiles = read.tiles[np.flatnonzero(read.rows == row)]  # in order of columns, as the row's products
-        sums = [add_in_order(products[row][(tiles >= a) & (tiles < b)]) for a, b in pairwise(bounds)]
-        assert y[row] == add_by_lanes(np.array(sums, dtype), 4)

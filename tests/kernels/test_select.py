@@ -18,7 +18,6 @@ from mgspmv.kernels.select import (
     bind_product,
     check_step_kernel,
     find_step_layout,
-    list_kernels,
 )
 from mgspmv.model import CsrBlock
 from tests.support.blocks import to_scipy
@@ -44,39 +43,61 @@ def test_twin_by_name():
         assert y.tolist() == [201, 40], name
 
 
-def test_auto_is_the_default():
-    assert type(bind_kernel(BLOCK, "float64")) is CpuBlock
+def on_host(name):
+    bind_kernel(SMALL, "float64", kernel=name)
 
 
-def test_threads_are_passed_on():
-    assert bind_kernel(BLOCK, "float64", threads=5).threads == 5
-    assert bind_kernel(BLOCK, "float64", kernel="csr-serial", threads=5).threads == 1
+def on_device(name):
+    bind_kernel(SMALL, "float64", kernel=name, backend="cuda")
 
 
-def test_unknown_kernel_names_the_known():
+def steps_on_host(name):
+    check_step_kernel(name, "cpu")
+
+
+def steps_on_device(name):
+    check_step_kernel(name, "cuda")
+
+
+ON_HOST, STEPS = f"csr-rows, csr-serial, {TWINS}", "csr-split, row-blocks, row-slices"
+STEPS_ON_HOST = "for PageRank on backend 'cpu' pass kernel='auto' or one of csr-rows, csr-serial"
+
+
+@pytest.mark.parametrize(
+    ("ask", "name", "message"),
+    [
+        (on_host, "csr", f"kernel must be 'auto' or one of {ON_HOST}, not 'csr'"),
+        (on_device, "csr", f"kernel must be 'auto' or one of {TWINS}, not 'csr'"),
+        (steps_on_host, "csr", "kernel must be 'auto' or one of csr-rows, csr-serial, not 'csr'"),
+        (on_device, "csr-rows", f"'csr-rows' is not on backend 'cuda'; pass kernel='auto' or one of {TWINS} there"),
+        (on_host, "row-blocks", f"'row-blocks' is not on backend 'cpu'; pass kernel='auto' or one of {ON_HOST} there"),
+        (
+            steps_on_host,
+            "row-slices",
+            "is not on backend 'cpu'; pass kernel='auto' or one of csr-rows, csr-serial there",
+        ),
+        (steps_on_device, "csr-rows", f"is not on backend 'cuda'; pass kernel='auto' or one of {STEPS} there"),
+        (on_device, "row-slices", f"makes the steps of PageRank; pass kernel='auto' or one of {TWINS} here"),
+        (steps_on_host, "sell", f"kernel 'sell' is for products; {STEPS_ON_HOST}"),
+        (steps_on_host, "csr-split", f"makes the steps of PageRank on backend 'cuda' only; {STEPS_ON_HOST}"),
+        (
+            steps_on_device,
+            "sell",
+            f"is for products; for PageRank on backend 'cuda' pass kernel='auto' or one of {STEPS}",
+        ),
+    ],
+)
+def test_kernels_that_are_not_there(ask, name, message):
     with pytest.raises(OptionError) as caught:
-        bind_kernel(BLOCK, "float64", kernel="csr-row")
-    assert str(caught.value) == f"kernel must be 'auto' or one of csr-rows, csr-serial, {TWINS}, not 'csr-row'"
-    with pytest.raises(OptionError) as caught:
-        bind_kernel(BLOCK, "float64", kernel="csr-row", backend="cuda")
-    assert str(caught.value) == f"kernel must be 'auto' or one of {TWINS}, not 'csr-row'"
+        ask(name)
+    assert str(caught.value).endswith(message)
 
 
-@pytest.mark.parametrize("name", ["csr-rows", "csr-serial"])
-def test_kernel_of_another_backend(name):
-    with pytest.raises(OptionError) as caught:
-        bind_kernel(BLOCK, "float64", kernel=name, backend="cuda")
-    assert str(caught.value) == f"kernel {name!r} is not on backend 'cuda'; pass kernel='auto' or one of {TWINS} there"
-
-
-def test_unknown_backend():
-    with pytest.raises(OptionError, match=r"^backend must be one of 'cpu', 'cuda', not 'gpu'$"):
-        bind_kernel(BLOCK, "float64", backend="gpu")
-
-
-def test_kernels_that_there_are():
-    assert list_kernels("cpu") == ["csr-rows", "csr-serial", *TWINS.split(", ")]
-    assert list_kernels("cuda") == TWINS.split(", ")
+def test_kernels_that_make_steps():
+    for name in ("auto", "csr-rows", "csr-serial"):
+        steps_on_host(name)
+    for name in ("auto", *STEPS.split(", ")):
+        steps_on_device(name)
 
 
 # --- the choice for products -----------------------------------------------------------------------------------------
@@ -146,11 +167,6 @@ def test_a_device_with_no_room_for_the_choice(device, monkeypatch):
     assert choose() == "csr-split"
 
 
-def test_the_choice_on_the_host():
-    assert type(bind_product(BLOCK, "float64")) is CpuBlock
-    assert bind_product(BLOCK, "float64", threads=7).threads == 7
-
-
 @pytest.mark.gpu
 def test_the_choice_on_a_device():
     block = add_values(np, RECIPES["band9"].make(np, 20_000_000), "float32")
@@ -160,68 +176,6 @@ def test_the_choice_on_a_device():
     bound.multiply(there, y)
     assert bound.kernel == "dia"
     np.testing.assert_allclose(bound.get(y), to_scipy(block) @ x, rtol=1e-3, atol=1e-4)
-
-
-# --- steps of PageRank -----------------------------------------------------------------------------------------------
-
-
-def test_kernels_that_make_steps():
-    for name in ("auto", "csr-rows", "csr-serial"):
-        check_step_kernel(name, "cpu")
-    check_step_kernel("auto", "cuda")
-    for name in list_kernels("cuda", for_steps=True):
-        check_step_kernel(name, "cuda")
-
-
-def test_twins_make_no_steps():
-    for name in TWINS.split(", "):
-        with pytest.raises(OptionError) as caught:
-            check_step_kernel(name, "cpu")
-        use = "makes the steps of PageRank on backend 'cuda' only" if name == "csr-split" else "is for products"
-        assert str(caught.value) == (
-            f"kernel {name!r} {use}; for PageRank on backend 'cpu' pass kernel='auto' or one of csr-rows, csr-serial"
-        )
-
-
-def test_unknown_kernel_for_steps_names_those_that_make_them():
-    with pytest.raises(OptionError, match=r"^kernel must be 'auto' or one of csr-rows, csr-serial, not 'csr'$"):
-        check_step_kernel("csr", "cpu")
-    with pytest.raises(
-        OptionError, match=r"^kernel 'csr-rows' is not on backend 'cuda'; pass kernel='auto' or one of .* there$"
-    ):
-        check_step_kernel("csr-rows", "cuda")
-
-
-def test_kernels_that_make_steps_on_a_device():
-    assert list_kernels("cpu", for_steps=True) == ["csr-rows", "csr-serial"]
-    assert list_kernels("cuda", for_steps=True) == ["csr-split", "row-blocks", "row-slices"]
-    with pytest.raises(OptionError) as caught:
-        check_step_kernel("sell", "cuda")
-    assert str(caught.value) == (
-        "kernel 'sell' is for products; for PageRank on backend 'cuda' pass kernel='auto' or one of csr-split, "
-        "row-blocks, row-slices"
-    )
-
-
-@pytest.mark.parametrize("name", ["row-blocks", "row-slices"])
-def test_kernels_for_steps_only(name):
-    with pytest.raises(OptionError) as caught:
-        bind_kernel(SMALL, "float64", kernel=name, backend="cuda")
-    assert str(caught.value) == (
-        f"kernel {name!r} makes the steps of PageRank; pass kernel='auto' or one of {TWINS} here"
-    )
-    with pytest.raises(OptionError, match="makes the steps of PageRank"):
-        bind_product(SMALL, "float64", kernel=name, backend="cuda")
-    with pytest.raises(OptionError) as caught:
-        bind_kernel(SMALL, "float64", kernel=name)
-    assert str(caught.value) == (
-        f"kernel {name!r} is not on backend 'cpu'; pass kernel='auto' or one of csr-rows, csr-serial, {TWINS} there"
-    )
-    with pytest.raises(OptionError) as caught:
-        check_step_kernel(name, "cpu")
-    assert str(caught.value) == (
-        f"kernel {name!r} is not on backend 'cpu'; pass kernel='auto' or one of csr-rows, csr-serial there"
-    )
 
 
 @pytest.mark.parametrize(
@@ -263,7 +217,3 @@ def test_layout_of_steps_that_have_to_take_csr(precision, index_dtype, min_weigh
         with pytest.raises(FormatError) as caught:
             find_step_layout(name, precision, index_dtype, dtype, min_weight)
         assert str(caught.value) == f"kernel {name!r} {problem}; pass kernel='csr-split' or 'auto'"
-
-
-def test_csr_split_is_taken_where_it_is_named():
-    assert find_step_layout("csr-split", "exact", "int32", None, None) is None

@@ -19,12 +19,6 @@ def make_package(root: Path) -> Path:
     return root / "mgspmv"
 
 
-def make_checkout(root: Path) -> Path:
-    write_files(root, "pyproject.toml")
-    write_files(root / "kernels", "spmv.cu", "warp.cuh", "README.md", "notes.cuda.txt")
-    return make_package(root)
-
-
 def test_wheel_has_its_sources_inside_the_package(tmp_path: Path) -> None:
     package = make_package(tmp_path)
     write_files(package / "_cuda", "warp.cuh", "spmv.cu")
@@ -32,20 +26,6 @@ def test_wheel_has_its_sources_inside_the_package(tmp_path: Path) -> None:
         "spmv.cu": package / "_cuda" / "spmv.cu",
         "warp.cuh": package / "_cuda" / "warp.cuh",
     }
-
-
-def test_checkout_has_its_sources_beside_the_package(tmp_path: Path) -> None:
-    package = make_checkout(tmp_path)
-    assert find_cuda_sources(package) == {
-        "spmv.cu": tmp_path / "kernels" / "spmv.cu",
-        "warp.cuh": tmp_path / "kernels" / "warp.cuh",
-    }
-
-
-def test_sources_in_the_package_come_before_the_checkout(tmp_path: Path) -> None:
-    package = make_checkout(tmp_path)
-    write_files(package / "_cuda", "spmv.cu")
-    assert find_cuda_sources(package) == {"spmv.cu": package / "_cuda" / "spmv.cu"}
 
 
 def test_kernels_of_another_project_in_site_packages_are_not_ours(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mgspmv.kernels.sources import find_cuda_sources
-from mgspmv.kernels.specialise import ARCHS, LEAST_ARCH, product_types, read_source, specialise
+from mgspmv.kernels.specialise import ARCHS, LEAST_ARCH, read_source, specialise
 from tests.support.specialisations import list_specialisations
 
 SHARED_LIMIT = 48 << 10
@@ -85,17 +85,6 @@ def choose_few(arch: int) -> list:
     return [specialisation for own in ends.values() for specialisation in own]
 
 
-def test_every_specialisation_is_compiled_and_every_source_for_each_architecture():
-    every = list_specialisations()
-    chosen = {arch: choose_for(arch) for arch in ARCHS}
-    assert {s for own in chosen.values() for s in own} == set(every)
-    for arch, own in chosen.items():
-        assert {s.source for s in own} == {s.source for s in choose_few(arch)} == {s.source for s in every}
-    one_each = choose_one_each()
-    assert all(one_each.values())
-    assert sorted(s.source for own in one_each.values() for s in own) == sorted({s.source for s in every})
-
-
 def check_front_end(specialisations: list) -> None:
     """In a tenth of the time that a compiler takes with its optimiser; what it makes then has no kernel in it."""
     for specialisation in specialisations:
@@ -104,11 +93,6 @@ def check_front_end(specialisations: list) -> None:
 
 def test_each_value_of_each_macro_passes_the_front_end():
     check_front_end(choose_each_value())
-
-
-@pytest.mark.slow
-def test_every_specialisation_passes_the_front_end():
-    check_front_end(list_specialisations())
 
 
 def check_compiled(arch: int, specialisations: list) -> None:
@@ -170,19 +154,3 @@ def test_options():
     made = specialise("csr_scalar.cu", VALUE=FLOAT32, PATTERN=0, INDEX=np.dtype(np.int64), OFFSET=np.dtype(np.int32))
     flags = ("-DINDEX=int64", "-DOFFSET=int", "-DPATTERN=0", "-DVALUE=float")
     assert made.options == ("-std=c++17", "--fmad=false", *flags)
-
-
-@pytest.mark.parametrize(
-    ("precision", "value", "x", "sums", "exact"),
-    [
-        ("exact", None, "int64", "int64", 0),
-        ("exact", FLOAT64, "float64", "int64", 1),
-        ("float64", FLOAT64, "float64", "float64", None),
-        ("float32", FLOAT32, "float32", "float64", None),
-        ("float32", None, "float32", "float64", None),
-    ],
-)
-def test_types_of_steps(precision, value, x, sums, exact):
-    types = product_types(precision, value)
-    assert (types["X"], types["SUM"], types.get("EXACT")) == (np.dtype(x), np.dtype(sums), exact)
-    assert types["PATTERN"] == int(value is None)

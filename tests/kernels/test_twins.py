@@ -285,16 +285,6 @@ def test_csr_vector_adds_by_its_lanes(lanes, dtype):
     assert not y.any()
 
 
-def test_csr_vector_stages_what_fits():
-    lengths = [3, 2045, 1, 4, 2045, 0, 2, 2048, 2049, 1]
-    block, x, products = make_floats(lengths, 4000, np.float32)
-    y = np.empty(block.n_rows, np.float32)
-    # Pairs of rows begin at 0, 2048, 2053, 4098 and 6148; what is staged begins at the multiple of 4 before.
-    twins.csr_vector(2, 32, 4, block.indptr, block.indices, block.data, x, y, np.float32(1), np.float32(0))
-    lanes = [4, 4, 4, 4, 4, 4, 32, 32, 32, 32]
-    assert y.tolist() == [add_by_lanes(row, n) for row, n in zip(products, lanes, strict=True)]
-
-
 @pytest.mark.parametrize(("mean", "lanes"), [(1, 1), (7, 1), (8, 1), (31, 4), (90, 16), (450, 32)])
 def test_csr_vector_is_bound_with_the_lanes_that_suit(mean, lanes):
     block, x, products = make_floats([mean] * 50, 500, np.float32)
@@ -311,24 +301,6 @@ def test_dia_adds_in_the_order_of_a_row_where_no_entry_is_repeated(dtype):
     assert multiply(part, "dia", x).tolist() == multiply(part, "csr-scalar", x).tolist()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("b", [2, 3, 4, 5])
-def test_bsr_adds_by_lanes_that_stay_in_a_row_of_their_blocks(b, dtype):
-    block, x, _ = make_floats([30, 8, 0, 90, 2, 41, 7, 60, 1, 1, 0, 25, 300], 640, dtype)
-    made = formats.build_bsr(block, b)
-    y = np.full(block.n_rows, np.nan, dtype)
-    twins.bsr(made.indptr, made.indices, made.data, x, y, dtype(1), dtype(0))
-    working = 32 // (b * b) * (b * b)
-    for block_row, (start, stop) in enumerate(pairwise(made.indptr)):
-        values = made.data[start:stop].reshape(-1)
-        columns = (made.indices[start:stop, None, None] * b + np.arange(b)[None, None, :]).repeat(b, axis=1).reshape(-1)
-        lanes = [np.flatnonzero(values[lane::working]) * working + lane for lane in range(working)]
-        sums = [add_in_order(values[held] * x[columns[held]]) for held in lanes]
-        for r in range(min(b, block.n_rows - block_row * b)):
-            of_row = np.array([s for lane, s in enumerate(sums) if lane // b % b == r], dtype)
-            assert y[block_row * b + r] == add_in_order(of_row)
-
-
 @pytest.mark.parametrize("n_cols", [300, 1024, 1500, 9000])
 def test_csr_cached_finds_every_column_in_the_window_or_outside(n_cols):
     """Windows within, at both ends of, larger than and far from the columns: always the bits of csr-scalar."""
@@ -336,30 +308,3 @@ def test_csr_cached_finds_every_column_in_the_window_or_outside(n_cols):
     for row_offset in (0, 400, 5000, 20_000):
         block = CsrBlock(row_offset, n_cols, made.indptr, made.indices, made.data)
         assert multiply(block, "csr-cached", x).tolist() == multiply(block, "csr-scalar", x).tolist(), row_offset
-
-
-def test_carries_are_added_after_the_chunks():
-    """One row over several chunks, whose sums are rounded apart; coo cuts entries alone, csr-split row ends too."""
-    block, x, (_, row, _) = make_floats([0, 4 * ITEMS, 0], 500, np.float32)
-    y, one = np.full(3, 0.7, np.float32), np.float32(1)
-    carried = [add_in_order(row[k : k + ITEMS]) for k in range(0, len(row), ITEMS)]
-    assert multiply(block, "coo", x, y, one, one)[1] == y[1] + add_in_order(np.array(carried))
-    firsts = [0, *range(ITEMS - 1, len(row), ITEMS), len(row)]
-    *open_sums, ended = (add_in_order(row[a:b]) for a, b in pairwise(firsts))
-    assert multiply(block, "csr-split", x, y, one, one)[1] == (ended + y[1]) + add_in_order(np.array(open_sums))
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_hyb_adds_what_is_beyond_ell_to_y(dtype):
-    block, x, products = make_floats([9, 4, 4, 2] * 2000, 600, dtype)
-    assert formats.choose_ell_width(block) == 4
-    alpha, beta, y = dtype(0.3), dtype(0.7), np.random.default_rng(2).standard_normal(block.n_rows).astype(dtype)
-    wanted = np.array([alpha * add_in_order(row[:4]) for row in products]) + beta * y
-    wanted[::4] += alpha * np.array([add_in_order(row[4:]) for row in products[::4]])
-    first = 5 * np.arange(2000)
-    is_cut = np.zeros(8000, bool)
-    is_cut[::4] = first // ITEMS != (first + 4) // ITEMS
-    got = multiply(block, "hyb", x, y, alpha, beta)
-    assert 0 < is_cut.sum() < 6
-    np.testing.assert_array_equal(got[~is_cut], wanted[~is_cut])
-    np.testing.assert_allclose(got[is_cut], wanted[is_cut], rtol=0, atol=20 * np.finfo(dtype).eps)
