@@ -54,6 +54,8 @@ def _describe(key: str, value: dict[str, Any], is_required: bool) -> tuple[str, 
 def _name_type(value: dict[str, Any]) -> str:
     if "oneOf" in value:
         return f"{_name_type(value['oneOf'][0])}; or a list"
+    if "anyOf" in value:
+        return " or ".join(map(_name_type, value["anyOf"]))
     if "enum" in value:
         return ", ".join(show_code(json.dumps(choice)) for choice in value["enum"])
     if "$ref" in value or value.get("additionalProperties") is True:
