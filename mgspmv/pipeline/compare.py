@@ -36,7 +36,8 @@ def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
     """
     from scipy.stats import kendalltau, spearmanr
 
-    old, new = match_vertices(before, now)
+    ids_before, ids_now = (list_ids(own.vertex_ids, len(own.values)) for own in (before, now))
+    old, new = match_ids(ids_before, ids_now)
     was, is_now = before.values[old], now.values[new]
     high_before, high_now = before.select_highest(k), now.select_highest(k)
     is_high = np.isin(old, high_before) | np.isin(new, high_now)
@@ -49,23 +50,23 @@ def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
         "overlap": n_same / max(len(high_before), len(high_now), 1),
         "kendall_top": _correlate(kendalltau, was[is_high], is_now[is_high]),
         "l1": None if before.scaler != now.scaler else _measure_distance(before, now, old, new),
-        "moved": _list_moved(before, now, old[is_high], new[is_high]),
+        "moved": _list_moved(ids_now, before, now, old[is_high], new[is_high]),
     }
     found: dict[str, Any] = to_json(said)
     return found
 
 
-def match_vertices(before: Solution, now: Solution) -> tuple[np.ndarray, np.ndarray]:
-    """(n_common,) int64 each: where the vertices of both are in either, in ascending order of their ids."""
-    old, new = (_list_ids(solution) for solution in (before, now))
-    if (old.dtype == object) != (new.dtype == object):
+def match_ids(before: np.ndarray, now: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(n_common,) int64 each: where the ids of both are in either, in ascending order of the ids."""
+    if (before.dtype == object) != (now.dtype == object):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    _, places, places_now = np.intersect1d(old, new, assume_unique=True, return_indices=True)
-    return places, places_now
+    _, old, new = np.intersect1d(before, now, assume_unique=True, return_indices=True)
+    return old, new
 
 
-def _list_ids(solution: Solution) -> np.ndarray:
-    return np.arange(len(solution.values)) if solution.vertex_ids is None else solution.vertex_ids
+def list_ids(vertex_ids: np.ndarray | None, n: int) -> np.ndarray:
+    """(n,) ids of vertices, which are 0..n-1 without any."""
+    return np.arange(n) if vertex_ids is None else vertex_ids
 
 
 def _correlate(measure: Callable[..., Any], a: np.ndarray, b: np.ndarray) -> float | None:
@@ -83,11 +84,11 @@ def _measure_distance(before: Solution, now: Solution, old: np.ndarray, new: np.
     return sum(float(np.abs(own).sum(dtype=np.float64)) for own in (common, *alone))
 
 
-def _list_moved(before: Solution, now: Solution, old: np.ndarray, new: np.ndarray) -> list[list[Any]]:
+def _list_moved(ids: np.ndarray, before: Solution, now: Solution, old: np.ndarray, new: np.ndarray) -> list[list[Any]]:
     place_before, place_now = _find_places(before.values, old), _find_places(now.values, new)
     order = np.argsort(-np.abs(place_now - place_before), kind="stable")[:MOVED]
     order = order[place_now[order] != place_before[order]]
-    columns = (_list_ids(now)[new], place_before, place_now, before.values[old], now.values[new])
+    columns = (ids[new], place_before, place_now, before.values[old], now.values[new])
     return [list(row) for row in zip(*(column[order].tolist() for column in columns), strict=True)]
 
 

@@ -114,14 +114,16 @@ def _run_definition(
     with records.hold(), closing(Computing(definition.pipeline.cluster, client, threads, on_note)) as computing:
         records.sweep()
         work = Work(definition, records, checksums, computing, hearers["on_progress"] or ignore, hearers["on_event"])
-        run = _Run(work, hearers["on_step"])
+        why = "the run was interrupted before"
+        not_begun = {p.name: StepOutcome(p.name, p.kind, "skipped", 0.0, None, why) for p in planned}
+        run = _Run(work, hearers["on_step"], not_begun)
         is_interrupted = False
         try:
             for first, *rest in lanes.values():
                 run.work_on(first, rest)
         except KeyboardInterrupt:
             is_interrupted = True
-        record = describe(run.list_outcomes(lanes))
+        record = describe([*run.outcomes.values()])
         if any(step.state != "kept" for step in record.steps):
             records.write_run(record)
     if is_interrupted:
@@ -153,7 +155,8 @@ class _Run:
 
     work: Work
     on_step: Callable[[StepOutcome], None] | None
-    outcomes: dict[str, StepOutcome] = field(default_factory=dict)
+    outcomes: dict[str, StepOutcome]
+    """By name, in the order of the plan."""
     errors: list[Exception] = field(default_factory=list)
 
     def work_on(self, first: Step, rest: list[Step]) -> None:
@@ -170,15 +173,6 @@ class _Run:
         with closing(OpenedMatrix(first.target, self.work.computing)) as opened:
             for step in rest:
                 self._attempt(step, partial(self._find_result, opened=opened))
-
-    def list_outcomes(self, lanes: dict[str, list[Step]]) -> list[StepOutcome]:
-        """Of all steps, in the order of the plan."""
-        steps = [step for lane in lanes.values() for step in lane]
-        skipped = "the run was interrupted before"
-        return [
-            self.outcomes.get(step.name, StepOutcome(step.name, step.kind, "skipped", 0.0, None, skipped))
-            for step in steps
-        ]
 
     def _find_matrix(self, step: Step) -> tuple[State, StepRecord]:
         """Keep a matrix or make it; which of the two, and its record."""

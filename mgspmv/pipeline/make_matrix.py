@@ -72,12 +72,14 @@ def make_matrix(work: Work, step: Step, identity: MatrixIdentity) -> StepRecord:
     began, seconds = now(), dict[str, float]()
     todo = find_todo(work, step, identity)
     if todo.makes_base:
-        with _write_down(work, step, identity, "base", []), _measure(seconds, "ingest"):
+        _note_begun(work, step, identity, "base", [])
+        with _measure(seconds, "ingest"):
             _make_base(work, step)
     chain = [*todo.before]
     if todo.updates and identity.update is not None:
         chain.append(identity.update)
-        with _write_down(work, step, identity, "update", chain), _measure(seconds, "update"):
+        _note_begun(work, step, identity, "update", chain)
+        with _measure(seconds, "update"):
             _update(work, step)
     if todo.makes_base or todo.updates:
         _check_unchanged(work, step, identity)
@@ -166,13 +168,11 @@ def _check_gone(step: Step, identity: MatrixIdentity, chain: tuple[str, ...]) ->
         )
 
 
-@contextmanager
-def _write_down(work: Work, step: Step, identity: MatrixIdentity, stage: str, updates: list[str]) -> Iterator[None]:
-    """Say what is about to be made of which version."""
+def _note_begun(work: Work, step: Step, identity: MatrixIdentity, stage: str, updates: list[str]) -> None:
+    """Write down what is about to be made of which version."""
     info = find_info(step.target)
     begun = {"key": identity.key, "stage": stage, "before": info and info.version, "updates": updates}
     work.records.write_begun(step.name, begun)
-    yield
 
 
 @contextmanager

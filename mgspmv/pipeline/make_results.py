@@ -21,12 +21,12 @@ from mgspmv.ingest.seeds import read_seeds
 from mgspmv.ingest.weights import DANGLING_RULES, read_vector
 from mgspmv.model import free_memory, peak_memory
 from mgspmv.os_errors import refuse_source
-from mgspmv.pipeline.compare import compare_batches, compare_ranks, match_vertices
+from mgspmv.pipeline.compare import compare_batches, compare_ranks, list_ids, match_ids
 from mgspmv.pipeline.context import Listener, OpenedMatrix, Work, describe_provenance
 from mgspmv.pipeline.definition import PREVIOUS
 from mgspmv.pipeline.keys import Identity, find_file
 from mgspmv.pipeline.outputs import describe_outputs, digest_array, digest_ranks, find_ranks, publish, stage
-from mgspmv.pipeline.places import fetch, fetch_input
+from mgspmv.pipeline.places import fetch
 from mgspmv.pipeline.records import PRIVATE, now, write_json
 from mgspmv.pipeline.steps import Step
 from mgspmv.pipeline.tables import list_top, read_labels, save_batch, save_product, save_ranks, save_top
@@ -150,7 +150,7 @@ def _read_vectors(section: Any, matrix: Any, before: Solution | None) -> dict[st
     vectors: dict[str, Any] = {}
     for name in ("personalization", "out_weight", "dangling", "nstart"):
         if (path := find_file(section, name)) is not None:
-            with fetch_input(path) as local:
+            with fetch(path) as local:
                 vectors[name] = read_given(local, matrix.vertex_ids, aligns=name == "nstart")
     if section.dangling in DANGLING_RULES:
         vectors["dangling"] = section.dangling
@@ -161,8 +161,9 @@ def _read_vectors(section: Any, matrix: Any, before: Solution | None) -> dict[st
 
 def _suits(before: Solution, matrix: Any) -> bool:
     """Whether ranks have vertices of the matrix, and are no scores."""
-    like = Solution(np.empty(matrix.shape[0]), before.status, 0, (), {}, 0.0, matrix.vertex_ids, {}, {})
-    return before.scaler == "none" and len(match_vertices(before, like)[0]) > 0
+    ids_before = list_ids(before.vertex_ids, len(before.values))
+    ids = list_ids(matrix.vertex_ids, matrix.shape[0])
+    return before.scaler == "none" and len(match_ids(ids_before, ids)[0]) > 0
 
 
 def _place(work: Work, section: Any, listener: Listener) -> dict[str, Any]:
@@ -203,8 +204,8 @@ def _save_top(
     labels = {}
     if path is not None:
         ids = {name for pairs in highest.values() for name, _ in pairs}
-        with fetch_input(path) as local:
-            labels = read_labels(local, ids, string_ids=matrix.info.vertex_ids == "string")
+        with fetch(path) as local:
+            labels = read_labels(str(local), ids, string_ids=matrix.info.vertex_ids == "string")
     rows = [
         ({} if vector is None else {"vector": vector}) | row
         for vector, pairs in highest.items()
@@ -226,7 +227,7 @@ def _rank_many(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> di
     strings = matrix.info.vertex_ids == "string"
     seeds = None
     if section.seeds is not None:
-        with fetch_input(section.seeds) as local:
+        with fetch(section.seeds) as local:
             seeds = read_seeds(local, string_ids=strings)
     options = {name: getattr(section, name) for name in (*_OPTIONS, "width")} | _read_vectors(section, matrix, None)
     options["top"] = section.top if section.keep == "top" else None
@@ -281,8 +282,8 @@ def read_array(path: str) -> np.ndarray:
     SourceError : it cannot be read, or is no array of real numbers
     CapacityError : there is no memory for it
     """
-    with fetch_input(path) as local:
-        return read_vector(local, max_ndim=2) if path.endswith(".npy") else _read_zarr(local)
+    with fetch(path) as local:
+        return read_vector(local, max_ndim=2) if path.endswith(".npy") else _read_zarr(str(local))
 
 
 def _read_zarr(path: str) -> np.ndarray:

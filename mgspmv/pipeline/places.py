@@ -39,12 +39,12 @@ def explain_failures(doing: str, place: str) -> Iterator[None]:
 
 @contextmanager
 def fetch(path: str) -> Iterator[Path]:
-    """A local path of a file or folder, which is fetched where it is at a URL.
+    """A local path of a file or folder, which is fetched where it is at a URL; errors in the context name the URL.
 
     Raises
     ------
     SourceError, SourceNotFoundError : it cannot be fetched
-    OptionError : as of `mgspmv.files.find_system`
+    OptionError : as of `find_system`
     """
     if not is_url(path):
         yield Path(path)
@@ -56,15 +56,8 @@ def fetch(path: str) -> Iterator[Path]:
             system.get(place, str(local), recursive=True)
         except Exception as error:
             raise explain(path, error) from error
-        yield local
-
-
-@contextmanager
-def fetch_input(path: str) -> Iterator[str]:
-    """As `fetch`; what is then found to be wrong with it is said of where it came from."""
-    with fetch(path) as local:
         try:
-            yield str(local)
+            yield local
         except MgspmvError as error:
             error.args = tuple(str(said).replace(str(local), path) for said in error.args)
             raise

@@ -329,14 +329,6 @@ class TestComparison:
         text = RUN + '[output]\nformats = ["csv"]\n'
         assert run(text).steps[1].record.comparison == {}
 
-    def test_a_warm_start(self):
-        assert run(RUN + 'nstart = "previous"\n').steps[1].record.result["start"] == "uniform"
-        assert set(find_states(run()).values()) == {"kept"}
-        cold = run(overrides={"run.alpha": 0.849, "folder": "cold"}).steps[1].record.result
-        warm = run(overrides={"run.alpha": 0.849}).steps[1].record.result
-        assert (cold["start"], warm["start"]) == ("uniform", "previous")
-        assert warm["iterations"] < cold["iterations"]
-
     def test_ranks_of_other_vertices_start_nothing(self):
         run(RUN + 'nstart = "previous"\n')
         Path("edges.txt").write_text("a b\nb a\nb c\n")
@@ -476,12 +468,6 @@ class TestEndsEarly:
         record = run()
         kept = [name for name, state in find_states(record).items() if state == "kept"]
         assert kept == [name for name, state in states.items() if state == "made"]
-
-
-def test_one_matrix_after_the_other():
-    order = []
-    run(THREE, on_progress=lambda phase, *_: order.append(phase.split(":")[0].split("/")[0]))
-    assert list(dict.fromkeys(order)) == ["web", "rmat", "ring"]
 
 
 def test_on_a_cluster(in_process):

@@ -13,7 +13,7 @@ import zarr
 import mgspmv as mg
 from mgspmv.errors import SourceError, StepsFailedError, StoreError
 from mgspmv.pipeline import plan_pipeline, run_pipeline
-from mgspmv.pipeline.places import explain_failures, fetch, fetch_input
+from mgspmv.pipeline.places import explain_failures, fetch
 from tests.support.definitions import EDGES, find_digests, find_states, write_definition
 
 WHOLE = """
@@ -110,8 +110,8 @@ class TestErrors:
 
     def test_what_is_wrong_is_said_of_the_url(self, url):
         name = f"{url}/none.csv"
-        with pytest.raises(SourceError, match=f"^{name}: bad$"), fetch_input(name) as local:
-            raise SourceError("bad", source=local)
+        with pytest.raises(SourceError, match=f"^{name}: bad$"), fetch(name) as local:
+            raise SourceError("bad", source=str(local))
 
     def test_errors_of_a_library(self):
         class BrokenError(Exception):

@@ -78,17 +78,18 @@ class TestSteps:
             "a/y",
         ]
 
-    def test_where_things_go(self):
-        text = WEB + "[run]\n[output]\nfolder = 's3://bucket/ranks/'\n"
-        definition = read_pipeline(write_definition(text))
+    @pytest.mark.parametrize(
+        ("store", "folder", "targets"),
+        [
+            ("out/web.zarr", "s3://bucket/ranks/", ["out/web.zarr", "s3://bucket/ranks/web/pagerank"]),
+            ("file:///data/web.zarr", "file:///data/ranks/", ["/data/web.zarr", "/data/ranks/web/pagerank"]),
+        ],
+    )
+    def test_where_things_go(self, store, folder, targets):
+        """URLs of local files are paths."""
+        definition = read_pipeline(write_definition(WEB + f"store = '{store}'\n[run]\n[output]\nfolder = '{folder}'\n"))
         [lane] = list_steps(definition.pipeline, str(definition.folder)).values()
-        assert [step.target for step in lane] == ["out/web.zarr", "s3://bucket/ranks/web/pagerank"]
-
-    def test_urls_of_local_files_are_paths(self):
-        text = WEB + "store = 'file:///data/web.zarr'\n[run]\n[output]\nfolder = 'file:///data/ranks/'\n"
-        definition = read_pipeline(write_definition(text))
-        [lane] = list_steps(definition.pipeline, str(definition.folder)).values()
-        assert [step.target for step in lane] == ["/data/web.zarr", "/data/ranks/web/pagerank"]
+        assert [step.target for step in lane] == targets
 
 
 class TestVariables:
