@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from mgspmv.errors import OptionError
-from mgspmv.ingest.frames import ArrowTable
+from mgspmv.ingest.frames import FrameTable
 from mgspmv.ingest.objects import check_lengths, check_vector
 from mgspmv.ingest.source import FileSource
 from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource
@@ -22,7 +22,7 @@ class NamedArraysSource(TableSource):
     Parameters
     ----------
     src, dst : strings, UUIDs, or whatever else `TableSource` takes for ids; shape (k,)
-    weights, n_vertices, name : as of `ArraysSource`
+    weights, n_vertices : as of `ArraysSource`
     id_room : as of `TableSource`
 
     Raises
@@ -38,19 +38,18 @@ class NamedArraysSource(TableSource):
         dst: Any,
         weights: Any = None,
         n_vertices: int | None = None,
-        name: str | None = None,
         id_room: IdRoom = ANY_ROOM,
     ) -> None:
         given = {"src": src, "dst": dst} | ({} if weights is None else {"weights": weights})
         columns = {label: _to_arrow(label, array) for label, array in given.items()}
         check_lengths(columns)
-        super().__init__(name or f"{len(columns['src'])} arcs in arrays", n_vertices=n_vertices, id_room=id_room)
+        super().__init__(f"{len(columns['src'])} arcs in arrays", n_vertices=n_vertices, id_room=id_room)
         if weights is not None:
             choose_value_dtype(check_vector("weights", weights).dtype, self.name)
         self._table = pa.table(columns)
 
     def _tables(self) -> Generator[Table]:
-        yield ArrowTable(self._table, self.name, BATCH_ROWS)
+        yield FrameTable(self._table, self.name, BATCH_ROWS)
 
     def _describe(self) -> dict[str, Any]:
         return {"name": self.name, "format": "arrays"}

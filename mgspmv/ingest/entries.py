@@ -134,7 +134,9 @@ def sort_source(
     kind, threads = options.kind or source.default_kind, threads or default_threads()
     with contextlib.ExitStack() as stack:
         sorter = stack.enter_context(EntrySorter(memory, threads, folder))
-        feed, layout = read_entries(source, options, sorter, report)
+        feed = feed_entries(source, options, sorter, report)
+        layout = source.layout()
+        feed.check(layout)
         sorter.reserve(layout.nbytes)
         positions: Positions = layout.positions
         if not layout.is_numbered:
@@ -150,19 +152,8 @@ def sort_source(
         yield SortedSource(*own, drops_loops=options.self_loops == "drop", counts=feed.counts)
 
 
-def read_entries(source: Source, options: IngestOptions, sorter: EntrySorter, report: Report) -> tuple[Feed, Layout]:
-    """Read a source to its end, and have a sorter take its entries; what is known of these, and the layout.
-
-    Parameters, Raises : as of `sort_source`
-    """
-    feed = feed_entries(source, options, sorter, report)
-    layout = source.layout()
-    feed.check(layout)
-    return feed, layout
-
-
 def feed_entries(source: Source, options: IngestOptions, sorter: EntrySorter, report: Report) -> Feed:
-    """Have a sorter take all entries of a source, which are yet to be checked; see `read_entries`."""
+    """Have a sorter take all entries of a source, which are yet to be checked; errors as of `sort_source`."""
     feed = Feed(source, options)
     with ThreadPoolExecutor(sorter.threads, "mgspmv-prepare") as pool:
         for batch in map_ahead(pool, feed.prepare, _follow(source), sorter.threads):

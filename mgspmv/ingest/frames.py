@@ -70,10 +70,8 @@ class FrameSource(TableSource):
             yield self.kept
         elif self._library == "dask":
             yield DaskTable(self._frame, self.name, self._batch_rows, self._threads, self._scheduler)
-        elif self._library == "pandas":
-            yield PandasTable(self._frame, self.name, self._batch_rows)
         else:
-            yield ArrowTable(self._frame, self.name, self._batch_rows)
+            yield FrameTable(self._frame, self.name, self._batch_rows)
 
     def _describe(self) -> dict[str, Any]:
         return {"format": self._library, "name": self._described}
@@ -138,42 +136,19 @@ class FrameSource(TableSource):
         self._threads, self._id_room = threads, id_room
 
 
-class ArrowTable:
-    """A pyarrow Table or a polars DataFrame, which becomes one slice by slice, as a `Table`."""
+class FrameTable:
+    """A DataFrame of pandas or polars or a pyarrow Table as a `Table`, of which each slice becomes one of Arrow.
+
+    Names of columns that are no strings are taken as such.
+    """
 
     first_row = 0
-
-    def __init__(self, table: Any, name: str, batch_rows: int) -> None:
-        self.name, self._table, self._batch_rows = name, table, batch_rows
-        self.index: Sequence[str] = find_saved_index(table.schema) if isinstance(table, pa.Table) else ()
-        self.columns: list[str] = list(table.columns if _find_library(table) == "polars" else table.column_names)
-        self.n_rows: int | None = len(table)
-
-    def read(self, names: list[str]) -> Iterator[Any]:
-        """Give columns as record batches.
-
-        Raises
-        ------
-        SourceError : a column that Arrow does not hold
-        """
-        for start in range(0, max(1, len(self._table)), self._batch_rows):
-            part = self._table.select(names).slice(start, self._batch_rows)
-            try:
-                arrow = part if isinstance(part, pa.Table) else part.to_arrow()
-            except pa.ArrowException as error:
-                raise _refuse_types(self.name, names, error) from error
-            yield from arrow.to_batches() or [make_empty(arrow.schema)]
-
-
-class PandasTable:
-    """A pandas DataFrame as a `Table`; names of columns that are no strings are taken as such."""
-
-    first_row = 0
-    index: Sequence[str] = ()
 
     def __init__(self, frame: Any, name: str, batch_rows: int) -> None:
         self.name, self._frame, self._batch_rows = name, frame, batch_rows
-        self.columns = [str(label) for label in frame.columns]
+        self._library = _find_library(frame)
+        self.index: Sequence[str] = find_saved_index(frame.schema) if self._library == "pyarrow" else ()
+        self.columns = list(map(str, frame.column_names if self._library == "pyarrow" else frame.columns))
         self.n_rows: int | None = len(frame)
 
     def read(self, names: list[str]) -> Iterator[Any]:
@@ -183,13 +158,19 @@ class PandasTable:
         ------
         SourceError : a column that Arrow does not hold
         """
-        labels = _find_labels(self._frame, names)
         for start in range(0, max(1, len(self._frame)), self._batch_rows):
-            part = self._frame.iloc[start : start + self._batch_rows][labels]  # columns alone would be copied whole
             try:
-                yield pa.RecordBatch.from_pandas(part, preserve_index=False)
+                arrow = self._slice(names, start)
             except (pa.ArrowException, TypeError, OverflowError) as error:
                 raise _refuse_types(self.name, names, error) from error
+            yield from arrow.to_batches() or [make_empty(arrow.schema)]
+
+    def _slice(self, names: list[str], start: int) -> Any:
+        if self._library == "pandas":
+            rows = self._frame.iloc[start : start + self._batch_rows]  # columns alone would be copied whole
+            return pa.Table.from_pandas(rows[_find_labels(self._frame, names)], preserve_index=False)
+        part = self._frame.select(names).slice(start, self._batch_rows)
+        return part if self._library == "pyarrow" else part.to_arrow()
 
 
 class DaskTable:
@@ -221,11 +202,11 @@ class DaskTable:
             with dask.config.set(self._settings):
                 frame = partition.compute()
             if len(frame):  # else a column of objects has no type
-                yield from PandasTable(frame, self.name, self._batch_rows).read(names)
+                yield from FrameTable(frame, self.name, self._batch_rows).read(names)
             n_rows += len(frame)
             del frame  # before the next is made
         if not n_rows:
-            yield from PandasTable(chosen._meta, self.name, self._batch_rows).read(names)
+            yield from FrameTable(chosen._meta, self.name, self._batch_rows).read(names)
 
 
 class KeptPartitions:
@@ -266,7 +247,7 @@ class KeptPartitions:
             self._places[number] = (0, 0)
             return
         sink, names = pa.BufferOutputStream(), [str(label) for label in frame.columns]
-        batches = PandasTable(frame, self.name, self._batch_rows).read(names)
+        batches = FrameTable(frame, self.name, self._batch_rows).read(names)
         first = next(batches)
         with pa.ipc.new_stream(sink, first.schema) as stream:
             for batch in chain([first], batches):
@@ -280,7 +261,7 @@ class KeptPartitions:
     def read(self, names: list[str]) -> Iterator[Any]:
         """Give columns as record batches, a partition at a time."""
         if self._file is None:
-            yield from PandasTable(self._meta, self.name, self._batch_rows).read(names)
+            yield from FrameTable(self._meta, self.name, self._batch_rows).read(names)
             return
         for number in self.numbers:
             offset, n_bytes = self._places[number]

@@ -121,14 +121,12 @@ class NetworkxSource:
     """A NetworkX graph, directed or not, with parallel edges or not.
 
     An undirected edge gives both arcs, a self loop one. Parallel edges are given one by one. Vertices are numbered by
-    ascending node. Weights are float64; where some edges have the attribute, those without it weigh 1, as in
+    ascending node. Weights are float64; where some edges have a `weight`, those without it weigh 1, as in
     NetworkX; where none has it the graph is a pattern, or, if it has parallel edges, each counts 1, as in NetworkX.
 
     Parameters
     ----------
     graph : networkx.Graph, DiGraph, MultiGraph or MultiDiGraph whose nodes are all integers or all strings
-    weight : the edge attribute that holds the weights; None for a pattern
-    name : for messages
 
     Raises
     ------
@@ -139,16 +137,13 @@ class NetworkxSource:
 
     default_kind: Literal["graph", "matrix"] = "graph"
 
-    def __init__(self, graph: Any, weight: str | None = "weight", name: str | None = None) -> None:
+    def __init__(self, graph: Any) -> None:
         if not _is_networkx(graph):
             raise OptionError(f"wanted a NetworkX graph, not {_describe(graph)}")
-        if weight is not None and not isinstance(weight, str):
-            raise OptionError(f"weight must be the name of an edge attribute or None, not {weight!r}")
-        self.name = name or f"{type(graph).__name__} of {len(graph)} nodes"
+        self.name = f"{type(graph).__name__} of {len(graph)} nodes"
         self._graph = graph
         self._nodes = _sort_nodes(graph)
-        has_weights = weight is not None and any(weight in edge[2] for edge in graph.edges(data=True))
-        self._weight = weight if has_weights else None
+        self._weight = "weight" if any("weight" in edge[2] for edge in graph.edges(data=True)) else None
         self.counts_parallel: bool = graph.is_multigraph() and _has_parallel_edges(graph)
 
     def batches(self) -> Iterator[CooBatch]:
@@ -195,9 +190,7 @@ class NetworkxSource:
         what = f"the {self._weight} of edge ({tail!r}, {head!r}) is {weight!r}"
         if isinstance(weight, Complex):
             raise SourceError(f"{what}; complex weights are not held, make them real", source=self.name)
-        raise SourceError(
-            f"{what}, which is not a number; convert it, or pass another attribute or None as weight", source=self.name
-        )
+        raise SourceError(f"{what}, which is not a number; convert it", source=self.name)
 
 
 class ArraysSource:
@@ -208,7 +201,6 @@ class ArraysSource:
     src, dst : integers, shape (k,)
     weights : real, shape (k,); None for a pattern
     n_vertices : ids are 0..n_vertices - 1; without it, the vertices are the ids that occur
-    name : for messages
 
     Raises
     ------
@@ -219,11 +211,9 @@ class ArraysSource:
 
     default_kind: Literal["graph", "matrix"] = "graph"
 
-    def __init__(
-        self, src: Any, dst: Any, weights: Any = None, n_vertices: int | None = None, name: str | None = None
-    ) -> None:
+    def __init__(self, src: Any, dst: Any, weights: Any = None, n_vertices: int | None = None) -> None:
         self._src, self._dst = _check_ids("src", src), _check_ids("dst", dst)
-        self.name = name or f"{len(self._src)} arcs in arrays"
+        self.name = f"{len(self._src)} arcs in arrays"
         self._weights = None if weights is None else check_vector("weights", weights)
         check_lengths({"src": self._src, "dst": self._dst, "weights": self._weights})
         self._dtype = None if self._weights is None else choose_value_dtype(self._weights.dtype, self.name)

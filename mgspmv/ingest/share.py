@@ -212,7 +212,7 @@ class Share:
 
         Raises
         ------
-        SourceError, OptionError : as of `read_entries`
+        SourceError, OptionError : as of `feed_entries`
         """
         part, options = self._spec.part, self._spec.options
         if part is None:

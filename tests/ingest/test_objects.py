@@ -293,14 +293,6 @@ def test_missing_weights_are_1_where_others_have_one():
     np.testing.assert_array_equal(again.toarray(), nx.to_scipy_sparse_array(graph).toarray())
 
 
-def test_the_weight_attribute_is_the_callers():
-    graph = nx.DiGraph()
-    graph.add_edge(0, 1, weight="heavy", length=np.float32(2.5))
-    assert rebuild(NetworkxSource(graph, weight="length"))[0].data.tolist() == [2.5]
-    assert is_pattern(NetworkxSource(graph, weight=None))
-    assert is_pattern(NetworkxSource(graph, weight="absent"))
-
-
 def test_string_nodes_ascend():
     graph = nx.DiGraph([("b", "a"), ("a", "é"), ("10", "9")])
     again, layout = rebuild(NetworkxSource(graph))
@@ -333,10 +325,14 @@ def test_other_nodes_are_refused():
 @pytest.mark.parametrize(
     ("weight", "error", "message"),
     [
-        ("3.5", SourceError, "given: the weight of edge (1, 2) is '3.5', which is not a number; convert it, or pass"),
-        (None, SourceError, "given: the weight of edge (1, 2) is None, which is not a number"),
-        ([1, 2], SourceError, "given: the weight of edge (1, 2) is [1, 2], which is not a number"),
-        (2j, SourceError, "given: the weight of edge (1, 2) is 2j; complex weights are not held"),
+        (
+            "3.5",
+            SourceError,
+            "DiGraph of 3 nodes: the weight of edge (1, 2) is '3.5', which is not a number; convert it",
+        ),
+        (None, SourceError, "DiGraph of 3 nodes: the weight of edge (1, 2) is None, which is not a number"),
+        ([1, 2], SourceError, "DiGraph of 3 nodes: the weight of edge (1, 2) is [1, 2], which is not a number"),
+        (2j, SourceError, "DiGraph of 3 nodes: the weight of edge (1, 2) is 2j; complex weights are not held"),
         (np.complex64(2j), SourceError, "complex weights are not held"),
     ],
 )
@@ -345,7 +341,7 @@ def test_other_weights_are_refused(weight, error, message):
     graph.add_edge(0, 1, weight=1.0)
     graph.add_edge(1, 2, weight=weight)
     with pytest.raises(error) as caught:
-        list(NetworkxSource(graph, name="given").batches())
+        list(NetworkxSource(graph).batches())
     assert message in str(caught.value)
 
 

@@ -42,22 +42,6 @@ def numbers_of(occurring, batches, claim=None):
     return codes if numbering.positions is None else numbering.positions[codes], numbering
 
 
-def check(batches, claim=None):
-    ids = np.concatenate(batches)
-    numbers, numbering = numbers_of(OccurringIntegers(), batches, claim)
-    if numbering.are_ids:
-        assert numbers.tolist() == ids.tolist()
-        assert (numbering.n_vertices, numbering.vertex_ids, numbering.positions) == (0, None, None)
-        return numbering
-    if numbering.vertex_ids is None:
-        np.testing.assert_array_equal(numbers, ids)
-    else:
-        np.testing.assert_array_equal(numbering.vertex_ids, np.unique(ids))
-        np.testing.assert_array_equal(numbering.vertex_ids[numbers], ids)
-        assert numbering.n_vertices == len(numbering.vertex_ids)
-    return numbering
-
-
 def test_listed_integers():
     for ids in ([5], [0, 1, 2], [3, 7, 9], [-5, 0, 2**60], [INT64_MIN, INT64_MAX]):
         listed = ListedIntegers(np.array(ids))
