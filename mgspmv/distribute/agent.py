@@ -139,10 +139,6 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         find_marks().n_terms = part.nnz
         return part
 
-    def find_part(self, key: str | None) -> Part | None:
-        """The part of that key, where it is there."""
-        return None if key is None else self._parts.get(key)
-
     def get_session(self, key: str) -> Linked:
         """
         Raises
@@ -279,15 +275,10 @@ def get_agent() -> Agent:
 # Each is pinned to a worker; `key` is that of the task which loaded the part or began the session.
 
 
-def load_part(key: str, spec: PartSpec, team: TeamSpec | None, before: str | None = None) -> int:
-    """Read a part from the store and hold it, ready for its team; the bytes it takes.
-
-    Parameters
-    ----------
-    before : key of another part of the matrix, from which rows are taken that it has
-    """
+def load_part(key: str, spec: PartSpec, team: TeamSpec | None) -> int:
+    """Read a part from the store and hold it, ready for its team; the bytes it takes."""
     find_marks().n_terms = spec.nnz
-    part = DevicePart(spec) if spec.backend == "cuda" else Part(spec, get_agent().find_part(before))
+    part = DevicePart(spec) if spec.backend == "cuda" else Part(spec)
     if team is not None:
         assert isinstance(part, DevicePart)
         part.meet(get_worker(), team)

@@ -1,7 +1,7 @@
 """Which worker of a cluster reads which rows: when a matrix is loaded, and when it is loaded anew over other workers.
 
-Who held rows before keeps them where it is to hold the same ones. Where rows were cut anew, a worker takes those that
-it has from memory, and reads the others. What is on devices is laid out together, and then anew on all of them.
+Who held rows before keeps them where it is to hold the same ones, and reads them anew where they were cut anew. What is
+on devices is laid out together, and then anew on all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mgspmv.errors import ClusterError, OptionError, StoreError, StoreNotFoundEr
 from mgspmv.exchange.links import Member
 from mgspmv.kernels.select import find_step_layout
 from mgspmv.model import MatrixInfo, Precision, Progress
-from mgspmv.partition import Memory, Plan, WorkerPlan, limit, plan_rows, predict_seconds, warn_of_streaming
+from mgspmv.partition import Memory, Plan, limit, plan_rows, predict_seconds, warn_of_streaming
 from mgspmv.store.read import StoreAddress, StoredMatrix
 
 if TYPE_CHECKING:
@@ -135,8 +135,6 @@ def load_matrix(
         arranged = replace(arranged, places=replace(arranged.places, may_share=False))
     with nullcontext() if has_lease else cluster.lease(lambda: report("queue", 0, None)):
         parts = _load(cluster, arranged, held, report)
-        kept = {part.future.key for part in parts}
-        _drop(cluster, held, [part for part in held if part.future.key not in kept])
     bandwidths = tuple(w.device.bandwidth for w in arranged.workers)
     elapsed_s = time.perf_counter() - began
     return Loading(arranged.plan, arranged.places, arranged.members, parts, bandwidths, elapsed_s)
@@ -226,35 +224,36 @@ def _specify(
 def _load(cluster: Cluster, arranged: _Arrangement, held: list[HeldPart], report: Progress) -> list[HeldPart]:
     """Let each worker hold its rows: those that it has as they are to be stay, and the others are read."""
     keys = {w.member: w.parts for w in arranged.workers}
-    there = {part.member: part for part in held if part.future.key in keys.get(part.member, ())}
-    jobs = list(zip(arranged.workers, arranged.plan.workers, arranged.specs, strict=True))
-    kept = {w.member for w, _, spec in jobs if w.member in there and _is_same(there[w.member].spec, spec)}
-    jobs = [job for job in jobs if job[0].member not in kept]
-    _drop(cluster, held, [there.pop(w.member) for w, own, _ in jobs if w.member in there and not _has_room(w, own)])
-    futures = _read(cluster, arranged, [(w.member, spec, there.get(w.member)) for w, _, spec in jobs], report)
-    read = {
-        w.member: HeldPart(w.member, future, spec, n_bytes)
-        for (w, _, spec), (future, n_bytes) in zip(jobs, futures, strict=True)
+    specs = dict(zip(arranged.members, arranged.specs, strict=True))
+    kept = {
+        part.member: part
+        for part in held
+        if part.future.key in keys.get(part.member, ()) and _is_same(part.spec, specs[part.member])
     }
-    return [read[member] if member in read else there[member] for member in arranged.members]
+    _drop(cluster, held, [part for part in held if part.member not in kept])
+    jobs = [(member, spec) for member, spec in specs.items() if member not in kept]
+    read = {
+        member: HeldPart(member, future, spec, n_bytes)
+        for (member, spec), (future, n_bytes) in zip(jobs, _read(cluster, arranged, jobs, report), strict=True)
+    }
+    return [kept.get(member) or read[member] for member in arranged.members]
 
 
 def _read(
     cluster: Cluster,
     arranged: _Arrangement,
-    jobs: list[tuple[Member, PartSpec, HeldPart | None]],
+    jobs: list[tuple[Member, PartSpec]],
     report: Progress,
 ) -> list[tuple[Future, int]]:
-    """Let workers read rows, beside what they hold already; the task of each, and the bytes that its rows take."""
+    """Let workers read rows; the task of each, and the bytes that its rows take."""
     token, team, members = uuid.uuid4().hex, arranged.team, arranged.members
-    ranks = [spec.rank for _, spec, _ in jobs]
+    ranks = [spec.rank for _, spec in jobs]
     spans = Spans("distribute")
     with spans.enter("load"):
         futures = []
-        for member, spec, before in jobs:
+        for member, spec in jobs:
             key = f"mgspmv-load-{token}-{spec.rank}"
-            before_key = None if before is None else before.future.key
-            futures.append(cluster.submit(member, key, load_part, key, spec, team, before_key))
+            futures.append(cluster.submit(member, key, load_part, key, spec, team))
     joining: list[Future] = []
     report("load", 0, len(jobs))
     try:
@@ -265,7 +264,7 @@ def _read(
             with spans.enter("load"):
                 joining = [
                     cluster.submit(member, f"mgspmv-join-{token}-{spec.rank}", join_team, future.key, team)
-                    for (member, spec, _), future in zip(jobs, futures, strict=True)
+                    for (member, spec), future in zip(jobs, futures, strict=True)
                 ]
             sizes = cluster.settle(joining, members, "load", lambda done: report("load", done, len(jobs)), ranks=ranks)
             cluster.release(joining)
@@ -284,11 +283,6 @@ def _read(
 def _is_same(before: PartSpec, spec: PartSpec) -> bool:
     """Whether a worker that holds the one holds the other."""
     return replace(before, address=spec.address) == spec
-
-
-def _has_room(worker: WorkerInfo, own: WorkerPlan) -> bool:
-    """Whether a worker can hold its rows, and rows in pieces while they are made, beside those that it has."""
-    return worker.memory >= own.memory_bytes + own.block_bytes
 
 
 def _drop(cluster: Cluster, held: list[HeldPart], parts: list[HeldPart]) -> None:

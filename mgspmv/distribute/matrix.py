@@ -86,8 +86,8 @@ class DistributedMatrix(DescribedMatrix):
     def redistribute(self, on_progress: Progress | None = None, *, has_lease: bool = False) -> None:
         """Hold the matrix on the workers that are there now, as it was asked for when it was distributed.
 
-        A worker that is to hold the rows that it has keeps them. Where rows are cut anew, workers take those that they
-        have from memory, and read only the others; on GPUs all are read and laid out anew.
+        A worker that is to hold the rows that it has keeps them; where rows are cut anew, workers read theirs. On GPUs
+        all are read and laid out anew.
 
         Parameters
         ----------

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mgspmv.distribute.held_rows import HeldRows, read_pattern, read_values
 from mgspmv.exchange.halo import Halo, make_halo
 from mgspmv.exchange.links import DaskLinks
 from mgspmv.iterate.start import OutWeights
@@ -66,10 +65,6 @@ class Part:
     The columns of a graph are renumbered to those that the block reads, see `mgspmv.exchange.halo`; those of a matrix,
     whose products get x from outside, are not.
 
-    Parameters
-    ----------
-    before : another part of the matrix, from which rows are taken that it has
-
     Attributes
     ----------
     rank, nnz : of the worker that holds it, and entries of its rows
@@ -79,7 +74,7 @@ class Part:
 
     backend: Backend = "cpu"
 
-    def __init__(self, spec: PartSpec, before: Part | None = None) -> None:
+    def __init__(self, spec: PartSpec) -> None:
         self.stored: StoredMatrix = spec.address.open()
         self.rank, self.bounds, self.nnz = spec.rank, spec.bounds, spec.nnz
         self.threads = spec.threads or default_threads()
@@ -91,9 +86,7 @@ class Part:
         self._values: dict[str, np.ndarray | None] = {}
         self._bound: dict[tuple[Any, ...], BoundKernel] = {}
         self.out_weights = OutWeights(self.stored, self.start, self.stop, self.threads)
-        self._before = None if before is None else before.held_rows
         self._load(spec.dtype)
-        self._before = None
 
     @property
     def start(self) -> int:
@@ -116,11 +109,6 @@ class Part:
         """Bytes of the block's arrays, values in every dtype that was asked for, columns and out-weights."""
         held: list[Any] = [self._pattern, self._halo, *self._values.values(), self.out_weights]
         return sum(int(h.nbytes) for h in held if h is not None)
-
-    @property
-    def held_rows(self) -> HeldRows | None:
-        """What is in memory of the rows; None for nothing."""
-        return None if self._pattern is None else HeldRows(self._pattern, self._halo, self._values)
 
     def close(self, reason: str) -> None:
         """Let go of other workers: a task that waits for them is told the reason."""
@@ -191,7 +179,7 @@ class Part:
 
     def _read_pattern(self) -> CsrBlock:
         if self._pattern is None:
-            block = read_pattern(self.stored, self.start, self.stop, self.threads, self._before)
+            block = self.stored.read_block(self.start, self.stop, None, self.threads)
             if self.stored.info.kind != "matrix":
                 block, self._halo = make_halo(block, self.rank, self.bounds, self.threads)
             self._pattern = block
@@ -201,6 +189,5 @@ class Part:
         if dtype is None or self.stored.info.is_pattern:
             return None
         if dtype not in self._values:
-            rows = (self.start, self.stop)
-            self._values[dtype] = read_values(self.stored, *rows, dtype, self.threads, self._before)
+            self._values[dtype] = self.stored.read_values(self.start, self.stop, dtype, self.threads)
         return self._values[dtype]

@@ -63,13 +63,6 @@ class Halo:
                 pack(part, rows, place)
         return held
 
-    def list_columns(self, dtype: Any) -> np.ndarray:
-        """(n_held,): the columns of the matrix that are held."""
-        places = zip(pairwise(self.bounds), self.needed, strict=True)
-        pieces = [np.arange(a, b, dtype=dtype) if rows is None else rows.astype(dtype) + a for (a, b), rows in places]
-        columns: np.ndarray = np.concatenate(pieces, dtype=dtype)
-        return columns
-
     def ask(self, owner: int) -> np.ndarray | None:
         """What to tell a worker of the rows that are needed of it: a bit each, packed; None for all."""
         rows = self.needed[owner]
