@@ -191,7 +191,7 @@ class Cluster:
         wait_s = REJOIN_S if is_again else max(JOIN_S, self.patience)
         until_s = self.timeout if is_again else wait_s
         workers = await self._list_workers()
-        everyone = [Member(worker["name"], address) for address, worker in workers.items()]
+        everyone = [*workers]
         silent = await self._find_silent(everyone)
         starved = self._starved.intersection(everyone)
         asked = [member for member in everyone if member not in silent | starved] or everyone
@@ -212,8 +212,8 @@ class Cluster:
         infos = [
             WorkerInfo(
                 m,
-                workers[m.address]["nthreads"],
-                _find_memory(workers, m.address, told["free_memory"]),
+                workers[m]["nthreads"],
+                _find_memory(workers, m, told["free_memory"]),
                 DeviceInfo(**told["device"]),
                 frozenset(told["parts"]),
             )
@@ -232,11 +232,11 @@ class Cluster:
         SchedulerNotFoundError : it does not answer
         """
 
-        async def ask() -> dict[Member, dict[str, Any]]:
-            workers = (await self._ask(self._scheduler().identity(n_workers=-1), "join"))["workers"]
-            return {Member(worker["name"], address): worker for address, worker in workers.items()}
+        return self._sync(self._describe_workers())
 
-        return self._sync(ask())
+    async def _describe_workers(self) -> dict[Member, dict[str, Any]]:
+        workers = (await self._ask(self._scheduler().identity(n_workers=-1), "join"))["workers"]
+        return {Member(worker["name"], address): worker for address, worker in workers.items()}
 
     def ask_each(self, members: Iterable[Member], message: dict[str, Any], wait_s: float) -> dict[Member, Any]:
         """The answers of workers to a message; an exception in place of each that does not come within `wait_s`."""
@@ -274,17 +274,12 @@ class Cluster:
 
     def find_gone(self, members: Iterable[Member]) -> list[Member]:
         """Those that are not in the cluster any more, or do not run."""
-        return self._sync(self._find_gone(list(members)))
-
-    async def _find_gone(self, members: list[Member]) -> list[Member]:
-        request = self._scheduler().ncores_running(workers=[m.address for m in members])
-        running = await self._ask(request, "join")
+        running = {member.address for member, w in self.describe_workers().items() if w["status"] == "running"}
         return [member for member in members if member.address not in running]
 
     async def _find_answering(self) -> list[Member]:
         """Workers that run, but for those that were silent and still are, and those that had no memory left."""
-        workers = (await self._ask(self._scheduler().identity(n_workers=-1), "join"))["workers"]
-        running = [Member(w["name"], address) for address, w in workers.items() if w["status"] == "running"]
+        running = [member for member, w in (await self._describe_workers()).items() if w["status"] == "running"]
         silent = await self._find_silent(running)
         return [member for member in running if member not in silent | self._starved]
 
@@ -318,12 +313,12 @@ class Cluster:
                 )
         return present
 
-    async def _list_workers(self) -> dict[str, Any]:
-        """The running workers by address, in the order of their names."""
+    async def _list_workers(self) -> dict[Member, dict[str, Any]]:
+        """The running workers, in the order of their names."""
         with suppress(TimeoutError):
             await self.client.wait_for_workers(1, timeout=self.timeout)
-        workers = (await self._ask(self._scheduler().identity(n_workers=-1), "join"))["workers"]
-        running = {a: w for a, w in workers.items() if w["status"] == "running"}
+        workers = await self._describe_workers()
+        running = {member: w for member, w in workers.items() if w["status"] == "running"}
         if not running:
             states = ", ".join(sorted({w["status"] for w in workers.values()}))
             why = f"{states}, after {self.timeout:g} s" if states else f"none came for a task within {self.timeout:g} s"
@@ -332,7 +327,7 @@ class Cluster:
                 "takes longer to start them",
                 phase="join",
             )
-        return dict(sorted(running.items(), key=lambda item: (str(type(item[1]["name"])), item[1]["name"])))
+        return dict(sorted(running.items(), key=lambda item: (str(type(item[0].name)), item[0].name)))
 
     async def _install(self, member: Member) -> None:
         try:
@@ -762,9 +757,9 @@ def _describe_hang(hangs: Sequence[tuple[str, str, str]]) -> str:
     return f"{what} (during {phase or 'a task'}) and is left out until it goes on or is restarted"
 
 
-def _find_memory(workers: dict[str, Any], address: str, free_on_host: int) -> int:
+def _find_memory(workers: dict[Member, dict[str, Any]], member: Member, free_on_host: int) -> int:
     """Bytes that a worker may still take: of its limit, and its share of what is free on its host."""
-    worker = workers[address]
+    worker = workers[member]
     free: int = free_on_host // sum(w["host"] == worker["host"] for w in workers.values())
     limit = worker["memory_limit"]
     return min(free, max(0, int(limit - worker["metrics"]["memory"]))) if limit else free

@@ -152,7 +152,7 @@ def all_hang(monkeypatch):
     cluster = make_cluster()
 
     async def list_workers():
-        return {member.address: {"name": member.name} for member in MEMBERS}
+        return {member: {} for member in MEMBERS}
 
     async def ask(members, message, wait_s, until_s):
         return {member: {"packages": {}, "hangs": [HANG]} for member in members}
