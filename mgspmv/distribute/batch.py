@@ -11,21 +11,21 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from mgspmv.distribute.batch_session import BatchPiece, BatchReport, BatchSession, BatchSpec, Room
 from mgspmv.distribute.drives import (
-    FIRST_S,
-    MOST_FIRST,
-    SLOW_EDGES_PER_S,
     Workers,
+    choose_first_length,
     choose_length,
     join_events,
     join_memory,
 )
+from mgspmv.distribute.integrity import check_agreement
 from mgspmv.distribute.matrix import DistributedMatrix
-from mgspmv.errors import CapacityError, ClusterError
+from mgspmv.errors import CapacityError
 from mgspmv.iterate.batch import BatchOutcome, Kept, choose_width
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import sum_seconds
@@ -154,12 +154,11 @@ def _iterate(
 ) -> list[Event]:
     """All passes; what each did."""
     events: list[Event] = []
-    edges, is_done = FIRST_S * SLOW_EDGES_PER_S * len(matrix.members), False
-    n = max(1, min(MOST_FIRST, int(edges / max(matrix.nnz * width, 1))))
+    n, is_done = choose_first_length(matrix, width), False
     while not is_done:
         phase = f"passes {len(events) + 1} to {len(events) + n}"
         reports: list[BatchReport] = workers.do(phase, "advance", n)
-        _check_agreement(reports)
+        check_agreement(map(_list_made, reports), "these passes")
         for parts in zip(*(report.kept for report in reports), strict=True):
             keep(parts)
         made = [
@@ -172,15 +171,7 @@ def _iterate(
     return events
 
 
-def _check_agreement(reports: Sequence[BatchReport]) -> None:
-    """Raise unless all workers made the same passes with the same changes, as their sums were the same."""
-    seen = {
-        (
-            tuple((event.iteration, event.change, n_ended) for event, n_ended in report.events),
-            tuple(kept.number for kept in report.kept),
-            report.is_done,
-        )
-        for report in reports
-    }
-    if len(seen) > 1:
-        raise ClusterError("the workers do not agree on the changes of these passes; one of them computes wrongly")
+def _list_made(report: BatchReport) -> tuple[Any, ...]:
+    """What all workers must have made alike, as their sums were the same."""
+    passes = tuple((event.iteration, event.change, n_ended) for event, n_ended in report.events)
+    return passes, tuple(kept.number for kept in report.kept), report.is_done

@@ -163,7 +163,7 @@ class BatchSession(Share):
                 return LocalPanels(part.bounds[-1], kernel.zeros_many)
             return NcclPanels(part.group, part.bounds, kernel.zeros_many, links.check)
         assert part.halo is not None
-        wanted = find_wanted(hellos, part, self._spec)
+        wanted = find_wanted(hellos, part.halo)
         if part.backend == "cuda":
             return StagedPanels(links, part.halo, wanted, kernel.put, kernel.get)
         return PeerPanels(links, part.halo, wanted, kernel.zeros_many)
@@ -206,4 +206,4 @@ def _make_hello(part: Part, spec: BatchSpec) -> Callable[[int], dict[str, Any]]:
         assert isinstance(part, DevicePart)
         return partial(say, part.greet())
     assert part.halo is not None
-    return partial(greet_asking, part.halo)
+    return partial(greet_asking, [part.halo])

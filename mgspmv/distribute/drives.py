@@ -400,7 +400,7 @@ class Supersteps:
     def iterate(self) -> Status:
         """Iterate to the end; how it ended."""
         status, made = self._status, self._n_before
-        n = min(self._choose_first_length(), self._max_iter - made)
+        n = min(choose_first_length(self._workers.matrix), self._max_iter - made)
         while status is None:
             phase = f"iterations {made + 1} to {made + n}"
             reports = self._workers.do(phase, "superstep", n)
@@ -417,12 +417,6 @@ class Supersteps:
             if status is None:
                 self._pause(self.events)
         return status
-
-    def _choose_first_length(self) -> int:
-        """How many iterations the first superstep has, before anything was measured."""
-        matrix = self._workers.matrix
-        edges = FIRST_S * SLOW_EDGES_PER_S * len(matrix.members)
-        return max(1, min(MOST_FIRST, int(edges / max(matrix.nnz, 1))))
 
     def find_stability(self) -> Stability | None:
         """What was proven of the highest vertices, by each worker alike."""
@@ -466,6 +460,12 @@ def join_events(events: tuple[Event, ...]) -> Event:
         joined["wait_s"] = tuple(waited)
         joined["exchange_s"] = tuple(e - w for e, w in zip(joined["exchange_s"], waited, strict=True))
     return replace(events[0], **joined)
+
+
+def choose_first_length(matrix: DistributedMatrix, width: int = 1) -> int:
+    """How many iterations of so many vectors the first superstep has, before anything was measured."""
+    edges = FIRST_S * SLOW_EDGES_PER_S * len(matrix.members)
+    return max(1, min(MOST_FIRST, int(edges / max(matrix.nnz * width, 1))))
 
 
 def choose_length(events: list[Event]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,23 +60,26 @@ def check_reports(reports: Sequence[Report], members: Sequence[Member], phase: s
     ClusterError : they did not make the same iterations with the same changes
     WorkerCorruptionError : ranks are not what they must be
     """
-    check_agreement(reports)
+    check_agreement((report.status, tuple((e.iteration, e.change) for e in report.events)) for report in reports)
     found = [report.ranks for report in reports if report.ranks is not None]
     if found:
         iteration = reports[0].events[-1].iteration
         check_ranks(found, found[0].mass, found[0].balance, members, iteration, phase)
 
 
-def check_agreement(reports: Sequence[Report]) -> None:
+def check_agreement(made: Iterable[Hashable], what: str = "this superstep") -> None:
     """See that all workers made the same iterations with the same changes, as their sums were the same.
+
+    Parameters
+    ----------
+    made : by each of them
 
     Raises
     ------
     ClusterError : they did not
     """
-    seen = {(report.status, tuple((e.iteration, e.change) for e in report.events)) for report in reports}
-    if len(seen) > 1:
-        raise ClusterError("the workers do not agree on the changes of this superstep; one of them computes wrongly")
+    if len(set(made)) > 1:
+        raise ClusterError(f"the workers do not agree on the changes of {what}; one of them computes wrongly")
 
 
 def check_ranks(

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.distribute.part import Part
-from mgspmv.distribute.session import Session, Spec
+from mgspmv.distribute.session import Session, Spec, find_wanted, greet_asking
 from mgspmv.exchange.columns import Columns, TimedTurns, cut_again, hold_all
-from mgspmv.exchange.halo import Halo, find_asked
+from mgspmv.exchange.halo import Halo
 from mgspmv.iterate.pagerank import Times
 from mgspmv.iterate.power import PowerLoop, PowerOptions, Products, Step, compile_product
 from mgspmv.iterate.tally import Tally
@@ -100,7 +100,7 @@ class PowerSession(Session):
         self._halos = [cut_again(_find_columns(part), made_by.bounds) for part, made_by in read]
         self._columns: list[Columns] = []
         self._multiply = [_bind(part, spec) for part in parts]
-        super().__init__(worker, parts[0], spec, partial(_greet, self._halos))
+        super().__init__(worker, parts[0], spec, partial(greet_asking, self._halos))
         self._spec = spec
         self.computes = _describe(parts[0], spec)
 
@@ -120,7 +120,10 @@ class PowerSession(Session):
     def _connect(self) -> PowerLoop:
         spec, hellos = self._spec, self._links.connect()
         turns = TimedTurns(self._links, self._part.rank, len(spec.members))
-        self._columns = [self._share(turns, k, hellos) for k in range(len(self._parts))]
+        dtype = np.dtype(spec.precision)
+        self._columns = [
+            Columns(turns, halo, find_wanted(hellos, halo, k), dtype) for k, halo in enumerate(self._halos)
+        ]
         self._links.phase = "iteration 1"
         step, threads = self._start.step, spec.threads or self._part.threads
         company = Workmates(turns, self._measure_held)
@@ -128,14 +131,6 @@ class PowerSession(Session):
         loop = PowerLoop(products, step, self._start.x, spec.options, spec.threshold, spec.run)
         turns.begin()
         return loop
-
-    def _share(self, turns: TimedTurns, k: int, hellos: dict[int, dict[str, Any]]) -> Columns:
-        """The columns that the block of a matrix reads, from the workers that were met."""
-        halo, rank = self._halos[k], self._part.rank
-        n_own = halo.bounds[rank + 1] - halo.bounds[rank]
-        asked = (hellos.get(other, {}).get(_name_asked(k)) for other in range(len(self._spec.members)))
-        wanted = [find_asked(bits, n_own) for bits in asked]
-        return Columns(turns, halo, wanted, np.dtype(self._spec.precision))
 
     def _multiply_all(self, x: np.ndarray) -> np.ndarray:
         """This worker's rows of the product, of its elements of x."""
@@ -179,13 +174,3 @@ def _describe(part: Part, spec: PowerSpec) -> int | str:
     kernel = part.bind(spec.precision if spec.weights else None, spec.precision, threads=spec.threads)
     assert isinstance(kernel, CpuBlock)
     return kernel.threads
-
-
-def _greet(halos: Sequence[Halo], rank: int) -> dict[str, Any]:
-    """The first message to the worker of a rank. No method: links that held their session would outlive both."""
-    return {_name_asked(k): halo.ask(rank) for k, halo in enumerate(halos)}
-
-
-def _name_asked(k: int) -> str:
-    """Of what is asked for the product with a matrix."""
-    return f"asked {k}"

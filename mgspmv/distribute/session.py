@@ -337,7 +337,7 @@ class RowsSession(RankSession):
         self._growth = start.growth
         assert part.halo is not None
         self._halo = part.halo
-        super().__init__(worker, part, spec, partial(greet_asking, part.halo))
+        super().__init__(worker, part, spec, partial(greet_asking, [part.halo]))
         self._relay: RelayTransport | None = None
         self._steps: LocalSteps | None = None
         self.computes = kernel.threads if isinstance(kernel, CpuBlock) else describe_device()
@@ -346,7 +346,7 @@ class RowsSession(RankSession):
     # --- in lockstep with the other workers
 
     def _connect(self) -> Loop:
-        wanted = find_wanted(self._links.connect(), self._part, self._spec)
+        wanted = find_wanted(self._links.connect(), self._halo)
         transport = PeerTransport(self._links, self._halo, wanted, self._rows.kernel.z_dtype)
         self._steps = self._make_steps(transport)
         self._links.phase = "iteration 1"
@@ -508,15 +508,21 @@ def begin(worker: Any, part: Part, spec: RunSpec, start: Start) -> RankSession:
     return RowsSession(worker, part, spec, start)
 
 
-def greet_asking(halo: Halo, rank: int) -> dict[str, Any]:
+def greet_asking(halos: Sequence[Halo], rank: int) -> dict[str, Any]:
     """The first message to the worker of a rank. No method: links that held their session would outlive both."""
-    return {"asked": halo.ask(rank)}
+    return {f"asked {k}": halo.ask(rank) for k, halo in enumerate(halos)}
 
 
-def find_wanted(hellos: dict[int, dict[str, Any]], part: Part, spec: Spec) -> list[np.ndarray | None]:
-    """By rank, the rows of a part that the first messages of `greet_asking` asked for; None for all."""
-    asked = (hellos.get(rank, {}).get("asked") for rank in range(len(spec.members)))
-    return [find_asked(bits, part.stop - part.start) for bits in asked]
+def find_wanted(hellos: dict[int, dict[str, Any]], halo: Halo, k: int = 0) -> list[np.ndarray | None]:
+    """By rank, the rows of this worker that the first messages of `greet_asking` asked for with halo k; None for all.
+
+    Parameters
+    ----------
+    halo : that of this worker
+    """
+    n_own = halo.bounds[halo.rank + 1] - halo.bounds[halo.rank]
+    asked = (hellos.get(other, {}).get(f"asked {k}") for other in range(len(halo.needed)))
+    return [find_asked(bits, n_own) for bits in asked]
 
 
 def say(hello: dict[str, Any], rank: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mgspmv as mg
-from mgspmv.distribute.integrity import RankCheck, Report, check_agreement, check_ranks, check_reports
+from mgspmv.distribute.integrity import RankCheck, Report, check_ranks, check_reports
 from mgspmv.errors import ClusterError, WorkerCorruptionError
 from mgspmv.exchange.links import Member
 from mgspmv.iterate.balance import Balance
@@ -50,10 +50,10 @@ def test_ranks():
 
 
 def test_iterations_that_differ():
-    check_agreement([Report([EVENT], None)] * 2)
+    check_reports([Report([EVENT], None)] * 2, MEMBERS, "")
     for other in (Report([], None), Report([EVENT], Status.CONVERGED), Report([replace(EVENT, change=0.25)], None)):
         with pytest.raises(ClusterError, match="the workers do not agree on the changes of this superstep; one of"):
-            check_agreement([Report([EVENT], None), other])
+            check_reports([Report([EVENT], None), other], MEMBERS, "")
 
 
 # --- on workers ------------------------------------------------------------------------------------------------------
