@@ -15,8 +15,9 @@ import numpy as np
 
 from mgspmv.distribute.part import Part
 from mgspmv.distribute.session import Session, Spec, find_wanted, greet_asking
-from mgspmv.exchange.columns import Columns, TimedTurns, cut_again, hold_all
+from mgspmv.exchange.columns import Columns, cut_again, hold_all
 from mgspmv.exchange.halo import Halo
+from mgspmv.exchange.turns import Turns
 from mgspmv.iterate.pagerank import Times
 from mgspmv.iterate.power import PowerLoop, PowerOptions, Products, Step, compile_product
 from mgspmv.iterate.tally import Tally
@@ -62,12 +63,12 @@ class Workmates:
     measure : bytes that this worker holds beside x, y and the next x
     """
 
-    def __init__(self, turns: TimedTurns, measure: Callable[[], int]) -> None:
+    def __init__(self, turns: Turns, measure: Callable[[], int]) -> None:
         self._turns, self._measure = turns, measure
         self._seen = (0.0, 0.0, 0)
 
     def add_up(self, tally: Tally) -> Tally:
-        return Tally.combine([tally, *map(Tally.unpack, self._turns.tell(tally.pack()).values())])
+        return Tally.combine([Tally.unpack(told) for told in self._turns.gather(tally.pack())])
 
     def tell_times(self, elapsed_s: float, n_bytes: int) -> Times:
         turns, (exchanged_s, waited_s, received_bytes) = self._turns, self._seen
@@ -119,7 +120,7 @@ class PowerSession(Session):
 
     def _connect(self) -> PowerLoop:
         spec, hellos = self._spec, self._links.connect()
-        turns = TimedTurns(self._links, self._part.rank, len(spec.members))
+        turns = Turns(self._links, self._part.rank, len(spec.members))
         dtype = np.dtype(spec.precision)
         self._columns = [
             Columns(turns, halo, find_wanted(hellos, halo, k), dtype) for k, halo in enumerate(self._halos)

@@ -6,8 +6,7 @@ made: a worker has the elements of some rows, and asks for those that its block 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,52 +14,7 @@ import numpy as np
 
 from mgspmv.exchange.halo import Halo, pack
 from mgspmv.exchange.peer import SMALL
-from mgspmv.exchange.turns import Links, Turns
-
-
-class TimedTurns:
-    """Turns of messages, and what they took.
-
-    Parameters
-    ----------
-    links : to the other workers
-    rank : which of the workers this is
-    n_workers : with this one
-
-    Attributes
-    ----------
-    exchanged_s : seconds in turns so far, without waiting
-    waited_s : seconds so far that others took longer for what they did between turns than this worker
-    received_bytes : of vectors, so far
-    """
-
-    def __init__(self, links: Links, rank: int, n_workers: int) -> None:
-        self._turns = Turns(links, rank, n_workers)
-        self._since = 0.0
-        self.rank = rank
-        self.exchanged_s = self.waited_s = 0.0
-        self.received_bytes = 0
-
-    def begin(self) -> None:
-        """What this worker does until its next turn counts from now on."""
-        self._since = time.perf_counter()
-
-    def trade(self, messages: Mapping[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-        """As `Turns.trade`."""
-        began = time.perf_counter()
-        own_s = began - self._since
-        received = self._turns.trade({rank: {**message, "own_s": own_s} for rank, message in messages.items()})
-        self._since = time.perf_counter()
-        elapsed_s = self._since - began
-        slowest_s = max([own_s, *(message["own_s"] for message in received.values())])
-        waited_s = min(elapsed_s, slowest_s - own_s)
-        self.waited_s += waited_s
-        self.exchanged_s += elapsed_s - waited_s
-        return received
-
-    def tell(self, message: dict[str, Any]) -> dict[int, dict[str, Any]]:
-        """Give all other workers the same message, and get theirs."""
-        return self.trade(dict.fromkeys(self._turns.others, message))
+from mgspmv.exchange.turns import Turns
 
 
 class Columns:
@@ -73,9 +27,7 @@ class Columns:
     dtype : of the vectors
     """
 
-    def __init__(
-        self, turns: TimedTurns, halo: Halo, wanted: Sequence[np.ndarray | None], dtype: np.dtype[Any]
-    ) -> None:
+    def __init__(self, turns: Turns, halo: Halo, wanted: Sequence[np.ndarray | None], dtype: np.dtype[Any]) -> None:
         self._turns, self._halo, self._wanted = turns, halo, wanted
         self._starts = halo.starts
         self._held = np.zeros(self._starts[-1], dtype)

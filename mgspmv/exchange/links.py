@@ -132,10 +132,6 @@ class DaskLinks:
             self._inbox.put(item)
         return hellos
 
-    async def accept(self, comm: Any, rank: int) -> None:
-        """Serve a link that the worker of a lower rank opened, until it is closed."""
-        await self._serve(rank, comm)
-
     def send(self, messages: Mapping[int, dict[str, Any]]) -> None:
         """Send to each of these, without waiting. An array in a message must not change before it was received."""
         self._waits_since = time.monotonic()
@@ -268,10 +264,10 @@ class DaskLinks:
         except OSError:
             self._lose(rank)
         else:
-            await self._serve(rank, comm)
+            await self.accept(comm, rank)
 
-    async def _serve(self, rank: int, comm: Any) -> None:
-        """Say hello and read until the link breaks or the run ends."""
+    async def accept(self, comm: Any, rank: int) -> None:
+        """Serve a link with a worker: say hello and read until it breaks or the run ends."""
         self._comms[rank] = comm
         try:
             await self._write(rank, self._make_hello(rank))

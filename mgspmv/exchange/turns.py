@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -39,13 +40,23 @@ class Turns:
     ----------
     number : of this turn
     others : their ranks; each begins with the one after it, so that they do not all send to the same one first
+    exchanged_s : seconds in trades so far, without waiting
+    waited_s : seconds so far that others took longer for what they did between trades than this worker
+    received_bytes : of vectors, so far, as who trades them counts
     """
 
     def __init__(self, links: Links, rank: int, n_workers: int) -> None:
-        self._links, self._rank = links, rank
+        self._links, self.rank = links, rank
         self._early: dict[int, dict[str, Any]] = {}
         self.number = 0
+        self._since = time.perf_counter()
+        self.exchanged_s = self.waited_s = 0.0
+        self.received_bytes = 0
         self.others = (*range(rank + 1, n_workers), *range(rank))
+
+    def begin(self) -> None:
+        """What this worker does until its next trade counts from now on."""
+        self._since = time.perf_counter()
 
     def send(self, messages: Mapping[int, dict[str, Any]]) -> None:
         """Send these in this turn, by rank."""
@@ -72,15 +83,23 @@ class Turns:
         ----------
         given : numbers, and arrays that are not written to any more
         """
-        answers = {self._rank: given, **self.trade(dict.fromkeys(self.others, given))}
+        answers = {self.rank: given, **self.trade(dict.fromkeys(self.others, given))}
         return [answers[rank] for rank in sorted(answers)]
 
     def trade(self, messages: Mapping[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
         """Give each other worker a message, by rank, and get theirs, in a turn of its own. Arrays in them must not be
         written to any more."""
-        self.send(messages)
+        began = time.perf_counter()
+        own_s = began - self._since
+        self.send({rank: {**message, "own_s": own_s} for rank, message in messages.items()})
         received: dict[int, dict[str, Any]] = {}
         while missing := set(self.others) - received.keys():
             rank, received[rank] = self.take(missing)
         self.end()
+        self._since = time.perf_counter()
+        elapsed_s = self._since - began
+        slowest_s = max([own_s, *(message["own_s"] for message in received.values())])
+        waited_s = min(elapsed_s, slowest_s - own_s)
+        self.waited_s += waited_s
+        self.exchanged_s += elapsed_s - waited_s
         return received

@@ -38,7 +38,7 @@ def test_a_slice_that_changed_on_its_way_is_found(trio, monkeypatch):
 
     def change(self, given):
         told = gather(self, given)
-        return [{"own": own["own"] + (rank == 1 and self._rank == 2)} for rank, own in enumerate(told)]
+        return [{"own": own["own"] + (rank == 1 and self.rank == 2)} for rank, own in enumerate(told)]
 
     monkeypatch.setattr(Turns, "gather", change)
     found = [one.problem for one in module._exchange(trio, "peer")]
