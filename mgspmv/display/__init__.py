@@ -1,1 +1,1 @@
-"""How things look: charts, numbers, and the cards that notebooks show."""
+"""How things look: charts, numbers, and the tables that notebooks show."""
