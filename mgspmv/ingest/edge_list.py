@@ -56,13 +56,11 @@ from mgspmv.ingest.vertices import (
     ANY_ROOM,
     IdRoom,
     ListReading,
-    Numbering,
     OccurringIntegers,
     Vertices,
     choose_vertices,
     find_unknown,
     lists_names,
-    make_layout,
 )
 from mgspmv.model import CooBatch, default_threads, index_dtype
 
@@ -307,8 +305,8 @@ class EdgeListSource(FileSource):
         unused_first = getattr(vertices, "unused_first", None)
         provenance = {**notes.describe(self.name, form, unused_first), **listed}
         numbering = vertices.finish(notes.claims.get("nodes"))
-        stated = notes.find_stated(numbering.n_vertices) if isinstance(vertices, OccurringIntegers) else None
-        self._layout = make_layout(numbering, provenance, stated)
+        stated = notes.find_stated(numbering.shape[0]) if isinstance(vertices, OccurringIntegers) else None
+        self._layout = replace(numbering, provenance=provenance, stated=stated)
 
     @property
     def has_known_vertices(self) -> bool:  # type: ignore[override]
@@ -490,7 +488,7 @@ class EdgeListPart(FileSource):
 
     def number(self, claim: int | None) -> Layout:
         """As of `FileSource`."""
-        return make_layout(Numbering(claim) if claim is not None else self._made.finish(None), {})
+        return Layout((claim, claim)) if claim is not None else self._made.finish(None)
 
     def _read(self, texts: Iterator[TextStream]) -> Iterator[Chunk]:
         n_chunks = 0

@@ -34,7 +34,6 @@ from mgspmv.ingest.vertices import (
     ListReading,
     choose_vertices,
     find_unknown,
-    make_layout,
 )
 from mgspmv.model import CooBatch, check_choice, default_threads, index_dtype
 from mgspmv.validation import parse_json
@@ -197,7 +196,7 @@ class TableSource(FileSource):
                     self.fraction = part.fraction
                     yield batch
         self._told = edges.tell(self._describe(), self._there)
-        self._layout = make_layout(edges.vertices.finish(None), self.join([self._told]).provenance)
+        self._layout = replace(edges.vertices.finish(None), provenance=self.join([self._told]).provenance)
 
     @property
     def has_known_vertices(self) -> bool:  # type: ignore[override]

@@ -24,7 +24,7 @@ from mgspmv.ingest.ahead import Filling
 from mgspmv.ingest.columns import INT64_MAX, Column, TableFormat, read_chunks, split_line
 from mgspmv.ingest.ids import SortedIds
 from mgspmv.ingest.name_table import NameTable
-from mgspmv.ingest.names import PAGE_NAMES, NameWriter, SortedNames, SpilledNames
+from mgspmv.ingest.names import PAGE_NAMES, NameWriter, SpilledNames
 from mgspmv.ingest.rules import (
     COMMENTS,
     SAMPLE_BYTES,
@@ -35,7 +35,7 @@ from mgspmv.ingest.rules import (
     has_list_header,
     is_integer,
 )
-from mgspmv.ingest.source import Layout, StatedShape
+from mgspmv.ingest.source import Layout
 from mgspmv.ingest.streams import Chunk, Line, TextStream, read_head
 from mgspmv.model import index_dtype
 
@@ -77,34 +77,6 @@ class IdRoom:
 ANY_ROOM = IdRoom()
 
 
-@dataclass(frozen=True)
-class Numbering:
-    """How codes are numbered."""
-
-    n_vertices: int
-    vertex_ids: np.ndarray | SortedNames | None = None
-    """int64 or strings (object), shape (n_vertices,), ascending; None when they are 0..n-1."""
-    positions: np.ndarray | None = None
-    """Number of the vertex for each code, shape (codes,); None when codes are numbers already."""
-    are_ids: bool = False
-    """Whether codes are ids that are yet to be numbered, see `mgspmv.ingest.numbering`; `n_vertices` is 0 then."""
-    names: SpilledNames | None = None
-    """Names by code that are yet to be numbered, see `mgspmv.ingest.names`; `n_vertices` is 0 then."""
-
-
-def make_layout(numbering: Numbering, provenance: dict[str, Any], stated: StatedShape | None = None) -> Layout:
-    """The layout of a graph whose vertices are numbered so."""
-    return Layout(
-        shape=(numbering.n_vertices, numbering.n_vertices),
-        vertex_ids=numbering.vertex_ids,
-        positions=numbering.positions,
-        are_ids=numbering.are_ids,
-        names=numbering.names,
-        provenance=provenance,
-        stated=stated,
-    )
-
-
 class Vertices(Filling, Protocol):
     """What becomes of ids; it is full where what is known of them is to be put away."""
 
@@ -115,8 +87,8 @@ class Vertices(Filling, Protocol):
         """
         ...
 
-    def finish(self, claim: int | None) -> Numbering:
-        """Number the vertices; `claim` is the number of them that the file itself states."""
+    def finish(self, claim: int | None) -> Layout:
+        """The layout, but for where it came from; `claim` is the number of vertices that the file itself states."""
         ...
 
 
@@ -161,8 +133,8 @@ class NumberedVertices(_Unfilled):
     def encode(self, *columns: np.ndarray) -> list[np.ndarray]:
         return list(columns)
 
-    def finish(self, claim: int | None) -> Numbering:
-        return Numbering(self._n_vertices)
+    def finish(self, claim: int | None) -> Layout:
+        return Layout((self._n_vertices,) * 2)
 
 
 class OccurringIntegers(_Unfilled):
@@ -221,18 +193,18 @@ class OccurringIntegers(_Unfilled):
         """Ids below this are small against the number of edges."""
         return 2 * self._n_read + _ROOM
 
-    def finish(self, claim: int | None) -> Numbering:
+    def finish(self, claim: int | None) -> Layout:
         if claim is not None and self._n_read and self._lowest >= 0 and self._highest < claim:
-            return Numbering(claim)
+            return Layout((claim, claim))
         if self._seen is None or self._highest >= self._limit:
-            return Numbering(0, are_ids=True)
+            return Layout((0, 0), are_ids=True)
         ids = np.flatnonzero(self._seen)
         if are_numbers(ids):
-            return Numbering(len(ids))
+            return Layout((len(ids),) * 2)
         table = np.cumsum(self._seen, dtype=index_dtype(len(ids)))
         table -= 1
         table[~self._seen] = UNKNOWN
-        return Numbering(len(ids), ids, table)
+        return Layout((len(ids),) * 2, ids, table)
 
 
 class OccurringNames:
@@ -267,15 +239,15 @@ class OccurringNames:
         self._codes = NameTable(self._spilled.n_codes + len(names))
         self._spilled.add(names, codes)
 
-    def finish(self, claim: int | None) -> Numbering:
+    def finish(self, claim: int | None) -> Layout:
         if self._spilled.n_codes or self.is_full:
             self.spill()
-            return Numbering(0, names=self._spilled)
+            return Layout((0, 0), names=self._spilled)
         names, codes = self._codes.take_all()
         self._codes = NameTable()  # gives back its memory
         order = np.asarray(pa.compute.sort_indices(names))
         vertex_ids = names.take(order).to_numpy(zero_copy_only=False)
-        return Numbering(len(names), vertex_ids, _invert(codes[order], np.arange(len(names)), len(names)))
+        return Layout((len(names),) * 2, vertex_ids, _invert(codes[order], np.arange(len(names)), len(names)))
 
 
 class ListedIntegers(_Unfilled):
@@ -296,8 +268,8 @@ class ListedIntegers(_Unfilled):
         found = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
         return np.where(self._ids[found] == ids, found, UNKNOWN)
 
-    def finish(self, claim: int | None) -> Numbering:
-        return Numbering(len(self._ids), None if are_numbers(self._ids) else self._ids)
+    def finish(self, claim: int | None) -> Layout:
+        return Layout((len(self._ids),) * 2, None if are_numbers(self._ids) else self._ids)
 
 
 class ListedNames(_Unfilled):
@@ -328,8 +300,8 @@ class ListedNames(_Unfilled):
                 self.unused_first = None
         return [self._numbers[self._codes.find(ids)] for ids in columns]
 
-    def finish(self, claim: int | None) -> Numbering:
-        return Numbering(len(self._names), self._names)
+    def finish(self, claim: int | None) -> Layout:
+        return Layout((len(self._names),) * 2, self._names)
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # Numba has no types

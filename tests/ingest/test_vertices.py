@@ -49,7 +49,7 @@ def test_listed_integers():
         strangers = [i for i in (-1, 4, 8, 2**61, INT64_MIN, INT64_MAX) if i not in ids]
         assert set(listed.encode(np.array(strangers))[0].tolist()) == {UNKNOWN}, ids
         numbering = listed.finish(None)
-        assert numbering.n_vertices == len(ids)
+        assert numbering.shape[0] == len(ids)
         assert (numbering.vertex_ids is None) == (ids == [0, 1, 2])
 
 
