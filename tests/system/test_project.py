@@ -96,9 +96,7 @@ def test_wheel_has_the_cuda_sources_and_nothing_else_of_that_folder(wheel_with_p
 @pytest.mark.slow
 def test_wheel_has_every_module_and_the_typing_mark(wheel_with_probe: Path) -> None:
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mgspmv").rglob("*.py")}
-    assert modules | {"mgspmv/py.typed", "mgspmv/report/page.html.jinja"} <= names_in(
-        wheel_with_probe
-    )
+    assert modules | {"mgspmv/py.typed", "mgspmv/report/page.html.jinja"} <= names_in(wheel_with_probe)
 
 
 @pytest.mark.slow
