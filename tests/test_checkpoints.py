@@ -163,6 +163,16 @@ def test_a_damaged_state_is_passed_over(tmp_path, damage):
         Checkpoints(tmp_path).restore()
 
 
+def test_slices_in_the_place_of_each_other_are_noticed(tmp_path):
+    open_checkpoints(tmp_path, 5, cuts=(0, 500, N))
+    first, second = (find_state(tmp_path, -1) / f"x{start:012}" / "c" / "0" for start in (0, 500))
+    contents = second.read_bytes(), first.read_bytes()
+    first.write_bytes(contents[0])
+    second.write_bytes(contents[1])
+    with pytest.raises(CheckpointError, match=r"is damaged \(x000000000000 does not match"):
+        Checkpoints(tmp_path).restore()
+
+
 def test_slices_of_other_codecs_are_not_unpacked(tmp_path):
     open_checkpoints(tmp_path, 5)
     path = find_state(tmp_path, -1) / "x000000000000" / "zarr.json"
