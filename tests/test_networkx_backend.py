@@ -15,7 +15,7 @@ import pytest
 
 import mgspmv as mg
 from mgspmv import networkx_backend
-from mgspmv.errors import KindError, OptionError
+from mgspmv.errors import ConvergenceError, KindError, OptionError
 from mgspmv.networkx_backend import MIN_EDGES, ConvertedGraph, StoredGraph
 
 OWN = {"backend": "mgspmv"}
@@ -196,6 +196,14 @@ def test_arguments_of_the_others():
         assert list(own.values()) == pytest.approx([abs(value) for value in other.values()], abs=1e-8)
 
 
+def test_hits_take_singular_vectors_where_power_iteration_is_slow():
+    G = nx.path_graph(60)
+    G.add_edge(0, 0)
+    with pytest.raises(ConvergenceError):
+        mg.hits(networkx_backend.convert_from_nx(G).open(None, transpose=True)[0], tol=1e-8)
+    check_close(nx.hits(G, **OWN), nx.hits(G), rel=1e-4)
+
+
 def test_options_of_mgspmv_are_passed_on():
     G = make_graph(nx.DiGraph)
     single = nx.pagerank(G, precision="float32", threads=1, **OWN)
@@ -350,6 +358,27 @@ def test_stored_graph_can_be_had_as_networkx(stored):
     assert dict(back.edges) == dict(G.edges)
     nx.config.fallback_to_nx = True
     assert nx.in_degree_centrality(StoredGraph(A)) == nx.in_degree_centrality(G)
+
+
+def test_stored_multigraph_is_one(tmp_path):
+    mg.ingest((np.array([0, 0, 1]), np.array([1, 1, 0])), tmp_path / "g.zarr", duplicates="keep")
+    wrapped = StoredGraph(mg.open_matrix(tmp_path / "g.zarr"))
+    with pytest.raises(nx.NetworkXNotImplemented):
+        nx.katz_centrality(wrapped)
+    back = networkx_backend.convert_to_nx(wrapped)
+    assert sorted(back.edges()) == [(0, 1), (0, 1), (1, 0)]
+    check_close(nx.pagerank(wrapped), nx.pagerank(back))
+
+
+def test_distributed_graphs(stored, in_process):
+    G, A = stored
+    with A.distribute(client := in_process(3)) as D, A.T.distribute(client) as DT:
+        wrapped = StoredGraph(D, transpose=DT)
+        assert nx.pagerank(wrapped) == nx.pagerank(StoredGraph(A))
+        check_close(nx.hits(wrapped), nx.hits(G))
+        check_close(nx.eigenvector_centrality(wrapped), nx.eigenvector_centrality(G))
+        with pytest.raises(KindError, match=r"distribute A\.T too"):
+            nx.hits(StoredGraph(D))
 
 
 def test_what_is_no_graph(tmp_path):

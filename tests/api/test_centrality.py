@@ -13,6 +13,7 @@ import zarr
 from scipy.sparse.linalg import eigs
 
 import mgspmv as mg
+from mgspmv.api.centrality import Hits
 from mgspmv.errors import (
     ConvergenceError,
     DanglingError,
@@ -113,6 +114,16 @@ def test_hits_need_the_transpose(in_process, graph, tmp_path):
         np.testing.assert_allclose(other.values, own.values, rtol=1e-13)
 
 
+def test_hits_without_convergence(graph):
+    _, A = graph
+    with pytest.raises(ConvergenceError, match=r"^HITS ended as max_iter after 2 iterations") as e:
+        mg.hits(A, max_iter=2)
+    assert isinstance(e.value.solution, Hits)
+    kept = mg.hits(A, max_iter=2, throw=False)
+    assert [s.digest() for s in kept] == [s.digest() for s in e.value.solution]
+    assert kept.hubs.status is Status.MAX_ITER
+
+
 # --- Katz ------------------------------------------------------------------------------------------------------------
 
 
@@ -132,6 +143,14 @@ def test_katz_as_networkx(renumbered, weight, normalized):
     reversed_ = mg.katz(A.T, weights=weight is not None, **options, **SURE)
     wanted = nx.katz_centrality_numpy(G.reverse(), weight=weight, **options)
     np.testing.assert_allclose(reversed_.values, in_order(wanted, 40), rtol=1e-11)
+
+
+@pytest.mark.parametrize(("alpha", "status"), [(0.9, "non_finite"), (0.2, "max_iter")])
+def test_katz_with_too_large_alpha(graph, alpha, status):
+    _, A = graph
+    with pytest.raises(ConvergenceError, match=rf"^Katz centrality ended as {status} .*alpha must be below 1 /") as e:
+        mg.katz(A, alpha=alpha, max_iter=1000 if status == "non_finite" else 20)
+    assert e.value.solution.status == status
 
 
 def test_katz_refuses(graph):

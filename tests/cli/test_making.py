@@ -105,6 +105,25 @@ def test_options_of_update_are_given_on(folder, monkeypatch):
     }  # fmt: skip
 
 
+def test_what_update_refuses(folder):
+    invoke("ingest", "edges.txt", "g.zarr")
+    (folder / "names.txt").write_text("a b\n")
+    (folder / "none.txt").write_text("1 5\n")
+    for args, code, said in (
+        (["g.zarr"], 2, "pass --insert, --delete or both"),
+        (["g.zarr", "--insert", "edges.txt", "--keep", "0"], 2, "keep must be at least 1"),
+        (["g.zarr", "--insert", "names.txt", "--no-header"], 3, "names.txt: the ids are names, and those of"),
+        (
+            ["g.zarr", "--delete", "none.txt", "--missing", "error"],
+            3,
+            "the entry (1, 5) is to be deleted and",
+        ),
+        (["n.zarr", "--insert", "edges.txt"], 4, "there is no matrix store at n.zarr"),
+    ):
+        assert said in invoke("update", *args, code=code)[1]
+    assert len(invoke_json("versions", "g.zarr")["versions"]) == 1
+
+
 def test_ingest_in_an_order():
     stdout, stderr = invoke("ingest", "edges.txt", "g.zarr", "--order", "rcm")
     lines = stdout.splitlines()

@@ -201,6 +201,13 @@ def test_networkx_undirected(name, weights):
     assert sum(abs(wanted[v] - r) for v, r in zip(ids, solution.values, strict=True)) <= 1e-13
 
 
+def test_networkx_multigraph():
+    graph = nx.MultiDiGraph([(0, 1), (0, 1), (0, 2), (1, 2), (2, 0), (2, 2)])
+    wanted = nx.pagerank(graph, tol=1e-16, max_iter=500)
+    solution = mg.pagerank(make_graph(graph, duplicates="keep"), tol=1e-15, max_iter=500)
+    np.testing.assert_allclose(solution.values, [wanted[v] for v in range(3)], rtol=1e-13)
+
+
 # --- how runs end ----------------------------------------------------------------------------------------------------
 
 
@@ -361,6 +368,16 @@ def test_error_bound_bounds_the_error(many_graphs, n_iterations, precision):
             assert solution.error_bound_l1 <= 1.01 * SLACK * error, name
         if n_iterations == 300:
             assert solution.error_bound_l1 <= (5e-6 if precision == "float32" else 1e-13), name
+
+
+@pytest.mark.parametrize("dangling", [None, "uniform", "drop"])
+def test_error_bound_with_dangling_rules(weighted, dangling):
+    arcs, A = weighted
+    p = np.linspace(0, 1, 60) ** 2
+    d = {None: None, "uniform": np.full(60, 1 / 60), "drop": np.zeros(60)}[dangling]
+    solution = mg.pagerank(A, personalization=p, dangling=dangling)
+    error = distance(solution, rank_by_solving(arcs, p=p, d=d))
+    assert error <= solution.error_bound_l1 <= SLACK * error
 
 
 def test_error_bound_counts_the_rounding_of_a_large_dangling_mass():
