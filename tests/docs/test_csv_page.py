@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mgspmv.ingest.rules import SOURCE_WORDS, TARGET_WORDS, WEIGHT_WORDS, find_role, names_vertices
+from mgspmv.ingest.rules import SOURCE_WORDS, TARGET_WORDS, WEIGHT_WORDS, find_role
 from tests.support.pages import find_section, read_page
 
 pytestmark = pytest.mark.docs
@@ -23,9 +23,3 @@ def test_the_words_for_columns_are_those_of_the_rules(role, words):
     assert len(listed) == len(set(listed))
     assert words <= set(listed)
     assert {find_role(word) for word in listed} == {(role, True)}
-
-
-def test_headers_of_other_programs_are_read_as_the_page_says():
-    for role, names in {"index": ("", "Unnamed: 0", "id", "index", "edge_id"), "other": ("timestamp", "type")}.items():
-        assert {find_role(name)[0] for name in names} == {role}
-    assert all(map(names_vertices, ("id", "vertex", "node", "name", "label")))

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import ast
 import doctest
-import json
 import logging
 import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, redirect_stderr, redirect_stdout
@@ -40,14 +37,18 @@ ONE_GPU = ("--backend cuda", 'backend="cuda"', "cupy", "client, device_memory=")
 GPU_WORKERS = ("--cluster cuda", "dask cuda worker", "dask_cuda", "LocalCUDACluster")
 """What one has that needs dask-cuda besides."""
 
-NOT_RUN = ("make ", "pip ", "pytest ", "mypy", "ruff ", "python -m benchmarks.")
+NOT_RUN = ("make ", "pip ", "pytest ", "mypy", "ruff ", "python -m benchmarks.", "python -m tests.")
 """What makes, checks or times the checkout that it is run in: such commands are looked at, see `usage.check_line`."""
+ELSEWHERE = re.compile(
+    r"(kubectl|docker|useradd|python3 -m venv|install|systemctl|uv|systemd-run|nohup|sbatch|qsub|curl) "
+    r"|dask (scheduler|worker|cuda worker)\b|DASK_CONFIG="
+    r"|.*--cluster (ssh|slurm|pbs|kubernetes)\b|.*(https|s3|gs|az)://|.*tls://10\.",
+    re.DOTALL,
+)
+"""What needs another machine, a program or a network, and is looked at, too: tests of their own run it."""
 
 BASH_S = 300.0
 """Seconds for the commands of a block."""
-SERVICE_S = 300.0
-"""Seconds for a scheduler or worker to be there."""
-
 NOT_KNOWN = "..."
 """What a block prints of which not all was run."""
 
@@ -55,15 +56,6 @@ _STRICT = "set -E -o pipefail; trap 'code=$?; [ $code = 141 ] || exit $code' ERR
 """As `bash -e`, with pipes that fail where one of their commands does, but not where `head` has read enough."""
 
 _OPERATORS = set("|&;<>()$`*?[]{}~#!\\\n")
-
-
-@dataclass(frozen=True)
-class Elsewhere:
-    """Why a command is not run from the page, and what covers it."""
-
-    why: str
-    test: str
-    """As `tests/a/test_b.py::test_name`."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +71,6 @@ class Scene:
     """Text of commands, and what is run in place of it."""
     afresh: Mapping[str, str] = field(default_factory=dict)
     """Text of commands that make again what is there, and the path that is removed before them."""
-    elsewhere: Mapping[str, Elsewhere] = field(default_factory=dict)
-    """Commands that are not run."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +144,6 @@ def check_scene(page: Page, scene: Scene) -> None:
     """Fail where a scene names what is not on the page, or no longer."""
     texts = [command.text for command in find_all_commands(page)]
     unused = [part for part in (*scene.smaller, *scene.afresh) if not any(part in text for text in texts)]
-    unused += [text for text in scene.elsewhere if text not in texts]
     if unused:
         raise AssertionError(f"{page.name}: the scene names what is not on the page: {unused}")
 
@@ -173,8 +162,7 @@ class Runner(AbstractContextManager["Runner"]):
         self._page, self._scene, self._address = page, scene, address
         self._lacks = tuple(sign for sign in (*ONE_GPU, *GPU_WORKERS) if sign not in has)
         self._names: dict[str, Any] = {"__name__": "__main__"}
-        self._services: list[subprocess.Popen[bytes]] = []
-        self._folder, self._bin = folder, _write_programs(folder / "bin")
+        self._bin = _write_programs(folder / "bin")
         self._printed: str | None = None
         self._logger = logging.getLogger("mgspmv")
         self._logs = self._logger.level, [*self._logger.handlers]
@@ -190,13 +178,6 @@ class Runner(AbstractContextManager["Runner"]):
             handler.close()
         for cluster in list_clusters():
             stop(cluster, 20)
-        for process in reversed(self._services):
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
 
     def run(self, names: Mapping[str, Any]) -> None:
         """Run all blocks of the page; `names` is what those of Python take as given.
@@ -230,7 +211,7 @@ class Runner(AbstractContextManager["Runner"]):
         chosen = [command for command in commands if self._can_run(command)]
         if block.language == "python":
             parts = [self._run_statement(command) for command in chosen]
-        elif all(_is_plain(self._change(command.text)) or _is_service(command) for command in chosen):
+        elif all(_is_plain(self._change(command.text)) for command in chosen):
             parts = [self._run_command(command) for command in chosen]
         else:
             parts = [self._run_bash(block, chosen)]
@@ -253,8 +234,8 @@ class Runner(AbstractContextManager["Runner"]):
         ------
         PageError : it could not
         """
-        is_checkout = f"{command.text} ".startswith(NOT_RUN)
-        if not (command.text in self._scene.elsewhere or is_checkout or command.has(self._lacks)):
+        is_elsewhere = f"{command.text} ".startswith(NOT_RUN) or ELSEWHERE.match(self._change(command.text))
+        if not (is_elsewhere or command.has(self._lacks)):
             return True
         if command.block.language == "sh":
             try:
@@ -289,22 +270,13 @@ class Runner(AbstractContextManager["Runner"]):
         return printed.getvalue()
 
     def _run_command(self, command: Command) -> str:
-        """A command of mgspmv in this process, which saves a second for starting it; or a scheduler or worker."""
-        text = self._prepare(command)
-        if _is_service(command):
-            self._start_service(command, text)
-            return ""
+        """A command of mgspmv in this process, which saves a second for starting it."""
         try:
-            return invoke(*shlex.split(text)[1:])[0]
+            return invoke(*shlex.split(self._prepare(command))[1:])[0]
         except AssertionError as error:
             raise command.block.fail(f"{command.text}\n{error}", command.line) from error
 
     def _run_bash(self, block: Block, commands: list[Command]) -> str:
-        for command in commands:
-            if _is_service(command):
-                raise block.fail(
-                    "a block that starts a scheduler or worker has commands of mgspmv besides, and no others"
-                )
         script = "\n".join(self._prepare(command) for command in commands)
         done = subprocess.run(
             ["bash", "-c", f"{_STRICT}{script}\ntrue"],
@@ -323,32 +295,6 @@ class Runner(AbstractContextManager["Runner"]):
         programs = [str(self._bin), os.environ["PATH"]]
         return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PATH": os.pathsep.join(programs)}
 
-    def _start_service(self, command: Command, text: str) -> None:
-        """Start a scheduler, which is what `ADDRESS` stands for from here on, or a worker; back when it is there."""
-        is_scheduler = command.text.startswith("dask scheduler")
-        file = self._folder / f"scheduler-{len(self._services)}.json"
-        options = ["--port", "0", "--scheduler-file", str(file)] if is_scheduler else []
-        words = [*shlex.split(text.removesuffix("&"))[1:], *options, "--no-dashboard"]
-        n_workers = 0 if is_scheduler else self._count_workers()
-        with (self._folder / "service.log").open("ab") as log:
-            command_line, environment = [self._bin / "dask", *words], self._make_environment()
-            self._services.append(subprocess.Popen(command_line, env=environment, stdout=log, stderr=log))
-
-        def is_there() -> bool:
-            return _read_address(file) is not None if is_scheduler else self._count_workers() > n_workers
-
-        deadline = time.monotonic() + SERVICE_S
-        while not is_there():
-            if time.monotonic() > deadline or self._services[-1].poll() is not None:
-                said = (self._folder / "service.log").read_text()
-                raise command.block.fail(f"{command.text}\nis not there\n{said}", command.line)
-            time.sleep(0.1)
-        self._address = _read_address(file) or self._address
-
-    def _count_workers(self) -> int:
-        with Client(self._address, set_as_default=False) as client:
-            return len(client.scheduler_info(n_workers=-1)["workers"])
-
 
 def _is_error(block: Block) -> bool:
     """Whether it is the message of a command that fails."""
@@ -359,18 +305,6 @@ def _is_plain(text: str) -> bool:
     """Whether it is a command of mgspmv, and bash would make nothing else of it than its words."""
     unquoted = re.sub(r"'[^']*'", "", text)
     return text.startswith("mgspmv ") and not _OPERATORS & set(unquoted)
-
-
-def _is_service(command: Command) -> bool:
-    return re.match(r"dask (scheduler|worker|cuda worker)\b", command.text) is not None
-
-
-def _read_address(file: Path) -> str | None:
-    """Of the scheduler that writes the file; None while it has not."""
-    try:
-        return str(json.loads(file.read_text())["address"])
-    except (OSError, ValueError):
-        return None
 
 
 def _write(block: Block, address: str) -> None:
