@@ -44,29 +44,13 @@ def load(path: Path) -> dict[str, Any]:
     return yaml.load(path.read_text(), Loader)
 
 
-def break_file(path: Path, right: str, wrong: str, folder: Path) -> Path:
-    """A copy in which something is wrong."""
-    text = path.read_text()
-    assert right in text
-    broken = folder / path.name
-    broken.write_text(text.replace(right, wrong, 1))
-    return broken
-
-
 # --- valid -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.external
-def test_the_dockerfile_is_valid(tmp_path):
+def test_the_dockerfile_is_valid():
     checked = run_program("hadolint", DOCKERFILE)
     assert (checked.returncode, checked.stdout) == (0, "")
-    for right, wrong, code in (
-        ("USER 10001:10001", "USER root", "DL3002"),
-        ("WORKDIR /data", "WORKDIR data", "DL3000"),
-    ):
-        checked = run_program("hadolint", break_file(DOCKERFILE, right, wrong, tmp_path))
-        assert checked.returncode != 0
-        assert code in checked.stdout
 
 
 @pytest.mark.external
@@ -80,18 +64,12 @@ def test_compose_files_are_valid(tmp_path):
     for path in (COMPOSE, ON_PROCESSORS):
         checked = check_schema(path)
         assert checked.returncode == 0, checked.stdout
-    checked = check_schema(break_file(COMPOSE, "cap_drop:", "cap_dropped:", tmp_path))
-    assert checked.returncode != 0
-    assert "cap_dropped" in checked.stdout
 
 
 @pytest.mark.external
-def test_yaml_is_valid(tmp_path):
+def test_yaml_is_valid():
     checked = lint(*YAML)
     assert checked.returncode == 0, checked.stdout
-    checked = lint(break_file(SOURCES, "    access: proxy", "    name: proxy", tmp_path))
-    assert checked.returncode != 0
-    assert "duplication of key" in checked.stdout
 
 
 # --- what compose starts ---------------------------------------------------------------------------------------------
@@ -133,27 +111,11 @@ def fill_defaults(text: str) -> str:
 
 
 SERVICES: Services = load(COMPOSE)["services"]
-BROKEN = {
-    "image": ("prometheus", "image", "prom/prometheus:latest"),
-    "another version": ("cluster", "image", "mgspmv:0.0.1"),
-    "root": ("cluster", "user", "0:0"),
-    "writable": ("grafana", "read_only", False),
-    "published": ("grafana", "ports", ["3000:3000"]),
-    "mount": ("grafana", "volumes", ["../monitoring/grafana.json:/etc/grafana/dashboards/mgspmv.json:ro"]),
-    "scratch": ("cluster", "environment", {"TMPDIR": "/tmp"}),
-}
-
-
-def check_services(services: Services) -> None:
-    for name, service in services.items():
-        check_service(name, {"volumes": []} | service, services)
 
 
 def test_services_are_confined_and_what_they_name_exists():
-    check_services(SERVICES)
-    for name, key, wrong in BROKEN.values():
-        with pytest.raises(AssertionError):
-            check_services(SERVICES | {name: SERVICES[name] | {key: wrong}})
+    for name, service in SERVICES.items():
+        check_service(name, {"volumes": []} | service, SERVICES)
 
 
 def test_commands_of_compose_and_image_exist():
@@ -222,10 +184,10 @@ def list_wanted() -> list[Requirement]:
     return [Requirement(text) for text in chain(*lists)]
 
 
-def check_constraints(text: str) -> None:
-    """Fail unless each requirement has one version, which it allows."""
+def test_constraints_have_a_version_of_all_that_is_required():
+    """Each requirement has one version, which it allows."""
     pins: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in CONSTRAINTS.splitlines():
         pin = Requirement(line.split("#")[0]) if line.split("#")[0] else None
         if pin is None or (pin.marker is not None and not pin.marker.evaluate(UBUNTU)):
             continue
@@ -236,15 +198,4 @@ def check_constraints(text: str) -> None:
     for wanted in list_wanted():
         assert wanted.name in pins, f"{wanted.name} has no version"
         assert wanted.specifier.contains(pins[wanted.name]), f"{wanted} is not {pins[wanted.name]}"
-
-
-def test_constraints_have_a_version_of_all_that_is_required():
-    check_constraints(CONSTRAINTS)
     assert (DEPLOY / "docker" / "build.in").read_text().split() == PROJECT["build-system"]["requires"]
-    for right, wrong, message in (
-        (r"(?m)^bokeh==.*$", "bokeh==3.10.1", "is not 3.10.1"),
-        (r"(?m)^dask==.*$", "", "dask has no version"),
-        (r"(?m)^(cupy-cuda12x)==\S*", r"\1>=14", "is no version"),
-    ):
-        with pytest.raises(AssertionError, match=message):
-            check_constraints(re.sub(right, wrong, CONSTRAINTS))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import importlib.util
 import os
@@ -283,34 +282,6 @@ def test_the_overlay_of_the_page_is_one(tmp_path):
 def test_its_yaml_is_valid():
     checked = lint(*sorted(FOLDER.rglob("*.yaml")))
     assert checked.returncode == 0, checked.stdout
-
-
-WORKER = ("spec", "worker", "spec", "containers", 0)
-BROKEN: dict[str, tuple[tuple[Any, ...], Any, str]] = {
-    "field": (("spec", "workers"), {}, "'workers' was unexpected"),
-    "probe": ((*WORKER, "livenessProbe", "period"), 30, "period"),
-    "image": ((*WORKER, "image"), "mgspmv:latest", "an image that is not"),
-    "option": ((*WORKER, "args", 1), "--threads=8", "--threads"),
-    "threads": ((*WORKER, "args", 1), "--nthreads=4", "threads and processors"),
-    "gpus": ((*WORKER, "resources", "limits", "nvidia.com/gpu"), "2", "wants the same"),
-    "port": (("spec", "scheduler", "service", "ports", 0, "targetPort"), "comm", "a port that is not there"),
-    "address": ((*WORKER, "env", 1, "value"), "mgspmv:8786", "no such Service"),
-    "secret": (("spec", "worker", "spec", "volumes", 2, "secret", "defaultMode"), 0o444, "others may read it"),
-    "writable": ((*WORKER, "securityContext", "readOnlyRootFilesystem"), False, "not confined"),
-}
-"""What is broken in a cluster, how, and what is said then."""
-
-
-def test_what_is_broken_is_found(tmp_path):
-    objects = compose(tmp_path, "many-nodes", ())
-    for (*inside, last), wrong, said in BROKEN.values():
-        broken = copy.deepcopy(objects)
-        part: Any = find(broken, "DaskCluster")
-        for key in inside:
-            part = part[key]
-        part[last] = wrong
-        with pytest.raises(Exception, match=re.escape(said)):
-            check_all(broken)
 
 
 def test_each_gpu_has_a_worker_but_in_pods_on_processors():

@@ -134,17 +134,6 @@ def test_rules_ask_for_metrics_that_exist():
             assert {*re.findall(r"\$labels\.(\w+)", text)} <= known | {"operation", "matrix", "where"}, text
 
 
-def test_other_metrics_and_labels_are_found():
-    for wrong in (
-        "mgspmv_no_such_total",
-        'mgspmv_run_active{operation="x"}',
-        "sum by (phase) (mgspmv_runs_active)",
-        "x",
-    ):
-        with pytest.raises(AssertionError):
-            check_expression(wrong)
-
-
 @pytest.mark.external("promtool")
 def test_prometheus_understands_every_expression(tmp_path):
     asked = [target["expr"] for _, target in list_targets()]

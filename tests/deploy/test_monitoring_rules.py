@@ -40,21 +40,3 @@ def test_every_rule_has_a_test(tmp_path):
         tested = run_promtool("test", "rules", tmp_path / "rules_test.yml")
         assert tested.returncode != 0, name
         assert name in tested.stdout
-
-
-def test_other_bounds_are_found(tmp_path):
-    shutil.copy(FOLDER / "rules_test.yml", tmp_path)
-    text = (FOLDER / "rules.yml").read_text()
-    for name, right, wrong in (
-        ("MgspmvRunStalled", "> 120", "> 135"),
-        ("MgspmvRunStalled", 'unless on (run) mgspmv_run_state{state="queue"}', ""),
-        ("MgspmvImbalance", "> 1.5", "> 1.4"),
-        ("MgspmvMemoryAbovePlan", "and on (run) mgspmv_run_active == 1", ""),
-        ("MgspmvCheckpointOverdue", "3 * ", "4 * "),
-    ):
-        groups = yaml.safe_load(text)["groups"]
-        [rule] = [rule for group in groups for rule in group["rules"] if rule.get("alert") == name]
-        assert right in rule["expr"]
-        rule["expr"] = rule["expr"].replace(right, wrong)
-        (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": groups}))
-        assert run_promtool("test", "rules", tmp_path / "rules_test.yml").returncode != 0, (name, wrong)
