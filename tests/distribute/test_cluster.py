@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -13,12 +11,10 @@ from mgspmv.distribute import agent as agent_module
 from mgspmv.distribute import cluster as module
 from mgspmv.distribute.agent import DESCRIBE_OP
 from mgspmv.distribute.cluster import Cluster
-from mgspmv.errors import ClosedError, ClusterError, VersionMismatchError, WorkerTimeoutError
-from mgspmv.exchange.links import Member
+from mgspmv.errors import ClusterError, VersionMismatchError, WorkerTimeoutError
 from tests.support.clusters import check_left, find_left
 from tests.support.waiting import HANG_S
 
-MEMBER = Member("somebody", "tcp://127.0.0.1:1")
 CHECKED = ["python", "mgspmv", "dask", "distributed", "numpy", "numba", "zarr"]
 
 
@@ -101,47 +97,6 @@ def test_pieces_of_which_one_is_not_taken_are_let_go_of(graph, in_process, monke
         monkeypatch.undo()
         assert caught.value.rank == 1
         check_left(client, before)
-
-
-def test_ranks_of_a_closed_matrix_whose_client_is_closed_too(graph, in_process):
-    D = graph.distribute(in_process(2).scheduler.address)
-    D.close()
-    with pytest.raises(ClosedError, match="was closed; distribute it again"):
-        mg.pagerank(D)
-
-
-def check_work_that_ends_as_the_scheduler_answers_is_done(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.01)
-
-    async def wait_for_work() -> str:
-        cluster: Any = object.__new__(Cluster)
-        cluster.timeout, cluster.patience, cluster._silent = 30.0, 20.0, set()
-        asked, answered = asyncio.Event(), asyncio.Event()
-
-        async def tell_workers(workers: list[str]) -> dict[str, int]:
-            asked.set()
-            await answered.wait()
-            return dict.fromkeys(workers, 1)
-
-        async def stay_silent(**message: Any) -> None:
-            await asyncio.Event().wait()
-
-        async def work() -> str:
-            await asked.wait()
-            answered.set()
-            for _ in range(turns):  # of the event loop
-                await asyncio.sleep(0)
-            return "done"
-
-        cluster._scheduler = lambda: SimpleNamespace(ncores=tell_workers, broadcast=stay_silent)
-        return await asyncio.wait_for(cluster._watch(work(), [MEMBER], "step"), HANG_S)
-
-    assert asyncio.run(wait_for_work()) == "done"
-
-
-def test_work_that_ends_as_the_scheduler_answers_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    for turns in range(4):
-        check_work_that_ends_as_the_scheduler_answers_is_done(turns, monkeypatch)
 
 
 @pytest.mark.parametrize(("backend", "is_asked"), [("cpu", False), ("auto", True)])

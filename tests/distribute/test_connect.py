@@ -241,25 +241,6 @@ def test_no_device_is_visible(started, monkeypatch, visible):
     assert started == []
 
 
-@pytest.mark.parametrize("n_workers", [5, 0, -1])
-def test_numbers_of_workers_that_there_are_no_devices_for(started, n_workers):
-    with pytest.raises(ClusterError) as caught:
-        start_cuda(n_workers)
-    assert str(caught.value) == (f"{n_workers} GPU workers are asked for and this machine has 4 GPUs; ask for 1 to 4")
-    assert caught.value.phase == "start"
-    assert started == []
-
-
-@pytest.mark.parametrize(
-    ("n_devices", "visible", "are_there"), [(4, None, True), (4, "", False), (0, None, False), (None, None, False)]
-)
-def test_whether_there_are_devices(started, monkeypatch, n_devices, visible, are_there):
-    play_driver(monkeypatch, n_devices)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert has_devices() == are_there
-
-
 def test_a_driver_that_gives_no_device_is_told_of(started, monkeypatch, tmp_path):
     play_driver(monkeypatch, None)
     (tmp_path / "version").write_text("580")

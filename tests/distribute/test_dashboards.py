@@ -25,27 +25,18 @@ OWN = ["127.0.0.1", "dash.example.org", "proxy.example.org:8443", "*.lab.example
     [
         (OWN, "127.0.0.1:8787", None, False),
         (OWN, "localhost:9000", "http://localhost:9000", False),  # by a tunnel from another port
-        (OWN, "[::1]:8787", "http://[::1]:8787", False),
-        (OWN, "LOCALHOST:8787", None, False),
         (OWN, "127.0.0.1:8787", "http://localhost:8888", False),
         (OWN, "127.0.0.1:8787", "https://evil.example", True),
-        (OWN, "127.0.0.1:8787", "null", True),
-        (OWN, "127.0.0.1:8787", "", True),
         (OWN, "127.0.0.1:8787", "http://127.0.0.1.evil.example:8787", True),
         (OWN, "evil.example:8787", None, True),  # a name that a site turned to this machine
-        (OWN, "evil.example:8787", "http://evil.example:8787", True),
         (OWN, "10.0.0.7:8787", None, True),
         (OWN, "dash.example.org", "https://dash.example.org", False),
-        (OWN, "dash.example.org:1234", None, False),
         (OWN, "dash.example.org.evil.example", None, True),
-        (OWN, "proxy.example.org:8443", None, False),
         (OWN, "proxy.example.org:8444", None, True),
-        (["proxy.example.org:443"], "proxy.example.org", "https://proxy.example.org", False),
         (["proxy.example.org:8443"], "proxy.example.org", None, True),
         (OWN, "a.lab.example.org", None, False),
         (OWN, "lab.example.org", None, True),
         (["0.0.0.0"], "10.0.0.7:8787", "http://10.0.0.7:8787", False),
-        (["0.0.0.0"], "10.0.0.7:8787", "http://10.0.0.8:8787", True),
         (["0.0.0.0"], "evil.example:8787", None, True),
         (["[2001:db8::1]"], "[2001:db8::1]:8787", None, False),
     ],
@@ -61,11 +52,6 @@ def test_what_users_configured_is_let_in_too():
     assert {"127.0.0.1", "localhost"} <= {*list_hosts(["localhost"], [])}
     with dask.config.set({ORIGINS: ["b.example:8787"]}):
         assert list_hosts(["127.0.0.1"], []) == ["127.0.0.1", "b.example:8787"]
-
-
-def test_all_are_let_in_where_users_configured_that(monkeypatch):
-    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__DASHBOARD__BOKEH_APPLICATION__ALLOW_WEBSOCKET_ORIGIN", '["*"]')
-    assert list_hosts(["127.0.0.1"], []) == ["127.0.0.1", "*"]
 
 
 @pytest.mark.parametrize("host", ["https://a.example", "a.example/x", "a:b", "", "a.example:", "ä.example", "a b"])

@@ -6,13 +6,12 @@ import os
 import signal
 import threading
 import time
-from contextlib import contextmanager
 from functools import partial
 
 import dask
 import numpy as np
 import pytest
-from distributed import Client, Event
+from distributed import Client
 
 import mgspmv as mg
 from mgspmv.errors import (
@@ -128,35 +127,6 @@ def test_a_matrix_that_lost_a_worker_is_of_no_use_and_can_be_closed(graph, fragi
     D.close()
     with graph.distribute(fragile) as again:
         assert (again @ x).tobytes() == (graph @ x).tobytes()
-
-
-# --- workers that are busy with something else -----------------------------------------------------------------------
-
-
-def hold(name):
-    """A task of somebody else's, until its event is set."""
-    return Event(name).wait(timeout=HANG_S)
-
-
-@contextmanager
-def busy(client, name):
-    """A foreign task on a worker, which ends when the event is set, or at the end."""
-    done, futures = Event(f"done-{time.monotonic()}", client=client), []
-    try:
-        futures.append(client.submit(hold, done.name, workers=[name], pure=False))
-        yield done
-    finally:
-        done.set()
-        client.gather(futures)
-
-
-@pytest.mark.parametrize("drive", DRIVES)
-def test_a_worker_that_is_busy_before_the_run_is_waited_for(drive, graph, fragile):
-    with graph.distribute(fragile, timeout=2) as D, busy(fragile, 0) as done:
-        released = threading.Timer(3.0, done.set)
-        released.start()
-        assert mg.pagerank(D, drive=drive).digest() == mg.pagerank(graph).digest()
-        assert not released.is_alive()
 
 
 # --- tasks that fail -------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import gzip
 import os
 import signal
@@ -153,14 +152,6 @@ def test_memory_that_is_short_and_pieces_that_are_small(name, sources, in_proces
     check_same(tmp_path / "made", tmp_path / "wanted")
 
 
-@pytest.mark.parametrize("n", [1, 2, 7])
-def test_any_number_of_workers(n, sources, in_process, tmp_path):
-    for source in ("several", "far"):
-        mg.ingest(sources[source], tmp_path / "wanted", overwrite=True)
-        mg.ingest(sources[source], tmp_path / "made", client=in_process(n), threads=2, overwrite=True)
-        check_same(tmp_path / "made", tmp_path / "wanted")
-
-
 @pytest.mark.fuzz
 @settings(max_examples=8)
 @given(
@@ -186,17 +177,6 @@ def test_a_dask_dataframe_is_read_by_partitions(client, tmp_path):
     made = mg.ingest(frame, tmp_path / "made", duplicates="first", client=client)
     assert made.digest == wanted.digest
     assert made.provenance["source"] == wanted.provenance["source"]
-
-
-def test_progress_goes_through_all_phases_and_counts_what_all_did(sources, client, tmp_path, monkeypatch):
-    told: list[tuple[str, int, int | None]] = []
-    mg.ingest(
-        sources["far"], tmp_path / "made", transpose=True, client=client, on_progress=lambda *args: told.append(args)
-    )
-    phases = [phase for phase in dict.fromkeys(phase for phase, _, _ in told) if phase != "begin"]
-    assert phases[:6] == ["join", "read", "number", "exchange", "sort", "add up columns"]
-    assert phases[6:] == ["write", "transpose", "sort the transpose", "write the transpose"]
-    assert max(done for phase, done, _ in told if phase == "exchange") <= 1000
 
 
 SMALL: dict[str, tuple[list[str], dict[str, Any]]] = {
@@ -231,14 +211,6 @@ def test_tables_without_rows_or_row_groups(type, in_process, tmp_path):
         check_same(tmp_path / "made", tmp_path / "wanted")
 
 
-def test_a_client_has_nothing_of_an_ingest_that_is_over(sources, client, tmp_path):
-    mg.ingest(sources["near"], tmp_path / "graph", client=client)
-    with pytest.raises(SourceError):
-        mg.ingest(write_lines(tmp_path / "broken.txt", ["1 2", "x"]), tmp_path / "other", client=client)
-    gc.collect()
-    assert not [held for held in gc.get_objects() if isinstance(held, ingesting._Ingesting)]
-
-
 def check_nothing_whole(path: Path) -> None:
     with pytest.raises(StoreNotFoundError):
         mg.open_matrix(path)
@@ -248,35 +220,11 @@ def check_nothing_whole(path: Path) -> None:
 BROKEN: dict[str, tuple[list[str], dict[str, Any], type[Exception], str]] = {
     "a line": (["1 2"] * 90 + ["1 x"], {}, SourceError, r"edges.txt, line 91: '1 x'"),
     "a self loop": (["1 2"] * 90 + ["-7 -7"], {"self_loops": "error"}, SourceError, "vertex -7 has a self loop"),
-    "twice": (
-        ["5 7", *(f"{k} 3" for k in range(10, 90)), "5 7"],
-        {"duplicates": "error"},
-        SourceError,
-        r"the entry \(5, 7\) is there more than once",
-    ),
-    "twice, of names": (
-        ["a b", *(f"x{k} y" for k in range(90)), "a b"],
-        {"duplicates": "error", "header": False},
-        SourceError,
-        r"the entry \(a, b\) is there more than once",
-    ),
     "a column": (
         ["1 2 0.5", *(f"{k} 3 0.5" for k in range(10, 90))],
         {"kind": "stochastic"},
         SourceError,
         "each column of a left-stochastic matrix sums to 1 or is empty, column",
-    ),
-    "rows in place of columns": (
-        ["1 2 0.5", "1 3 0.5", *(f"{k} 3 1" for k in range(10, 90))],
-        {"kind": "stochastic"},
-        SourceError,
-        "its rows sum to 1: ingest its transpose",
-    ),
-    "a negative entry": (
-        [*(f"{k} {k} 1" for k in range(10, 90)), "1 2 2", "2 2 -1"],
-        {"kind": "stochastic"},
-        SourceError,
-        r"entries of a left-stochastic matrix are probabilities, and that in row \d+, column \d+ is -1.0; make them 0",
     ),
     "no sums": (["1 2"] * 90, {"duplicates": "sum"}, OptionError, "is read without values"),
     "a value": (["1 2 1e300"] * 90, {"dtype": "float32"}, SourceError, "does not fit into float32"),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dask
 import numpy as np
 import pytest
 from distributed import Client
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest.frames import FrameSource
 from tests.support.clusters import check_left, find_left, start_cluster
 
 dd = pytest.importorskip("dask.dataframe")
@@ -94,11 +92,3 @@ def test_partitions_that_cannot_be_computed(in_process, tmp_path):
     del caught
     assert not (tmp_path / "made").exists()
     check_left(client, before)
-
-
-def test_partitions_by_themselves_are_computed_by_who_reads_them():
-    apart = FrameSource(split()).split(3)
-    assert [part.kept for part in apart] == [None] * 3
-    with dask.config.set({"dataframe.shuffle.method": "tasks"}):
-        together = FrameSource(split().sort_values("dst")).split(3)
-    assert [part.kept.numbers for part in together] == [range(2), range(2, 4), range(4, 6)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 
@@ -50,21 +48,3 @@ def test_runs_that_are_started_together_take_turns(drives, graph, client):
     assert first[-1] < second[0]
     assert said == ["start", "residual"]
     assert waited == ["queue", "start", "residual"]
-
-
-@pytest.mark.slow
-def test_runs_of_two_processes_take_turns(graph, client, tmp_path):
-    script = tmp_path / "rank.py"
-    script.write_text(
-        "import sys, mgspmv as mg\n"
-        "if __name__ == '__main__':\n"
-        "    print(mg.pagerank(mg.open_matrix(sys.argv[2]), client=sys.argv[1]).digest())\n"
-    )
-    arguments = [sys.executable, script, client.scheduler.address, graph.info.url]
-    others = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    wanted = mg.pagerank(graph).digest()
-    while any(other.poll() is None for other in others):
-        assert mg.pagerank(graph, client=client).digest() == wanted
-    for other in others:
-        with other:
-            assert other.stdout.read().split() == [wanted]

@@ -8,16 +8,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from distributed import Client
 
 import mgspmv as mg
 from mgspmv.distribute import making
 from mgspmv.errors import CapacityError, ClusterError, OptionError
-from mgspmv.ingest.build import build_rows, count_buckets
-from mgspmv.ingest.generate import make_generator
-from mgspmv.model import BUCKETS, IngestOptions, bucket_shift
 from tests.support.clusters import check_left, find_left, start_cluster
 from tests.support.waiting import HANG_S
 
@@ -84,13 +80,6 @@ def test_a_store_with_more_than_a_chunk(client, tmp_path):
     check_store(CHUNKED, client, tmp_path)
 
 
-@pytest.mark.parametrize("n", [1, 2, 7])
-def test_any_number_of_workers(n, in_process, tmp_path):
-    mg.generate("rmat", tmp_path / "wanted", scale=10)
-    mg.generate("rmat", tmp_path / "made", scale=10, client=in_process(n), threads=2)
-    check_same(tmp_path / "made", tmp_path / "wanted")
-
-
 def test_what_a_cluster_does_not_make(client, tmp_path):
     for options, message in [
         ({"transpose": True}, "on a cluster a graph is made without transpose=, order="),
@@ -146,32 +135,6 @@ def check_nothing_whole(path: Path) -> None:
     with pytest.raises(mg.errors.StoreNotFoundError):
         mg.open_matrix(path)
     assert not path.exists()
-
-
-def test_rows_of_a_range_are_those_of_the_whole(tmp_path):
-    for name in CASES.keys() - {CHUNKED}:
-        check_rows_of_ranges(name, tmp_path / name)
-
-
-def check_rows_of_ranges(name, tmp_path):
-    model, given = CASES[name]
-    options = IngestOptions(**{k: v for k, v in given.items() if k in IngestOptions.__dataclass_fields__})
-    source = make_generator(model, **{k: v for k, v in given.items() if k not in IngestOptions.__dataclass_fields__})
-    mg.generate(model, tmp_path / "whole", **given)
-    stored, n_rows = mg.open_matrix(tmp_path / "whole").stored, source.layout().shape[0]
-    for start, stop in ((0, n_rows), (n_rows // 3, n_rows // 3), (n_rows // 3, n_rows), (0, min(n_rows, 5))):
-        indptr, indices, data, _ = build_rows(source, options, start, stop, 2)
-        wanted = stored.read_block(start, stop, stored.info.dtype)
-        assert indptr.tolist() == wanted.indptr.tolist(), name
-        assert indices.tolist() == wanted.indices.tolist(), name
-        assert (data is None) == (wanted.data is None), name
-        assert data is None or data.tobytes() == wanted.data.tobytes(), name
-    n = source.n_slots
-    counts = sum(count_buckets(source, options, k, min(k + 1000, n), 2) for k in range(0, n, 1000)) + np.zeros(BUCKETS)
-    assert counts.sum() >= stored.info.nnz, name
-    lengths = np.diff(stored.read_array("indptr"))
-    found = np.bincount(np.arange(n_rows) >> bucket_shift(n_rows), lengths, BUCKETS)
-    assert ((counts > 0) == (found > 0)).all(), name
 
 
 @pytest.mark.slow

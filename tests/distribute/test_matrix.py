@@ -105,31 +105,6 @@ def test_vectors_of_every_sort(rectangle, spread, client):
         np.testing.assert_array_equal(np.array(x), before, name)
 
 
-@pytest.mark.parametrize("stored", ["float32", "float64", None])
-def test_dtype_of_the_product(stored, in_process, tmp_path):
-    A = store_matrix(make_scipy(9, 9), tmp_path / "matrix.zarr", dtype=stored, ignore_weights=stored is None)
-    with A.distribute(client := in_process(3)) as D:
-        for given in (np.float32, np.float64, np.int16):  # of int64 a dask array is refused
-            x = np.arange(9).astype(given)
-            check_bits(D @ x, A @ x, given)
-            check_bits((D @ da.from_array(x, chunks=4)).compute(scheduler=client), A @ x, given)
-            for precision in ("float32", "float64"):
-                check_bits(mg.spmv(D, x, precision=precision), mg.spmv(A, x, precision=precision), given)
-
-
-@pytest.mark.parametrize("kernel", ["auto", "csr-rows", "csr-serial"])
-def test_alpha_beta_and_y(kernel, rectangle, spread, client):
-    rng = np.random.default_rng(2)
-    for columns in ((), (1,), (5,)):
-        x, y = rng.random((170, *columns)), rng.random((300, *columns))
-        before = x.copy(), y.copy()
-        options = {"alpha": 2.0, "beta": -0.5, "y": y, "kernel": kernel, "threads": 2}
-        got = mg.spmv(spread, x, **options)
-        check_bits(got, mg.spmv(rectangle, x, **options), columns)
-        assert ((x == before[0]).all(), (y == before[1]).all()) == (True, True), columns
-        assert not np.shares_memory(got, y), columns
-
-
 def test_y_is_not_read_when_beta_is_0(rectangle, spread, client):
     check_bits(mg.spmv(spread, np.ones(170), y=np.full(300, np.nan)), rectangle @ np.ones(170))
     lazy = mg.spmv(spread, da.ones(170, chunks=50), y=np.full(300, np.nan))
@@ -216,14 +191,6 @@ def test_products_from_the_left_are_refused(spread, client):
         ), type(x)
 
 
-def test_the_transpose_is_distributed_by_itself(rectangle, client):
-    x = np.random.default_rng(6).random(300)
-    with rectangle.T.distribute(client) as D:
-        assert D.shape == (170, 300)
-        assert D.is_transpose
-        check_bits(D @ x, x @ rectangle)
-
-
 def test_a_distributed_matrix_is_not_distributed_again(spread, client):
     with pytest.raises(OptionError) as caught:
         mg.spmv(spread, np.ones(170), client=client)
@@ -297,18 +264,6 @@ def test_use_after_close(graph, client):
         assert str(caught.value) == message
     with graph.distribute(client) as again:
         check_bits(again @ np.ones(50), graph @ np.ones(50))
-
-
-def test_several_matrices_on_one_cluster(graph, rectangle, client):
-    held = find_held(client)
-    with graph.distribute(client) as first, rectangle.distribute(client) as second:
-        third = graph.distribute(client)
-        check_bits(first @ np.ones(50), graph @ np.ones(50))
-        check_bits(second @ np.ones(170), rectangle @ np.ones(170))
-        third.close()
-        assert mg.pagerank(first).digest() == mg.pagerank(graph).digest()
-        check_bits(second @ np.ones(170), rectangle @ np.ones(170))
-    assert find_held(client) == held
 
 
 def test_a_cluster_is_given_as_client_address_or_object(graph, cluster, client):

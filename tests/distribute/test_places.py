@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from mgspmv.distribute.agent import measure_host
 from mgspmv.distribute.cluster import DeviceInfo, WorkerInfo
-from mgspmv.distribute.drives import _find_layout, join_events
-from mgspmv.distribute.loading import _find_speeds, _make_team
+from mgspmv.distribute.drives import join_events
+from mgspmv.distribute.loading import _find_speeds
 from mgspmv.distribute.places import Places, choose_places
-from mgspmv.errors import ClusterError, OptionError
+from mgspmv.errors import ClusterError
 from mgspmv.exchange.links import Member
-from mgspmv.model import Event, MatrixInfo
+from mgspmv.model import Event
 
 NO_GPU = DeviceInfo("CUDA found none (cudaErrorNoDevice)")
 NO_NCCL = "CuPy finds no NCCL; install it"
@@ -192,76 +190,7 @@ def test_hosts_beside_devices_are_measured():
 
 # --- layouts ---------------------------------------------------------------------------------------------------------
 
-INFO = MatrixInfo(
-    url="m.zarr",
-    kind="graph",
-    shape=(9, 9),
-    nnz=20,
-    dtype=None,
-    index_dtype="int32",
-    duplicates="first",
-    vertex_ids=None,
-    min_weight=None,
-    has_transpose=False,
-    version="v1",
-    format_version=1,
-    digest="",
-    nbytes=0,
-)
 NCCL, PEER = Places(("cuda",) * 2, "nccl", (1, 1)), Places(("cuda",) * 2, "peer", (1, 1))
-
-
-def test_a_team_has_what_its_members_need_to_know():
-    members = tuple(w.member for w in make_workers(gpu(0), gpu(1)))
-    team = _make_team(INFO, members, NCCL, "float32", "float32", 7.0)
-    assert team is not None
-    assert (team.members, team.patience, team.dtype) == (members, 7.0, "float32")
-    assert (team.precision, team.layout) == ("float32", "auto")
-    other = _make_team(INFO, members, NCCL, "exact", None, 7.0)
-    assert other is not None
-    assert other.run != team.run
-
-
-def test_there_is_no_team_where_the_steps_take_csr():
-    for changes, places, precision in [
-        ({}, PEER, "exact"),
-        ({"kind": "matrix"}, NCCL, "exact"),
-        ({}, NCCL, "float64"),
-        ({"index_dtype": "int64"}, NCCL, "exact"),
-    ]:
-        assert _make_team(replace(INFO, **changes), (), places, precision, None, 7.0) is None, (
-            changes,
-            places,
-            precision,
-        )
-
-
-def find_layout(backend, transport, kernel, precision="exact", drive="superstep", **changes):
-    matrix = SimpleNamespace(backend=backend, transport=transport, info=replace(INFO, **changes))
-    return _find_layout(matrix, SimpleNamespace(precision=precision), None, kernel, drive)
-
-
-def test_layouts_between_devices():
-    for kernel, precision, changes, wanted in [
-        ("auto", "exact", {}, "auto"),
-        ("row-blocks", "float32", {}, "row-blocks"),
-        ("row-slices", "exact", {}, "row-slices"),
-        ("csr-split", "exact", {}, None),
-        ("auto", "float64", {}, None),
-        ("auto", "exact", {"index_dtype": "int64"}, None),
-    ]:
-        assert find_layout("cuda", "nccl", kernel, precision, **changes) == wanted, (kernel, precision, changes)
-
-
-def test_a_kernel_must_make_steps_wherever_a_worker_computes():
-    for backend, kernel, lacks in [
-        ("cpu", "row-blocks", "backend 'cpu'"),
-        ("cuda", "csr-rows", "backend 'cuda'"),
-        (None, "csr-rows", "backend 'cuda'"),
-        (None, "csr-split", "backend 'cpu'"),
-    ]:
-        with pytest.raises(OptionError, match=f"kernel '{kernel}' .*{lacks}"):
-            find_layout(backend, "peer", kernel)
 
 
 # --- what is said of it ----------------------------------------------------------------------------------------------

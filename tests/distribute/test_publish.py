@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import msgpack
 import numpy as np
 import pytest
@@ -42,17 +40,3 @@ def test_sums_and_ends_of_groups_are_those_of_the_events(n, n_workers, first):
             assert len(packed[name][rank]) == len(lasts)
             assert sum(packed[name][rank]) == pytest.approx(sum(getattr(e, name)[rank] for e in events))
     assert packed["held_bytes"] == [100 + n - 1] * n_workers
-
-
-def test_few_iterations_are_told_one_by_one():
-    events = make_events(MOST_GROUPS, 2)
-    packed = pack_events(events, (4, 7))
-    assert packed["iteration"] == list(range(1, MOST_GROUPS + 1))
-    assert packed["product_s"][1] == [event.product_s[1] for event in events]
-    assert packed["ranks"] == [4, 7]
-
-
-def test_changes_that_are_no_numbers_are_told():
-    events = make_events(2)
-    wrong = pack_events([events[0], Event("r", 0, 2, math.nan, (0.0,), (0.0,), (0.0,), (0,), (0,))], [0])
-    assert math.isnan(msgpack.unpackb(msgpack.packb(wrong))["change"][1])

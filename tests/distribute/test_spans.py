@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from distributed import Client, span
 
@@ -48,15 +47,6 @@ def test_phases_of_a_run(graph: mg.Matrix, in_process: Callable[[int], Any], dri
     assert found["mgspmv", "pagerank", "iterate"] == (1, {f"mgspmv-{step}-iterate"})
     assert found["mgspmv", "pagerank", "collect"] == (1, {"mgspmv-collect-collect"})
     assert found["mgspmv", "distribute", "load"] == (1, {"mgspmv-load"})
-
-
-def test_products_share_a_span(graph: mg.Matrix, in_process: Callable[[int], Any]) -> None:
-    client = in_process(2)
-    with span("mine-products"), graph.distribute(client) as D:
-        for _ in range(3):
-            D @ np.ones(D.shape[1])
-    found = list_spans(client, "mine-products")
-    assert found["mgspmv", "spmv", "product"] == (1, {"mgspmv-multiply"})
 
 
 def test_making_has_its_phases(graph: mg.Matrix, in_process: Callable[[int], Any], tmp_path: Path) -> None:

@@ -10,10 +10,7 @@ import stat
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
-import urllib.error
-import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -184,18 +181,6 @@ def test_commands_of_dask_find_them_by_their_configuration(preloaded, certificat
 
 
 @pytest.mark.slow
-def test_pages_are_seen_with_a_certificate(cluster, certificates):
-    with use_tls(certificates.folder):
-        link = cluster.dashboard_link
-    assert link.startswith("https://127.0.0.1:")
-    context = ssl.create_default_context(cafile=str(certificates.ca))  # compares names too
-    with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
-        urllib.request.urlopen(link, context=context, timeout=HANG_S).read()
-    context.load_cert_chain(certificates.cert, certificates.key)
-    assert b"Dask" in urllib.request.urlopen(link, context=context, timeout=HANG_S).read()
-
-
-@pytest.mark.slow
 def test_clients_without_a_certificate_get_in_nowhere(cluster, certificates, tmp_path):
     address = cluster.scheduler_address
     assert address.startswith("tls://")
@@ -284,19 +269,6 @@ def test_temporary_ones_are_gone_afterwards():
         assert not is_tls_required()
 
 
-def test_temporary_ones_of_a_killed_process_are_removed_by_the_next(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (killed := tmp_path / "mgspmv-tls-01234567").mkdir(0o700)
-    for name in (".lock", "key.pem"):
-        (killed / name).write_text("")
-    with use_tls("temporary"):
-        assert not killed.exists()
-        [living] = tmp_path.iterdir()
-        with use_tls("temporary"):
-            assert (living / "key.pem").exists()
-    assert not [*tmp_path.iterdir()]
-
-
 def refuse(folder, **asked):
     with pytest.raises(MgspmvError) as caught, use_tls(folder):
         raise AssertionError("such certificates are taken")
@@ -315,13 +287,6 @@ def test_files_that_are_missing_or_none(certificates, tmp_path):
             f"{copied} has no {name}; a folder for tls= has ca.pem, cert.pem and key.pem; docs/security.md says how to "
             "make them"
         ), name
-
-
-def test_files_of_others(certificates, tmp_path):
-    for name in ["ca.pem", "cert.pem", "key.pem"]:
-        copied, others = copy(certificates, tmp_path), make_certificates(tmp_path / f"others-of-{name}")
-        (copied / name).write_bytes((others / name).read_bytes())
-        assert f"the certificates in {copied} are not whole: " in refuse(copied), name
 
 
 def test_keys_that_others_may_read_or_that_ask_for_a_password(certificates, tmp_path):

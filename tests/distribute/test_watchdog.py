@@ -26,14 +26,6 @@ def watchdog(monkeypatch):
     return Watchdog()
 
 
-def test_a_task_that_gets_on_does_not_hang(watchdog):
-    with watchdog.watch(WORKER, PATIENCE_S) as marks:
-        for _ in range(10):
-            watchdog.look(0.9 * BEGIN_S)
-            marks.mark()
-        assert watchdog.list_hangs(WORKER) == []
-
-
 def check_how_long_a_task_may_be_without_a_mark(watchdog, slowest_s, n_terms, patience_s, limit_s):
     told = []
     with watchdog.watch(WORKER, patience_s) as marks:
@@ -56,28 +48,6 @@ def test_how_long_a_task_may_be_without_a_mark(watchdog):
         (7.0, 0, PATIENCE_S, SLOWEST * 7.0),
     ]:
         check_how_long_a_task_may_be_without_a_mark(watchdog, slowest_s, n_terms, patience_s, limit_s)
-
-
-def test_who_hangs_is_known_until_it_goes_on(watchdog):
-    other = SimpleNamespace(name="gpu-4")
-    with watchdog.watch(WORKER, PATIENCE_S) as marks:
-        watchdog.look(BEGIN_S + 1)
-        [hang] = watchdog.list_hangs(WORKER)
-        assert (hang.idle_s, hang.waits, watchdog.list_hangs(other)) == (BEGIN_S + 1, False, [])
-        marks.mark()
-        watchdog.look(0.5)
-        assert watchdog.list_hangs(WORKER) == []
-        watchdog.look(BEGIN_S + 1)
-        assert len(watchdog.list_hangs(WORKER)) == 1
-    assert watchdog.list_hangs(WORKER) == []
-
-
-def test_who_waits_for_others_says_so(watchdog):
-    with watchdog.watch(WORKER, PATIENCE_S) as marks:
-        marks.waits, marks.phase = True, "connect"
-        watchdog.look(BEGIN_S + 1)
-        [hang] = watchdog.list_hangs(WORKER)
-    assert hang.describe()[:2] == ("connect", "waited 301 s for others, none of which is at work")
 
 
 def test_the_stacks_of_all_threads_are_logged(watchdog, caplog):
@@ -113,22 +83,6 @@ def test_time_in_which_the_process_was_stopped_does_not_count(monkeypatch):
     monkeypatch.setattr(watchdog, "look", looked.append)
     watchdog._run()
     assert looked == [2 * module.LOOK_S] * 3
-
-
-def test_there_is_one_thread_as_long_as_there_are_tasks(monkeypatch):
-    monkeypatch.setattr(module, "LOOK_S", 0.01)
-    watchdog = Watchdog()
-
-    def count():
-        return sum(thread.name == "mgspmv-watchdog" for thread in threading.enumerate()) - n_before
-
-    n_before = 0
-    n_before = count()
-    with watchdog.watch(WORKER, PATIENCE_S), watchdog.watch(WORKER, PATIENCE_S):
-        assert count() == 1
-    assert wait_for(lambda: count() == 0)
-    with watchdog.watch(WORKER, PATIENCE_S):
-        assert count() == 1
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device", "/a"), DISK_IS_FULL])
