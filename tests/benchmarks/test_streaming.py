@@ -7,22 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import mgspmv as mg
 from benchmarks import streaming
-from benchmarks.streaming import SHARES, SKIPPED, list_cases
-from mgspmv.errors import OptionError
-
-
-def test_cases_have_the_memory_that_their_names_say(tmp_path: Path) -> None:
-    mg.generate("rmat", tmp_path / "g.zarr", scale=12)
-    A = mg.open_matrix(tmp_path / "g.zarr")
-    for case, limits in list_cases(str(tmp_path / "g.zarr"), "exact"):
-        if limits:
-            worker = A.plan(precision="exact", **limits, backend="cpu").workers[0]
-            assert worker.held == case.partition(",")[0]
-            assert worker.device_bytes <= limits["device_memory"]
-    with pytest.raises(OptionError, match=f"iterations must be more than {SKIPPED}, which do not count, not {SKIPPED}"):
-        streaming.run_streaming(str(tmp_path / "g.zarr"), ["exact"], SKIPPED, print)
+from benchmarks.streaming import SHARES
 
 
 @pytest.mark.gpu

@@ -12,7 +12,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from mgspmv.errors import OptionError
 from mgspmv.kernels import cpu
 from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, SerialBlock
 from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, RowCheck, StepSums
@@ -101,16 +100,6 @@ def test_threads_give_the_same_bits_as_the_serial_product(data, columns):
     assert CpuBlock(block, threads=3).threads == 3
     for other in products[1:]:
         np.testing.assert_array_equal(other, products[0])
-
-
-def test_threads():
-    small, large = make_block(HARD["dense"]), random_block(100, 100, SERIAL_NNZ)
-    assert CpuBlock(small, threads=8).threads == 1
-    assert CpuBlock(large, threads=8).threads == 8
-    assert CpuBlock(large).threads == cpu.default_threads()
-    assert SerialBlock(large, threads=8).threads == 1
-    with pytest.raises(OptionError, match="threads must be at least 1, not 0"):
-        CpuBlock(small, threads=0)
 
 
 def test_failure_in_another_thread_is_raised():

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from zarr.storage import MemoryStore
 
 from mgspmv.errors import OptionError, ShapeError
-from mgspmv.kernels.operands import check_form, check_shape, check_vectors, choose_precision, start_product
+from mgspmv.kernels.operands import check_vectors, choose_precision, start_product
 from tests.support.arrays import write_store
 from tests.support.stores import make_arrays, make_scipy
 
@@ -102,31 +102,3 @@ def test_xs_that_are_refused(x, error, message):
     with pytest.raises(error) as caught:
         check_vectors("x", x, 3, "columns")
     assert str(caught.value) == message
-
-
-def test_ragged_rows_are_refused():
-    with pytest.raises(ShapeError, match=r"^x must be a vector or columns of equal length: .*inhomogeneous"):
-        check_vectors("x", [[1, 2], [3]], 2, "columns")
-
-
-def test_a_dask_array_is_checked_without_its_elements():
-    import dask.array as da
-
-    def fail(*args):
-        raise AssertionError("an element was looked at")
-
-    def make_lazy(shape, dtype=np.float64):
-        return da.ones(shape, dtype=dtype).map_blocks(fail, dtype=dtype, meta=np.empty(0, dtype))
-
-    check_form("x", make_lazy(3), 3, "columns")
-    check_form("x", make_lazy((3, 5), np.int8), 3, "columns")
-    check_shape(make_lazy((3, 5)), (3, 5))
-    for lazy, message in (
-        (make_lazy(4), "x has 4 entries but the matrix has 3 columns; pass x of length n_cols"),
-        (make_lazy((4, 2)), "x has 4 entries but the matrix has 3 columns; pass x of shape (n_cols, k)"),
-        (make_lazy((3, 1, 1)), "x must have one or two dimensions, not 3"),
-        (make_lazy(3, np.complex64), "x must hold real numbers, not complex64"),
-    ):
-        with pytest.raises(OptionError) as caught:
-            check_form("x", lazy, 3, "columns")
-        assert str(caught.value) == message

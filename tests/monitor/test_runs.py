@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mgspmv.monitor import runs as module
 from mgspmv.monitor.runs import MOST_POINTS, RUNS_KEPT, Bins, Curve, Runs
-from tests.support.messages import begin, end, iterate, miss, recover
+from tests.support.messages import begin, end, iterate, recover
 
 # --- thinning --------------------------------------------------------------------------------------------------------
 
@@ -53,16 +53,6 @@ def test_bins_add_up_to_all_seconds(messages, n_workers):
     assert (bins.lasts % bins.stride == 0).all()
     assert bins.lasts[-1] >= n > bins.lasts[-1] - bins.stride
     assert bins.imbalance == pytest.approx(n_workers / np.mean(range(1, n_workers + 1)))
-
-
-def test_bins_that_not_all_workers_told_of_are_not_shown():
-    bins = Bins(2)
-    for i in (1, 2):
-        add(bins, 0, i, 1.0, 0.0, 0.0)
-    add(bins, 1, 1, 3.0, 0.0, 0.0)
-    assert bins.lasts.tolist() == [1]
-    assert bins.imbalance.tolist() == [1.5]
-    assert bins.seconds[:, 0].tolist() == [[1.0, 3.0]]
 
 
 def test_devices_wait_for_the_slowest_and_do_not_say_so():
@@ -162,13 +152,6 @@ def test_a_run_goes_on_with_fewer_workers():
     assert (run.iterations, run.restarts) == (6, 1)
     assert run.curve.points[0].tolist() == [1, 2, 3, 4, 5, 6]
     assert run.bins.lasts.tolist() == [5, 6]
-
-
-def test_checkpoints_that_failed_are_noted():
-    runs = hear_all(begin(), miss(8))
-    run = runs.by_id["r"]
-    assert (run.checkpoints, run.is_running, count(runs, "checkpoint_failures_total")) == (0, True, 1)
-    assert run.errors == ["no checkpoint of iteration 8: OSError: no room"]
 
 
 def test_runs_tell_of_workers_that_are_gone():
