@@ -239,6 +239,13 @@ def load(target: str) -> Any:
             signal.signal(signal.SIGINT, handler)
 
 
+def _check_class(manager: Manager) -> None:
+    """Raise for a class that is no cluster manager."""
+    named = ("scheduler_address", "scale", "wait_for_workers", "close")
+    if missing := [name for name in named if not hasattr(load(manager.target), name)]:
+        raise OptionError(f"{manager.target} is not a cluster class of Dask: it has no {', '.join(missing)}")
+
+
 def _check_options(manager: Manager, options: dict[str, Any]) -> None:
     """Raise for what the class does not take; what it passes on to classes that are not known is left to them."""
     own = load(manager.target)
@@ -289,6 +296,8 @@ def start_cluster(
     CapacityError : this machine has no memory for so many workers
     """
     manager = find_manager(kind)
+    if kind not in MANAGERS:
+        _check_class(manager)
     wait_s = options.pop("wait", manager.wait_s)
     gpus = options.pop("gpus", None) if manager.prepare else None
     for name, value in (("wait", wait_s), ("gpus", 1 if gpus is None else gpus)):

@@ -90,6 +90,8 @@ def test_starts_that_fail():
 
 
 def test_names_that_are_not_known():
+    message = refuse(OptionError, "collections:OrderedDict", 2)
+    assert "is not a cluster class of Dask: it has no scheduler_address, scale, wait_for_workers, close" in message
     message = refuse(OptionError, "lokal")
     assert message == (
         "cluster must be one of local, cuda, slurm, pbs, ssh, kubernetes, or module:Class of a Dask cluster class, not "
