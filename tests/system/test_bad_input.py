@@ -412,6 +412,8 @@ def check_definition(definition: str, remedy: str) -> MgspmvError:
         left = [path.relative_to("out") for path in Path("out").rglob("*") if not path.is_dir()]
         assert {path.parts[0] for path in left} <= {".mgspmv"}
         assert not [path for path in left if path.suffix == ".part"]
+        n_records = len([path for path in left if path.parent.name == "runs"])
+        assert n_records == (3 if isinstance(caught.value, StepsFailedError) else 0)
         return caught.value
     finally:
         Path("p.toml").unlink()
