@@ -78,41 +78,6 @@ class IngestOptions:
 
 STOCHASTIC_TOLERANCE = 1e-6
 """How far from 1 the sum of a column of a left-stochastic matrix may be."""
-BUCKETS = 1 << 13
-"""Buckets of rows by which a generated graph is cut into ranges."""
-
-
-def bucket_shift(n_rows: int) -> int:
-    """Log2 of the rows of a bucket: the least that leaves `BUCKETS` of them, or fewer."""
-    return max(0, (n_rows - 1).bit_length() - (BUCKETS - 1).bit_length())
-
-
-@dataclass(frozen=True)
-class GeneratorRule:
-    """How the entries of a random graph are made from their numbers; `mgspmv.ingest.generate` describes the models."""
-
-    model: Literal["rmat", "uniform"]
-    n_entries: int
-    n: int
-    """Vertices."""
-    key: int
-    """Of the random words, 64 bits."""
-    scale: int = 0
-    """Of `rmat`: log2 of the vertices."""
-    thresholds: tuple[int, int, int] | None = None
-    """Of `rmat`: A, B and C."""
-    scramble: tuple[int, int, int, int] | None = None
-    """Of `rmat`: keys of the bijection of the vertices; None for none."""
-    is_transposed: bool = True
-    """Whether the arc i -> j is entry (j, i)."""
-    drops_loops: bool = False
-    is_mirrored: bool = False
-    """Whether (j, i) is there for each (i, j) off the diagonal."""
-
-    @property
-    def column_bits(self) -> int:
-        """Bits of a column."""
-        return max(1, (self.n - 1).bit_length())
 
 
 @dataclass(frozen=True)

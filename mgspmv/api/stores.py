@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, get_args
@@ -16,8 +17,7 @@ from mgspmv.ingest.open import open_source, open_update
 from mgspmv.ingest.source import Source
 from mgspmv.ingest.update import Changes, Missing, update_store
 from mgspmv.ingest.verify import verify_store
-from mgspmv.ingest.write import Room, find_room, reorder_store, store_source, transpose_store
-from mgspmv.kernels.catalogue import BACKENDS
+from mgspmv.ingest.write import find_room, reorder_store, store_source, transpose_store
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import (
     Duplicates,
@@ -118,20 +118,10 @@ def ingest(
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
     base = check_target(store, overwrite=overwrite)
     asked = {"format": format, **edge_list_options}
-    if client is not None:
-        from mgspmv.distribute.ingesting import ingest_on_cluster
-
-        folder = None if scratch is None else os.path.abspath(scratch)
-        working: dict[str, Any] = {"threads": threads, "scratch": folder, "timeout": timeout, "base": base}
-        working["allow_hypersparse"] = allow_hypersparse
-        describe = partial(_describe_making, options=options, reading=asked)
-        opened = open_source(source, **asked)
-        return ingest_on_cluster(
-            opened, store, options, client, describe, memory=parse_size(memory), on_progress=on_progress, **working
-        )
-    room = find_room(store, parse_size(memory), threads, scratch)
-    opened = open_source(source, threads=room.threads, id_room=room.for_ids, **asked)
-    return _store(opened, store, options, asked, room, base, on_progress, allow_hypersparse)
+    opening = partial(open_source, source, **asked)
+    working: dict[str, Any] = {"client": client, "memory": memory, "threads": threads, "scratch": scratch}
+    working |= {"timeout": timeout, "base": base, "allow_hypersparse": allow_hypersparse}
+    return _store(opening, store, options, asked, on_progress or ignore, **working)
 
 
 @watched
@@ -149,7 +139,6 @@ def generate(
     order: OrderMethod = "none",
     overwrite: bool = False,
     client: Any = None,
-    backend: Literal["auto", "cpu", "cuda"] = "auto",
     memory: str | int | None = None,
     threads: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
@@ -164,53 +153,59 @@ def generate(
     model : `rmat` (scale, edge_factor=16, a, b, c, seed, scramble), `uniform` (n_vertices, n_edges, seed), `stencil2d`
         (nx, ny, points), `stencil3d` (nx, ny, nz, points) or `banded` (n, bandwidth, seed)
     parameters : of the model
-    client : of a Dask cluster, as for `Matrix.distribute`: each worker makes a range of the rows and writes it. The
-        store is the same for any number of workers, and without
-    backend : with `client`: `auto` makes `rmat` and `uniform` without weights on the devices that workers have, and
-        everything else on their hosts; `cpu` on hosts; `cuda` wants a device on each worker
-    memory, scratch : without `client`, as for `ingest`: entries go to files where they do not fit
-    threads : of each worker, or of this process
-    timeout : with `client`, as for `Matrix.distribute`
     kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order, overwrite : as for `ingest`
+    client, memory, threads, scratch, timeout : as for `ingest`; with `client` each worker makes a range of the entries
     on_progress : called with (phase, done, total or None)
 
     Raises
     ------
-    OptionError : an unknown model or parameter, or one out of range; what a cluster does not make, or take
-    CapacityError : what an order takes of rows, or a worker's rows, is more than the memory that there is
+    OptionError : an unknown model or parameter, or one out of range; an order, on a cluster
+    CapacityError : what an order takes of rows is more than the memory that there is
     StoreExistsError : the place is taken
     ClusterError : a worker is gone, or silent for too long; nothing is left in the store
     """
     check_threads(threads)
-    check_choice("backend", backend, ("auto", *BACKENDS))
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
     base = check_target(store, overwrite=overwrite)
     source = make_generator(model, **parameters)
-    if client is None:
-        room = find_room(store, parse_size(memory), threads, scratch)
-        return _store(source, store, options, {}, room, base, on_progress)
-    if memory is not None or scratch is not None:
-        raise OptionError("memory= and scratch= are for making in this process; leave out client=, or these")
-    from mgspmv.distribute.making import make_on_cluster
-
-    provenance = _describe_making(source.layout().provenance, options, {})
-    working: dict[str, Any] = {"backend": backend, "threads": threads, "timeout": timeout, "base": base}
-    return make_on_cluster(source, store, options, client, provenance, **working, on_progress=on_progress)
+    working: dict[str, Any] = {"client": client, "memory": memory, "threads": threads, "scratch": scratch}
+    working |= {"timeout": timeout, "base": base, "allow_hypersparse": False}
+    return _store(lambda **_: source, store, options, {}, on_progress or ignore, **working)
 
 
 def _store(
-    source: Source,
+    opening: Callable[..., Source],
     store: StoreLike,
     options: IngestOptions,
     reading: dict[str, Any],
-    room: Room,
+    on_progress: Progress,
+    *,
+    client: Any,
+    memory: str | int | None,
+    threads: int | None,
+    scratch: str | os.PathLike[str] | None,
+    timeout: float,
     base: str | None,
-    on_progress: Progress | None,
-    allow_hypersparse: bool = False,
+    allow_hypersparse: bool,
 ) -> MatrixInfo:
+    """Store a source, in this process or on a cluster.
+
+    Parameters
+    ----------
+    opening : opens the source; in this process called with what its ids may take
+    """
     describe = partial(_describe_making, options=options, reading=reading)
     writing: dict[str, Any] = {"base": base, "allow_hypersparse": allow_hypersparse}
-    return store_source(source, store, options, describe, on_progress or ignore, room, **writing)
+    n_bytes = parse_size(memory)
+    if client is not None:
+        from mgspmv.distribute.ingesting import ingest_on_cluster
+
+        folder = None if scratch is None else os.path.abspath(scratch)
+        writing |= {"memory": n_bytes, "threads": threads, "scratch": folder, "timeout": timeout}
+        return ingest_on_cluster(opening(), store, options, client, describe, on_progress=on_progress, **writing)
+    room = find_room(store, n_bytes, threads, scratch)
+    source = opening(threads=room.threads, id_room=room.for_ids)
+    return store_source(source, store, options, describe, on_progress, room, **writing)
 
 
 def _describe_making(source: dict[str, Any], options: IngestOptions, reading: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import typer
 
 from mgspmv.cli.mode import note_kept, open_progress
 from mgspmv.cli.options import (
-    Backend,
     IgnoreWeights,
     Keep,
     Missing,
@@ -135,14 +134,13 @@ def generate(
     parameters: Parameters,
     storing: Storing,
     place: Place,
-    backend: Backend = "auto",
     room: Room,
 ) -> Answer:
     """Make a matrix or graph by rule and store it."""
     from mgspmv import api
 
     options: dict[str, Any] = {**vars(storing), **vars(room), **given(vars(parameters))}
-    options |= {"backend": place.choose_backend(backend), "threads": place.threads, "timeout": place.timeout}
+    options |= {"threads": place.threads, "timeout": place.timeout}
     began = time.perf_counter()
     note_kept(f"{store} is as it was")
     with open_progress() as progress, open_client(place, progress) as client:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from typing import Any, Protocol
@@ -18,28 +18,18 @@ from numba import njit
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.ahead import map_ahead
-from mgspmv.ingest.counts import EntryCounts, measure_values
 from mgspmv.ingest.entries import (
-    UNLIMITED,
     Report,
     SortedRows,
-    SortedSource,
-    choose_rule,
-    prepare_batch,
-    refuse_self_loop,
     shrink,
 )
-from mgspmv.ingest.generate import GeneratedSource
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.stored import cut_entries
 from mgspmv.model import (
-    BUCKETS,
     STOCHASTIC_TOLERANCE,
     CooBatch,
     CsrBlock,
-    IngestOptions,
     Kind,
-    bucket_shift,
     default_threads,
     index_dtype,
 )
@@ -460,77 +450,6 @@ def _read_values(stored: StoredMatrix, entries: tuple[int, np.ndarray]) -> tuple
     row, bounds = entries
     rows = np.repeat(np.arange(row, row + len(bounds) - 1), np.diff(bounds))
     return rows, stored.read_array("data", int(bounds[0]), int(bounds[-1]), threads=1)
-
-
-# --- generated -------------------------------------------------------------------------------------------------------
-
-
-def count_buckets(source: GeneratedSource, options: IngestOptions, begin: int, end: int, threads: int) -> np.ndarray:
-    """(BUCKETS,) int64: how many of the entries of these numbers there are in each bucket of rows."""
-    shift = bucket_shift(source.layout().shape[0])
-
-    def count(batch: CooBatch) -> np.ndarray:
-        return np.bincount(batch.rows >> shift, minlength=BUCKETS)
-
-    counts = _map_batches(count, source, options, begin, end, threads)
-    return sum(counts, np.zeros(BUCKETS, np.int64))
-
-
-def count_all(source: GeneratedSource, options: IngestOptions, n_prepared: int) -> EntryCounts:
-    """Counts of all entries, of which so many are left without loops that are dropped and with mirror images."""
-    n_given = source.count_entries()
-    n_kept = n_given
-    if options.self_loops == "drop":
-        n_kept = n_prepared // 2 if options.symmetrize else n_prepared
-    return EntryCounts(n_given, n_prepared - n_kept, n_given - n_kept)
-
-
-def build_rows(
-    source: GeneratedSource, options: IngestOptions, start: int, stop: int, threads: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, EntryCounts]:
-    """The row pointers, columns and values of rows `start` .. `stop` - 1.
-
-    Every entry is made, and those of other rows are dropped. The last that is given is the range of all values.
-    """
-
-    def cut(batch: CooBatch) -> tuple[CooBatch, EntryCounts]:
-        ours = (batch.rows >= start) & (batch.rows < stop)
-        own = CooBatch(batch.rows[ours] - start, batch.cols[ours], None if batch.values is None else batch.values[ours])
-        return own, EntryCounts(0, 0, 0, *measure_values(batch.values))
-
-    shape, kind = source.layout().shape, options.kind or source.default_kind
-    dtype: np.dtype[Any] | None = None
-    measured = EntryCounts()
-    with EntrySorter(UNLIMITED, threads) as sorter:
-        for batch, counts in _map_batches(cut, source, options, 0, source.n_slots, threads):
-            dtype = None if batch.values is None else batch.values.dtype
-            sorter.add(batch)
-            measured += counts
-        rule, rows = choose_rule(options, is_pattern=dtype is None), (stop - start, shape[1])
-        own = SortedSource(kind, rows, dtype, rule, source.layout(), source.name, None, sorter)
-        made = assemble(replace(own, kind="matrix"), HeldArray, lambda *_: None).arrays
-    return made["indptr"], made["indices"], made.get("data"), measured
-
-
-def _map_batches(
-    function: Callable[[CooBatch], Any],
-    source: GeneratedSource,
-    options: IngestOptions,
-    begin: int,
-    end: int,
-    threads: int,
-) -> Iterator[Any]:
-    """What a function makes of the entries of these numbers, in their order, batch by batch."""
-    kind = options.kind or source.default_kind
-
-    def work(first: int) -> Any:
-        batch = prepare_batch(source, source.make_entries(first, min(first + source.batch_entries, end)), options)
-        if options.self_loops == "error" and (loops := batch.rows == batch.cols).any():
-            refuse_self_loop(source, int(batch.rows[loops][0]), source.layout())
-        return function(CooBatch(batch.cols, batch.rows, batch.values) if kind == "graph" else batch)
-
-    with ThreadPoolExecutor(threads) as pool:
-        yield from pool.map(work, range(begin, max(end, begin + 1), source.batch_entries))
 
 
 # --- transposing -----------------------------------------------------------------------------------------------------

@@ -17,21 +17,22 @@ Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, for the c
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from numbers import Real
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from numba import njit
 
 from mgspmv.errors import OptionError
-from mgspmv.ingest.source import Layout
-from mgspmv.model import CooBatch, GeneratorRule, check_choice
+from mgspmv.ingest.source import FileSource, Layout
+from mgspmv.model import CooBatch, check_choice
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -143,7 +144,7 @@ def fill_rmat(
 _fill_rmat = njit(nogil=True, cache=True)(fill_rmat)
 
 
-class GeneratedSource(ABC):
+class GeneratedSource(FileSource, ABC):
     """Entries by rule, numbered from 0; some numbers may stand for no entry."""
 
     batch_entries = 2**20
@@ -156,10 +157,11 @@ class GeneratedSource(ABC):
             raise OptionError(
                 f"{model} would have {n_slots} entries and at most {MAX_ENTRIES} can be numbered; ask for less"
             )
-        self.name = f"{model}({', '.join(f'{k}={v}' for k, v in parameters.items())})"
+        super().__init__(f"{model}({', '.join(f'{k}={v}' for k, v in parameters.items())})")
         self.default_kind = kind
         self.n_slots = n_slots
         """How many entry numbers there are."""
+        self._range = (0, n_slots)
         self._layout = Layout(
             shape, provenance={"name": self.name, "format": "generator", "model": model, "parameters": parameters}
         )
@@ -170,20 +172,17 @@ class GeneratedSource(ABC):
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all entries; one empty batch where there are none."""
-        for begin in range(0, max(self.n_slots, 1), self.batch_entries):
-            yield self.make_entries(begin, min(begin + self.batch_entries, self.n_slots))
+        start, stop = self._range
+        for begin in range(start, max(stop, start + 1), self.batch_entries):
+            yield self.make_entries(begin, min(begin + self.batch_entries, stop))
 
-    def layout(self) -> Layout:
-        """Shape, model and parameters; vertices are 0..n-1."""
-        return self._layout
-
-    def count_entries(self) -> int:
-        """How many entries there are; no more than `n_slots`."""
-        return self.n_slots
-
-    def find_rule(self) -> GeneratorRule | None:
-        """By what a device makes the entries, as the source has them; None where only the host can."""
-        return None
+    def split(self, n_parts: int) -> Sequence[GeneratedSource]:
+        """As of `FileSource`."""
+        n = max(1, min(n_parts, self.n_slots))
+        parts = [copy.copy(self) for _ in range(n)]
+        for k, part in enumerate(parts):
+            part._range = (self.n_slots * k // n, self.n_slots * (k + 1) // n)
+        return parts
 
 
 class RmatSource(GeneratedSource):
@@ -254,15 +253,6 @@ class RmatSource(GeneratedSource):
         )
         return CooBatch(rows, cols, random_values(self._keys[1], _count(begin, end)) if self._weights else None)
 
-    def find_rule(self) -> GeneratorRule | None:
-        """Without weights."""
-        if self._weights:
-            return None
-        a, b, c = map(int, self._thresholds)
-        scramble = tuple(map(int, self._keys[2:6])) if self._scramble else None
-        sizes = (self.n_slots, 2**self.scale, int(self._keys[0]), self.scale)
-        return GeneratorRule("rmat", *sizes, (a, b, c), cast("tuple[int, int, int, int] | None", scramble), False)
-
 
 class UniformSource(GeneratedSource):
     """Erdos-Renyi graph G(n, m) with replacement: duplicates and self loops included.
@@ -298,12 +288,6 @@ class UniformSource(GeneratedSource):
         ends = scale_words(random_words(self._keys[0], _count(2 * begin, 2 * end)), self._n)
         values = random_values(self._keys[1], _count(begin, end)) if self._weights else None
         return CooBatch(ends[0::2].copy(), ends[1::2].copy(), values)
-
-    def find_rule(self) -> GeneratorRule | None:
-        """Without weights."""
-        if self._weights:
-            return None
-        return GeneratorRule("uniform", self.n_slots, self._n, int(self._keys[0]), is_transposed=False)
 
 
 class StencilSource(GeneratedSource):
@@ -346,13 +330,6 @@ class StencilSource(GeneratedSource):
             cols += stride * step
         values = self._make_values(slots[inside]) if self._make_values else None
         return CooBatch(rows[inside], cols[inside], values)
-
-    def count_entries(self) -> int:
-        """Neighbours of all cells that are in the box."""
-        return sum(
-            math.prod(max(0, extent - abs(step)) for extent, step in zip(self._extents, steps, strict=True))
-            for steps in self._offsets.tolist()
-        )
 
 
 def stencil2d(nx: int, ny: int, points: int = 5, pattern: bool = False) -> StencilSource:

@@ -169,6 +169,23 @@ def test_any_edges(edges, duplicates, symmetrize, transpose, in_process, tmp_pat
     check_same(tmp_path / "made", tmp_path / "wanted")
 
 
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("rmat", {"scale": 11, "weights": True, "duplicates": "sum", "transpose": True}),
+        ("rmat", {"scale": 11, "symmetrize": True, "self_loops": "drop"}),
+        ("uniform", {"n_vertices": 1, "n_edges": 2}),
+        ("rmat", {"scale": 1, "edge_factor": 0}),
+        ("stencil3d", {"nx": 9, "ny": 8, "nz": 7, "pattern": True}),
+        ("banded", {"n": 500, "bandwidth": 3, "duplicates": "error"}),
+    ],
+)
+def test_generated_matrices(model, options, in_process, tmp_path):
+    mg.generate(model, tmp_path / "wanted", **options)
+    mg.generate(model, tmp_path / "made", **options, client=in_process(3))
+    check_same(tmp_path / "made", tmp_path / "wanted")
+
+
 def test_a_dask_dataframe_is_read_by_partitions(client, tmp_path):
     frames, pd = pytest.importorskip("dask.dataframe"), pytest.importorskip("pandas")
     table = pd.DataFrame({"a": np.arange(500) % 71, "b": np.arange(500) % 37, "w": np.arange(500.0)})

@@ -34,7 +34,7 @@ def test_every_kernel_of_products_has_its_parts():
 
 def test_sources_are_those_of_the_kernels_and_of_the_steps():
     named = {source for kernel in KERNELS.values() for source in kernel.sources}
-    steps = {"pagerank.cu", "pagerank_many.cu", "gather.cu", "generate.cu", "spin.cu"}
+    steps = {"pagerank.cu", "pagerank_many.cu", "gather.cu", "spin.cu"}
     assert named | steps == {name for name in find_cuda_sources() if name.endswith(".cu")}
 
 

@@ -60,7 +60,6 @@ def _generate_specialisations() -> Iterator[Specialisation]:
         yield specialise("dense.cu", VALUE=value, PATTERN=0)
         yield specialise("gather.cu", VALUE=value, PATTERN=0, INDEX=int32)
     yield specialise("spin.cu")
-    yield specialise("generate.cu")
     for precision, value, (index, offset) in product(PRECISIONS, (None, *values), csr):
         for looks_back in (0, 1):
             types = {"INDEX": index, "OFFSET": offset, "LOOK_BACK": looks_back}
