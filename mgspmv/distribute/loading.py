@@ -83,8 +83,6 @@ class Loading:
     """The workers, by rank."""
     parts: list[HeldPart]
     """What they hold."""
-    bandwidths: tuple[float, ...]
-    """Bytes per second of the memory of each worker's device, 0 of a host."""
     seconds: float
     """That it took."""
 
@@ -135,9 +133,8 @@ def load_matrix(
         arranged = replace(arranged, places=replace(arranged.places, may_share=False))
     with nullcontext() if has_lease else cluster.lease(lambda: report("queue", 0, None)):
         parts = _load(cluster, arranged, held, report)
-    bandwidths = tuple(w.device.bandwidth for w in arranged.workers)
     elapsed_s = time.perf_counter() - began
-    return Loading(arranged.plan, arranged.places, arranged.members, parts, bandwidths, elapsed_s)
+    return Loading(arranged.plan, arranged.places, arranged.members, parts, elapsed_s)
 
 
 def measure_plan(stored: StoredMatrix, cluster: Cluster, request: LoadRequest) -> Plan:

@@ -126,11 +126,6 @@ class DistributedMatrix(DescribedMatrix):
         return self._loading.seconds
 
     @property
-    def bandwidths(self) -> tuple[float, ...]:
-        """Bytes per second of the memory of each worker's device, 0 of a host."""
-        return self._loading.bandwidths
-
-    @property
     def bounds(self) -> tuple[int, ...]:
         """First row of each worker, and the number of rows."""
         return self.plan.bounds

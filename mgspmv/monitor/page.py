@@ -1,7 +1,6 @@
 """The page `/pagerank` of Dask's dashboard: runs of the cluster, live, and those that have ended.
 
-A table of all runs; curves of up to `MOST_SHOWN` of them in common figures; and for each of these what its workers do.
-Where nobody has chosen, the last run is shown.
+A table of all runs, and of the one that is chosen in it, else the last one, curves and what its workers do.
 
 Dask documents no way to add a page to its dashboard. All that this takes of `distributed.dashboard` is in this module;
 runs do without the page where that has changed.
@@ -18,20 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from bokeh.layouts import column, row
-from bokeh.models import (
-    BasicTicker,
-    ColorBar,
-    ColumnDataSource,
-    DataTable,
-    Div,
-    HoverTool,
-    InlineStyleSheet,
-    LinearColorMapper,
-    NumeralTickFormatter,
-    Range1d,
-    Select,
-    TableColumn,
-)
+from bokeh.models import BasicTicker, ColumnDataSource, DataTable, Div, HoverTool, NumeralTickFormatter, TableColumn
 from bokeh.plotting import figure
 from bokeh.server.tornado import BokehTornado
 from distributed.dashboard.components.scheduler import BOKEH_THEME, env
@@ -48,26 +34,11 @@ if TYPE_CHECKING:
 
 PAGE = "pagerank"
 """Address of the page on the dashboard, and its name in the navigation."""
-MOST_SHOWN = 3
-"""Runs side by side."""
 PERIOD_MS = 1000
 """Between two looks at what is new."""
-RUN_COLOURS = ("#0072b2", "#d55e00", "#009e73")
+LINE, HOST, DEVICE = "#0072b2", "#56b4e9", "#cc79a7"
 PHASE_COLOURS = ("#0072b2", "#e69f00", "#999999")
 """Of product, exchange and wait: told apart by who sees no red or green, and in grey."""
-HOST, DEVICE = "#56b4e9", "#cc79a7"
-
-DARK = """
-<style>
-  @media (prefers-color-scheme: dark) {
-    html { background: #0d0d0d; }
-    .content { filter: invert(0.92) hue-rotate(180deg); }
-    .navbar ul { background-color: #999; }
-  }
-</style>
-"""
-"""Dask's pages are light; this one is also dark, where the reader wants pages to be."""
-TEMPLATE = "{% extends 'simple.html' %}{% block extra_resources %}" + DARK + "{% endblock %}"
 
 COLUMNS = {
     "run": ("run", 110),
@@ -112,9 +83,8 @@ def make_page(runs: Runs, scheduler: Scheduler, extra: dict[str, Any], doc: Docu
     """
     page = Page(runs)
     page.update()
-    doc.title = "Dask: PageRank"
     doc.add_root(page.root)
-    doc.template = env.from_string(TEMPLATE)
+    doc.template = env.get_template("simple.html")
     doc.template_variables.update(extra)
     doc.template_variables["active_page"] = PAGE
     doc.theme = BOKEH_THEME
@@ -126,36 +96,27 @@ class Page:
 
     def __init__(self, runs: Runs) -> None:
         self._runs, self._version = runs, -1
-        self._chosen: list[str] | None = None
+        self._chosen: str | None = None
         self._is_updating = False
-        self._rows = ColumnDataSource({name: [] for name in COLUMNS}, name="runs")
+        self._rows = _make_source("runs", *COLUMNS)
         self._rows.selected.on_change("indices", self._choose)
         headings = [TableColumn(field=name, title=title, width=width) for name, (title, width) in COLUMNS.items()]
-        table = DataTable(
-            source=self._rows,
-            columns=headings,
-            height=170,
-            index_position=None,
-            reorderable=False,
-            autosize_mode="none",
-            sizing_mode="stretch_width",
-            stylesheets=[InlineStyleSheet(css=".bk-data-table { z-index: 0; }")],
-        )
+        shown: dict[str, Any] = {"index_position": None, "reorderable": False, "autosize_mode": "none", "height": 170}
+        table = DataTable(source=self._rows, columns=headings, sizing_mode="stretch_width", **shown)
         self._said = Div(sizing_mode="stretch_width", name="said")
-        self._curves = [_Curves(place) for place in range(MOST_SHOWN)]
-        figures = [
-            _draw_curves("change", "change", self._curves, "log"),
-            _draw_curves("iterations_per_s", "iterations / s", self._curves),
-            _draw_curves("million_edges_per_s", "million edges / s", self._curves, has_ceiling=True),
-        ]
-        self._panels = [_Panel(place) for place in range(MOST_SHOWN)]
-        self.root = column(
-            self._said,
-            table,
-            row(*figures, sizing_mode="stretch_width"),
-            row(*(panel.root for panel in self._panels), sizing_mode="stretch_width"),
+        self._head = Div(sizing_mode="stretch_width", name="head")
+        self._change = _make_source("change", "iteration", "change")
+        self._rate = _make_source("rate", "iteration", "million_edges_per_s")
+        memory = ("host", "host_plan", "device", "device_plan", "left", "right")
+        self._workers = _make_source("workers", "rank", "name", *PHASES, *memory)
+        self._shown = column(
+            row(self._draw_change(), self._draw_rate(), sizing_mode="stretch_width"),
+            row(self._draw_workers(), self._draw_memory(), sizing_mode="stretch_width"),
+            self._head,
             sizing_mode="stretch_width",
+            name="shown",
         )
+        self.root = column(self._said, table, self._shown, sizing_mode="stretch_width")
 
     def update(self) -> None:
         """Show what is new."""
@@ -164,25 +125,23 @@ class Page:
         self._version = self._runs.version
         runs = list(reversed(self._runs.by_id.values()))
         self._list(runs)
-        shown = self._find_shown(runs)
         n_running = sum(run.is_running for run in runs)
         self._said.text = (
-            f"{sum(self._runs.begun.values())} runs on this cluster, {n_running} running now. Choose up to "
-            f"{MOST_SHOWN} in the table (Ctrl or Shift adds one); else the last one is shown."
+            f"{sum(self._runs.begun.values())} runs on this cluster, {n_running} running now. Choose one in the table; "
+            "else the last one is shown."
             if runs
             else "No run yet. This page shows runs of mgspmv on this cluster from when they begin."
         )
-        for place in range(MOST_SHOWN):
-            run = shown[place] if place < len(shown) else None
-            self._curves[place].show(run)
-            self._panels[place].show(run)
+        self._shown.visible = bool(runs)
+        if runs:
+            self._show(next((run for run in runs if run.run == self._chosen), runs[0]))
 
     def _list(self, runs: list[Run]) -> None:
         rows = [_describe_row(run) for run in runs]
         self._is_updating = True
-        send(self._rows, {name: [each[name] for each in rows] for name in COLUMNS})
+        self._rows.data = {name: [each[name] for each in rows] for name in COLUMNS}
         if self._chosen is not None:
-            self._rows.selected.indices = [k for k, run in enumerate(runs) if run.run in self._chosen]
+            self._rows.selected.indices = [k for k, run in enumerate(runs) if run.run == self._chosen]
         self._is_updating = False
 
     def _choose(self, name: str, old: list[int], new: list[int]) -> None:
@@ -190,182 +149,53 @@ class Page:
         if self._is_updating:
             return
         ids = self._rows.data["run"]
-        self._chosen = [ids[k] for k in new if k < len(ids)] or None
+        self._chosen = ids[new[0]] if new and new[0] < len(ids) else None
         self._version = -1
         self.update()
 
-    def _find_shown(self, runs: list[Run]) -> list[Run]:
-        chosen = [run for run in runs if run.run in (self._chosen or ())]
-        return chosen[:MOST_SHOWN] or runs[:1]
-
-
-class _Curves:
-    """One run in the figures that all share."""
-
-    def __init__(self, place: int) -> None:
-        self.colour = RUN_COLOURS[place]
-        self.change = ColumnDataSource({"iteration": [], "change": []}, name=f"change-{place}")
-        rates: dict[str, list[float]] = {"iteration": [], "iterations_per_s": [], "million_edges_per_s": []}
-        self.rate = ColumnDataSource(rates, name=f"rate-{place}")
-        self.ceiling = ColumnDataSource({"iteration": [], "million_edges_per_s": []}, name=f"ceiling-{place}")
-
-    def show(self, run: Run | None) -> None:
-        if run is None:
-            for source in (self.change, self.rate, self.ceiling):
-                send(source, {name: [] for name in source.data})
-            return
-        iterations, changes = run.curve.points
+    def _show(self, run: Run) -> None:
+        self._head.text = describe_run(run)
+        iterations, changes = run.changes.points
         shown = changes > 0  # the others have no logarithm
-        send(self.change, {"iteration": iterations[shown], "change": changes[shown]})
-        seconds = run.bins.seconds.sum(axis=1).mean(axis=1)
-        rate = np.divide(1.0, seconds, out=np.full(len(seconds), np.nan), where=seconds > 0)
-        lasts = np.minimum(run.bins.lasts, run.iterations)
-        send(self.rate, {"iteration": lasts, "iterations_per_s": rate, "million_edges_per_s": rate * run.edges / 1e6})
-        ceiling = run.ceiling_edges_per_s
-        ends = [] if ceiling is None else [1, run.iterations]
-        send(self.ceiling, {"iteration": ends, "million_edges_per_s": [(ceiling or 0.0) / 1e6] * len(ends)})
-
-
-class _Panel:
-    """What the workers of one run do."""
-
-    def __init__(self, place: int) -> None:
-        colour = RUN_COLOURS[place]
-        self._run: Run | None = None
-        self._head = Div(
-            name=f"head-{place}", sizing_mode="stretch_width", styles={"border-top": f"4px solid {colour}"}
-        )
-        self._workers = ColumnDataSource(
-            {
-                name: []
-                for name in ("rank", "name", *PHASES, "host", "host_plan", "device", "device_plan", "left", "right")
-            },
-            name=f"workers-{place}",
-        )
-        self._over = ColumnDataSource({name: [] for name in ("iteration", *PHASES)}, name=f"over-{place}")
-        self._imbalance = ColumnDataSource({"iteration": [], "imbalance": []}, name=f"imbalance-{place}")
-        self._cells = ColumnDataSource(
-            {"image": [], "x": [], "y": [], "width": [], "height": []}, name=f"cells-{place}"
-        )
-        self._mapper = LinearColorMapper("Viridis256", low=0, high=1, nan_color="rgba(0, 0, 0, 0)")
-        self._reached, self._ranks = Range1d(0, 1), Range1d(-0.5, 0.5)
-        self._select = Select(title="seconds of workers in", options=list(PHASES), value=PHASES[0], width=160)
-        self._select.on_change("value", lambda name, old, new: self.show(self._run))
-        self.root = column(
-            self._head,
-            self._draw_workers(),
-            self._draw_over(),
-            self._select,
-            self._draw_cells(),
-            self._draw_imbalance(),
-            self._draw_memory(),
-            sizing_mode="stretch_width",
-            visible=False,
-            name=f"panel-{place}",
-        )
-
-    def show(self, run: Run | None) -> None:
-        """Show a run, or nothing."""
-        self._run = run
-        if self.root.visible != (run is not None):
-            self.root.visible = run is not None
-        if run is None:
-            return
-        text = describe_run(run)
-        if self._head.text != text:
-            self._head.text = text
+        self._change.data = {"iteration": iterations[shown], "change": changes[shown]}
+        iterations, rates = run.rates.points
+        self._rate.data = {"iteration": iterations, "million_edges_per_s": rates * run.edges / 1e6}
         ranks = np.arange(run.n_workers)
-        mean_ms = 1e3 * run.bins.mean_seconds
         used = {where: run.used_bytes(where) / 1e9 for where in ("host", "device")}
         planned = {f"{where}_plan": run.planned_bytes(where) / 1e9 for where in ("host", "device")}
         columns = {"rank": ranks, "name": [worker["name"] for worker in run.workers]} | used | planned
-        columns |= dict(zip(PHASES, mean_ms, strict=True)) | {"left": ranks - 0.2, "right": ranks + 0.2}
-        send(self._workers, columns)
-        lasts = np.minimum(run.bins.lasts, run.iterations)
-        seconds = run.bins.seconds
-        over = dict(zip(PHASES, 1e3 * seconds.mean(axis=2).T, strict=True))
-        send(self._over, {"iteration": lasts} | over)
-        send(self._imbalance, {"iteration": lasts, "imbalance": run.bins.imbalance})
-        self._show_cells(run, 1e3 * seconds[:, PHASES.index(self._select.value)])
+        columns |= dict(zip(PHASES, 1e3 * run.mean_seconds, strict=True)) | {"left": ranks - 0.2, "right": ranks + 0.2}
+        self._workers.data = columns
 
-    def _show_cells(self, run: Run, cells: np.ndarray) -> None:
-        """Milliseconds of (k, n_workers), in an image that has room for all bins."""
-        n, limit, stride = run.n_workers, run.bins.limit, run.bins.stride
-        image = np.full((n, limit), np.nan, np.float32)
-        image[:, run.bins.lasts // stride - 1] = cells.T
-        _set_range(self._reached, 0, max(run.iterations, 1))
-        _set_range(self._ranks, -0.5, n - 0.5)
-        high = float(np.nanmax(cells)) if cells.size else 1.0
-        if not self._mapper.high / 1.5 <= high <= self._mapper.high:
-            self._mapper.high = 1.2 * high or 1.0
-        place = {"x": [0], "y": [-0.5], "width": [limit * stride], "height": [n]}
-        send(self._cells, {"image": [image], **place})
+    def _draw_change(self) -> figure:
+        drawn = _make_figure("change", y_axis_type="log")
+        drawn.line("iteration", "change", source=self._change, color=LINE, line_width=2)
+        _label(drawn, {"iteration": "@iteration", "change": "@change{0.000e}"})
+        return drawn
+
+    def _draw_rate(self) -> figure:
+        drawn = _make_figure("million edges / s")
+        drawn.line("iteration", "million_edges_per_s", source=self._rate, color=LINE, line_width=2)
+        drawn.y_range.start = 0
+        drawn.yaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
+        return drawn
 
     def _draw_workers(self) -> figure:
-        drawn = _make_figure("milliseconds of an iteration, by worker", x="worker", height=220, x_range=self._ranks)
+        drawn = _make_figure("milliseconds of an iteration, by worker", x="worker")
         drawn.vbar_stack(PHASES, x="rank", width=0.9, source=self._workers, color=PHASE_COLOURS, legend_label=[*PHASES])
-        drawn.y_range.start = 0
         _place_legend(drawn)
         _label(drawn, {"worker": "@name", **{phase: f"@{phase}{{0.000}} ms" for phase in PHASES}})
         return drawn
 
-    def _draw_over(self) -> figure:
-        drawn = _make_figure("milliseconds of an iteration, mean of the workers", height=220)
-        drawn.varea_stack(
-            PHASES, x="iteration", source=self._over, color=PHASE_COLOURS, legend_label=[*PHASES], fill_alpha=0.9
-        )
-        drawn.y_range.start = 0
-        _place_legend(drawn)
-        return drawn
-
-    def _draw_cells(self) -> figure:
-        drawn = _make_figure(
-            "milliseconds of workers, by iteration", height=260, x_range=self._reached, y_range=self._ranks
-        )
-        drawn.yaxis.axis_label = "worker"
-        drawn.yaxis.ticker = drawn.xaxis.ticker
-        drawn.image("image", "x", "y", "width", "height", source=self._cells, color_mapper=self._mapper)
-        bar = ColorBar(color_mapper=self._mapper, width=8, padding=2, ticker=BasicTicker(desired_num_ticks=5))
-        bar.background_fill_alpha = 0
-        drawn.add_layout(bar, "right")
-        drawn.grid.visible = False
-        return drawn
-
-    def _draw_imbalance(self) -> figure:
-        drawn = _make_figure("imbalance: product of the slowest worker over the mean", height=160)
-        drawn.line("iteration", "imbalance", source=self._imbalance, color="#404040", line_width=2)
-        return drawn
-
     def _draw_memory(self) -> figure:
-        drawn = _make_figure(
-            "GB: bars used, with Python itself; dashes planned",
-            x="worker",
-            height=220,
-            x_range=self._ranks,
-        )
+        drawn = _make_figure("GB: bars used, with Python itself; dashes planned", x="worker")
         for side, where, colour in (("left", "host", HOST), ("right", "device", DEVICE)):
             drawn.vbar(side, width=0.38, top=where, source=self._workers, color=colour, legend_label=where)
-            drawn.scatter(
-                side, f"{where}_plan", source=self._workers, marker="dash", size=14, color="#000000", line_width=2
-            )
-        drawn.y_range.start = 0
+            drawn.scatter(side, f"{where}_plan", source=self._workers, marker="dash", size=14, color="#000000")
         _place_legend(drawn)
-        tips = {"worker": "@name"}
-        for where in ("host", "device"):
-            tips |= {where: f"@{where}{{0.000}} GB, planned @{where}_plan{{0.000}} GB"}
-        _label(drawn, tips)
+        planned = {where: f"@{where}{{0.000}} GB, planned @{where}_plan{{0.000}} GB" for where in ("host", "device")}
+        _label(drawn, {"worker": "@name"} | planned)
         return drawn
-
-
-def send(source: ColumnDataSource, columns: Mapping[str, Any]) -> None:
-    """Let a source have these columns, if they are others than it has."""
-    if not all(_is_same(source.data[name], columns[name]) for name in columns):
-        source.data = dict(columns)
-
-
-def _is_same(old: Any, new: Any) -> bool:
-    a, b = np.asarray(old), np.asarray(new)
-    return np.array_equal(a, b, equal_nan=a.dtype.kind == b.dtype.kind == "f")
 
 
 def describe_run(run: Run) -> str:
@@ -377,7 +207,6 @@ def describe_run(run: Run) -> str:
         "change": _format(run.change, "{:.3e}"),
         "iterations / s": _format(run.iterations_per_s, "{:,.1f}"),
         "edges / s": _format(run.edges_per_s, "{:.3g}"),
-        "memory allows": _format(run.ceiling_edges_per_s or math.nan, "{:.3g} edges / s"),
         "restarts": str(run.restarts),
         "recoveries": "; ".join(map(_describe_recovery, run.recoveries)),
         "checkpoints": _describe_checkpoints(run),
@@ -423,42 +252,20 @@ def _describe_row(run: Run) -> dict[str, Any]:
     }
 
 
-def _draw_curves(
-    name: str, title: str, runs: list[_Curves], y_axis_type: str = "linear", *, has_ceiling: bool = False
-) -> figure:
-    drawn = _make_figure(title, height=280, y_axis_type=y_axis_type)
-    for run in runs:
-        source = run.change if name == "change" else run.rate
-        drawn.line("iteration", name, source=source, color=run.colour, line_width=2)
-        drawn.scatter("iteration", name, source=source, color=run.colour, size=4)
-        if has_ceiling:
-            drawn.line("iteration", name, source=run.ceiling, color=run.colour, line_width=2, line_dash="dashed")
-    if y_axis_type == "linear":
-        drawn.y_range.start = 0
-        drawn.yaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
-    _label(drawn, {"iteration": "@iteration", title: f"@{name}{{0.000e}}" if name == "change" else f"@{name}{{0,0.0}}"})
-    return drawn
+def _make_source(name: str, *columns: str) -> ColumnDataSource:
+    return ColumnDataSource({column: [] for column in columns}, name=name)
 
 
-def _make_figure(title: str, *, height: int, x: str = "iteration", **options: Any) -> figure:
-    drawn = figure(
-        title=title,
-        height=height,
-        x_axis_label=x,
-        sizing_mode="stretch_width",
-        tools="pan,box_zoom,wheel_zoom,reset",
-        active_scroll=None,
-        min_width=200,
-        **options,
-    )
+def _make_figure(title: str, *, x: str = "iteration", **options: Any) -> figure:
+    tools: dict[str, Any] = {"tools": "pan,box_zoom,wheel_zoom,reset", "active_scroll": None}
+    drawn = figure(title=title, height=260, x_axis_label=x, sizing_mode="stretch_width", **tools, **options)
     drawn.toolbar.autohide = True
     drawn.xaxis.ticker = BasicTicker(min_interval=1, mantissas=[1, 2, 5], num_minor_ticks=0)  # whole numbers
-    if x == "worker":
-        drawn.xgrid.visible = False
     return drawn
 
 
 def _place_legend(drawn: figure) -> None:
+    drawn.y_range.start = 0
     legend = drawn.legend[0]
     legend.update(orientation="horizontal", padding=2, background_fill_alpha=0, border_line_color=None)
     drawn.add_layout(legend, "below")
@@ -466,11 +273,6 @@ def _place_legend(drawn: figure) -> None:
 
 def _label(drawn: figure, tips: Mapping[str, str]) -> None:
     drawn.add_tools(HoverTool(tooltips=list(tips.items())))
-
-
-def _set_range(axis: Range1d, start: float, end: float) -> None:
-    if (axis.start, axis.end) != (start, end):
-        axis.update(start=start, end=end)
 
 
 def _format(value: float, how: str) -> str:

@@ -39,10 +39,6 @@ GAUGES = {
     "run_change": ("Change of the last iteration, in the norm of tol_mode.", BY_RUN),
     "run_tolerance": ("Change below which the run has converged, in that norm.", BY_RUN),
     "run_edges_per_second": ("Stored entries multiplied per second in the last message's iterations.", BY_RUN),
-    "run_ceiling_edges_per_second": (
-        "What the memories of the devices allow, reading CSR once in an iteration; not known of hosts.",
-        BY_RUN,
-    ),
     "run_imbalance_ratio": ("Product of the slowest worker over the mean, in the last iterations.", BY_RUN),
     "run_checkpoints": ("Checkpoints that the run has written.", BY_RUN),
     "run_last_checkpoint_timestamp_seconds": (
@@ -103,7 +99,6 @@ def _add_run(gauges: dict[str, GaugeMetricFamily], run: Run) -> None:
     how = [run.drive, run.transport or "", run.backend or ""]
     gauges["run_info"].add_metric([run.run, run.operation, run.matrix["url"], *how], 1)
     gauges["run_state"].add_metric([run.run, run.state], 1)
-    imbalance = run.bins.imbalance
     numbers = {
         "active": run.is_running,
         "start_timestamp_seconds": run.began,
@@ -112,8 +107,7 @@ def _add_run(gauges: dict[str, GaugeMetricFamily], run: Run) -> None:
         "change": run.change,
         "tolerance": run.threshold or None,
         "edges_per_second": run.edges_per_s,
-        "ceiling_edges_per_second": run.ceiling_edges_per_s,
-        "imbalance_ratio": imbalance[-1] if len(imbalance) else None,
+        "imbalance_ratio": run.imbalance,
         "checkpoints": run.checkpoints,
         "last_checkpoint_timestamp_seconds": run.checkpointed,
     }

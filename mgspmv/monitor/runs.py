@@ -1,7 +1,7 @@
 """The state of all runs of a cluster, of the messages that they send; see `mgspmv.monitor.stream`.
 
-It is bounded: of the last runs, curves of so many points, and sums over so many bins of iterations, which become wider
-as a run goes on. What a metric needs is counted apart, and for ever.
+It is bounded: of the last runs, curves of so many points, and sums over all iterations by worker. What a metric needs
+is counted apart, and for ever.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ RUNS_KEPT = 20
 """Runs that are kept: those that go on, and the last ones."""
 MOST_POINTS = 2000
 """Points of a curve."""
-MOST_BINS, FEWEST_BINS, MOST_CELLS = 200, 40, 20_000
-"""Bins of iterations, for each of which every worker has a cell: fewer for many workers."""
 MOST_ERRORS = 20
 """Errors that are kept of a run."""
 CHECKPOINT_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
@@ -86,85 +84,14 @@ class Curve:
         return np.array(iterations, np.int64), np.array(values, np.float64)
 
 
-class Bins:
-    """Seconds of each phase and worker, added up over `stride` iterations in a row."""
-
-    def __init__(self, n_workers: int) -> None:
-        self.stride = 1
-        self.limit = max(FEWEST_BINS, min(MOST_BINS, MOST_CELLS // max(n_workers, 1)) // 2 * 2)
-        self._sums = np.zeros((self.limit, len(PHASES), n_workers))
-        self._counts = np.zeros((self.limit, n_workers), np.int64)
-
-    def add(self, rank: int, lasts: np.ndarray, counts: np.ndarray, seconds: np.ndarray) -> None:
-        """Add what a worker did in groups of iterations, each of which counts where its last iteration does.
-
-        Parameters
-        ----------
-        lasts, counts : (k,) int64: the last iteration of each group, increasing, and how many there are in it
-        seconds : (3, k): by phase, of all iterations of each group
-        """
-        while lasts[-1] > self.limit * self.stride:
-            self._widen()
-        places = (lasts - 1) // self.stride
-        starts = np.flatnonzero(np.diff(places, prepend=-1))
-        self._sums[places[starts], :, rank] += np.add.reduceat(seconds, starts, axis=1).T
-        self._counts[places[starts], rank] += np.add.reduceat(counts, starts)
-
-    def cut(self, iteration: int) -> None:
-        """Forget the bin of this iteration and those after it."""
-        place = (iteration - 1) // self.stride
-        self._sums[place:], self._counts[place:] = 0.0, 0
-
-    @property
-    def lasts(self) -> np.ndarray:
-        """(k,) int64: the last iteration of each bin of which all workers told, a bin that is not full included."""
-        return (np.flatnonzero(self._is_whole) + 1) * self.stride
-
-    @property
-    def seconds(self) -> np.ndarray:
-        """(k, 3, n_workers): of an iteration, by phase; until here devices' waits are part of their exchange."""
-        whole = self._is_whole
-        return _part_waits(self._sums[whole] / self._counts[whole][:, None, :])
-
-    @property
-    def mean_seconds(self) -> np.ndarray:
-        """(3, n_workers): of an iteration, over all that each worker told of, by phase."""
-        counts = np.maximum(self._counts.sum(axis=0), 1)
-        mean: np.ndarray = _part_waits((self._sums.sum(axis=0) / counts)[None])[0]
-        return mean
-
-    @property
-    def imbalance(self) -> np.ndarray:
-        """(k,): the product of the slowest worker over the mean of all; 1 where all are alike."""
-        product = self.seconds[:, 0]
-        mean = product.mean(axis=1)
-        ratios: np.ndarray = np.divide(product.max(axis=1), mean, out=np.ones(len(mean)), where=mean > 0)
-        return ratios
-
-    @property
-    def _is_whole(self) -> np.ndarray:
-        """(limit,): whether all workers told of as many iterations of a bin."""
-        is_whole: np.ndarray = (self._counts > 0).all(axis=1) & (self._counts == self._counts[:, :1]).all(axis=1)
-        return is_whole
-
-    def _widen(self) -> None:
-        self.stride *= 2
-        for array in (self._sums, self._counts):
-            half = self.limit // 2
-            array[:half] = array[0::2] + array[1::2]
-            array[half:] = 0
-
-
 def _part_waits(seconds: np.ndarray) -> np.ndarray:
-    """Of (k, 3, n_workers), where nobody says to have waited, as devices do not know: what a worker's exchange has of
-    the time by which its product was sooner than the slowest."""
-    parted = seconds.copy()
-    product, exchange, wait = parted[:, 0], parted[:, 1], parted[:, 2]
-    waited = np.minimum(exchange, product.max(axis=1, keepdims=True) - product)
-    waited[wait.any(axis=1)] = 0
-    exchange -= waited
-    wait += waited
-    return parted
+    """Of (3, n_workers), where nobody says to have waited, as devices do not know: what a worker's exchange has of the
+    time by which its product was sooner than the slowest."""
+    product, exchange, wait = seconds
+    if wait.any():
+        return seconds
+    waited = np.minimum(exchange, product.max(initial=0.0) - product)
+    return np.array([product, exchange - waited, waited])
 
 
 @dataclass
@@ -216,8 +143,9 @@ class Run:
     """By phase, when it has ended."""
     memory: dict[str, list[int]] = field(default_factory=dict)
     """Bytes by rank, when it has ended; see `mgspmv.results.Solution.memory`."""
-    curve: Curve = field(default_factory=Curve)
-    """The changes."""
+    changes: Curve = field(default_factory=Curve)
+    rates: Curve = field(default_factory=Curve)
+    """Iterations per second, in each message."""
 
     def __post_init__(self) -> None:
         self.clear_workers()
@@ -225,7 +153,10 @@ class Run:
     def clear_workers(self) -> None:
         """Forget what workers did."""
         n = self.n_workers
-        self.bins = Bins(n)
+        self._step_s, self._last_step_s = np.zeros((2, len(PHASES), n))
+        """Seconds of each worker by phase: of all iterations, and of one in its last message."""
+        self._n_told = np.zeros(n, np.int64)
+        """Iterations that each worker told of."""
         self.exchanged_bytes = [0] * n
         """Received by each worker so far."""
         self.held_bytes = [0] * n
@@ -266,12 +197,22 @@ class Run:
         return self.edges * self.iterations_per_s
 
     @property
-    def ceiling_edges_per_s(self) -> float | None:
-        """What the memories of the devices allow: when the last one has read its entries; None where that is not
-        known of all workers."""
-        times = [w["nnz"] / w["edges_per_s"] for w in self.workers if w["edges_per_s"]]
-        slowest = max(times, default=0.0)
-        return self.edges / slowest if slowest and len(times) == self.n_workers else None
+    def mean_seconds(self) -> np.ndarray:
+        """(3, n_workers): of an iteration, over all that each worker told of, by phase; until here devices' waits are
+        part of their exchange."""
+        return _part_waits(self._step_s / np.maximum(self._n_told, 1))
+
+    @property
+    def imbalance(self) -> float | None:
+        """Product of the slowest worker over the mean of all, in the last message of each; 1 where all are alike."""
+        product = self._last_step_s[0]
+        return float(product.max() / product.mean()) if self._n_told.all() and product.any() else None
+
+    def add_seconds(self, rank: int, seconds: np.ndarray, n: int) -> None:
+        """Add what a worker did in `n` iterations: (3,) by phase."""
+        self._step_s[:, rank] += seconds
+        self._last_step_s[:, rank] = seconds / n
+        self._n_told[rank] += n
 
     def planned_bytes(self, where: str) -> np.ndarray:
         """(n_workers,) int64: what the plan says each takes at most on its `host` or `device`."""
@@ -388,8 +329,8 @@ class Runs:
         """Take that the events of an epoch follow, from that iteration on."""
         self.counts.add("run_restarts", 1, run.operation)  # those before were counted with the runs before
         run.restarts = epoch
-        run.curve.cut(first)
-        run.bins.cut(first)
+        run.changes.cut(first)
+        run.rates.cut(first)
         run.iterations = first - 1
 
     def _recover(self, run: Run, message: dict[str, Any]) -> None:
@@ -406,15 +347,15 @@ class Runs:
         _note(run, told["error"])
 
     def _iterate(self, run: Run, message: dict[str, Any]) -> None:
-        lasts, operation = message["iteration"], run.operation
+        last, operation = message["iteration"][-1], run.operation
         if message["epoch"] < run.restarts:  # of a worker that was silent, and may have another rank now
             return
         if message["epoch"] > run.restarts:
             self._restart(run, message["epoch"], message["first"])
-        counts = np.diff([message["first"] - 1, *lasts])
-        seconds = np.array([message[f"{phase}_s"] for phase in PHASES])
+        n = last - message["first"] + 1
+        seconds = np.array([message[f"{phase}_s"] for phase in PHASES]).sum(axis=2)
         for k, rank in enumerate(message["ranks"]):
-            run.bins.add(rank, np.array(lasts), counts, seconds[:, k])
+            run.add_seconds(rank, seconds[:, k], n)
         for rank, n_bytes, held in zip(
             message["ranks"], message["exchanged_bytes"], message["held_bytes"], strict=True
         ):
@@ -423,16 +364,16 @@ class Runs:
             self.counts.add("exchanged_bytes", sum(n_bytes), operation)
         for rank, taken in zip(message["ranks"], message["taken"], strict=False):  # who drives does not know of workers
             run.taken[rank] = taken
-        if lasts[-1] > run.iterations:
-            self._advance(run, message, int(counts.sum()))
+        if last > run.iterations:
+            self._advance(run, message, n, seconds[:, 0].sum())
 
-    def _advance(self, run: Run, message: dict[str, Any], n: int) -> None:
+    def _advance(self, run: Run, message: dict[str, Any], n: int, elapsed_s: float) -> None:
         """Take the changes, which all workers tell alike, of the first one that tells."""
         for iteration, change in zip(message["iteration"], message["change"], strict=True):
-            run.curve.add(iteration, change)
+            run.changes.add(iteration, change)
         run.phase, run.iterations, run.change = "iterate", message["iteration"][-1], message["change"][-1]
-        elapsed_s = sum(sum(message[f"{phase}_s"][0]) for phase in PHASES)
-        run.iterations_per_s = n / elapsed_s if elapsed_s > 0 else float("nan")
+        run.iterations_per_s = n / float(elapsed_s) if elapsed_s > 0 else float("nan")
+        run.rates.add(run.iterations, run.iterations_per_s)
         self.counts.add("iterations", n, run.operation)
         self.counts.add("edges", n * run.edges, run.operation)
 

@@ -32,7 +32,6 @@ from mgspmv.errors import SchedulerNotFoundError, hide_secrets
 from mgspmv.iterate.keeping import Kept
 from mgspmv.model import Event, Progress, Recovery
 from mgspmv.monitor.plugin import RunsPlugin
-from mgspmv.partition import WorkerPlan
 
 TELL_S = 5.0
 """Seconds that the scheduler has to take a message, or what keeps them."""
@@ -228,7 +227,6 @@ def describe_workers(matrices: Sequence[DistributedMatrix]) -> list[dict[str, An
     """What a run's workers hold, by rank: rows of the first matrix, entries and planned bytes of all of them."""
     first = matrices[0]
     plans = zip(*(matrix.plan.workers for matrix in matrices), strict=False)  # the run refuses matrices elsewhere
-    bandwidths = first.bandwidths or (0.0,) * len(first.members)
     return [
         {
             "name": str(member.name),
@@ -237,19 +235,9 @@ def describe_workers(matrices: Sequence[DistributedMatrix]) -> list[dict[str, An
             "nnz": sum(w.nnz for w in own),
             "host_bytes": sum(w.host_bytes if w.has_device else w.memory_bytes for w in own),
             "device_bytes": sum(w.device_bytes for w in own if w.has_device),
-            "edges_per_s": _bound_rate(own, bandwidth),
         }
-        for member, own, bandwidth in zip(first.members, plans, bandwidths, strict=False)
+        for member, own in zip(first.members, plans, strict=False)
     ]
-
-
-def _bound_rate(own: Sequence[WorkerPlan], bandwidth: float) -> float | None:
-    """Edges per second at which a device reads its entries as CSR, at the pace of its memory; None where that is not
-    known, and where rows come by."""
-    n_bytes, nnz = sum(w.block_bytes for w in own), sum(w.nnz for w in own)
-    if not bandwidth or not nnz or any(not w.has_device or w.streams for w in own):
-        return None
-    return nnz / n_bytes * bandwidth
 
 
 def _describe_matrix(matrix: DistributedMatrix) -> dict[str, Any]:

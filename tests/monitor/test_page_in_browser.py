@@ -13,7 +13,7 @@ import pytest
 from distributed import Client
 
 import mgspmv as mg
-from mgspmv.monitor.page import RUN_COLOURS
+from mgspmv.monitor.page import LINE
 from tests.support.browser import find_browser, needs_browser, start_browser
 from tests.support.clusters import start_cluster
 from tests.support.waiting import HANG_S, wait_for
@@ -109,21 +109,14 @@ def test_a_run_is_seen_while_it_runs_and_afterwards(cluster, store, tmp_path):
             reader = Reader(browser, url)
             check_numbers(reader, before, D)
             check_growth(reader, D)
-            browser.evaluate("Bokeh.documents[0].get_model_by_name('runs').selected.indices = [0, 1]")
-            reader.wait_for("Bokeh.documents[0].get_model_by_name('panel-1').visible")
-            reader.wait_for("Bokeh.documents[0].get_model_by_name('change-1').data.change.length > 5")
-            assert reader.get_column("change-1", "change") == list(before.changes)
-            png = reader.photograph(
-                lambda picture: (
-                    min(find_share(picture, colour) for colour in RUN_COLOURS[:2]) > 1e-4 and picture.mean() > 0.8
-                )
-            )
+            png = reader.photograph(lambda picture: find_share(picture, LINE) > 1e-4 and picture.mean() > 0.8)
+            browser.evaluate("Bokeh.documents[0].get_model_by_name('runs').selected.indices = [1]")
+            count = "Bokeh.documents[0].get_model_by_name('change').data.change.length"
+            reader.wait_for(f"{count} == {before.iterations}")
+            assert reader.get_column("change", "change") == list(before.changes)
             BUILD.mkdir(exist_ok=True)
             (BUILD / "dashboard.png").write_bytes(png)
             check_navigation(reader, url)
-            browser.visit(url, 1400, scheme="dark")
-            reader.wait_for("Bokeh.documents.length && Bokeh.documents[0].get_model_by_name('panel-0').visible")
-            reader.photograph(lambda dark: dark.mean() < 0.25 and dark[100:].max() > 0.8)  # what is written is light
             assert reader.list_errors() == []
 
 
@@ -133,39 +126,32 @@ def check_growth(reader, D):
     running.start()
     try:
         reader.wait_for("Bokeh.documents[0].get_model_by_name('runs').data.run.length == 2")
-        reader.wait_for("Bokeh.documents[0].get_model_by_name('head-0').text.includes('<b>state</b> iterate')")
-        first = reader.wait_for("Bokeh.documents[0].get_model_by_name('change-0').data.change.length")
+        reader.wait_for("Bokeh.documents[0].get_model_by_name('head').text.includes('<b>state</b> iterate')")
+        first = reader.wait_for("Bokeh.documents[0].get_model_by_name('change').data.change.length")
         assert running.solution is None
     finally:
         running.may_go_on.set()
     running.join(HANG_S)
     assert running.solution is not None
-    reader.wait_for("Bokeh.documents[0].get_model_by_name('head-0').text.includes('<b>state</b> completed')")
-    assert len(reader.get_column("change-0", "change")) > first
+    reader.wait_for("Bokeh.documents[0].get_model_by_name('head').text.includes('<b>state</b> completed')")
+    assert len(reader.get_column("change", "change")) > first
     check_numbers(reader, running.solution, D)
 
 
 def check_numbers(reader, solution, D):
     """What the browser shows is what the solution says."""
-    head = reader.wait_for("Bokeh.documents[0].get_model_by_name('head-0').text")
+    head = reader.wait_for("Bokeh.documents[0].get_model_by_name('head').text")
     assert f"<b>iterations</b> {solution.iterations:,}<br>" in head
     assert f"<b>change</b> {solution.changes[-1]:.3e}<br>" in head
-    iterations = reader.get_column("change-0", "iteration")
+    iterations = reader.get_column("change", "iteration")
     assert iterations[-1] == solution.iterations
-    assert reader.get_column("change-0", "change") == [solution.changes[i - 1] for i in iterations]
-    assert reader.get_column("workers-0", "name") == [str(member.name) for member in D.members]
+    assert reader.get_column("change", "change") == [solution.changes[i - 1] for i in iterations]
+    assert reader.get_column("workers", "name") == [str(member.name) for member in D.members]
     for phase in ("product", "exchange", "wait"):
         wanted = 1e3 * np.mean([getattr(event, f"{phase}_s") for event in solution.events], axis=0)
-        assert reader.get_column("workers-0", phase) == pytest.approx(wanted)
-    used = reader.get_column("workers-0", "host")
+        assert reader.get_column("workers", phase) == pytest.approx(wanted)
+    used = reader.get_column("workers", "host")
     assert used == pytest.approx([n_bytes / 1e9 for n_bytes in solution.memory["host_peak_bytes"]])
-    cells = np.array(
-        reader.browser.evaluate("Array.from(Bokeh.documents[0].get_model_by_name('cells-0').data.image[0])")
-    )
-    drawn = cells[cells != None].astype(float)  # noqa: E711  # what has no number is null
-    n_bins = len(reader.get_column("over-0", "iteration"))
-    assert len(drawn) == n_bins * len(D.members)
-    assert drawn.min() > 0
 
 
 def check_navigation(reader, url):

@@ -26,8 +26,8 @@ from tests.support.messages import begin, end, iterate
 from tests.support.scraping import scrape
 from tests.support.waiting import HANG_S, wait_for
 
-OWN = "prefers-color-scheme: dark"
-"""What no other page of Dask has."""
+OWN = "data-root-id"
+"""What a page of Bokeh's has."""
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.monitor import runs as module
-from mgspmv.monitor.runs import MOST_POINTS, RUNS_KEPT, Bins, Curve, Runs
+from mgspmv.monitor.runs import MOST_POINTS, RUNS_KEPT, Curve, Runs
 from tests.support.messages import begin, end, iterate, recover
 
 # --- thinning --------------------------------------------------------------------------------------------------------
@@ -30,40 +30,14 @@ def test_curves_are_thinned_evenly(n, limit):
     assert curve.stride == 1 or len(curve) > limit // 2
 
 
-def add(bins, rank, last, *seconds, n=1):
-    bins.add(rank, np.array([last]), np.array([n]), np.array(seconds)[:, None])
-
-
-@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), min_size=1, max_size=40), st.integers(1, 4))
-def test_bins_add_up_to_all_seconds(messages, n_workers):
-    """Messages of groups of so many iterations."""
-    bins, n = Bins(n_workers), 0
-    bins.limit = 8
-    bins._sums, bins._counts = bins._sums[:8].copy(), bins._counts[:8].copy()
-    for sizes in messages:
-        counts = np.array(sizes)
-        for rank in range(n_workers):
-            bins.add(rank, n + np.cumsum(counts), counts, np.outer([rank + 1.0, 2.0, 3.0], counts))
-        n += int(counts.sum())
-    assert bins._counts.sum(axis=0).tolist() == [n] * n_workers
-    assert len(bins.seconds) == len(bins.lasts) <= 8
-    for rank in range(n_workers):
-        assert bins.mean_seconds[:, rank] == pytest.approx([rank + 1.0, 2.0, 3.0])
-    assert bins.seconds == pytest.approx(np.broadcast_to(bins.mean_seconds, bins.seconds.shape))
-    assert (bins.lasts % bins.stride == 0).all()
-    assert bins.lasts[-1] >= n > bins.lasts[-1] - bins.stride
-    assert bins.imbalance == pytest.approx(n_workers / np.mean(range(1, n_workers + 1)))
-
-
 def test_devices_wait_for_the_slowest_and_do_not_say_so():
-    bins = Bins(3)
+    runs = hear_all(begin("r", 3))
     for rank, (product_s, exchange_s) in enumerate([(1.0, 2.5), (3.0, 0.5), (2.0, 0.25)]):
-        add(bins, rank, 1, product_s, exchange_s, 0.0)
-    product, exchange, wait = bins.seconds[0]
+        runs.hear(iterate(rank, 1, 1, seconds=(product_s, exchange_s, 0.0)))
+    product, exchange, wait = runs.by_id["r"].mean_seconds
     assert product.tolist() == [1.0, 3.0, 2.0]
     assert wait.tolist() == [2.0, 0.0, 0.25]
     assert exchange.tolist() == [0.5, 0.5, 0.0]
-    assert bins.mean_seconds.tolist() == bins.seconds[0].tolist()
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -83,13 +57,13 @@ def count(runs, name, **labels):
 def test_a_run_from_its_begin_to_its_end():
     runs = hear_all(begin())
     run = runs.by_id["r"]
-    assert (run.state, run.is_running, run.edges, run.ceiling_edges_per_s) == ("start", True, 300, None)
+    assert (run.state, run.is_running, run.edges, run.imbalance) == ("start", True, 300, None)
     runs.hear({"kind": "phase", "run": "r", "phase": "queue"}, 1.0)
     assert run.state == "queue"
     for rank in (0, 1):
         runs.hear(iterate(rank, 1, 4), 2.0)
     assert (run.state, run.iterations, run.change) == ("iterate", 4, 0.5**4)
-    assert run.curve.points[1].tolist() == [0.5, 0.25, 0.125, 0.0625]
+    assert run.changes.points[1].tolist() == [0.5, 0.25, 0.125, 0.0625]
     assert run.iterations_per_s == pytest.approx(1 / 1.75)
     assert run.edges_per_s == pytest.approx(300 / 1.75)
     assert run.exchanged_bytes == [40, 40]
@@ -109,8 +83,8 @@ def test_messages_of_the_same_iterations_count_once():
     runs = hear_all(begin(), iterate(0, 1, 4), iterate(0, 5, 4), iterate(1, 1, 4))
     run = runs.by_id["r"]
     assert run.iterations == count(runs, "iterations_total") == 8
-    assert len(run.curve) == 8
-    assert run.bins.lasts.tolist() == [1, 2, 3, 4]
+    assert len(run.changes) == 8
+    assert run.mean_seconds.tolist() == [[1.0, 1.0], [0.5, 0.5], [0.25, 0.25]]
 
 
 def test_messages_of_unknown_runs_change_nothing():
@@ -134,8 +108,8 @@ def test_a_restart_goes_on_where_its_checkpoint_was():
         runs.hear(iterate(rank, 5, 2, epoch=1, seconds=(4.0, 0.0, 0.0)))
     run = runs.by_id["r"]
     assert (run.restarts, run.iterations) == (1, 6)
-    assert run.curve.points[0].tolist() == [1, 2, 3, 4, 5, 6]
-    assert run.bins.seconds[:, 0, 0].tolist() == [1.0] * 4 + [4.0] * 2
+    assert run.changes.points[0].tolist() == [1, 2, 3, 4, 5, 6]
+    assert run.rates.points[0].tolist() == [6]
 
 
 def test_a_run_goes_on_with_fewer_workers():
@@ -150,8 +124,17 @@ def test_a_run_goes_on_with_fewer_workers():
     assert run.iterations == 4
     runs.hear(iterate(0, 5, 2, epoch=1))
     assert (run.iterations, run.restarts) == (6, 1)
-    assert run.curve.points[0].tolist() == [1, 2, 3, 4, 5, 6]
-    assert run.bins.lasts.tolist() == [5, 6]
+    assert run.changes.points[0].tolist() == [1, 2, 3, 4, 5, 6]
+    assert run.mean_seconds.tolist() == [[1.0], [0.5], [0.25]]
+
+
+def test_imbalance_is_that_of_the_last_messages():
+    runs = hear_all(begin(), iterate(0, 1, 4), iterate(0, 5, 4, seconds=(2.0, 0.0, 0.0)))
+    assert runs.by_id["r"].imbalance is None, "one worker has said nothing yet"
+    runs.hear(iterate(1, 1, 4, seconds=(6.0, 0.0, 0.0)))
+    assert runs.by_id["r"].imbalance == 6 / 4
+    runs.hear(iterate(1, 5, 4, seconds=(2.0, 0.0, 0.0)))
+    assert runs.by_id["r"].imbalance == 1
 
 
 def test_runs_tell_of_workers_that_are_gone():
@@ -192,7 +175,6 @@ def test_hundreds_of_workers_and_many_iterations_are_bounded():
         for rank in range(n):
             runs.hear(message | {"ranks": [rank]})
     assert run.iterations == 10_000
-    assert MOST_POINTS // 4 <= len(run.curve) <= MOST_POINTS
-    assert run.bins.seconds.shape[1:] == (3, n)
-    assert run.bins.limit // 2 <= len(run.bins.lasts) <= run.bins.limit
+    assert MOST_POINTS // 4 <= len(run.changes) <= MOST_POINTS
+    assert run.mean_seconds.shape == (3, n)
     assert len(pickle.dumps(runs.by_id)) < 2e6

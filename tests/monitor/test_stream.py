@@ -14,7 +14,7 @@ import mgspmv as mg
 from mgspmv.distribute.publish import TOPIC
 from mgspmv.monitor import stream
 from mgspmv.monitor.plugin import RunsPlugin
-from mgspmv.monitor.stream import describe_workers, publish_run
+from mgspmv.monitor.stream import publish_run
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +43,10 @@ def check_run(run, solution, client):
     assert run.client == client.id
     assert run.iterations == solution.iterations
     assert run.change == solution.changes[-1]
-    iterations, changes = run.curve.points
+    iterations, changes = run.changes.points
     assert iterations.tolist() == [*range(1, solution.iterations + 1)]
     assert changes.tolist() == list(solution.changes)
-    seconds = run.bins.mean_seconds * solution.iterations
+    seconds = run.mean_seconds * solution.iterations
     for phase, of_workers in zip(("product_s", "exchange_s", "wait_s"), seconds, strict=True):
         assert of_workers == pytest.approx(np.sum([getattr(e, phase) for e in solution.events], axis=0))
     received = np.sum([event.exchanged_bytes for event in solution.events], axis=0)
@@ -155,9 +155,7 @@ def make_matrices(answer):
 
     scheduler = SimpleNamespace(log_event="log_event", register_scheduler_plugin="register")
     client = FakeClient(scheduler, sync)
-    own = SimpleNamespace(
-        start=0, stop=5, nnz=10, has_device=True, host_bytes=7, device_bytes=80, streams=False, block_bytes=40
-    )
+    own = SimpleNamespace(start=0, stop=5, nnz=10, has_device=True, host_bytes=7, device_bytes=80)
     matrix = SimpleNamespace(
         client=client,
         transport="nccl",
@@ -165,7 +163,6 @@ def make_matrices(answer):
         info=SimpleNamespace(url="web.zarr"),
         shape=(10, 10),
         nnz=20,
-        bandwidths=(1e12, 2e12),
         members=[SimpleNamespace(name=k, address=f"tcp://{k}") for k in range(2)],
         plan=SimpleNamespace(workers=[own, own]),
     )
@@ -226,19 +223,11 @@ def test_a_scheduler_that_does_not_answer_is_no_reason_to_warn(caplog):
     assert len(calls) == 1, "it was waited for once"
 
 
-def test_devices_have_a_ceiling():
-    [matrix], _ = make_matrices(lambda function, arguments: None)
-    told = describe_workers([matrix])
-    assert [w["edges_per_s"] for w in told] == [10 / 40 * 1e12, 10 / 40 * 2e12]
-    assert [(w["host_bytes"], w["device_bytes"]) for w in told] == [(7, 80)] * 2
-    matrix.plan.workers[0].streams = True
-    assert [w["edges_per_s"] for w in describe_workers([matrix])] == [None, None]
-
-
 def test_options_are_what_any_program_reads():
     matrices, calls = make_matrices(lambda function, arguments: None)
     options = SimpleNamespace(alpha=0.5, tol=None, top=3, vector=np.ones(2), most=math.inf)
     with publish_run(matrices, "r", "p", "superstep", options, np.float64(1e-6)):
         pass
+    assert [(w["host_bytes"], w["device_bytes"]) for w in calls[1]["msg"]["workers"]] == [(7, 80)] * 2
     assert calls[1]["msg"]["options"] == {"alpha": 0.5, "top": 3, "most": "inf"}
     assert type(calls[1]["msg"]["threshold"]) is float

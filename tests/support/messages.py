@@ -6,7 +6,7 @@ from mgspmv.distribute.publish import pack_events
 from mgspmv.model import Event
 
 
-def begin(run="r", n_workers=2, *, operation="pagerank", client="c", edges_per_s=None):
+def begin(run="r", n_workers=2, *, operation="pagerank", client="c"):
     workers = [
         {
             "name": f"w{rank}",
@@ -15,7 +15,6 @@ def begin(run="r", n_workers=2, *, operation="pagerank", client="c", edges_per_s
             "nnz": 100 * (rank + 1),
             "host_bytes": 1000 + rank,
             "device_bytes": 0,
-            "edges_per_s": edges_per_s,
         }
         for rank in range(n_workers)
     ]

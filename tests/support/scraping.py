@@ -83,7 +83,7 @@ class Family:
 def list_run_families() -> list[Family]:
     """What a scheduler exports, once its runs have told all that there is to tell."""
     runs, collector = Runs(), RunsCollector()
-    workers = begin(edges_per_s=1e6)["workers"]
+    workers = begin()["workers"]
     for message in (begin(), recover(workers, 0), *(iterate(rank, 1, 4, epoch=1) for rank in (0, 1)), checkpoint(4)):
         runs.hear(message)
     collector.watch(runs)
