@@ -6,6 +6,9 @@ Answers go to stdout, progress and errors to stderr. Heavy libraries are importe
 
 from __future__ import annotations
 
+import os
+import sys
+
 from mgspmv.cli import clusters
 from mgspmv.cli.centrality import eigenvector, hits, katz, stationary
 from mgspmv.cli.doctor import doctor
@@ -17,7 +20,6 @@ from mgspmv.cli.ranking import pagerank, pagerank_batch
 from mgspmv.cli.results import report, summary, top
 from mgspmv.cli.runs import cancel, status
 from mgspmv.cli.signals import catch_interrupts
-from mgspmv.cli.standard_streams import open_streams
 from mgspmv.cli.stores import export, info, reorder, subgraph, transpose, verify, versions
 
 __all__ = ["app", "main"]
@@ -40,5 +42,7 @@ app.add_typer(clusters.app, name="cluster", rich_help_panel="Clusters")
 def main() -> None:
     """Entry point of the program `mgspmv`."""
     catch_interrupts()
-    open_streams()
+    # Python has None for a closed one, whose number the next file would get.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     app(prog_name="mgspmv")

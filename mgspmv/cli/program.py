@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json as json_format
 import os
 import sys
@@ -22,7 +23,7 @@ from mgspmv.cli.messages import UNTRANSLATED, find_options, translate
 from mgspmv.cli.mode import ARGS, KEPT, MODE, Debug, Json, Log, LogLevel, Mode, Quiet, find_mode, say
 from mgspmv.cli.options import Tls
 from mgspmv.errors import MgspmvError, OptionError, StoreError, escape_controls, hide_secrets
-from mgspmv.os_errors import translating
+from mgspmv.os_errors import describe_os_error, translating
 
 EXIT_UNEXPECTED = 1
 EXIT_INTERRUPTED = 130
@@ -317,9 +318,10 @@ def _write_out(texts: Iterable[str]) -> int:
         # Python flushes once more on its way out, and would complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
-    except StoreError as error:
-        _print_error(error, str(error), MODE.get())
-        return error.exit_code
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_error(error, f"cannot write the answer: {describe_os_error(error, '/dev/stdout')}", MODE.get())
+        return StoreError.exit_code
     return 0
 
 
@@ -333,12 +335,12 @@ def _render(parts: Sequence[Any]) -> str:
         def render_str(self, text: str, **options: Any) -> Text:
             return super().render_str(escape_controls(text), **options)
 
-    width = None if sys.stdout.isatty() else PIPED_WIDTH
-    console = EscapingConsole(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
-    with console.capture() as capture:
-        for part in parts:
-            console.print(part, soft_wrap=isinstance(part, str))
-    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+    text, is_terminal = io.StringIO(), sys.stdout.isatty()
+    looks: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "force_terminal": is_terminal}
+    console = EscapingConsole(file=text, width=None if is_terminal else PIPED_WIDTH, **looks)
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, str))
+    return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 
 def _print_error(error: BaseException, message: str, mode: Mode) -> None:

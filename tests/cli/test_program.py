@@ -11,8 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
-from importlib.metadata import entry_points
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import numpy as np
@@ -222,21 +221,15 @@ def test_a_shell_completes_commands_options_and_choices(words, found, monkeypatc
     assert invoke()[0].split() == found
 
 
-def test_it_is_a_command_of_dask(monkeypatch):
-    from dask import cli
-
-    (entry,) = [e for e in entry_points(group="dask_cli") if e.name == "mgspmv"]
-    monkeypatch.setattr(cli.cli, "commands", dict(cli.cli.commands))
-    cli._register_command_ep(cli.cli, entry)
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["info r.zarr", "info r.zarr --json", "pagerank r.zarr -q -o -"])
+def test_an_answer_that_is_lost_is_an_error(command):
     invoke(*TINY_RMAT)
-    stdout, stderr = io.StringIO(), io.StringIO()
-    for args, code in ((["info", "r.zarr", "--json"], 0), (["info", "none.zarr"], 4), (["top", "--help"], 0)):
-        with redirect_stdout(stdout), redirect_stderr(stderr), pytest.raises(SystemExit) as ended:
-            cli.cli(["mgspmv", *args], prog_name="dask")
-        assert ended.value.code == code
-    assert json.loads(stdout.getvalue().splitlines()[0])["kind"] == "graph"
-    assert stderr.getvalue().startswith("error: there is no matrix store at none.zarr")
-    assert "Usage: dask mgspmv top" in stdout.getvalue()
+    with open("/dev/full", "w") as full:
+        process = start(*command.split(), stdout=full, stderr=-1)
+        stderr = process.communicate(timeout=HANG_S)[1]
+    assert process.returncode == 4
+    assert stderr.startswith("error: cannot write the answer: no space left on device")
 
 
 @pytest.mark.slow
