@@ -41,8 +41,6 @@ TOP_BYTES = 90
 
 INDEX_RATIO = 0.5
 """Bytes of columns in a store over those in memory, about; values are taken not to get any less."""
-ROOM_USED = 0.97
-"""Of the rows that a worker has room for by the last plan: what the next one gives it."""
 LAID_RATIO = 1.1
 """Bytes of an entry in a layout for steps over those in CSR, at most."""
 LEAST_PIECE_BYTES = 1 << 10
@@ -57,8 +55,6 @@ others are read."""
 PASSING_SHARE: dict[str, int] = {"host": 3, "store": 1}
 """Of the room for the matrix, one of so many parts is for pieces that come by, at most: small ones are read slowly from
 a store."""
-MOST_TRIES = 32
-"""Plans that are made until every worker has room."""
 
 Memory = int | None | Sequence[int | None]
 """Bytes, for each worker or of each."""
@@ -268,16 +264,14 @@ def split_rows(
     *,
     bytes_per_nonzero: int,
     bytes_per_row: int,
-    shares: Sequence[float] | None = None,
     cuts: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Cut rows into contiguous parts of about equal bytes, or of given shares.
+    """Cut rows into contiguous parts of about equal bytes.
 
     Parameters
     ----------
     indptr : int64, shape (n_rows + 1,), starting at 0
     n_parts : at least 1; more than there are rows gives empty parts
-    shares : of the bytes, one for each part, adding up to 1; None for equal ones
     cuts : int64, ascending from 0 to n_rows: rows that a part may begin with; None for any
 
     Returns
@@ -295,10 +289,7 @@ def split_rows(
         return total
 
     whole = int(indptr[-1]) * bytes_per_nonzero + n_rows * bytes_per_row
-    if shares is None:
-        targets = np.array([whole * k // n_parts for k in range(1, n_parts)], dtype=np.int64)
-    else:
-        targets = (whole * np.cumsum(shares)[:-1]).astype(np.int64)
+    targets = np.array([whole * k // n_parts for k in range(1, n_parts)], dtype=np.int64)
     above = _find_first(cost, targets, n_rows if cuts is None else len(cuts) - 1)
     below = np.maximum(above - 1, 0)
     nearest = np.where(targets - cost(below) < cost(above) - targets, below, above)
@@ -323,7 +314,6 @@ def plan_rows(
     precision: Precision = "exact",
     device_memory: Memory = None,
     host_memory: Memory = None,
-    speeds: Sequence[float] | None = None,
     rates: Rates | Sequence[Rates] | None = None,
     threads: int | None = None,
     lays_out: bool = False,
@@ -338,8 +328,6 @@ def plan_rows(
     indptr : int64, shape (n_rows + 1,), of the whole matrix
     device_memory : bytes that each worker's device has, one for all or one for each; None where it computes on the host
     host_memory : bytes that each worker has on the host, likewise; None for no limit
-    speeds : of the workers beside each other, by which they get their rows, as far as their memory goes; None for equal
-        ones
     rates : of each worker, or of the only one, for predicting seconds
     threads : of each worker, for the chunks in flight
     lays_out : devices have a layout for steps of PageRank instead of CSR
@@ -356,11 +344,8 @@ def plan_rows(
         raise OptionError(f"workers must be at least 1, not {n_workers}")
     threads = threads or default_threads()
     devices, hosts = _spread(device_memory, n_workers), _spread(host_memory, n_workers)
-    make = partial(_plan, info, indptr, n_workers, precision, threads, top, checkpoint)
     place = partial(_place, _Sizes.of(info, precision), lays_out, streams)
-    hold = partial(_place, _Sizes.of(info, precision), lays_out, False)
-    plan = make() if speeds is None else _plan_by_speed(make, hold, speeds, devices, hosts)
-    plan = place(plan, devices, hosts)
+    plan = place(_plan(info, indptr, n_workers, precision, threads, top, checkpoint), devices, hosts)
     if rates is not None:
         plan = predict_seconds(plan, [rates] if isinstance(rates, Rates) else rates)
     if shortage := _find_shortage(plan, devices, hosts, top):
@@ -458,12 +443,11 @@ def _plan(
     threads: int,
     top: int | None,
     checkpoint: bool,
-    shares: Sequence[float] | None = None,
 ) -> Plan:
     sizes = _Sizes.of(info, precision)
     cuts = part_bounds(info.shape[0]) if info.order == "dealt" and n_workers > 1 else None
     costs = {"bytes_per_nonzero": sizes.nonzero, "bytes_per_row": sizes.per_row}
-    bounds = split_rows(indptr, n_workers, **costs, shares=shares, cuts=cuts)
+    bounds = split_rows(indptr, n_workers, **costs, cuts=cuts)
     workers = tuple(
         _plan_worker(info, sizes, int(a), int(b), int(indptr[b] - indptr[a]), n_workers, threads)
         for a, b in pairwise(bounds)
@@ -662,47 +646,6 @@ def _predict_seconds(worker: WorkerPlan, rates: Rates) -> float | None:
             return None
         coming_by = worker.streaming.streamed_bytes / pace
     return max(streamed, gathered, coming_by)
-
-
-def _plan_by_speed(
-    make: Callable[[Sequence[float]], Plan],
-    hold: Callable[[Plan, Sequence[int | None], Sequence[int | None]], Plan],
-    speeds: Sequence[float],
-    devices: Sequence[int | None],
-    hosts: Sequence[int | None],
-) -> Plan:
-    """A plan with shares by speed, where what a worker has no room for goes to the others.
-
-    Parameters
-    ----------
-    make : gives the plan for shares
-    hold : gives a plan with all rows on the devices, as `_place` without streaming: rows come by where none has room
-    """
-    most = np.ones(len(speeds))
-    plan = make(_share(speeds, most))
-    for _ in range(MOST_TRIES):
-        needs = _list_needs(hold(plan, devices, hosts), devices, hosts)
-        room = np.array([np.inf if have is None else have / max(need, 1) for _, have, need in needs])
-        room = room.reshape(-1, 2).min(axis=1)
-        if (room >= 1).all():
-            break
-        most = np.where(room < 1, ROOM_USED * room * _share(speeds, most), most)
-        plan = make(_share(speeds, most))
-    return plan
-
-
-def _share(speeds: Sequence[float], most: np.ndarray) -> list[float]:
-    """Shares by speed, none of more than `most`, as far as these leave a choice."""
-    speed = np.maximum(np.asarray(speeds, np.float64), np.finfo(np.float64).tiny)
-    shares, is_full = np.zeros(len(speed)), np.zeros(len(speed), np.bool_)
-    while not is_full.all():
-        left = max(0.0, 1.0 - most[is_full].sum())
-        shares[~is_full] = left * (speed[~is_full] / speed[~is_full].sum())
-        over = ~is_full & (shares > most)
-        if not over.any():
-            break
-        shares[over], is_full = most[over], is_full | over
-    return [float(s) for s in shares / max(1e-9, shares.sum())]
 
 
 def _spread(memory: Memory, n_workers: int) -> list[int | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -55,7 +54,7 @@ def make_info(shape: tuple[int, int], nnz: int, **changes: Any) -> MatrixInfo:
 
 def plan_even(n_rows: int, per_row: int, n_workers: int = 1, **options: Any) -> Plan:
     """Plan a square matrix with as many entries in each row; what is no option of `plan_rows` goes to the matrix."""
-    names = ("precision", "device_memory", "host_memory", "speeds", "rates", "threads", "lays_out", "streams", "top")
+    names = ("precision", "device_memory", "host_memory", "rates", "threads", "lays_out", "streams", "top")
     changes = {key: options.pop(key) for key in list(options) if key not in names}
     indptr = np.arange(0, n_rows * per_row + 1, per_row, dtype=np.int64) if per_row else np.zeros(n_rows + 1, np.int64)
     return plan_rows(make_info((n_rows, n_rows), n_rows * per_row, **changes), indptr, n_workers, **options)
@@ -222,44 +221,7 @@ def test_what_is_no_size_is_refused(text: str | int) -> None:
         parse_bytes(text)
 
 
-# --- shares and cuts -------------------------------------------------------------------------------------------------
-
-weights = st.lists(st.integers(1, 100), min_size=1, max_size=12)
-
-
-@given(row_counts, weights, sizes, sizes)
-def test_no_part_costs_more_than_its_share_and_a_row_nor_less(
-    counts: list[int], shares: list[int], per_nonzero: int, per_row: int
-) -> None:
-    given_shares = [share / sum(shares) for share in shares]
-    costs = [per_nonzero * count + per_row for count in counts]
-    bounds = split_rows(
-        make_indptr(counts), len(shares), bytes_per_nonzero=per_nonzero, bytes_per_row=per_row, shares=given_shares
-    )
-    slack = max(costs, default=0) + 1.001  # targets are rounded down to bytes, and shares are floats
-    for (start, stop), share in zip(pairwise(bounds.tolist()), given_shares, strict=True):
-        assert abs(sum(costs[start:stop]) - share * sum(costs)) <= slack
-
-
-@pytest.mark.parametrize(
-    ("counts", "shares", "expected"),
-    [
-        ([5, 5, 5, 5], [0.25, 0.75], [0, 1, 4]),
-        ([5, 5, 5, 5], [0.75, 0.25], [0, 3, 4]),
-        ([5, 5, 5, 5], [0.5, 0.0, 0.5], [0, 2, 2, 4]),
-        ([5, 5, 5, 5], [0.0, 1.0], [0, 0, 4]),
-        ([5, 5, 5, 5], [1.0, 0.0], [0, 4, 4]),
-        ([5, 5, 5, 5], [0.0, 0.0], [0, 0, 4]),
-        ([9, 1, 1, 1], [0.2, 0.8], [0, 0, 4]),
-        ([9, 1, 1, 1], [0.7, 0.3], [0, 1, 4]),
-        ([], [0.5, 0.5], [0, 0, 0]),
-    ],
-)
-def test_literal_shares(counts: list[int], shares: list[float], expected: list[int]) -> None:
-    indptr = make_indptr(counts)
-    bounds = split_rows(indptr, len(shares), bytes_per_nonzero=4, bytes_per_row=1, shares=shares)
-    assert bounds.tolist() == expected
-
+# --- cuts that are given ---------------------------------------------------------------------------------------------
 
 @given(row_counts, st.none() | st.sets(st.integers(0, 40)), st.integers(1, 20), sizes, sizes)
 def test_parts_begin_at_the_given_row_nearest_to_their_target(
@@ -292,13 +254,12 @@ def test_rows_that_are_dealt_one_by_one_fill_the_parts(n_rows: int) -> None:
     assert (bounds[0], bounds[-1]) == (0, n_rows)
 
 
-@pytest.mark.parametrize("options", [{}, {"speeds": [1.0, 5.0, 2.0]}])
 @pytest.mark.parametrize("n_rows", [10, 1000, 10_000])
-def test_rows_that_were_dealt_are_cut_where_a_part_begins(n_rows: int, options: dict[str, Any]) -> None:
-    bounds = plan_even(n_rows, 3, 3, order="dealt", **options).bounds
+def test_rows_that_were_dealt_are_cut_where_a_part_begins(n_rows: int) -> None:
+    bounds = plan_even(n_rows, 3, 3, order="dealt").bounds
     assert set(bounds) <= set(part_bounds(n_rows).tolist())
     if n_rows > 10:
-        free = plan_even(n_rows, 3, 3, order="rcm", **options).bounds
+        free = plan_even(n_rows, 3, 3, order="rcm").bounds
         assert not set(free) <= set(part_bounds(n_rows).tolist())
         assert np.abs(np.subtract(bounds, free)).max() <= -(-n_rows // PARTS)
 
@@ -308,29 +269,6 @@ def test_rows_that_were_dealt_are_cut_where_a_part_begins(n_rows: int, options: 
 PRODUCT: dict[str, Any] = {"kind": "matrix", "dtype": "float64", "precision": "float64", "threads": 1}
 """A product: 12 bytes an entry; 16 a row, for its pointer and y; 8 a column, for x."""
 LARGE = 10**9
-
-
-@pytest.mark.parametrize(("kind", "dtype"), [("matrix", "float64"), ("graph", None)])
-def test_faster_workers_have_as_many_more_rows(kind: str, dtype: str | None) -> None:
-    for speeds, expected in (([1, 2, 6], (0, 1000, 3000, 9000)), ([4e12, 4e12, 1e12], (0, 4000, 8000, 9000))):
-        plan = plan_even(9000, 10, 3, kind=kind, dtype=dtype, speeds=speeds, device_memory=LARGE)
-        assert plan.bounds == expected
-
-
-def test_speeds_are_of_bytes_and_not_of_rows() -> None:
-    indptr = make_indptr([100] * 30 + [0] * 3000)
-    info = make_info((3030, 3030), 3000, kind="matrix", dtype="float64")
-    plan = plan_rows(info, indptr, 2, precision="float64", speeds=[1.0, 3.0])
-    whole = 12 * 3000 + 16 * 3030
-    assert 12 * plan.workers[0].nnz + 16 * plan.workers[0].stop == pytest.approx(whole / 4, abs=12 * 100 + 16)
-
-
-def test_a_worker_has_what_fits_and_the_others_have_the_rest() -> None:
-    plan = plan_even(10_000, 20, 3, **PRODUCT, speeds=[8.0, 2.0, 1.0], device_memory=[500_000, LARGE, LARGE])
-    rows = [w.stop - w.start for w in plan.workers]
-    assert 0.85 * 500_000 < plan.workers[0].device_bytes <= 500_000
-    assert rows[1] == pytest.approx((10_000 - rows[0]) * 2 / 3, abs=1)
-    assert sum(rows) == 10_000
 
 
 def test_each_worker_is_held_to_its_own_memory() -> None:

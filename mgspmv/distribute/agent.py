@@ -35,7 +35,7 @@ from mgspmv.kernels.device import (
     free_device_memory,
     release_device_memory,
 )
-from mgspmv.kernels.rates import measure_device, measure_rates
+from mgspmv.kernels.rates import measure_device
 from mgspmv.logs import write_worker_log
 from mgspmv.marks import find_marks
 from mgspmv.model import Precision, free_memory
@@ -292,11 +292,6 @@ def join_team(key: str, team: TeamSpec) -> int:
     assert isinstance(part, DevicePart)
     part.join_team(team)
     return part.nbytes
-
-
-def measure_host(threads: int) -> float:
-    """Bytes per second that these threads of the host read."""
-    return measure_rates(threads).copy_bytes_per_s
 
 
 def measure_part(spec: PartSpec, precision: Precision) -> Rates:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mgspmv.distribute.agent import join_team, load_part, measure_host, measure_part
+from mgspmv.distribute.agent import join_team, load_part, measure_part
 from mgspmv.distribute.cluster import Cluster, WorkerInfo
 from mgspmv.distribute.device_part import TeamSpec
 from mgspmv.distribute.part import PartSpec
@@ -182,7 +181,6 @@ def _arrange(
         precision=precision,
         device_memory=_even([limit(memory, request.device_memory) for memory in places.device_memory]),
         host_memory=_even([limit(w.memory + held_bytes.get(w.member, 0), request.host_memory) for w in workers]),
-        speeds=_find_speeds(cluster, workers, places),
         threads=request.threads or max(w.threads for w in workers),
         lays_out=team is not None,
         streams=team is not None or not request.lay_out or info.kind == "matrix",
@@ -304,29 +302,6 @@ def _make_team(
     layout = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight)
     run = f"team-{uuid.uuid4().hex}"
     return None if layout is None else TeamSpec(run, members, patience, dtype, precision, layout)
-
-
-def _find_speeds(cluster: Cluster, workers: list[WorkerInfo], places: Places) -> list[float] | None:
-    """Bytes per second of each worker's memory, if they are not all alike; hosts are measured only beside devices."""
-    if places.backend == "cpu":
-        return None
-    speeds = [w.device.bandwidth for w in workers]
-    hosts = [k for k, backend in enumerate(places.backends) if backend == "cpu"]
-    members = [workers[k].member for k in hosts]
-    futures = [
-        cluster.submit(m, f"mgspmv-measure-{uuid.uuid4().hex}", measure_host, workers[k].threads)
-        for k, m in zip(hosts, members, strict=True)
-    ]
-    try:
-        for k, speed in zip(hosts, cluster.settle(futures, members, "join") if hosts else [], strict=True):
-            speeds[k] = speed
-    finally:
-        cluster.release(futures)
-    n_sharing = Counter(w.device.id for w, own in zip(workers, places.backends, strict=True) if own == "cuda")
-    for k, backend in enumerate(places.backends):
-        if backend == "cuda":
-            speeds[k] /= n_sharing[workers[k].device.id]
-    return None if len(set(speeds)) == 1 else speeds
 
 
 def _even(memory: Sequence[int | None]) -> Memory:

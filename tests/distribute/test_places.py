@@ -6,10 +6,8 @@ import warnings
 
 import pytest
 
-from mgspmv.distribute.agent import measure_host
 from mgspmv.distribute.cluster import DeviceInfo, WorkerInfo
 from mgspmv.distribute.drives import join_events
-from mgspmv.distribute.loading import _find_speeds
 from mgspmv.distribute.places import Places, choose_places
 from mgspmv.errors import ClusterError
 from mgspmv.exchange.links import Member
@@ -140,57 +138,6 @@ def test_a_worker_without_nccl_is_named_with_what_to_do():
             "which sends slices through the hosts and takes many times as long",
             "1",
         ), transport
-
-
-# --- memory and speeds -----------------------------------------------------------------------------------------------
-
-
-class PlayedCluster:
-    """Gives what was measured on hosts, of the workers by name."""
-
-    def __init__(self, **measured):
-        self.measured, self.asked, self.released = measured, [], []
-
-    def submit(self, member, key, function, threads):
-        self.asked.append((member.name, function, threads))
-        return member.name
-
-    def settle(self, futures, members, phase):
-        assert ([m.name for m in members], phase) == (futures, "join")
-        return [self.measured[f"w{name}"] for name in futures]
-
-    def release(self, futures):
-        self.released += futures
-
-
-def find_speeds(cluster, workers, backend="auto"):
-    return _find_speeds(cluster, workers, choose_places(workers, backend, "peer"))
-
-
-def test_speeds_are_of_memory_that_workers_of_a_device_share():
-    for devices, backend, wanted in [
-        ((NO_GPU, NO_GPU), "auto", None),
-        ((gpu(0, bandwidth=1e12), gpu(1)), "cpu", None),
-        ((gpu(0), gpu(1)), "auto", None),
-        ((gpu(0), gpu(0)), "auto", None),
-        ((gpu(0, bandwidth=1e12), gpu(1)), "auto", [1e12, 4e12]),
-        ((gpu(0), gpu(1), gpu(0)), "auto", [2e12, 4e12, 2e12]),
-    ]:
-        cluster = PlayedCluster()
-        assert find_speeds(cluster, make_workers(*devices), backend) == wanted, (devices, backend, wanted)
-        assert cluster.asked == cluster.released == [], (devices, backend, wanted)
-
-
-def test_hosts_beside_devices_are_measured():
-    cluster = PlayedCluster(w1=2e11, w3=1e11)
-    assert find_speeds(cluster, make_workers(gpu(0), NO_GPU, gpu(0), NO_GPU)) == [2e12, 2e11, 2e12, 1e11]
-    assert cluster.asked == [(1, measure_host, 8), (3, measure_host, 8)]
-    assert cluster.released == [1, 3]
-
-
-# --- layouts ---------------------------------------------------------------------------------------------------------
-
-NCCL, PEER = Places(("cuda",) * 2, "nccl", (1, 1)), Places(("cuda",) * 2, "peer", (1, 1))
 
 
 # --- what is said of it ----------------------------------------------------------------------------------------------
