@@ -379,47 +379,10 @@ def find_watch_bytes(n_rows: int, n: int, n_workers: int, top: int | None, preci
     return (WATCH_BYTES + WATCH_RANKS * (4 if precision == "float32" else 8)) * n_rows + TOP_BYTES * told
 
 
-def check_watch(need: int, have: int, top: int | None) -> None:
-    """
-    Parameters
-    ----------
-    need : from `find_watch_bytes`
-    have : bytes that are free
-
-    Raises
-    ------
-    CapacityError : there is less
-    """
-    if need > have:
-        raise CapacityError(
-            f"stop='topk:{top}' needs {need / 1e9:.3g} GB of host memory beside the matrix, to prove which vertices are"
-            f" highest, and {have / 1e9:.3g} GB are free; pass stop='change', which does without, or "
-            "use more memory, or more workers"
-        )
-
-
 def find_copy_bytes(n_rows: int, precision: Precision) -> int:
     """Bytes that a worker takes on its host to write the ranks of so many rows: a copy, and a chunk on its way."""
     itemsize = 4 if precision == "float32" else 8
     return itemsize * (n_rows + 2 * min(CHUNK_ELEMENTS, n_rows))
-
-
-def check_copy(need: int, have: int) -> None:
-    """
-    Parameters
-    ----------
-    need : from `find_copy_bytes`
-    have : bytes that are free
-
-    Raises
-    ------
-    CapacityError : there is less
-    """
-    if need > have:
-        raise CapacityError(
-            f"checkpoints need {need / 1e9:.3g} GB of host memory beside the matrix, for a copy of the ranks, and "
-            f"{have / 1e9:.3g} GB are free; leave out checkpoint=, or use more memory, or more workers"
-        )
 
 
 def parse_bytes(size: str | int) -> int:

@@ -45,11 +45,9 @@ from mgspmv.model import (
     Status,
     TolMode,
     check_choice,
-    free_memory,
 )
 from mgspmv.monitor.progress import tell_all, watched_to_converge
 from mgspmv.order import restore
-from mgspmv.partition import check_copy, check_watch, find_copy_bytes, find_watch_bytes
 from mgspmv.results import Solution, describe_matrix, find_non_finite
 from mgspmv.store.described import DescribedMatrix
 from mgspmv.store.places import StoreLike
@@ -279,7 +277,6 @@ def _rank_embedded(
     kept = nullcontext() if keeper is None else keeper
     if layout is None:
         kernels = A.bind(dtype, options.precision, kernel=kernel, threads=threads, backend=backend, top=options.top)
-        _check_beside(A, options, keeper)
         rows = [_cut(start, weight, kernel) for kernel in kernels]
         loaded = time.perf_counter()
         told: dict[str, Any] = {"run": run, "growth": start.growth, "keeper": keeper}
@@ -288,7 +285,6 @@ def _rank_embedded(
             outcome = run_embedded(rows, options, threshold, emit, **told)
     else:
         device = A.bind_steps(dtype, options.precision, layout, threads, options.top, **limits)
-        _check_beside(A, options, keeper)
         loaded = time.perf_counter()
         vectors, is_counted = start.on_device(weight), start.is_counted
         told = {"run": run, "is_counted": is_counted, "growth": start.growth, "keeper": keeper}
@@ -299,16 +295,6 @@ def _rank_embedded(
     taken = measure_memory(has_device=backend == "cuda")
     outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})
     return outcome
-
-
-def _check_beside(A: Matrix, options: PageRankOptions, keeper: Keeper | None) -> None:
-    """See that what is to prove the highest vertices, or a copy of the ranks for checkpoints, fits beside the matrix,
-    which may have been loaded before."""
-    n = A.shape[0]
-    if options.top is not None:
-        check_watch(find_watch_bytes(n, n, 1, options.top, options.precision), free_memory(), options.top)
-    if keeper is not None:
-        check_copy(find_copy_bytes(n, options.precision), free_memory())
 
 
 def _cut(start: Start, weight: np.ndarray, kernel: BoundKernel) -> Rows:

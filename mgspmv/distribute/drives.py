@@ -41,8 +41,7 @@ from mgspmv.iterate.pagerank import (
 from mgspmv.iterate.stable import Watch
 from mgspmv.iterate.start import Start
 from mgspmv.kernels.select import StepLayout, check_step_kernel, find_step_layout
-from mgspmv.model import Event, Progress, Stability, Status, StepSums, free_memory
-from mgspmv.partition import check_watch, find_watch_bytes
+from mgspmv.model import Event, Progress, Stability, Status, StepSums
 
 Drive = Literal["scheduler", "superstep"]
 
@@ -101,7 +100,7 @@ def run_course(
     streams = any(w.streams for w in matrix.plan.workers)
     asked = (options, threshold, dtype, kernel, threads, transport, layout, choose_steps_at_once(streams=streams))
     balance = start.find_balance(options.alpha, matrix.shape[0])
-    spec = RunSpec(run, matrix.members, matrix.cluster.patience, *asked, before, keeper is not None, balance)
+    spec = RunSpec(run, matrix.members, matrix.cluster.patience, *asked, before, balance)
     report("start", 0, None)
     began, blocked_s = time.perf_counter(), 0.0 if keeper is None else keeper.blocked_s
     with _Ranking(matrix, spec, start) as workers:
@@ -362,8 +361,6 @@ class _Rounds:
         workers = self._workers
         if workers.spec.options.top is None:
             return None
-        n, options = workers.matrix.shape[0], workers.spec.options
-        check_watch(find_watch_bytes(n, n, 1, options.top, options.precision), free_memory(), options.top)
         roundings, is_dangling = zip(*workers.do("start", "describe_rows"), strict=True)
         start, rounding = workers.start, sum(roundings[1:], roundings[0])
         vectors = (np.concatenate(is_dangling), start.dangling, start.personalization)

@@ -10,8 +10,6 @@ from functools import partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
-import psutil
-from distributed.comm import get_address_host
 
 from mgspmv.checkpoints import Reached, SliceWriter, StateAddress, WrittenSlice
 from mgspmv.distribute.device_part import DevicePart
@@ -37,8 +35,7 @@ from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.select import StepLayout
 from mgspmv.logs import WORKERS, choose_own_log
 from mgspmv.marks import Marks
-from mgspmv.model import Event, Stability, Status, StepSums, free_memory
-from mgspmv.partition import check_copy, check_watch, find_copy_bytes, find_watch_bytes
+from mgspmv.model import Event, Stability, Status, StepSums
 
 
 @dataclass(frozen=True)
@@ -75,8 +72,6 @@ class RunSpec(Spec):
     """Of devices between two looks, likewise."""
     before: Reached | None = None
     """What the run goes on from; None where it begins."""
-    keeps_states: bool = False
-    """Whether checkpoints are written."""
     balance: Balance | None = None
     """What the first ranks sum to; None where that is not foreseen."""
 
@@ -236,22 +231,8 @@ class RankSession(Session):
     def __init__(self, worker: Any, part: Part, spec: RunSpec, hello: Any) -> None:
         super().__init__(worker, part, spec, hello)
         self._spec = spec
-        self._limit: int | None = worker.memory_manager.memory_limit
         self._writer = SliceWriter()
         self._tolerance: Tolerance | None = None
-
-    def advance(self, n: int) -> tuple[list[Event], Status | None]:
-        """As of `Session`.
-
-        Raises
-        ------
-        CapacityError : before the first iteration, what is to prove the highest vertices does not fit, or the copy of
-            the ranks for checkpoints
-        """
-        if self._loop is None:
-            self._check_watch()
-            self._check_copy()
-        return super().advance(n)
 
     def keep_state(self, address: StateAddress) -> None:
         """Copy the ranks, and begin to write them as this worker's slice of a state."""
@@ -295,31 +276,6 @@ class RankSession(Session):
         rows, loop = steps.check_rows(), self._loop
         foreseen = () if loop is None else (loop.mass, loop.balance)
         return RankCheck(rows, self._tolerance.find_slack(rows.sum), *foreseen)
-
-    def _check_watch(self) -> None:
-        """See that what is to prove the highest vertices fits beside the part, which may have been loaded before."""
-        options, members = self._spec.options, self._spec.members
-        if options.top is None:
-            return
-        n_rows, n = self._part.stop - self._part.start, self._part.bounds[-1]
-        need = find_watch_bytes(n_rows, n, len(members), options.top, options.precision)
-        check_watch(need, self._find_free(), options.top)
-
-    def _check_copy(self) -> None:
-        """See, likewise, that a copy of the ranks fits."""
-        if self._spec.keeps_states:
-            n_rows = self._part.stop - self._part.start
-            check_copy(find_copy_bytes(n_rows, self._spec.options.precision), self._find_free())
-
-    def _find_free(self) -> int:
-        """Bytes of the host that this worker may still take, if the others there take as much."""
-        members = self._spec.members
-        host = get_address_host(members[self._part.rank].address)
-        n_here = sum(get_address_host(member.address) == host for member in members)
-        free: int = free_memory() // n_here
-        if self._limit:
-            free = min(free, max(0, self._limit - psutil.Process().memory_info().rss))
-        return free
 
 
 class RowsSession(RankSession):
@@ -369,7 +325,6 @@ class RowsSession(RankSession):
 
     def scale(self) -> RoundReport:
         """Make this worker's slice of the first z."""
-        self._check_copy()
         with self._working("start"):
             self._relay = RelayTransport(self._halo, self._rows.kernel.z_dtype)
             self._steps = self._make_steps(self._relay)

@@ -14,7 +14,7 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 import mgspmv.checkpoints
 from mgspmv.checkpoints import Checkpoints
-from mgspmv.errors import CapacityError, CheckpointError, OptionError
+from mgspmv.errors import CheckpointError, OptionError
 
 N = 300
 P = {vertex: 1 + vertex % 3 for vertex in range(0, N, 2)}
@@ -196,13 +196,6 @@ def test_what_cannot_be_written_does_not_end_a_run(graph, tmp_path, monkeypatch,
     monkeypatch.undo()
     assert Checkpoints(tmp_path).restore().reached.iteration == 4
     assert mg.pagerank(graph, checkpoint=tmp_path, resume=True).digest() == whole.digest()
-
-
-def test_no_room_for_the_copy(graph, tmp_path, monkeypatch):
-    mg.pagerank(graph)
-    monkeypatch.setattr("mgspmv.api.ranking.free_memory", lambda: 1000)
-    with pytest.raises(CapacityError, match=r"checkpoints need 7.2e-06 GB of host memory beside the matrix"):
-        mg.pagerank(graph, checkpoint=tmp_path)
 
 
 # --- on clusters -----------------------------------------------------------------------------------------------------

@@ -353,7 +353,6 @@ def test_more_than_the_memory_of_workers(graph, in_process, monkeypatch):
 
 
 def test_what_proves_the_highest_must_fit_too(graph, in_process, monkeypatch):
-    """Before rows are read, or where they are, before the first iteration."""
     client, asked = in_process(2), {"stop": "topk:3", "max_iter": 500}
     need = graph.plan(2, threads=1, stop="topk:3").memory_bytes
     options = {"backend": "cpu", "threads": 1, "host_memory": need - 1}
@@ -367,14 +366,6 @@ def test_what_proves_the_highest_must_fit_too(graph, in_process, monkeypatch):
     monkeypatch.setattr("mgspmv.distribute.agent.free_memory", lambda: 2 * need - 2)
     with pytest.raises(CapacityError, match=r"GB of it for stop='topk:3'"):
         mg.pagerank(graph, client=client, **asked, threads=1)
-    monkeypatch.undo()
-    with graph.distribute(client, backend="cpu") as D:
-        for drive, place in (("superstep", "session"), ("scheduler", "drives")):
-            with monkeypatch.context() as patch:
-                patch.setattr(f"mgspmv.distribute.{place}.free_memory", lambda: 99)
-                with pytest.raises(CapacityError, match=r"^stop='topk:3' needs .* to prove which vertices are highest"):
-                    mg.pagerank(D, **asked, drive=drive)
-            assert mg.pagerank(D, **asked, drive=drive).stability.is_proven
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
