@@ -7,7 +7,7 @@ which there was none. Marking is an addition, whoever watches or not.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -25,15 +25,12 @@ class Marks:
     waits : whether it waits for other workers
     n_terms : products that it makes at most between two marks
     slowest_s : seconds of the slowest iteration of the run so far; None while there is none, and out of iterations
-    on_hang : called by who watches when there was no mark for too long, with what is the matter, in words, and more on
-        that; None for nobody
     """
 
     def __init__(self) -> None:
         self.n, self.phase, self.waits = 0, "", False
         self.n_terms = 0
         self.slowest_s: float | None = None
-        self.on_hang: Callable[[str, str], None] | None = None
         self._began_s = time.monotonic()
 
     def mark(self) -> None:

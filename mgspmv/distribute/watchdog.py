@@ -177,14 +177,11 @@ def describe_threads() -> str:
 
 
 def _tell(task: _Task) -> None:
-    """Log it, and tell who is to know."""
+    """Log what hangs, with the stacks of all threads."""
     assert task.hang is not None
-    (phase, what, why), name, stacks = task.hang.describe(), task.worker.name, describe_threads()
+    (phase, what, _), name, stacks = task.hang.describe(), task.worker.name, describe_threads()
     WORKERS.error("worker %s %s", name, what, extra={"worker": name, "phase": phase, "stacks": stacks})
     _DASK_LOG.error("worker %s %s (during %s)\n%s", name, what, phase or "a task", stacks)
-    if (on_hang := task.marks.on_hang) is not None:  # it may end just now
-        with suppress(RuntimeError):  # of an event loop that was closed
-            on_hang(what, why)
 
 
 WATCHDOG = Watchdog()

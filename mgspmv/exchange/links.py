@@ -27,8 +27,6 @@ from mgspmv.marks import Marks, find_marks
 
 LINK_OP = "mgspmv_link"
 """What a worker asks of another one to open a link; see `DaskLinks.accept`."""
-FAIL_S = 1.0
-"""Seconds for the others to read why the run ends, before the connections are closed."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,6 @@ class DaskLinks:
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: str | None = None
         self._is_active = False
-        self._failure: ClusterError | None = None
         self._marks = Marks()
         self.phase = "connect"
 
@@ -143,7 +140,7 @@ class DaskLinks:
         Raises
         ------
         WorkerLostError : the link of one that is missing is broken
-        WorkerTimeoutError : one that is missing was silent for too long, or a task hangs
+        WorkerTimeoutError : one that is missing was silent for too long
         RunAbortedError : the run was ended from outside
         """
         self._marks.waits = True
@@ -175,8 +172,6 @@ class DaskLinks:
 
     def _check(self, missing: Sequence[int], now: float) -> dict[int, float]:
         """When each of these was heard; raises as `receive` does."""
-        if self._failure is not None:
-            raise self._failure
         if self._end is not None:
             raise RunAbortedError(self._end, phase=self.phase)
         for rank in self._gone.intersection(missing):
@@ -203,7 +198,7 @@ class DaskLinks:
         The marks of the task.
         """
         self._marks = find_marks()
-        self._marks.on_hang, self.phase = self.fail, phase
+        self.phase = phase
         self.begin_wait()
         self._is_active = True
         try:
@@ -214,19 +209,6 @@ class DaskLinks:
             raise
         finally:
             self._is_active = False
-            self._marks.on_hang = None
-
-    def fail(self, what: str, why: str) -> None:
-        """End it because the task here hangs: the others raise a `WorkerTimeoutError`. Does not wait.
-
-        Parameters
-        ----------
-        what, why : as of `blame`
-        """
-        error = blame(WorkerTimeoutError, self._members, self._rank, self.phase, what, why)
-        self._failure = error  # if what hangs is a wait, it ends
-        self._inbox.put((self._rank, None))
-        self._loop.call_soon_threadsafe(self._start_task, self._tell_failure, error)
 
     def close(self, reason: str) -> None:
         """End it: whoever waits is told the reason."""
@@ -295,24 +277,11 @@ class DaskLinks:
                 for rank in self._comms.keys() - self._gone:
                     await self._write(rank, {"works": not self._marks.waits})
 
-    async def _tell_failure(self, error: ClusterError) -> None:
-        """Tell the others, and end it here."""
-        told = {"failure": str(error), "worker": error.worker, "rank": error.rank, "phase": error.phase}
-        writing = [asyncio.ensure_future(self._write(rank, told)) for rank in self._comms.keys() - self._gone]
-        if writing:
-            await asyncio.wait(writing, timeout=FAIL_S)  # to some it may not be possible
-            await asyncio.sleep(FAIL_S)
-        self.close(str(error))
-
     def _take(self, rank: int, message: dict[str, Any]) -> None:
         """Take a message of another worker, or what it says of itself."""
         if "works" in message:
             if message["works"] and self._marks.waits:
                 self._marks.mark()
-        elif "failure" in message:
-            said = {name: message[name] for name in ("worker", "rank", "phase")}
-            self._failure = WorkerTimeoutError(message["failure"], **said)
-            self._inbox.put((rank, None))
         else:
             self._inbox.put((rank, message))
 
