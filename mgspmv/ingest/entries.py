@@ -91,14 +91,20 @@ class SortedSource:
         return merge_duplicates(self.name, block, self.rule)
 
     def _refuse_duplicate(self, row: int, col: int) -> None:
-        ends: tuple[Any, Any] = (col, row) if self.kind == "graph" else (row, col)
-        if (ids := self.layout.vertex_ids) is not None:
-            ends = ids[ends[0]], ids[ends[1]]
         raise SourceError(
-            f"the entry ({ends[0]}, {ends[1]}) is there more than once and duplicates='error'; pass "
+            f"the entry {self._name_entry(row, col)} is there more than once and duplicates='error'; pass "
             "duplicates='sum', 'first' or 'keep', or clean the source",
             source=self.name,
         )
+
+    def _name_entry(self, row: int, col: int) -> str:
+        """As a user would write it."""
+        ends: tuple[Any, Any] = (col, row) if self.kind == "graph" else (row, col)
+        if self.order is not None:
+            ends = int(self.order[ends[0]]), int(self.order[ends[1]])
+        if (ids := self.layout.vertex_ids) is not None:
+            ends = ids[ends[0]], ids[ends[1]]
+        return f"({ends[0]}, {ends[1]})"
 
 
 SortedRows = SortedSource | StoredRows

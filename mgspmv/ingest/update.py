@@ -1,41 +1,38 @@
 """A new version of a store: its entries without those that are deleted, and with those that are inserted.
 
-    version before  --read, number anew-->  pieces \\
-    deletions       --sort, number------->  pieces  >--cut at the same places--> windows --merge--> blocks of rows
-    insertions      --sort, number------->  pieces /
+    version before  --read, drop deletions, number anew-->  |
+    insertions      --sort, number----------------------->  |  --sort by row and column--> blocks of rows
 
-All three are ascending by row and column. What is stored already is not sorted again: new ids between the old ones move
-their numbers up without changing their order. It is read a chunk at a time, so that a row may be of any length. At each
-place what is stored comes first, then what is inserted, in the order of its source, and to these the rule of the store
-is applied: the result is, to the bit, what ingesting the edited list of entries makes.
+Stored entries are sorted with those that are inserted. At each place what is stored comes first, then what is inserted,
+in the order of its source, and to these the rule of the store is applied: the result is, to the bit, what ingesting the
+edited list of entries makes.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
 from mgspmv.errors import CapacityError, SourceError
-from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.build import find_column_bytes
 from mgspmv.ingest.counts import make_report
-from mgspmv.ingest.entries import Report, SortedSource, find_duplicate, merge_duplicates, shrink, sort_source
+from mgspmv.ingest.edge_mask import EdgeSet
+from mgspmv.ingest.entries import Report, SortedSource, shrink, sort_source
 from mgspmv.ingest.ids import IdWriter
 from mgspmv.ingest.names import NameWriter
-from mgspmv.ingest.sorter import BLOCK_ROWS, EntrySorter
+from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout, Source
-from mgspmv.ingest.stored import RowNumbers, StoredIds, StoredRows, cut_entries, list_rows, read_entries
+from mgspmv.ingest.stored import RowNumbers, StoredIds, list_rows
+from mgspmv.ingest.subgraph import FilteredRows
 from mgspmv.ingest.vertices import are_numbers
 from mgspmv.ingest.write import Room, VersionWriter, check_stated
-from mgspmv.model import CooBatch, CsrBlock, IngestOptions, MatrixInfo, index_dtype
+from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, MatrixInfo, index_dtype
 from mgspmv.order import check_square, invert
 from mgspmv.store.read import StoredMatrix
 from mgspmv.store.write import StoreSize, begin_version, drop_versions
@@ -47,6 +44,8 @@ PIECE_IDS = 1 << 16
 """Ids that are compared at a time."""
 ORDER_BYTES = 32
 """Of a vertex, while its place in an order is looked up."""
+PLACE_BYTES = 36
+"""Of an entry that is to be deleted, while these are put in the order of rows."""
 
 Missing = Literal["ignore", "error"]
 Ids = Any
@@ -67,10 +66,6 @@ class Changes:
     """Inserted entries that became part of another one at the same place, or were left out for it."""
     to_delete: int = 0
     """Places that were to be deleted."""
-
-    def __add__(self, other: Changes) -> Changes:
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Changes(*(a + b for a, b in pairs))
 
 
 def update_store(
@@ -109,7 +104,7 @@ def update_store(
     StoreError : the store cannot be read or written, or has got another version meanwhile
     """
     info = stored.info
-    n_shares = 1 + sum((insert is not None, delete is not None, info.has_transpose))
+    n_shares = 2 + sum((insert is not None, delete is not None, info.has_transpose))
     memory = (room.memory - _find_tables(info, room, inserts=insert is not None)) // n_shares
     with contextlib.ExitStack() as stack:
 
@@ -117,11 +112,6 @@ def update_store(
             if source is None:
                 return None
             return stack.enter_context(_sort_batch(source, info, chosen, report, memory // 2, room))
-
-        def arrange(batch: SortedSource | None) -> _Batch | None:
-            if batch is None:
-                return None
-            return _arrange(batch, numbering, stack.enter_context(_make_sorter(memory // 2, room)), memory // 4)
 
         added = sort(insert, _choose_insertions(info, options))
         removed = sort(delete, _choose_deletions(info, options))
@@ -131,19 +121,39 @@ def update_store(
             _check_stated(added, info, allow_hypersparse=allow_hypersparse)
         if _is_empty(added, info) and (removed is None or not removed.most_entries):
             return _stay(stored, keep)
+        gone = None if removed is None else _Deletions(removed, _number(stored, None, room.folder), memory)
         numbering = _number(stored, None if added is None else added.layout, room.folder)
-        merged = _MergedRows(stored, numbering, arrange(added), arrange(removed), missing=missing, threads=room.threads)
-        most_columns = max(1, memory // max(1, find_column_bytes(merged)))
+        sorter = stack.enter_context(_make_sorter(memory, room))
+        n_kept = _add_stored(sorter, stored, gone, numbering, report, room)
+        if gone is not None and missing == "error":
+            gone.check_found()
+        if added is not None:
+            _add_inserted(sorter, added, numbering, memory // 4)
+        name = info.url if added is None else added.name
+        dtype, layout = (
+            None if info.dtype is None else np.dtype(info.dtype),
+            Layout(numbering.shape, numbering.vertex_ids),
+        )
+        known = info.kind, numbering.shape, dtype, info.duplicates, layout, name
+        rows = _UpdatedRows(*known, None, sorter, numbering.order)
+        most_columns = max(1, memory // max(1, find_column_bytes(rows)))
         with begin_version(stored.place, base=info.version, keep=keep) as version:
             writer = VersionWriter(version, report, room.threads, most_columns)
             transposed = stack.enter_context(_make_sorter(memory, room)) if info.has_transpose else None
-            made = writer.write(merged, transposed, "merge and write")
+            made = writer.write(rows, transposed, "merge and write")
+            changes = Changes(
+                inserted=0 if added is None else added.most_entries - added.counts.n_loops,
+                deleted=info.nnz - n_kept,
+                missing=0 if gone is None else gone.n_missing,
+                merged=rows.most_entries - made.nnz,
+                to_delete=0 if gone is None else len(gone.places.rows),
+            )
             read = {"insert": added, "delete": removed}
             sources = {name: dict(batch.layout.provenance) for name, batch in read.items() if batch is not None}
-            provenance = describe(sources, merged.changes)
+            provenance = describe(sources, changes)
             update = provenance["updates"][-1]
-            update["reports"] = _report(sources, read, merged, update["options"])
-            attributes = writer.describe(merged, made, provenance, info.order)
+            update["reports"] = _report(sources, read, changes, rows.rule, update["options"])
+            attributes = writer.describe(rows, made, provenance, info.order)
             if attributes["digest"] != info.digest:
                 return version.commit(attributes)
             version.check_base()
@@ -153,13 +163,13 @@ def update_store(
 def _report(
     sources: dict[str, dict[str, Any]],
     read: dict[str, SortedSource | None],
-    merged: _MergedRows,
+    changes: Changes,
+    rule: Duplicates,
     options: dict[str, Any],
 ) -> dict[str, Any]:
     """What the insertions and the deletions were taken for, JSON values."""
-    changes = merged.changes
     n_left = {"insert": changes.inserted - changes.merged, "delete": changes.to_delete}
-    rules = {"insert": merged.rule, "delete": "first"}
+    rules: dict[str, Duplicates] = {"insert": rule, "delete": "first"}
     return {
         name: make_report(sources[name], batch.counts, n_left[name], rules[name], options).to_json()
         for name, batch in read.items()
@@ -425,25 +435,9 @@ def _look_up(labels: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return found, is_known
 
 
-class _Numbers:
-    """0..n-1, made as they are sliced."""
-
-    dtype = np.dtype(np.int64)
-
-    def __init__(self, n: int) -> None:
-        self._n = n
-
-    def __len__(self) -> int:
-        return self._n
-
-    def __getitem__(self, which: Any) -> Any:
-        own = range(self._n)[which]
-        return np.arange(own.start, own.stop) if isinstance(own, range) else own
-
-
 def _list_labels(layout: Layout) -> Ids:
     """The vertices' names, or numbers where they have none, ascending."""
-    return _Numbers(layout.shape[0]) if layout.vertex_ids is None else layout.vertex_ids
+    return np.arange(layout.shape[0]) if layout.vertex_ids is None else layout.vertex_ids
 
 
 def _find_extent(layout: Layout) -> tuple[int, int]:
@@ -456,294 +450,133 @@ def _join_shapes(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int
     return max(one[0], other[0]), max(one[1], other[1])
 
 
-@dataclass(frozen=True, eq=False)
-class _Batch:
-    """Insertions or deletions, at the stored numbers of their rows and columns."""
-
-    entries: SortedSource
-    labels: Ids | None
-    """Of its vertices; None where their stored numbers are their labels."""
-    numbers: np.ndarray | None
-    """The stored numbers of these, where there are labels."""
-    is_numbered: bool
-    """Whether entries are at the stored numbers, or at those of the batch, which ascend as these do."""
-
-    def pieces(self, dtype: np.dtype[Any]) -> Iterator[CooBatch]:
-        """All entries by row and column, these of a dtype; no two pieces have entries at the same place."""
-        for block in self.entries.blocks():
-            rows, cols = list_rows(block), block.indices
-            if self.numbers is not None and not self.is_numbered:
-                rows, cols = self.numbers[rows].astype(np.int64, copy=False), self.numbers[cols]
-            yield CooBatch(rows, cols.astype(dtype, copy=False), block.data)
-
-    def name_entry(self, row: int, col: int) -> str:
-        """As a user would write it."""
-        ends = row, col
-        if self.labels is not None and self.numbers is not None:
-            ends = tuple(self.labels[int(np.flatnonzero(self.numbers == end)[0])] for end in ends)
-        first, second = ends[::-1] if self.entries.kind == "graph" else ends
-        return f"({first}, {second})"
+# --- entries ---------------------------------------------------------------------------------------------------------
 
 
-def _arrange(batch: SortedSource, numbering: _Numbering, sorter: EntrySorter, memory: int) -> _Batch:
-    """Number a batch as the new version is.
+def _find_numbers(batch: SortedSource, numbering: _Numbering, memory: int) -> tuple[Ids, np.ndarray] | None:
+    """The labels of a batch's vertices and their numbers; None where labels are numbers.
 
     Parameters
     ----------
-    sorter : for its entries, where the stored numbers do not ascend as those of the batch do
-    memory : bytes for the numbers of its vertices
+    memory : bytes for them
 
     Raises
     ------
-    CapacityError : these take more
+    CapacityError : they take more
     """
     layout = batch.layout
     if numbering.order is None and numbering.vertex_ids is None and layout.vertex_ids is None:
-        return _Batch(batch, None, None, is_numbered=True)
-    labels = _list_labels(layout)
-    need = len(labels) * index_dtype(numbering.shape[0] + len(labels)).itemsize
+        return None
+    n = layout.shape[0]
+    need = n * (index_dtype(numbering.shape[0] + n).itemsize + (8 if layout.vertex_ids is None else 0))
     _check_tables(need, memory, batch.name)
     batch.sorter.reserve(need)
-    numbers = numbering.find(labels)
-    if (numbers[1:] > numbers[:-1]).all():
-        return _Batch(batch, labels, numbers, is_numbered=False)
-    for block in batch.blocks():
-        rows, cols = shrink(numbers[list_rows(block)]), shrink(numbers[block.indices])
-        sorter.add(CooBatch(rows, cols, block.data))
-    batch.close()
-    shape = (int(numbers.max()) + 1,) * 2
-    sorted_again = SortedSource(batch.kind, shape, batch.dtype, batch.rule, layout, batch.name, None, sorter)
-    return _Batch(sorted_again, labels, numbers, is_numbered=True)
+    labels = _list_labels(layout)
+    return labels, numbering.find(labels)
 
 
-# --- the rows of the new version -------------------------------------------------------------------------------------
+def _list_ends(block: CsrBlock, numbers: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the rows and columns of entries."""
+    rows, cols = list_rows(block), block.indices
+    return (shrink(rows), shrink(cols)) if numbers is None else (shrink(numbers[rows]), shrink(numbers[cols]))
 
 
-class _MergedRows(StoredRows):
-    """The matrix of the new version, as `SortedRows`.
-
-    Attributes
-    ----------
-    changes : what was changed, known once all blocks were made
-    """
-
-    def __init__(
-        self,
-        stored: StoredMatrix,
-        numbering: _Numbering,
-        added: _Batch | None,
-        removed: _Batch | None,
-        *,
-        missing: Missing,
-        threads: int,
-    ) -> None:
-        super().__init__(stored, threads, numbering)
-        if added is not None:
-            self.name = added.entries.name
-        self.changes = Changes()
-        self._added, self._removed, self._missing = added, removed, missing
-
-    @property
-    def most_entries(self) -> int:
-        return self._stored.info.nnz + (0 if self._added is None else self._added.entries.most_entries)
-
-    def blocks(self) -> Iterator[CsrBlock]:
-        """
-        Raises
-        ------
-        SourceError : an entry that is there already, or is not there, and was to be an error; a sum beyond int64
-        StoreError : the version before cannot be read
-        """
-        added = None if self._added is None else self._added.entries
-        self.changes = Changes(inserted=0 if added is None else added.most_entries - added.counts.n_loops)
-        with ThreadPoolExecutor(self._threads, "mgspmv-merge") as pool:
-            for blocks, changes in map_ahead(pool, self._merge, self._cut_windows(pool), self._threads):
-                self.changes += changes
-                yield from blocks
-
-    def close(self) -> None:
-        """Let go of the insertions and deletions."""
-        for batch in (self._added, self._removed):
-            if batch is not None:
-                batch.entries.close()
-
-    def _cut_windows(self, pool: ThreadPoolExecutor) -> Iterator[list[CooBatch]]:
-        """Stored entries, deletions and insertions between the same two places, from the first place to the last."""
-        ranges = cut_entries(self._stored, self._threads)
-        pieces = map_ahead(pool, self._read_piece, ranges, self._threads)
-        if self.rule == "keep":
-            pieces = _leave_places_whole(pieces)
-        index, rows = index_dtype(self.shape[1]), np.zeros(0, np.int64)
-        gone = iter(()) if self._removed is None else self._removed.pieces(rows.dtype)
-        new = iter(()) if self._added is None else self._added.pieces(index)
-        nothing = CooBatch(rows, np.zeros(0, index), self._make_values(0))
-        streams = [_Stream(pieces, nothing), _Stream(gone, CooBatch(rows, rows, None)), _Stream(new, nothing)]
-        while ends := [stream.last for stream in streams if stream.last is not None]:
-            yield [stream.take(min(ends)) for stream in streams]
-
-    def _read_piece(self, entries: tuple[int, np.ndarray]) -> CooBatch:
-        block = read_entries(self._stored, entries)
-        rows, cols = list_rows(block), block.indices
-        if self._places is not None:
-            rows, cols = self._places[rows].astype(np.int64, copy=False), self._places[cols]
-        return CooBatch(rows, cols.astype(index_dtype(self.shape[1]), copy=False), block.data)
-
-    def _merge(self, window: list[CooBatch]) -> tuple[list[CsrBlock], Changes]:
-        old, gone, new = window
-        n = len(old.rows) + len(new.rows)
-        rows, cols = np.empty(n, np.int64), np.empty(n, index_dtype(self.shape[1]))
-        values = self._make_values(n)
-        is_found = np.zeros(len(gone.rows), bool)
-        n = _merge_entries(
-            old.rows, old.cols, old.values, gone.rows, gone.cols, is_found, new.rows, new.cols, new.values,
-            rows, cols, values,
-        )  # fmt: skip
-        if self._missing == "error" and not is_found.all():
-            self._refuse_missing(gone, int(np.flatnonzero(~is_found)[0]))
-        merged = CooBatch(rows[:n], cols[:n], None if values is None else values[:n])
-        blocks = [self._treat_duplicates(block) for block in _make_blocks(merged, self.shape[1])]
-        n_missing, n_left = len(is_found) - int(np.count_nonzero(is_found)), sum(block.nnz for block in blocks)
-        return blocks, Changes(0, len(old.rows) + len(new.rows) - n, n_missing, n - n_left, len(gone.rows))
-
-    def _make_values(self, n: int) -> np.ndarray | None:
-        return None if self.dtype is None else np.empty(n, self.dtype)
-
-    def _treat_duplicates(self, block: CsrBlock) -> CsrBlock:
-        if self.rule != "error":
-            return merge_duplicates(self.name, block, self.rule)
-        if self._added is not None and (entry := find_duplicate(block)):
-            raise SourceError(
-                f"the entry {self._added.name_entry(*entry)} is to be inserted and would be there more than once, and "
-                "the store was made with duplicates='error'; to replace it, name it in what is to be deleted too",
-                source=self.name,
-            )
-        return block
-
-    def _refuse_missing(self, gone: CooBatch, k: int) -> None:
-        assert self._removed is not None
-        entry = self._removed.name_entry(int(gone.rows[k]), int(gone.cols[k]))
-        raise SourceError(
-            f"the entry {entry} is to be deleted and is not there; pass missing='ignore' if that is no error",
-            source=self._removed.entries.name,
-        )
-
-
-def _leave_places_whole(pieces: Iterator[CooBatch]) -> Iterator[CooBatch]:
-    """The same entries, of which those at one place are in one piece."""
-    held: CooBatch | None = None
-    for piece in pieces:
-        if held is None:
-            held = piece
-        elif _get_place(held, -1) != _get_place(piece, 0):
-            yield held
-            held = piece
-        else:
-            row, col = _get_place(piece, 0)
-            n = _count_until(held, row, col, side="left")
-            if n:
-                yield _slice(held, 0, n)
-            held = _join([_slice(held, n, len(held.rows)), piece])
-    if held is not None:
-        yield held
-
-
-class _Stream:
-    """Pieces of ascending entries, of which those up to a place can be taken.
+class _Deletions:
+    """Places whose stored entries go.
 
     Parameters
     ----------
-    nothing : no entries, of the dtypes of the pieces
+    removed : is closed
+    numbering : of the version before
+    memory : bytes for them
 
     Attributes
     ----------
-    last : row and column of the last entry at hand; those of the next piece are at other places. None at the end
+    places : at the stored numbers; of vertices that there are not, at numbers behind all others
+
+    Raises
+    ------
+    CapacityError : they take more
     """
 
-    def __init__(self, pieces: Iterator[CooBatch], nothing: CooBatch) -> None:
-        self._pieces, self._left = pieces, nothing
-        self.last: tuple[int, int] | None = None
-        self._go_on()
+    def __init__(self, removed: SortedSource, numbering: _Numbering, memory: int) -> None:
+        self._name, self._kind = removed.name, removed.kind
+        self._labels = _find_numbers(removed, numbering, memory // 4)
+        numbers = None if self._labels is None else self._labels[1]
+        n, dtype = removed.most_entries, index_dtype(max(numbering.shape) + max(removed.shape))
+        need = PLACE_BYTES * n
+        if need > memory:
+            raise CapacityError(
+                f"the {n:,} entries of {removed.name} that are to be deleted take {need / 1e9:.3g} GB of memory, of "
+                f"which {memory / 1e9:.3g} GB may be taken; allow more by memory=, or delete some at a time"
+            )
+        rows, cols, k = np.empty(n, dtype), np.empty(n, dtype), 0
+        for block in removed.blocks():
+            own = slice(k, k + block.nnz)
+            rows[own], cols[own] = _list_ends(block, numbers)
+            k += block.nnz
+        removed.close()
+        self.places = EdgeSet.of(rows[:k], cols[:k], are_staying=False, must_exist=False)
 
-    def take(self, place: tuple[int, int]) -> CooBatch:
-        """The entries up to a place, which is that of the last one at hand or before it."""
-        n = _count_until(self._left, *place, side="right")
-        taken, self._left = _slice(self._left, 0, n), _slice(self._left, n, len(self._left.rows))
-        self._go_on()
-        return taken
+    @property
+    def n_missing(self) -> int:
+        """Places without an entry, once all stored entries were read."""
+        return len(self.places.rows) - int(np.count_nonzero(self.places.is_found))
 
-    def _go_on(self) -> None:
-        while not len(self._left.rows):
-            piece = next(self._pieces, None)
-            if piece is None:
-                self.last = None
-                return
-            self._left = piece
-        self.last = _get_place(self._left, -1)
-
-
-def _make_blocks(entries: CooBatch, n_cols: int) -> Iterator[CsrBlock]:
-    """Rows of ascending entries, each block of at most `BLOCK_ROWS` of them."""
-    start = 0
-    while start < len(entries.rows):
-        first = int(entries.rows[start])
-        stop = int(np.searchsorted(entries.rows, first + BLOCK_ROWS))
-        part = _slice(entries, start, stop)
-        indptr = np.zeros(int(part.rows[-1]) - first + 2, np.int64)
-        np.cumsum(np.bincount(part.rows - first), out=indptr[1:])
-        yield CsrBlock(first, n_cols, indptr, part.cols, part.values)
-        start = stop
-
-
-def _get_place(entries: CooBatch, k: int) -> tuple[int, int]:
-    return int(entries.rows[k]), int(entries.cols[k])
-
-
-def _count_until(entries: CooBatch, row: int, col: int, *, side: Literal["left", "right"]) -> int:
-    """How many ascending entries are before a place; with `right`, or at it."""
-    start, stop = (int(np.searchsorted(entries.rows, row, side=each)) for each in ("left", "right"))
-    return start + int(np.searchsorted(entries.cols[start:stop], col, side=side))
-
-
-def _slice(entries: CooBatch, start: int, stop: int) -> CooBatch:
-    values = None if entries.values is None else entries.values[start:stop]
-    return CooBatch(entries.rows[start:stop], entries.cols[start:stop], values)
+    def check_found(self) -> None:
+        """
+        Raises
+        ------
+        SourceError : there was no entry at one of them
+        """
+        if not self.n_missing:
+            return
+        k = int(np.argmin(self.places.is_found))
+        ends: tuple[Any, ...] = int(self.places.rows[k]), int(self.places.cols[k])
+        if self._labels is not None:
+            labels, numbers = self._labels
+            ends = tuple(labels[int(np.flatnonzero(numbers == end)[0])] for end in ends)
+        first, second = ends[::-1] if self._kind == "graph" else ends
+        raise SourceError(
+            f"the entry ({first}, {second}) is to be deleted and is not there; pass missing='ignore' if that is no "
+            "error",
+            source=self._name,
+        )
 
 
-def _join(parts: Sequence[CooBatch]) -> CooBatch:
-    values = [part.values for part in parts if part.values is not None]
-    rows, cols = (np.concatenate([getattr(part, side) for part in parts]) for side in ("rows", "cols"))
-    return CooBatch(rows, cols, np.concatenate(values) if values else None)
-
-
-@njit(nogil=True, cache=True)
-def _merge_entries(
-    old_rows, old_cols, old_values, gone_rows, gone_cols, is_found, new_rows, new_cols, new_values, rows, cols, values
-):
-    """Write the old entries that are not gone and the new ones, at the same place after them; give their number.
-
-    All are ascending. `is_found` tells which of those that are gone there were.
-    """
-    k = d = a = n = 0
-    while k < len(old_rows) or a < len(new_rows):
-        if k == len(old_rows) or (
-            a < len(new_rows)
-            and (new_rows[a] < old_rows[k] or (new_rows[a] == old_rows[k] and new_cols[a] < old_cols[k]))
-        ):
-            rows[n], cols[n] = new_rows[a], new_cols[a]
-            if values is not None:
-                values[n] = new_values[a]
-            a += 1
-            n += 1
-            continue
-        row, col = old_rows[k], old_cols[k]
-        while d < len(gone_rows) and (gone_rows[d] < row or (gone_rows[d] == row and gone_cols[d] < col)):
-            d += 1
-        if d < len(gone_rows) and gone_rows[d] == row and gone_cols[d] == col:
-            is_found[d] = True
-        else:
-            rows[n], cols[n] = row, col
-            if values is not None:
-                values[n] = old_values[k]
-            n += 1
-        k += 1
+def _add_stored(
+    sorter: EntrySorter,
+    stored: StoredMatrix,
+    gone: _Deletions | None,
+    numbering: _Numbering,
+    report: Report,
+    room: Room,
+) -> int:
+    """Have a sorter take the stored entries that stay, at their new numbers; how many these are."""
+    info, n = stored.info, 0
+    numbers = RowNumbers(info.shape, None, None, None)
+    kept = FilteredRows(stored, numbers, None, room.threads, None if gone is None else gone.places)
+    for block in kept.blocks():
+        sorter.add(CooBatch(*_list_ends(block, numbering.places), block.data))
+        n += block.nnz
+        report("read", n, info.nnz)
     return n
+
+
+def _add_inserted(sorter: EntrySorter, added: SortedSource, numbering: _Numbering, memory: int) -> None:
+    """Have a sorter take all insertions, which are closed then."""
+    known = _find_numbers(added, numbering, memory)
+    for block in added.blocks():
+        sorter.add(CooBatch(*_list_ends(block, None if known is None else known[1]), block.data))
+    added.close()
+
+
+class _UpdatedRows(SortedSource):
+    """The matrix of the new version."""
+
+    def _refuse_duplicate(self, row: int, col: int) -> None:
+        raise SourceError(
+            f"the entry {self._name_entry(row, col)} is to be inserted and would be there more than once, and the store"
+            " was made with duplicates='error'; to replace it, name it in what is to be deleted too",
+            source=self.name,
+        )
