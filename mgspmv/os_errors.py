@@ -8,19 +8,32 @@ from __future__ import annotations
 import errno
 import os
 import re
-import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from resource import RLIMIT_NOFILE, getrlimit
 from typing import TypeGuard
 
-from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import MgspmvError, SourceAccessError, SourceError, StoreError
 
 Place = str | os.PathLike[str]
 
 _ELSEWHERE = "or name a place on another disk"
+_OWNER = "change its mode or owner, or name another place"
+_REMEDIES = {
+    errno.ENOSPC: f"make room, {_ELSEWHERE}",
+    errno.EDQUOT: f"remove files of yours there, have the quota raised, {_ELSEWHERE}",
+    errno.EROFS: f"mount its file system for writing, {_ELSEWHERE}",
+    errno.EACCES: _OWNER,
+    errno.EPERM: _OWNER,
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EMFILE: "allow this process more open files by `ulimit -n`, or use fewer threads",
+    errno.ENFILE: "end programs that have many files open, or allow more by `sysctl fs.file-max`",
+    errno.EFBIG: f"allow larger files by `ulimit -f`, {_ELSEWHERE}",
+    errno.EIO: f"see the log of the system for errors of its disk or connection, {_ELSEWHERE}",
+    errno.ESTALE: "mount the file system again, and run this again",
+    errno.EEXIST: "it, or a folder on its path, is a file already; name another place",
+    errno.ENOTDIR: "a part of its path is a file; name another place",
+}
 _WRITING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 """Errors of writing alone."""
 _OF_PROCESS = frozenset({errno.EMFILE, errno.ENFILE})
@@ -29,7 +42,7 @@ _OF_PROCESS = frozenset({errno.EMFILE, errno.ENFILE})
 
 def is_operators(error: BaseException | None) -> TypeGuard[OSError]:
     """Tell whether an operator can mend this error of the operating system, and no class of the package says it yet."""
-    return isinstance(error, OSError) and not isinstance(error, MgspmvError) and _find_number(error) in _EXPLAIN
+    return isinstance(error, OSError) and not isinstance(error, MgspmvError) and _find_number(error) in _REMEDIES
 
 
 def is_clear(error: BaseException) -> bool:
@@ -59,9 +72,8 @@ def describe_os_error(error: OSError, place: Place | None = None) -> str:
     if not is_operators(error):
         return str(error.strerror or error)
     number, named = _find_number(error), place or _find_name(error)
-    if named is None and number not in _OF_PROCESS:
-        return f"{os.strerror(number).lower()}; see that all that is written to has room"
-    return f"{os.strerror(number).lower()}; {_EXPLAIN[number](Path(os.path.realpath(named or '.')))}"
+    free = "" if named is None or number != errno.ENOSPC else _count_free(named)
+    return f"{os.strerror(number).lower()}; {free}{_REMEDIES[number]}"
 
 
 def refuse_source(error: Exception, source: Place, otherwise: str) -> SourceError:
@@ -109,62 +121,8 @@ def _stands_for(name: str, place: Place) -> bool:
     )
 
 
-# --- remedies by error -----------------------------------------------------------------------------------------------
-
-
-def _explain_full(path: Path) -> str:
-    if path.is_char_device():
-        return "it is a device that takes nothing; name a file"
-    folder = _find_existing(path)
-    found = os.statvfs(folder)
-    free, disk = found.f_bavail * found.f_frsize, _find_mount(folder)
-    if found.f_files and not found.f_favail:
-        return f"no inode of {disk} is free ({format_bytes(free)} are); remove files there, {_ELSEWHERE}"
-    return f"{free:,} bytes of {disk} are free; make room there, {_ELSEWHERE}"
-
-
-def _explain_permission(path: Path) -> str:
-    found, folder = f"this process runs as uid {os.geteuid()}", _find_existing(path)
-    try:
-        known = folder.stat()
-    except OSError:
-        known = None
-    if known is not None:
-        found = f"{folder} is {stat.filemode(known.st_mode)} and of uid {known.st_uid}, {found}"
-    return f"{found}; change its mode or owner, or name another place"
-
-
-def _explain_name(path: Path) -> str:
-    n_bytes = max(len(os.fsencode(part)) for part in path.parts)
-    limit = os.pathconf(_find_mount(_find_existing(path.parent)), "PC_NAME_MAX")
-    return f"its longest part has {n_bytes} bytes, and {limit} are allowed; choose a shorter name"
-
-
-def _explain_open_files(path: Path) -> str:
-    return f"this process may open {getrlimit(RLIMIT_NOFILE)[0]} files; allow more by `ulimit -n`, or use fewer threads"
-
-
-_EXPLAIN: dict[int, Callable[[Path], str]] = {
-    errno.ENOSPC: _explain_full,
-    errno.EDQUOT: lambda path: f"remove files of yours there, have the quota raised, {_ELSEWHERE}",
-    errno.EROFS: lambda path: f"mount {_find_mount(_find_existing(path))} for writing, {_ELSEWHERE}",
-    errno.EACCES: _explain_permission,
-    errno.EPERM: _explain_permission,
-    errno.ENAMETOOLONG: _explain_name,
-    errno.EMFILE: _explain_open_files,
-    errno.ENFILE: lambda path: "end programs that have many files open, or allow more by `sysctl fs.file-max`",
-    errno.EFBIG: lambda path: f"allow larger files by `ulimit -f`, {_ELSEWHERE}",
-    errno.EIO: lambda path: f"see the log of the system for errors of its disk or connection, {_ELSEWHERE}",
-    errno.ESTALE: lambda path: "its file server has it no more; mount the file system again, and run this again",
-    errno.EEXIST: lambda path: "it, or a folder on its path, is a file already; name another place",
-    errno.ENOTDIR: lambda path: "a part of its path is a file; name another place",
-}
-
-
-def _find_existing(path: Path) -> Path:
-    """The path, or its nearest folder that is there and may be looked for."""
-    return next((each for each in (path, *path.parents) if os.access(each, os.F_OK)), Path("/"))
-
-
-def _find_mount(path: Path) -> Path:
-    return next((each for each in (path, *path.parents) if os.path.ismount(each)), Path("/"))
+def _count_free(place: Place) -> str:
+    """What is free on the disk of a place, or of its nearest folder that is there."""
+    path = Path(os.path.realpath(place))
+    found = os.statvfs(next(each for each in (path, *path.parents) if os.access(each, os.F_OK)))
+    return f"{found.f_bavail * found.f_frsize:,} bytes and {found.f_favail:,} inodes are free there; "

@@ -19,16 +19,16 @@ from tests.support.commands import invoke
 from tests.support.refusals import refuse
 
 REMEDIES = {
-    errno.ENOSPC: "no space left on device; {free} are free; make room there, or name a place on another disk",
+    errno.ENOSPC: "no space left on device; inodes are free there; make room, or name a place on another disk",
     errno.EDQUOT: "disk quota exceeded; remove files of yours there, have the quota raised, or",
-    errno.EROFS: "read-only file system; mount / for writing, or name a place on another disk",
-    errno.EACCES: "permission denied; {mode}; change its mode",
-    errno.EPERM: "operation not permitted; {mode}; change its mode",
-    errno.EMFILE: "too many open files; this process may open",
+    errno.EROFS: "read-only file system; mount its file system for writing, or name a place on another disk",
+    errno.EACCES: "permission denied; change its mode",
+    errno.EPERM: "operation not permitted; change its mode",
+    errno.EMFILE: "too many open files; allow this process more",
     errno.ENFILE: "too many open files in system; end programs",
     errno.EFBIG: "file too large; allow larger files by `ulimit -f`",
     errno.EIO: "input/output error; see the log of the system",
-    errno.ESTALE: "stale file handle; its file server has it no more",
+    errno.ESTALE: "stale file handle; mount the file system again",
 }
 
 WRITERS = {
@@ -118,7 +118,7 @@ def test_no_room_for_what_is_written(made, name, events):
     with refuse(errno.ENOSPC, "out", events):
         message = check(*WRITERS[name])
     assert str(Path("out").absolute()) in message or "out" in message
-    assert " are free; make room there, or name a place on another disk" in message
+    assert " inodes are free there; make room, or name a place on another disk" in message
     check_kept(made)
 
 
@@ -145,8 +145,7 @@ def test_every_error_has_its_remedy(made, number):
         with pytest.raises(StoreError) as raised:
             mg.generate("rmat", "out/n.zarr", scale=5)
     assert isinstance(raised.value.__cause__, OSError)
-    words = REMEDIES[number].replace("{free}", "bytes of /").replace("{mode}", ", this process runs as uid ")
-    assert all(part in message for part in words.split("; ")), message
+    assert all(part in message for part in REMEDIES[number].split("; ")), message
     check_kept(made)
 
 
@@ -171,17 +170,16 @@ def test_a_source_has_its_own_error(made):
 def test_names_that_are_too_long(made, name):
     args = [arg.replace("out/n", f"out/{'n' * 300}") for arg in WRITERS[name]]
     message = check(*args)
-    assert "file name too long; its longest part has 30" in message
-    assert message.endswith("choose a shorter name")
+    assert message.endswith("file name too long; choose a shorter name")
     check_kept(made)
 
 
 # --- disks of their own ----------------------------------------------------------------------------------------------
 
 DISKS = {
-    "full": ("size=400k", "bytes of {disk} are free; make room there"),
-    "without inodes": ("nr_inodes=60", "no inode of {disk} is free ("),
-    "read-only": ("size=400k", "mount {disk} for writing"),
+    "full": ("size=400k", "inodes are free there; make room"),
+    "without inodes": ("nr_inodes=60", " 0 inodes are free there; make room"),
+    "read-only": ("size=400k", "mount its file system for writing"),
 }
 
 
@@ -208,7 +206,7 @@ def test_disks(made, name):
             ["pagerank", "disk/g.zarr", "-o", "disk/n.parquet"],
         ):
             message = check(*args)
-            known = remedy.format(disk=Path("disk").absolute()), "0 B of disk are free; "
+            known = remedy, "0 B of disk are free; "
             assert any(said in message for said in known), args
         assert mg.open_matrix("disk/g.zarr").info.digest == digest
         assert not mg.verify("disk/g.zarr")
