@@ -18,15 +18,15 @@ their environment say, which those have that a command starts.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
+import sys
 import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import partial
@@ -78,47 +78,36 @@ class JsonFormatter(logging.Formatter):
         return hide_secrets(json.dumps(to_json(told | fields), default=str, ensure_ascii=False))
 
 
-class LineHandler(logging.Handler):
-    """Writes lines of JSON to the end of a file, each in one piece, whoever else writes there.
+class LogFile(logging.FileHandler):
+    """Writes lines of JSON to the end of a file; the first that cannot be written is a warning.
 
     Raises
     ------
-    StoreError : it cannot be written
+    StoreError : it cannot be opened
     """
 
     def __init__(self, path: str) -> None:
-        super().__init__()
-        self.setFormatter(JsonFormatter())
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            super().__init__(path, encoding="utf-8")
         except OSError as error:
             reason = describe_os_error(error, path)
             advice = "" if is_operators(error) else "; name a file in a folder that there is"
             raise StoreError(f"cannot write the log {path}: {reason}{advice}") from error
-        self._path, self._is_torn, self._has_failed = path, False, False
+        self.setFormatter(JsonFormatter())
+        self._has_failed = False
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a record; what is logged is done whether that can be written or not, and the first failure is a
-        warning."""
-        line = f"{self.format(record)}\n".encode()
-        try:
-            n_written = os.write(self._file, b"\n" + line if self._is_torn else line)
-            self._is_torn = n_written < len(line)
-            if self._is_torn:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            if not self._has_failed:
-                self._has_failed = True
-                reason = describe_os_error(error, self._path)
-                warnings.warn(f"the log {self._path} lacks lines: {reason}; the run goes on", stacklevel=2)
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Warn; what is logged is done whether that can be written or not."""
+        if not self._has_failed:
+            self._has_failed = True
+            error = sys.exc_info()[1]
+            reason = describe_os_error(error) if isinstance(error, OSError) else error
+            warnings.warn(f"the log {self.baseFilename} lacks lines: {reason}; the run goes on", stacklevel=2)
 
     def close(self) -> None:
-        """Close the file."""
-        with self.lock or nullcontext():
-            if self._file >= 0:
-                os.close(self._file)
-                self._file = -1
-        super().close()
+        """Close the file, and lose what could not be written to it."""
+        with suppress(OSError):
+            super().close()
 
 
 @contextmanager
@@ -154,14 +143,14 @@ def write_log(path: str, level: str) -> Iterator[None]:
 def write_worker_log() -> None:
     """Write what a worker process logs where its environment says; errors as of `write_log`."""
     path = os.environ.get(FILE_VARIABLE)
-    if path and not any(isinstance(handler, LineHandler) for handler in logging.getLogger("mgspmv").handlers):
+    if path and not any(isinstance(handler, LogFile) for handler in logging.getLogger("mgspmv").handlers):
         _add_file(path, os.environ.get(LEVEL_VARIABLE) or "info")
 
 
-def _add_file(path: str, level: str) -> LineHandler:
+def _add_file(path: str, level: str) -> LogFile:
     if level not in LEVELS:
         raise OptionError(f"the level of a log is {' or '.join(LEVELS)}, not {level!r}")
-    handler = LineHandler(path)
+    handler = LogFile(path)
     logger = logging.getLogger("mgspmv")
     logger.addHandler(handler)
     logger.setLevel(level.upper())

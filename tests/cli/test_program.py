@@ -161,7 +161,7 @@ def test_a_log_has_what_the_command_calls():
     [
         (["--log", "."], 4, "cannot write the log .: Is a directory; name a file in a folder that there is"),
         (["--log", "none/l"], 4, "cannot write the log none/l: No such file or directory; name a file in a folder "),
-        (["--log", ""], 4, "cannot write the log : No such file or directory"),
+        (["--log", ""], 4, "cannot write the log : Is a directory"),
         (["--log-level", "debug"], 2, "--log-level says what --log writes; give it a file with --log FILE"),
         (["--log", "l", "--log-level", "loud"], 2, "the level of a log is info or debug, not 'loud'"),
         (["--log"], 2, "Option '--log' requires an argument."),
