@@ -68,7 +68,7 @@ def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
             yield part / _NEW
             if not (part / _HELD).exists():
                 raise StoreError(f"cannot write {path}: {part} was removed while it was written; write it again")
-            _move_into_place(part / _NEW, target, part / _OLD)
+            move_into_place(part / _NEW, target, part / _OLD)
     except MgspmvError:
         raise
     except OSError as error:
@@ -268,7 +268,8 @@ def exchange(one: Path, other: Path) -> bool:
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
-def _move_into_place(new: Path, target: Path, old: Path) -> None:
+def move_into_place(new: Path, target: Path, old: Path) -> None:
+    """Rename a file or folder; a folder that it replaces is then at `new`, or at `old` where it cannot be exchanged."""
     if not target.is_dir():
         os.replace(new, target)
     elif not exchange(new, target):  # a folder that is not empty cannot be replaced

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,7 +20,6 @@ from mgspmv.errors import OptionError, StepsFailedError
 
 if TYPE_CHECKING:
     from mgspmv.pipeline import PipelinePlan
-    from mgspmv.pipeline.reading import Definition
     from mgspmv.report.record import RunRecord, StepOutcome
 
 SHOWN_RANKS = 10
@@ -37,31 +35,20 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
 ) -> Answer:
     """Run a pipeline: make what of it is not there. What failed is named; what does not depend on it is made."""
+    from mgspmv.monitor.progress import show_progress
     from mgspmv.pipeline import RunInterrupted, plan_pipeline, read_pipeline, run_pipeline
 
     definition = read_pipeline(file, dict(_parse_setting(setting) for setting in set or []))
     if dry_run:
         return _answer_plan(plan_pipeline(definition))
     try:
-        with quieten_dask(), _watch(definition) as watchers:
-            return _answer_run(run_pipeline(definition, on_note=say, **watchers))
+        with quieten_dask(), nullcontext() if MODE.get().is_quiet else show_progress():
+            return _answer_run(run_pipeline(definition, on_note=say))
     except StepsFailedError as error:
         return _answer_run(error.record, error)
     except RunInterrupted as error:
         note_kept(str(error).removeprefix("interrupted; "))
         raise
-
-
-@contextmanager
-def _watch(definition: Definition) -> Iterator[dict[str, Any]]:
-    """What `run_pipeline` calls, so that the terminal shows how steps get on; nothing where nobody looks at it."""
-    from mgspmv.pipeline.showing import show_steps
-
-    if MODE.get().is_quiet or not sys.stderr.isatty():
-        yield {}
-        return
-    with show_steps(definition) as hearers:
-        yield hearers
 
 
 def _parse_setting(setting: str) -> tuple[str, Any]:

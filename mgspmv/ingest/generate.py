@@ -432,11 +432,6 @@ def make_generator(model: str, **options: Any) -> GeneratedSource:
     return GENERATORS[model](**options)
 
 
-def list_parameters(model: str) -> list[str] | None:
-    """Names of a generator's options; None where there is none of this name."""
-    return list(inspect.signature(GENERATORS[model]).parameters) if model in GENERATORS else None
-
-
 def quadrant_thresholds(a: Any, b: Any, c: Any) -> np.ndarray:
     """A, B and C of `RmatSource`, uint64, shape (3,)."""
     # Decimal fractions that sum to 1 may exceed it by a rounding error.

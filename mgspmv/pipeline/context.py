@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 from collections.abc import Callable
@@ -11,9 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import psutil
+
 from mgspmv.api import open_matrix
 from mgspmv.api.matrix import Matrix
-from mgspmv.model import Event, Progress, default_threads, ignore
+from mgspmv.model import Event, Progress, default_threads
 from mgspmv.monitor.versions import find_versions
 from mgspmv.pipeline.definition import ClusterSection
 from mgspmv.pipeline.keys import Identity
@@ -23,8 +24,8 @@ from mgspmv.pipeline.sources import Checksums
 from mgspmv.pipeline.steps import Step
 
 
-class Computing:
-    """Where a pipeline computes; what it starts ends when it is closed.
+class Computing(ExitStack):
+    """Where a pipeline computes; what it starts ends with the context.
 
     Parameters
     ----------
@@ -35,33 +36,16 @@ class Computing:
     """
 
     def __init__(
-        self,
-        section: ClusterSection | None,
-        client: Any = None,
-        threads: int | None = None,
-        on_note: Callable[[str], None] | None = None,
+        self, section: ClusterSection | None, client: Any, threads: int | None, on_note: Callable[[str], None] | None
     ) -> None:
+        super().__init__()
         self.is_on_cluster = section is not None or client is not None
         self.section = section or ClusterSection()
-        self._client, self._is_given = client, client is not None
-        self.threads, self._on_note = threads, on_note
-        self._stack = ExitStack()
+        self.threads = self.section.threads if self.is_on_cluster else threads
+        """Of the kernels of a step; on a cluster of those of each worker."""
+        self._given, self._on_note = client, on_note
 
-    def close(self) -> None:
-        """End what was started."""
-        self._stack.close()
-
-    @property
-    def makes_matrices(self) -> bool:
-        """Whether the workers of the cluster make matrices too."""
-        return self.is_on_cluster and self.section.ingest
-
-    @property
-    def kernel_threads(self) -> int | None:
-        """Of the kernels of a step, on a cluster of those of each worker."""
-        return self.section.threads if self.is_on_cluster else self.threads
-
-    @property
+    @cached_property
     def client(self) -> Any:
         """Of the cluster, which is started or reached when this is first asked for.
 
@@ -69,23 +53,21 @@ class Computing:
         ------
         ClusterError : it cannot be
         """
-        if self._client is None:
-            self._client = self._reach()
-        return self._client
-
-    def _reach(self) -> Any:
+        if self._given is not None:
+            return self._given
         from mgspmv.distribute.cluster import Cluster
         from mgspmv.distribute.managers import start_cluster
         from mgspmv.distribute.tls import use_tls
 
         own = self.section
-        self._stack.enter_context(use_tls(own.tls))
+        self.enter_context(use_tls(own.tls))
         reached: Any = own.address
         if own.kind != "address":
-            started = start_cluster(own.kind, own.workers, own.threads, self._on_note, **own.options)
-            reached = self._stack.enter_context(started)
+            reached = self.enter_context(
+                start_cluster(own.kind, own.workers, own.threads, self._on_note, **own.options)
+            )
         cluster = Cluster(reached, own.timeout)
-        self._stack.callback(cluster.close)
+        self.callback(cluster.close)
         if self._on_note is not None and cluster.dashboard_link:
             self._on_note(f"dashboard: {cluster.dashboard_link}")
         return cluster.client
@@ -93,9 +75,10 @@ class Computing:
     @property
     def distributing(self) -> dict[str, Any]:
         """Options of `Matrix.distribute`."""
-        own = self.section
-        backend = "auto" if self._is_given else {"local": "cpu", "cuda": "cuda"}.get(own.kind, "auto")
-        return {"backend": backend} | own.given("device_memory", "host_memory", "transport", "timeout", "threads")
+        started = {} if self._given is not None else {"local": "cpu", "cuda": "cuda"}
+        backend = started.get(self.section.kind, "auto")
+        given = self.section.given("device_memory", "host_memory", "transport", "timeout", "threads")
+        return {"backend": backend} | given
 
 
 class OpenedMatrix:
@@ -107,7 +90,7 @@ class OpenedMatrix:
     """
 
     def __init__(self, store: str, computing: Computing) -> None:
-        self._store, self.computing = store, computing
+        self._store, self._computing = store, computing
         self._distributed: tuple[tuple[bool, bool], Any] | None = None
 
     @cached_property
@@ -121,8 +104,8 @@ class OpenedMatrix:
         return open_matrix(self._store)
 
     def close(self) -> None:
-        """Let go of what was loaded, here and on workers."""
-        self._let_go()
+        """Release what was loaded, here and on workers."""
+        self._release()
         if "matrix" in self.__dict__:
             self.matrix.close()
 
@@ -139,18 +122,17 @@ class OpenedMatrix:
         ClusterError, CapacityError : as of `Matrix.distribute`
         """
         matrix = self.matrix.T if is_turned else self.matrix
-        if not self.computing.is_on_cluster:
+        if not self._computing.is_on_cluster:
             return matrix
         wanted = (is_turned, for_steps)
         if self._distributed is None or self._distributed[0] != wanted:
-            self._let_go()
-            client = self.computing.client
-            options: dict[str, Any] = {**self.computing.distributing, "on_progress": on_progress}
+            self._release()
+            options: dict[str, Any] = {**self._computing.distributing, "on_progress": on_progress}
             distribute = matrix.distribute if for_steps else matrix.distribute_for_products
-            self._distributed = wanted, distribute(client, **options)
+            self._distributed = wanted, distribute(self._computing.client, **options)
         return self._distributed[1]
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._distributed is not None:
             self._distributed[1].close()
         self._distributed = None
@@ -164,31 +146,21 @@ class Work:
     records: Records
     checksums: Checksums
     computing: Computing
-    report: Progress = ignore
+    on_progress: Progress
     """Called with (step and phase, done, total or None)."""
-    on_event: Callable[[Step, Event], None] | None = None
+    on_event: Callable[[Step, Event], None]
 
-    def listen(self, step: Step) -> Listener:
-        """What a step reports to."""
-        return Listener(self, step)
+    def listen(self, step: Step) -> dict[str, Callable[..., None]]:
+        """What a step calls, as arguments of the functions that compute: `on_progress` and `on_event`."""
 
+        def on_progress(phase: str, done: int, total: int | None) -> None:
+            self.on_progress(f"{step.name}: {phase}", done, total)
 
-@dataclass(frozen=True)
-class Listener:
-    """What a step reports to."""
+        def on_event(event: Event) -> None:
+            on_progress("iterate", event.iteration, getattr(step.section, "max_iter", None))
+            self.on_event(step, event)
 
-    work: Work
-    step: Step
-
-    def on_progress(self, phase: str, done: int, total: int | None) -> None:
-        """`done` of `total` units of a phase are done."""
-        self.work.report(f"{self.step.name}: {phase}", done, total)
-
-    def on_event(self, event: Event) -> None:
-        """An iteration is done."""
-        self.on_progress("iterate", event.iteration, getattr(self.step.section, "max_iter", None))
-        if self.work.on_event is not None:
-            self.work.on_event(self.step, event)
+        return {"on_progress": on_progress, "on_event": on_event}
 
 
 def describe_provenance(step: Step, identity: Identity, **more: Any) -> dict[str, Any]:
@@ -199,18 +171,12 @@ def describe_provenance(step: Step, identity: Identity, **more: Any) -> dict[str
         for name, found in identity.inputs.items()
         if name not in ("matrix", "store")
     }
-    return {"versions": find_versions(), "machine": _describe_machine(), "inputs": sources, **more}
-
-
-def _describe_machine() -> dict[str, Any]:
-    import psutil
-
-    return {
+    machine = {
         "host": platform.node(),
         "system": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "processors": default_threads(),
         "memory_bytes": int(psutil.virtual_memory().total),
-        "pid": os.getpid(),
         "command": sys.argv,
     }
+    return {"versions": find_versions(), "machine": machine, "inputs": sources, **more}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -18,14 +17,13 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
-    ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
 )
 
 from mgspmv.files import is_url
-from mgspmv.ingest.generate import list_parameters, make_generator
+from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.weights import check_dangling
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.kernels.catalogue import BACKENDS
@@ -35,6 +33,7 @@ from mgspmv.partition import parse_bytes
 from mgspmv.scores import Scaler
 
 T = TypeVar("T")
+S = TypeVar("S", bound="Section")
 
 Format = Literal["zarr", "parquet", "csv"]
 LOADABLE: tuple[Format, ...] = ("zarr", "parquet")
@@ -195,7 +194,7 @@ class MatrixSection(Reading):
     """What is ingested: path or URL of a file, folder or Zarr group, a pattern, or a list of files."""
     generate: str | None = None
     """Name of a generator (rmat, uniform, stencil2d, stencil3d, banded), in place of `path`."""
-    parameters: Annotated[dict[str, Any], Field(validate_default=True)] = {}
+    parameters: dict[str, Any] = {}
     """Of the generator, such as {scale = 18, edge_factor = 16, seed = 1}."""
     open: str | None = None
     """A store that is there and is used as it is, in place of `path`."""
@@ -221,27 +220,8 @@ class MatrixSection(Reading):
     """Of rows and columns in the store; results have that of the source."""
     scratch: str | None = None
     """Folder for what does not fit into memory; default beside the store."""
-    labels: str | None = None
-    """CSV or Parquet file with the columns `id` and `label`, which tables of the highest ranks show; default none."""
     update: UpdateSection | None = None
     """Edges by which the matrix is changed; other ones at a later run change it further."""
-
-    @field_validator("generate")
-    @classmethod
-    def _check_generator(cls, model: str | None) -> str | None:
-        if model is not None and list_parameters(model) is None:
-            make_generator(model)  # which says so
-        return model
-
-    @field_validator("parameters")
-    @classmethod
-    def _check_parameters(cls, parameters: dict[str, Any], others: ValidationInfo) -> dict[str, Any]:
-        model = others.data.get("generate")
-        if model is not None:
-            make_generator(model, **parameters)
-        elif parameters and "generate" in others.data:
-            raise ValueError("these are of a generator; leave them out, or name one by generate")
-        return parameters
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
@@ -252,12 +232,14 @@ class MatrixSection(Reading):
             )
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are {len(given)} sources; leave all but one out")
-        if self.path is None and (misplaced := self.reading):
-            raise ValueError(f"{', '.join(misplaced)}: for files that are read, and the source is given by {given[0]}")
-        of_making = MatrixSection.model_fields.keys() - Reading.model_fields.keys() - {"open", "labels", "update"}
+        of_reading = Reading.model_fields.keys()
+        of_making = MatrixSection.model_fields.keys() - of_reading - {"open", "update"}
         of_making -= {"scratch"} if self.update is not None else set()
-        if self.open is not None and (unused := sorted(of_making & self.model_fields_set)):
-            raise ValueError(f"{', '.join(unused)}: of a store that is made, and this one is there already")
+        unused = {"path": {"parameters"}, "generate": of_reading, "open": of_reading | of_making}[given[0]]
+        if misplaced := sorted(unused & self.model_fields_set):
+            raise ValueError(f"{', '.join(misplaced)}: not used with {given[0]}; leave out either")
+        if self.generate is not None:
+            make_generator(self.generate, **self.parameters)
         return self
 
     @property
@@ -364,7 +346,7 @@ class ProductSection(Section):
     """Factor of the product."""
     beta: Grid[float] = 0.0
     """Factor of y."""
-    y: Annotated[str | None, Field(validate_default=True)] = None
+    y: str | None = None
     """As x: what is added, (n_rows,) or (n_rows, k); needed unless beta is 0."""
     transpose: Grid[bool] = False
     """Multiply with the transpose."""
@@ -374,15 +356,8 @@ class ProductSection(Section):
     """Name of a kernel."""
     backend: Grid[Literal["auto", "cpu", "cuda"]] = "auto"
     """As in a run."""
-    format: Literal["npy", "zarr", "csv"] = "npy"
-    """Of the file that y goes to; csv has the ids of the rows."""
-
-    @field_validator("y")
-    @classmethod
-    def _check_y(cls, y: str | None, others: ValidationInfo) -> str | None:
-        if y is None and others.data.get("beta"):
-            raise ValueError(f"beta = {others.data['beta']} needs y, which it is the factor of")
-        return y
+    format: Literal["npy", "zarr"] = "npy"
+    """Of the file that y goes to."""
 
 
 # --- where and how ---------------------------------------------------------------------------------------------------
@@ -403,7 +378,7 @@ class ClusterSection(Section):
     kind: str = "local"
     """`local` starts workers on this machine, `cuda` one for each of its GPUs, `slurm` and `pbs` in jobs, `ssh` on
     hosts, `kubernetes` in pods, `module:Class` as that class of Dask does; `address` uses a cluster that runs."""
-    address: Annotated[str | None, Field(validate_default=True)] = None
+    address: str | None = None
     """Of the scheduler, with kind = "address", such as tcp://10.0.0.1:8786."""
     workers: Positive | None = None
     """How many are started in all; default as Dask chooses, or one for each GPU."""
@@ -426,40 +401,20 @@ class ClusterSection(Section):
     ingest: bool = False
     """Have the workers make matrices too; sources and stores must be where they reach them."""
 
-    @field_validator("kind")
-    @classmethod
-    def _check_kind(cls, kind: str) -> str:
-        if kind != "address":
-            from mgspmv.distribute.managers import find_manager
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        from mgspmv.distribute.managers import check_shared, find_manager
 
-            find_manager(kind)
-        return kind
-
-    @field_validator("address")
-    @classmethod
-    def _check_address(cls, address: str | None, others: ValidationInfo) -> str | None:
-        if "kind" in others.data and (others.data["kind"] == "address") != (address is not None):
+        if (self.kind == "address") != (self.address is not None):
             raise ValueError('the address of a scheduler goes with kind = "address"; give both or neither')
-        return address
-
-    @field_validator("workers", "options")
-    @classmethod
-    def _check_started(cls, value: Any, others: ValidationInfo) -> Any:
-        if value and others.data.get("kind") == "address":
-            raise ValueError("says what is started, and the cluster of an address runs already")
-        return value
-
-    @field_validator("tls")
-    @classmethod
-    def _check_tls(cls, tls: str | None, others: ValidationInfo) -> str | None:
-        from mgspmv.distribute.managers import check_shared
-
-        kind = others.data.get("kind")
-        if tls == "temporary" and kind == "address":
-            raise ValueError("a cluster that runs has certificates already; name their folder")
-        if kind is not None and kind != "address":
-            check_shared(kind, tls)
-        return tls
+        if self.address is None:
+            find_manager(self.kind)
+            check_shared(self.kind, self.tls)
+        elif self.workers or self.options or self.tls == "temporary":
+            raise ValueError(
+                'workers, options and tls = "temporary" are of clusters that are started; leave them out, or address'
+            )
+        return self
 
 
 class OutputSection(Section):
@@ -471,25 +426,8 @@ class OutputSection(Section):
     """Of the files with all ranks."""
     scaler: Scaler = "none"
     """Scores in place of ranks."""
-    compare: bool | None = None
-    """Compare ranks with those that they replace; default yes, where a format is one that is read again."""
-
-    @field_validator("compare")
-    @classmethod
-    def _check_compare(cls, compare: bool | None, others: ValidationInfo) -> bool | None:
-        if compare and not set(LOADABLE) & set(others.data.get("formats", LOADABLE)):
-            raise ValueError("ranks to compare with are read again; have zarr or parquet among the formats")
-        return compare
-
-    @property
-    def compares(self) -> bool:
-        """Whether ranks are compared."""
-        return self.is_loadable if self.compare is None else self.compare
-
-    @property
-    def is_loadable(self) -> bool:
-        """Whether ranks that were written can be read again."""
-        return any(format in LOADABLE for format in self.formats)
+    compare: bool = True
+    """Compare ranks with those that they replace, where these are in a format that is read again."""
 
 
 class Pipeline(Section):
@@ -530,16 +468,6 @@ class Pipeline(Section):
 # --- grids -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Point:
-    """A combination of the values of a grid."""
-
-    label: str
-    """Such as `alpha=0.9,personalization=sports`; empty where nothing is listed."""
-    section: Any
-    """The section with one value for each key."""
-
-
 GRID = (
     *("x", "seeds", "alpha", "beta", "tol", "tol_mode", "max_iter", "stop", "personalization", "dangling", "nstart"),
     *("out_weight", "weights", "reverse", "transpose", "precision", "kernel", "backend"),
@@ -547,14 +475,17 @@ GRID = (
 """Keys whose lists are grids, in the order in which labels, and so folders of results, have them."""
 
 
-def list_points(section: Section) -> Iterator[Point]:
-    """Each combination of what a section lists; matrices, which have results of their own, are left as they are."""
+def list_points(section: S) -> Iterator[tuple[str, S]]:
+    """Each combination of what a section lists, with its label, such as `alpha=0.9,personalization=sports`.
+
+    Matrices, which have results of their own, are left as they are.
+    """
     names = [name for name in GRID if not (name == "alpha" and isinstance(section, BatchSection))]
     lists = {name: values for name in names if isinstance(values := getattr(section, name, None), list)}
     for values in itertools.product(*lists.values()):
         point = dict(zip(lists, values, strict=True))
         label = ",".join(f"{name}={show_value(value)}" for name, value in point.items())
-        yield Point(label, section.model_copy(update=point))
+        yield label, section.model_copy(update=point)
 
 
 def show_value(value: Any) -> str:

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 from os import PathLike
 from typing import Any
 
 from mgspmv.errors import MgspmvError, StepsFailedError, hide_secrets
 from mgspmv.logs import PIPELINE
-from mgspmv.model import Event, Progress, default_threads, ignore
+from mgspmv.model import Event, Progress
 from mgspmv.pipeline.context import Computing, OpenedMatrix, Work
-from mgspmv.pipeline.keys import MatrixIdentity
 from mgspmv.pipeline.make_matrix import make_matrix
-from mgspmv.pipeline.make_results import UnfinishedError, make_result
+from mgspmv.pipeline.make_results import make_result
 from mgspmv.pipeline.preflight import check_matrix, check_result, plan_steps
 from mgspmv.pipeline.reading import Definition, read_pipeline
 from mgspmv.pipeline.records import Records, now
@@ -81,49 +79,37 @@ def run_pipeline(
     KeyboardInterrupt : it was interrupted, and says what is kept
     """
     definition = path if isinstance(path, Definition) else read_pipeline(path, overrides)
-    given: dict[str, Any] = {"on_event": on_event, "on_progress": on_progress, "on_step": on_step}
-    with watch_steps(definition, given) as hearers:
-        return _run_definition(definition, client, on_note, throw, hearers)
-
-
-def _run_definition(
-    definition: Definition,
-    client: Any,
-    on_note: Callable[[str], None] | None,
-    throw: bool,
-    hearers: Mapping[str, Callable[..., None] | None],
-) -> RunRecord:
-    """
-    Parameters
-    ----------
-    hearers : `on_event`, `on_progress` and `on_step` of `run_pipeline`
-    """
     records = Records(definition.folder)
     checksums = Checksums(records.private / "sources.json")
-    lanes = list_steps(definition.pipeline, str(definition.folder))
     began, clock = now(), time.perf_counter()
 
-    def describe(outcomes: list[StepOutcome]) -> RunRecord:
-        elapsed_s = time.perf_counter() - clock
-        return RunRecord(definition.name, definition.file, definition.tables, began, elapsed_s, __version__, outcomes)
+    def describe(outcomes: Iterable[StepOutcome]) -> RunRecord:
+        elapsed_s, tables = time.perf_counter() - clock, definition.tables
+        return RunRecord(definition.name, definition.file, tables, began, elapsed_s, __version__, [*outcomes])
 
     planned = plan_steps(definition, records, checksums)
     if all(step.state == "kept" for step in planned):
-        return describe([StepOutcome(p.name, p.kind, "kept", 0.0, records.read_step(p.name)) for p in planned])
-    threads = definition.pipeline.limits.threads or default_threads()
-    with records.hold(), closing(Computing(definition.pipeline.cluster, client, threads, on_note)) as computing:
+        return describe(StepOutcome(p.name, p.kind, "kept", 0.0, records.read_step(p.name)) for p in planned)
+    pipeline = definition.pipeline
+    hearers: dict[str, Any] = {"on_event": on_event, "on_progress": on_progress, "on_step": on_step}
+    is_interrupted = False
+    with (
+        watch_steps(definition, hearers) as heard,
+        records.hold(),
+        Computing(pipeline.cluster, client, pipeline.limits.threads, on_note) as computing,
+    ):
         records.sweep()
-        work = Work(definition, records, checksums, computing, hearers["on_progress"] or ignore, hearers["on_event"])
+        work = Work(definition, records, checksums, computing, heard["on_progress"], heard["on_event"])
         why = "the run was interrupted before"
-        not_begun = {p.name: StepOutcome(p.name, p.kind, "skipped", 0.0, None, why) for p in planned}
-        run = _Run(work, hearers["on_step"], not_begun)
-        is_interrupted = False
+        run = _Run(
+            work, heard["on_step"], {p.name: StepOutcome(p.name, p.kind, "skipped", 0.0, None, why) for p in planned}
+        )
         try:
-            for first, *rest in lanes.values():
+            for first, *rest in list_steps(pipeline, str(definition.folder)).values():
                 run.work_on(first, rest)
         except KeyboardInterrupt:
             is_interrupted = True
-        record = describe([*run.outcomes.values()])
+        record = describe(run.outcomes.values())
         if any(step.state != "kept" for step in record.steps):
             records.write_run(record)
     if is_interrupted:
@@ -154,7 +140,7 @@ class _Run:
     """Makes steps, and notes what became of each."""
 
     work: Work
-    on_step: Callable[[StepOutcome], None] | None
+    on_step: Callable[[StepOutcome], None]
     outcomes: dict[str, StepOutcome]
     """By name, in the order of the plan."""
     errors: list[Exception] = field(default_factory=list)
@@ -166,63 +152,59 @@ class _Run:
         ------
         KeyboardInterrupt : the run is interrupted; what became of the step is noted
         """
-        if not self._attempt(first, self._find_matrix):
+        if not self._attempt(first, None):
             for step in rest:
                 self._note(StepOutcome(step.name, step.kind, "skipped", 0.0, None, f"needs {first.name}, which failed"))
             return
         with closing(OpenedMatrix(first.target, self.work.computing)) as opened:
             for step in rest:
-                self._attempt(step, partial(self._find_result, opened=opened))
+                self._attempt(step, opened)
 
-    def _find_matrix(self, step: Step) -> tuple[State, StepRecord]:
-        """Keep a matrix or make it; which of the two, and its record."""
-        checked = check_matrix(step, self.work.records, self.work.checksums)
-        if checked.record is not None and not checked.why:
-            return "kept", checked.record
-        self.work.checksums.save()
-        assert isinstance(checked.identity, MatrixIdentity)
-        return "made", make_matrix(self.work, step, checked.identity)
+    def _attempt(self, step: Step, opened: OpenedMatrix | None) -> bool:
+        """Keep or make a step, and note what becomes of it; whether its results exist. What fails, fails alone.
 
-    def _find_result(self, step: Step, opened: OpenedMatrix) -> tuple[State, StepRecord]:
-        """Keep results or make them; which of the two, and their record."""
-        work = self.work
-        checked = check_result(step, work.definition.pipeline, opened.matrix.info, work.records, work.checksums)
-        if checked.record is not None and not checked.why:
-            return "kept", checked.record
-        work.checksums.save()
-        return "made", make_result(work, step, checked.identity, opened)
-
-    def _attempt(self, step: Step, find: Callable[[Step], tuple[State, StepRecord]]) -> bool:
-        """Find what a step makes, and note what becomes of it; whether it is there. What fails, fails alone."""
+        Parameters
+        ----------
+        opened : the matrix that results are of; None for the step that makes it
+        """
         began = time.perf_counter()
 
         def note(state: State, record: StepRecord | None, error: str | None = None) -> None:
             self._note(StepOutcome(step.name, step.kind, state, time.perf_counter() - began, record, error))
 
         try:
-            note(*find(step))
-            return True
+            state, record, error = self._find(step, opened)
         except KeyboardInterrupt:  # also of a run that was cancelled
             note("failed", None, "interrupted")
             raise
-        except UnfinishedError as unfinished:
-            note("failed", unfinished.record, str(unfinished))
-            self.errors.append(unfinished.error)
-        except Exception as error:
-            is_own = isinstance(error, MgspmvError)
-            note("failed", None, str(error) if is_own else hide_secrets(f"{type(error).__name__}: {error}"))
-            self.errors.append(error)
+        except Exception as failure:
+            state, record, error = "failed", None, failure
+        if error is None:
+            note(state, record)
+            return True
+        is_own = isinstance(error, MgspmvError)
+        note("failed", record, str(error) if is_own else hide_secrets(f"{type(error).__name__}: {error}"))
+        self.errors.append(error)
         return False
+
+    def _find(self, step: Step, opened: OpenedMatrix | None) -> tuple[State, StepRecord | None, Exception | None]:
+        """Keep results or make them; which of the two, and their record. The error of ranks that did not converge."""
+        work, pipeline = self.work, self.work.definition.pipeline
+        if opened is None:
+            checked = check_matrix(step, work.records, work.checksums)
+        else:
+            checked = check_result(step, pipeline, opened.matrix.info, work.records, work.checksums)
+        if not checked.why:
+            return "kept", checked.record, None
+        work.checksums.save()
+        if opened is None:
+            return "made", make_matrix(work, step, checked.identity), None
+        return "made", *make_result(work, step, checked.identity, opened)
 
     def _note(self, outcome: StepOutcome) -> None:
         self.outcomes[outcome.name] = outcome
-        _log(outcome)
-        if self.on_step is not None:
-            self.on_step(outcome)
-
-
-def _log(outcome: StepOutcome) -> None:
-    fields = {"step": outcome.name, "state": outcome.state, "elapsed_s": outcome.elapsed_s}
-    said = f": {outcome.error}" if outcome.error else ""
-    level = logging.ERROR if outcome.state == "failed" else logging.INFO
-    PIPELINE.log(level, "step %s is %s%s", outcome.name, outcome.state, said, extra=fields)
+        fields = {"step": outcome.name, "state": outcome.state, "elapsed_s": outcome.elapsed_s}
+        said = f": {outcome.error}" if outcome.error else ""
+        level = logging.ERROR if outcome.state == "failed" else logging.INFO
+        PIPELINE.log(level, "step %s is %s%s", outcome.name, outcome.state, said, extra=fields)
+        self.on_step(outcome)

@@ -17,13 +17,9 @@ from mgspmv.validation import digest_json
 from mgspmv.version import __version__
 
 _FILES = ("personalization", "dangling", "nstart", "out_weight", "seeds", "x", "y")
+_UPDATES = {"vertices": "vertices of the update"}
 _ELSEWHERE = {"matrix", "backend", "checkpoint", "recover"}
 """Keys that say of what and where something is computed, or how it goes on meanwhile."""
-_FIXED: dict[str, dict[str, Any]] = {
-    "pagerank": {"method": "power", "follow_changes": False},
-    "product": {"tune": False},
-}
-"""Parts of all keys of a kind, which keep the keys of results that were made with them as options."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +32,14 @@ class Identity:
     """What is asked for, as JSON values."""
     inputs: dict[str, str]
     """Digests of files and of the matrix, by what the step calls them."""
-
-
-@dataclass(frozen=True)
-class MatrixIdentity(Identity):
-    """What a step is known by that makes a matrix."""
-
-    base: str
-    """Of the matrix before it is changed; the program's version does not count, so that a new one keeps what was
-    changed day by day."""
-    update: str | None
+    base: str = ""
+    """Of a matrix before it is changed; the program's version does not count, so that a new one keeps what was changed
+    day by day."""
+    update: str | None = None
     """Of what changes it."""
 
 
-def identify_matrix(section: MatrixSection, checksums: Checksums, info: MatrixInfo | None) -> MatrixIdentity:
+def identify_matrix(section: MatrixSection, checksums: Checksums, info: MatrixInfo | None) -> Identity:
     """
     Parameters
     ----------
@@ -61,7 +51,7 @@ def identify_matrix(section: MatrixSection, checksums: Checksums, info: MatrixIn
     """
     inputs: dict[str, str] = {}
     if section.path is not None:
-        inputs["source"] = checksums.identify(section.path, is_source=True)
+        inputs["source"] = checksums.identify(section.path)
     if section.vertices is not None:
         inputs["vertices"] = checksums.identify(section.vertices)
     made = {"generate": section.generate, "parameters": section.parameters, "open": section.open}
@@ -69,13 +59,14 @@ def identify_matrix(section: MatrixSection, checksums: Checksums, info: MatrixIn
     options = section.options | {name: value for name, value in made.items() if value}
     update = None
     if section.update is not None:
-        changes = _identify_changes(section, checksums)
+        asked = section.update.given("insert", "delete", "vertices")
+        changes = {_UPDATES.get(name, name): checksums.identify(files) for name, files in asked.items()}
         update = digest_json({"options": _leave_out(section.update.options, "vertices"), "inputs": changes})
         inputs, options = inputs | changes, options | {"update": section.update.options}
     elif info is not None:
         inputs["store"] = info.digest
     key = digest_json([__version__, "matrix", base, update, inputs])
-    return MatrixIdentity(key, options, inputs, base, update)
+    return Identity(key, options, inputs, base, update)
 
 
 def list_sources(section: MatrixSection) -> list[str | list[str]]:
@@ -83,14 +74,6 @@ def list_sources(section: MatrixSection) -> list[str | list[str]]:
     own = section.given("path", "vertices")
     changes = {} if section.update is None else section.update.given("insert", "delete", "vertices")
     return [*own.values(), *changes.values()]
-
-
-def _identify_changes(section: MatrixSection, checksums: Checksums) -> dict[str, str]:
-    assert section.update is not None
-    names = section.update.given("insert", "delete")
-    changes = {name: checksums.identify(files, is_source=True) for name, files in names.items()}
-    own = section.update.vertices
-    return changes if own is None else changes | {"vertices of the update": checksums.identify(own)}
 
 
 def identify_result(step: Step, pipeline: Pipeline, info: MatrixInfo, checksums: Checksums) -> Identity:
@@ -103,20 +86,18 @@ def identify_result(step: Step, pipeline: Pipeline, info: MatrixInfo, checksums:
     ------
     SourceError, OptionError : as of `Checksums.identify`
     """
-    files = list_files(step, pipeline)
+    files = list_files(step)
     inputs = {"matrix": info.digest} | {name: checksums.identify(path) for name, path in files.items()}
     options = step.section.model_dump(mode="json", exclude_none=True, exclude=_ELSEWHERE)
     if step.kind != "product":
         options |= {"formats": sorted(pipeline.output.formats), "scaler": pipeline.output.scaler}
-    key = digest_json([__version__, step.kind, _FIXED.get(step.kind, {}) | _leave_out(options, *files), inputs])
+    key = digest_json([__version__, step.kind, _leave_out(options, *files), inputs])
     return Identity(key, options, inputs)
 
 
-def list_files(step: Step, pipeline: Pipeline) -> dict[str, str]:
+def list_files(step: Step) -> dict[str, str]:
     """The files that results are made of, by what the step calls them."""
-    files = {name: path for name in _FILES if (path := find_file(step.section, name)) is not None}
-    labels = pipeline.matrix[step.matrix].labels
-    return files if labels is None or step.kind == "product" else files | {"labels": labels}
+    return {name: path for name in _FILES if (path := find_file(step.section, name)) is not None}
 
 
 def find_file(section: Any, name: str) -> str | None:

@@ -7,11 +7,9 @@ version that there is: if there is another one when the run is gone on with, it 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mgspmv.api import generate, ingest, open_matrix, update
 from mgspmv.errors import (
@@ -25,7 +23,8 @@ from mgspmv.errors import (
 from mgspmv.files import is_url
 from mgspmv.model import MatrixInfo, peak_memory
 from mgspmv.pipeline.context import Work, describe_provenance
-from mgspmv.pipeline.keys import MatrixIdentity, identify_matrix
+from mgspmv.pipeline.definition import MatrixSection
+from mgspmv.pipeline.keys import Identity, identify_matrix
 from mgspmv.pipeline.outputs import measure_bytes
 from mgspmv.pipeline.records import Records, now
 from mgspmv.pipeline.steps import Step
@@ -34,17 +33,8 @@ from mgspmv.report.record import Output, StepRecord
 from mgspmv.store.read import open_store
 from mgspmv.validation import to_json
 
-
-@dataclass(frozen=True)
-class Todo:
-    """What is to be done for a matrix."""
-
-    makes_base: bool
-    """Whether it is made from its source, or generated."""
-    updates: bool
-    """Whether it is then changed."""
-    before: tuple[str, ...]
-    """What changed it before, the last at the end."""
+Stage = Literal["base", "update"]
+"""`base` is made from its source, or generated; `update` then changes it."""
 
 
 def find_info(store: str) -> MatrixInfo | None:
@@ -60,8 +50,8 @@ def find_info(store: str) -> MatrixInfo | None:
         return None
 
 
-def make_matrix(work: Work, step: Step, identity: MatrixIdentity) -> StepRecord:
-    """Make the matrix, or what of it is not there, and write its record.
+def make_matrix(work: Work, step: Step, identity: Identity) -> StepRecord:
+    """Make the matrix, or the rest of it where a run was killed, and write its record.
 
     Raises
     ------
@@ -70,21 +60,19 @@ def make_matrix(work: Work, step: Step, identity: MatrixIdentity) -> StepRecord:
     MgspmvError : what `ingest`, `generate` and `update` raise
     """
     began, seconds = now(), dict[str, float]()
-    todo = find_todo(work, step, identity)
-    if todo.makes_base:
-        _note_begun(work, step, identity, "base", [])
-        with _measure(seconds, "ingest"):
-            _make_base(work, step)
-    chain = [*todo.before]
-    if todo.updates and identity.update is not None:
-        chain.append(identity.update)
-        _note_begun(work, step, identity, "update", chain)
-        with _measure(seconds, "update"):
-            _update(work, step)
-    if todo.makes_base or todo.updates:
+    todo, chain = find_todo(work, step, identity)
+    for stage in todo:
+        chain += [] if stage == "base" or identity.update is None else [identity.update]
+        _note_begun(work, step, identity, stage, chain)
+        clock = time.perf_counter()
+        (_make_base if stage == "base" else _update)(work, step)
+        seconds["ingest" if stage == "base" else stage] = time.perf_counter() - clock
+    if todo:
         _check_unchanged(work, step, identity)
-    with open_matrix(step.target) as matrix, _measure(seconds, "measure"):
+    clock = time.perf_counter()
+    with open_matrix(step.target) as matrix:
         info, degrees = matrix.info, measure_degrees(matrix)
+    seconds["measure"] = time.perf_counter() - clock
     described = asdict(info)
     provenance = describe_provenance(step, identity, matrix=described.pop("provenance"))
     record = StepRecord(
@@ -107,30 +95,33 @@ def make_matrix(work: Work, step: Step, identity: MatrixIdentity) -> StepRecord:
     return record
 
 
-def find_todo(work: Work, step: Step, identity: MatrixIdentity) -> Todo:
-    """What is to be done, given what was.
+def find_todo(work: Work, step: Step, identity: Identity) -> tuple[list[Stage], list[str]]:
+    """Find what is to be made, and the updates that were made before, the last at the end.
 
     Raises
     ------
     StoreExistsError, StoreError : as of `make_matrix`
     """
     info, record, begun = find_info(step.target), work.records.read_step(step.name), work.records.read_begun(step.name)
+    update: list[Stage] = [] if identity.update is None else ["update"]
     if begun is not None and begun["key"] == identity.key and info is not None:
-        chain, is_changed = tuple(begun["updates"]), info.version != begun["before"]
+        chain, is_changed = list(begun["updates"]), info.version != begun["before"]
         if begun["stage"] == "update":
-            return Todo(False, not is_changed, chain if is_changed else chain[:-1])
+            return ([], chain) if is_changed else (["update"], chain[:-1])
         if is_changed:
-            return Todo(False, identity.update is not None, chain)
+            return update, chain
     same_base = record is not None and record.result["base"] == identity.base
-    chain = tuple(record.result["updates"]) if record is not None and same_base else ()
-    if step.section.open is not None:
-        return Todo(False, identity.update is not None and chain[-1:] != (identity.update,), chain)
-    if same_base and _is_as_left(info, record) and identity.update is not None:
-        return Todo(False, chain[-1:] != (identity.update,), chain)
+    chain = list(record.result["updates"]) if record is not None and same_base else []
+    if step.section.open is not None or (same_base and update and _is_as_left(info, record)):
+        return (update if chain[-1:] != [identity.update] else []), chain
     check_replacing(step, info, work.records)
-    if not step.section.overwrite:
-        _check_gone(step, identity, chain)
-    return Todo(True, identity.update is not None, ())
+    lost = [own for own in chain if own != identity.update]
+    if lost and update and not step.section.overwrite:
+        raise StoreError(
+            f"{step.target} was changed by {len(lost)} updates that are not there any more, for it is gone or damaged; "
+            f"restore it, or set overwrite = true in [matrix.{step.name}] to begin from its source again"
+        )
+    return ["base", *update], []
 
 
 def _is_as_left(info: MatrixInfo | None, record: StepRecord | None) -> bool:
@@ -159,27 +150,11 @@ def check_replacing(step: Step, info: MatrixInfo | None, records: Records) -> No
         )
 
 
-def _check_gone(step: Step, identity: MatrixIdentity, chain: tuple[str, ...]) -> None:
-    lost = [update for update in chain if update != identity.update]
-    if lost and identity.update is not None:
-        raise StoreError(
-            f"{step.target} was changed by {len(lost)} updates that are not there any more, for it is gone or damaged; "
-            f"restore it, or set overwrite = true in [matrix.{step.name}] to begin from its source again"
-        )
-
-
-def _note_begun(work: Work, step: Step, identity: MatrixIdentity, stage: str, updates: list[str]) -> None:
+def _note_begun(work: Work, step: Step, identity: Identity, stage: Stage, updates: list[str]) -> None:
     """Write down what is about to be made of which version."""
     info = find_info(step.target)
     begun = {"key": identity.key, "stage": stage, "before": info and info.version, "updates": updates}
     work.records.write_begun(step.name, begun)
-
-
-@contextmanager
-def _measure(seconds: dict[str, float], phase: str) -> Iterator[None]:
-    began = time.perf_counter()
-    yield
-    seconds[phase] = time.perf_counter() - began
 
 
 # --- making ----------------------------------------------------------------------------------------------------------
@@ -187,8 +162,9 @@ def _measure(seconds: dict[str, float], phase: str) -> Iterator[None]:
 
 def _make_base(work: Work, step: Step) -> None:
     section, computing = step.section, work.computing
-    options: dict[str, Any] = {**section.options, "overwrite": True, "on_progress": work.listen(step).on_progress}
-    if computing.makes_matrices:
+    options: dict[str, Any] = {**section.options, "overwrite": True}
+    options["on_progress"] = work.listen(step)["on_progress"]
+    if computing.is_on_cluster and computing.section.ingest:
         own = computing.section
         options |= {"client": computing.client, "timeout": own.timeout, "threads": own.threads}
     else:
@@ -199,19 +175,19 @@ def _make_base(work: Work, step: Step) -> None:
         ingest(section.path, step.target, **options | {"scratch": section.scratch})
 
 
-def _limit(work: Work, section: Any) -> dict[str, Any]:
+def _limit(work: Work, section: MatrixSection) -> dict[str, Any]:
     """What this process may take, as arguments of `ingest`."""
-    memory = work.definition.pipeline.limits.memory
-    return {"memory": memory, "scratch": section.scratch, "threads": work.computing.threads}
+    limits = work.definition.pipeline.limits
+    return {"memory": limits.memory, "scratch": section.scratch, "threads": limits.threads}
 
 
 def _update(work: Work, step: Step) -> None:
     section = step.section.update
     options: dict[str, Any] = section.options | section.given("insert", "delete", "keep") | _limit(work, step.section)
-    update(step.target, **options, on_progress=work.listen(step).on_progress)
+    update(step.target, **options, on_progress=work.listen(step)["on_progress"])
 
 
-def _check_unchanged(work: Work, step: Step, identity: MatrixIdentity) -> None:
+def _check_unchanged(work: Work, step: Step, identity: Identity) -> None:
     again = identify_matrix(step.section, work.checksums, None if step.section.update else find_info(step.target))
     wanted = {name: found for name, found in identity.inputs.items() if name != "store"}
     changed = [name for name, found in wanted.items() if again.inputs[name] != found]

@@ -5,31 +5,30 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import numpy as np
+import zarr
 
 from mgspmv.api import pagerank, pagerank_batch, spmv
 from mgspmv.api.warm import read_vector as read_given
 from mgspmv.batch_results import load_batch
-from mgspmv.display.numbers import format_bytes
-from mgspmv.errors import CapacityError, CheckpointError, ConvergenceError, MgspmvError, OptionError, SourceError
+from mgspmv.errors import CheckpointError, ConvergenceError
 from mgspmv.ingest.seeds import read_seeds
 from mgspmv.ingest.weights import DANGLING_RULES, read_vector
-from mgspmv.model import free_memory, peak_memory
+from mgspmv.model import peak_memory
 from mgspmv.os_errors import refuse_source
 from mgspmv.pipeline.compare import compare_batches, compare_ranks, list_ids, match_ids
-from mgspmv.pipeline.context import Listener, OpenedMatrix, Work, describe_provenance
+from mgspmv.pipeline.context import OpenedMatrix, Work, describe_provenance
 from mgspmv.pipeline.definition import PREVIOUS
 from mgspmv.pipeline.keys import Identity, find_file
 from mgspmv.pipeline.outputs import describe_outputs, digest_array, digest_ranks, find_ranks, publish, stage
 from mgspmv.pipeline.places import fetch
 from mgspmv.pipeline.records import PRIVATE, now, write_json
 from mgspmv.pipeline.steps import Step
-from mgspmv.pipeline.tables import list_top, read_labels, save_batch, save_product, save_ranks, save_top
+from mgspmv.pipeline.tables import save_batch, save_top
 from mgspmv.report.measure import describe_iterations, describe_solution
 from mgspmv.report.record import Output, StepRecord
 from mgspmv.results import Solution, describe_matrix, load_solution
@@ -41,38 +40,49 @@ T = TypeVar("T")
 _OPTIONS = ("alpha", "tol", "tol_mode", "max_iter", "weights", "precision")
 
 
-class UnfinishedError(Exception):
-    """The iteration of a step ended without meeting its tolerance.
-
-    Nothing of it is written. `record` says how far it came, and `error` what `pagerank` or `pagerank_batch` raised.
-    """
-
-    def __init__(self, record: StepRecord, error: ConvergenceError) -> None:
-        super().__init__(str(error))
-        self.record, self.error = record, error
-
-
-def make_result(work: Work, step: Step, identity: Identity, opened: OpenedMatrix) -> StepRecord:
+def make_result(
+    work: Work, step: Step, identity: Identity, opened: OpenedMatrix
+) -> tuple[StepRecord, Exception | None]:
     """Compute a step, put its results in their place and write its record.
+
+    Returns
+    -------
+    The record. Of ranks that did not converge it says how far they came, and the error comes with it; nothing of them
+    is written, and what was in their place stays as it was.
 
     Raises
     ------
-    UnfinishedError : it did not converge; what was in its place is there as it was
     MgspmvError : what `pagerank`, `pagerank_batch`, `spmv` and the writing of results raise
     """
     began = now()
+
+    def describe(outputs: list[Output], fields: dict[str, Any]) -> StepRecord:
+        asked = {name: value for name, value in fields.pop("options").items() if name not in identity.options}
+        provenance = describe_provenance(step, identity, matrix=opened.matrix.info.provenance)
+        return StepRecord(
+            key=identity.key,
+            kind=step.kind,
+            name=step.name,
+            inputs=identity.inputs,
+            outputs=outputs,
+            options=to_json(identity.options | asked),
+            began=began,
+            ended=now(),
+            provenance=to_json(provenance),
+            **fields,
+        )
+
     make: Callable[..., dict[str, Any]] = {"pagerank": _rank, "batch": _rank_many, "product": _multiply}[step.kind]
-    describe = partial(_describe, step, identity, opened, began)
     with stage(step, work.records.folder) as staged:
         try:
             fields = make(work, step, opened, staged)
         except ConvergenceError as error:
-            raise UnfinishedError(describe([], describe_iterations(error.solution)), error) from error
+            return describe([], describe_iterations(error.solution)), error
         outputs = describe_outputs(staged, step.target, fields.pop("digests"))
         record = publish(staged, step.target, describe(outputs, fields), work.records.read_step(step.name))
     work.records.write_step(record)
     shutil.rmtree(_locate_checkpoint(work, step), ignore_errors=True)
-    return record
+    return record, None
 
 
 def _locate_checkpoint(work: Work, step: Step) -> Path:
@@ -80,72 +90,49 @@ def _locate_checkpoint(work: Work, step: Step) -> Path:
     return work.records.folder / PRIVATE / "checkpoints" / quote(step.name, safe="=,")
 
 
-def _describe(
-    step: Step,
-    identity: Identity,
-    opened: OpenedMatrix,
-    began: str,
-    outputs: list[Output],
-    fields: dict[str, Any],
-) -> StepRecord:
-    asked = {name: value for name, value in fields.pop("options").items() if name not in identity.options}
-    provenance = describe_provenance(step, identity, matrix=opened.matrix.info.provenance)
-    return StepRecord(
-        key=identity.key,
-        kind=step.kind,
-        name=step.name,
-        inputs=identity.inputs,
-        outputs=outputs,
-        options=to_json(identity.options | asked),
-        began=began,
-        ended=now(),
-        provenance=to_json(provenance),
-        **fields,
-    )
-
-
 # --- ranks -----------------------------------------------------------------------------------------------------------
 
 
 def _rank(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dict[str, Any]:
-    section, output, listener = step.section, work.definition.pipeline.output, work.listen(step)
+    section, output, hearers = step.section, work.definition.pipeline.output, work.listen(step)
     started = time.perf_counter()
     before = _load_before(work, step, load_solution)
-    matrix = opened.find(section.reverse, on_progress=listener.on_progress, for_steps=True)
-    options = {name: getattr(section, name) for name in (*_OPTIONS, "stop", "kernel")}
-    vectors = _read_vectors(section, matrix, before)
-    options |= vectors | _place(work, section, listener) | {"on_event": listener.on_event}
+    matrix = opened.find(section.reverse, on_progress=hearers["on_progress"], for_steps=True)
+    vectors = _read_vectors(section, matrix)
+    if section.nstart == PREVIOUS and before is not None and _suits(before, matrix):
+        vectors["nstart"] = before
+    options = {name: getattr(section, name) for name in (*_OPTIONS, "stop", "kernel")} | vectors
+    options |= _place(work, section) | {"on_event": hearers["on_event"]}
+    if work.computing.is_on_cluster:
+        options |= {"recover": section.recover, "drive": work.computing.section.drive, **hearers}
     checkpoint = _locate_checkpoint(work, step)
     solution = _rank_kept(matrix, checkpoint, options) if section.checkpoint else pagerank(matrix, **options)
     solution = solution.scale(output.scaler)
     ranked = time.perf_counter()
     fields = describe_solution(solution, section.top)
-    if before is not None and output.compares:
+    if before is not None and output.compare:
         fields["comparison"] = _save_comparison(work, step, compare_ranks(before, solution, section.top), folder)
     if section.nstart == PREVIOUS:
         cold = "personalization" if "personalization" in vectors else "uniform"
         fields["result"]["start"] = PREVIOUS if "nstart" in vectors else cold
-    save_ranks(solution, folder, output.formats)
-    fields["top"] = _save_top(work, step, matrix, {None: solution.top(section.top)}, folder)
-    fields["seconds"] |= {"prepare": _left(ranked - started, solution), "save": time.perf_counter() - ranked}
+    for format in output.formats:
+        solution.save(folder / f"ranks.{format}")
+    save_top({None: solution.top(section.top)}, folder)
+    prepare_s = max(0.0, ranked - started - sum(solution.seconds.values()))
+    fields["seconds"] |= {"prepare": prepare_s, "save": time.perf_counter() - ranked}
     digest = digest_ranks(solution)
     return fields | {"digests": {"ranks.zarr": digest, "ranks.parquet": digest}}
 
 
 def _rank_kept(matrix: Any, checkpoint: Path, options: dict[str, Any]) -> Solution:
-    """Go on with what was kept, or from the begin where that is of something else, or damaged."""
+    """Resume from a checkpoint, or begin anew where that is of something else, or damaged."""
     try:
         return pagerank(matrix, **options, checkpoint=checkpoint, resume=True)
     except CheckpointError:
         return pagerank(matrix, **options, checkpoint=checkpoint)
 
 
-def _left(elapsed_s: float, solution: Solution) -> float:
-    """Of the seconds until ranks were there, those that the solution does not count."""
-    return max(0.0, elapsed_s - sum(solution.seconds.values()))
-
-
-def _read_vectors(section: Any, matrix: Any, before: Solution | None) -> dict[str, Any]:
+def _read_vectors(section: Any, matrix: Any) -> dict[str, Any]:
     """PageRank's vectors that are given, by the names of its arguments."""
     vectors: dict[str, Any] = {}
     for name in ("personalization", "out_weight", "dangling", "nstart"):
@@ -154,8 +141,6 @@ def _read_vectors(section: Any, matrix: Any, before: Solution | None) -> dict[st
                 vectors[name] = read_given(local, matrix.vertex_ids, aligns=name == "nstart")
     if section.dangling in DANGLING_RULES:
         vectors["dangling"] = section.dangling
-    if getattr(section, "nstart", None) == PREVIOUS and before is not None and _suits(before, matrix):
-        vectors["nstart"] = before
     return vectors
 
 
@@ -166,20 +151,16 @@ def _suits(before: Solution, matrix: Any) -> bool:
     return before.scaler == "none" and len(match_ids(ids_before, ids)[0]) > 0
 
 
-def _place(work: Work, section: Any, listener: Listener) -> dict[str, Any]:
-    """Options that say where ranks are computed."""
-    if work.computing.is_on_cluster:
-        alone = {}
-        if hasattr(section, "stop"):
-            alone = {"recover": section.recover, "drive": work.computing.section.drive}
-        return {"threads": work.computing.kernel_threads, "on_progress": listener.on_progress, **alone}
-    return {"threads": work.computing.kernel_threads, "backend": section.backend}
+def _place(work: Work, section: Any) -> dict[str, Any]:
+    """Options that say where something is computed."""
+    computing = work.computing
+    return {"threads": computing.threads} | ({} if computing.is_on_cluster else {"backend": section.backend})
 
 
 def _load_before(work: Work, step: Step, load: Callable[[Path], T]) -> T | None:
     """The ranks that are replaced, where they are needed and can be read."""
     record = work.records.read_step(step.name)
-    is_needed = work.definition.pipeline.output.compares or getattr(step.section, "nstart", None) == PREVIOUS
+    is_needed = work.definition.pipeline.output.compare or getattr(step.section, "nstart", None) == PREVIOUS
     if record is None or record.kind != step.kind or not is_needed:
         return None
     if (ranks := find_ranks(step.target, record)) is None:
@@ -196,73 +177,51 @@ def _save_comparison(work: Work, step: Step, comparison: dict[str, Any], folder:
     return compared
 
 
-def _save_top(
-    work: Work, step: Step, matrix: Any, highest: dict[Any, list[tuple[Any, float]]], folder: Path
-) -> list[list[Any]]:
-    """Write the tables of the highest of each vector; the rows of the first as a record has them."""
-    path = work.definition.pipeline.matrix[step.matrix].labels
-    labels = {}
-    if path is not None:
-        ids = {name for pairs in highest.values() for name, _ in pairs}
-        with fetch(path) as local:
-            labels = read_labels(str(local), ids, string_ids=matrix.info.vertex_ids == "string")
-    rows = [
-        ({} if vector is None else {"vector": vector}) | row
-        for vector, pairs in highest.items()
-        for row in list_top(pairs, labels)
-    ]
-    save_top(rows, folder, has_labels=bool(labels))
-    names = ("id", "rank", "label") if labels else ("id", "rank")
-    return [[row[name] for name in names] for row in rows if row.get("vector") == next(iter(highest))]
-
-
 # --- batches ---------------------------------------------------------------------------------------------------------
 
 
 def _rank_many(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dict[str, Any]:
-    section, output, listener = step.section, work.definition.pipeline.output, work.listen(step)
-    if output.scaler != "none":
-        raise OptionError(f'[output] scaler = "{output.scaler}" is for runs; batches keep ranks as they are')
-    matrix = opened.find(section.reverse, on_progress=listener.on_progress)
-    strings = matrix.info.vertex_ids == "string"
+    section, output, hearers = step.section, work.definition.pipeline.output, work.listen(step)
+    matrix = opened.find(section.reverse, on_progress=hearers["on_progress"])
     seeds = None
     if section.seeds is not None:
         with fetch(section.seeds) as local:
-            seeds = read_seeds(local, string_ids=strings)
-    options = {name: getattr(section, name) for name in (*_OPTIONS, "width")} | _read_vectors(section, matrix, None)
-    options["top"] = section.top if section.keep == "top" else None
-    options |= {"on_event": listener.on_event} | _place(work, section, listener)
-    batch = pagerank_batch(matrix, seeds, **options)
+            seeds = read_seeds(local, string_ids=matrix.info.vertex_ids == "string")
+    options = {name: getattr(section, name) for name in (*_OPTIONS, "width")} | _read_vectors(section, matrix)
+    options |= {"top": section.top if section.keep == "top" else None, "on_event": hearers["on_event"]}
+    options |= {"on_progress": hearers["on_progress"]} if work.computing.is_on_cluster else {}
+    batch = pagerank_batch(matrix, seeds, **options, **_place(work, section))
     ranked = time.perf_counter()
     save_batch(batch, folder, output.formats)
-    top = _save_top(work, step, matrix, batch.top(min(section.top, matrix.shape[0])), folder)
+    highest = batch.top(min(section.top, matrix.shape[0]))
+    save_top(highest, folder)
     fields = describe_iterations(batch)
-    if output.compares and (before := _load_before(work, step, load_batch)) is not None:
+    fields["top"] = [[name, to_json(rank)] for name, rank in next(iter(highest.values()))]
+    if output.compare and (before := _load_before(work, step, load_batch)) is not None:
         fields["comparison"] = _save_comparison(work, step, compare_batches(before, batch, section.top), folder)
     fields["seconds"] |= {"save": time.perf_counter() - ranked}
     digest = digest_ranks(batch)
-    return fields | {"top": top, "digests": {"ranks.zarr": digest, "ranks.parquet": digest}}
+    return fields | {"digests": {"ranks.zarr": digest, "ranks.parquet": digest}}
 
 
 # --- products --------------------------------------------------------------------------------------------------------
 
 
 def _multiply(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dict[str, Any]:
-    section, listener = step.section, work.listen(step)
+    section = step.section
     started = time.perf_counter()
-    matrix = opened.find(section.transpose, on_progress=listener.on_progress)
+    matrix = opened.find(section.transpose, on_progress=work.listen(step)["on_progress"])
     x, y = read_array(section.x), None if section.y is None else read_array(section.y)
-    options: dict[str, Any] = section.given("alpha", "beta", "kernel", "precision")
-    if not work.computing.is_on_cluster:
-        options |= {"backend": section.backend}
+    options: dict[str, Any] = section.given("alpha", "beta", "kernel", "precision") | _place(work, section)
     prepared = time.perf_counter()
-    product = np.asarray(spmv(matrix, x, y=y, threads=work.computing.kernel_threads, **options))
+    product = np.asarray(spmv(matrix, x, y=y, **options))
     multiplied = time.perf_counter()
-    path = folder / f"y.{section.format}"
-    if section.format == "csv":
-        save_product(product, opened.matrix.vertex_ids, path)
+    if section.format == "npy":
+        np.save(folder / "y.npy", product)
     else:
-        save_array(product, path)
+        path = folder / "y.zarr"
+        stored = zarr.create_array(path, shape=product.shape, dtype=product.dtype, config={"write_empty_chunks": True})
+        stored[...] = product
     seconds = {"prepare": prepared - started, "product": multiplied - prepared}
     return {
         "options": {},
@@ -279,42 +238,14 @@ def read_array(path: str) -> np.ndarray:
 
     Raises
     ------
-    SourceError : it cannot be read, or is no array of real numbers
-    CapacityError : there is no memory for it
+    SourceError : it cannot be read
     """
     with fetch(path) as local:
-        return read_vector(local, max_ndim=2) if path.endswith(".npy") else _read_zarr(str(local))
-
-
-def _read_zarr(path: str) -> np.ndarray:
-    import zarr
-
-    check_links(locate_store(path), "", below=True)
-    try:
-        stored = zarr.open_array(path, mode="r")
-        if stored.nbytes > free_memory():
-            raise CapacityError(
-                f"{path} holds {format_bytes(stored.nbytes)}, and {format_bytes(free_memory())} of memory are free"
-            )
-        array = np.asarray(stored[...])
-    except MgspmvError:
-        raise
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise refuse_source(error, path, f"cannot be read as a Zarr array, nor is it named .npy: {error}") from error
-    if array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
-        raise SourceError(
-            f"wanted a one- or two-dimensional array of real numbers, found {array.dtype} of shape {array.shape}",
-            source=path,
-        )
-    return array
-
-
-def save_array(array: np.ndarray, path: Path) -> None:
-    """Write an array as .npy, or as a Zarr array."""
-    if path.suffix == ".npy":
-        np.save(path, array)
-        return
-    import zarr
-
-    stored = zarr.create_array(path, shape=array.shape, dtype=array.dtype, config={"write_empty_chunks": True})
-    stored[...] = array
+        if path.endswith(".npy"):
+            return read_vector(local, max_ndim=2)
+        check_links(locate_store(str(local)), "", below=True)
+        try:
+            return np.asarray(zarr.open_array(str(local), mode="r")[...])
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            said = f"cannot be read as a Zarr array, nor is it named .npy: {error}"
+            raise refuse_source(error, str(local), said) from error

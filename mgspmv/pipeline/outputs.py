@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -23,7 +21,7 @@ from urllib.parse import quote
 import numpy as np
 
 from mgspmv.batch_results import BatchSolution
-from mgspmv.files import exchange, find_inside, find_system, hold_folder, is_url, name_own, sweep
+from mgspmv.files import find_inside, find_system, hold_folder, is_url, move_into_place, name_own, sweep
 from mgspmv.ingest.remote import MARKS
 from mgspmv.pipeline.places import explain_failures
 from mgspmv.pipeline.records import PRIVATE, write_record
@@ -31,6 +29,7 @@ from mgspmv.pipeline.sources import compute_checksum
 from mgspmv.pipeline.steps import Step
 from mgspmv.report.record import Output, StepRecord
 from mgspmv.results import Solution
+from mgspmv.validation import digest_json
 
 RECORD = "record.json"
 
@@ -98,9 +97,11 @@ def publish(staged: Path, target: str, record: StepRecord, before: StepRecord | 
         record = replace(record, outputs=[replace(own, stamp=read_stamp(own.path) or "") for own in record.outputs])
         write_record(staged / RECORD, record.to_dict())
         move(staged / RECORD, f"{target}/{RECORD}")
-        for name in {_name(own) for own in before.outputs} if before is not None else ():
-            if name not in {_name(own) for own in record.outputs}:
-                _remove(f"{target}/{name}")
+        system, place = find_system(target)
+        names = set() if before is None else {_name(own) for own in before.outputs}
+        for name in names - {_name(own) for own in record.outputs}:
+            with suppress(FileNotFoundError):
+                system.rm(f"{place}/{name}", recursive=True)
     return record
 
 
@@ -109,14 +110,10 @@ def _name(output: Output) -> str:
 
 
 def _move(source: Path, target: str) -> None:
-    """Put a file or folder in its place, on one file system; what it replaces takes its place."""
+    """Put a file or folder in its place, on one file system; what it replaces is gone with the folder it comes from."""
     place = Path(target)
     place.parent.mkdir(parents=True, exist_ok=True)
-    if place.is_dir():
-        if exchange(source, place):
-            return
-        os.rename(place, source.with_name(f".{source.name}.old"))  # this file system cannot
-    os.replace(source, place)
+    move_into_place(source, place, source.with_name(f".{source.name}.old"))
 
 
 def _upload(source: Path, target: str) -> None:
@@ -135,25 +132,14 @@ def _upload(source: Path, target: str) -> None:
         system.put_file(str(path), f"{place}/{path.relative_to(source).as_posix()}")
 
 
-def _remove(target: str) -> None:
-    if is_url(target):
-        system, place = find_system(target)
-        with suppress(FileNotFoundError):
-            system.rm(place, recursive=True)
-    elif (path := Path(target)).is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
 # --- knowing again ---------------------------------------------------------------------------------------------------
 
 
-def find_damage(target: str, record: StepRecord | None) -> str:
+def find_damage(target: str, record: StepRecord) -> str:
     """Name a result that is not there as it was written, in words; empty where all are."""
-    for output in record.outputs if record is not None else ():
+    for output in record.outputs:
         path = f"{target}/{_name(output)}"
-        if not is_whole(path, output):
+        if read_stamp(path) != output.stamp:
             return f"{path} is not there as it was written"
     return ""
 
@@ -162,7 +148,7 @@ def find_ranks(target: str, record: StepRecord) -> str | None:
     """Find ranks that can be read again and are as they were written."""
     for output in record.outputs:
         path = f"{target}/{_name(output)}"
-        if _name(output) in ("ranks.zarr", "ranks.parquet") and is_whole(path, output):
+        if _name(output) in ("ranks.zarr", "ranks.parquet") and read_stamp(path) == output.stamp:
             return path
     return None
 
@@ -175,43 +161,17 @@ def read_stamp(path: str) -> str | None:
     StoreError : nobody can look there
     OptionError : as of `find_system`
     """
-    if is_url(path):
-        return _read_stamp_there(path)
-    local = Path(path)
-    try:
-        found = [local, *sorted(local.rglob("*"))] if local.is_dir() else [local]
-        stats = [(own.relative_to(local).as_posix(), own.stat()) for own in found if own.is_file()]
-    except OSError:
-        return None
-    if not stats:
-        return None
-    said = " ".join(f"{name}:{stat.st_size}:{stat.st_mtime_ns}" for name, stat in stats)
-    return said if len(stats) == 1 else hashlib.sha256(said.encode()).hexdigest()
-
-
-def _read_stamp_there(url: str) -> str | None:
-    system, place = find_system(url)
-    with explain_failures("look for", url):
+    system, place = find_system(path)
+    with explain_failures("look for", path):
         found = find_inside(system, place)
-    if not found:
-        return None
-    said = {name: [str(info.get(mark)) for mark in ("size", *MARKS)] for name, info in sorted(found.items())}
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+    marks = ("size", *MARKS) if is_url(path) else ("size", "mtime")
+    told = {name.removeprefix(place): [str(info.get(mark)) for mark in marks] for name, info in sorted(found.items())}
+    return digest_json(told) if told else None
 
 
 def measure_bytes(path: Path) -> int:
     """Of a file, or of all in a folder."""
     return sum(own.stat().st_size for own in ([path] if path.is_file() else path.rglob("*")) if own.is_file())
-
-
-def is_whole(path: str, output: Output) -> bool:
-    """Whether what is at a path is what was written, by its stamp.
-
-    Raises
-    ------
-    StoreError, OptionError : as of `read_stamp`
-    """
-    return read_stamp(path) == output.stamp
 
 
 def digest_ranks(solution: Solution | BatchSolution) -> str:

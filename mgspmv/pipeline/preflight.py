@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import Any, Literal
@@ -22,12 +22,14 @@ from mgspmv.pipeline.make_matrix import check_replacing, find_info
 from mgspmv.pipeline.outputs import find_damage
 from mgspmv.pipeline.reading import Definition, read_pipeline
 from mgspmv.pipeline.records import Records
-from mgspmv.pipeline.sources import Checksums, check_all_there
+from mgspmv.pipeline.sources import Checksums, check_present
 from mgspmv.pipeline.steps import Step, list_steps
 from mgspmv.report.record import StepKind, StepRecord
 from mgspmv.store.read import open_store
 from mgspmv.validation import to_json
 
+NOT_MADE = "not made yet"
+"""Why a step is to be made that has no record."""
 PlannedState = Literal["kept", "to make", "unknown", "failing"]
 """Kept as it is; to be made; not known before the matrix is made; cannot be made as things are."""
 
@@ -103,45 +105,35 @@ def plan_steps(definition: Definition, records: Records, checksums: Checksums) -
 
 
 def _plan_matrix(step: Step, records: Records, checksums: Checksums) -> PlannedStep:
-    def explain() -> str:
+    try:
         if records.read_step(step.name) is not None:
-            return check_matrix(step, records, checksums).why
-        check_all_there(list_sources(step.section))
+            return _plan(step, check_matrix(step, records, checksums).why)
+        check_present(list_sources(step.section))
         if step.section.open is not None:
             open_store(step.target)
         else:
             check_replacing(step, find_info(step.target), records)
-        return "not made yet"
-
-    return _plan(step, explain)
+    except MgspmvError as error:
+        return _plan(step, str(error), "failing")
+    return _plan(step, NOT_MADE)
 
 
 def _plan_result(
     step: Step, matrix: PlannedStep, pipeline: Pipeline, records: Records, checksums: Checksums
 ) -> PlannedStep:
-    def explain() -> str:
-        if matrix.state == "kept":
-            return check_result(step, pipeline, open_store(matrix.target).info, records, checksums).why
-        check_all_there([*list_files(step, pipeline).values()])
-        return f"needs {matrix.name}, which is made first"
-
     if matrix.state == "failing":
-        return PlannedStep(step.name, step.kind, "failing", f"needs {matrix.name}, which cannot be made", step.target)
-    is_known = matrix.state == "kept" or records.read_step(step.name) is None
-    return _plan(step, explain, "to make" if is_known else "unknown")
-
-
-def _plan(step: Step, explain: Callable[[], str], state: PlannedState = "to make") -> PlannedStep:
-    """
-    Parameters
-    ----------
-    explain : says why the step is to be made
-    state : of a step that is
-    """
+        return _plan(step, f"needs {matrix.name}, which cannot be made", "failing")
     try:
-        why = explain()
+        if matrix.state == "kept":
+            return _plan(step, check_result(step, pipeline, open_store(matrix.target).info, records, checksums).why)
+        check_present(list_files(step).values())
     except MgspmvError as error:
-        return PlannedStep(step.name, step.kind, "failing", str(error), step.target)
+        return _plan(step, str(error), "failing")
+    is_new = records.read_step(step.name) is None
+    return _plan(step, f"needs {matrix.name}, which is made first", "to make" if is_new else "unknown")
+
+
+def _plan(step: Step, why: str, state: PlannedState = "to make") -> PlannedStep:
     return PlannedStep(step.name, step.kind, state if why else "kept", why, step.target)
 
 
@@ -167,11 +159,16 @@ def check_matrix(step: Step, records: Records, checksums: Checksums) -> Checked:
     MgspmvError : it is not, and cannot be made: a source is missing, or another matrix is in its place
     """
     section, record = step.section, records.read_step(step.name)
-    check_all_there(list_sources(section))
+    check_present(list_sources(section))
     opens = section.open is not None
     info = open_store(step.target).info if opens else find_info(step.target)
     identity = identify_matrix(section, checksums, info if opens else None)
-    why = _explain_matrix(step, record, identity, info)
+    why = _explain(record, identity)
+    if record is not None and not why:
+        if info is None:
+            why = f"{step.target} is gone or damaged"
+        elif info.digest != record.matrix["digest"]:
+            why = f"{step.target} was changed since"
     if why and not opens:
         check_replacing(step, info, records)
     return Checked(identity, record, why)
@@ -190,21 +187,16 @@ def check_result(step: Step, pipeline: Pipeline, info: MatrixInfo, records: Reco
     """
     record = records.read_step(step.name)
     identity = identify_result(step, pipeline, info, checksums)
-    return Checked(identity, record, _explain(record, identity) or find_damage(step.target, record))
-
-
-def _explain_matrix(step: Step, record: StepRecord | None, identity: Identity, info: MatrixInfo | None) -> str:
-    if (why := _explain(record, identity)) or record is None:
-        return why
-    if info is None:
-        return f"{step.target} is gone or damaged"
-    return "" if info.digest == record.matrix["digest"] else f"{step.target} was changed since"
+    why = _explain(record, identity)
+    if record is not None and not why:
+        why = find_damage(step.target, record)
+    return Checked(identity, record, why)
 
 
 def _explain(record: StepRecord | None, identity: Identity) -> str:
     """What is asked for otherwise than it was made; empty where nothing is."""
     if record is None:
-        return "not made yet"
+        return NOT_MADE
     if record.key == identity.key:
         return ""
     changes = [f"{name} changed" for name in identity.inputs if record.inputs.get(name) != identity.inputs[name]]

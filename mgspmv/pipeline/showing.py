@@ -1,4 +1,4 @@
-"""How the steps of a run get on, for who looks at the terminal or the notebook."""
+"""Progress of the steps of a run, in a terminal or a notebook."""
 
 from __future__ import annotations
 
@@ -14,19 +14,10 @@ from mgspmv.report.record import StepOutcome
 
 
 @contextmanager
-def watch_steps(definition: Definition, hearers: dict[str, Callable[..., Any] | None]) -> Iterator[dict[str, Any]]:
-    """What a run is to call: the hearers that it was given, and where `show_progress` asks for it what shows it."""
-    with take_turn() as is_wanted:
-        if not (is_wanted and is_watched()):
-            yield hearers
-            return
-        with show_steps(definition) as shown:
-            yield {name: tell_all(shown[name], hear) for name, hear in hearers.items()}
-
-
-@contextmanager
-def show_steps(definition: Definition) -> Iterator[dict[str, Callable[..., Any]]]:
-    """What `run_pipeline` is to call, by the names of its arguments, so that steps are shown."""
+def watch_steps(
+    definition: Definition, hearers: dict[str, Callable[..., Any] | None]
+) -> Iterator[dict[str, Callable[..., None]]]:
+    """Give what a run is to call: the hearers that it was given and, where `show_progress` asks for it, the display."""
 
     def on_progress(name: str, done: int, total: int | None) -> None:
         step, _, phase = name.partition(": ")
@@ -42,6 +33,11 @@ def show_steps(definition: Definition) -> Iterator[dict[str, Callable[..., Any]]
     def on_step(outcome: StepOutcome) -> None:
         shown.end(f"{outcome.name} failed: {outcome.error}" if outcome.state == "failed" else "")
 
-    lanes = list_steps(definition.pipeline, str(definition.folder))
-    with StepsProgress(sum(map(len, lanes.values()))) as shown:
-        yield {"on_progress": on_progress, "on_event": on_event, "on_step": on_step}
+    with take_turn() as is_wanted:
+        if not (is_wanted and is_watched()):
+            yield {name: tell_all(hear) for name, hear in hearers.items()}
+            return
+        lanes = list_steps(definition.pipeline, str(definition.folder))
+        with StepsProgress(sum(map(len, lanes.values()))) as shown:
+            display: dict[str, Any] = {"on_progress": on_progress, "on_event": on_event, "on_step": on_step}
+            yield {name: tell_all(display[name], hear) for name, hear in hearers.items()}

@@ -6,7 +6,7 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,13 @@ class Checksums:
         self._path, self._is_new = path, False
         self._known: dict[str, list[Any]] = _read(path)
 
-    def identify(self, names: str | list[str], *, is_source: bool = False) -> str:
+    def identify(self, names: str | list[str]) -> str:
         """What tells this content from another: SHA-256 of a file; of a folder, or of several files, that of all of
         theirs; the digest of a matrix store; what a server says of a file at a URL.
 
         Parameters
         ----------
-        is_source : patterns and folders stand for the files that `mgspmv.ingest` reads
+        names : patterns and folders stand for the files that `mgspmv.ingest` reads
 
         Raises
         ------
@@ -46,7 +46,7 @@ class Checksums:
         OptionError : a server does not tell whether a file changed
         """
         one = names if isinstance(names, str) else names[0] if len(names) == 1 else None
-        if one is not None and (is_group_path(one) or not is_source):
+        if one is not None and is_group_path(one):
             return self._identify(one)
         digests = [self._identify(name) for name in find_files(names)]
         return digests[0] if len(digests) == 1 else digest_json(digests)
@@ -86,27 +86,22 @@ class Checksums:
         return checksum
 
 
-def check_there(names: str | list[str]) -> None:
-    """Look whether there is something at these paths, of which none is read; of URLs nothing is asked.
+def check_present(names: Iterable[str | list[str]]) -> None:
+    """Check that local files and folders exist; of URLs nothing is asked.
 
     Raises
     ------
-    SourceNotFoundError : there is nothing
+    SourceNotFoundError : one does not
     SourceAccessError : this user may not read it
     SourceError, OptionError : as of `mgspmv.ingest.files.find_files`
     """
-    paths = [name for name in ([names] if isinstance(names, str) else names) if not is_url(name)]
-    for path in [paths[0]] if len(paths) == 1 and is_group_path(paths[0]) else find_files(paths) if paths else []:
-        if not os.path.exists(path):
-            raise SourceNotFoundError("there is no such file; check the path", source=path or "''")
-        if not os.access(path, os.R_OK):
-            raise refuse_source(PermissionError(errno.EACCES, os.strerror(errno.EACCES)), path, "")
-
-
-def check_all_there(names: Sequence[str | list[str]]) -> None:
-    """As `check_there`, of each."""
     for own in names:
-        check_there(own)
+        paths = [name for name in ([own] if isinstance(own, str) else own) if not is_url(name)]
+        for path in paths if len(paths) == 1 and is_group_path(paths[0]) else find_files(paths) if paths else []:
+            if not os.path.exists(path):
+                raise SourceNotFoundError("there is no such file; check the path", source=path or "''")
+            if not os.access(path, os.R_OK):
+                raise refuse_source(PermissionError(errno.EACCES, os.strerror(errno.EACCES)), path, "")
 
 
 def compute_checksum(path: Path) -> str:

@@ -38,15 +38,17 @@ def list_steps(pipeline: Pipeline, folder: str) -> dict[str, list[Step]]:
 
 
 def _list_lane(pipeline: Pipeline, folder: str, matrix: str) -> Iterator[Step]:
-    yield Step(matrix, "matrix", matrix, pipeline.matrix[matrix], locate_store(pipeline, folder, matrix))
+    own = pipeline.matrix[matrix]
+    store = strip_file_scheme(own.open or own.store or Path(folder) / f"{matrix}.zarr")
+    yield Step(matrix, "matrix", matrix, own, store)
     tables: dict[StepKind, Any] = {"pagerank": pipeline.runs, "batch": pipeline.batch, "product": pipeline.product}
     results = strip_file_scheme(pipeline.output.folder or folder).rstrip("/")
     for kind, sections in tables.items():
         for name, section in sections.items():
             if matrix in list_matrices(pipeline, section):
-                for point in list_points(section):
-                    full = "/".join(part for part in (matrix, name, point.label) if part)
-                    yield Step(full, kind, matrix, point.section, f"{results}/{full}")
+                for label, point in list_points(section):
+                    full = "/".join(part for part in (matrix, name, label) if part)
+                    yield Step(full, kind, matrix, point, f"{results}/{full}")
 
 
 def list_matrices(pipeline: Pipeline, section: Any) -> list[str]:
@@ -56,9 +58,3 @@ def list_matrices(pipeline: Pipeline, section: Any) -> list[str]:
     if isinstance(section, ProductSection):
         return list(pipeline.matrix)
     return [name for name, matrix in pipeline.matrix.items() if matrix.kind != "matrix"]
-
-
-def locate_store(pipeline: Pipeline, folder: str, matrix: str) -> str:
-    """Where the store of a matrix is."""
-    section = pipeline.matrix[matrix]
-    return strip_file_scheme(section.open or section.store or Path(folder) / f"{matrix}.zarr")

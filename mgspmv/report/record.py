@@ -69,7 +69,7 @@ class StepRecord:
     degrees: dict[str, list[list[float]]] = field(default_factory=dict)
     """Of a graph, `in` and `out`: [degree, how many vertices have at least it], ascending, thinned likewise."""
     top: list[list[Any]] = field(default_factory=list)
-    """Of ranks: [id, rank] of the highest, descending, with a label as a third where there are labels."""
+    """Of ranks: [id, rank] of the highest, descending."""
     comparison: dict[str, Any] = field(default_factory=dict)
     """With the ranks that were there before: `before` (`key`, `ended`), `n_common`, `spearman`, `kendall_top`, `l1`,
     `overlap` of the highest, `moved`: [id, place before, place now, rank before, rank now], the furthest first. Of a

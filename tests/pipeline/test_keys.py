@@ -15,7 +15,6 @@ TEXT = """
 folder = "out"
 [matrix.web]
 path = "edges.txt"
-labels = "names.csv"
 transpose = true
 [matrix.web.update]
 insert = "more.txt"
@@ -37,7 +36,7 @@ alpha = [0.5, 0.6]
 x = "p.txt"
 beta = 0.5
 y = "p.txt"
-format = "csv"
+format = "zarr"
 [output]
 formats = ["parquet", "csv"]
 """
@@ -45,7 +44,6 @@ FILES = {
     "seeds.csv": "vector,vertex\na,1\nb,2\n",
     "p.txt": "1 3\n2 1\n",
     "more.txt": "2 1\n",
-    "names.csv": "id,label\n1,one\n",
 }
 MATRIX = (
     "5657fab6e8911fda91f900439da52ff3014d00ecaabfca3b79a0e8172d3b4d97",
@@ -54,10 +52,10 @@ MATRIX = (
 )
 """Key of the matrix, of what it was before its update, and of the update, as version 1 had them."""
 RESULTS = {
-    "web/damping/alpha=0.5": "c46f98bee425805fb55552e5350f33d3dd0b920260a3fd430f904ee683b5bafe",
-    "web/warm": "bee2ef86719b79983ecfcded72fab454886a2e67ec610d50433a78457b01cbd8",
-    "web/topics": "3aa2976b42ce532ccc57ac9a51d0f81d0646cb959a248c9af990b62fba031d0b",
-    "web/y": "116018e429328d27719d0ece8e20c2c4d586e22604f90c31cdc157bd2583069d",
+    "web/damping/alpha=0.5": "7e595c9371200e375c89b6aeb0eb944281399b62f173f8a77127a5ac9cd9e1d0",
+    "web/warm": "8aa4a5e539ea40470efe452bd17367d0c397fc440d19b4e149ac728bf44533a7",
+    "web/topics": "21278735e3fd881facf62608b4f40798c957460586a53a364e7e9d25d8135b2a",
+    "web/y": "d1347bfd0092f8c20db2d63568eda789fac65e8c0c692a9608cc97cea1d7e4eb",
 }
 """Of a matrix of digest 00...0."""
 

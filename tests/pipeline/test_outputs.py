@@ -1,4 +1,4 @@
-"""Results at their place: in object stores, found again, and labels."""
+"""Results at their place: in object stores, and found again."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from mgspmv.errors import SourceError, StepsFailedError
+from mgspmv.errors import StepsFailedError
 from mgspmv.pipeline import run_pipeline
-from mgspmv.pipeline.tables import read_labels
 from mgspmv.results import load_solution
 from tests.support.definitions import WEB, find_states, write_definition, write_sources
 
@@ -73,22 +72,3 @@ class TestObjectStores:
     def test_a_protocol_that_is_none(self):
         with pytest.raises(StepsFailedError, match=r"nosuch://x.*Protocol not known"):
             run_pipeline(write_definition(RUN), overrides={"output.folder": "nosuch://x"})
-
-
-class TestLabels:
-    def test_parquet(self):
-        import pyarrow as pa
-        from pyarrow import parquet
-
-        parquet.write_table(pa.table({"id": [1, 2, 3], "label": ["a", "b", "c"]}), "n.parquet")
-        assert read_labels("n.parquet", [3, 1, 7], string_ids=False) == {1: "a", 3: "c"}
-
-    def test_files_that_are_none(self):
-        with pytest.raises(SourceError, match="there is no such file"):
-            read_labels("none.csv", [1], string_ids=False)
-        Path("n.csv").write_text("id,label\nx,y\n")
-        with pytest.raises(SourceError, match="cannot be read as csv"):
-            read_labels("n.csv", [1], string_ids=False)
-        Path("n.parquet").write_text("x")
-        with pytest.raises(SourceError, match="cannot be read as parquet"):
-            read_labels("n.parquet", [1], string_ids=False)

@@ -21,7 +21,6 @@ folder = "out"
 [matrix.web]
 path = "${URL}/edges.txt"
 store = "${URL}/stores/web.zarr"
-labels = "${URL}/names.csv"
 [run]
 [run.damping]
 alpha = [0.5]
@@ -46,7 +45,7 @@ def url(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     place = f"memory://{os.urandom(4).hex()}"
     np.save(start := io.BytesIO(), np.array([1.0, 2.0, 3.0]))
-    files = {"edges.txt": EDGES, "names.csv": "id,label\n3,three\n", "sports.csv": "1 2\n2 1\n"}
+    files = {"edges.txt": EDGES, "sports.csv": "1 2\n2 1\n"}
     files |= {"seeds.csv": "vector,vertex\na,1\nb,2\n", "none.csv": "1\n", "bad.csv": "id,weight\n1,x\n"}
     system = fsspec.filesystem("memory")
     for name, text in files.items():
@@ -74,14 +73,13 @@ def test_all_of_it(url, tmp_path, monkeypatch):
     assert set(find_states(run_pipeline("p.toml")).values()) == {"kept"}
     assert plan_pipeline("p.toml").is_finished
     assert {path: info["created"] for path, info in system.find(url, detail=True).items()} == before
-    for name in ("edges.txt", "names.csv", "sports.csv", "start.npy", "seeds.csv", "x.zarr"):
+    for name in ("edges.txt", "sports.csv", "start.npy", "seeds.csv", "x.zarr"):
         with fetch(f"{url}/{name}") as local:
             local.rename(tmp_path / name)
     monkeypatch.setenv("URL", str(tmp_path))
     here = run_pipeline("p.toml", overrides={"folder": "here"})
     assert {path.removeprefix(f"{tmp_path}/"): digest for path, digest in find_digests(here).items()} == there
     assert mg.load_solution(f"{url}/ranks/web/warm/ranks.zarr").status == "converged"
-    assert [row[2] for row in record.steps[1].record.top if row[0] == 3] == ["three"]
 
 
 def test_an_input_that_changes(url):

@@ -46,11 +46,11 @@ def test_of_another_option():
 
 def test_of_an_option_that_is_no_longer_given():
     run_pipeline(write_definition(RUN + "tol = 1e-3\n"))
-    Path("n.csv").write_text("id,label\n")
+    Path("n.txt").write_text("1\n")
     why = "another version of the program, or an option that is no longer given, made it"
     assert states(plan_pipeline(write_definition(RUN)))["web/pagerank"] == ("to make", why)
-    run_pipeline("p.toml", overrides={"matrix.web.labels": "n.csv"})
-    assert states(plan_pipeline("p.toml"))["web/pagerank"] == ("to make", "labels is no longer given")
+    run_pipeline("p.toml", overrides={"run.personalization": "n.txt"})
+    assert states(plan_pipeline("p.toml"))["web/pagerank"] == ("to make", "personalization is no longer given")
 
 
 def test_of_a_source_that_changed():

@@ -99,7 +99,6 @@ def _store(name: str, info: MatrixInfo, degrees: dict[str, Any]) -> StepOutcome:
 
 def _rank(name: str, solution: Solution) -> StepOutcome:
     told = describe_solution(solution, 12)
-    told["top"] = [[*pair, "the first"] if pair[0] == MARKUP else pair for pair in told["top"]]
     output = Output(f"out/{name}.parquet", 8 * len(solution.values), solution.digest(), "1")
     provenance = _describe_place() | {"matrix": {"options": {"order": "none"}}}
     record = StepRecord(

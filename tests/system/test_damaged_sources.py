@@ -23,7 +23,6 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 from mgspmv.errors import SourceError
 from mgspmv.ingest.weights import read_vector, read_weights
-from mgspmv.pipeline.tables import read_labels
 from tests.support.commands import invoke
 from tests.support.damage import check_ending, edits, observe
 
@@ -146,8 +145,6 @@ CALLS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "edges": (".parquet", ingest),
     "vector": (".npy", read_vector),
     "table": (".parquet", read_weights),
-    "labels": (".parquet", lambda path: read_labels(str(path), [1, 2], string_ids=False)),
-    "names": (".csv", lambda path: read_labels(str(path), ["a", "b"], string_ids=True)),
 }
 
 
@@ -159,8 +156,6 @@ def sources(tmp_path_factory) -> Path:
     pq.write_table(pa.table({"source": [1, 2], "target": [2, 3], "weight": [1.5, 2.5]}), folder / "edges.parquet")
     np.save(folder / "vector.npy", np.arange(3.0))
     pq.write_table(pa.table({"id": [1, 2], "weight": [1.0, 2.0]}), folder / "table.parquet")
-    pq.write_table(pa.table({"id": [1, 2], "label": ["a", "b"]}), folder / "labels.parquet")
-    (folder / "names.csv").write_text("id,label\na,Anna\nb,Bea\n")
     write_group(folder / "group3.zarr")
     write_group(folder / "group2.zarr", 2)
     return folder
