@@ -1,4 +1,4 @@
-"""From rows to the CSR arrays of a matrix, with the sums of its columns and its transpose.
+"""From rows to the CSR arrays of a matrix, with the sums of its columns.
 
 Blocks of rows come one after the other, see `mgspmv.ingest.entries`: the matrix is in memory as a whole only where
 someone holds all of them.
@@ -58,30 +58,6 @@ class Appendable(Protocol):
     def pieces(self) -> Iterator[np.ndarray]:
         """What was put there, one part after the other, once it is finished."""
         ...
-
-
-class HeldArray:
-    """An array in memory.
-
-    Parameters
-    ----------
-    most : elements that it may come to have
-    """
-
-    def __init__(self, name: str, dtype: np.dtype[Any], most: int) -> None:
-        self._array, self._n = np.empty(most, dtype), 0
-
-    def append(self, elements: np.ndarray) -> None:
-        self._array[self._n : self._n + len(elements)] = elements
-        self._n += len(elements)
-
-    def finish(self) -> np.ndarray:
-        if self._n < len(self._array):
-            self._array = self._array[: self._n].copy()
-        return self._array
-
-    def pieces(self) -> Iterator[np.ndarray]:
-        yield self._array
 
 
 @dataclass(frozen=True, eq=False)
@@ -397,6 +373,14 @@ def _join_sums(high: np.ndarray, low: np.ndarray, other_high: np.ndarray, other_
 
 
 @njit(nogil=True, cache=True)
+def _count(keys, start, counts):
+    """Of each of the keys from start on, as many as there are counts."""
+    for key in keys:
+        if start <= key < start + len(counts):
+            counts[key - start] += 1
+
+
+@njit(nogil=True, cache=True)
 def _add_columns(indices, data, start, high, low):
     """Add each value to high + low of its column, from start on, in double-double arithmetic (Knuth's two-sum).
 
@@ -450,38 +434,3 @@ def _read_values(stored: StoredMatrix, entries: tuple[int, np.ndarray]) -> tuple
     row, bounds = entries
     rows = np.repeat(np.arange(row, row + len(bounds) - 1), np.diff(bounds))
     return rows, stored.read_array("data", int(bounds[0]), int(bounds[-1]), threads=1)
-
-
-# --- transposing -----------------------------------------------------------------------------------------------------
-
-
-def transpose_csr(
-    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray | None, n_cols: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """CSR of the transpose, whose rows come out sorted."""
-    out_ptr = np.zeros(n_cols + 1, np.int64)
-    _count(indices, 0, out_ptr[1:])
-    np.cumsum(out_ptr, out=out_ptr)
-    out_indices = np.empty(len(indices), index_dtype(len(indptr) - 1))
-    out_data = None if data is None else np.empty_like(data)
-    _scatter_rows(indptr, indices, data, out_ptr[:-1].copy(), out_indices, out_data)
-    return out_ptr, out_indices, out_data
-
-
-@njit(nogil=True, cache=True)
-def _count(keys, start, counts):
-    """Of each of the keys from start on, as many as there are counts."""
-    for key in keys:
-        if start <= key < start + len(counts):
-            counts[key - start] += 1
-
-
-@njit(nogil=True, cache=True)
-def _scatter_rows(indptr, indices, data, cursor, out_indices, out_data):
-    for i in range(len(indptr) - 1):
-        for k in range(indptr[i], indptr[i + 1]):
-            place = cursor[indices[k]]
-            cursor[indices[k]] = place + 1
-            out_indices[place] = i
-            if data is not None:
-                out_data[place] = data[k]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 import zarr
 
-from mgspmv.ingest.build import HeldArray, assemble, transpose_csr
+from mgspmv.ingest.build import assemble
 from mgspmv.ingest.entries import Report, sort_source
 from mgspmv.ingest.source import Layout, Source
-from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo
+from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, index_dtype
 from mgspmv.store.digests import WrittenArray
 from mgspmv.store.places import StoreLike
 from mgspmv.store.read import StoredMatrix
@@ -66,6 +67,22 @@ class CsrArrays:
         return sum(a.nbytes for a in arrays if a is not None)
 
 
+class HeldArray:
+    """An array in memory, as `assemble` makes it."""
+
+    def __init__(self, name: str, dtype: np.dtype[Any], most: int) -> None:
+        self._parts = [np.empty(0, dtype)]
+
+    def append(self, elements: np.ndarray) -> None:
+        self._parts.append(elements.astype(self._parts[0].dtype))
+
+    def finish(self) -> np.ndarray:
+        return np.concatenate(self._parts)
+
+    def pieces(self) -> Iterator[np.ndarray]:
+        yield self.finish()
+
+
 def build_matrix(source: Source, options: IngestOptions, report: Report) -> tuple[CsrArrays, Layout]:
     """Read a source to its end and sort it into CSR, in the order of the source; all of it in memory.
 
@@ -85,8 +102,11 @@ def build_matrix(source: Source, options: IngestOptions, report: Report) -> tupl
 def transpose_arrays(matrix: CsrArrays) -> CsrArrays:
     """The CSR arrays of the transpose, without degrees and ids."""
     n_rows, n_cols = matrix.shape
-    csr = transpose_csr(matrix.indptr, matrix.indices, matrix.data, n_cols)
-    return CsrArrays(matrix.kind, (n_cols, n_rows), *csr, duplicates=matrix.duplicates)
+    values = np.ones(matrix.nnz, bool) if matrix.data is None else matrix.data
+    turned = scipy.sparse.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape).tocsc()
+    indptr, indices = turned.indptr.astype(np.int64), turned.indices.astype(index_dtype(n_rows))
+    data = None if matrix.data is None else turned.data
+    return CsrArrays(matrix.kind, (n_cols, n_rows), indptr, indices, data, duplicates=matrix.duplicates)
 
 
 def write_store(
