@@ -22,8 +22,8 @@ from zarr.storage import ZipStore
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, MgspmvError, OptionError, SourceError, SourceNotFoundError, StoreError
-from mgspmv.ingest.source import Layout, StatedShape, mirror
-from mgspmv.ingest.values import INT64_MAX, choose_value_dtype, fit_int64
+from mgspmv.ingest.source import Layout, StatedShape
+from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
 from mgspmv.model import CooBatch, free_memory, index_dtype
 from mgspmv.store.places import StoreLike, check_links, describe_store, finishing_tasks, locate_store
 from mgspmv.store.versions import is_store, is_version
@@ -37,16 +37,8 @@ GROUP_FORMATS = ("anndata", "binsparse", "csr")
 
 _ANNDATA_VERSION = "0.1.0"
 _BINSPARSE_VERSION = re.compile(r"0\.1(\.\d+)?")
-_BINSPARSE_FORMATS = ("CSR", "CSC", "DCSR", "DCSC", "COO", "COOR", "COOC")
+_BINSPARSE_FORMATS = ("CSR", "CSC", "COO", "COOR", "COOC")
 _BINSPARSE_TYPES = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)} | {"float32", "float64"}
-Symmetry = Literal["general", "symmetric", "skew-symmetric"]
-Triangle = Literal["lower", "upper"]
-_STRUCTURES: dict[str, tuple[Symmetry, Triangle]] = {
-    "symmetric_lower": ("symmetric", "lower"),
-    "symmetric_upper": ("symmetric", "upper"),
-    "skew_symmetric_lower": ("skew-symmetric", "lower"),
-    "skew_symmetric_upper": ("skew-symmetric", "upper"),
-}
 
 
 class GroupSource:
@@ -54,7 +46,7 @@ class GroupSource:
 
     What is given are the entries as they are stored, zeros and duplicates too; a missing chunk holds the array's fill
     value, as Zarr has it. A bool matrix is a pattern: of its True entries, without values. Other values become int64,
-    float32 or float64. A symmetric or skew-symmetric entry off the diagonal is given at both places.
+    float32 or float64.
 
     Parameters
     ----------
@@ -90,13 +82,9 @@ class GroupSource:
         self.name = self._matrix.found.name
 
     def batches(self) -> Iterator[CooBatch]:
-        """Give all entries, at least one batch, symmetric entries and their mirror images in the same one."""
-        matrix = self._matrix
-        for start, lines in _read_lines(matrix):
-            batch = _make_batch(matrix, start, lines)
-            if matrix.triangle is not None:
-                _check_triangle(matrix, batch)
-            yield mirror(batch, matrix.symmetry)
+        """Give all entries, at least one batch."""
+        for start, lines in _read_lines(self._matrix):
+            yield _make_batch(self._matrix, start, lines)
 
     def layout(self) -> Layout:
         """Shape; rows and columns are numbers already."""
@@ -357,25 +345,20 @@ class _Matrix:
     pointers: _Array | None
     """Of each line: its first entry, and once more for the end; None where `lines` has each entry's."""
     lines: _Array | None
-    """Number of the line: of each entry, or, with pointers, of each line that there are pointers for; None for all."""
+    """Number of each entry's line; None where there are pointers."""
     values: _Array | _Same | None
     """None for a pattern."""
     are_flags: bool
     """Whether values are true or false."""
-    symmetry: Symmetry = "general"
-    triangle: Triangle | None = None
-    """Where the entries are of which the others are mirror images."""
 
     def __post_init__(self) -> None:
         n_entries = len(self.indices)
         if isinstance(self.values, _Array):
             self.values.check_length(n_entries)
         if self.pointers is not None:
-            self.pointers.check_length(1 + (self.n_lines if self.lines is None else len(self.lines)))
+            self.pointers.check_length(1 + self.n_lines)
         elif self.lines is not None:
             self.lines.check_length(n_entries)
-        if self.triangle is not None and self.shape[0] != self.shape[1]:
-            raise self.found.refuse(f"a {self.symmetry} matrix must be square, this one is of shape {self.shape}")
 
     @property
     def n_lines(self) -> int:
@@ -457,8 +440,7 @@ def _describe_compressed(
 def _describe_binsparse(found: _Group) -> _Matrix:
     header = _read_header(found)
     form, types = header["format"], header["data_types"]
-    symmetry, triangle = _read_structure(found, header)
-    lines = found.open_indices("indices_0") if form.startswith(("D", "COO")) else None
+    lines = found.open_indices("indices_0") if form.startswith("COO") else None
     pointers = None if form.startswith("COO") else found.open_indices("pointers_to_1")
     indices = found.open_indices("indices_1")
     for array in (lines, pointers, indices):
@@ -466,7 +448,7 @@ def _describe_binsparse(found: _Group) -> _Matrix:
             _check_type(found, array, types.get(array.name))
     if (stated := header["number_of_stored_values"]) != len(indices):
         raise indices.refuse(f"has {len(indices)} elements, and number_of_stored_values is {stated}")
-    values, are_flags = _open_binsparse_values(found, types.get("values"), is_signed=symmetry == "skew-symmetric")
+    values, are_flags = _open_binsparse_values(found, types.get("values"))
     return _Matrix(
         found,
         f"binsparse {form}",
@@ -477,8 +459,6 @@ def _describe_binsparse(found: _Group) -> _Matrix:
         lines=lines,
         values=values,
         are_flags=are_flags,
-        symmetry=symmetry,
-        triangle=triangle,
     )
 
 
@@ -503,6 +483,8 @@ def _read_header(found: _Group) -> dict[str, Any]:
         )
     if not isinstance(header["data_types"], dict):
         raise found.refuse("data_types of its attribute binsparse is no JSON object; write the group again")
+    if (structure := header.get("structure")) is not None:
+        raise found.refuse(f"the structure {structure} is not read; write all entries, without structure")
     if header.get("index_base", 0) != 0:
         raise found.refuse("indices that begin at 1 are not read; write it with index_base 0")
     if header.get("fill") and (found.open_values("fill_value").read(0, 1) != 0).any():
@@ -510,23 +492,8 @@ def _read_header(found: _Group) -> dict[str, Any]:
     return header
 
 
-def _read_structure(found: _Group, header: dict[str, Any]) -> tuple[Symmetry, Triangle | None]:
-    """Symmetry, and the triangle that is there."""
-    structure = header.get("structure")
-    if structure is None:
-        return "general", None
-    if structure not in _STRUCTURES:
-        raise found.refuse(f"the structure {structure} is not read; read are {', '.join(_STRUCTURES)}")
-    return _STRUCTURES[structure]
-
-
-def _open_binsparse_values(found: _Group, declared: Any, *, is_signed: bool) -> tuple[_Array | _Same | None, bool]:
-    """Values, and whether they are true or false.
-
-    Parameters
-    ----------
-    is_signed : whether mirror images have the other sign, so that there is no pattern
-    """
+def _open_binsparse_values(found: _Group, declared: Any) -> tuple[_Array | _Same | None, bool]:
+    """Values, and whether they are true or false."""
     text = str(declared)
     inner = text[4:-1] if text.startswith("iso[") else text
     if inner.startswith("complex["):
@@ -534,8 +501,6 @@ def _open_binsparse_values(found: _Group, declared: Any, *, is_signed: bool) -> 
     values = found.open_values("values")
     _check_type(found, values, inner)
     are_flags = inner == "bint8"
-    if are_flags and is_signed:
-        raise found.refuse("a skew-symmetric matrix has numbers as values, not true and false")
     if inner == text:
         return values, are_flags
     values.check_length(1)
@@ -543,7 +508,7 @@ def _open_binsparse_values(found: _Group, declared: Any, *, is_signed: bool) -> 
     if are_flags:
         value = value != 0
     # How structure alone is written, by the specification.
-    return (None, False) if value[0] == 1 and not is_signed else (_Same(value), are_flags)
+    return (None, False) if value[0] == 1 else (_Same(value), are_flags)
 
 
 def _check_type(found: _Group, array: _Array, declared: Any) -> None:
@@ -582,11 +547,7 @@ def _expand(matrix: _Matrix, pointers: _Array) -> Iterator[tuple[int, np.ndarray
         last = min(first + BATCH_LINES, n_listed)
         bounds = pointers.read_below(first, last + 1, len(matrix.indices) + 1)
         _check_pointers(matrix, pointers, first, bounds)
-        numbers = (
-            np.arange(first, last, dtype=index_dtype(matrix.n_lines))
-            if matrix.lines is None
-            else matrix.lines.read_below(first, last, matrix.n_lines)
-        )
+        numbers = np.arange(first, last, dtype=index_dtype(matrix.n_lines))
         for start in range(int(bounds[0]), int(bounds[-1]), BATCH_ENTRIES):
             lengths = np.diff(np.clip(bounds, start, start + BATCH_ENTRIES))
             yield start, np.repeat(numbers, lengths)
@@ -614,24 +575,4 @@ def _make_batch(matrix: _Matrix, start: int, lines: np.ndarray) -> CooBatch:
         kept = values != 0
         return CooBatch(rows[kept], cols[kept], None)
     dtype = choose_value_dtype(matrix.values.dtype, matrix.found.name)
-    values = values.astype(dtype, copy=False)
-    if matrix.symmetry == "skew-symmetric" and dtype == np.uint64:  # which has no negatives for mirror images
-        values = fit_int64(values, matrix.found.name)
-    return CooBatch(rows, cols, values)
-
-
-def _check_triangle(matrix: _Matrix, batch: CooBatch) -> None:
-    """Raise SourceError for an entry whose mirror image cannot be."""
-    rows, cols, values = batch.rows, batch.cols, batch.values
-    wrong = rows < cols if matrix.triangle == "lower" else rows > cols
-    if matrix.symmetry == "skew-symmetric":
-        assert values is not None
-        wrong |= (rows == cols) & (values != 0)
-        wrong |= values == -INT64_MAX - 1 if values.dtype == np.int64 else False
-    if wrong.any():
-        k = int(np.argmax(wrong))
-        entry = f"({rows[k]}, {cols[k]})" + ("" if values is None else f" of value {values[k]}")
-        raise matrix.found.refuse(
-            f"there is an entry {entry}, which a {matrix.symmetry} matrix cannot have of which the {matrix.triangle} "
-            "triangle is stored; write the group again"
-        )
+    return CooBatch(rows, cols, values.astype(dtype, copy=False))

@@ -246,20 +246,9 @@ def test_long_and_empty_lines(tmp_path):
 # --- binsparse -------------------------------------------------------------------------------------------------------
 
 
-def make_listed(matrix, form):
-    """Doubly compressed, or by columns: what the package writes and does not make of SciPy's matrices."""
+def make_listed(matrix):
+    """By columns: what the package writes and does not make of SciPy's matrices."""
     by_columns = sp.csc_array(matrix)
-    if form in ("DCSR", "DCSC"):
-        compressed = matrix if form == "DCSR" else by_columns
-        there = np.flatnonzero(np.diff(compressed.indptr))
-        return getattr(binsparse, f"{form}Matrix")(
-            matrix.shape,
-            matrix.nnz,
-            indices_0=there,
-            pointers_to_1=compressed.indptr[np.append(there, matrix.shape[form == "DCSC"])],
-            indices_1=compressed.indices,
-            values=compressed.data,
-        )
     entries = by_columns.tocoo()
     cols, rows = np.asarray(entries.col), np.asarray(entries.row)
     return binsparse.COOCMatrix(matrix.shape, matrix.nnz, indices_0=cols, indices_1=rows, values=entries.data)
@@ -274,10 +263,10 @@ def write_binsparse(path, tensor, **exchanged):
     return path
 
 
-@pytest.mark.parametrize("form", ["CSR", "CSC", "COO", "COOR", "COOC", "DCSR", "DCSC"])
+@pytest.mark.parametrize("form", ["CSR", "CSC", "COO", "COOR", "COOC"])
 def test_binsparse(tmp_path, form):
     known = {"CSR": "csr", "CSC": "csc", "COO": "coo", "COOR": "coo"}
-    tensor = from_scipy(MATRIX.asformat(known[form])) if form in known else make_listed(MATRIX, form)
+    tensor = from_scipy(MATRIX.asformat(known[form])) if form in known else make_listed(MATRIX)
     path = write_binsparse(tmp_path / "b.zarr", tensor, **({"format": "COO"} if form == "COO" else {}))
     found, is_pattern, layout = read(path)
     assert agree(found, MATRIX)
@@ -285,14 +274,6 @@ def test_binsparse(tmp_path, form):
     assert layout.provenance["format"] == f"binsparse {form}"
     with small_batches():
         assert mg.ingest(path, MemoryStore(), format="binsparse").digest == mg.ingest(MATRIX, MemoryStore()).digest
-
-
-def test_binsparse_rows_without_entries(tmp_path):
-    matrix = MATRIX.copy().tolil()
-    matrix[[0, 3, 4, 22]] = 0
-    matrix = sp.csr_array(matrix)
-    for form in ("DCSR", "DCSC"):
-        assert agree(read(write_binsparse(tmp_path / f"{form}.zarr", make_listed(matrix, form)))[0], matrix)
 
 
 def make_same(value, dtype):
@@ -322,26 +303,6 @@ def test_binsparse_of_truth_is_a_pattern(tmp_path):
 
 
 SQUARE = sp.csr_array(make_scipy(19, 19, 0.3, seed=2))
-
-
-@cover_pairs(triangle=["lower", "upper"], form=["csr", "csc", "coo"], sign={"symmetric": 1, "skew-symmetric": -1})
-def test_binsparse_structures(tmp_path, triangle, form, sign):
-    take = sp.tril if triangle == "lower" else sp.triu
-    half = sp.csr_array(take(SQUARE, k=0 if sign == 1 else -1 if triangle == "lower" else 1))
-    structure = f"{'symmetric' if sign == 1 else 'skew_symmetric'}_{triangle}"
-    path = write_binsparse(tmp_path / "b.zarr", from_scipy(half.asformat(form)), structure=structure)
-    diagonal = sp.diags_array(half.diagonal())
-    assert agree(read(path)[0].tocsr(), sp.csr_array(half + sign * half.T - diagonal) if sign == 1 else half - half.T)
-
-
-def test_binsparse_of_ones_keeps_its_sign(tmp_path):
-    """A skew-symmetric matrix cannot be a pattern."""
-    half = sp.csr_array(sp.tril(SQUARE, k=-1).astype(bool).astype(np.uint8))
-    tensor = from_scipy(half)
-    tensor = replace(tensor, values=np.broadcast_to(np.uint8([1]), tensor.values.shape))
-    found, is_pattern, _ = read(write_binsparse(tmp_path / "b.zarr", tensor, structure="skew_symmetric_lower"))
-    assert not is_pattern
-    np.testing.assert_array_equal(found.toarray(), half.toarray().astype(int) - half.toarray().T)
 
 
 def test_binsparse_by_the_specification(tmp_path):
@@ -486,15 +447,14 @@ BINSPARSE_FAULTS = {
     "a type too few": (put(data_types={}), "the data type None of pointers_to_1 is not read"),
     "another version": (put(version="0.2.0"), "this is binsparse 0.2.0, and read is 0.1"),
     "a much later version": (put(version="0.10"), "this is binsparse 0.10, and read is 0.1"),
-    "a vector": (put(format="CVEC"), "the binsparse format CVEC is not read; read are CSR, CSC, DCSR, DCSC, COO, COOR"),
+    "a vector": (put(format="CVEC"), "the binsparse format CVEC is not read; read are CSR, CSC, COO, COOR, COOC"),
     "dense": (put(format="DMATR"), "the binsparse format DMATR is not read"),
     "custom": (put(format="custom"), "the binsparse format custom is not read"),
     "other arrays": (put(format="COOR"), "the array 'indices_0' is missing"),
     "indices from 1": (put(index_base=1), "indices that begin at 1 are not read; write it with index_base 0"),
     "a number of entries": (put(number_of_stored_values=5), r"'indices_1' has \d+ elements, and number_of_"),
     "three dimensions": (put(shape=[23, 17, 1]), r"expected a shape of two sizes, found \[23, 17, 1\]"),
-    "hermitian": (put(structure="hermitian_lower"), "the structure hermitian_lower is not read; read are"),
-    "not square": (put(structure="symmetric_lower"), r"a symmetric matrix must be square, this one is of"),
+    "hermitian": (put(structure="hermitian_lower"), "the structure hermitian_lower is not read; write all"),
     "another type": (typed(values="float32"), "'values' is of dtype float64, and data_types says float32"),
     "another type of indices": (typed(indices_1="uint64"), "'indices_1' is of dtype int32, and data_types says uint64"),
     "a type that is none": (typed(values="float128"), "the data type float128 of values is not read"),
@@ -519,39 +479,6 @@ def test_binsparse_whose_fill_value_is_another(tmp_path):
     path = write_binsparse(tmp_path / "b.zarr", replace(from_scipy(MATRIX), fill=True, fill_value=np.nan))
     with pytest.raises(SourceError, match="places without an entry hold another value than 0"):
         read(path)
-
-
-@pytest.mark.parametrize(
-    ("structure", "values", "message"),
-    [
-        (
-            "symmetric_lower",
-            [1.0, 2.0, 3.0],
-            r"\(0, 2\) of value 2.0, which a symmetric matrix cannot have .* the lower",
-        ),
-        (
-            "symmetric_upper",
-            [1.0, 2.0, 3.0],
-            r"\(2, 0\) of value 3.0, which a symmetric matrix cannot have .* the upper",
-        ),
-        ("skew_symmetric_lower", [1.0, 0.0, 3.0], r"\(0, 0\) of value 1.0, which a skew-symmetric matrix cannot have"),
-        ("skew_symmetric_lower", [True] * 3, "a skew-symmetric matrix has numbers as values, not true and false"),
-    ],
-)
-def test_entries_that_have_no_mirror_image(tmp_path, structure, values, message):
-    tensor = binsparse.COORMatrix(
-        (3, 3), 3, indices_0=np.array([0, 0, 2]), indices_1=np.array([0, 2, 0]), values=np.array(values)
-    )
-    with pytest.raises(SourceError, match=message):
-        read(write_binsparse(tmp_path / "b.zarr", tensor, structure=structure))
-
-
-def test_the_least_integer_has_no_mirror_image(tmp_path):
-    values = np.array([-(2**63)])
-    tensor = binsparse.COORMatrix((3, 3), 1, indices_0=np.array([1]), indices_1=np.array([0]), values=values)
-    assert read(write_binsparse(tmp_path / "s.zarr", tensor, structure="symmetric_lower"))[0].nnz == 2
-    with pytest.raises(SourceError, match=r"\(1, 0\) of value -9223372036854775808, which a skew-symmetric matrix"):
-        read(write_binsparse(tmp_path / "b.zarr", tensor, structure="skew_symmetric_lower"))
 
 
 def test_options_suit_plain_arrays_only(tmp_path):
