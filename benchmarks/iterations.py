@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from benchmarks.machines import Machine
-from mgspmv.exchange.transport import LocalTransport
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import LocalSteps, Loop, Rows
 from mgspmv.kernels.laid_rows import LaidRows
@@ -80,8 +79,8 @@ class StepIterations:
         x += 1 / n
         uniform = kernel.put(np.array([1 / n]))
         rows = Rows(kernel, x, self._weight, uniform, uniform, n_dangling=int((self._weight == 0).sum()))
-        steps = LocalSteps([rows], LocalTransport(n, kernel.z_dtype, kernel.zeros), ALPHA)
         options = PageRankOptions(ALPHA, tol_mode="fixed", max_iter=2**31, precision=self._precision)
+        steps = LocalSteps([rows], options)
         self._rows, self._loop = rows, Loop(steps, options, 0.0)
         self._loop.start()
 

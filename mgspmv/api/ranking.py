@@ -28,7 +28,16 @@ from mgspmv.checkpoints import Reached
 from mgspmv.errors import ConvergenceError, OptionError
 from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import Outcome, Rows, add_event, find_before, run_embedded, run_on_device, widen_bound
+from mgspmv.iterate.pagerank import (
+    DeviceSteps,
+    LocalSteps,
+    Outcome,
+    Rows,
+    add_event,
+    find_before,
+    run_here,
+    widen_bound,
+)
 from mgspmv.iterate.stable import judge_order
 from mgspmv.iterate.start import Start, make_start
 from mgspmv.iterate.vectors import Weights
@@ -274,23 +283,19 @@ def _rank_embedded(
         layout = find_step_layout(kernel, options.precision, A.info.index_dtype, dtype, A.info.min_weight)
     if layout is None and any(own is not None for own in limits.values()):
         A.check_room(dtype, threads, options.top, **limits)
-    kept = nullcontext() if keeper is None else keeper
+    steps: LocalSteps | DeviceSteps
     if layout is None:
         kernels = A.bind(dtype, options.precision, kernel=kernel, threads=threads, backend=backend, top=options.top)
-        rows = [_cut(start, weight, kernel) for kernel in kernels]
-        loaded = time.perf_counter()
-        told: dict[str, Any] = {"run": run, "growth": start.growth, "keeper": keeper}
-        told["balance"] = start.find_balance(options.alpha, A.shape[0])
-        with kept:
-            outcome = run_embedded(rows, options, threshold, emit, **told)
+        steps = LocalSteps([_cut(start, weight, kernel) for kernel in kernels], options)
     else:
         device = A.bind_steps(dtype, options.precision, layout, threads, options.top, **limits)
-        loaded = time.perf_counter()
         vectors, is_counted = start.on_device(weight), start.is_counted
-        told = {"run": run, "is_counted": is_counted, "growth": start.growth, "keeper": keeper}
-        told["balance"] = start.find_balance(options.alpha, A.shape[0])
-        with kept:
-            outcome = run_on_device(device, vectors, options, threshold, emit, **told)
+        steps = DeviceSteps(device, vectors, options, threshold, is_counted=is_counted)
+    loaded = time.perf_counter()
+    told: dict[str, Any] = {"run": run, "growth": start.growth, "keeper": keeper}
+    told["balance"] = start.find_balance(options.alpha, A.shape[0])
+    with nullcontext() if keeper is None else keeper:
+        outcome = run_here(steps, options, threshold, emit, **told)
     outcome.seconds["load"] = loaded - began
     taken = measure_memory(has_device=backend == "cuda")
     outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -31,12 +31,13 @@ from mgspmv.iterate.balance import Balance
 from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import (
+    Execution,
     Loop,
+    Made,
     Outcome,
     Times,
-    bound_error,
     choose_steps_at_once,
-    sum_seconds,
+    run_to_end,
 )
 from mgspmv.iterate.stable import Watch
 from mgspmv.iterate.start import Start
@@ -102,45 +103,13 @@ def run_course(
     balance = start.find_balance(options.alpha, matrix.shape[0])
     spec = RunSpec(run, matrix.members, matrix.cluster.patience, *asked, before, balance)
     report("start", 0, None)
-    began, blocked_s = time.perf_counter(), 0.0 if keeper is None else keeper.blocked_s
+    began = time.perf_counter()
     with _Ranking(matrix, spec, start) as workers:
-        writers = _WorkersWrite(workers)
-
-        def pause(events: Sequence[Event]) -> None:
-            if keeper is not None:
-                keeper.look(writers, [event.change for event in events])
-
-        n_before = 0 if before is None else before.iteration
-        driven = (
-            _Scheduled(workers, emit, pause)
-            if drive == "scheduler"
-            else Supersteps(workers, emit, options.max_iter, n_before, pause)
-        )
-        driven.start()
-        started = time.perf_counter()
-        on_start()
-        if keeper is not None:
-            keeper.begin()
-        status = driven.iterate()
-        if keeper is not None:
-            keeper.end(writers, [event.change for event in driven.events], status)
-        iterated = time.perf_counter()
-        stability = driven.find_stability() if status == Status.STABLE else None
-        report("residual", 0, None)
-        bound = np.inf if status == Status.NON_FINITE else bound_error(driven.measure(), options.alpha)
-        measured = time.perf_counter()
-        slices, transports, taken = zip(*workers.do("collect", "collect"), strict=True)
-        values = np.concatenate(slices)
-        collected = time.perf_counter()
-        in_between_s = 0.0 if keeper is None else keeper.blocked_s - blocked_s
-        if keeper is not None:
-            keeper.finish(writers)
-    seconds = sum_seconds(driven.events)
-    seconds["schedule"] = max(0.0, iterated - started - in_between_s - sum(seconds.values()))
-    seconds |= {"start": started - began, "residual": measured - iterated, "collect": collected - measured}
-    seconds |= {} if keeper is None else {"checkpoint": keeper.blocked_s - blocked_s}
-    memory = join_memory(matrix, taken)
-    return Outcome(values, status, bound, workers.hardware, seconds, memory, transports[0], stability)
+        entered = time.perf_counter()
+        driven = _Scheduled(workers) if drive == "scheduler" else Supersteps(workers, options.max_iter, before)
+        outcome = run_to_end(driven, options, emit, keeper, report, on_start)
+    outcome.seconds["start"] += entered - began
+    return outcome
 
 
 def _find_layout(
@@ -270,40 +239,44 @@ class _WorkersWrite:
         return None if any(each is None for each in written) else written
 
 
-class _Scheduled:
+class _OnWorkers(Execution):
+    """Iterations on workers."""
+
+    def __init__(self, workers: Workers) -> None:
+        super().__init__(workers.hardware, _WorkersWrite(workers))
+        self._workers = workers
+
+    def collect(self) -> np.ndarray:
+        slices, transports, taken = zip(*self._workers.do("collect", "collect"), strict=True)
+        self.transport, self.memory = transports[0], join_memory(self._workers.matrix, taken)
+        return np.concatenate(slices)
+
+
+class _Scheduled(_OnWorkers):
     """Each iteration is a round of tasks."""
 
-    def __init__(
-        self, workers: _Ranking, emit: Callable[[Event], None], pause: Callable[[Sequence[Event]], None]
-    ) -> None:
-        self._workers, self._emit, self._pause = workers, emit, pause
+    def __init__(self, workers: _Ranking) -> None:
+        super().__init__(workers)
         spec = workers.spec
         self._rounds = rounds = _Rounds(workers, 0 if spec.before is None else spec.before.iteration)
         self._loop = Loop(rounds, spec.options, spec.threshold, spec.run, rounds.watch(), spec.before, spec.balance)
-        self.events: list[Event] = []
 
     def start(self) -> None:
-        """Make the first z."""
         self._loop.start()
+        self.status = self._loop.status
 
-    def iterate(self) -> Status:
-        """Iterate to the end; how it ended."""
-        for event in self._loop.advance():
-            if self._loop.status != Status.NON_FINITE:
-                self._rounds.check_ranks(self._loop.mass, self._loop.balance)
-            self.events.append(event)
-            self._emit(event)
-            if self._loop.status is None:
-                self._pause(self.events)
-        assert self._loop.status is not None
-        return self._loop.status
+    def iterate(self) -> Iterator[tuple[Event, bool]]:
+        loop = self._loop
+        for event in loop.advance():
+            if loop.status != Status.NON_FINITE:
+                self._rounds.check_ranks(loop.mass, loop.balance)
+            self.status = loop.status
+            yield event, True
 
     def find_stability(self) -> Stability | None:
-        """What was proven of the highest vertices."""
         return self._loop.stability
 
     def measure(self) -> float:
-        """Sum of the workers' parts of the residual."""
         slices = self._workers.do("residual", "rescale")
         matrix = self._workers.matrix
         name = name_task("measure_given", "residual")
@@ -323,7 +296,7 @@ class _Rounds:
     def scale(self) -> StepSums:
         return self._take(self._workers.do(self._phase, "scale"))
 
-    def step(self, mass: float) -> tuple[StepSums, Times]:
+    def advance(self, mass: float, n: int) -> Sequence[Made]:
         self._iteration += 1
         self._phase = phase = f"iteration {self._iteration}"
         matrix = self._workers.matrix
@@ -342,7 +315,7 @@ class _Rounds:
         product_s, held = zip(*((report.product_s, report.held_bytes) for report in reports), strict=True)
         waited_s = [max(0.0, multiplied - sent - s) for s in product_s]
         n = len(reports)
-        return sums, Times(product_s, (moved_s,) * n, tuple(waited_s), (self._z.nbytes,) * n, held)
+        return [(sums, Times(product_s, (moved_s,) * n, tuple(waited_s), (self._z.nbytes,) * n, held))]
 
     def check_ranks(self, mass: float, balance: Balance | None) -> None:
         """See that the ranks of the last step are what they must be; parameters and errors as of `check_ranks`."""
@@ -367,61 +340,47 @@ class _Rounds:
         return Watch(workers.spec.options, *vectors, rounding, growth=start.growth)
 
 
-class Supersteps:
+class Supersteps(_OnWorkers):
     """Each task makes many iterations in lockstep with the others.
 
     Parameters
     ----------
     max_iter : most iterations, with those before
-    n_before : iterations that were made before
-    pause : called between two supersteps with the events so far
+    before : what the start was reached by; None for none
     """
 
-    def __init__(
-        self,
-        workers: Workers,
-        emit: Callable[[Event], None],
-        max_iter: int,
-        n_before: int = 0,
-        pause: Callable[[Sequence[Event]], None] = lambda events: None,
-    ) -> None:
-        self._workers, self._emit, self._max_iter = workers, emit, max_iter
-        self._n_before, self._pause = n_before, pause
-        self._status: Status | None = None
-        self.events: list[Event] = []
+    def __init__(self, workers: Workers, max_iter: int, before: Reached | None = None) -> None:
+        super().__init__(workers)
+        self._max_iter, self._n_before = max_iter, 0 if before is None else before.iteration
 
     def start(self) -> None:
         """Let the workers open their links and make the first z."""
-        self._status = self._workers.do("connect", "superstep", 0)[0].status
+        self.status = self._workers.do("connect", "superstep", 0)[0].status
 
-    def iterate(self) -> Status:
-        """Iterate to the end; how it ended."""
-        status, made = self._status, self._n_before
+    def iterate(self) -> Iterator[tuple[Event, bool]]:
+        made = self._n_before
         n = min(choose_first_length(self._workers.matrix), self._max_iter - made)
-        while status is None:
+        while self.status is None:
             phase = f"iterations {made + 1} to {made + n}"
             reports = self._workers.do(phase, "superstep", n)
             check_reports(reports, self._workers.matrix.members, phase)
-            status = reports[0].status
+            self.status = reports[0].status
             events = [
                 join_events(of_workers) for of_workers in zip(*(report.events for report in reports), strict=True)
             ]
             for event in events:
-                self.events.append(event)
-                self._emit(event)
+                yield event, event is events[-1]
             made += len(events)
             n = min(choose_length(events), self._max_iter - made)
-            if status is None:
-                self._pause(self.events)
-        return status
 
     def find_stability(self) -> Stability | None:
-        """What was proven of the highest vertices, by each worker alike."""
+        """What each worker proved alike."""
+        if self.status != Status.STABLE:
+            return None
         found: Stability | None = self._workers.do("collect", "find_stability")[0]
         return found
 
     def measure(self) -> float:
-        """Sum of the workers' parts of the residual."""
         return float(sum(self._workers.do("residual", "measure")))
 
 

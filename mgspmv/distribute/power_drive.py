@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.distribute.agent import get_agent
-from mgspmv.distribute.drives import Supersteps, Workers, join_memory, list_planned
+from mgspmv.distribute.drives import Supersteps, Workers, list_planned
 from mgspmv.distribute.matrix import DistributedMatrix
 from mgspmv.distribute.part import Part
 from mgspmv.distribute.power_session import PowerSession, PowerSpec, PowerStart
@@ -62,20 +62,22 @@ def run_power(
         start = _arrange(matrix, step, x, precision)
         pieces = [(keys[1:], start.cut(*own)) for keys, own in zip(part_keys, pairwise(matrix.bounds), strict=True)]
         with Workers(matrix, spec, make_session, pieces, "power_iteration") as workers:
-            supersteps = Supersteps(workers, emit, options.max_iter)
+            supersteps, events = Supersteps(workers, options.max_iter), list[Event]()
             supersteps.start()
             started = time.perf_counter()
-            status = supersteps.iterate()
-            assert status is not None
+            for event, _ in supersteps.iterate():
+                events.append(event)
+                emit(event)
+            assert supersteps.status is not None
             iterated = time.perf_counter()
-            slices, transports, taken = zip(*workers.do("collect", "collect"), strict=True)
-            values = restore(np.concatenate(slices), matrix.order)
-    seconds = sum_seconds(supersteps.events)
+            values = restore(supersteps.collect(), matrix.order)
+    seconds = sum_seconds(events)
     seconds["schedule"] = max(0.0, iterated - started - sum(seconds.values()))
     seconds |= {"queue": began - queued, "start": started - began, "collect": time.perf_counter() - iterated}
     planned = [sum(of_worker) for of_worker in zip(*map(list_planned, matrices), strict=True)]
-    memory = join_memory(matrix, taken) | {"planned_bytes": planned}
-    return Outcome(values, status, math.inf, workers.hardware, seconds, memory, transports[0])
+    memory = supersteps.memory | {"planned_bytes": planned}
+    told = (workers.hardware, seconds, memory, supersteps.transport)
+    return Outcome(values, supersteps.status, math.inf, *told)
 
 
 def make_session(worker: Any, part: Part, spec: PowerSpec, piece: tuple[Sequence[str], PowerStart]) -> PowerSession:

@@ -26,8 +26,8 @@ from mgspmv.exchange.transport import Transport
 from mgspmv.exchange.turns import Turns
 from mgspmv.iterate.balance import Balance, Tolerance
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import DeviceSteps, LocalSteps, Loop, Rows, bound_mass_rounding, make_rules
-from mgspmv.iterate.stable import Rounding
+from mgspmv.iterate.pagerank import DeviceSteps, LocalSteps, Loop, Rows
+from mgspmv.iterate.stable import Gather, Rounding
 from mgspmv.iterate.start import Start
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device, measure_memory
@@ -227,12 +227,20 @@ class RankSession(Session):
     """The share of a run that ranks one vector."""
 
     _loop: Loop | None
+    _growth: float
 
     def __init__(self, worker: Any, part: Part, spec: RunSpec, hello: Any) -> None:
         super().__init__(worker, part, spec, hello)
         self._spec = spec
         self._writer = SliceWriter()
+        self._made: LocalSteps | DeviceSteps | None = None
         self._tolerance: Tolerance | None = None
+
+    @property
+    def _steps(self) -> LocalSteps | DeviceSteps:
+        """Which have the ranks, when the first z is to be made."""
+        assert self._made is not None
+        return self._made
 
     def keep_state(self, address: StateAddress) -> None:
         """Copy the ranks, and begin to write them as this worker's slice of a state."""
@@ -248,34 +256,43 @@ class RankSession(Session):
         super().close(reason)
         self._writer.close()
 
-    @abstractmethod
     def copy_ranks(self) -> np.ndarray:
         """(n_rows,) ranks after the last step, on the host."""
+        return self._steps.ranks()
 
     def measure(self) -> float:
         """This worker's part of the residual, together with all other workers. No more iterations after it."""
         with self._working("residual"):
             assert self._loop is not None
-            return self._measure(self._loop.mass)
+            return self._steps.measure(self._loop.mass)
 
     def find_stability(self) -> Stability | None:
         """What all workers proved of the highest vertices; None where nothing was."""
         return None if self._loop is None else self._loop.stability
 
     @abstractmethod
-    def _measure(self, mass: float) -> float: ...
+    def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[LocalSteps | DeviceSteps, Gather]:
+        """The steps, in lockstep with the other workers, who sent these first messages; and what gathers from them."""
 
-    @abstractmethod
-    def _find_steps(self) -> LocalSteps | DeviceSteps:
-        """Which have the ranks, when the first z is made."""
+    def _connect(self) -> Loop:
+        spec = self._spec
+        self._made, gather = self._open(self._links.connect())
+        self._links.phase = "iteration 1"
+        watch = self._made.watch(spec.options, gather, self._growth)
+        loop = Loop(self._made, spec.options, spec.threshold, spec.run, watch, spec.before, spec.balance)
+        loop.start()
+        return loop
 
     def _check_ranks(self) -> RankCheck:
-        steps = self._find_steps()
+        steps, loop = self._steps, self._loop
         if self._tolerance is None:
             self._tolerance = steps.find_tolerance()
-        rows, loop = steps.check_rows(), self._loop
+        rows = steps.check_rows()
         foreseen = () if loop is None else (loop.mass, loop.balance)
         return RankCheck(rows, self._tolerance.find_slack(rows.sum), *foreseen)
+
+    def _take_vector(self) -> np.ndarray:
+        return self._steps.collect()
 
 
 class RowsSession(RankSession):
@@ -295,31 +312,15 @@ class RowsSession(RankSession):
         self._halo = part.halo
         super().__init__(worker, part, spec, partial(greet_asking, [part.halo]))
         self._relay: RelayTransport | None = None
-        self._steps: LocalSteps | None = None
         self.computes = kernel.threads if isinstance(kernel, CpuBlock) else describe_device()
         kernel.compile(is_relative=spec.options.is_relative)
 
     # --- in lockstep with the other workers
 
-    def _connect(self) -> Loop:
-        wanted = find_wanted(self._links.connect(), self._halo)
+    def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[LocalSteps, Gather]:
+        wanted = find_wanted(hellos, self._halo)
         transport = PeerTransport(self._links, self._halo, wanted, self._rows.kernel.z_dtype)
-        self._steps = self._make_steps(transport)
-        self._links.phase = "iteration 1"
-        spec = self._spec
-        watch = self._steps.watch(spec.options, transport.gather, self._growth)
-        loop = Loop(self._steps, spec.options, spec.threshold, spec.run, watch, spec.before, spec.balance)
-        loop.start()
-        return loop
-
-    def _find_steps(self) -> LocalSteps:
-        assert self._steps is not None
-        return self._steps
-
-    def _measure(self, mass: float) -> float:
-        assert self._steps is not None
-        self._steps.begin_residual()
-        return self._steps.residual(mass)
+        return self._make_steps(transport), transport.gather
 
     # --- driven by the scheduler
 
@@ -327,8 +328,8 @@ class RowsSession(RankSession):
         """Make this worker's slice of the first z."""
         with self._working("start"):
             self._relay = RelayTransport(self._halo, self._rows.kernel.z_dtype)
-            self._steps = self._make_steps(self._relay)
-            return self._report_round(self._steps.scale())
+            self._made = self._make_steps(self._relay)
+            return self._report_round(self._made.scale())
 
     def step(self, z: np.ndarray, mass: float) -> RoundReport:
         """One iteration on these rows.
@@ -339,26 +340,20 @@ class RowsSession(RankSession):
         mass : sum of all ranks over dangling vertices
         """
         with self._working("iteration"):
-            assert self._relay is not None
-            assert self._steps is not None
-            self._relay.give(z)
-            sums, times = self._steps.step(mass)
+            steps = self._give(z)
+            sums, times = steps.step(mass)
             return self._report_round(sums, times.product_s[0], times.memory_bytes[0])
 
     def describe_rows(self) -> tuple[Rounding, np.ndarray]:
         """What rounding does to steps of these rows; which are of dangling vertices."""
         return self._rows.rounding, self._rows.kernel.get(self._rows.weight) == 0
 
-    def copy_ranks(self) -> np.ndarray:
-        assert self._steps is not None
-        return self._steps.ranks()
-
     def rescale(self) -> np.ndarray:
         """This worker's slice of z in float64, for the residual."""
         with self._working("residual"):
             assert self._relay is not None
-            assert self._steps is not None
-            self._steps.begin_residual()
+            assert isinstance(self._made, LocalSteps)
+            self._made.begin_residual()
             return self._relay.take()
 
     def measure_given(self, z: np.ndarray, mass: float) -> float:
@@ -369,31 +364,31 @@ class RowsSession(RankSession):
         z : (n_cols,) float64 of all workers
         """
         with self._working("residual"):
-            assert self._relay is not None
-            assert self._steps is not None
-            self._relay.give(z)
-            return self._steps.residual(mass)
+            return self._give(z).residual(mass)
 
-    # --- at the end
-
-    @property
-    def transport(self) -> str:
-        return "peer" if self._relay is None else "scheduler"
-
-    def _take_vector(self) -> np.ndarray:
-        return self._rows.kernel.get(self._rows.x)
+    def _give(self, z: np.ndarray) -> LocalSteps:
+        """The steps, of which the next product reads z of all workers."""
+        assert self._relay is not None
+        assert isinstance(self._made, LocalSteps)
+        self._relay.give(z)
+        return self._made
 
     def _report_round(self, sums: StepSums, product_s: float = 0.0, held_bytes: int = 0) -> RoundReport:
         assert self._relay is not None
         ranks = self._check_ranks()
         return RoundReport(self._relay.take(), sums, product_s, held_bytes, ranks)
 
+    # --- in both
+
+    @property
+    def transport(self) -> str:
+        return "peer" if self._relay is None else "scheduler"
+
     def _make_steps(self, transport: Transport) -> LocalSteps:
         kernel, part = self._rows.kernel, self._part
         if part.backend == "cuda":
             transport = StagedTransport(transport, part.start, part.stop, kernel.z_dtype, kernel.put, kernel.get)
-        options = self._spec.options
-        return LocalSteps([self._rows], transport, options.alpha, is_relative=options.is_relative)
+        return LocalSteps([self._rows], self._spec.options, transport)
 
 
 class DeviceSession(RankSession):
@@ -409,50 +404,22 @@ class DeviceSession(RankSession):
         self._device_part = part
         weight = start.take_weight(lambda: part.out_weights.read(spec.dtype is not None))
         self._vectors, self._is_counted, self._growth = start.on_device(weight), start.is_counted, start.growth
-        self._mass_rounding = bound_mass_rounding(int(np.count_nonzero(weight == 0)))
         self._device: RankSteps | None = None
-        self._steps: DeviceSteps | None = None
         self.computes = describe_device()
 
-    def _connect(self) -> Loop:
+    def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[DeviceSteps, Gather]:
         spec, links = self._spec, self._links
-        self._device_part.join_devices(links, links.connect())
+        self._device_part.join_devices(links, hellos)
         assert spec.layout is not None
         self._device = self._device_part.bind_steps(spec.dtype, spec.layout, spec.options.precision, links.check)
-        self._device.compile(make_rules(spec.options, spec.threshold, is_counted=self._is_counted))
-        links.phase = "iteration 1"
         rules = (spec.options, spec.threshold, spec.steps_at_once)
-        n_before = 0 if spec.before is None else spec.before.iteration
-        steps = DeviceSteps(self._device, self._vectors, *rules, is_counted=self._is_counted, n_before=n_before)
-        turns = Turns(links, self._part.rank, len(spec.members))
-        watch = steps.watch(spec.options, turns.gather, self._growth)
-        loop = Loop(steps, spec.options, spec.threshold, spec.run, watch, spec.before, spec.balance)
-        loop.start()
-        loop.stay_here()  # what is looked at between two supersteps, and kept, is what all have reached
-        self._steps = steps
-        return loop
-
-    def _find_steps(self) -> DeviceSteps:
-        assert self._steps is not None
-        return self._steps
-
-    def _measure(self, mass: float) -> float:
-        assert self._device is not None
-        return self._device.residual(mass) + self._spec.options.alpha * self._mass_rounding
+        steps = DeviceSteps(self._device, self._vectors, *rules, is_counted=self._is_counted)
+        steps.compile()
+        return steps, Turns(links, self._part.rank, len(spec.members)).gather
 
     @property
     def transport(self) -> str:
         return "direct" if self._device is not None and self._device.writes_there else "nccl"
-
-    def copy_ranks(self) -> np.ndarray:
-        assert self._device is not None
-        return self._device.ranks()
-
-    def _take_vector(self) -> np.ndarray:
-        assert self._device is not None
-        ranks = self._device.ranks()
-        self._device.release()
-        return ranks
 
 
 def begin(worker: Any, part: Part, spec: RunSpec, start: Start) -> RankSession:

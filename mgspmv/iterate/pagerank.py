@@ -12,23 +12,24 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 
 from mgspmv.checkpoints import Reached
 from mgspmv.exchange.transport import LocalTransport, Panel, Transport
 from mgspmv.iterate.balance import Balance, Tolerance, check_rows, find_tolerance
-from mgspmv.iterate.keeping import Keeper, OwnWriter
+from mgspmv.iterate.keeping import Keeper, OwnWriter, Writers
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.stable import Gather, Rounding, Watch
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.ranges import Range
 from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
-from mgspmv.model import FIXED_POINT, Event, Recovery, RowCheck, Stability, Status, StepSums
+from mgspmv.model import FIXED_POINT, Event, Progress, Recovery, RowCheck, Stability, Status, StepSums, ignore
 
 STEPS_AT_ONCE = 20
 """Most steps of a device between two looks at what they did."""
@@ -96,6 +97,10 @@ class Times:
     memory_bytes: tuple[int, ...]
 
 
+Made = tuple[StepSums, Times]
+"""Everybody's sums of a step, and what it took."""
+
+
 class Steps(Protocol):
     """A way to make the steps of a run: in this process, with peers, or on workers that this process drives."""
 
@@ -103,8 +108,8 @@ class Steps(Protocol):
         """Make z of the first x; the sums that belong to x."""
         ...
 
-    def step(self, mass: float) -> tuple[StepSums, Times]:
-        """Make one step on all rows; `mass` is the sum over dangling vertices of the x before it."""
+    def advance(self, mass: float, n: int) -> Sequence[Made]:
+        """Make n steps on all rows, or fewer; `mass` is the sum over dangling vertices of the x before them."""
         ...
 
     def ranks(self) -> np.ndarray:
@@ -118,26 +123,44 @@ class LocalSteps:
     Parameters
     ----------
     rows : the blocks of this process; their `x` hold the start and, after each step, the ranks
-    transport : for vectors of the kernels' `z_dtype`
-    is_relative : as for `BoundKernel.step`
+    transport : for vectors of the kernels' `z_dtype`; None where these are all rows
     """
 
-    def __init__(self, rows: Sequence[Rows], transport: Transport, alpha: float, *, is_relative: bool = False) -> None:
-        self.rows, self._transport, self._alpha, self._is_relative = rows, transport, alpha, is_relative
+    def __init__(self, rows: Sequence[Rows], options: PageRankOptions, transport: Transport | None = None) -> None:
+        self.rows, self._alpha, self._is_relative = rows, options.alpha, options.is_relative
+        kernel = rows[0].kernel
+        self._transport = transport or LocalTransport(kernel.block.n_cols, kernel.z_dtype, kernel.zeros)
         self._watch: Watch | None = None
+
+    def compile(self) -> None:
+        """Make the kernels ready, so that no step is timed with it."""
+        self.rows[0].kernel.compile(is_relative=self._is_relative)
 
     def scale(self) -> StepSums:
         return self._transport.exchange_columns([_scale(self.rows, self._transport)])[0]
 
-    def step(self, mass: float) -> tuple[StepSums, Times]:
+    def advance(self, mass: float, n: int) -> Sequence[Made]:
+        return [self.step(mass)]
+
+    def step(self, mass: float) -> Made:
+        """Make one step; `mass` as for `advance`."""
         transport = self._transport
         [sums], times = time_step(transport, lambda: [self._multiply(mass)])
         watched = 0 if self._watch is None else self._watch.nbytes
         return sums, replace(times, memory_bytes=(sum(r.nbytes for r in self.rows) + transport.nbytes + watched,))
 
     def ranks(self) -> np.ndarray:
+        ranks = self.collect()
+        return ranks.copy() if ranks is self.rows[0].x else ranks
+
+    def collect(self) -> np.ndarray:
+        """The ranks, without a copy where there is one block on the host. No more steps can be made after it."""
         held = [r.kernel.get(r.x) for r in self.rows]
-        return held[0] if len(held) == 1 and held[0] is not self.rows[0].x else np.concatenate(held)
+        return held[0] if len(held) == 1 else np.concatenate(held)
+
+    def describe(self) -> str:
+        """What computes."""
+        return self.rows[0].kernel.describe()
 
     def watch(self, options: PageRankOptions, gather: Gather | None = None, growth: float = 1.0) -> Watch | None:
         """What looks at the ranks for `stop="topk:..."`; None where nothing is to.
@@ -162,6 +185,11 @@ class LocalSteps:
         """What rounding may do to the sum of the ranks of these rows."""
         kernel, weights = self.rows[0].kernel, [r.kernel.get(r.weight) for r in self.rows]
         return find_tolerance(self._rounding, weights, kernel.precision, has_values=kernel.block.data is not None)
+
+    def measure(self, mass: float) -> float:
+        """`residual`, together with all who have rows. No more steps can be made after it."""
+        self.begin_residual()
+        return self.residual(mass)
 
     def begin_residual(self) -> None:
         """Make z of the ranks in float64. No more steps can be made after it."""
@@ -225,11 +253,10 @@ class DeviceSteps:
 
     Parameters
     ----------
-    device : has the whole matrix
+    device : has the whole matrix, or the rows of a worker
     vectors : what the run starts with
-    at_once : most steps between two looks, the same on all devices of a run
+    at_once : most steps between two looks, the same on all devices of a run; None for what suits the device
     is_counted : whether the out-weights of a pattern are counts
-    n_before : iterations that were made before the vectors were these
     """
 
     def __init__(
@@ -238,43 +265,45 @@ class DeviceSteps:
         vectors: RankVectors,
         options: PageRankOptions,
         threshold: float,
-        at_once: int = STEPS_AT_ONCE,
+        at_once: int | None = None,
         *,
         is_counted: bool = True,
-        n_before: int = 0,
     ) -> None:
-        self._device, self._vectors, self._at_once = device, vectors, at_once
-        self._left = options.max_iter - n_before
-        self._rules = make_rules(options, threshold, is_counted=is_counted)
-        self._made: list[tuple[StepSums, Times]] = []
-        self._pauses: Callable[[], int] | None = None
+        self._device, self._vectors, self._alpha = device, vectors, options.alpha
+        self._at_once = at_once or choose_steps_at_once(streams=device.streams)
+        self._rules = RankRules(options.alpha, threshold, options.by_largest, options.is_relative, is_counted)
 
-    def pause(self, count: Callable[[], int]) -> None:
-        """Let the host have the ranks after as many steps, or fewer, as this says each time."""
-        self._pauses = count
-
-    @property
-    def is_ahead(self) -> bool:
-        """Whether the device has made steps that nobody asked for yet, so that its ranks are later ones."""
-        return bool(self._made)
+    def compile(self) -> None:
+        """As `LocalSteps.compile`."""
+        self._device.compile(self._rules)
 
     def scale(self) -> StepSums:
         return self._device.start(self._vectors, self._rules)
 
-    def step(self, mass: float) -> tuple[StepSums, Times]:
-        if not self._made:
-            device = self._device
-            most = self._at_once if self._pauses is None else min(self._at_once, self._pauses())
-            sums = device.advance(min(most, self._left))
-            assert sums, "the device has stopped, and the loop has not"
-            rest = ((0.0,), (device.received_bytes,), (device.nbytes,))
-            times = [Times((product_s,), (exchange_s,), *rest) for product_s, exchange_s in device.seconds]
-            self._made = list(zip(sums, times, strict=True))[::-1]
-        self._left -= 1
-        return self._made.pop()
+    def advance(self, mass: float, n: int) -> Sequence[Made]:
+        device = self._device
+        sums = device.advance(min(n, self._at_once))
+        assert sums, "the device has stopped, and the loop has not"
+        rest = ((0.0,), (device.received_bytes,), (device.nbytes,))
+        times = [Times((product_s,), (exchange_s,), *rest) for product_s, exchange_s in device.seconds]
+        return list(zip(sums, times, strict=True))
 
     def ranks(self) -> np.ndarray:
         return self._device.ranks()
+
+    def collect(self) -> np.ndarray:
+        """As `LocalSteps.collect`."""
+        ranks = self._device.ranks()
+        self._device.release()
+        return ranks
+
+    def describe(self) -> str:
+        """As `LocalSteps.describe`."""
+        return self._device.describe()
+
+    def measure(self, mass: float) -> float:
+        """As `LocalSteps.measure`."""
+        return self._device.residual(mass) + self._alpha * bound_mass_rounding(self._rounding.n_dangling)
 
     def watch(self, options: PageRankOptions, gather: Gather | None = None, growth: float = 1.0) -> Watch | None:
         """As `LocalSteps.watch`."""
@@ -299,11 +328,6 @@ class DeviceSteps:
         return Rounding(longest, nnz, n_dangling, device.entry_rounding)
 
 
-def make_rules(options: PageRankOptions, threshold: float, *, is_counted: bool = True) -> RankRules:
-    """What a device has to know of a run; parameters as for `DeviceSteps`."""
-    return RankRules(options.alpha, threshold, options.by_largest, options.is_relative, is_counted)
-
-
 class Loop:
     """Iterates to the end. Everybody who goes through it with the same sums makes the same iterations.
 
@@ -320,6 +344,7 @@ class Loop:
     iteration : iterations made, also before
     mass : sum of the ranks over dangling vertices
     status : how the iteration ended; None before that
+    is_ahead : whether steps were made after the iteration that was told last, so that the ranks are later ones
     """
 
     def __init__(
@@ -334,8 +359,7 @@ class Loop:
     ) -> None:
         self._steps, self._options, self._threshold, self._run = steps, options, threshold, run
         self._watch = watch
-        self._is_wrong = False
-        self._last = options.max_iter
+        self._is_wrong = self.is_ahead = False
         self.balance = balance
         self.iteration, self._epoch = (0, 0) if before is None else (before.iteration, before.epoch + 1)
         self.mass = 0.0
@@ -348,30 +372,30 @@ class Loop:
         first = self._steps.scale()
         if self._watch is not None:
             self._watch.start()
-            if isinstance(self._steps, DeviceSteps):
-                self._steps.pause(self._count_to_look)
         self.mass, self._is_wrong = first.dangling / FIXED_POINT, first.n_wrong > 0
         if self._watch is not None:
             self._watch.see(0, self._steps.ranks(), self.mass)
 
     def advance(self, n: int | None = None) -> Iterator[Event]:
         """Iterate to the end, or n times if that is less; what each iteration did."""
-        self._last = self._options.max_iter if n is None else self.iteration + n
-        while self.status is None and self.iteration < self._last:
-            self.balance = None if self.balance is None else self.balance.step(self.mass)
-            sums, times = self._steps.step(self.mass)
-            self.iteration, self.mass = self.iteration + 1, sums.dangling / FIXED_POINT
-            change = self._options.measure(sums)
-            is_wrong = self._is_wrong or sums.n_wrong > 0
-            if self._watch is not None and not is_wrong and self._watch.wants(self.iteration):
-                self._watch.see(self.iteration, self._steps.ranks(), self.mass)
-            self.status = self._judge(change, is_wrong)
-            yield Event(self._run, self._epoch, self.iteration, change, **vars(times))
+        last = self._options.max_iter if n is None else self.iteration + n
+        while self.status is None and self.iteration < last:
+            made = self._steps.advance(self.mass, min(last - self.iteration, self._count_to_look()))
+            for k, (sums, times) in enumerate(made, 1):
+                self.is_ahead = k < len(made)
+                change = self._take(sums)
+                yield Event(self._run, self._epoch, self.iteration, change, **vars(times))
 
-    def stay_here(self) -> None:
-        """Let no device go beyond the iterations of one `advance`, after which its ranks are then those reached."""
-        if isinstance(self._steps, DeviceSteps):
-            self._steps.pause(lambda: min(self._last - self.iteration, self._count_to_look()))
+    def _take(self, sums: StepSums) -> float:
+        """Count an iteration with these sums, and judge it; its change."""
+        self.balance = None if self.balance is None else self.balance.step(self.mass)
+        self.iteration, self.mass = self.iteration + 1, sums.dangling / FIXED_POINT
+        change = self._options.measure(sums)
+        is_wrong = self._is_wrong or sums.n_wrong > 0
+        if self._watch is not None and not is_wrong and self._watch.wants(self.iteration):
+            self._watch.see(self.iteration, self._steps.ranks(), self.mass)
+        self.status = self._judge(change, is_wrong)
+        return change
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -461,8 +485,113 @@ def sum_seconds(events: Sequence[Event]) -> dict[str, float]:
     }
 
 
-def run_embedded(
-    rows: Sequence[Rows],
+class Execution(ABC):
+    """Iterations of a run, wherever they are made.
+
+    Parameters
+    ----------
+    hardware : what computes
+    writers : who holds the ranks
+
+    Attributes
+    ----------
+    status : how it ended; None before that
+    seconds : of phases that iterations have besides steps
+    memory, transport : as of `Outcome`, after `collect`
+    """
+
+    def __init__(self, hardware: str, writers: Writers) -> None:
+        self.hardware, self.writers = hardware, writers
+        self.status: Status | None = None
+        self.transport: str | None = None
+        self.seconds: dict[str, float] = {}
+        self.memory: dict[str, list[int]] = {}
+
+    @abstractmethod
+    def start(self) -> None:
+        """Make the first z."""
+
+    @abstractmethod
+    def iterate(self) -> Iterator[tuple[Event, bool]]:
+        """Iterate to the end: what each iteration did, and whether the ranks are those that it made.
+
+        Raises
+        ------
+        CorruptionError : the ranks are not what they must be
+        """
+
+    def find_stability(self) -> Stability | None:
+        """What was proven of the highest vertices; None where nothing was."""
+        return None
+
+    @abstractmethod
+    def measure(self) -> float:
+        """A bound on |G(x) - x| in L1 of the ranks x, where G is a step. No more iterations after it."""
+
+    @abstractmethod
+    def collect(self) -> np.ndarray:
+        """(n,) the ranks."""
+
+
+def run_to_end(
+    execution: Execution,
+    options: PageRankOptions,
+    emit: Callable[[Event], None],
+    keeper: Keeper | None = None,
+    report: Progress = ignore,
+    on_start: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Iterate to the end, bound the error and give the ranks.
+
+    Parameters
+    ----------
+    emit : gets an event for each iteration
+    keeper : of the run's states; None where none are kept
+    report : hears that the error is bounded
+    on_start : called when the iterations begin
+
+    Raises
+    ------
+    CorruptionError : the ranks are not what they must be
+    """
+    events, changes = list[Event](), list[float]()
+    before_s = 0.0 if keeper is None else keeper.blocked_s
+    began = time.perf_counter()
+    execution.start()
+    started = time.perf_counter()
+    on_start()
+    if keeper is not None:
+        keeper.begin()
+    for event, is_reached in execution.iterate():
+        events.append(event)
+        changes.append(event.change)
+        emit(event)
+        if keeper is not None and is_reached and execution.status is None:
+            keeper.look(execution.writers, changes)
+    status = execution.status
+    assert status is not None
+    if keeper is not None:
+        keeper.end(execution.writers, changes, status)
+    iterated = time.perf_counter()
+    kept_s = 0.0 if keeper is None else keeper.blocked_s - before_s
+    stability = execution.find_stability()
+    report("residual", 0, None)
+    bound = math.inf if status == Status.NON_FINITE else bound_error(execution.measure(), options.alpha)
+    measured = time.perf_counter()
+    values = execution.collect()
+    collected = time.perf_counter()
+    if keeper is not None:
+        keeper.finish(execution.writers)
+    seconds = sum_seconds(events) | execution.seconds
+    seconds["schedule"] = max(0.0, iterated - started - kept_s - sum(seconds.values()))
+    seconds |= {"start": started - began, "residual": measured - iterated, "collect": collected - measured}
+    seconds |= {} if keeper is None else {"checkpoint": keeper.blocked_s - before_s}
+    told = (execution.hardware, seconds, execution.memory, execution.transport, stability)
+    return Outcome(values, status, bound, *told)
+
+
+def run_here(
+    steps: LocalSteps | DeviceSteps,
     options: PageRankOptions,
     threshold: float,
     emit: Callable[[Event], None],
@@ -472,10 +601,11 @@ def run_embedded(
     keeper: Keeper | None = None,
     balance: Balance | None = None,
 ) -> Outcome:
-    """Iterate in this process over rows that make up the whole matrix.
+    """Iterate in this process over all rows of the matrix.
 
     Parameters
     ----------
+    steps : of all rows
     emit : gets an event for each iteration
     growth : of `Start`
     keeper : of the run's states, the last of which the rows have; None where none are kept
@@ -486,189 +616,73 @@ def run_embedded(
     CorruptionError : the ranks are not what they must be
     """
     began = time.perf_counter()
-    kernel = rows[0].kernel
-    kernel.compile(is_relative=options.is_relative)
+    steps.compile()
     compiled = time.perf_counter()
-    transport = LocalTransport(kernel.block.n_cols, kernel.z_dtype, kernel.zeros)
-    steps = LocalSteps(rows, transport, options.alpha, is_relative=options.is_relative)
     loop = Loop(steps, options, threshold, run, steps.watch(options, growth=growth), find_before(keeper), balance)
-
-    def measure(mass: float) -> float:
-        steps.begin_residual()
-        return steps.residual(mass)
-
-    def collect() -> np.ndarray:  # without a copy on the host, where there is one block
-        return kernel.get(rows[0].x) if len(rows) == 1 else np.concatenate([kernel.get(r.x) for r in rows])
-
-    outcome = _run_to_the_end(loop, steps, emit, keeper, options.alpha, measure, collect)
+    here = _Here(steps, loop)
+    try:
+        outcome = run_to_end(here, options, emit, keeper)
+    finally:
+        here.close()
     outcome.seconds["compile"] = compiled - began
-    return replace(outcome, hardware=kernel.describe())
+    return outcome
 
 
-def run_on_device(
-    device: RankSteps,
-    vectors: RankVectors,
-    options: PageRankOptions,
-    threshold: float,
-    emit: Callable[[Event], None],
-    *,
-    run: str = "",
-    is_counted: bool = True,
-    growth: float = 1.0,
-    keeper: Keeper | None = None,
-    balance: Balance | None = None,
-) -> Outcome:
-    """Iterate on the device that has the whole matrix; parameters as for `DeviceSteps` and `run_embedded`.
-
-    Raises
-    ------
-    CorruptionError : as of `run_embedded`
-    """
-    began = time.perf_counter()
-    device.compile(make_rules(options, threshold, is_counted=is_counted))
-    compiled = time.perf_counter()
-    at_once = choose_steps_at_once(streams=device.streams)
-    before = find_before(keeper)
-    counted: dict[str, Any] = {"is_counted": is_counted, "n_before": 0 if before is None else before.iteration}
-    steps = DeviceSteps(device, vectors, options, threshold, at_once, **counted)
-    loop = Loop(steps, options, threshold, run, steps.watch(options, growth=growth), before, balance)
-
-    def measure(mass: float) -> float:
-        mass_rounding = bound_mass_rounding(int(np.count_nonzero(vectors.weight == 0)))
-        return device.residual(mass) + options.alpha * mass_rounding
-
-    outcome = _run_to_the_end(loop, steps, emit, keeper, options.alpha, measure, device.ranks)
-    device.release()
-    outcome.seconds["compile"] = compiled - began
-    return replace(outcome, hardware=device.describe())
-
-
-def _run_to_the_end(
-    loop: Loop,
-    steps: LocalSteps | DeviceSteps,
-    emit: Callable[[Event], None],
-    keeper: Keeper | None,
-    alpha: float,
-    measure: Callable[[float], float],
-    collect: Callable[[], np.ndarray],
-) -> Outcome:
-    """Iterate in this process, measure the error and give the ranks; the caller knows the hardware.
+class _Here(Execution):
+    """Iterations of this process. Whether the ranks are what they must be is looked at now and then, and before they
+    are kept or given.
 
     Parameters
     ----------
-    measure : gives a bound on |G(x) - x| in L1 of the ranks reached, by the sum over dangling vertices
-    collect : gives the ranks
-    """
-    began = time.perf_counter()
-    loop.start()
-    looks = _Looks(loop, steps)
-    started = time.perf_counter()
-    with _Keeping(keeper, steps, looks) as kept:
-        events = kept.run_to_the_end(loop, emit)
-        stepped = time.perf_counter()
-        assert loop.status is not None
-        bound = math.inf if loop.status == Status.NON_FINITE else bound_error(measure(loop.mass), alpha)
-        measured = time.perf_counter()
-        values = collect()
-        collected = time.perf_counter()
-    seconds = sum_seconds(events) | loop.seconds | {"compile": 0.0, "start": started - began}
-    seconds |= {"residual": measured - stepped, "collect": collected - measured} | kept.seconds
-    return Outcome(values, loop.status, bound, "", seconds, stability=loop.stability)
-
-
-class _Looks:
-    """Looks whether the ranks of this process are what they must be: now and then, and before they are kept or given.
-
-    Parameters
-    ----------
-    loop : that has begun, and made no iteration
-    steps : that have the ranks
+    steps : of all rows
+    loop : of these
     """
 
-    def __init__(self, loop: Loop, steps: LocalSteps | DeviceSteps) -> None:
-        self._loop, self._steps, self._tolerance = loop, steps, steps.find_tolerance()
+    def __init__(self, steps: LocalSteps | DeviceSteps, loop: Loop) -> None:
+        self._writer = OwnWriter(self._copy_ranks)
+        super().__init__(steps.describe(), self._writer)
+        self._steps, self._loop, self.status = steps, loop, loop.status
+
+    def close(self) -> None:
+        """Write nothing any more."""
+        self._writer.close()
+
+    def start(self) -> None:
+        loop, steps = self._loop, self._steps
+        loop.start()
+        self._tolerance, self._due_s = steps.find_tolerance(), time.monotonic() + CHECK_S
         if loop.balance is not None:
             loop.balance = loop.balance.begin_at(steps.check_rows().sum)
-        self._due_s = time.monotonic() + CHECK_S
 
-    def look(self) -> None:
-        """If it is time, or the last iteration is made.
+    def iterate(self) -> Iterator[tuple[Event, bool]]:
+        loop = self._loop
+        for event in loop.advance():
+            self.status = loop.status
+            is_due = loop.status is not None or time.monotonic() >= self._due_s
+            if is_due and not loop.is_ahead:
+                self._check()
+            yield event, not loop.is_ahead
+        self.seconds = loop.seconds
 
-        Raises
-        ------
-        CorruptionError : they are not
-        """
-        if self._loop.status is not None or time.monotonic() >= self._due_s:
-            self.check()
+    def find_stability(self) -> Stability | None:
+        return self._loop.stability
 
-    def check(self) -> None:
-        """At once; likewise."""
+    def measure(self) -> float:
+        return self._steps.measure(self._loop.mass)
+
+    def collect(self) -> np.ndarray:
+        return self._steps.collect()
+
+    def _check(self) -> None:
         loop = self._loop
         if loop.status != Status.NON_FINITE:
             found = self._steps.check_rows()
             check_rows(found, loop.mass, loop.balance, self._tolerance.find_slack(found.sum), loop.iteration)
         self._due_s = time.monotonic() + CHECK_S
 
-
-class _Keeping:
-    """Iterating in this process, while the states of the run are kept, if they are to be.
-
-    Parameters
-    ----------
-    steps : that have the ranks
-    """
-
-    def __init__(self, keeper: Keeper | None, steps: LocalSteps | DeviceSteps, looks: _Looks) -> None:
-        self._keeper, self._steps, self._looks = keeper, steps, looks
-        self._writer = OwnWriter(self._copy_ranks)
-        self._schedule_s = 0.0
-
-    def __enter__(self) -> Self:
-        if self._keeper is not None:
-            self._keeper.begin()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if self._keeper is not None and error is None:
-            self._keeper.finish(self._writer)
-        self._writer.close()
-
-    def run_to_the_end(self, loop: Loop, emit: Callable[[Event], None]) -> list[Event]:
-        """Iterate; the event of each iteration."""
-        keeper, events = self._keeper, list[Event]()
-        began, blocked_s = time.perf_counter(), self._blocked_s
-        changes: list[float] = []
-        for event in loop.advance():
-            events.append(event)
-            emit(event)
-            changes.append(event.change)
-            if self._is_ahead:
-                continue
-            self._looks.look()
-            if keeper is not None and loop.status is None:
-                keeper.look(self._writer, changes)
-        if keeper is not None and loop.status is not None:
-            keeper.end(self._writer, changes, loop.status)
-        told_s = sum(sum_seconds(events).values()) + sum(loop.seconds.values()) + self._blocked_s - blocked_s
-        self._schedule_s = max(0.0, time.perf_counter() - began - told_s)
-        return events
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """`schedule`: what iterating took that no other phase tells; `checkpoint`, where states are kept."""
-        return {"schedule": self._schedule_s} | ({} if self._keeper is None else {"checkpoint": self._blocked_s})
-
-    @property
-    def _blocked_s(self) -> float:
-        return 0.0 if self._keeper is None else self._keeper.blocked_s
-
     def _copy_ranks(self) -> np.ndarray:
-        self._looks.check()
+        self._check()
         return self._steps.ranks()
-
-    @property
-    def _is_ahead(self) -> bool:
-        return isinstance(self._steps, DeviceSteps) and self._steps.is_ahead
 
 
 def find_before(keeper: Keeper | None) -> Reached | None:

@@ -15,12 +15,12 @@ from mgspmv.checkpoints import Beside, Checkpoints, write_slice
 from mgspmv.errors import CheckpointError
 from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import STEPS_AT_ONCE, run_embedded, run_on_device
+from mgspmv.iterate.pagerank import STEPS_AT_ONCE, LocalSteps, run_here
 from mgspmv.iterate.start import Start, make_start, read_out_weight
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import Status
 from tests.support.failing_stores import FailingStore
-from tests.support.played import PlayedDevice
+from tests.support.played import PlayedDevice, run_played
 from tests.support.waiting import HANG_S
 
 X = np.arange(5.0)
@@ -228,10 +228,10 @@ def run(A, place, kind, max_iter, *, resume=False, tell=lambda kept: None):
         if kind == "device":
             device = PlayedDevice(block, "exact")
             steps = (options, threshold, events.append)
-            outcome = run_on_device(device, start.on_device(weight), *steps, keeper=keeper)
+            outcome = run_played(device, start.on_device(weight), *steps, keeper=keeper)
         else:
             rows = [start.bind(bind_kernel(block, "exact"), weight)]
-            outcome = run_embedded(rows, options, threshold, events.append, keeper=keeper)
+            outcome = run_here(LocalSteps(rows, options), options, threshold, events.append, keeper=keeper)
     return outcome, [event.change for event in events]
 
 

@@ -10,9 +10,8 @@ import mgspmv as mg
 from mgspmv.errors import OptionError
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.out_weight import make_out_weight
-from mgspmv.iterate.pagerank import run_on_device
 from mgspmv.iterate.start import make_start
-from tests.support.played import PlayedDevice
+from tests.support.played import PlayedDevice, run_played
 
 N = 40
 FIXED = {"tol_mode": "fixed", "max_iter": 300}
@@ -144,7 +143,7 @@ def test_a_device_has_the_ranks_of_this_process(arcs, graph, use_weights):
     [block] = graph.blocks("float64" if use_weights else None)
     device, threshold = PlayedDevice(block), options.threshold(N, graph.nnz)
     own = start.take_weight(refuse)
-    run = run_on_device(device, start.on_device(own), options, threshold, lambda event: None, is_counted=False)
+    run = run_played(device, start.on_device(own), options, threshold, lambda event: None, is_counted=False)
     assert device._rules.types == {"is_relative": False, "is_counted": False}
     wanted = mg.pagerank(graph, weights=use_weights, out_weight=weight, tol=1e-9)
     in_order = run.values if graph.order is None else run.values[np.argsort(graph.order)]

@@ -13,12 +13,12 @@ import zarr
 
 import mgspmv as mg
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import STEPS_AT_ONCE, run_embedded, run_on_device
+from mgspmv.iterate.pagerank import STEPS_AT_ONCE, LocalSteps, run_here
 from mgspmv.iterate.start import make_start, read_out_weight
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import FIXED_POINT, Status
 from tests.support.pairwise import cover_pairs
-from tests.support.played import PlayedDevice
+from tests.support.played import PlayedDevice, run_played
 
 N = 55
 MODES = ["l1", "l1_per_node", "linf", "relative", "fixed"]
@@ -57,9 +57,13 @@ def run_both(A, options, **given):
     device = PlayedDevice(block, options.precision)
     runs = []
     for run in (
-        lambda emit: run_on_device(device, start.on_device(weight), options, threshold, emit, run="a run"),
-        lambda emit: run_embedded(
-            [start.bind(bind_kernel(block, options.precision), weight)], options, threshold, emit, run="a run"
+        lambda emit: run_played(device, start.on_device(weight), options, threshold, emit, run="a run"),
+        lambda emit: run_here(
+            LocalSteps([start.bind(bind_kernel(block, options.precision), weight)], options),
+            options,
+            threshold,
+            emit,
+            run="a run",
         ),
     ):
         events = []
@@ -154,7 +158,7 @@ def test_events_come_for_each_iteration_with_the_seconds_of_the_device(graph, mo
     def emit(event) -> None:
         heard.append((event, device.n_made))
 
-    outcome = run_on_device(device, start.on_device(weight), options, threshold, emit, run="x")
+    outcome = run_played(device, start.on_device(weight), options, threshold, emit, run="x")
     assert [event.iteration for event, _ in heard] == list(range(1, 34))
     assert [made for _, made in heard] == [20] * 20 + [33] * 13
     for event, _ in heard:
@@ -177,7 +181,7 @@ def test_the_error_bound_counts_the_rounding_of_the_dangling_mass(graph):
     """Half a unit of fixed point for each dangling vertex, which the device does not know of."""
     block, start, weight, threshold = prepare(graph, options := PageRankOptions(alpha=0.75))
     device = Scripted(block)
-    outcome = run_on_device(device, start.on_device(weight), options, threshold, lambda _: None)
+    outcome = run_played(device, start.on_device(weight), options, threshold, lambda _: None)
     n_dangling = int((weight == 0).sum())
     assert n_dangling >= 5
     assert outcome.error_bound_l1 == (2.0**-40 + 0.75 * n_dangling * 0.5 / FIXED_POINT) / 0.25

@@ -22,10 +22,10 @@ class ScriptedSteps:
     def scale(self):
         return self._first
 
-    def step(self, mass):
+    def advance(self, mass, n):
         self.masses.append(mass)
         k = len(self.masses)
-        return self._sums[k - 1], Times((float(k),), (k / 2,), (k / 4,), (10 * k,), (1000,))
+        return [(self._sums[k - 1], Times((float(k),), (k / 2,), (k / 4,), (10 * k,), (1000,)))]
 
 
 def make_sums(l1, linf=0.0, mass=0.0, n_wrong=0):

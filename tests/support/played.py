@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from mgspmv.kernels.rank_steps import PLAIN_RULES, RankRules, RankVectors
+from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.pagerank import DeviceSteps, Outcome, run_here
+from mgspmv.kernels.rank_steps import PLAIN_RULES, RankRules, RankSteps, RankVectors
 from mgspmv.kernels.select import bind_kernel
-from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, Precision, RowCheck, StepSums
+from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, Event, Precision, RowCheck, StepSums
 
 
 class PlayedDevice:
@@ -85,3 +87,18 @@ class PlayedDevice:
 
     def describe(self) -> str:
         return "a played device"
+
+
+def run_played(
+    device: PlayedDevice,
+    vectors: RankVectors,
+    options: PageRankOptions,
+    threshold: float,
+    emit: Callable[[Event], None],
+    *,
+    is_counted: bool = True,
+    **given: Any,
+) -> Outcome:
+    """Run to the end on a device; parameters as for `DeviceSteps` and `run_here`."""
+    steps = DeviceSteps(cast(RankSteps, device), vectors, options, threshold, is_counted=is_counted)
+    return run_here(steps, options, threshold, emit, **given)
