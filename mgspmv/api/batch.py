@@ -206,7 +206,8 @@ def _rank_embedded(
     batch.start()
     held_bytes = batch.held_bytes
     while not batch.is_done:
-        emit(*batch.advance())
+        event = batch.advance()
+        emit(event, batch.n_ended)
     seconds = batch.seconds | {"load": loaded - began}
     taken = measure_memory(has_device=backend == "cuda") | {"held_bytes": held_bytes}
     memory = {name: [n_bytes] for name, n_bytes in taken.items()}

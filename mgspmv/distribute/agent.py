@@ -21,7 +21,7 @@ from distributed.protocol.pickle import loads
 from mgspmv.distribute.dashboards import HOSTS, guard
 from mgspmv.distribute.device_part import DevicePart, TeamSpec
 from mgspmv.distribute.part import Part, PartSpec, join_pieces
-from mgspmv.distribute.session import Linked, Share, Spec
+from mgspmv.distribute.session import Linked, Session, Spec
 from mgspmv.distribute.watchdog import WATCHDOG
 from mgspmv.distribute.worker_metrics import METRICS
 from mgspmv.errors import ClosedError, OptionError
@@ -152,7 +152,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     def measure_held(self) -> tuple[int, int]:
         """Bytes of rows, and of what runs hold, rows and vectors."""
         rows = sum(part.nbytes for part in [*self._parts.values()])
-        return rows, sum(held.held_bytes for held in [*self._sessions.values()] if isinstance(held, Share))
+        return rows, sum(held.held_bytes for held in [*self._sessions.values()] if isinstance(held, Session))
 
     # --- for clients and other workers
 
@@ -320,7 +320,7 @@ def multiply_part(
 
 
 def begin_session(
-    key: str, part_key: str, make: Callable[[Worker, Part, Any, Any], Share], spec: Spec, piece: Any
+    key: str, part_key: str, make: Callable[[Worker, Part, Any, Any], Session], spec: Spec, piece: Any
 ) -> int | str:
     """Make and hold a session over a part; what computes: threads of the host, or a device by its name.
 

@@ -6,24 +6,18 @@ ended comes with what it gives.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
-from mgspmv.distribute.batch_session import BatchPiece, BatchReport, BatchSession, BatchSpec, Room
-from mgspmv.distribute.drives import (
-    Workers,
-    choose_first_length,
-    choose_length,
-    join_events,
-    join_memory,
-)
-from mgspmv.distribute.integrity import check_agreement
+from mgspmv.distribute.batch_session import BatchPiece, BatchSession, BatchSpec, Room
+from mgspmv.distribute.drives import Supersteps, Workers, join_memory
+from mgspmv.distribute.integrity import Report
 from mgspmv.distribute.matrix import DistributedMatrix
 from mgspmv.errors import CapacityError
 from mgspmv.iterate.batch import BatchOutcome, Kept, choose_width
@@ -61,7 +55,7 @@ def run_batch(
     ----------
     start : of which d, empty for p of each vector, and the out-weights count
     keep : called with what each worker, by rank, keeps of a vector that has ended
-    emit : gets what each pass did, and how many vectors had ended then
+    emit : gets what each pass did, and how many vectors have ended, as far as the workers told
     width : most vectors in a pass; None for what is fastest and has room on all workers
     others : as for `mgspmv.iterate.batch.Batch` and `run_distributed`
 
@@ -81,11 +75,20 @@ def run_batch(
         began = time.perf_counter()
         pieces = _cut(matrix, queries, start, top)
         with Workers(matrix, spec, BatchSession, pieces, "pagerank_batch") as workers:
-            found = workers.do("connect", "connect")
-            chosen = _choose_width(matrix, width, len(queries), found)
+            chosen = _choose_width(matrix, width, len(queries), workers.do("connect", "open_links"))
             workers.do("start", "start", chosen)
             started = time.perf_counter()
-            events = _iterate(workers, matrix, chosen, keep, emit)
+            n_ended, events = 0, list[Event]()
+
+            def hear(reports: Sequence[Report]) -> None:
+                nonlocal n_ended
+                n_ended = reports[0].n_ended
+                for parts in zip(*(report.kept for report in reports), strict=True):
+                    keep(parts)
+
+            for event, _ in Supersteps(workers, sys.maxsize, width=chosen, hear=hear).iterate():
+                events.append(event)
+                emit(event, n_ended)
             iterated = time.perf_counter()
             endings, of_workers, taken = zip(*workers.do("collect", "collect"), strict=True)
             collected = time.perf_counter()
@@ -143,35 +146,3 @@ def _choose_width(
                 )
             chosen = widest
     return chosen
-
-
-def _iterate(
-    workers: Workers,
-    matrix: DistributedMatrix,
-    width: int,
-    keep: Callable[[Sequence[Kept]], None],
-    emit: Callable[[Event, int], None],
-) -> list[Event]:
-    """All passes; what each did."""
-    events: list[Event] = []
-    n, is_done = choose_first_length(matrix, width), False
-    while not is_done:
-        phase = f"passes {len(events) + 1} to {len(events) + n}"
-        reports: list[BatchReport] = workers.do(phase, "advance", n)
-        check_agreement(map(_list_made, reports), "these passes")
-        for parts in zip(*(report.kept for report in reports), strict=True):
-            keep(parts)
-        made = [
-            join_events(events) for events in zip(*([e for e, _ in report.events] for report in reports), strict=True)
-        ]
-        for event, (_, n_ended) in zip(made, reports[0].events, strict=True):
-            emit(event, n_ended)
-        events += made
-        n, is_done = choose_length(made), reports[0].is_done
-    return events
-
-
-def _list_made(report: BatchReport) -> tuple[Any, ...]:
-    """What all workers must have made alike, as their sums were the same."""
-    passes = tuple((event.iteration, event.change, n_ended) for event, n_ended in report.events)
-    return passes, tuple(kept.number for kept in report.kept), report.is_done

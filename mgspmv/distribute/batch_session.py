@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -10,9 +11,9 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.distribute.device_part import DevicePart
+from mgspmv.distribute.integrity import Report
 from mgspmv.distribute.part import Part
-from mgspmv.distribute.publish import publish_iterations
-from mgspmv.distribute.session import Share, Spec, find_wanted, greet_asking, say
+from mgspmv.distribute.session import Session, Spec, find_wanted, greet_asking, say
 from mgspmv.exchange.direct import name_host
 from mgspmv.exchange.panels import LocalPanels, NcclPanels, Panels, PeerPanels, StagedPanels
 from mgspmv.iterate.batch import Batch, Ending, Kept, ManyRows, count_bytes
@@ -22,8 +23,7 @@ from mgspmv.iterate.start import Start
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import describe_device, device_id, free_device_memory
 from mgspmv.kernels.many import WIDTHS, BoundMany
-from mgspmv.logs import choose_own_log
-from mgspmv.model import Event, free_memory
+from mgspmv.model import Event, Status, free_memory
 
 KEPT_BYTES = 1 << 28
 """Of what is kept of vectors on all workers, after which a superstep ends, so that it goes to the client."""
@@ -73,18 +73,31 @@ class Room:
 
 
 @dataclass(frozen=True, eq=False)
-class BatchReport:
-    """What was done in a superstep."""
+class Passes:
+    """The passes of a batch, as iterations of a session, up to one after which what is kept goes to the client."""
 
-    events: list[tuple[Event, int]]
-    """Of each pass, and how many vectors had ended then."""
-    kept: list[Kept]
-    """What this worker keeps of each vector that is finished."""
-    is_done: bool
+    batch: Batch
+    is_full: Callable[[], bool]
+    """Whether enough is kept."""
+
+    @property
+    def iteration(self) -> int:
+        return self.batch.steps
+
+    @property
+    def status(self) -> Status | None:
+        return Status.COMPLETED if self.batch.is_done else None
+
+    def advance(self, n: int | None = None) -> Iterator[Event]:
+        last = math.inf if n is None else self.iteration + n
+        while self.iteration < last and not (self.batch.is_done or self.is_full()):
+            yield self.batch.advance()
 
 
-class BatchSession(Share):
+class BatchSession(Session):
     """One worker's share of a batch."""
+
+    _loop: Passes | None
 
     def __init__(self, worker: Any, part: Part, spec: BatchSpec, piece: BatchPiece) -> None:
         kernel = _bind(part, spec)
@@ -95,64 +108,53 @@ class BatchSession(Share):
         self._worker, self._spec, self._piece = worker, spec, piece
         super().__init__(worker, part, spec, _make_hello(part, spec))
         self._panels: Panels | None = None
-        self._batch: Batch | None = None
         self._kept: list[Kept] = []
-        self._held_bytes = 0
+        self._first_bytes = 0
         self.computes = kernel.threads if isinstance(kernel, CpuMany) else describe_device()
 
-    def connect(self) -> tuple[int, list[Room]]:
+    def open_links(self) -> tuple[int, list[Room]]:
         """Open the links to the other workers; the width that computes fastest here, and the room that there is."""
         with self._working("connect"):
             self._panels = self._make_panels(self._links.connect())
             return self._rows.kernel.best_width, self._find_room(self._panels)
 
-    def start(self, width: int) -> None:
-        """Let the first vectors in, together with all other workers."""
-        with self._working("start"):
-            assert self._panels is not None
-            spec, piece = self._spec, self._piece
-            self._batch = Batch(
-                [self._rows],
-                piece.queries,
-                spec.options,
-                spec.threshold,
-                width,
-                self._panels,
-                n_dangling=self._n_dangling,
-                drops=spec.drops,
-                top=spec.top,
-                order=piece.order,
-                keep=partial(_keep, self._kept),
-                run=spec.run,
-            )
-            self._batch.start()
-            self._held_bytes = self._batch.held_bytes
-            self.n_terms *= width
+    def _connect(self, width: int) -> Passes:
+        """Let the first vectors in."""
+        spec, piece = self._spec, self._piece
+        assert self._panels is not None
+        batch = Batch(
+            [self._rows],
+            piece.queries,
+            spec.options,
+            spec.threshold,
+            width,
+            self._panels,
+            n_dangling=self._n_dangling,
+            drops=spec.drops,
+            top=spec.top,
+            order=piece.order,
+            keep=partial(_keep, self._kept),
+            run=spec.run,
+        )
+        batch.start()
+        self._first_bytes = batch.held_bytes
+        self.n_terms *= width
+        most, kept = self._count_kept(), self._kept
+        return Passes(batch, lambda: len(kept) >= most)
 
-    def advance(self, n: int) -> BatchReport:
-        """Make n passes, or fewer: up to the end, or until enough is kept. All workers make the same. What they did is
-        published too."""
-        batch = self._batch
-        assert batch is not None
-        most = self._count_kept()
-        with self._working(f"pass {batch.steps + 1}") as marks:
-            events, log = list[tuple[Event, int]](), choose_own_log(self.name)
-            with self._stepping(marks):
-                while len(events) < n and len(self._kept) < most and not batch.is_done:
-                    events.append(batch.advance())
-                    log(events[-1][0])
-                    marks.end_step()
-                    self._links.phase = f"pass {batch.steps + 1}"
-            report = BatchReport(events, [*self._kept], batch.is_done)
-            self._kept.clear()
-        publish_iterations(self, [event for event, _ in events])
+    def superstep(self, n: int) -> Report:
+        """As of `Session`: n passes or fewer, up to the end or until enough is kept, which is told too."""
+        report = super().superstep(n)
+        assert self._loop is not None
+        report = replace(report, kept=[*self._kept], n_ended=self._loop.batch.n_ended)
+        self._kept.clear()
         return report
 
     def collect(self) -> tuple[list[Ending], dict[str, float], dict[str, int]]:
         """How the vectors ended, the seconds of this worker by phase, and the bytes that it took."""
-        batch = self._batch
-        assert batch is not None
-        return batch.endings, batch.seconds, self.measure_memory() | {"held_bytes": self._held_bytes}
+        assert self._loop is not None
+        batch = self._loop.batch
+        return batch.endings, batch.seconds, self.measure_memory() | {"held_bytes": self._first_bytes}
 
     def _make_panels(self, hellos: dict[int, dict[str, Any]]) -> Panels:
         part, links, kernel = self._part, self._links, self._rows.kernel

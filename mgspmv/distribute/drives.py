@@ -21,10 +21,10 @@ import numpy as np
 
 from mgspmv.checkpoints import Reached, StateAddress, WrittenSlice
 from mgspmv.distribute.agent import begin_session, call_session
-from mgspmv.distribute.integrity import RankCheck, RoundReport, check_ranks, check_reports
+from mgspmv.distribute.integrity import RankCheck, Report, RoundReport, check_ranks, check_reports
 from mgspmv.distribute.matrix import DistributedMatrix
 from mgspmv.distribute.part import Part
-from mgspmv.distribute.session import RunSpec, Share, Spec, begin
+from mgspmv.distribute.session import RunSpec, Session, Spec, begin
 from mgspmv.distribute.spans import Spans, name_span
 from mgspmv.errors import ClusterError, OptionError
 from mgspmv.iterate.balance import Balance
@@ -146,7 +146,7 @@ class Workers:
         self,
         matrix: DistributedMatrix,
         spec: Spec,
-        make: Callable[[Any, Part, Any, Any], Share],
+        make: Callable[[Any, Part, Any, Any], Session],
         pieces: Sequence[Any],
         call: str,
     ) -> None:
@@ -347,24 +347,35 @@ class Supersteps(_OnWorkers):
     ----------
     max_iter : most iterations, with those before
     before : what the start was reached by; None for none
+    width : vectors
+    hear : gets the reports of each superstep
     """
 
-    def __init__(self, workers: Workers, max_iter: int, before: Reached | None = None) -> None:
+    def __init__(
+        self,
+        workers: Workers,
+        max_iter: int,
+        before: Reached | None = None,
+        width: int = 1,
+        hear: Callable[[Sequence[Report]], None] = lambda reports: None,
+    ) -> None:
         super().__init__(workers)
         self._max_iter, self._n_before = max_iter, 0 if before is None else before.iteration
+        self._width, self._hear = width, hear
 
     def start(self) -> None:
         """Let the workers open their links and make the first z."""
-        self.status = self._workers.do("connect", "superstep", 0)[0].status
+        self.status = self._workers.do("connect", "start")[0]
 
     def iterate(self) -> Iterator[tuple[Event, bool]]:
         made = self._n_before
-        n = min(choose_first_length(self._workers.matrix), self._max_iter - made)
+        n = min(choose_first_length(self._workers.matrix, self._width), self._max_iter - made)
         while self.status is None:
             phase = f"iterations {made + 1} to {made + n}"
             reports = self._workers.do(phase, "superstep", n)
             check_reports(reports, self._workers.matrix.members, phase)
             self.status = reports[0].status
+            self._hear(reports)
             events = [
                 join_events(of_workers) for of_workers in zip(*(report.events for report in reports), strict=True)
             ]
@@ -418,7 +429,7 @@ def join_events(events: tuple[Event, ...]) -> Event:
     return replace(events[0], **joined)
 
 
-def choose_first_length(matrix: DistributedMatrix, width: int = 1) -> int:
+def choose_first_length(matrix: DistributedMatrix, width: int) -> int:
     """How many iterations of so many vectors the first superstep has, before anything was measured."""
     edges = FIRST_S * SLOW_EDGES_PER_S * len(matrix.members)
     return max(1, min(MOST_FIRST, int(edges / max(matrix.nnz * width, 1))))

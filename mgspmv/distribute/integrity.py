@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from mgspmv.errors import ClusterError, CorruptionError, WorkerCorruptionError
 from mgspmv.exchange.links import Member
 from mgspmv.iterate.balance import ADVICE, Balance, check_rows, describe_off
+from mgspmv.iterate.batch import Kept
 from mgspmv.model import Event, RowCheck, Status, StepSums
 
 
@@ -37,6 +38,10 @@ class Report:
     """How the run ended; None if it did not."""
     ranks: RankCheck | None = None
     """None where there are none, or where they are not finite."""
+    kept: Sequence[Kept] = ()
+    """Of a batch, what this worker keeps of each vector that is finished."""
+    n_ended: int = 0
+    """Vectors that have ended."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,26 +65,18 @@ def check_reports(reports: Sequence[Report], members: Sequence[Member], phase: s
     ClusterError : they did not make the same iterations with the same changes
     WorkerCorruptionError : ranks are not what they must be
     """
-    check_agreement((report.status, tuple((e.iteration, e.change) for e in report.events)) for report in reports)
+    if len(set(map(_list_made, reports))) > 1:
+        raise ClusterError("the workers do not agree on the changes of this superstep; one of them computes wrongly")
     found = [report.ranks for report in reports if report.ranks is not None]
     if found:
         iteration = reports[0].events[-1].iteration
         check_ranks(found, found[0].mass, found[0].balance, members, iteration, phase)
 
 
-def check_agreement(made: Iterable[Hashable], what: str = "this superstep") -> None:
-    """See that all workers made the same iterations with the same changes, as their sums were the same.
-
-    Parameters
-    ----------
-    made : by each of them
-
-    Raises
-    ------
-    ClusterError : they did not
-    """
-    if len(set(made)) > 1:
-        raise ClusterError(f"the workers do not agree on the changes of {what}; one of them computes wrongly")
+def _list_made(report: Report) -> Hashable:
+    """What all workers must have made alike, as their sums were the same."""
+    changes = tuple((event.iteration, event.change) for event in report.events)
+    return report.status, changes, tuple(kept.number for kept in report.kept), report.n_ended
 
 
 def check_ranks(

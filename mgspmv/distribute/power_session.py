@@ -109,16 +109,12 @@ class PowerSession(Session):
     def parts(self) -> Sequence[Part]:
         return self._parts
 
-    @property
-    def transport(self) -> str:
-        return "peer"
-
-    def _take_vector(self) -> np.ndarray:
+    def collect(self) -> tuple[np.ndarray, str, dict[str, int]]:
+        """(n_rows,): the vector; how slices went from worker to worker; and the bytes that this worker took."""
         assert self._loop is not None
-        x: np.ndarray = self._loop.x
-        return x
+        return self._loop.x, "peer", self.measure_memory()
 
-    def _connect(self) -> PowerLoop:
+    def _connect(self, width: int) -> PowerLoop:
         spec, hellos = self._spec, self._links.connect()
         turns = Turns(self._links, self._part.rank, len(spec.members))
         dtype = np.dtype(spec.precision)

@@ -18,7 +18,7 @@ from mgspmv.distribute.worker_metrics import METRICS, PHASES
 from mgspmv.model import Event
 
 if TYPE_CHECKING:
-    from mgspmv.distribute.session import Share
+    from mgspmv.distribute.session import Session
 
 TOPIC = "mgspmv"
 """Under which Dask logs the messages; `Client.get_events` and `Client.subscribe_topic` take it."""
@@ -44,7 +44,7 @@ def pack_events(events: Sequence[Event], ranks: Sequence[int]) -> dict[str, Any]
     return _pack(events, _tabulate(events), ranks)
 
 
-def publish_iterations(share: Share, events: Sequence[Event]) -> None:
+def publish_iterations(share: Session, events: Sequence[Event]) -> None:
     """Count what the iterations of a task did on this worker, and send it; does not wait."""
     if not events:
         return

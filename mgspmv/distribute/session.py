@@ -31,7 +31,6 @@ from mgspmv.iterate.stable import Gather, Rounding
 from mgspmv.iterate.start import Start
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device, measure_memory
-from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.select import StepLayout
 from mgspmv.logs import WORKERS, choose_own_log
 from mgspmv.marks import Marks
@@ -120,8 +119,20 @@ class Linked:
             self.is_busy = False
 
 
-class Share(Linked):
-    """One worker's share of a run: its rows, and its links to the other workers.
+class Advancing(Protocol):
+    """What iterates on a worker, as `mgspmv.iterate.pagerank.Loop`."""
+
+    @property
+    def iteration(self) -> int: ...
+
+    @property
+    def status(self) -> Status | None: ...
+
+    def advance(self, n: int | None = None) -> Iterator[Event]: ...
+
+
+class Session(Linked, ABC):
+    """One worker's share of a run: its rows, what iterates over them, and its links to the other workers.
 
     Parameters
     ----------
@@ -134,6 +145,7 @@ class Share(Linked):
     def __init__(self, worker: Any, part: Part, spec: Spec, hello: Any) -> None:
         super().__init__(worker, part.rank, spec, hello)
         self._part = part
+        self._loop: Advancing | None = None
         self.held_bytes = 0
         """For rows and vectors, after the last iteration that was told of."""
         self.n_terms = sum(each.nnz for each in self.parts)
@@ -144,33 +156,14 @@ class Share(Linked):
         """What an iteration multiplies."""
         return [self._part]
 
-    @contextmanager
-    def _stepping(self, marks: Marks) -> Iterator[None]:
-        """While iterations are made, each of which ends with a step of the marks."""
-        marks.begin_steps(self._slowest_s)
-        yield
-        self._slowest_s, marks.slowest_s = marks.slowest_s, None
+    def start(self, width: int = 1) -> Status | None:
+        """Begin to iterate so many vectors in lockstep with the other workers; how the run ended, if it did."""
+        with self._working("connect"):
+            self._loop = self._connect(width)
+            return self._loop.status
 
-    def measure_memory(self) -> dict[str, int]:
-        """Bytes that this worker took; see `mgspmv.kernels.device.measure_memory`."""
-        return measure_memory(has_device=self._part.backend == "cuda")
-
-
-class Advancing(Protocol):
-    """What iterates on a worker, as `mgspmv.iterate.pagerank.Loop`."""
-
-    iteration: int
-    status: Status | None
-
-    def advance(self, n: int | None = None) -> Iterator[Event]: ...
-
-
-class Session(Share, ABC):
-    """The share of a run that iterates one vector."""
-
-    def __init__(self, worker: Any, part: Part, spec: Spec, hello: Any) -> None:
-        super().__init__(worker, part, spec, hello)
-        self._loop: Advancing | None = None
+    @abstractmethod
+    def _connect(self, width: int) -> Advancing: ...
 
     def advance(self, n: int) -> tuple[list[Event], Status | None]:
         """Make n iterations or fewer, up to the end, together with all other workers.
@@ -179,16 +172,16 @@ class Session(Share, ABC):
         -------
         What each iteration did on this worker, and how the run ended, None if it did not.
         """
-        with self._working("connect" if self._loop is None else f"iteration {self._loop.iteration + 1}") as marks:
-            if self._loop is None:
-                self._loop = self._connect()
-            loop, events, log = self._loop, list[Event](), choose_own_log(self.name)
-            with self._stepping(marks):
-                for event in loop.advance(n):
-                    events.append(event)
-                    log(event)
-                    marks.end_step()
-                    self._links.phase = f"iteration {loop.iteration + 1}"
+        loop, events, log = self._loop, list[Event](), choose_own_log(self.name)
+        assert loop is not None
+        with self._working(f"iteration {loop.iteration + 1}") as marks:
+            marks.begin_steps(self._slowest_s)
+            for event in loop.advance(n):
+                events.append(event)
+                log(event)
+                marks.end_step()
+                self._links.phase = f"iteration {loop.iteration + 1}"
+            self._slowest_s, marks.slowest_s = marks.slowest_s, None
             return events, loop.status
 
     def superstep(self, n: int) -> Report:
@@ -200,27 +193,17 @@ class Session(Share, ABC):
         with self._working(f"iteration {events[-1].iteration}"):
             return Report(events, status, self._check_ranks())
 
-    @property
-    @abstractmethod
-    def transport(self) -> str:
-        """How slices went from worker to worker."""
-
-    def collect(self) -> tuple[np.ndarray, str, dict[str, int]]:
-        """(n_rows,): the vector; `transport`; and the bytes that this worker took."""
-        transport = self.transport
-        return self._take_vector(), transport, self.measure_memory()
-
-    @abstractmethod
-    def _take_vector(self) -> np.ndarray:
-        """(n_rows,): the vector, at the end."""
-
-    @abstractmethod
-    def _connect(self) -> Advancing:
-        """Begin to iterate in lockstep with the other workers."""
-
     def _check_ranks(self) -> RankCheck | None:
         """What is found of the ranks; None where the vector is none of ranks."""
         return None
+
+    @abstractmethod
+    def collect(self) -> tuple[Any, Any, dict[str, int]]:
+        """What the run gave here, more on it, and the bytes that this worker took."""
+
+    def measure_memory(self) -> dict[str, int]:
+        """Bytes that this worker took; see `mgspmv.kernels.device.measure_memory`."""
+        return measure_memory(has_device=self._part.backend == "cuda")
 
 
 class RankSession(Session):
@@ -228,6 +211,8 @@ class RankSession(Session):
 
     _loop: Loop | None
     _growth: float
+    transport: str
+    """How slices went from worker to worker."""
 
     def __init__(self, worker: Any, part: Part, spec: RunSpec, hello: Any) -> None:
         super().__init__(worker, part, spec, hello)
@@ -274,7 +259,7 @@ class RankSession(Session):
     def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[LocalSteps | DeviceSteps, Gather]:
         """The steps, in lockstep with the other workers, who sent these first messages; and what gathers from them."""
 
-    def _connect(self) -> Loop:
+    def _connect(self, width: int) -> Loop:
         spec = self._spec
         self._made, gather = self._open(self._links.connect())
         self._links.phase = "iteration 1"
@@ -291,8 +276,10 @@ class RankSession(Session):
         foreseen = () if loop is None else (loop.mass, loop.balance)
         return RankCheck(rows, self._tolerance.find_slack(rows.sum), *foreseen)
 
-    def _take_vector(self) -> np.ndarray:
-        return self._steps.collect()
+    def collect(self) -> tuple[np.ndarray, str, dict[str, int]]:
+        """(n_rows,): the ranks; `transport`; and the bytes that this worker took."""
+        transport = self.transport
+        return self._steps.collect(), transport, self.measure_memory()
 
 
 class RowsSession(RankSession):
@@ -312,6 +299,7 @@ class RowsSession(RankSession):
         self._halo = part.halo
         super().__init__(worker, part, spec, partial(greet_asking, [part.halo]))
         self._relay: RelayTransport | None = None
+        self.transport = "peer"
         self.computes = kernel.threads if isinstance(kernel, CpuBlock) else describe_device()
         kernel.compile(is_relative=spec.options.is_relative)
 
@@ -328,6 +316,7 @@ class RowsSession(RankSession):
         """Make this worker's slice of the first z."""
         with self._working("start"):
             self._relay = RelayTransport(self._halo, self._rows.kernel.z_dtype)
+            self.transport = "scheduler"
             self._made = self._make_steps(self._relay)
             return self._report_round(self._made.scale())
 
@@ -378,12 +367,6 @@ class RowsSession(RankSession):
         ranks = self._check_ranks()
         return RoundReport(self._relay.take(), sums, product_s, held_bytes, ranks)
 
-    # --- in both
-
-    @property
-    def transport(self) -> str:
-        return "peer" if self._relay is None else "scheduler"
-
     def _make_steps(self, transport: Transport) -> LocalSteps:
         kernel, part = self._rows.kernel, self._part
         if part.backend == "cuda":
@@ -404,22 +387,18 @@ class DeviceSession(RankSession):
         self._device_part = part
         weight = start.take_weight(lambda: part.out_weights.read(spec.dtype is not None))
         self._vectors, self._is_counted, self._growth = start.on_device(weight), start.is_counted, start.growth
-        self._device: RankSteps | None = None
         self.computes = describe_device()
 
     def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[DeviceSteps, Gather]:
         spec, links = self._spec, self._links
         self._device_part.join_devices(links, hellos)
         assert spec.layout is not None
-        self._device = self._device_part.bind_steps(spec.dtype, spec.layout, spec.options.precision, links.check)
+        device = self._device_part.bind_steps(spec.dtype, spec.layout, spec.options.precision, links.check)
+        self.transport = "direct" if device.writes_there else "nccl"
         rules = (spec.options, spec.threshold, spec.steps_at_once)
-        steps = DeviceSteps(self._device, self._vectors, *rules, is_counted=self._is_counted)
+        steps = DeviceSteps(device, self._vectors, *rules, is_counted=self._is_counted)
         steps.compile()
         return steps, Turns(links, self._part.rank, len(spec.members)).gather
-
-    @property
-    def transport(self) -> str:
-        return "direct" if self._device is not None and self._device.writes_there else "nccl"
 
 
 def begin(worker: Any, part: Part, spec: RunSpec, start: Start) -> RankSession:

@@ -15,7 +15,7 @@ import dask
 
 TAG = "mgspmv"
 """Outermost tag of all spans here."""
-STARTING, ITERATING = ("connect", "start"), ("iteration", "iterations", "pass", "passes")
+STARTING, ITERATING = ("connect", "start"), ("iteration", "iterations")
 """How phases are called, up to a number, that belong to one span."""
 
 

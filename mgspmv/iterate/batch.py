@@ -300,20 +300,20 @@ class Batch:
         """Bytes of the matrix and of the pass."""
         return sum(r.kernel.block.nbytes for r in self._rows) + self._pass.nbytes
 
-    def advance(self) -> tuple[Event, int]:
-        """Make a pass.
+    @property
+    def n_ended(self) -> int:
+        """Vectors that have ended."""
+        return len(self._queries) - len(self._waiting) - len(self._seats)
 
-        Returns
-        -------
-        What its step did, with the greatest change of all vectors, and how many vectors have ended.
-        """
+    def advance(self) -> Event:
+        """Make a pass; what its step did, with the greatest change of all vectors."""
         self.steps += 1
         event = self._step()
         ended = [(seat, status) for seat in self._seats if (status := self._judge(seat)) is not None]
         self._release(ended)
         if not self._seats:
             self._bound_errors()
-        return event, len(self._queries) - len(self._waiting) - len(self._seats)
+        return event
 
     def _step(self) -> Event:
         mass = np.zeros(self._pass.width)

@@ -259,8 +259,8 @@ def compute_wrongly(dask_worker):
 
     def change(self):
         Batch.advance = advance
-        event, n_ended = advance(self)
-        return replace(event, change=event.change / 2), n_ended
+        event = advance(self)
+        return replace(event, change=event.change / 2)
 
     Batch.advance = change
 
@@ -273,7 +273,7 @@ def test_errors_of_a_worker_end_the_batch(named, client):
     with pytest.raises(ZeroDivisionError, match=r"^of this worker alone$"):
         mg.pagerank_batch(named, vectors, client=client)
     client.run(compute_wrongly, workers=[last])
-    with pytest.raises(ClusterError, match=r"^the workers do not agree on the changes of these passes; one of them"):
+    with pytest.raises(ClusterError, match=r"^the workers do not agree on the changes of this superstep; one of them"):
         mg.pagerank_batch(named, vectors, client=client)
 
     def listen(event):
@@ -296,7 +296,7 @@ def test_a_worker_that_dies_ends_the_batch(tmp_path):
                 struck.append(True)
                 os.kill(pid, signal.SIGKILL)
 
-        with pytest.raises(WorkerLostError, match=rf"worker \d \({victim}\) is gone \(during passes"):
+        with pytest.raises(WorkerLostError, match=rf"worker \d \({victim}\) is gone \(during iterations"):
             mg.pagerank_batch(A, [[1], [2]], client=client, tol_mode="fixed", max_iter=10**6, on_event=strike)
         assert wait_for(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 2, HANG_S)
         check_same(mg.pagerank_batch(A, [[1], [2]], client=client), mg.pagerank_batch(A, [[1], [2]]))
