@@ -229,6 +229,7 @@ class Matrix(DescribedMatrix):
         device_memory: str | int | None = None,
         host_memory: str | int | None = None,
         timeout: float = 30.0,
+        recover: int = 0,
         on_progress: Progress | None = None,
     ) -> DistributedMatrix:
         """Let the workers of a Dask cluster load the matrix, each its own rows from the store, and keep them.
@@ -251,6 +252,8 @@ class Matrix(DescribedMatrix):
             default: what is free. Where the devices have no room for all rows of a graph, and do not send by `peer`,
             some stay there and the others come by in each step of PageRank in `exact` or `float32`
         timeout : seconds that a worker may be silent before the work is given up. A worker that is busy is not silent
+        recover : how many times at most loading begins again, over those that are left or came back, when workers are
+            lost or silent
         on_progress : called with (phase, workers done, workers in all); phases `join`, `queue` and `load`
 
         Raises
@@ -272,7 +275,8 @@ class Matrix(DescribedMatrix):
         places |= {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
         options: dict[str, Any] = {"precision": precision, "weights": weights, "threads": threads, **places}
         options |= {"top": self._read_top(stop), "checkpoint": checkpoint}
-        return distribute_matrix(self.stored, client, **options, timeout=timeout, on_progress=on_progress)
+        waits: dict[str, Any] = {"timeout": timeout, "recover": recover, "on_progress": on_progress}
+        return distribute_matrix(self.stored, client, **options, **waits)
 
     def distribute_for_products(self, client: Any, **options: Any) -> DistributedMatrix:
         """As `distribute`, but on devices a graph is not laid out for the steps of PageRank before there are any."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -50,6 +50,7 @@ from mgspmv.model import (
     Event,
     Precision,
     Progress,
+    Recovery,
     Stability,
     Status,
     TolMode,
@@ -233,10 +234,10 @@ def pagerank(
         reads |= {"transport": transport, "timeout": timeout, "on_progress": on_progress}
         reads |= {"device_memory": device_memory, "host_memory": host_memory}
         reads["stop"] = stop if drive == "superstep" else "change"  # of rounds, this process has the ranks
-        reads["checkpoint"] = keeper is not None
+        reads |= {"checkpoint": keeper is not None, "recover": recover}
         with say_what_is_kept(keeper), A.distribute(client, **reads) as distributed:
             loaded = time.perf_counter()
-            outcome = _rank_distributed(distributed, *steps, **on_workers)
+            outcome = _rank_distributed(distributed, *steps, distributed.recoveries, **on_workers)
         outcome.seconds["load"] = loaded - began
     else:
         assert isinstance(A, Matrix)
@@ -314,13 +315,19 @@ def _rank_distributed(
     threshold: float,
     start: Start,
     emit: Callable[[Event], None],
+    earlier: Sequence[Recovery] = (),
     *,
     recover: int,
     on_progress: Progress | None,
     keeper: Keeper | None,
     **computing: Any,
 ) -> Outcome:
-    """On a cluster."""
+    """On a cluster.
+
+    Parameters
+    ----------
+    earlier : what was recovered from while the matrix was loaded for this run
+    """
     from mgspmv.distribute.recovery import run_distributed
     from mgspmv.monitor.stream import publish_run
 
@@ -331,11 +338,13 @@ def _rank_distributed(
             computing["keeper"] = keeper
         steps, report = (options, threshold, start, news.follow(emit)), news.report(on_progress)
         tell = tell_all(log_recovery, news.tell_recovery)
-        computing |= {"recover": recover, "on_progress": report, "on_recovery": tell}
+        for recovery in earlier:
+            tell(recovery, 0)
+        computing |= {"recover": recover - len(earlier), "on_progress": report, "on_recovery": tell}
         outcome = run_distributed(matrix, *steps, **computing)
         outcome.seconds["start"] += news.begin_s
         news.end(outcome.status, outcome.seconds, outcome.memory, outcome.transport)
-    return outcome
+    return replace(outcome, recoveries=(*earlier, *outcome.recoveries))
 
 
 def _judge_stability(options: PageRankOptions, outcome: Outcome) -> Stability | None:

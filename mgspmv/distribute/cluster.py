@@ -116,6 +116,7 @@ class Cluster:
     ----------
     patience : seconds that a worker may be silent, somewhat less than the time-out
     is_owner : whether the client was made here, and is known to nobody else
+    n_joined : workers that joined the last time
 
     Raises
     ------
@@ -128,6 +129,7 @@ class Cluster:
             raise OptionError(f"timeout must be a positive number of seconds, not {timeout!r}")
         self.timeout = float(timeout)
         self.patience = PATIENCE * self.timeout
+        self.n_joined = 0
         self._silent: set[Member] = set()
         self._starved: set[Member] = set()
         self._forgetting: set[asyncio.Future[None]] = set()
@@ -174,6 +176,7 @@ class Cluster:
         VersionMismatchError : a worker has other versions of what counts than this process
         """
         workers, left_out = self._sync(self._join(devices, is_again))
+        self.n_joined = len(workers)
         for member, why in left_out.items():
             warnings.warn(f"worker {member} {why}", stacklevel=4)
         return workers

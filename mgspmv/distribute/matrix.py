@@ -16,6 +16,7 @@ from mgspmv.display.cards import render_card
 from mgspmv.distribute.agent import multiply_part
 from mgspmv.distribute.cluster import Cluster
 from mgspmv.distribute.loading import Loading, LoadRequest, load_matrix, measure_plan
+from mgspmv.distribute.losses import Loss
 from mgspmv.distribute.places import Places
 from mgspmv.distribute.spans import Spans
 from mgspmv.errors import (
@@ -23,6 +24,10 @@ from mgspmv.errors import (
     ClusterError,
     KindError,
     OptionError,
+    WorkerLostError,
+    WorkerMemoryError,
+    WorkerTimeoutError,
+    describe_missing_transpose,
 )
 from mgspmv.exchange.links import Member
 from mgspmv.kernels.device import get, put
@@ -35,7 +40,7 @@ from mgspmv.kernels.operands import (
     choose_precision,
     start_product,
 )
-from mgspmv.model import Progress, check_choice, describe_entries, ignore
+from mgspmv.model import Progress, Recovery, check_choice, describe_entries, ignore
 from mgspmv.order import permute, restore
 from mgspmv.partition import Plan
 from mgspmv.store.described import DescribedMatrix
@@ -59,9 +64,18 @@ class DistributedMatrix(DescribedMatrix):
 
     __array_ufunc__ = None  # so that NumPy leaves `x @ D` to `__rmatmul__`
 
-    def __init__(self, stored: StoredMatrix, cluster: Cluster, request: LoadRequest, loading: Loading) -> None:
+    def __init__(
+        self,
+        stored: StoredMatrix,
+        cluster: Cluster,
+        request: LoadRequest,
+        loading: Loading,
+        recoveries: tuple[Recovery, ...] = (),
+    ) -> None:
         super().__init__(stored)
         self.cluster = cluster
+        self.recoveries = recoveries
+        """How loading went on when workers were lost."""
         self.is_closed = False
         """Whether it was closed, and can never be used again."""
         self._request = request
@@ -249,7 +263,7 @@ class DistributedMatrix(DescribedMatrix):
 
     def as_linear_operator(
         self,
-        transpose: DistributedMatrix | None = None,
+        transpose: DistributedMatrix | Literal[True] | None = None,
         *,
         precision: Literal["float32", "float64"] | None = None,
         threads: int | None = None,
@@ -261,7 +275,8 @@ class DistributedMatrix(DescribedMatrix):
 
         Parameters
         ----------
-        transpose : `A.T` distributed, for `rmatvec`, which `svds`, `lsqr` and others call
+        transpose : `A.T` distributed, for `rmatvec`, which `svds`, `lsqr` and others call. True distributes it now, as
+            this matrix was, and the workers hold it until the operator is gone
         precision : as for `Matrix.as_linear_operator`
         threads : of each worker
         weights : False takes each stored entry as 1
@@ -269,11 +284,15 @@ class DistributedMatrix(DescribedMatrix):
         Raises
         ------
         OptionError : `transpose` is of another matrix
+        KindError : True, and the store does not hold it
+        CapacityError, ClusterError : as of `Matrix.distribute`, with True
         """
         from mgspmv.iterate.operator import MatrixOperator, check_transpose, choose_dtype
 
         check_choice("precision", precision, ("float32", "float64", None))
-        if transpose is not None:
+        if transpose is True:
+            transpose = self._distribute_transpose()
+        elif transpose is not None:
             check_transpose(self, transpose)
         options: dict[str, Any] = {"precision": precision, "threads": threads, "weights": weights}
         return MatrixOperator(
@@ -282,7 +301,7 @@ class DistributedMatrix(DescribedMatrix):
             partial(self.multiply, **options),
             None if transpose is None else partial(transpose.multiply, **options),
             "products with the transpose need it on the cluster: distribute A.T too, and pass that as transpose to "
-            "as_linear_operator",
+            "as_linear_operator, or transpose=True",
         )
 
     def matvec(self, x: Any) -> Any:
@@ -319,6 +338,13 @@ class DistributedMatrix(DescribedMatrix):
 
     def _repr_html_(self) -> str:
         return render_card(self, self.info)
+
+    def _distribute_transpose(self) -> DistributedMatrix:
+        if not (self.info.has_transpose or self.is_transpose):
+            raise KindError(describe_missing_transpose(self.info.url))
+        precision = "float32" if self.info.dtype == "float32" else "float64"
+        options: dict[str, Any] = {"precision": precision, "backend": self.backend or "auto", "lay_out": False}
+        return distribute_matrix(self.stored.transpose(), self.client, **options, timeout=self.cluster.timeout)
 
     def _submit(self, keys: list[str], xs: list[Any], ys: list[Any], options: tuple[Any, ...]) -> list[Future]:
         token = uuid.uuid4().hex
@@ -382,6 +408,7 @@ def distribute_matrix(
     client: Any,
     *,
     timeout: float = TIMEOUT_S,
+    recover: int = 0,
     on_progress: Progress | None = None,
     **asked: Any,
 ) -> DistributedMatrix:
@@ -389,16 +416,36 @@ def distribute_matrix(
 
     Parameters
     ----------
+    recover : how many times at most loading begins anew when a worker is lost
     asked : fields of `LoadRequest`
     """
     stored.address()  # or there is nothing that workers could read
     request = LoadRequest(**asked)
     cluster = Cluster(client, timeout)
     try:
-        return DistributedMatrix(stored, cluster, request, load_matrix(stored, cluster, request, on_progress or ignore))
+        loading, recoveries = _load_until_done(stored, cluster, request, on_progress or ignore, recover)
+        return DistributedMatrix(stored, cluster, request, loading, recoveries)
     except BaseException:
         cluster.close()
         raise
+
+
+def _load_until_done(
+    stored: StoredMatrix, cluster: Cluster, request: LoadRequest, report: Progress, recover: int
+) -> tuple[Loading, tuple[Recovery, ...]]:
+    """Load over who is left when workers are lost meanwhile, as often as is allowed."""
+    losses: list[Loss] = []
+    while True:
+        try:
+            loading = load_matrix(stored, cluster, request, report)
+        except (WorkerLostError, WorkerTimeoutError, WorkerMemoryError) as error:
+            if error.worker is None or len(losses) == recover:
+                raise
+            losses.append(Loss.of(error, 0, cluster.n_joined))
+        else:
+            return loading, tuple(loss.end(0, len(loading.parts)) for loss in losses)
+        report("recover", 0, None)
+        cluster.await_workers(losses[-1].workers_before)
 
 
 def plan_on_cluster(stored: StoredMatrix, client: Any, *, timeout: float = TIMEOUT_S, **asked: Any) -> Plan:

@@ -211,7 +211,7 @@ def test_the_only_one(graph, wanted):
         check_recovery(solution.recoveries[0], "lost", "0", 1, 1)
 
 
-@pytest.mark.parametrize("phase", ["start", "residual"])
+@pytest.mark.parametrize("phase", ["load", "start", "residual"])
 def test_at_other_moments(phase, graph, wanted, three, tmp_path):
     strike = Strike(lambda: kill(three, 1), phase=phase)
     options = {"checkpoint": tmp_path / "c", "checkpoint_every": 0}
@@ -316,24 +316,27 @@ def test_nobody_is_left(graph):
 # --- workers that cannot go on ---------------------------------------------------------------------------------------
 
 
-def find_no_memory(dask_worker):
-    """From now on there is none for its seventh step."""
+def find_no_memory(dask_worker, moment):
+    """From now on there is none for its rows, or for its seventh step."""
+    from mgspmv.distribute.part import Part
     from mgspmv.iterate.pagerank import LocalSteps
 
-    original, calls = LocalSteps.step, []
+    owner, name, n = (Part, "__init__", 1) if moment == "load" else (LocalSteps, "step", 7)
+    original, calls = getattr(owner, name), []
 
     def fail(self, *args, **options):
-        calls.append(args)
-        if len(calls) >= 7:
+        calls.append(name)
+        if len(calls) >= n:
             raise MemoryError
         return original(self, *args, **options)
 
-    LocalSteps.step = fail
+    setattr(owner, name, fail)
 
 
-def test_a_worker_that_has_no_memory_left_is_done_without(graph, wanted):
+@pytest.mark.parametrize("moment", [pytest.param("load", marks=pytest.mark.weekly), "iterate"])
+def test_a_worker_that_has_no_memory_left_is_done_without(moment, graph, wanted):
     with serve(2) as client:
-        client.run(find_no_memory, workers=[client.cluster.workers[1].worker_address])
+        client.run(find_no_memory, moment=moment, workers=[client.cluster.workers[1].worker_address])
         with pytest.warns(
             UserWarning, match=r"^worker 1 \(.*\) had no memory left, and is left out until it is restarted$"
         ):
@@ -341,7 +344,7 @@ def test_a_worker_that_has_no_memory_left_is_done_without(graph, wanted):
         check_same(solution, wanted["superstep"])
         [recovery] = solution.recoveries
         check_recovery(recovery, "lost", "1", 2, 1)
-        assert "has no memory left (during iteration" in recovery.error
+        assert f"has no memory left (during {moment if moment == 'load' else 'iteration'}" in recovery.error
         with pytest.raises(WorkerMemoryError, match=r"^worker 1 \(.* has no memory left") as caught:
             mg.pagerank(graph, client=client, recover=0, **LONG)
         assert (caught.value.worker, caught.value.exit_code) == ("1", 6)

@@ -51,7 +51,7 @@ PLANS = {
         (Kill(ITERATE, "w1"), Kill(WRITE, "w2")), has_nannies=True
     ),
     "a worker is killed in a round of tasks": Plan((Kill(ITERATE, "w3"),), drive="scheduler"),
-    "a worker is killed while rows are loaded": Plan((Kill(LOAD, "w0"),), goes_on="again"),
+    "a worker is killed while rows are loaded": Plan((Kill(LOAD, "w0"),)),
     "the scheduler is killed": Plan((Kill(ITERATE, "scheduler"),), goes_on="afresh"),
     "the program is killed": Plan((Kill(ITERATE, "driver"),), goes_on="again"),
     "the program is interrupted": Plan((Interrupt(ITERATE),), goes_on="again"),
