@@ -20,6 +20,7 @@ from distributed.comm import CommClosedError
 from distributed.versions import get_versions
 
 from mgspmv.distribute.agent import ABORT_OP, DESCRIBE_OP, FREE_OP, PING_OP, install
+from mgspmv.distribute.calling import call_worker
 from mgspmv.distribute.cancelling import find_check
 from mgspmv.distribute.connect import connect_client
 from mgspmv.distribute.lease import hold_lease
@@ -134,6 +135,7 @@ class Cluster:
         self._starved: set[Member] = set()
         self._forgetting: set[asyncio.Future[None]] = set()
         self._is_silent = False  # the scheduler, which passes on what workers are told
+        self._call: Future | None = None  # for a worker, where there was none
         self.is_owner = not isinstance(client, Client)
         self.client: Client = connect_client(client, self.timeout) if self.is_owner else client
         if self.client.asynchronous:
@@ -142,7 +144,10 @@ class Cluster:
             raise SchedulerNotFoundError(f"the client is {self.client.status}; make a new one")
 
     def close(self) -> None:
-        """Close the client, unless it was given."""
+        """Close the client, unless it was given; let go of a worker that was called."""
+        if self._call is not None:
+            self._call.release()
+            self._call = None
         if self.is_owner:
             self.client.close()
 
@@ -162,7 +167,7 @@ class Cluster:
 
     def join(self, *, devices: bool, is_again: bool = False) -> list[WorkerInfo]:
         """Check the workers and put an agent on each. Those that do not answer, and those on which something hangs, are
-        left out, with a warning.
+        left out, with a warning. Where there is none, a task waits for one, for which a cluster that adapts starts it.
 
         Parameters
         ----------
@@ -175,6 +180,7 @@ class Cluster:
         ClusterError : there are no workers
         VersionMismatchError : a worker has other versions of what counts than this process
         """
+        self._call_worker()
         workers, left_out = self._sync(self._join(devices, is_again))
         self.n_joined = len(workers)
         for member, why in left_out.items():
@@ -246,7 +252,12 @@ class Cluster:
         ------
         WorkerTimeoutError : none does
         """
+        self._call_worker()
         self._sync(self._await_workers(n))
+
+    def _call_worker(self) -> None:
+        if self._call is None and not self.describe_workers():
+            self._call = call_worker(self.client)
 
     async def _await_workers(self, n: int) -> None:
         loop = asyncio.get_running_loop()
@@ -310,8 +321,12 @@ class Cluster:
         running = {member: w for member, w in workers.items() if w["status"] == "running"}
         if not running:
             states = ", ".join(sorted({w["status"] for w in workers.values()}))
-            why = f"{states}, after {self.timeout:g} s" if states else f"none joined within {self.timeout:g} s"
-            raise ClusterError(f"{self} has no running workers ({why}); start some", phase="join")
+            why = f"{states}, after {self.timeout:g} s" if states else f"none came for a task within {self.timeout:g} s"
+            raise ClusterError(
+                f"{self} has no running workers ({why}); start some, or raise the timeout where a cluster that adapts "
+                "takes longer to start them",
+                phase="join",
+            )
         return dict(sorted(running.items(), key=lambda item: (str(type(item[0].name)), item[0].name)))
 
     async def _install(self, member: Member) -> None:
