@@ -292,8 +292,7 @@ _ADVICE = {
     Status.COMPLETED: "the fixed number of iterations was made",
     Status.STABLE: "the highest vertices can no longer change",
     Status.MAX_ITER: "max_iter was reached first; raise max_iter=, or tol= to a change seen in the history",
-    Status.NON_FINITE: "a value became NaN or infinite, as weights are too large or too small; scale the weights, or "
-    "pass weights=False",
+    Status.NON_FINITE: "a rank became NaN or infinite; look for non-finite or huge weights with `mgspmv verify`",
 }
 
 
@@ -407,6 +406,27 @@ class NonFinite:
     def __str__(self) -> str:
         became = "left the range of 0 to 2" if math.isfinite(self.value) else f"became {self.value:.6g}"
         return f"the first is that of vertex {self.vertex}, which {became} in iteration {self.iteration}"
+
+
+@dataclass(frozen=True)
+class Underflow:
+    """Vertices with rank 0 although jumps, or vertices whose rank is above 0, lead to them."""
+
+    n: int
+    """How many; those that only these lead to are not counted, and have rank 0 too."""
+    first: int | str
+    """The first one, in the order of the source, by its id there."""
+    resolution: float
+    """What an edge passes on is a multiple of this, where it is nearly 0."""
+    precision: Precision
+    """Of the run."""
+
+    def __str__(self) -> str:
+        remedy = "" if self.precision == "float64" else "; pass precision='float64' to tell them from 0"
+        return (
+            f"{self.n} vertices, first {self.first}, have rank 0 although ranks above 0 lead to them: what they get is "
+            f"below {self.resolution:.2g}, the resolution of precision={self.precision!r}{remedy}"
+        )
 
 
 @dataclass(frozen=True)

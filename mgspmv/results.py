@@ -14,7 +14,7 @@ import numpy as np
 from mgspmv.display.cards import quote, render_card
 from mgspmv.errors import OptionError, ShapeError, StoreDamagedError, hide_secrets
 from mgspmv.kernels.highest import select_highest
-from mgspmv.model import Event, MatrixInfo, NonFinite, Recovery, Stability, Status
+from mgspmv.model import Event, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow
 from mgspmv.saving import (
     ID_DTYPES,
     MEND,
@@ -91,6 +91,8 @@ class Solution:
     non_finite: NonFinite | None = None
     """Where values became none, where `status` is `non_finite`; None also where none of them did, as numbers on their
     way left the range first."""
+    underflow: Underflow | None = None
+    """Vertices whose PageRank is 0 because it is below the resolution of the precision; None where none was found."""
     recoveries: tuple[Recovery, ...] = ()
     """How a run on a cluster went on when workers were lost, or when new ones came; `changes` and `events` are those of
     iterations that count, and not of those that were made again."""
@@ -285,6 +287,7 @@ class Solution:
             "stability": self.stability,
             "resumed_after": self.resumed_after,
             "non_finite": self.non_finite,
+            "underflow": self.underflow,
             "recoveries": self.recoveries,
             "options": self.options,
             "matrix": self.matrix,

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, StrictInt, StrictStr
 
-from mgspmv.model import Event, NonFinite, Recovery, Stability, Status
+from mgspmv.model import Event, NonFinite, Recovery, Stability, Status, Underflow
 from mgspmv.validation import check_fields
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -71,6 +71,7 @@ class SavedRanks(Saved):
     stability: Stability | None = None
     resumed_after: Count = 0
     non_finite: NonFinite | None = None
+    underflow: Underflow | None = None
     recoveries: tuple[Recovery, ...] = ()
 
 

@@ -6,13 +6,14 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from mgspmv.api.arguments import check_threads, parse_size
-from mgspmv.api.graphs import check_graph, describe_dangling
+from mgspmv.api.graphs import check_graph, describe_dangling, explain_overflow
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import choose_computing, find_distributed
 from mgspmv.batch_results import BatchSolution, fill_id
@@ -30,7 +31,7 @@ from mgspmv.kernels.highest import order_highest
 from mgspmv.kernels.many import WIDTHS, BoundMany, fit_width
 from mgspmv.kernels.select import bind_many
 from mgspmv.logs import log_iteration, name_run
-from mgspmv.model import Event, Precision, Progress, TolMode, check_choice, free_memory, ignore
+from mgspmv.model import Event, Precision, Progress, Status, TolMode, check_choice, free_memory, ignore
 from mgspmv.monitor.progress import watched
 from mgspmv.order import restore
 from mgspmv.results import describe_matrix
@@ -163,7 +164,8 @@ def pagerank_batch(
     described |= {"width": outcome.width, "steps": outcome.steps, "top": top}
     solution = _solve(A, queries, outcome, keeper, start.growth, vars(options) | described, tuple(events))
     if throw:
-        _check_success(solution, options, A.nnz)
+        explain = partial(explain_overflow, A, start, precision, use_weights=use_weights)
+        _check_success(solution, options, A.nnz, explain)
     return solution
 
 
@@ -399,13 +401,17 @@ def _solve(
     )
 
 
-def _check_success(solution: BatchSolution, options: PageRankOptions, nnz: int) -> None:
+def _check_success(
+    solution: BatchSolution, options: PageRankOptions, nnz: int, explain: Callable[[], str | None]
+) -> None:
     failed = [k for k, status in enumerate(solution.statuses) if not status.is_success]
     if failed:
         k = failed[0]
         status, changes = solution.statuses[k], solution.changes[k]
         own = replace(options, alpha=float(solution.alphas[k]))
         advice = own.advise(status, changes, solution.matrix["shape"][0], nnz)
+        if status == Status.NON_FINITE:
+            advice = explain() or advice
         made = f"{len(changes)} iterations, the last change was {changes[-1]:.3g}"
         raise ConvergenceError(
             f"PageRank of {len(failed)} of {len(solution)} vectors did not converge: {solution.labels[k]!r} ended as "

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from mgspmv.errors import KindError, OptionError
+from mgspmv.iterate.out_weight import describe_overflow
+from mgspmv.iterate.start import Start, read_out_weight
 from mgspmv.iterate.vectors import Weights
+from mgspmv.model import Precision
+from mgspmv.order import restore
 from mgspmv.store.described import DescribedMatrix
 
 
@@ -39,6 +45,12 @@ def check_graph(A: DescribedMatrix, weights: bool) -> bool:
 
 def describe_dangling(dangling: Weights | str | None) -> str:
     return "personalization" if dangling is None else dangling if isinstance(dangling, str) else "vector"
+
+
+def explain_overflow(A: DescribedMatrix, start: Start, precision: Precision, *, use_weights: bool) -> str | None:
+    """What left the range of floats, of a run whose ranks are not finite; None where out-weights do not tell."""
+    weight = start.take_weight(partial(read_out_weight, A.stored, use_weights))
+    return describe_overflow(restore(weight, A.order), A.vertex_ids, precision)
 
 
 def _describe_edge_index(A: DescribedMatrix) -> str:

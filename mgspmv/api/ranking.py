@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from mgspmv.api.checkpointing import (
     say_what_is_kept,
     tell_people,
 )
-from mgspmv.api.graphs import check_graph, describe_dangling
+from mgspmv.api.graphs import check_graph, describe_dangling, explain_overflow
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import Drive, choose_computing, choose_drive, find_distributed
 from mgspmv.api.warm import align_ranks
@@ -39,7 +40,8 @@ from mgspmv.iterate.pagerank import (
     widen_bound,
 )
 from mgspmv.iterate.stable import judge_order
-from mgspmv.iterate.start import Start, make_start
+from mgspmv.iterate.start import Start, make_start, read_out_weight
+from mgspmv.iterate.underflow import Step, find_lost, find_resolution
 from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.catalogue import BACKENDS, Backend
@@ -54,7 +56,9 @@ from mgspmv.model import (
     Stability,
     Status,
     TolMode,
+    Underflow,
     check_choice,
+    ignore,
 )
 from mgspmv.monitor.progress import tell_all, watched_to_converge
 from mgspmv.order import restore
@@ -245,6 +249,12 @@ def pagerank(
         computing["backend"] = computes
         computing |= {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
         outcome = _rank_embedded(A, weight, began, *steps, **computing)
+        again = computing | {"keeper": None}
+
+        def step(once: PageRankOptions, probe: Start) -> np.ndarray:
+            return _rank_embedded(A, weight, time.perf_counter(), once, 0.0, probe, ignore, **again).values
+
+        outcome = _find_lost(A, outcome, start, options, step, use_weights=use_weights, on_device=computes == "cuda")
     bound = widen_bound(outcome.error_bound_l1, options.alpha, start.growth)
     reached = time.perf_counter()
     outcome = replace(outcome, values=restore(outcome.values, A.order), error_bound_l1=bound)
@@ -256,6 +266,8 @@ def pagerank(
         made = f"{solution.iterations} iterations, the last change was {solution.changes[-1]:.3g}"
         more = _describe_wrong(solution) + _describe_tie(solution)
         advice = options.advise(outcome.status, solution.changes, A.shape[0], A.nnz)
+        if outcome.status == Status.NON_FINITE:
+            advice = explain_overflow(A, start, options.precision, use_weights=use_weights) or advice
         said = f"PageRank ended as {outcome.status} after {made}: {advice}{more}"
         raise ConvergenceError(said, solution)
     return solution
@@ -344,7 +356,42 @@ def _rank_distributed(
         outcome = run_distributed(matrix, *steps, **computing)
         outcome.seconds["start"] += news.begin_s
         news.end(outcome.status, outcome.seconds, outcome.memory, outcome.transport)
+    again = computing | {"keeper": None, "run": name_run(), "on_progress": None}
+    del again["on_recovery"]
+
+    def step(once: PageRankOptions, probe: Start) -> np.ndarray:
+        return run_distributed(matrix, once, 0.0, probe, ignore, **again).values
+
+    use_weights, on_device = computing["dtype"] is not None, matrix.backend != "cpu"
+    outcome = _find_lost(matrix, outcome, start, options, step, use_weights=use_weights, on_device=on_device)
     return replace(outcome, recoveries=(*earlier, *outcome.recoveries))
+
+
+def _find_lost(
+    A: DescribedMatrix,
+    outcome: Outcome,
+    start: Start,
+    options: PageRankOptions,
+    step: Step,
+    *,
+    use_weights: bool,
+    on_device: bool,
+) -> Outcome:
+    """The outcome, and which vertices have rank 0 by underflow; parameters as of `find_lost` and `find_resolution`."""
+    if outcome.status == Status.NON_FINITE:
+        return outcome
+    began = time.perf_counter()
+    least = 1.0 if not use_weights else A.info.min_weight or 0.0
+    resolution = find_resolution(options.precision, A.shape[0], A.nnz, on_device=on_device)
+    weights = partial(read_out_weight, A.stored, use_weights)
+    lost = find_lost(outcome.values, start, options, weights, least, resolution, step)
+    outcome.seconds["residual"] += time.perf_counter() - began
+    if not len(lost):
+        return outcome
+    first = int(lost[0] if A.order is None else A.order[lost].min())
+    vertex = first if A.vertex_ids is None else A.vertex_ids[first]
+    vertex = vertex if isinstance(vertex, str) else int(vertex)
+    return replace(outcome, underflow=Underflow(len(lost), vertex, resolution, options.precision))
 
 
 def _judge_stability(options: PageRankOptions, outcome: Outcome) -> Stability | None:
@@ -388,5 +435,5 @@ def _solve(
     memory = outcome.memory | ({"held_bytes": list(events[-1].memory_bytes)} if events else {})
     stability = _judge_stability(options, outcome)
     wrong = find_non_finite(outcome.values, A.vertex_ids, outcome.status, len(changes), is_rank=True)
-    found = (stability, n_before, wrong, outcome.recoveries)
+    found = (stability, n_before, wrong, outcome.underflow, outcome.recoveries)
     return Solution(*reached, A.vertex_ids, asked, matrix, events, memory, *found)

@@ -57,6 +57,8 @@ def answer_ranks(
         fields["went on after"] = f"{solution.resumed_after} iterations, which a run before had made"
     if solution.recoveries:
         fields["recovered"] = "; ".join(map(_describe_recovery, solution.recoveries))
+    if solution.underflow is not None:
+        fields["rank 0"] = translate_message(str(solution.underflow))
     if solution.stability is not None:
         fields["highest"] = _describe_stability(solution.stability)
     if order is not None and order != solution.stability and (said := describe_order(order)):

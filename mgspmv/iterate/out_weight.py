@@ -8,6 +8,7 @@ import numpy as np
 
 from mgspmv.errors import OptionError
 from mgspmv.iterate.vectors import Weights, make_weights
+from mgspmv.model import Precision
 
 ROUNDING = 1e-6
 """How much less than the stored edges weigh an out-weight may be, of itself: sums in float32 are off by that."""
@@ -53,6 +54,29 @@ def measure_growth(weight: np.ndarray, stored: np.ndarray) -> float:
     """The largest sum of a column of A / w, at least 1: a step grows no L1 distance by more than alpha times this."""
     has_out = weight > 0
     return float(np.max(stored[has_out] / weight[has_out], initial=1.0))
+
+
+def describe_overflow(weight: np.ndarray, vertex_ids: np.ndarray | None, precision: Precision) -> str | None:
+    """What left the range of floats where ranks are not finite, and what to do; None where out-weights do not tell.
+
+    Parameters
+    ----------
+    weight : (n,) out-weights, in the order of the source
+    """
+    if not (is_finite := np.isfinite(weight)).all():
+        vertex = _name(int(is_finite.argmin()), vertex_ids)
+        return (
+            f"the weights of the out-edges of vertex {vertex} sum to more than float64 holds (1.8e308); scale the "
+            "weights down, or pass weights=False"
+        )
+    least = weight.min(where=weight > 0, initial=np.inf)
+    if least * float(np.finfo(np.float32 if precision == "float32" else np.float64).max) >= 1.0:
+        return None
+    vertex = _name(int((weight == least).argmax()), vertex_ids)
+    return (
+        f"the weights of the out-edges of vertex {vertex} sum to {least:.3g}, and a rank over that is beyond the range "
+        f"of precision={precision!r}; scale the weights up, or pass weights=False"
+    )
 
 
 def _name(place: int, vertex_ids: np.ndarray | None) -> Any:

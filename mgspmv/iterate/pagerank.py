@@ -29,7 +29,18 @@ from mgspmv.iterate.stable import Gather, Rounding, Watch
 from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.ranges import Range
 from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
-from mgspmv.model import FIXED_POINT, Event, Progress, Recovery, RowCheck, Stability, Status, StepSums, ignore
+from mgspmv.model import (
+    FIXED_POINT,
+    Event,
+    Progress,
+    Recovery,
+    RowCheck,
+    Stability,
+    Status,
+    StepSums,
+    Underflow,
+    ignore,
+)
 
 STEPS_AT_ONCE = 20
 """Most steps of a device between two looks at what they did."""
@@ -451,6 +462,8 @@ class Outcome:
     """What was proven of the highest vertices; None where nothing was."""
     recoveries: tuple[Recovery, ...] = ()
     """How the run went on with other workers than before."""
+    underflow: Underflow | None = None
+    """Vertices whose rank is 0 by underflow, see `mgspmv.iterate.underflow`; None where none was found."""
 
 
 def bound_mass_rounding(n_dangling: int) -> float:

@@ -1,0 +1,80 @@
+"""Vertices that have rank 0 because what leads to them is below the resolution of a precision.
+
+A rank is 0 where no path leads to a vertex from where jumps lead; where iterations have not come to it yet; or where
+what all in-neighbors pass on, x / w each, is rounded to 0. The last is told by one more step, from a start that is
+above 0 only at vertices that pass on so little: the vertices with rank 0 that it reaches lost what they got. What these
+lead to has rank 0 too, and is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.start import Start
+from mgspmv.model import FIXED_POINT, Precision
+
+Step = Callable[[PageRankOptions, Start], np.ndarray]
+"""(n,) ranks after a run of one step with these options and vectors."""
+
+
+def find_resolution(precision: Precision, n: int, nnz: int, *, on_device: bool) -> float:
+    """The unit that what an edge passes on is rounded to where it is nearly 0.
+
+    Parameters
+    ----------
+    on_device : where `float32` is summed in fixed point
+    """
+    if precision == "float32" and on_device:
+        return 2.0**-27 / max(n, nnz)
+    return {"exact": 1.0 / FIXED_POINT, "float64": 2.0**-1074, "float32": 2.0**-149}[precision]
+
+
+def find_lost(
+    x: np.ndarray,
+    start: Start,
+    options: PageRankOptions,
+    read_weight: Callable[[], np.ndarray],
+    least: float,
+    resolution: float,
+    step: Step,
+) -> np.ndarray:
+    """Rows whose rank is 0 although jumps, or edges from vertices with a rank above 0, lead to them.
+
+    Nothing is read, and no step made, where no rank is 0 or none passes on as little as is lost.
+
+    Parameters
+    ----------
+    x : (n,) ranks at the end of a run
+    start : of the run, in the order of `x`
+    read_weight : gives the (n,) out-weights
+    least : least value of an entry; 0 where some are 0
+    resolution : as of `find_resolution`
+
+    Returns
+    -------
+    int64, ascending.
+    """
+    is_zero = x == 0
+    if not is_zero.any():
+        return np.empty(0, np.int64)
+    is_lost = is_zero & (start.personalization > 0)
+    probe = _make_probe(x, start.take_weight(read_weight), least, resolution) if options.alpha else None
+    if probe is not None:
+        once = PageRankOptions(options.alpha, None, "fixed", 1, options.precision)
+        is_lost |= is_zero & (step(once, replace(start, x=probe.astype(start.x.dtype))) > 0)
+    return np.flatnonzero(is_lost)
+
+
+def _make_probe(x: np.ndarray, weight: np.ndarray, least: float, resolution: float) -> np.ndarray | None:
+    """(n,) a start that passes the same on along all edges of vertices that pass on too little; None of none."""
+    is_faint = (x > 0) & (weight > 0)
+    is_faint[is_faint] = x[is_faint] / weight[is_faint] * least < resolution / 2
+    if not is_faint.any():
+        return None
+    probe = np.where(is_faint, weight / weight[is_faint].max(), 0.0)
+    normalized: np.ndarray = probe / probe.sum()
+    return normalized
