@@ -53,6 +53,7 @@ def ingest(
     dtype: Literal["float32", "float64"] | None = None,
     order: OrderMethod = "none",
     overwrite: bool = False,
+    allow_hypersparse: bool = False,
     format: Literal["matrix-market", "edge-list", "parquet", "npz", "anndata", "binsparse", "csr"] | None = None,
     memory: str | int | None = None,
     threads: int | None = None,
@@ -85,6 +86,8 @@ def ingest(
     order : `rcm`, `degree` or `dealt` renumbers rows and columns as `reorder` does by that method, before they are
         written; default `none`, the order of the source
     overwrite : replace the matrix that is there, once the new one is whole
+    allow_hypersparse : store as many rows and columns as a file or group states, also if they are more than 100 for
+        each entry and more than 8,388,608
     format : default: by the name and first bytes of a file, or by the attributes of a Zarr group
     memory : most that this process may take, as `4GiB` or bytes, at least 1 GiB; default half of what is free, beside
         what it takes already. Entries, and ids that occur in them, go to files where they do not fit. What must fit
@@ -117,7 +120,7 @@ def ingest(
     asked = {"format": format, **edge_list_options}
     opening = partial(open_source, source, **asked)
     working: dict[str, Any] = {"client": client, "memory": memory, "threads": threads, "scratch": scratch}
-    working |= {"timeout": timeout, "base": base}
+    working |= {"timeout": timeout, "base": base, "allow_hypersparse": allow_hypersparse}
     return _store(opening, store, options, asked, on_progress or ignore, **working)
 
 
@@ -166,7 +169,7 @@ def generate(
     base = check_target(store, overwrite=overwrite)
     source = make_generator(model, **parameters)
     working: dict[str, Any] = {"client": client, "memory": memory, "threads": threads, "scratch": scratch}
-    working |= {"timeout": timeout, "base": base}
+    working |= {"timeout": timeout, "base": base, "allow_hypersparse": False}
     return _store(lambda **_: source, store, options, {}, on_progress or ignore, **working)
 
 
@@ -183,6 +186,7 @@ def _store(
     scratch: str | os.PathLike[str] | None,
     timeout: float,
     base: str | None,
+    allow_hypersparse: bool,
 ) -> MatrixInfo:
     """Store a source, in this process or on a cluster.
 
@@ -191,7 +195,7 @@ def _store(
     opening : opens the source; in this process called with what its ids may take
     """
     describe = partial(_describe_making, options=options, reading=reading)
-    writing: dict[str, Any] = {"base": base}
+    writing: dict[str, Any] = {"base": base, "allow_hypersparse": allow_hypersparse}
     n_bytes = parse_size(memory)
     if client is not None:
         from mgspmv.distribute.ingesting import ingest_on_cluster
@@ -333,6 +337,7 @@ def update(
     symmetrize: bool = False,
     ignore_weights: bool = False,
     keep: int | None = None,
+    allow_hypersparse: bool = False,
     format: Literal["matrix-market", "edge-list", "parquet", "npz", "anndata", "binsparse", "csr"] | None = None,
     memory: str | int | None = None,
     threads: int | None = None,
@@ -358,6 +363,7 @@ def update(
     symmetrize : of both: also (j, i) for each (i, j)
     ignore_weights : of `insert`, into a store that has none
     keep : how many versions stay in the store, the new one among them; default all of them
+    allow_hypersparse : of `insert`, as for `ingest`
     format, memory, threads, scratch, edge_list_options : as for `ingest`, and for both sources
 
     Returns
@@ -392,7 +398,7 @@ def update(
         return before | {"updates": [*before.get("updates", []), made]}
 
     report = on_progress or ignore
-    writing: dict[str, Any] = {"missing": missing, "keep": keep}
+    writing: dict[str, Any] = {"missing": missing, "keep": keep, "allow_hypersparse": allow_hypersparse}
     return update_store(stored, *sources, options, describe, report, room, **writing)
 
 

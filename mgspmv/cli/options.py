@@ -179,6 +179,10 @@ Columns = Annotated[
         help="Edges: columns of sources, targets and, maybe, weights, such as src,dst,weight or 2,3; default by name.",
     ),
 ]
+AllowHypersparse = Annotated[
+    bool | None,
+    typer.Option("--allow-hypersparse", help="Store far more rows than entries, if the source states so many."),
+]
 NCols = Annotated[int | None, typer.Option("--n-cols", metavar="N", help="Plain CSR arrays without a shape: columns.")]
 
 
@@ -224,6 +228,7 @@ class Reading(Lines):
     n_vertices: NVertices = None
     vertices: Vertices = None
     n_cols: NCols = None
+    allow_hypersparse: AllowHypersparse = None
 
 
 def _parse_columns(text: str | None) -> list[str] | list[int] | None:

@@ -50,7 +50,7 @@ from mgspmv.ingest.entries import choose_rule
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.share import MergedIds, OwnIds, ReadPart, Share, ShareSpec
 from mgspmv.ingest.source import FileSource
-from mgspmv.ingest.write import check_folder, check_memory, make_room
+from mgspmv.ingest.write import check_folder, check_memory, check_stated, make_room
 from mgspmv.marks import find_marks, mark
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.store.digests import WrittenArray
@@ -214,6 +214,7 @@ def ingest_on_cluster(
     scratch: str | None,
     timeout: float,
     base: str | None,
+    allow_hypersparse: bool,
     on_progress: Progress | None,
 ) -> MatrixInfo:
     """Let the workers of a cluster ingest a source; see `mgspmv.api.ingest`.
@@ -249,7 +250,7 @@ def ingest_on_cluster(
         report("join", 0, None)
         workers = cluster.join(devices=False)
         with cluster.lease(lambda: report("queue", 0, None)), begin_version(store, base=base) as version:
-            making = _Ingesting(cluster, workers, source, options, report)
+            making = _Ingesting(cluster, workers, source, options, report, allow_hypersparse=allow_hypersparse)
             try:
                 making.begin(memory, threads, scratch)
                 return making.run(version, describe)
@@ -278,8 +279,11 @@ class _Ingesting:
         source: FileSource,
         options: IngestOptions,
         report: Progress,
+        *,
+        allow_hypersparse: bool,
     ) -> None:
         self._cluster, self._workers, self._source, self._options = cluster, workers, source, options
+        self._allow_hypersparse = allow_hypersparse
         self._members: tuple[Member, ...] = tuple(w.member for w in workers)
         self._token = uuid.uuid4().hex
         self._keys = [f"mgspmv-ingest-{self._token}-{rank}" for rank in range(len(workers))]
@@ -317,6 +321,7 @@ class _Ingesting:
         ids = self._number(joined.claim)
         n_read, has_sums = sum(own.n_entries for own in read), self._kind != "matrix"
         size = StoreSize(ids.shape, n_read, self._dtype, has_sums, self._options.transpose)
+        check_stated(joined.stated, size, allow_hypersparse=self._allow_hypersparse)
         check_space(version.place, size)
         are_known = {"are_numbers": ids.type is None, "are_listed": ids.type is not None and not self._are_merged}
         counted = self._do("number", "group", ids.shape, **are_known)

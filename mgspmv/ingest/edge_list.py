@@ -41,7 +41,7 @@ from mgspmv.ingest.rules import (
     Undecided,
     are_names,
 )
-from mgspmv.ingest.source import FileSource, Joined, Layout
+from mgspmv.ingest.source import FileSource, Joined, Layout, StatedShape
 from mgspmv.ingest.streams import (
     BATCH_BYTES,
     Chunk,
@@ -88,6 +88,7 @@ class _Notes:
     def __init__(self) -> None:
         self._files: list[dict[str, Any]] = []
         self._claims: list[dict[str, int]] = []
+        self._stated: StatedShape | None = None
         self.names: list[str] | None = None
         """Of the columns."""
         self._named = ""
@@ -101,6 +102,10 @@ class _Notes:
         first, *others = self._claims or [{}]
         return {what: n for what, n in first.items() if all(found.get(what) == n for found in others)}
 
+    def find_stated(self, claim: int | None) -> StatedShape | None:
+        """Return where a comment states the number of vertices; None where it is not `claim`, the one that is used."""
+        return None if claim is None or claim != self.claims.get("nodes") else self._stated
+
     def begin(self, name: str, head: Head) -> None:
         """Take the beginning of a file.
 
@@ -109,6 +114,8 @@ class _Notes:
         SourceError : the columns have other names than in a file before it
         """
         self._claims.append(head.preamble.claims)
+        if self._stated is None and "nodes" in head.preamble.claims:
+            self._stated = StatedShape(name, *head.preamble.nodes_line)
         self.counts.add(_Counts(head.n_header, head.preamble.n_lines, 0))
         if head.doubt is not None:
             self.doubts.append(head.doubt)
@@ -127,6 +134,7 @@ class _Notes:
         SourceError : as of `begin`
         """
         self._claims += later._claims
+        self._stated = self._stated or later._stated
         self._files += later._files
         self.counts.add(later.counts)
         self.doubts += later.doubts
@@ -297,7 +305,8 @@ class EdgeListSource(FileSource):
         unused_first = getattr(vertices, "unused_first", None)
         provenance = {**notes.describe(self.name, form, unused_first), **listed}
         numbering = vertices.finish(notes.claims.get("nodes"))
-        self._layout = replace(numbering, provenance=provenance)
+        stated = notes.find_stated(numbering.shape[0]) if isinstance(vertices, OccurringIntegers) else None
+        self._layout = replace(numbering, provenance=provenance, stated=stated)
 
     @property
     def has_known_vertices(self) -> bool:  # type: ignore[override]
@@ -328,7 +337,7 @@ class EdgeListSource(FileSource):
         unused = {part.unused_first for part in told}
         described = notes.describe(self.name, told[0].form, None if None in unused else unused.pop())
         used = claim if is_fit else None
-        return Joined(used, {**described, **told[0].listed})
+        return Joined(used, {**described, **told[0].listed}, notes.find_stated(used))
 
     def _find_first(self, texts: Iterator[TextStream], notes: _Notes) -> tuple[TextStream, Head] | None:
         """The first of the files that has an edge, and its beginning."""

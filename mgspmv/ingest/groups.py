@@ -22,7 +22,7 @@ from zarr.storage import ZipStore
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, MgspmvError, OptionError, SourceError, SourceNotFoundError, StoreError
-from mgspmv.ingest.source import Layout
+from mgspmv.ingest.source import Layout, StatedShape
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
 from mgspmv.model import CooBatch, free_memory, index_dtype
 from mgspmv.store.places import StoreLike, check_links, describe_store, finishing_tasks, locate_store
@@ -92,7 +92,7 @@ class GroupSource:
         zarr_format = matrix.found.group.metadata.zarr_format
         header = {"shape": list(matrix.shape), "entries": len(matrix.indices), "zarr_format": zarr_format}
         provenance = {"name": self.name, "format": matrix.format, "header": header}
-        return Layout(matrix.shape, provenance=provenance)
+        return Layout(matrix.shape, provenance=provenance, stated=StatedShape(self.name))
 
     @property
     def n_entries(self) -> int:

@@ -20,7 +20,7 @@ from mgspmv.errors import SourceError
 from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column, TableFormat, nth_line, read_chunks
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
 from mgspmv.ingest.rules import is_integer
-from mgspmv.ingest.source import FileSource, Joined, Layout, mirror
+from mgspmv.ingest.source import FileSource, Joined, Layout, StatedShape, mirror
 from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, Segment, TextStream, describe_cut
 from mgspmv.model import CooBatch, default_threads, index_dtype
 
@@ -56,6 +56,13 @@ class Header:
     @property
     def shape(self) -> tuple[int, int]:
         return self.n_rows, self.n_cols
+
+    @property
+    def stated(self) -> StatedShape | None:
+        """Where the shape is stated; None for an array, which lists each row and column."""
+        if self.layout == "array" and self.n_entries:
+            return None
+        return StatedShape(self.size_line.source, self.size_line.number, self.size_line.text)
 
 
 class MatrixMarketSource(FileSource):
@@ -100,7 +107,7 @@ class MatrixMarketSource(FileSource):
             yield from self._read(text, header, counted)
             counted.check()
             described = _describe(text.provenance(), header)
-            self._layout = Layout(shape=header.shape, provenance=described)
+            self._layout = Layout(shape=header.shape, provenance=described, stated=header.stated)
 
     def _read(self, text: TextStream, header: Header, counted: _Counted) -> Iterator[CooBatch]:
         read = _read_coordinate if header.layout == "coordinate" else _read_array
@@ -148,7 +155,7 @@ class MatrixMarketSource(FileSource):
             return super().join(told)
         counted = _Counted(told[0].header, sum(own.n_entries for own in told))
         counted.check()
-        return Joined(None, _describe(told[0].file, told[0].header))
+        return Joined(None, _describe(told[0].file, told[0].header), told[0].header.stated)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from numbers import Complex, Integral, Real
 from pathlib import Path
@@ -19,7 +20,7 @@ from numpy.lib.format import MAGIC_PREFIX
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError, SourceError, SourceNotFoundError
 from mgspmv.ingest.npy import NPY_DAMAGE, check_header
-from mgspmv.ingest.source import Layout, Source
+from mgspmv.ingest.source import Layout, Source, StatedShape
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
 from mgspmv.model import CooBatch, free_memory
 from mgspmv.os_errors import refuse_source
@@ -113,7 +114,7 @@ class NpzSource(ScipySource):
         with self.path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         layout.provenance.update(format="npz", size=self.path.stat().st_size, sha256=digest)
-        return layout
+        return replace(layout, stated=StatedShape(self.name))
 
 
 class NetworkxSource:

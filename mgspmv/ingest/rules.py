@@ -755,6 +755,8 @@ class Preamble:
 
     claims: dict[str, int] = field(default_factory=dict)
     """Numbers of `nodes` and `edges`; of several, the last."""
+    nodes_line: tuple[int, str] = (0, "")
+    """Number and text of the line that states the number of nodes."""
     names: list[str] | None = None
     """Names of columns, from a comment such as `# FromNodeId ToNodeId`."""
     is_undirected: bool = False
@@ -790,7 +792,9 @@ class Preamble:
             claims = list(_CLAIM.finditer(line))
             for claim in claims:
                 what, number_of = claim.groups()
-                self.claims["nodes" if what.lower() in ("nodes", "vertices") else "edges"] = int(number_of)
+                is_nodes = what.lower() in ("nodes", "vertices")
+                self.claims["nodes" if is_nodes else "edges"] = int(number_of)
+                self.nodes_line = (number, line) if is_nodes else self.nodes_line
             if claims:
                 return
         if (names := _find_names(line)) is not None:

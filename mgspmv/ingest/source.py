@@ -20,6 +20,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class StatedShape:
+    """Where a source states its shape, which may be any, whatever it lists."""
+
+    source: str
+    """Name of the file or group."""
+    line_number: int | None = None
+    """1-based; None where there are no lines."""
+    text: str | None = None
+    """The line."""
+
+    def refuse(self, message: str) -> SourceError:
+        """Return the error that says what is wrong with it."""
+        return SourceError(message, source=self.source, line_number=self.line_number, text=self.text)
+
+
+@dataclass(frozen=True)
 class Layout:
     """What is known of a source once its last batch was read."""
 
@@ -35,6 +51,8 @@ class Layout:
     """Names by code, where batches hold codes that are yet to be numbered; `shape` is (0, 0) then."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """JSON values about the source: name, size in bytes, sha256, format, its header's claims."""
+    stated: StatedShape | None = None
+    """Where the source states `shape`; None where each row and column is listed, or the user gave their number."""
 
     @property
     def nbytes(self) -> int:
@@ -134,7 +152,7 @@ class FileSource:
     def tell(self) -> Any:
         """What the others, or all together, have to know of this part, once it was read."""
         layout = self.layout()
-        return Joined(None, layout.provenance)
+        return Joined(None, layout.provenance, layout.stated)
 
     def join(self, told: Sequence[Any]) -> Joined:
         """Check what all parts told, in their order.
@@ -158,6 +176,8 @@ class Joined:
     claim: int | None
     """The number of vertices that it states itself, where all ids are in 0..claim-1."""
     provenance: dict[str, Any]
+    stated: StatedShape | None = None
+    """As of `Layout`."""
 
 
 def mirror(batch: CooBatch, symmetry: str) -> CooBatch:

@@ -31,11 +31,11 @@ from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.stored import RowNumbers, StoredIds, list_rows
 from mgspmv.ingest.subgraph import FilteredRows
 from mgspmv.ingest.vertices import are_numbers
-from mgspmv.ingest.write import Room, VersionWriter
+from mgspmv.ingest.write import Room, VersionWriter, check_stated
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, MatrixInfo, index_dtype
 from mgspmv.order import check_square, invert
 from mgspmv.store.read import StoredMatrix
-from mgspmv.store.write import begin_version, drop_versions
+from mgspmv.store.write import StoreSize, begin_version, drop_versions
 
 GROWTH, GROWTH_ROOM = 4, 1 << 20
 """Rows for each vertex, and beside these, that a list of edges may make of numbers that are new."""
@@ -79,6 +79,7 @@ def update_store(
     *,
     missing: Missing,
     keep: int | None,
+    allow_hypersparse: bool = False,
 ) -> MatrixInfo:
     """Write a new version of the store that `stored` is the current version of, unless nothing changes.
 
@@ -88,6 +89,7 @@ def update_store(
     describe : makes the version's provenance of those of `insert` and `delete`, by these names, and what they changed
     missing : what to do about deletions where there is no entry
     keep : as of `begin_version`
+    allow_hypersparse : as of `check_stated`
 
     Returns
     -------
@@ -116,6 +118,7 @@ def update_store(
         if added is not None:
             _check_values(added, info)
             _check_growth(added, info)
+            _check_stated(added, info, allow_hypersparse=allow_hypersparse)
         if _is_empty(added, info) and (removed is None or not removed.most_entries):
             return _stay(stored, keep)
         gone = None if removed is None else _Deletions(removed, _number(stored, None, room.folder), memory)
@@ -296,6 +299,17 @@ def _check_growth(added: SortedSource, info: MatrixInfo) -> None:
             f"n_vertices={highest + 1} if that is meant, else ingest all edges together",
             source=added.name,
         )
+
+
+def _check_stated(added: SortedSource, info: MatrixInfo, *, allow_hypersparse: bool) -> None:
+    """See that a shape that is stated does not make the matrix far larger than its entries; see `check_stated`."""
+    if info.vertex_ids is not None:  # those that occur become vertices
+        return
+    if (shape := _join_shapes(info.shape, _find_extent(added.layout))) != info.shape:
+        dtype = None if info.dtype is None else np.dtype(info.dtype)
+        n_entries = info.nnz + added.most_entries
+        size = StoreSize(shape, n_entries, dtype, info.kind != "matrix", info.has_transpose)
+        check_stated(added.layout.stated, size, allow_hypersparse=allow_hypersparse)
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from mgspmv.ingest.entries import Report, SortedRows, SortedSource, sort_source
 from mgspmv.ingest.groups import GroupSource
 from mgspmv.ingest.renumber import reorder_rows
 from mgspmv.ingest.sorter import EntrySorter
-from mgspmv.ingest.source import Layout, Source
+from mgspmv.ingest.source import Layout, Source, StatedShape
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.vertices import IdRoom
 from mgspmv.model import IngestOptions, MatrixInfo, default_threads, free_memory, index_dtype
@@ -44,6 +44,8 @@ LEAST_SORTING = 64 << 20
 """Bytes with which entries can be sorted in pieces of a useful size."""
 IDS_PART = 4
 """Of the memory, what ids may take at most."""
+ROWS_PER_ENTRY, FREE_ROWS = 100, 1 << 23
+"""Rows or columns that a source may state for each of its entries, and those that it may state in any case."""
 
 
 @dataclass(frozen=True)
@@ -144,12 +146,14 @@ def store_source(
     room: Room,
     *,
     base: str | None,
+    allow_hypersparse: bool = False,
 ) -> MatrixInfo:
     """Read a source and write it as the new version of a store, in the order of the source or in that of the options.
 
     Parameters
     ----------
     describe : makes the store's provenance of the source's
+    allow_hypersparse : as of `check_stated`
 
     Returns
     -------
@@ -157,7 +161,7 @@ def store_source(
 
     Raises
     ------
-    SourceError, OptionError, ShapeError : as for `sort_source` and `assemble`
+    SourceError, OptionError, ShapeError : as for `sort_source`, `check_stated` and `assemble`
     CapacityError : entries at one place take more than the memory; as for `reorder_rows` and `check_space`
     StoreError : as for `begin_version`
     """
@@ -166,8 +170,10 @@ def store_source(
     sorting: dict[str, Any] = {"memory": memory, "threads": room.threads, "folder": room.folder}
     with contextlib.ExitStack() as stack:
         if isinstance(source, GroupSource):  # whose arrays may be of any size, without a chunk
-            _check_group(source, store, options, room)
+            _check_group(source, store, options, room, allow_hypersparse=allow_hypersparse)
         read = stack.enter_context(sort_source(source, options, report, **sorting))
+        size = find_size(read, has_transpose=options.transpose)
+        check_stated(read.layout.stated, size, allow_hypersparse=allow_hypersparse)
         made_from = dict(read.layout.provenance)
         matrix, provenance = read, describe(made_from)
         if order:
@@ -266,15 +272,42 @@ def find_size(matrix: SortedRows, *, has_transpose: bool) -> StoreSize:
     return StoreSize(matrix.shape, matrix.most_entries, matrix.dtype, matrix.kind != "matrix", has_transpose)
 
 
-def _check_group(source: GroupSource, store: StoreLike, options: IngestOptions, room: Room) -> None:
+def check_stated(stated: StatedShape | None, size: StoreSize, *, allow_hypersparse: bool) -> None:
+    """Check that a source does not state far more rows and columns to be stored than it has entries.
+
+    A file of a few bytes can state any shape, and row pointers and degrees are written for all of it.
+
+    Parameters
+    ----------
+    stated : where it states the shape; None where it does not
+    allow_hypersparse : whether the user said that the shape is meant
+
+    Raises
+    ------
+    SourceError : it does; names the line, and the bytes that it would take
+    """
+    if stated is None or allow_hypersparse or max(size.lines) <= max(FREE_ROWS, ROWS_PER_ENTRY * size.n_entries):
+        return
+    n_rows, n_cols = size.shape
+    entries = "1 entry" if size.n_entries == 1 else f"{size.n_entries:,} entries"
+    raise stated.refuse(
+        f"the shape {n_rows:,} x {n_cols:,} is stated for {entries}, and would take {format_bytes(size.nbytes)} "
+        f"({size.nbytes:,} bytes) before compression; correct it, or pass allow_hypersparse=True if it is meant"
+    )
+
+
+def _check_group(
+    source: GroupSource, store: StoreLike, options: IngestOptions, room: Room, *, allow_hypersparse: bool
+) -> None:
     """Check the sizes that a Zarr group states, before it is read: a missing chunk is one of fill values.
 
     Raises
     ------
-    CapacityError : as for `check_space`; there is no room to sort its entries
+    SourceError, CapacityError : as for `check_stated` and `check_space`; there is no room to sort its entries
     """
-    kind = options.kind or source.default_kind
-    size = StoreSize(source.layout().shape, source.n_entries, None, kind != "matrix", options.transpose)
+    layout, kind = source.layout(), options.kind or source.default_kind
+    size = StoreSize(layout.shape, source.n_entries, None, kind != "matrix", options.transpose)
+    check_stated(layout.stated, size, allow_hypersparse=allow_hypersparse)
     check_space(store, size)
     folder = room.folder or Path(tempfile.gettempdir())
     if size.entries_bytes > (free := shutil.disk_usage(folder).free + room.memory):

@@ -147,6 +147,8 @@ class Reading(Section):
     """Edge lists and tables: sources, targets and maybe weights, by name or by number from 1; default by name."""
     n_cols: int | None = None
     """Plain CSR arrays without a shape: columns."""
+    allow_hypersparse: bool | None = None
+    """Store far more rows and columns than there are entries, if the source states so many; default false."""
 
     @property
     def reading(self) -> dict[str, Any]:

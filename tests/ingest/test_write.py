@@ -142,11 +142,13 @@ def test_hypersparse_on_a_cluster(tmp_path, in_process):
     text = tmp_path / "a.mtx"
     text.write_text("%%MatrixMarket matrix coordinate pattern general\n1000000000000 1000000000000 1\n1 2\n")
     client = in_process(2)
-    with pytest.raises(CapacityError, match="would take 8 TB"):
+    with pytest.raises(SourceError, match=r"a.mtx, line 2: .* stated for 1 entry, and would take 8 TB"):
         mg.ingest(text, tmp_path / "a.zarr", client=client)
+    with pytest.raises(CapacityError, match="would take 8 TB"):
+        mg.ingest(text, tmp_path / "a.zarr", client=client, allow_hypersparse=True)
     edges = tmp_path / "edges.txt"
     edges.write_text("# Nodes: 1000000000000 Edges: 1\n0\t1\n")
-    with pytest.raises(CapacityError, match="would take 16 TB"):
+    with pytest.raises(SourceError, match=r"edges.txt, line 1: .* stated for 1 entry, and would take 16 TB"):
         mg.ingest(edges, tmp_path / "a.zarr", client=client)
     assert not (tmp_path / "a.zarr").exists()
 
