@@ -320,7 +320,7 @@ def _write_out(texts: Iterable[str]) -> int:
         return EXIT_BROKEN_PIPE
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _print_error(error, f"cannot write the answer: {describe_os_error(error)}", MODE.get())
+        _print_error(error, f"cannot write the answer: {describe_os_error(error, '/dev/stdout')}", MODE.get())
         return StoreError.exit_code
     return 0
 
