@@ -39,8 +39,7 @@ def examine(
     -------
     A finding or more for each check.
     """
-    checks: dict[str, Callable[[], Any]] = dict(machine.CHECKS)
-    checks |= {name: partial(device.run_apart, name, timeout) for name in device.CHECKS}
+    checks: dict[str, Callable[[], Any]] = {**machine.CHECKS, "gpus": partial(device.check_gpus_apart, timeout)}
     found: list[Finding] = []
 
     def run(name: str, check: Callable[[], Any], limit_s: float) -> None:
@@ -49,7 +48,7 @@ def examine(
         found.extend(run_check(name, check, limit_s))
 
     for name, check in checks.items():
-        run(name, check, 2 * timeout)  # those of GPUs have a time-out of their own
+        run(name, check, 2 * timeout)  # that of GPUs has a time-out of its own
     for store in stores:
         run("store", partial(machine.check_store, store), timeout)
     if reach is None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
 import uuid
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
+
+from distributed import wait
 
 from mgspmv.distribute.agent import call_session
 from mgspmv.distribute.cluster import CHECKED, Cluster, WorkerInfo, list_differences
@@ -176,8 +177,7 @@ def check_worker_stores(reached: _Reached, stores: Sequence[str]) -> Iterator[Fi
 
 def _run(reached: _Reached, members: Sequence[Member], task: Callable[[], Any]) -> list[Any]:
     """Run a function on each of these workers."""
-    token = uuid.uuid4().hex
-    keys = [f"mgspmv-doctor-{token}-{k}" for k in range(len(members))]
+    keys = [f"mgspmv-doctor-{uuid.uuid4().hex}" for _ in members]
     with reached.cluster.lease(_refuse), _do(reached, members, keys, [task] * len(members)) as results:
         return results
 
@@ -186,38 +186,26 @@ def _run(reached: _Reached, members: Sequence[Member], task: Callable[[], Any]) 
 def _do(
     reached: _Reached, members: Sequence[Member], keys: Sequence[str], tasks: Sequence[Callable[[], Any]]
 ) -> Iterator[list[Any]]:
-    """The results of a task on each of these workers; what is held for their keys is let go of at the end."""
-    futures = [reached.cluster.submit(*own) for own in zip(members, keys, tasks, strict=True)]
-    try:
-        yield settle_within(reached.cluster, futures, members, "doctor", reached.limit_s)
-    finally:
-        reached.cluster.release(futures)
-
-
-def settle_within(
-    cluster: Cluster, futures: Sequence[Any], members: Sequence[Member], phase: str, limit_s: float
-) -> list[Any]:
-    """As `Cluster.settle`, for so many seconds.
+    """The results of a task on each of these workers; what is held for their keys is released at the end.
 
     Raises
     ------
-    WorkerTimeoutError : some workers have not done their tasks by then; it names them
+    WorkerTimeoutError : some workers have not done their tasks in time; it names them
     """
-    deadline = time.monotonic() + limit_s
-
-    def check() -> None:
-        late = [rank for rank, future in enumerate(futures) if future.status == "pending"]
-        if late and time.monotonic() > deadline:
-            names, ranks = ", ".join(str(members[rank]) for rank in late), ", ".join(map(str, late))
+    futures = [reached.cluster.submit(*own) for own in zip(members, keys, tasks, strict=True)]
+    try:
+        with suppress(TimeoutError), reached.cluster.client.as_current():
+            wait(futures, reached.limit_s)
+        late = [str(member) for member, future in zip(members, futures, strict=True) if future.status == "pending"]
+        if late:
             raise WorkerTimeoutError(
-                f"{names} did not take part within {limit_s:g} s (during {phase}, rank {ranks}); the threads of a "
-                "worker are taken by other tasks, or it cannot reach the others",
-                worker=str(members[late[0]].name),
-                rank=late[0],
-                phase=phase,
+                f"{', '.join(late)} did not take part within {reached.limit_s:g} s; the threads of a worker are taken "
+                "by other tasks, or it cannot reach the others",
+                phase="doctor",
             )
-
-    return cluster.settle(futures, members, phase, on_tick=check)
+        yield reached.cluster.settle(futures, members, "doctor")
+    finally:
+        reached.cluster.release(futures)
 
 
 def _refuse() -> None:

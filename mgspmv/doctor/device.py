@@ -1,4 +1,4 @@
-"""Checks of the GPUs of this machine, each in a process that may hang or break down without harm."""
+"""Check of the GPUs of this machine, in a process that may hang or break down without harm."""
 
 from __future__ import annotations
 
@@ -7,32 +7,29 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 
-from mgspmv.doctor.findings import Finding, Findings, hang, ok, run_check, shorten, show_bytes, skip, warn, wrong
+from mgspmv.doctor.findings import Finding, hang, ok, shorten, show_bytes, skip, warn, wrong
 
 GPU_EXTRA = "mgspmv[cuda12] for a driver of CUDA 12, or mgspmv[cuda13] for one of CUDA 13 or later"
 FREE_SHARE = 0.5
 """Of a device's memory, below which another process uses it."""
-GATHERED = 1 << 12
-"""Elements of each GPU that NCCL gathers."""
 _PROGRAM = "from mgspmv.doctor.device import main; main()"
 
 
-def run_apart(name: str, limit_s: float) -> list[Finding]:
-    """Run a check in a process: what CUDA and NCCL do cannot be stopped otherwise, and may end the process."""
+def check_gpus_apart(limit_s: float) -> list[Finding]:
+    """Run `check_gpus` in a process: what CUDA does cannot be stopped otherwise, and may end the process."""
     if find_spec("cupy") is None:
         n_gpus = _count_gpus()
-        if not n_gpus or name != "gpus":
+        if not n_gpus:
             return [skip("CuPy is not installed; everything runs on processors")]
         return [warn(f"CuPy is not installed, and there are {n_gpus} GPUs", f"Install {GPU_EXTRA}.", gpus=n_gpus)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", _PROGRAM, name, str(limit_s)]
+    command = [sys.executable, "-c", _PROGRAM]
     try:
         done = subprocess.run(command, capture_output=True, env=environment, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
@@ -46,11 +43,9 @@ def run_apart(name: str, limit_s: float) -> list[Finding]:
 
 
 def main() -> None:
-    """Run the check that the process is given, and write what it finds as the last line."""
-    name, limit_s = sys.argv[1], float(sys.argv[2])
-    found = run_check(name, CHECKS[name], limit_s)
-    print(json.dumps([asdict(finding) for finding in found]), flush=True)
-    os._exit(0)  # what libraries do when a process ends may hang too
+    """Check the GPUs, and write what is found as the last line."""
+    print(json.dumps([asdict(finding) for finding in check_gpus()]), flush=True)
+    os._exit(0)  # what libraries do when a process ends may hang
 
 
 def _count_gpus() -> int:
@@ -62,9 +57,6 @@ def _count_gpus() -> int:
         return int(pynvml.nvmlDeviceGetCount())
     except Exception:  # its own class of error, of a library that may be missing
         return 0
-
-
-# --- the checks ------------------------------------------------------------------------------------------------------
 
 
 def check_gpus() -> Iterator[Finding]:
@@ -103,7 +95,7 @@ def check_gpus() -> Iterator[Finding]:
 
 
 def find_kernel_problem() -> str | None:
-    """Multiply a small matrix on the current GPU and on a processor; what is wrong, or None."""
+    """Multiply a small matrix on the current GPU and on a processor, and add ones; what is wrong, or None."""
     import cupy
 
     from mgspmv.kernels.select import bind_kernel
@@ -120,85 +112,10 @@ def find_kernel_problem() -> str | None:
         y = cupy.zeros(n)
         bind_kernel(block, "float64", backend="cuda").multiply(cupy.asarray(x), y)
         found = y.get()
+        total = float(cupy.ones(n, np.float16).sum(dtype=np.float32))  # by a kernel that includes CUDA's headers
     except Exception as error:  # CuPy's own, or the system's of a library that is missing
-        return f"our kernel does not run: {type(error).__name__}: {shorten(error)}"
+        return f"kernels do not run: {type(error).__name__}: {shorten(error)}"
+    if total != n:
+        return f"the sum of {n} ones is {total:g}"
     n_bad = int((found != wanted).sum())
     return f"{n_bad} of {n} entries of a product are wrong" if n_bad else None
-
-
-def check_compiler() -> Findings:
-    """Compile one of our kernels by NVRTC anew, and run one of CuPy's, which includes CUDA's headers."""
-    import cupy
-    from cupy.cuda import compiler, nvrtc
-
-    from mgspmv.kernels.specialise import read_source, specialise
-
-    remedy = f"Install CuPy with CUDA's own libraries, or set CUDA_PATH to a toolkit: {GPU_EXTRA}."
-    own = specialise("spin.cu")
-    try:
-        number = ".".join(map(str, nvrtc.getVersion()))
-        if not cupy.cuda.runtime.getDeviceCount():
-            return skip(f"NVRTC {number}; there is no GPU to compile for")
-        compiler.compile_using_nvrtc(read_source(own.source), own.options)
-        total = int((cupy.arange(1000, dtype=np.float16) * 0 + 1).sum(dtype=np.float32))
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        return skip(f"there is no GPU: {shorten(error)}")
-    except Exception as error:
-        return wrong(f"a kernel cannot be compiled: {type(error).__name__}: {shorten(error)}", remedy)
-    if total != 1000:
-        return wrong(f"the sum of 1,000 ones on the GPU is {total}", "Take the GPU out of use, or its driver.")
-    return ok(f"NVRTC {number} compiles kernels, and finds CUDA's headers", nvrtc=number)
-
-
-def check_nccl() -> Findings:
-    """Gather by NCCL between all GPUs of this machine, and compare the sums."""
-    import cupy
-
-    from mgspmv.exchange.nccl import find_nccl_problem
-    from mgspmv.kernels.device import find_device_problem
-
-    if (problem := find_device_problem()) is not None:
-        return skip(f"there is no GPU: {problem}")
-    n = int(cupy.cuda.runtime.getDeviceCount())
-    if (problem := find_nccl_problem()) is not None:
-        return wrong(problem, f"Install {GPU_EXTRA}.") if n > 1 else skip(f"{problem}; one GPU does not need it")
-    from cupy.cuda import nccl
-
-    if n == 1:
-        return ok(f"NCCL {nccl.get_version()}; there is one GPU")
-    remedy = "NCCL_DEBUG=INFO says more. Switch off ACS or the IOMMU, until then set NCCL_P2P_DISABLE=1; see `limits`."
-    try:
-        sums = _gather(cupy, nccl, n)
-    except nccl.NcclError as error:
-        return wrong(f"NCCL cannot connect the {n} GPUs of this machine: {shorten(error)}", remedy)
-    bad = [k for k, total in enumerate(sums) if total != sum(range(n)) * GATHERED]
-    if bad:
-        return wrong(f"an all-gather by NCCL gives wrong sums on GPUs {', '.join(map(str, bad))}", remedy, gpus=bad)
-    return ok(f"an all-gather by NCCL {nccl.get_version()} between {n} GPUs gives the right sums", gpus=n)
-
-
-def _gather(cupy: Any, nccl: Any, n: int) -> list[int]:
-    """Sums on each device of what all gathered, device k having given so many times k."""
-    communicators = nccl.NcclCommunicator.initAll(list(range(n)))
-    own, gathered = [], []
-    for k in range(n):
-        with cupy.cuda.Device(k):
-            own.append(cupy.full(GATHERED, k, np.int64))
-            gathered.append(cupy.zeros(n * GATHERED, np.int64))
-            cupy.cuda.Device().synchronize()
-    nccl.groupStart()
-    for k in range(n):
-        with cupy.cuda.Device(k):
-            stream = cupy.cuda.Stream.null.ptr
-            communicators[k].allGather(own[k].data.ptr, gathered[k].data.ptr, GATHERED, nccl.NCCL_INT64, stream)
-    nccl.groupEnd()
-    sums = []
-    for k in range(n):
-        with cupy.cuda.Device(k):
-            cupy.cuda.Device().synchronize()
-            sums.append(int(gathered[k].sum()))
-    return sums
-
-
-CHECKS: dict[str, Callable[[], Findings]] = {"gpus": check_gpus, "compiler": check_compiler, "nccl": check_nccl}
-"""By name, in the order in which they are made."""

@@ -111,7 +111,9 @@ def check_limits() -> Iterator[Finding]:
         yield judge(said, f"Raise it with {how} before scheduler and workers are started.", open_files=files)
     else:
         yield ok(said, open_files=files)
-    processes = min(_count(resource.getrlimit(resource.RLIMIT_NPROC)[0]), _find_pids_limit())
+    told = [read_text(group / "pids.max").strip() for group in list_groups("pids")]
+    limits = [_count(resource.getrlimit(resource.RLIMIT_NPROC)[0]), *(int(most) for most in told if most.isdigit())]
+    processes = min(limits)
     said = f"{processes:,} processes and threads may run"
     if processes < MANY_PROCESSES:
         how = "Raise `ulimit -u`, or the limit of the container (--pids-limit) or service (TasksMax=)."
@@ -129,11 +131,6 @@ def check_limits() -> Iterator[Finding]:
 
 def _count(limit: int) -> int:
     return 1 << 30 if limit == resource.RLIM_INFINITY else limit
-
-
-def _find_pids_limit() -> int:
-    told = [read_text(group / "pids.max").strip() for group in list_groups("pids")]
-    return min((int(limit) for limit in told if limit.isdigit()), default=1 << 30)
 
 
 # --- folders ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 import mgspmv.doctor
-from mgspmv.doctor import device, machine
+from mgspmv.doctor import machine
 from mgspmv.doctor.findings import Finding
 from tests.support.commands import invoke, invoke_json, start
 from tests.support.waiting import HANG_S
@@ -23,7 +23,7 @@ FOUND = [
     make("ok", "packages"),
     make("warning", "limits"),
     make("wrong", "worker-gpus", "worker 3"),
-    make("skipped", "nccl"),
+    make("skipped", "gpus"),
     make("wrong", "worker-links"),
 ]
 
@@ -111,8 +111,7 @@ def test_usage(args, message):
 
 
 def test_a_scheduler_that_nobody_is(monkeypatch):
-    for module in (device, machine):
-        monkeypatch.setattr(module, "CHECKS", {})
+    monkeypatch.setattr(machine, "CHECKS", {})
     stdout, stderr = invoke("doctor", "--scheduler", "tcp://127.0.0.1:9", "--timeout", "0.5", code=1)
     assert "no Dask scheduler answers at tcp://127.0.0.1:9" in stdout
     assert stderr == "error: something is wrong: workers\n"

@@ -5,24 +5,21 @@ from __future__ import annotations
 import pytest
 
 from mgspmv.doctor import device
-from mgspmv.doctor.findings import run_check
 from tests.support.waiting import HANG_S
 
 
-@pytest.mark.parametrize(
-    ("gpus", "name", "status"), [(0, "gpus", "skipped"), (2, "gpus", "warning"), (2, "nccl", "skipped")]
-)
-def test_without_cupy(gpus, name, status, monkeypatch):
+@pytest.mark.parametrize(("gpus", "status"), [(0, "skipped"), (2, "warning")])
+def test_without_cupy(gpus, status, monkeypatch):
     monkeypatch.setattr(device, "find_spec", lambda name: None)
     monkeypatch.setattr(device, "_count_gpus", lambda: gpus)
-    [found] = device.run_apart(name, HANG_S)
+    [found] = device.check_gpus_apart(HANG_S)
     assert found.status == status
 
 
 def run(program: str, monkeypatch, limit_s: float = HANG_S):
     monkeypatch.setattr(device, "find_spec", lambda name: object())
     monkeypatch.setattr(device, "_PROGRAM", program)
-    [found] = device.run_apart("gpus", limit_s)
+    [found] = device.check_gpus_apart(limit_s)
     return found
 
 
@@ -31,8 +28,8 @@ BEGIN = "from mgspmv.doctor import device\nfrom mgspmv.doctor.findings import ok
 
 @pytest.mark.slow
 def test_what_a_process_finds(monkeypatch):
-    check = "print('libraries print what they like') or ok('well', n=1)"
-    found = run(f"{BEGIN}device.CHECKS['gpus'] = lambda: {check}\ndevice.main()", monkeypatch)
+    check = "print('libraries print what they like') or [ok('well', n=1)]"
+    found = run(f"{BEGIN}device.check_gpus = lambda: {check}\ndevice.main()", monkeypatch)
     assert (found.status, found.found, found.values) == ("ok", "well", {"n": 1})
 
 
@@ -57,11 +54,10 @@ def test_a_process_that_hangs(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", list(device.CHECKS))
-def test_the_gpus_of_this_machine_are_well(name):
-    found = run_check(name, device.CHECKS[name], HANG_S)
+def test_the_gpus_of_this_machine_are_well():
+    found = list(device.check_gpus())
     assert {finding.status for finding in found} <= {"ok", "warning"}, found
-    assert [finding.status for finding in device.run_apart(name, HANG_S)] == [finding.status for finding in found]
+    assert [finding.status for finding in device.check_gpus_apart(HANG_S)] == [finding.status for finding in found]
 
 
 @pytest.mark.gpu

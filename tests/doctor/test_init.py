@@ -14,20 +14,20 @@ from mgspmv.errors import SchedulerNotFoundError
 
 @pytest.fixture
 def played(monkeypatch):
-    monkeypatch.setattr(device, "run_apart", lambda name, limit_s: [ok(f"{name} is well")])
+    monkeypatch.setattr(device, "check_gpus_apart", lambda limit_s: [ok("they are well")])
 
 
 def test_all_checks_of_a_machine_are_made_in_order(played, tmp_path):
     told = []
     found = examine(stores=[str(tmp_path / "x.zarr")], on_check=told.append)
-    assert told == ["packages", "limits", "folders", "gpus", "compiler", "nccl", "store"]
+    assert told == ["packages", "limits", "folders", "gpus", "store"]
     assert list(dict.fromkeys(finding.name for finding in found)) == told
 
 
 def test_a_cluster_is_checked_after_it(played, monkeypatch, in_process):
     monkeypatch.setattr(machine, "CHECKS", {})
     found = examine(lambda: nullcontext(in_process(2)), timeout=60)
-    names = [*device.CHECKS, "workers", "worker-gpus", "worker-links"]
+    names = ["gpus", "workers", "worker-gpus", "worker-links"]
     assert list(dict.fromkeys(finding.name for finding in found)) == names
 
 
