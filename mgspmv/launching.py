@@ -1,10 +1,10 @@
 """Clusters of this machine that outlive the command which starts them.
 
-    STATE/clusters-HOST.json    `Launched` of each, by name
-    STATE/logs/NAME.log         what its process wrote to stderr
+    STATE/clusters-HOST/NAME.json    `Launched`
+    STATE/logs/NAME.log              what its process wrote to stderr
 
 STATE is the folder of `mgspmv.files.find_state_folder`. The process of a cluster has the scheduler in it and the
-workers below it. An entry whose process is gone counts for nothing, and is dropped by the next writing.
+workers below it. A file whose process is gone counts for nothing, and is replaced by the next cluster of its name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -87,11 +87,10 @@ class Launched:
 
 def list_clusters() -> list[Launched]:
     """List the clusters of this machine whose processes live, by name."""
-    try:
-        entries = json.loads(_find_file().read_text())
-        known = [Launched(**entry) for _, entry in sorted(entries.items())]
-    except (OSError, ValueError, TypeError, AttributeError):
-        return []
+    known = []
+    for path in sorted(_find_folder().glob("*.json")):
+        with suppress(OSError, ValueError, TypeError):  # what cannot be read counts for nothing
+            known.append(Launched(**json.loads(path.read_text())))
     return [launched for launched in known if launched.find_process() is not None]
 
 
@@ -110,32 +109,24 @@ def find_cluster(name: str) -> Launched:
     return known[name]
 
 
-def _find_file() -> Path:
-    return find_state_folder() / f"clusters-{platform.node() or 'localhost'}.json"
+def _find_folder() -> Path:
+    return find_state_folder() / f"clusters-{platform.node() or 'localhost'}"
 
 
-@contextmanager
-def _change() -> Iterator[dict[str, Launched]]:
-    """Give the clusters by name; what the context makes of them is written."""
-    path = _find_file()
-    with translating(path.parent, "write"):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with FileLock(f"{path}.lock", mode=0o600):
-            known = {launched.name: launched for launched in list_clusters()}
-            yield known
-            with write_beside(path) as part:
-                part.write_text(json.dumps({name: asdict(launched) for name, launched in known.items()}))
+def _write(launched: Launched) -> None:
+    with write_beside(_find_folder() / f"{launched.name}.json") as part:
+        part.write_text(json.dumps(asdict(launched)))
 
 
-def _check_free(name: str, known: dict[str, Launched]) -> None:
-    if name in known:
-        there = known[name]
-        where = "" if there.scheduler is None else f", at {there.scheduler}"
-        raise ClusterError(
-            f"a cluster {name!r} is {there.state} on this machine already{where}, as process {there.pid}; `mgspmv "
-            f"cluster stop {name}` ends it, name= starts another",
-            phase="start",
-        )
+def _check_free(name: str) -> None:
+    for there in list_clusters():
+        if there.name == name:
+            where = "" if there.scheduler is None else f", at {there.scheduler}"
+            raise ClusterError(
+                f"a cluster {name!r} is {there.state} on this machine already{where}, as process {there.pid}; `mgspmv "
+                f"cluster stop {name}` ends it, name= starts another",
+                phase="start",
+            )
 
 
 @contextmanager
@@ -147,14 +138,17 @@ def register(launched: Launched) -> Iterator[None]:
     ClusterError : another process has it
     StoreError : the state folder cannot be written
     """
-    with _change() as known:
-        _check_free(launched.name, known)
-        known[launched.name] = launched
+    folder = _find_folder()
+    with translating(folder, "write"):
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with FileLock(folder / ".lock", mode=0o600):
+            _check_free(launched.name)
+            _write(launched)
     try:
         yield
     finally:
-        with _change() as known:
-            known.pop(launched.name, None)
+        (folder / f"{launched.name}.json").unlink(missing_ok=True)
 
 
 # --- starting and ending ---------------------------------------------------------------------------------------------
@@ -200,24 +194,20 @@ def serve(
             cluster = start_local(workers, threads, serving)
         stack.enter_context(cluster)
         is_over = _catch_signals()
+        certificate = dask.config.get("distributed.comm.tls.client.cert") if tls is not None else None
         launched = replace(
             launched,
             backend="cuda" if is_cuda else "cpu",
             workers=len(cluster.workers),
             scheduler=cluster.scheduler_address,
             dashboard=cluster.dashboard_link,
-            certificates=None if tls is None else _find_certificates(),
+            certificates=None if certificate is None else str(Path(certificate).parent),
         )
-        with _change() as known:
-            known[name] = launched
+        _write(launched)
         on_ready(launched)
         _notify(f"READY=1\nSTATUS={launched.workers} workers at {launched.scheduler}")
         is_over.wait()
         _notify("STOPPING=1")
-
-
-def _find_certificates() -> str:
-    return str(Path(dask.config.get("distributed.comm.tls.client.cert")).parent)
 
 
 def _catch_signals() -> threading.Event:
@@ -251,7 +241,7 @@ def start(name: str, args: Sequence[str], timeout_s: float) -> Launched:
     ------
     ClusterError : one of the name exists, or it does not start in time
     """
-    _check_free(name, {launched.name: launched for launched in list_clusters()})
+    _check_free(name)
     log = find_state_folder() / "logs" / f"{name}.log"
     with translating(log, "write"):
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -259,16 +249,18 @@ def start(name: str, args: Sequence[str], timeout_s: float) -> Launched:
             command = [sys.executable, "-P", "-c", _PROGRAM, *args, "--foreground"]
             none = subprocess.DEVNULL
             child = subprocess.Popen(command, stdin=none, stdout=none, stderr=file, start_new_session=True)
-    launched = None
+    deadline = time.monotonic() + timeout_s
     try:
-        launched = _await_joined(child, name, timeout_s)
-    finally:
-        is_late = child.poll() is None
-        if launched is None and is_late:
-            _end(psutil.Process(child.pid), GIVE_UP_S)
-    if launched is not None:
-        return launched
-    if is_late:
+        while child.poll() is None and time.monotonic() < deadline:
+            for launched in list_clusters():
+                if (launched.name, launched.pid, launched.state) == (name, child.pid, "running"):
+                    return launched
+            time.sleep(_LOOK_S)
+    except BaseException:
+        _end(child.pid, GIVE_UP_S)
+        raise
+    if child.poll() is None:
+        _end(child.pid, GIVE_UP_S)
         raise _fail(name, f"its workers have not joined within {timeout_s:g} s, and it was ended; see {log}")
     said = log.read_text(errors="replace").strip().rpartition("\n")[2]
     is_error = child.returncode > 0 and said.startswith("error: ")
@@ -281,17 +273,6 @@ def _fail(name: str, why: str) -> ClusterError:
     return ClusterError(f"cluster {name!r} did not start: {why}", phase="start")
 
 
-def _await_joined(child: subprocess.Popen[bytes], name: str, timeout_s: float) -> Launched | None:
-    """Return the cluster once all its workers have joined; None where its process ended or is late."""
-    deadline = time.monotonic() + timeout_s
-    while child.poll() is None and time.monotonic() < deadline:
-        for launched in list_clusters():
-            if (launched.name, launched.pid, launched.state) == (name, child.pid, "running"):
-                return launched
-        time.sleep(_LOOK_S)
-    return None
-
-
 def stop(launched: Launched, patience_s: float) -> bool:
     """End the processes of a cluster, and wait until they are gone; those that are not in time are killed.
 
@@ -299,14 +280,12 @@ def stop(launched: Launched, patience_s: float) -> bool:
     -------
     Whether they were in time.
     """
-    process = launched.find_process()
-    is_clean = process is None or _end(process, patience_s)
-    with _change():  # its entry goes, where its process could not drop it
-        return is_clean
+    return launched.find_process() is None or _end(launched.pid, patience_s)
 
 
-def _end(process: psutil.Process, patience_s: float) -> bool:
+def _end(pid: int, patience_s: float) -> bool:
     try:
+        process = psutil.Process(pid)
         processes = [process, *process.children(recursive=True)]
         process.terminate()
     except psutil.NoSuchProcess:

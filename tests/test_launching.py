@@ -5,7 +5,6 @@ tests/cli/test_clusters.py and tests/deploy/test_systemd.py start real ones.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -55,23 +54,22 @@ def test_a_name_is_had_while_the_context_lasts(state):
     assert list_clusters() == []
 
 
-def test_entries_of_processes_that_are_gone_are_dropped(state):
+def test_entries_of_processes_that_are_gone_count_for_nothing(state):
     with subprocess.Popen(["true"]) as gone:
         ended = describe(gone.pid)
     reused = replace(describe(os.getpid(), "reused"), began=1.0)
-    state.mkdir()
-    entries = {each.name: vars(each) for each in (ended, reused)}
-    launching._find_file().write_text(json.dumps(entries))
+    launching._find_folder().mkdir(parents=True)
+    for each in (ended, reused):
+        launching._write(each)
     assert list_clusters() == []
     with register(own := describe(os.getpid())):
-        assert [*json.loads(launching._find_file().read_text())] == ["one"]
         assert find_cluster("one") == own
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"one": {"name": "one"}}'])
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"name": "one"}'])
 def test_what_cannot_be_read_counts_for_nothing(state, text):
-    state.mkdir()
-    launching._find_file().write_text(text)
+    launching._find_folder().mkdir(parents=True)
+    (launching._find_folder() / "one.json").write_text(text)
     assert list_clusters() == []
     with register(own := describe(os.getpid())):
         assert list_clusters() == [own]
