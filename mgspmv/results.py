@@ -1,47 +1,31 @@
-"""Ranks and how they were reached: top-k, summaries, and files in Zarr, Parquet and CSV."""
+"""Ranks of one vector or of many, and how they were reached: top-k, summaries, and files in Zarr, Parquet and CSV."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mgspmv.display.cards import quote, render_card
-from mgspmv.errors import OptionError, ShapeError, StoreDamagedError, hide_secrets
+from mgspmv.errors import OptionError, ShapeError, hide_secrets
 from mgspmv.kernels.highest import select_highest
 from mgspmv.model import Event, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow
-from mgspmv.saving import (
-    ID_DTYPES,
-    MEND,
-    RANK_DTYPES,
-    check_digest,
-    format_csv,
-    load_result,
-    name_ids,
-    open_ranks,
-    read_array,
-    read_column,
-    read_ids,
-    read_rank_table,
-    save_result,
-    write_parquet,
-    write_zarr,
-)
+from mgspmv.saving import load_result, save_result
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
 from mgspmv.validation import to_json
 from mgspmv.version import __version__
 
-if TYPE_CHECKING:
-    from mgspmv.saved import SavedRanks
-
 BATCH = 2**16
 """Ranks that are streamed at a time, unless the user says otherwise."""
 
+ROWS_AT_ONCE = 2**20
+"""Rows of a table that are made before they are written, or those of a vector."""
 REPR_TOP = 3
 """Highest ranks that are shown of a solution."""
 
@@ -54,6 +38,8 @@ class Solution:
     ------
     ShapeError : `values` is not one-dimensional, or `vertex_ids` has another length
     """
+
+    __pydantic_config__ = {"arbitrary_types_allowed": True}  # noqa: RUF012
 
     values: np.ndarray
     """float64 or float32, shape (n,): the ranks, in the order of the store's vertices; or scores made of them, see
@@ -188,7 +174,7 @@ class Solution:
 
     def _generate_batches(self, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         n, ids = len(self.values), self.vertex_ids
-        for start in range(0, n, batch_size):
+        for start in range(0, max(n, 1), batch_size):
             stop = min(start + batch_size, n)
             yield np.arange(start, stop) if ids is None else ids[start:stop], self.values[start:stop]
 
@@ -308,14 +294,251 @@ class Solution:
         StoreExistsError : something is there and `overwrite` is False, or it is not ranks to be overwritten
         StoreError : it cannot be written
         """
-        others, schema = {"vertex_ids": name_ids(self.vertex_ids)}, _make_schema(self)
-        tables = _generate_tables(self, len(self.values))
-        write = {
-            ".zarr": lambda url: write_zarr(url, self, **others),
-            ".parquet": lambda part: write_parquet(part, schema, tables, self, **others),
-            ".csv": lambda part: _write_csv(self, part),
+        save_result(self, path, overwrite=overwrite)
+
+    def generate_columns(self) -> Iterator[dict[str, np.ndarray]]:
+        """Rows of a table, some at a time, once at least."""
+        for ids, values in self._generate_batches(ROWS_AT_ONCE):
+            yield {"id": ids, "rank": values}
+
+    @classmethod
+    def take_columns(cls, described: dict[str, Any], columns: dict[str, np.ndarray]) -> dict[str, Any]:
+        """The arrays of a solution, of the columns of its table."""
+        return {"values": columns["rank"], "vertex_ids": None if described["vertex_ids"] is None else columns["id"]}
+
+
+@dataclass(frozen=True, eq=False)
+class BatchSolution:
+    """PageRank of a graph's vertices for many vectors: `values`, or of each the highest ranks.
+
+    `batch[label]` is the `Solution` of a vector, where values are kept.
+
+    Raises
+    ------
+    ShapeError : arrays that do not fit each other
+    """
+
+    __pydantic_config__ = {"arbitrary_types_allowed": True}  # noqa: RUF012
+
+    labels: tuple[Any, ...]
+    """Names of the vectors, strings or integers; their numbers where none were given."""
+    alphas: np.ndarray
+    """float64, (n_vectors,): damping of each."""
+    statuses: tuple[Status, ...]
+    """How the iteration of each ended."""
+    changes: tuple[tuple[float, ...], ...]
+    """|x' - x| at each iteration of each, in the norm of `tol_mode`."""
+    error_bounds_l1: np.ndarray
+    """float64, (n_vectors,): ||ranks - exact ranks||_1 of each is at most this."""
+    values: np.ndarray | None
+    """float64 or float32, (n_vectors, n): the ranks, in the order of the store's vertices; None with `top`."""
+    top_ids: np.ndarray | None
+    """int64 or strings (object), (n_vectors, k): ids of the highest ranks of each, the highest first; with `top`. Where
+    fewer than k vertices have a rank above 0, the rest is -1, or empty strings."""
+    top_ranks: np.ndarray | None
+    """float64 or float32, (n_vectors, k): these ranks, 0 in the rest; with `top`."""
+    seconds: dict[str, float]
+    """Seconds by phase, of all together: load, compile, product, enter, residual, keep."""
+    vertex_ids: np.ndarray | None
+    """int64 or strings (object), (n,): the source's names of the vertices; None when they are 0..n-1, or with `top`."""
+    options: dict[str, Any]
+    """What was asked for, as JSON values; with `width`, the most vectors in a pass, and `steps`, the passes made."""
+    matrix: dict[str, Any]
+    """As in `Solution`."""
+    memory: dict[str, list[int]] = field(default_factory=dict)
+    """As in `Solution`, of all together."""
+    events: tuple[Event, ...] = ()
+    """What each pass over the matrix did; its change is the greatest of the vectors. Empty in batches that were saved
+    before these were kept."""
+
+    def __post_init__(self) -> None:
+        n = len(self.labels)
+        kept = [a for a in (self.values, self.top_ids, self.top_ranks) if a is not None]
+        per_vector: tuple[Sized, ...] = (self.alphas, self.statuses, self.changes, self.error_bounds_l1, *kept)
+        if any(len(each) != n for each in per_vector) or len(set(self.labels)) != n:
+            raise ShapeError(f"there are {n} labels of vectors, which must be different, and something for each")
+        if len(kept) != (1 if self.values is not None else 2):
+            raise ShapeError("a batch has either values, or the ids and the ranks of the highest")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __iter__(self) -> Iterator[Solution]:
+        return (self[label] for label in self.labels)
+
+    def __getitem__(self, label: Any) -> Solution:
+        """The solution of a vector, by its label, or by its number where labels are names.
+
+        Its seconds and events are empty: vectors share them.
+
+        Raises
+        ------
+        OptionError : no vector has this label; only the highest ranks were kept
+        """
+        k = self._find(label)
+        if self.values is None:
+            raise OptionError(
+                f"of vector {label!r} only the highest ranks were kept: see top(); leave out top= for all"
+            )
+        options = self.options | {"alpha": float(self.alphas[k])}
+        reached = (self.values[k], self.vertex_ids, self.statuses[k], len(self.changes[k]))
+        return Solution(
+            values=self.values[k],
+            status=self.statuses[k],
+            iterations=len(self.changes[k]),
+            changes=self.changes[k],
+            seconds={},
+            error_bound_l1=float(self.error_bounds_l1[k]),
+            vertex_ids=self.vertex_ids,
+            options=options,
+            matrix=self.matrix,
+            non_finite=find_non_finite(*reached, is_rank=True),
+        )
+
+    def __repr__(self) -> str:
+        n_good = sum(status.is_success for status in self.statuses)
+        kept = "the highest ranks" if self.values is None else f"{self.values.shape[1]} ranks"
+        return (
+            f"<BatchSolution: {len(self)} vectors, {n_good} of them ended well, {self.options['steps']} passes of up "
+            f"to {self.options['width']}, {kept} of each, {sum(self.seconds.values()):.3g} s>"
+        )
+
+    def _repr_html_(self) -> str:
+        return render_card(self)
+
+    @property
+    def iterations(self) -> np.ndarray:
+        """int64, (n_vectors,): iterations made of each."""
+        return np.array([len(changes) for changes in self.changes], np.int64)
+
+    def top(self, k: int | None = None) -> dict[Any, list[tuple[Any, float]]]:
+        """Give for each label the k highest ranks as (vertex id, rank), as `Solution.top` does, without ranks of 0.
+
+        Parameters
+        ----------
+        k : default all that were kept, or 10
+
+        Raises
+        ------
+        OptionError : k is less than 1, or more than were kept
+        """
+        if k is not None and k < 1:
+            raise OptionError(f"k must be at least 1, not {k}")
+        if self.values is not None:
+            return {label: self[label].top(k or 10) for label in self.labels}
+        assert self.top_ids is not None
+        assert self.top_ranks is not None
+        if k is not None and k > max(self.top_ids.shape[1], self.options["top"]):
+            raise OptionError(
+                f"the {self.top_ids.shape[1]} highest ranks were kept, and not {k}; rank again with top={k}"
+            )
+        pairs = zip(self.top_ids[:, :k].tolist(), self.top_ranks[:, :k].tolist(), strict=True)
+        highest = [[(name, rank) for name, rank in zip(*pair, strict=True) if rank != 0] for pair in pairs]
+        return dict(zip(self.labels, highest, strict=True))
+
+    def judge_order(self, k: int | None = None) -> dict[Any, Stability | None]:
+        """Tell for each label what `Solution.judge_order` tells.
+
+        Where only the highest were kept, nothing is known of the rank after the last one: unless that is 0, the last
+        place that was kept stands for all that come after those that are judged.
+
+        Parameters
+        ----------
+        k : default all that were kept, or 10
+        """
+        if self.values is not None:
+            return {label: self[label].judge_order(k or 10) for label in self.labels}
+        assert self.top_ranks is not None
+        pairs = zip(self.labels, self.top_ranks, self.error_bounds_l1, strict=True)
+        return {label: _judge_kept(ranks, k, float(bound)) for label, ranks, bound in pairs}
+
+    def digest(self) -> str:
+        """SHA-256 of what was kept, ranks in little-endian bytes, in hexadecimal: same bits, same digest."""
+        ranks = self._ranks
+        digest = hashlib.sha256(np.ascontiguousarray(ranks, dtype=ranks.dtype.newbyteorder("<")).data)
+        if self.top_ids is not None:
+            digest.update(json.dumps(self.top_ids.tolist()).encode())
+        return digest.hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all but ranks, ids and events as JSON values; a float that is not finite becomes a string, its name."""
+        rows = zip(self.labels, self.alphas, self.statuses, self.changes, self.error_bounds_l1, strict=True)
+        vectors = [
+            {
+                "label": label,
+                "alpha": alpha,
+                "status": status.value,
+                "iterations": len(changes),
+                "change": changes[-1] if changes else None,
+                "error_bound_l1": bound,
+            }
+            for label, alpha, status, changes, bound in rows
+        ]
+        summary = {"vectors": vectors, "seconds": self.seconds, "memory": self.memory, "digest": self.digest()}
+        return {
+            key: to_json(value) for key, value in (summary | {"options": self.options, "matrix": self.matrix}).items()
         }
-        save_result(path, write, overwrite=overwrite)
+
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write what was kept to `path`, in the format that its suffix names; `load_batch` reads it.
+
+        `.zarr`: a group with the array `values`, or `top_ids` and `top_ranks`, and with `vertex_ids`, the rest in its
+        attributes; also at a URL. `.parquet`: columns `vector`, `id` and `rank`, a row for each rank that was kept (of
+        the highest, for each above 0), vector after vector, the rest in the metadata of its schema under `mgspmv`.
+        `.csv`: lines of these columns, without the rest, so that it cannot be loaded again.
+
+        Raises
+        ------
+        OptionError : another suffix
+        StoreExistsError : something is there and `overwrite` is False, or it is not ranks to be overwritten
+        StoreError : it cannot be written
+        """
+        save_result(self, path, overwrite=overwrite)
+
+    def generate_columns(self) -> Iterator[dict[str, np.ndarray]]:
+        """Rows of a table, those of some vectors at a time."""
+        ranks, labels = self._ranks, np.array(self.labels, object if isinstance(self.labels[0], str) else np.int64)
+        ids = np.arange(ranks.shape[1]) if self.vertex_ids is None else self.vertex_ids
+        n_at_once = max(1, ROWS_AT_ONCE // max(1, ranks.shape[1]))
+        for first in range(0, len(self), n_at_once):
+            some = slice(first, first + n_at_once)
+            own, n = ranks[some], len(ranks[some])
+            columns = {"vector": np.repeat(labels[some], ranks.shape[1])}
+            columns["id"] = np.tile(ids, n) if self.top_ids is None else self.top_ids[some].ravel()
+            columns["rank"] = own.ravel()
+            kept = slice(None) if self.top_ids is None else columns["rank"] != 0
+            yield {name: column[kept] for name, column in columns.items()}
+
+    @classmethod
+    def take_columns(cls, described: dict[str, Any], columns: dict[str, np.ndarray]) -> dict[str, Any]:
+        """The arrays of a batch, of the columns of its table; ValueError where these have too few rows."""
+        labels, top, ids, ranks = described["labels"], described["top"], columns["id"], columns["rank"]
+        if top is None:
+            ranks, ids = ranks.reshape(len(labels), -1), ids.reshape(len(labels), -1)
+            return {"values": ranks, "vertex_ids": None if described["vertex_ids"] is None else ids[0]}
+        n_kept = np.array([np.count_nonzero(columns["vector"] == label) for label in labels])
+        is_kept = np.arange(top) < n_kept[:, None]
+        top_ids, top_ranks = np.full(is_kept.shape, fill_id(ids), ids.dtype), np.zeros(is_kept.shape, ranks.dtype)
+        top_ids[is_kept], top_ranks[is_kept] = ids, ranks
+        return {"top_ids": top_ids, "top_ranks": top_ranks}
+
+    @property
+    def _ranks(self) -> np.ndarray:
+        ranks = self.top_ranks if self.values is None else self.values
+        assert ranks is not None
+        return ranks
+
+    def _find(self, label: Any) -> int:
+        if label in self.labels:
+            return self.labels.index(label)
+        if isinstance(label, int | np.integer) and isinstance(self.labels[0], str) and 0 <= label < len(self):
+            return int(label)
+        raise OptionError(f"there is no vector {label!r}; labels has the {len(self)} there are")
+
+
+def fill_id(ids: np.ndarray) -> int | str:
+    """What stands for no vertex in an array of ids."""
+    return "" if ids.dtype == object else -1
 
 
 def load_solution(path: str | os.PathLike[str]) -> Solution:
@@ -329,7 +552,12 @@ def load_solution(path: str | os.PathLike[str]) -> Solution:
     StoreUnfinishedError : its writing was never finished
     MissingChunkError, ChecksumError, StoreDamagedError : it is not what was written
     """
-    return load_result(path, {".zarr": _read_zarr, ".parquet": _read_parquet})
+    return load_result(path, Solution)
+
+
+def load_batch(path: str | os.PathLike[str]) -> BatchSolution:
+    """Read what `BatchSolution.save` wrote; errors and the rest as of `load_solution`."""
+    return load_result(path, BatchSolution)
 
 
 def describe_matrix(
@@ -356,61 +584,6 @@ def describe_matrix(
     }
 
 
-def _read_zarr(url: str) -> Solution:
-    from mgspmv.saved import SavedRanks
-
-    group, saved = open_ranks(url, SavedRanks)
-    ids = read_ids(url, group, "vertex_ids", saved.vertex_ids)
-    return _compose(url, read_array(url, group, "values", RANK_DTYPES), ids, saved)
-
-
-def _make_schema(solution: Solution) -> Any:
-    import pyarrow as pa
-
-    id_type = pa.large_string() if name_ids(solution.vertex_ids) == "string" else pa.int64()
-    return pa.schema({"id": id_type, "rank": pa.from_numpy_dtype(solution.values.dtype)})
-
-
-def _generate_tables(solution: Solution, n_rows: int = BATCH) -> Iterator[Any]:
-    """Rows of a file, `n_rows` at a time."""
-    import pyarrow as pa
-
-    schema = _make_schema(solution)
-    for ids, values in solution.stream(max(1, n_rows)):
-        yield pa.table([pa.array(ids, schema.field("id").type), pa.array(values)], schema=schema)
-
-
-def _read_parquet(path: str) -> Solution:
-    from mgspmv.saved import SavedRanks
-
-    table, saved = read_rank_table(path, SavedRanks)
-    ids = read_column(path, table, "id", ID_DTYPES)
-    values = read_column(path, table, "rank", RANK_DTYPES)
-    if saved.vertex_ids is None and not np.array_equal(ids, np.arange(len(ids))):
-        raise StoreDamagedError(f"{path}: there are ids, and what it says of them is lost; {MEND}")
-    return _compose(path, values, None if saved.vertex_ids is None else ids, saved)
-
-
-def generate_csv(solution: Solution) -> Iterator[bytes]:
-    """The lines of a CSV file of ranks, as `Solution.save` writes them, many at a time."""
-    yield b"id,rank\n"  # by hand, as pyarrow quotes the names
-    yield from map(format_csv, _generate_tables(solution))
-
-
-def _write_csv(solution: Solution, path: str) -> None:
-    with open(path, "wb") as file:
-        file.writelines(generate_csv(solution))
-
-
-def _compose(path: str, values: np.ndarray, ids: np.ndarray | None, saved: SavedRanks) -> Solution:
-    if ids is not None and len(ids) != len(values):
-        raise StoreDamagedError(f"{path}: there are {len(values)} ranks but {len(ids)} vertex ids; {MEND}")
-    said = {name: value for name, value in saved if name not in ("vertex_ids", "digest")}
-    solution = Solution(values=values, vertex_ids=ids, **said)
-    check_digest(path, solution, saved.digest)
-    return solution
-
-
 def find_non_finite(
     values: np.ndarray, vertex_ids: np.ndarray | None, status: Status, iteration: int, *, is_rank: bool
 ) -> NonFinite | None:
@@ -430,3 +603,12 @@ def find_non_finite(
     place = int(is_right.argmin())
     vertex = place if vertex_ids is None else vertex_ids[place]
     return NonFinite(vertex if isinstance(vertex, str) else int(vertex), float(values[place]), iteration)
+
+
+def _judge_kept(ranks: np.ndarray, k: int | None, bound: float) -> Stability | None:
+    """As of `BatchSolution.judge_order`, of the highest ranks of a vector."""
+    from mgspmv.iterate.stable import judge_places
+
+    most = min(int(np.count_nonzero(ranks)), len(ranks) - 1)
+    k = most if k is None else min(k, most)
+    return judge_places(ranks[: k + 1], bound) if k >= 1 and math.isfinite(bound) else None

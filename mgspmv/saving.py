@@ -1,7 +1,10 @@
-"""Files of ranks: what those of one vector and those of many have in common.
+"""Files of ranks, of one vector or of many.
 
 A file never has its final name before it is whole, see `mgspmv.files`. A Zarr group at a URL cannot be moved; there the
 attribute that says what it holds is the last write.
+
+Results are data classes with the method `digest`, and of their fields those in `ARRAYS` are arrays. They make and take
+tables by `generate_columns` and `take_columns`.
 """
 
 from __future__ import annotations
@@ -9,8 +12,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,86 +42,65 @@ T = TypeVar("T")
 FORMAT_VERSION = 1
 SUFFIXES = (".zarr", ".parquet", ".csv")
 ARRAYS = ("values", "top_ids", "top_ranks", "vertex_ids")
-"""Fields of results that are arrays of a file."""
+LISTS = ("alphas", "error_bounds_l1")
+"""Fields that are arrays, and lists in a file."""
 CHUNK_ELEMENTS = 2**20
-RANK_DTYPES, ID_DTYPES = ("float32", "float64"), ("int64", "object")
+RANK_DTYPES = ("float32", "float64")
 ZARR_KEY = "mgspmv_solution"
 PARQUET_KEY = b"mgspmv"
 MEND = "compute it again or restore a copy"
 
 
-def save_result(
-    path: str | os.PathLike[str], write: Mapping[str, Callable[[str], None]], *, overwrite: bool = False
-) -> None:
-    """Write a file of results.
-
-    Parameters
-    ----------
-    write : by suffix what writes to a path
+def save_result(result: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Write results, in the format that the suffix names.
 
     Raises
     ------
     OptionError, StoreExistsError : as of `check_target`
     StoreError : it cannot be written
     """
-    check_target(path, overwrite=overwrite, suffixes=tuple(write))
+    check_target(path, overwrite=overwrite)
     if is_url(path := strip_file_scheme(path)):
-        write[".zarr"](path)
+        _write_zarr(path, result)
         return
+    write = {".zarr": _write_zarr, ".parquet": _write_parquet, ".csv": _write_csv}[Path(path).suffix]
     with write_beside(path) as part:
-        write[Path(path).suffix](str(part))
+        write(str(part), result)
 
 
-def load_result(path: str | os.PathLike[str], read: Mapping[str, Callable[[str], T]]) -> T:
-    """Read a file of results, by suffix with what reads from a path; errors as of `check_source`."""
-    check_source(path)
-    return read[Path(path).suffix](str(path))
+def load_result(path: str | os.PathLike[str], kind: type[T]) -> T:
+    """Read results of a kind.
 
-
-def describe_result(result: Any, **others: Any) -> dict[str, Any]:
-    """Return the metadata of a file, as JSON values: all fields but arrays, and `others`."""
-    own = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in ARRAYS}
-    described = {"format_version": FORMAT_VERSION} | own | others | {"digest": result.digest()}
-    return seal(to_json(described))
-
-
-def write_zarr(url: str, result: Any, **others: Any) -> None:
-    """Write the arrays of results into a Zarr group, and the metadata last; `others` as of `describe_result`."""
-    import zarr
-
-    from mgspmv.store.places import finishing_tasks
-
-    with finishing_tasks():
-        group = zarr.open_group(url, mode="w", attributes={ZARR_KEY: None})
-        for name in ARRAYS:
-            if (array := getattr(result, name, None)) is not None:
-                write_array(group, name, array)
-        group.attrs[ZARR_KEY] = describe_result(result, **others)
-
-
-def write_parquet(path: str, schema: Any, tables: Iterable[Any], result: Any, **others: Any) -> None:
-    """Write Arrow tables of a schema, with the metadata in it; `others` as of `describe_result`."""
-    import pyarrow.parquet as pq
-
-    schema = schema.with_metadata({PARQUET_KEY: json.dumps(describe_result(result, **others))})
-    with pq.ParquetWriter(path, schema, write_page_checksum=True) as writer:
-        for table in tables:
-            writer.write_table(table.cast(schema))
-
-
-def name_ids(ids: np.ndarray | None) -> str | None:
-    """Return the type of vertex ids as the metadata have it."""
-    return None if ids is None else "string" if ids.dtype == object else "int64"
-
-
-def check_digest(path: str, result: Any, digest: str) -> None:
-    """
     Raises
     ------
-    ChecksumError : results are not those that were written
+    OptionError, StoreNotFoundError : as of `check_source`
+    StoreFormatError : no results of this kind, or of another format version
+    StoreUnfinishedError : their writing was never finished
+    MissingChunkError, ChecksumError, StoreDamagedError : they are not what was written
     """
-    if result.digest() != digest:
+    check_source(path)
+    path, is_zarr = str(path), Path(path).suffix == ".zarr"
+    described, held = _read_zarr(path, kind) if is_zarr else _read_parquet(path, kind)
+    try:
+        held |= {name: np.array(described[name], np.float64) for name in LISTS if name in described}
+        result = check_fields(kind, described | held)
+    except ValueError as error:
+        raise StoreDamagedError(f"{path}: what it says of its ranks is damaged ({error}); {MEND}") from error
+    if result.digest() != described["digest"]:  # type: ignore[attr-defined]
         raise ChecksumError(f"{path}: the ranks do not match their digest; {MEND}")
+    return result
+
+
+def generate_csv(result: Any) -> Iterator[bytes]:
+    """The lines of a CSV file of results, many at a time; strings are quoted where they must be."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    for number, table in enumerate(_generate_tables(result)):
+        lines = pa.BufferOutputStream()
+        options = csv.WriteOptions(include_header=number == 0, quoting_style="needed", quoting_header="none")
+        csv.write_csv(table, lines, options)
+        yield lines.getvalue().to_pybytes()
 
 
 def check_source(path: str | os.PathLike[str]) -> None:
@@ -125,12 +108,10 @@ def check_source(path: str | os.PathLike[str]) -> None:
 
     Raises
     ------
-    OptionError : another suffix; CSV holds the ranks only
+    OptionError : another suffix, such as .csv, which holds the ranks only
     StoreNotFoundError : there is nothing
     """
     suffix = Path(path).suffix
-    if suffix == ".csv":
-        raise OptionError(f"{path}: CSV holds the ranks only; save as .zarr or .parquet what is to be loaded again")
     if suffix not in (".zarr", ".parquet"):
         raise OptionError(
             f"{path}: ranks are loaded from .zarr or .parquet, not from {suffix or 'a name without suffix'}"
@@ -192,7 +173,55 @@ def open_group(url: str) -> Any:
     return group
 
 
-def write_array(group: Any, name: str, array: np.ndarray) -> None:
+def _describe(result: Any) -> dict[str, Any]:
+    """Return the metadata of a file, as JSON values: all fields but arrays."""
+    own = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in ARRAYS}
+    top_ids = getattr(result, "top_ids", None)
+    ids = result.vertex_ids if top_ids is None else top_ids
+    name = None if ids is None else "string" if ids.dtype == object else "int64"
+    own |= {"vertex_ids": name} | ({"top": None if top_ids is None else top_ids.shape[1]} if "labels" in own else {})
+    return seal(to_json({"format_version": FORMAT_VERSION} | own | {"digest": result.digest()}))
+
+
+def _check_description(path: str, described: Any, kind: type[Any]) -> dict[str, Any]:
+    """The metadata of a file, if it is of this format version, and of a batch or of one vector as is wanted."""
+    if not isinstance(described, dict):
+        raise StoreDamagedError(f"{path}: what it says of its ranks is damaged, it has no fields; {MEND}")
+    is_batch = "labels" in kind.__annotations__
+    if ("labels" in described) != is_batch:
+        held, load = ("one vector", "load_solution") if is_batch else ("a batch of vectors", "load_batch")
+        raise StoreFormatError(f"{path} holds the ranks of {held}; read it by {load}")
+    found = described.get("format_version")
+    if found != FORMAT_VERSION:
+        raise StoreFormatError(
+            f"{path} holds ranks of format version {found}, this program reads version {FORMAT_VERSION}; "
+            "compute them again with this program"
+        )
+    try:
+        check_seal(described)
+    except ValueError as error:
+        raise StoreDamagedError(f"{path}: what it says of its ranks is damaged ({error}); {MEND}") from error
+    return described
+
+
+# --- Zarr ------------------------------------------------------------------------------------------------------------
+
+
+def _write_zarr(url: str, result: Any) -> None:
+    """Write the arrays of results into a Zarr group, and the metadata last."""
+    import zarr
+
+    from mgspmv.store.places import finishing_tasks
+
+    with finishing_tasks():
+        group = zarr.open_group(url, mode="w", attributes={ZARR_KEY: None})
+        for name in ARRAYS:
+            if (array := getattr(result, name, None)) is not None:
+                _write_array(group, name, array)
+        group.attrs[ZARR_KEY] = _describe(result)
+
+
+def _write_array(group: Any, name: str, array: np.ndarray) -> None:
     """Write an array of one or two dimensions into a Zarr group, in chunks with checksums."""
     from zarr.codecs import BloscCodec, Crc32cCodec
 
@@ -214,17 +243,8 @@ def _choose_chunks(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*(min(max(1, n), CHUNK_ELEMENTS // n_in_row) for n in shape[:-1]), n_in_row)
 
 
-def open_ranks(url: str, model: type[T]) -> tuple[Any, T]:
-    """A Zarr group of ranks, and what it says of itself.
-
-    Parameters
-    ----------
-    model : one of `mgspmv.saved`
-
-    Raises
-    ------
-    StoreNotFoundError, StoreFormatError, StoreUnfinishedError : there is no such group
-    """
+def _read_zarr(url: str, kind: type[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The metadata of results in a Zarr group, and their arrays."""
     group = open_group(url)
     if group is None:
         raise StoreNotFoundError(f"there is no Zarr group of ranks at {url}")
@@ -232,25 +252,20 @@ def open_ranks(url: str, model: type[T]) -> tuple[Any, T]:
         raise StoreFormatError(f"{url} is a Zarr group of something else than ranks")
     if group.attrs[ZARR_KEY] is None:
         raise StoreUnfinishedError(f"the ranks at {url} were begun and never finished; compute them again")
-    return group, _read_description(url, group.attrs[ZARR_KEY], model)
+    described = _check_description(url, group.attrs[ZARR_KEY], kind)
+    ids, ndim = (described["vertex_ids"],), 2 if "labels" in described else 1
+    held: dict[str, Any] = dict.fromkeys(ARRAYS)
+    if described.get("top") is not None:
+        held["top_ids"] = _read_array(url, group, "top_ids", ids, ndim)
+        held["top_ranks"] = _read_array(url, group, "top_ranks", RANK_DTYPES, ndim)
+    else:
+        held["values"] = _read_array(url, group, "values", RANK_DTYPES, ndim)
+        held["vertex_ids"] = None if ids == (None,) else _read_array(url, group, "vertex_ids", ids, 1)
+    return described, held
 
 
-def read_ids(url: str, group: Any, name: str, dtype: str | None) -> np.ndarray | None:
-    """The ids of vertices in a group: int64, or `string` as object; None where they are 0..n-1.
-
-    Raises
-    ------
-    StoreError : as of `read_array`
-    """
-    if dtype is None:
-        if _get_array(url, group, name) is not None:
-            raise StoreDamagedError(f"{url}: there are {name}, and what it says of them is lost; {MEND}")
-        return None
-    return read_array(url, group, name, ("string",) if dtype == "string" else ("int64",))
-
-
-def read_array(url: str, group: Any, name: str, dtypes: tuple[str, ...], ndim: int = 1) -> np.ndarray:
-    """Read what `write_array` wrote; strings as object.
+def _read_array(url: str, group: Any, name: str, dtypes: tuple[str, ...], ndim: int) -> np.ndarray:
+    """Read what `_write_array` wrote; strings as object.
 
     Parameters
     ----------
@@ -300,6 +315,9 @@ def _get_array(url: str, group: Any, name: str) -> Any:
     return array if isinstance(array, Array) else None
 
 
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
 def is_rank_table(path: str | os.PathLike[str]) -> bool:
     """Tell whether a Parquet file is one of ranks, which say how they were reached."""
     import pyarrow as pa
@@ -311,13 +329,33 @@ def is_rank_table(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def read_rank_table(path: str, model: type[T]) -> tuple[Any, T]:
-    """A Parquet table of ranks, and what it says of itself; `model` as of `open_ranks`.
+def _generate_tables(result: Any) -> Iterator[Any]:
+    """Arrow tables of results, some rows at a time, as all could take several times the memory of the ranks."""
+    import pyarrow as pa
 
-    Raises
-    ------
-    StoreFormatError, StoreDamagedError, ChecksumError : it is none, or not what was written
-    """
+    for columns in result.generate_columns():
+        types = {name: pa.large_string() if own.dtype == object else None for name, own in columns.items()}
+        yield pa.table({name: pa.array(own, types[name]) for name, own in columns.items()})
+
+
+def _write_csv(path: str, result: Any) -> None:
+    with open(path, "wb") as file:
+        file.writelines(generate_csv(result))
+
+
+def _write_parquet(path: str, result: Any) -> None:
+    import pyarrow.parquet as pq
+
+    tables = _generate_tables(result)
+    first = next(tables)
+    schema = first.schema.with_metadata({PARQUET_KEY: json.dumps(_describe(result))})
+    with pq.ParquetWriter(path, schema, write_page_checksum=True) as writer:
+        for table in chain([first], tables):
+            writer.write_table(table.cast(schema))
+
+
+def _read_parquet(path: str, kind: type[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The metadata of results in a Parquet file, and their arrays."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -330,13 +368,21 @@ def read_rank_table(path: str, model: type[T]) -> tuple[Any, T]:
     if text is None:
         raise StoreFormatError(f"{path} is a Parquet file of something else than ranks")
     try:
-        described = parse_json(text)
+        parsed = parse_json(text)
     except ValueError as error:
         raise StoreDamagedError(f"{path}: what it says of its ranks is no JSON ({error}); {MEND}") from error
-    return table, _read_description(path, described, model)
+    described = _check_description(path, parsed, kind)
+    columns = {"rank": _read_column(path, table, "rank", RANK_DTYPES)}
+    columns["id"] = _read_column(path, table, "id", ("int64", "object"))
+    if "labels" in described:
+        columns["vector"] = _read_column(path, table, "vector", ("int64", "object"))
+    try:
+        return described, dict.fromkeys(ARRAYS) | kind.take_columns(described, columns)
+    except ValueError as error:
+        raise StoreDamagedError(f"{path}: {error}; {MEND}") from error
 
 
-def read_column(path: str, table: Any, name: str, dtypes: tuple[str, ...]) -> np.ndarray:
+def _read_column(path: str, table: Any, name: str, dtypes: tuple[str, ...]) -> np.ndarray:
     """A column of a table of ranks; strings as object.
 
     Raises
@@ -346,6 +392,8 @@ def read_column(path: str, table: Any, name: str, dtypes: tuple[str, ...]) -> np
     import pyarrow as pa
 
     if table.column_names.count(name) == 1 and not (column := table[name]).null_count:
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
         values: np.ndarray = column.to_numpy()
         is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
         if values.dtype.name in dtypes and (values.dtype != object or is_text):
@@ -359,34 +407,3 @@ def _refuse_parquet(path: str, error: Exception) -> StoreError:
     if is_operators(error):
         return translate_os_error(error, path, "read")
     return StoreDamagedError(f"{path} cannot be read as Parquet: {' '.join(str(error).split())}")
-
-
-def format_csv(table: Any) -> bytes:
-    """The rows of an Arrow table as lines of CSV, without a header; strings are quoted."""
-    import pyarrow as pa
-    from pyarrow import csv
-
-    lines = pa.BufferOutputStream()
-    csv.write_csv(table, lines, csv.WriteOptions(include_header=False, quoting_style="needed"))
-    return lines.getvalue().to_pybytes()  # type: ignore[no-any-return]  # pyarrow has no types
-
-
-def _read_description(path: str, described: Any, model: type[T]) -> T:
-    """The metadata of a file, if it is of this format version, and of a batch or of one vector as is wanted."""
-    if not isinstance(described, dict):
-        raise StoreDamagedError(f"{path}: what it says of its ranks is damaged, it has no fields; {MEND}")
-    is_batch = "labels" in model.__annotations__
-    if ("labels" in described) != is_batch:
-        held, load = ("one vector", "load_solution") if is_batch else ("a batch of vectors", "load_batch")
-        raise StoreFormatError(f"{path} holds the ranks of {held}; read it by {load}")
-    found = described.get("format_version")
-    if found != FORMAT_VERSION:
-        raise StoreFormatError(
-            f"{path} holds ranks of format version {found}, this program reads version {FORMAT_VERSION}; "
-            "compute them again with this program"
-        )
-    try:
-        check_seal(described)
-        return check_fields(model, described)
-    except ValueError as error:
-        raise StoreDamagedError(f"{path}: what it says of its ranks is damaged ({error}); {MEND}") from error

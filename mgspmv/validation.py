@@ -94,9 +94,9 @@ def seal(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_seal(described: dict[str, Any]) -> None:
-    """Raise ValueError where an object of JSON has a digest and was changed since; older ones have none."""
+    """Raise ValueError where an object of JSON was changed since `seal`."""
     own = {name: value for name, value in described.items() if name != "sha256"}
-    if "sha256" in described and described["sha256"] != digest_json(own):
+    if described.get("sha256") != digest_json(own):
         raise ValueError("it does not match its digest, so it was changed after it was written")
 
 

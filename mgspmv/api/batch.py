@@ -16,7 +16,6 @@ from mgspmv.api.arguments import check_threads, parse_size
 from mgspmv.api.graphs import check_graph, describe_dangling, explain_overflow
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import choose_computing, find_distributed
-from mgspmv.batch_results import BatchSolution, fill_id
 from mgspmv.errors import CapacityError, ConvergenceError, OptionError, ShapeError
 from mgspmv.exchange.panels import LocalPanels
 from mgspmv.iterate.batch import Batch, BatchOutcome, Kept, ManyRows, choose_width, count_bytes
@@ -34,7 +33,7 @@ from mgspmv.logs import log_iteration, name_run
 from mgspmv.model import Event, Precision, Progress, Status, TolMode, check_choice, free_memory, ignore
 from mgspmv.monitor.progress import watched
 from mgspmv.order import restore
-from mgspmv.results import describe_matrix
+from mgspmv.results import BatchSolution, describe_matrix, fill_id
 from mgspmv.store.described import DescribedMatrix
 
 if TYPE_CHECKING:

@@ -88,7 +88,7 @@ class Iteration:
 
     def write(self, solution: Solution, outputs: Outputs, failure: ConvergenceError | None) -> Answer:
         """Write a vector, and say what it is."""
-        from mgspmv.results import generate_csv
+        from mgspmv.saving import generate_csv
 
         outputs.save(solution, overwrite=self.overwrite)
         answer = answer_ranks(solution, solution.top(self.top), outputs.paths, failure)

@@ -32,26 +32,23 @@ class Outputs:
         return replace(answer, lines=lines) if self.prints else answer
 
 
-def find_outputs(
-    named: Sequence[str] | None, *, overwrite: bool, suffixes: tuple[str, ...] | None = None, option: str = "-o"
-) -> Outputs:
+def find_outputs(named: Sequence[str] | None, *, overwrite: bool, option: str = "-o") -> Outputs:
     """Sort files from `-`, and check that results can be written there.
 
     Parameters
     ----------
     named : values of the option
-    suffixes : of files; None for those of `Solution.save`
 
     Raises
     ------
     OptionError : another suffix; `-` with --json, which answers on standard output
     StoreExistsError : a file exists and is not to be overwritten
     """
-    from mgspmv.saving import SUFFIXES, check_target
+    from mgspmv.saving import check_target
 
     outputs = Outputs([path for path in named or [] if path != STDOUT], STDOUT in (named or []))
     if outputs.prints and MODE.get().as_json:
         raise OptionError(f"{option} - writes ranks to standard output, where --json answers; leave one of them out")
     for path in outputs.paths:
-        check_target(path, overwrite=overwrite, suffixes=suffixes or SUFFIXES)
+        check_target(path, overwrite=overwrite)
     return outputs

@@ -98,7 +98,7 @@ def pagerank(
     from mgspmv import api
     from mgspmv.cli.vectors import read_vectors
     from mgspmv.model import check_choice
-    from mgspmv.results import generate_csv
+    from mgspmv.saving import generate_csv
     from mgspmv.scores import Scaler
 
     check_drive(drive, place)
@@ -168,15 +168,15 @@ def pagerank_batch(
 ) -> Answer:
     """Rank the vertices of a graph for many personalizations at once. The exit code is 5 when one did not converge."""
     from mgspmv import api
-    from mgspmv.batch_results import BATCH_SUFFIXES, generate_csv
     from mgspmv.cli.vectors import read_vectors
     from mgspmv.ingest.seeds import read_seeds
     from mgspmv.kernels.many import WIDTHS
     from mgspmv.model import check_choice
+    from mgspmv.saving import generate_csv
 
     check_choice("--transport", transport, ("auto", "nccl", "peer"))
     check_choice("--width", width, (*WIDTHS, None))
-    outputs = find_outputs(output, overwrite=overwrite, suffixes=BATCH_SUFFIXES)
+    outputs = find_outputs(output, overwrite=overwrite)
     options: dict[str, Any] = {"alpha": alpha or 0.85, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
     options |= {"weights": not ignore_weights, "precision": precision, "width": width, "top": top}
     options |= {"backend": place.choose_backend(backend), "threads": place.threads, "timeout": place.timeout}

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.batch_results import BatchSolution
-from mgspmv.results import Solution
+from mgspmv.results import BatchSolution, Solution
 from mgspmv.validation import to_json
 
 MOVED = 20

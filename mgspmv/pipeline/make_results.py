@@ -14,7 +14,6 @@ import zarr
 
 from mgspmv.api import pagerank, pagerank_batch, spmv
 from mgspmv.api.warm import read_vector as read_given
-from mgspmv.batch_results import load_batch
 from mgspmv.errors import CheckpointError, ConvergenceError
 from mgspmv.ingest.seeds import read_seeds
 from mgspmv.ingest.weights import DANGLING_RULES, read_vector
@@ -28,10 +27,10 @@ from mgspmv.pipeline.outputs import describe_outputs, digest_array, digest_ranks
 from mgspmv.pipeline.places import fetch
 from mgspmv.pipeline.records import PRIVATE, now, write_json
 from mgspmv.pipeline.steps import Step
-from mgspmv.pipeline.tables import save_batch, save_top
+from mgspmv.pipeline.tables import save_top
 from mgspmv.report.measure import describe_iterations, describe_solution
 from mgspmv.report.record import Output, StepRecord
-from mgspmv.results import Solution, describe_matrix, load_solution
+from mgspmv.results import Solution, describe_matrix, load_batch, load_solution
 from mgspmv.store.places import check_links, locate_store
 from mgspmv.validation import to_json
 
@@ -192,7 +191,8 @@ def _rank_many(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> di
     options |= {"on_progress": hearers["on_progress"]} if work.computing.is_on_cluster else {}
     batch = pagerank_batch(matrix, seeds, **options, **_place(work, section))
     ranked = time.perf_counter()
-    save_batch(batch, folder, output.formats)
+    for format in output.formats:
+        batch.save(folder / f"ranks.{format}")
     highest = batch.top(min(section.top, matrix.shape[0]))
     save_top(highest, folder)
     fields = describe_iterations(batch)

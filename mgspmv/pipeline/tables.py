@@ -1,4 +1,4 @@
-"""Ranks of batches, and tables of the highest, as files."""
+"""Tables of the highest ranks as files."""
 
 from __future__ import annotations
 
@@ -8,20 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mgspmv.batch_results import BatchSolution, generate_csv
-from mgspmv.pipeline.definition import LOADABLE, Format
 from mgspmv.validation import to_json
-
-
-def save_batch(batch: BatchSolution, folder: Path, formats: Sequence[Format]) -> None:
-    """Write what was kept of all vectors as `ranks.FORMAT`; in CSV a line for each rank, vector after vector."""
-    for format in formats:
-        path = folder / f"ranks.{format}"
-        if format in LOADABLE:
-            batch.save(path)
-            continue
-        with open(path, "wb") as file:
-            file.writelines(generate_csv(batch))
 
 
 def save_top(highest: Mapping[Any, Sequence[tuple[Any, float]]], folder: Path) -> None:

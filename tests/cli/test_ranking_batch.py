@@ -96,7 +96,7 @@ def test_for_people():
 
 def test_what_is_refused():
     for options, message, code in (
-        (["-o", "r.csv"], "the name must end in .zarr, .parquet, not in .csv", 2),
+        (["-o", "r.txt"], "the name must end in .zarr, .parquet, .csv, not in .txt", 2),
         (["--seeds", "none.csv"], "there is no such file", 3),
         (["--width", "5"], "width must be one of", 2),
         (["--backend", "gpu"], "backend must be one of", 2),

@@ -84,6 +84,6 @@ def test_what_is_no_run(tmp_path, solution):
     (tmp_path / "d.json").write_text(json.dumps(RUN.to_dict() | {"colour": 1}))
     fail(PipelineError, r"is no record of a run .*; run the pipeline again", tmp_path / "d.json")
     solution.save(tmp_path / "e.csv")
-    fail(OptionError, "CSV holds the ranks only", tmp_path / "e.csv")
+    fail(OptionError, "ranks are loaded from .zarr or .parquet, not from .csv", tmp_path / "e.csv")
     mg.ingest(sp.coo_array(np.eye(2)), tmp_path / "g.zarr", kind="graph")
     fail(StoreFormatError, "is a Zarr group of something else than ranks", tmp_path / "g.zarr")

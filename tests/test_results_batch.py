@@ -11,7 +11,6 @@ import pytest
 import zarr
 
 import mgspmv as mg
-from mgspmv.batch_results import BatchSolution
 from mgspmv.errors import (
     ChecksumError,
     MissingChunkError,
@@ -23,7 +22,8 @@ from mgspmv.errors import (
     StoreUnfinishedError,
 )
 from mgspmv.model import Event, Status
-from mgspmv.results import Solution
+from mgspmv.results import BatchSolution, Solution
+from mgspmv.validation import seal
 
 MATRIX = {"url": "web.zarr", "digest": "aa", "shape": [4, 4], "nnz": 9, "kind": "graph"}
 NAMES = np.array(["amsel", "drossel", "fink", "star"], dtype=object)
@@ -129,6 +129,10 @@ def test_tables_are_long(tmp_path):
     }
     make_batch().save(tmp_path / "whole.parquet")
     assert pq.read_table(tmp_path / "whole.parquet")["id"].to_pylist() == [0, 1, 2, 3] * 3
+    make_batch(top=2, ids=NAMES).save(tmp_path / "ranks.csv")
+    lines = (tmp_path / "ranks.csv").read_text().splitlines()
+    assert lines[:3] == ["vector,id,rank", '"a","star",0.4', '"a","fink",0.3']
+    assert len(lines) == 7
 
 
 def test_one_vector_is_no_batch(tmp_path):
@@ -143,8 +147,6 @@ def test_files_that_are_not_what_they_should_be(tmp_path):
     for wrong, error in ((tmp_path / "ranks.csv", OptionError), (path, StoreNotFoundError)):
         with pytest.raises(error):
             mg.load_batch(wrong)
-    with pytest.raises(OptionError, match=r"must end in .zarr, .parquet, not in .csv"):
-        make_batch().save(tmp_path / "ranks.csv")
     group = zarr.open_group(str(path), mode="w", attributes={"mgspmv_solution": None})
     with pytest.raises(StoreUnfinishedError):
         mg.load_batch(path)
@@ -157,8 +159,8 @@ def test_files_that_are_not_what_they_should_be(tmp_path):
     group.attrs["mgspmv_solution"] = described | {"labels": ["a", "b"]}
     with pytest.raises(StoreDamagedError, match="does not match its digest, so it was changed"):
         mg.load_batch(path)
-    del described["sha256"]
-    group.attrs["mgspmv_solution"] = described | {"labels": ["a", "b"]}
+    told = {name: value for name, value in described.items() if name != "sha256"}
+    group.attrs["mgspmv_solution"] = seal(told | {"labels": ["a", "b"]})
     with pytest.raises(StoreDamagedError, match="there are 2 labels"):
         mg.load_batch(path)
     next(part for part in (path / "values" / "c").rglob("*") if part.is_file()).unlink()
