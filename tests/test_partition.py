@@ -223,6 +223,7 @@ def test_what_is_no_size_is_refused(text: str | int) -> None:
 
 # --- cuts that are given ---------------------------------------------------------------------------------------------
 
+
 @given(row_counts, st.none() | st.sets(st.integers(0, 40)), st.integers(1, 20), sizes, sizes)
 def test_parts_begin_at_the_given_row_nearest_to_their_target(
     counts: list[int], within: set[int] | None, n_parts: int, per_nonzero: int, per_row: int
