@@ -42,7 +42,7 @@ app.add_typer(clusters.app, name="cluster", rich_help_panel="Clusters")
 def main() -> None:
     """Entry point of the program `mgspmv`."""
     catch_interrupts()
-    # Python has None for a closed one, whose number the next file would get.
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    # Python has None for a closed one, whose number the next file would get. An answer that goes there is an error.
+    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
+    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     app(prog_name="mgspmv")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json as json_format
 import os
@@ -320,7 +321,9 @@ def _write_out(texts: Iterable[str]) -> int:
         return EXIT_BROKEN_PIPE
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _print_error(error, f"cannot write the answer: {describe_os_error(error, '/dev/stdout')}", MODE.get())
+        is_closed = error.errno == errno.EBADF
+        why = "stdout is closed; redirect it to a file" if is_closed else describe_os_error(error, "/dev/stdout")
+        _print_error(error, f"cannot write the answer: {why}", MODE.get())
         return StoreError.exit_code
     return 0
 

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from mgspmv.cli import app
 from mgspmv.errors import CapacityError, MgspmvError
 from mgspmv.model import Event
 from mgspmv.results import Solution
-from tests.support.commands import ENVIRONMENT, SOURCES, TINY_RMAT, invoke, invoke_json, start
+from tests.support.commands import ENVIRONMENT, PROGRAM, SOURCES, TINY_RMAT, invoke, invoke_json, start
 from tests.support.waiting import HANG_S
 
 
@@ -222,14 +223,30 @@ def test_a_shell_completes_commands_options_and_choices(words, found, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["info r.zarr", "info r.zarr --json", "pagerank r.zarr -q -o -"])
-def test_an_answer_that_is_lost_is_an_error(command):
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("info r.zarr > /dev/full", 4),
+        ("info r.zarr --json > /dev/full", 4),
+        ("pagerank r.zarr -q -o - > /dev/full", 4),
+        ("info r.zarr >&-", 4),
+        ("info r.zarr --json >&-", 4),
+        ("pagerank r.zarr -q >&-", 0),
+        ("info r.zarr --json 2>&-", 0),
+        ("info r.zarr --json 2> /dev/full", 0),
+        ("info none.zarr >&- 2>&-", 4),
+    ],
+)
+def test_an_answer_that_is_lost_is_an_error_and_a_message_is_none(command, code):
     invoke(*TINY_RMAT)
-    with open("/dev/full", "w") as full:
-        process = start(*command.split(), stdout=full, stderr=-1)
-        stderr = process.communicate(timeout=HANG_S)[1]
-    assert process.returncode == 4
-    assert stderr.startswith("error: cannot write the answer: no space left on device")
+    shell = f"{shlex.join(PROGRAM)} {command}"
+    done = subprocess.run(shell, shell=True, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    lost = {"full": "no space left on device", "&-": "stdout is closed; redirect it to a file"}
+    why = next((why for end, why in lost.items() if command.endswith(end) and code and "2>" not in command), None)
+    assert done.returncode == code
+    assert done.stderr.startswith(f"error: cannot write the answer: {why}" if why else ""), done.stderr
+    if code == 0:
+        assert done.stderr == ""
 
 
 @pytest.mark.slow
