@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from threading import Thread
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mgspmv.marks import mark
 
@@ -75,36 +75,13 @@ class Readers:
             del task, future, function, args  # nothing is kept while there is nothing to do
 
 
-class Filling(Protocol):
-    """What a function fills that is called ahead, and that is emptied when nobody does."""
-
-    @property
-    def is_full(self) -> bool: ...
-
-    def spill(self) -> None:
-        """Make room."""
-        ...
-
-
 def map_ahead(
-    pool: Readers | ThreadPoolExecutor,
-    function: Callable[[T], R],
-    items: Iterable[T],
-    n_ahead: int,
-    filling: Filling | None = None,
+    pool: Readers | ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T], n_ahead: int
 ) -> Iterator[R]:
-    """What a function makes of items, in their order, with so many of them under way; the others wait.
-
-    Parameters
-    ----------
-    filling : is emptied, where it is full, between an item and the next: all before it have been done by then
-    """
+    """What a function makes of items, in their order, with so many of them under way; the others wait."""
     ahead: deque[Future[R]] = deque()
     try:
         for item in items:
-            if filling is not None and filling.is_full:
-                wait(ahead)
-                filling.spill()
             ahead.append(pool.submit(function, item))
             if len(ahead) > n_ahead:
                 yield _take(ahead)

@@ -23,7 +23,7 @@ import pyarrow.csv
 from numba import njit
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.ahead import AHEAD, Filling, map_ahead
+from mgspmv.ingest.ahead import AHEAD, map_ahead
 from mgspmv.ingest.rules import (
     Undecided,
     has_decimal_comma,
@@ -121,22 +121,15 @@ def read_chunks(
     form: TableFormat,
     threads: int,
     make: Callable[[Chunk, list[Any]], Any] = lambda *each: each,
-    filling: Filling | None = None,
 ) -> Iterator[Any]:
     """Parse chunks by several threads, and give what these make of each and its columns, in order; else just these.
-
-    Parameters
-    ----------
-    filling : what is made fills it; see `map_ahead`
 
     Raises
     ------
     SourceError : as of `read_columns`
     """
     with ThreadPoolExecutor(threads, "mgspmv-parse") as pool:
-        yield from map_ahead(
-            pool, lambda chunk: make(chunk, read_columns(chunk, form)), chunks, AHEAD * threads, filling
-        )
+        yield from map_ahead(pool, lambda chunk: make(chunk, read_columns(chunk, form)), chunks, AHEAD * threads)
 
 
 def nth_line(chunk: Chunk, form: TableFormat, n: int) -> Line:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -297,10 +297,7 @@ class EdgeListSource(FileSource):
             self.is_undirected = form.is_undirected
             vertices, listed = self._find_vertices(form.id_column)
             chunks = self._read(*begun, texts, form, notes) if begun else [Chunk(self.name, 1, b"")]
-            encode = partial(_encode_chunk, form=form, vertices=vertices, doubts=notes.doubts)
-            for encoded in read_chunks(chunks, form.table, self._threads, encode, vertices):
-                notes.counts.add(encoded.counts)
-                yield encoded.batch
+            yield from _read_batches(chunks, form, vertices, notes, self._threads)
         notes.check_doubts()
         unused_first = getattr(vertices, "unused_first", None)
         provenance = {**notes.describe(self.name, form, unused_first), **listed}
@@ -473,11 +470,7 @@ class EdgeListPart(FileSource):
         self._made, self._listed = choose_vertices(self._form.id_column, *self._known, self._id_room)
         try:
             with closing(open_texts(self._segments, BATCH_BYTES)) as texts:
-                doubts = self._notes.doubts
-                encode = partial(_encode_chunk, form=self._form, vertices=self._made, doubts=doubts)
-                for encoded in read_chunks(self._read(texts), self._form.table, self._threads, encode, self._made):
-                    self._notes.counts.add(encoded.counts)
-                    yield encoded.batch
+                yield from _read_batches(self._read(texts), self._form, self._made, self._notes, self._threads)
         except SourceError as error:
             raise place_error(error, self._segments) from None
 
@@ -522,32 +515,30 @@ def check_vertex_options(n_vertices: int | None, vertices: Any, ids: str) -> Non
         raise OptionError("n_vertices= is for ids that are integers; for names pass a list of vertices, as vertices=")
 
 
-@dataclass(frozen=True)
-class _Encoded:
-    """Entries of a chunk."""
+def _read_batches(
+    chunks: Iterable[Chunk], form: Form, vertices: Vertices, notes: _Notes, threads: int
+) -> Iterator[CooBatch]:
+    for chunk, columns, n_comments in read_chunks(chunks, form.table, threads, partial(_check_chunk, form, notes)):
+        sources, targets, *weights = columns
+        rows, cols = vertices.encode(sources, targets)
+        for place, codes in zip(form.columns.ids, (rows, cols), strict=True):
+            if (k := find_unknown(vertices, codes)) is not None:
+                line = nth_line(chunk, form.table, k)
+                unknown = split_line(line, form.table.delimiter)[place]
+                raise line.refuse(f"{unknown!r} is not in the list of vertices; add it there or remove the edge")
+        notes.counts.add(_Counts(n_comments=n_comments, n_rows=len(rows)))
+        yield CooBatch(rows, cols, weights[0] if weights else None)
 
-    batch: CooBatch
-    counts: _Counts = field(default_factory=_Counts)
 
-
-def _encode_chunk(
-    chunk: Chunk, columns: list[Any], form: Form, vertices: Vertices, doubts: Sequence[Doubt]
-) -> _Encoded:
-    sources, targets, *weights = form.arrange(columns)
-    for doubt in doubts:
+def _check_chunk(form: Form, notes: _Notes, chunk: Chunk, columns: list[Any]) -> tuple[Chunk, list[Any], int]:
+    """A chunk, its sources, targets and, maybe, weights, and how many comments it has."""
+    sources, targets, *_ = arranged = form.arrange(columns)
+    for doubt in notes.doubts:
         if not doubt.is_settled:
             doubt.look((sources, targets))
     if form.names is not None and form.id_column.dtype == "string":
         _check_repeated(chunk, form, sources, targets)
-    n_comments = count_comments(chunk, form.table, len(sources))
-    rows, cols = vertices.encode(sources, targets)
-    for place, codes in zip(form.columns.ids, (rows, cols), strict=True):
-        if (k := find_unknown(vertices, codes)) is not None:
-            line = nth_line(chunk, form.table, k)
-            unknown = split_line(line, form.table.delimiter)[place]
-            raise line.refuse(f"{unknown!r} is not in the list of vertices; add it there or remove the edge")
-    batch = CooBatch(rows, cols, weights[0] if weights else None)
-    return _Encoded(batch, _Counts(n_comments=n_comments, n_rows=len(rows)))
+    return chunk, arranged, count_comments(chunk, form.table, len(sources))
 
 
 def _check_repeated(chunk: Chunk, form: Form, sources: Any, targets: Any) -> None:

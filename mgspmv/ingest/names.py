@@ -28,26 +28,26 @@ PAGE_NAMES = 1 << 14
 MERGED_PAGES = 16
 """Pages that begin in a range of names that are merged together."""
 
-_INT64, _INT32, _BYTE = np.dtype(np.int64), np.dtype(np.int32), np.dtype(np.uint8)
+_INT64, _BYTE = np.dtype(np.int64), np.dtype(np.uint8)
 
 
 @dataclass(frozen=True)
 class _Page:
-    """Some names in a file: where each ends, and all of them, one after the other."""
+    """Some names in a file, as a record batch of Arrow."""
 
     offset: int
-    n_names: int
     n_bytes: int
+    n_names: int
     first: str
 
 
 class SortedNames:
-    """Names in a file, ascending; see `NameWriter`."""
+    """Names in a file, ascending, and maybe their codes; see `NameWriter`."""
 
     dtype = np.dtype(object)
 
-    def __init__(self, file: ScratchFile, pages: Sequence[_Page]) -> None:
-        self.file, self.pages = file, pages
+    def __init__(self, file: ScratchFile, pages: Sequence[_Page], schema: Any) -> None:
+        self.file, self.pages, self._schema = file, pages, schema
         self._starts = np.cumsum([0, *(page.n_names for page in pages)]).tolist()
 
     def __len__(self) -> int:
@@ -63,12 +63,12 @@ class SortedNames:
         if isinstance(which, slice):
             start, stop, _ = which.indices(len(self))
             pages = range(bisect_right(self._starts, start) - 1, bisect_right(self._starts, max(start, stop - 1)))
-            names = [self.read_page(k).to_numpy(zero_copy_only=False) for k in pages if k < len(self.pages)]
+            names = [self.read_page(k)[0].to_numpy(zero_copy_only=False) for k in pages if k < len(self.pages)]
             base = self._starts[pages.start]
             return np.concatenate([np.zeros(0, object), *names])[start - base : max(start, stop) - base]
         number = range(len(self))[which]
         page = bisect_right(self._starts, number) - 1
-        return str(self.read_page(page)[number - self._starts[page]])
+        return str(self.read_page(page)[0][number - self._starts[page]])
 
     @property
     def firsts(self) -> list[str]:
@@ -76,11 +76,9 @@ class SortedNames:
         return [page.first for page in self.pages]
 
     def read_page(self, k: int) -> Any:
-        """The names of a page, an Arrow array of strings."""
+        """A page, an Arrow record batch of names and, where there are some, codes."""
         page = self.pages[k]
-        ends = self.file.read(page.offset, page.n_names + 1, _INT32)
-        data = self.file.read(page.offset + ends.nbytes, page.n_bytes, _BYTE)
-        return pa.StringArray.from_buffers(page.n_names, pa.py_buffer(ends), pa.py_buffer(data))
+        return pa.ipc.read_record_batch(pa.py_buffer(self.file.read(page.offset, page.n_bytes, _BYTE)), self._schema)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -93,36 +91,28 @@ class NameWriter:
     Parameters
     ----------
     folder : of the file; None for the one that the system has for such files
+    has_codes : whether names have codes
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, *, has_codes: bool = False) -> None:
         self._file, self._pages, self._n_bytes = ScratchFile(folder), list[_Page](), 0
+        self._schema = pa.schema([("name", pa.string())] + [("code", pa.int64())] * has_codes)
 
-    def append(self, names: Any) -> None:
-        """Put an Arrow array of strings at the end."""
+    def append(self, names: Any, *codes: np.ndarray) -> None:
+        """Put an Arrow array of strings at the end, or an array of NumPy."""
         for first in range(0, len(names), PAGE_NAMES):
-            own = names.slice(first, PAGE_NAMES)
-            lengths = np.asarray(pa.compute.binary_length(own))
-            ends = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
-            start = np.frombuffer(own.buffers()[1], np.int32)[own.offset]
-            data = np.frombuffer(own.buffers()[2] or b"", np.uint8)[start : start + ends[-1]]
-            self._pages.append(_Page(self._n_bytes, len(own), len(data), own[0].as_py()))
-            self._file.append(ends)
+            own = [
+                pa.array(column[first : first + PAGE_NAMES]).cast(field.type)
+                for column, field in zip((names, *codes), self._schema, strict=True)
+            ]
+            data = np.frombuffer(pa.record_batch(own, self._schema).serialize(), np.uint8)
+            self._pages.append(_Page(self._n_bytes, len(data), len(own[0]), own[0][0].as_py()))
             self._file.append(data)
-            self._n_bytes += ends.nbytes + len(data)
+            self._n_bytes += len(data)
 
     def finish(self) -> SortedNames:
         """What was written."""
-        return SortedNames(self._file, self._pages)
-
-
-@dataclass(frozen=True)
-class _Run:
-    """Names with their codes."""
-
-    names: SortedNames
-    codes: ScratchFile
-    """int64, one for each name."""
+        return SortedNames(self._file, self._pages, self._schema)
 
 
 class SpilledNames:
@@ -134,33 +124,29 @@ class SpilledNames:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder, self._runs, self.n_codes = folder, list[_Run](), 0
+        self._folder, self._runs, self.n_codes = folder, list[SortedNames](), 0
 
     def add(self, names: Any, codes: np.ndarray) -> None:
-        """Put away different names, an Arrow array of large strings, whose codes are the next ones in any order."""
+        """Put away different names, ascending, whose codes are the next ones in any order."""
         if not len(names):
             return
-        order = np.asarray(pa.compute.sort_indices(names))
-        writer = NameWriter(self._folder)
-        for first in range(0, len(order), PAGE_NAMES):
-            writer.append(names.take(order[first : first + PAGE_NAMES]).cast(pa.string()))
-        file = ScratchFile(self._folder)
-        file.append(codes[order])
-        self._runs.append(_Run(writer.finish(), file))
+        writer = NameWriter(self._folder, has_codes=True)
+        writer.append(names, codes)
+        self._runs.append(writer.finish())
         self.n_codes += len(names)
 
     def find(self, code: int) -> str:
         """The name that has a code."""
         for run in self._runs:
-            for k in range(len(run.names.firsts)):
-                found = np.flatnonzero(self._read_codes(run, k) == code)
+            for page in map(run.read_page, range(len(run.pages))):
+                found = np.flatnonzero(np.asarray(page[1]) == code)
                 if len(found):
-                    return str(run.names.read_page(k)[int(found[0])])
+                    return str(page[0][int(found[0])])
         raise KeyError(code)
 
     def merge(self) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
         """All names, ascending, range after range: the names, codes, and which of the range's names each code has."""
-        firsts = sorted(first for run in self._runs for first in run.names.firsts)
+        firsts = sorted(first for run in self._runs for first in run.firsts)
         bounds = [*dict.fromkeys(firsts[::MERGED_PAGES]), None]
         for low, high in pairwise(bounds):
             parts = [part for run in self._runs for part in self._read_range(run, low, high)]
@@ -174,25 +160,19 @@ class SpilledNames:
     def close(self) -> None:
         """Let go of the files."""
         for run in self._runs:
-            run.names.close()
-            run.codes.close()
+            run.close()
 
-    def _read_range(self, run: _Run, low: Any, high: Any) -> Iterator[tuple[Any, np.ndarray]]:
+    def _read_range(self, run: SortedNames, low: Any, high: Any) -> Iterator[tuple[Any, np.ndarray]]:
         """What a run has from one name to before another, page by page; None for no end."""
-        firsts = run.names.firsts
+        firsts = run.firsts
         for k in range(max(0, bisect_right(firsts, low) - 1), len(firsts)):
             if high is not None and firsts[k] >= high:
                 return
-            names, codes = run.names.read_page(k), self._read_codes(run, k)
+            names, codes = run.read_page(k)
             own = pa.compute.greater_equal(names, low)
             if high is not None:
                 own = pa.compute.and_(own, pa.compute.less(names, high))
-            yield names.filter(own), codes[np.asarray(own)]
-
-    def _read_codes(self, run: _Run, page: int) -> np.ndarray:
-        first = page * PAGE_NAMES
-        n = min(PAGE_NAMES, len(run.names) - first)
-        return run.codes.read(first * _INT64.itemsize, n, _INT64)
+            yield names.filter(own), np.asarray(codes.filter(own))
 
 
 def number_names(

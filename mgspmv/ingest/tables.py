@@ -191,10 +191,9 @@ class TableSource(FileSource):
             threads = self._threads or default_threads()
             with ThreadPoolExecutor(threads, "mgspmv-encode") as pool:
                 n_ahead = 0 if self._is_computed else AHEAD * threads
-                for part, batch in map_ahead(pool, edges.encode, chain([first], parts), n_ahead, edges.vertices):
-                    edges.count(part, batch)
+                for part, ids, weights in map_ahead(pool, edges.parse, chain([first], parts), n_ahead):
                     self.fraction = part.fraction
-                    yield batch
+                    yield edges.encode(part, ids, weights)
         self._told = edges.tell(self._describe(), self._there)
         self._layout = replace(edges.vertices.finish(None), provenance=self.join([self._told]).provenance)
 
@@ -302,8 +301,8 @@ class _Edges:
         self._dtype: str | None = None
         self.n_rows = 0
 
-    def encode(self, part: _Part) -> tuple[_Part, CooBatch]:
-        """Rows, and what becomes of them; several threads may ask at once.
+    def parse(self, part: _Part) -> tuple[_Part, list[Any], np.ndarray | None]:
+        """Rows, and columns of ids and weights; several threads may ask at once.
 
         Raises
         ------
@@ -312,18 +311,27 @@ class _Edges:
         part = part.decode_ids()
         if self._check(part) != self._are_names:
             raise _refuse_ids(part, self._first)
-        rows, cols = self._encode_ids(part)
-        return part, CooBatch(rows, cols, _to_numbers(part.rows.column(2)) if len(part.types) > 2 else None)
+        ids = [_to_strings(part.rows.column(k)) if self._are_names else self._to_integers(part, k) for k in (0, 1)]
+        return part, ids, _to_numbers(part.rows.column(2)) if len(part.types) > 2 else None
 
-    def count(self, part: _Part, batch: CooBatch) -> None:
-        """Take rows that were encoded, in their order.
+    def encode(self, part: _Part, ids: list[Any], weights: np.ndarray | None) -> CooBatch:
+        """Entries of rows that were parsed, in their order.
 
         Raises
         ------
-        SourceError : weights are not of the type of those before
+        SourceError : weights are not of the type of those before, or an id is not in the list of vertices
         """
-        self._check_dtype(part, "missing" if batch.values is None else batch.values.dtype.name)
+        self._check_dtype(part, "missing" if weights is None else weights.dtype.name)
         self.n_rows += part.rows.num_rows
+        codes = self.vertices.encode(*ids)
+        for name, column, own in zip(part.names, ids, codes, strict=False):
+            if (k := find_unknown(self.vertices, own)) is not None:
+                found = column[k].as_py() if self._are_names else int(column[k])
+                raise part.refuse(
+                    f"row {part.first + k}: {found!r} in column {name!r} is not in the list of vertices; add it there "
+                    "or remove the edge"
+                )
+        return CooBatch(codes[0], codes[1], weights)
 
     def tell(self, described: dict[str, Any], there: list[str]) -> _Told:
         """What others have to know, once all rows were encoded.
@@ -349,18 +357,6 @@ class _Edges:
         self._dtype = self._dtype or dtype
         if dtype != self._dtype:
             raise _refuse_weights(part, dtype, self._first, self._dtype)
-
-    def _encode_ids(self, part: _Part) -> list[np.ndarray]:
-        ids = [_to_strings(part.rows.column(k)) if self._are_names else self._to_integers(part, k) for k in (0, 1)]
-        codes = self.vertices.encode(*ids)
-        for name, column, own in zip(part.names, ids, codes, strict=False):
-            if (k := find_unknown(self.vertices, own)) is not None:
-                found = column[k].as_py() if self._are_names else int(column[k])
-                raise part.refuse(
-                    f"row {part.first + k}: {found!r} in column {name!r} is not in the list of vertices; add it there "
-                    "or remove the edge"
-                )
-        return codes
 
     def _to_integers(self, part: _Part, side: int) -> np.ndarray:
         column = part.rows.column(side)

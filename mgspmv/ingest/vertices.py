@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import os
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Condition, Lock
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,11 +18,10 @@ import pyarrow.compute
 from numba import njit
 
 from mgspmv.errors import CapacityError, SourceError
-from mgspmv.ingest.ahead import Filling
 from mgspmv.ingest.columns import INT64_MAX, Column, TableFormat, read_chunks, split_line
 from mgspmv.ingest.ids import SortedIds
 from mgspmv.ingest.name_table import NameTable
-from mgspmv.ingest.names import PAGE_NAMES, NameWriter, SpilledNames
+from mgspmv.ingest.names import NameWriter, SpilledNames
 from mgspmv.ingest.rules import (
     COMMENTS,
     SAMPLE_BYTES,
@@ -77,13 +74,13 @@ class IdRoom:
 ANY_ROOM = IdRoom()
 
 
-class Vertices(Filling, Protocol):
-    """What becomes of ids; it is full where what is known of them is to be put away."""
+class Vertices(Protocol):
+    """What becomes of ids."""
 
     def encode(self, *columns: Any) -> list[np.ndarray]:
         """Give integer codes for columns of ids, `UNKNOWN` for what is no vertex; equal ids in them have one code.
 
-        Several threads may ask at once.
+        Batches are given in their order.
         """
         ...
 
@@ -92,39 +89,7 @@ class Vertices(Filling, Protocol):
         ...
 
 
-class Turns:
-    """Has several threads work at once, but for what one is to do alone."""
-
-    def __init__(self) -> None:
-        self._changed, self._n_inside = Condition(), 0
-
-    @contextmanager
-    def enter(self, is_due: Callable[[], bool], do_alone: Callable[[], None]) -> Iterator[None]:
-        """Be one of several; where something is due before that, it is done with nobody inside."""
-        with self._changed:
-            while is_due() and self._n_inside:
-                self._changed.wait()
-            if is_due():
-                do_alone()
-            self._n_inside += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._n_inside -= 1
-                self._changed.notify_all()
-
-
-class _Unfilled:
-    """What takes no more memory with the ids that come."""
-
-    is_full = False
-
-    def spill(self) -> None:
-        """Nothing is to be done."""
-
-
-class NumberedVertices(_Unfilled):
+class NumberedVertices:
     """Vertices whose ids are the numbers 0..n-1 already; no other id comes here."""
 
     def __init__(self, n_vertices: int) -> None:
@@ -137,7 +102,7 @@ class NumberedVertices(_Unfilled):
         return Layout((self._n_vertices,) * 2)
 
 
-class OccurringIntegers(_Unfilled):
+class OccurringIntegers:
     """The integers that occur in the edges, each of which is its own code.
 
     Where all are small against the number of edges, and against the memory, they are marked as seen and numbered by a
@@ -153,7 +118,6 @@ class OccurringIntegers(_Unfilled):
         self._seen: np.ndarray | None = np.zeros(0, bool)
         self._lowest, self._highest = 0, -1
         self._n_read = 0
-        self._noting, self._turns = Lock(), Turns()
 
     def encode(self, *columns: np.ndarray) -> list[np.ndarray]:
         for ids in columns:
@@ -162,26 +126,15 @@ class OccurringIntegers(_Unfilled):
         return list(columns)
 
     def _take(self, ids: np.ndarray) -> None:
-        lowest, highest = int(ids.min()), int(ids.max())
-        with self._noting:
-            self._n_read += len(ids)
-            self._lowest, self._highest = min(self._lowest, lowest), max(self._highest, highest)
-            if self._lowest < 0 or self._highest >= min(self._most, max(_MARKED, self._limit)):
-                self._seen = None
-        with self._turns.enter(lambda: self._is_short_of(highest), lambda: self._grow(highest)):
-            if (seen := self._seen) is not None:
-                _mark(ids, seen)
-
-    def _is_short_of(self, highest: int) -> bool:
-        return (seen := self._seen) is not None and highest >= len(seen)
-
-    def _grow(self, highest: int) -> None:
-        if (seen := self._seen) is None:
+        self._n_read += len(ids)
+        self._lowest, self._highest = min(self._lowest, int(ids.min())), max(self._highest, int(ids.max()))
+        if self._lowest < 0 or self._highest >= min(self._most, max(_MARKED, self._limit)):
+            self._seen = None
+        if self._seen is None:
             return
-        grown = np.append(seen, np.zeros(highest + 1, bool))
-        with self._noting:
-            if self._seen is not None:  # else another thread met an id that is not to be marked meanwhile
-                self._seen = grown
+        if self._highest >= len(self._seen):
+            self._seen = np.append(self._seen, np.zeros(self._highest + 1, bool))
+        _mark(ids, self._seen)
 
     @property
     def extent(self) -> tuple[int, int] | None:
@@ -222,35 +175,40 @@ class OccurringNames:
         self._codes, self._spilled = NameTable(), SpilledNames(room.folder)
 
     def encode(self, *columns: Any) -> list[np.ndarray]:
-        return [self._codes.encode(ids) for ids in columns]
+        if self._is_full:
+            self._spill()
+        return [self._spilled.n_codes + self._codes.encode(ids) for ids in columns]
 
     @property
-    def is_full(self) -> bool:
+    def _is_full(self) -> bool:
         """Whether names take more than the memory."""
         return self._codes.nbytes + NAME_BYTES * len(self._codes) > self._room.memory
 
-    def spill(self) -> None:
+    def _spill(self) -> None:
         """Put all names away.
 
-        Those that come again get greater codes. So must all of later batches, and none of earlier ones, for entries at
-        one place come to be sorted by codes before they are sorted by numbers.
+        Those that come again get greater codes, as entries at one place come to be sorted by codes before they are
+        sorted by numbers.
         """
-        names, codes = self._codes.take_all()
-        self._codes = NameTable(self._spilled.n_codes + len(names))
-        self._spilled.add(names, codes)
+        names, codes = self._take_all()
+        self._spilled.add(names, self._spilled.n_codes + codes)
+
+    def _take_all(self) -> tuple[Any, np.ndarray]:
+        """Names, ascending, and their codes; the table is empty then."""
+        names, self._codes = self._codes.names, NameTable()
+        order = pa.compute.sort_indices(names)
+        return names.take(order), np.asarray(order).astype(np.int64)
 
     def finish(self, claim: int | None) -> Layout:
-        if self._spilled.n_codes or self.is_full:
-            self.spill()
+        if self._spilled.n_codes or self._is_full:
+            self._spill()
             return Layout((0, 0), names=self._spilled)
-        names, codes = self._codes.take_all()
-        self._codes = NameTable()  # gives back its memory
-        order = np.asarray(pa.compute.sort_indices(names))
-        vertex_ids = names.take(order).to_numpy(zero_copy_only=False)
-        return Layout((len(names),) * 2, vertex_ids, _invert(codes[order], np.arange(len(names)), len(names)))
+        names, codes = self._take_all()
+        vertex_ids = names.to_numpy(zero_copy_only=False)
+        return Layout((len(names),) * 2, vertex_ids, _invert(codes, np.arange(len(names)), len(names)))
 
 
-class ListedIntegers(_Unfilled):
+class ListedIntegers:
     """Exactly the integers of a list, ascending."""
 
     def __init__(self, ids: np.ndarray) -> None:
@@ -272,7 +230,7 @@ class ListedIntegers(_Unfilled):
         return Layout((len(self._ids),) * 2, None if are_numbers(self._ids) else self._ids)
 
 
-class ListedNames(_Unfilled):
+class ListedNames:
     """Exactly the names of a list.
 
     Parameters
@@ -286,11 +244,8 @@ class ListedNames(_Unfilled):
         self.unused_first = first
         """The name on the first line as long as no edge has it, so that it may be a header."""
         self._codes, writer = NameTable(), NameWriter(folder)
-        self._numbers = np.full(len(names) + 1, UNKNOWN)
-        """By code; the last is that of the code -1."""
-        self._numbers[self._codes.encode(names)] = np.arange(len(names))
-        for start in range(0, len(names), PAGE_NAMES):
-            writer.append(names.slice(start, PAGE_NAMES).cast(pa.string()))
+        self._codes.encode(names)
+        writer.append(names)
         self._names = writer.finish()
 
     def encode(self, *columns: Any) -> list[np.ndarray]:
@@ -298,7 +253,7 @@ class ListedNames(_Unfilled):
             sought = pa.array([self.unused_first], pa.string())
             if any(pa.compute.any(pa.compute.is_in(ids, value_set=sought)).as_py() for ids in columns):
                 self.unused_first = None
-        return [self._numbers[self._codes.find(ids)] for ids in columns]
+        return [self._codes.find(ids) for ids in columns]
 
     def finish(self, claim: int | None) -> Layout:
         return Layout((len(self._names),) * 2, self._names)
@@ -306,7 +261,7 @@ class ListedNames(_Unfilled):
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
 def _mark(ids: Any, seen: Any) -> None:
-    for each in ids:  # others may mark the same one at once, with the same byte
+    for each in ids:
         seen[each] = True
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mgspmv.ingest.ahead import Ahead, map_ahead
+from mgspmv.ingest.ahead import Ahead
 from tests.support.waiting import HANG_S
 
 
@@ -61,34 +60,3 @@ def test_one_that_never_comes_back_is_not_waited_for(monkeypatch):
     release.set()
     thread.join(HANG_S)
     assert not thread.is_alive()
-
-
-def test_what_is_full_is_emptied_when_all_before_were_done():
-    class Filled:
-        is_full, done = False, []
-
-        def spill(self):
-            self.done.append("spill")
-            self.is_full = False
-
-    filled = Filled()
-
-    def work(item):
-        time.sleep(0.01 * (item % 3))
-        filled.done.append(item)
-        return item
-
-    def items():
-        for k in range(9):
-            filled.is_full = k in (4, 7)
-            yield k
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(map_ahead(pool, work, items(), 8, filled)) == list(range(9))
-    cuts = [k for k, own in enumerate(filled.done) if own == "spill"]
-    assert [sorted(filled.done[:4]), sorted(filled.done[5:8]), sorted(filled.done[9:])] == [
-        [0, 1, 2, 3],
-        [4, 5, 6],
-        [7, 8],
-    ]
-    assert cuts == [4, 8]

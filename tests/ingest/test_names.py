@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 
 import mgspmv as mg
 from mgspmv.errors import SourceError
-from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.names import SpilledNames, number_names
 from mgspmv.ingest.open import open_source
@@ -41,7 +38,7 @@ def test_runs_are_merged(runs):
     codes = []
     for names in runs:
         own = np.random.default_rng(1).permutation(len(names))
-        spilled.add(pa.array(names, pa.large_string()), spilled.n_codes + own)
+        spilled.add(pa.array(sorted(names), pa.string()), spilled.n_codes + own[np.argsort(np.array(names, object))])
         codes += [name for _, name in sorted(zip(own.tolist(), names, strict=True))]
     assert spilled.n_codes == len(codes)
     assert [spilled.find(code) for code in range(len(codes))] == codes
@@ -61,8 +58,6 @@ def test_entries_are_numbered(memory, threads):
     vertices = OccurringNames(IdRoom(8000))
     with EntrySorter(memory, threads) as held:
         for k in range(0, 900, 30):
-            if vertices.is_full:
-                vertices.spill()
             rows, cols = vertices.encode(pa.array(names[k : k + 30]), pa.array(names[900 + k : 930 + k]))
             held.add(CooBatch(rows, cols, np.arange(k, k + 30)))
         spilled = vertices.finish(None).names
@@ -83,35 +78,9 @@ def test_equal_names_in_one_batch_have_one_code():
     """Also where the batch fills the memory, or self loops would not be found."""
     vertices = OccurringNames(IdRoom(1))
     for k in range(5):
-        assert vertices.is_full
-        vertices.spill()
         rows, cols = vertices.encode(pa.array([f"a{k}", "b"]), pa.array([f"a{k}", "b"]))
         assert rows.tolist() == cols.tolist()
         assert sorted(rows.tolist()) == [2 * k, 2 * k + 1]
-
-
-def test_several_threads_while_names_are_put_away():
-    """A batch has the codes of one table, which are greater than those of an earlier one, and each code one name."""
-    rng = np.random.default_rng(3)
-    batches = [[f"v{k}" for k in (rng.random(40) ** 2 * 300).astype(int)] for _ in range(60)]
-    vertices = OccurringNames(IdRoom(8000))
-    with ThreadPoolExecutor(8) as pool:
-        encode = lambda batch: vertices.encode(pa.array(batch), pa.array(batch[::-1]))  # noqa: E731
-        codes = list(map_ahead(pool, encode, batches, 16, vertices))
-    spilled, names = vertices.finish(None).names, {}
-    assert len(spilled._runs) > 3
-    for merged, own, places in spilled.merge():
-        names |= dict(zip(own.tolist(), merged.take(places).to_pylist(), strict=True))
-    assert sorted(names) == list(range(spilled.n_codes))
-    for batch, (ahead, back) in zip(batches, codes, strict=True):
-        assert [names[code] for code in ahead] == batch
-        assert ahead.tolist() == back.tolist()[::-1]
-    last = dict[str, int]()
-    for batch, (ahead, _) in zip(batches, codes, strict=True):
-        for own, code in zip(batch, ahead.tolist(), strict=True):
-            assert code >= last.get(own, 0)
-            last[own] = code
-    spilled.close()
 
 
 @pytest.mark.parametrize(

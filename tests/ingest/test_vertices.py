@@ -6,8 +6,8 @@ import contextlib
 import gzip
 import os
 import re
+import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,6 @@ from mgspmv.ingest.vertices import (
     IdRoom,
     ListedIntegers,
     ListReading,
-    OccurringIntegers,
     _list_vertices,
     read_vertices,
 )
@@ -96,7 +95,7 @@ def test_refused_lists(tmp_path, text, column, message):
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_a_list_of_many_chunks_is_read_by_several_threads(tmp_path, monkeypatch, are_names, suffix):
     monkeypatch.setattr(TextStream.__init__, "__defaults__", (1000, 1))
-    monkeypatch.setattr(vertices, "PAGE_NAMES", 100)
+    monkeypatch.setattr(sys.modules["mgspmv.ingest.names"], "PAGE_NAMES", 100)
     numbers = np.random.default_rng(0).permutation(20_000) * 7
     ids = [f"é{k}" for k in numbers] if are_names else numbers.tolist()
     path, text = tmp_path / f"a.v{suffix}", "".join(f"{each}\tx\n" for each in ids).encode()
@@ -161,16 +160,6 @@ def test_a_list_takes_no_more_than_is_counted(tmp_path, kind):
     measured = held + measure_peak(lambda: _list_vertices(list(columns), "", tmp_path))
     peak = measured + (2 * held if kind == "names" else 0)  # Arrow's, which is not traced: joined, and sorted
     assert peak <= counted + (5 << 20) <= 4 * peak, f"counted {counted}, measured {peak}"
-
-
-def test_an_id_that_is_not_marked_while_marks_grow():
-    """Whichever comes first, there are no marks in the end, and none outside them meanwhile."""
-    for stranger in (-1, -(10**9), 10**14) * 7:
-        occurring = OccurringIntegers()
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(occurring.encode, [np.array([5, 30_000_000]), np.array([stranger])]))
-        assert occurring.finish(None).are_ids
-        assert occurring.finish(10**6).are_ids
 
 
 @pytest.mark.parametrize("memory", [1 << 40, 100])
