@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -503,12 +504,12 @@ class EdgeListPart(FileSource):
         yield from text.chunks()
 
 
-def check_vertex_options(n_vertices: int | None, vertices: Any, ids: str) -> None:
+def check_vertex_options(n_vertices: Any, vertices: Any, ids: str) -> None:
     """Raise OptionError for options that contradict each other."""
     if n_vertices is None:
         return
-    if n_vertices < 0:
-        raise OptionError(f"n_vertices must be 0 or more, not {n_vertices}")
+    if isinstance(n_vertices, bool) or not isinstance(n_vertices, Integral) or n_vertices < 0:
+        raise OptionError(f"n_vertices must be an integer of at least 0, not {n_vertices!r}")
     if vertices is not None:
         raise OptionError("n_vertices= and vertices= both say what the vertices are; pass one of them")
     if ids == "string":

@@ -17,7 +17,8 @@ from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.parts import cut_evenly, make_absolute
 from mgspmv.ingest.scratch import ScratchFile
 from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_index, make_empty
-from mgspmv.ingest.vertices import IdRoom
+from mgspmv.ingest.values import choose_value_dtype
+from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
 
 _CLASSES = {"pandas": "DataFrame", "polars": "DataFrame", "dask": "DataFrame", "pyarrow": "Table"}
 
@@ -59,7 +60,7 @@ class FrameSource(TableSource):
         size = f"{frame.npartitions} partitions" if library == "dask" else f"{len(frame)} rows"
         super().__init__(f"{library} {_CLASSES[library]} of {size}", columns=_take_labels(frame, columns), **options)
         self._frame, self._library, self._batch_rows, self._threads = frame, library, batch_rows, threads
-        self._described, self._is_computed = self.name, library == "dask"
+        self._format, self._described, self._is_computed = library, self.name, library == "dask"
         self._scheduler: str | None = None
         """Of Dask; None for the one that it is set to."""
         self.kept: KeptPartitions | None = None
@@ -74,7 +75,7 @@ class FrameSource(TableSource):
             yield FrameTable(self._frame, self.name, self._batch_rows)
 
     def _describe(self) -> dict[str, Any]:
-        return {"format": self._library, "name": self._described}
+        return {"format": self._format, "name": self._described}
 
     def _describe_all(self, told: Sequence[dict[str, Any]], header: dict[str, Any]) -> dict[str, Any]:
         return {**told[0], "header": header}
@@ -89,8 +90,8 @@ class FrameSource(TableSource):
         """
         if self._library != "dask":
             raise OptionError(
-                f"{self.name} is in this process, and a cluster reads files or a Dask DataFrame; write it to Parquet "
-                "files, or leave out client="
+                f"{self.name}: rows are in this process, and a cluster reads files or a Dask DataFrame; write them to "
+                "Parquet files, or leave out client="
             )
         n, are_apart = self._frame.npartitions, _are_apart(self.list_partitions())
         parts = cut_evenly(range(n), [1] * n, n_parts)
@@ -323,3 +324,68 @@ def _refuse_types(table: str, names: list[str], error: Exception) -> SourceError
         "weights numbers: cast the column",
         source=table,
     )
+
+
+# --- arrays ----------------------------------------------------------------------------------------------------------
+
+
+def source_from_arrays(
+    src: Any, dst: Any, weights: Any = None, *, n_vertices: int | None = None, id_room: IdRoom | None = None
+) -> FrameSource:
+    """The source that reads arcs src[k] -> dst[k] in arrays of NumPy, pandas, polars or Arrow, or lists, as a table.
+
+    Parameters
+    ----------
+    src, dst : integers, or whatever else `TableSource` takes for ids; shape (k,)
+    weights : real, shape (k,); None for a pattern
+    n_vertices, id_room : as of `TableSource`
+
+    Raises
+    ------
+    OptionError : arrays that are not one-dimensional, not of one length, or not of one type that ids may have
+    SourceError : missing numbers, or weights that are not real, or wider than 64 bits
+    """
+    ends = {name: _take_ids(name, ids) for name, ids in (("src", src), ("dst", dst))}
+    name, n = f"{len(ends['src'])} arcs in arrays", len(ends["src"])
+    if weights is not None:
+        vector = _take_vector("weights", weights)
+        ends["weights"] = pa.array(vector.astype(choose_value_dtype(vector.dtype, name), copy=False))
+    for label, column in ends.items():
+        if len(column) != n:
+            raise OptionError(f"src has {n} entries and {label} has {len(column)}; pass equally many")
+    source = FrameSource(pa.table(ends), n_vertices=n_vertices, id_room=id_room or ANY_ROOM)
+    source.name, source._described, source._format = name, name, "arrays"
+    return source
+
+
+def _take_ids(name: str, ids: Any) -> Any:
+    """Return ids as an array of Arrow, in which what pandas and NumPy have as NaN, None or NA is missing."""
+    vector = _take_vector(name, ids)
+    if not len(vector):
+        return pa.array([], pa.int64())  # NumPy makes float64 of an empty list
+    if vector.dtype.kind in "iu":
+        return pa.array(vector.astype(vector.dtype.newbyteorder("="), copy=False))
+    if vector.dtype.kind not in "OUST":
+        raise OptionError(
+            f"{name} must hold integers or strings, it is of dtype {vector.dtype}; pass .astype('int64') if these are "
+            "whole numbers, or .astype(str)"
+        )
+    if isinstance(ids, pa.Array | pa.ChunkedArray):
+        return ids
+    try:
+        return ids.to_arrow() if hasattr(ids, "to_arrow") else pa.array(ids, from_pandas=True)
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        raise OptionError(
+            f"{name} must hold integers or strings alone, Arrow cannot hold it ({error}); cast it to one type"
+        ) from error
+
+
+def _take_vector(name: str, array: Any) -> np.ndarray:
+    """Return one of the arrays of arcs, where no number is missing, as an array of NumPy."""
+    vector = np.asarray(array)
+    if vector.ndim != 1:
+        raise OptionError(f"{name} must be one-dimensional, it has shape {vector.shape}")
+    n_missing = getattr(array, "null_count", 0)
+    if vector.dtype.kind == "f" and (n_missing() if callable(n_missing) else n_missing):  # NumPy has them as NaN
+        raise SourceError(f"{name} has missing values; drop these arcs, or fill them")
+    return vector

@@ -7,7 +7,7 @@ import hashlib
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from numbers import Complex, Integral, Real
@@ -26,7 +26,6 @@ from mgspmv.model import CooBatch, free_memory
 from mgspmv.os_errors import refuse_source
 
 if TYPE_CHECKING:
-    from mgspmv.ingest.arrays import NamedArraysSource
     from mgspmv.ingest.vertices import IdRoom
 
 BATCH_ENTRIES = 2**20
@@ -193,64 +192,6 @@ class NetworkxSource:
         raise SourceError(f"{what}, which is not a number; convert it", source=self.name)
 
 
-class ArraysSource:
-    """Arcs src[k] -> dst[k], with or without weights, as NumPy arrays.
-
-    Parameters
-    ----------
-    src, dst : integers, shape (k,)
-    weights : real, shape (k,); None for a pattern
-    n_vertices : ids are 0..n_vertices - 1; without it, the vertices are the ids that occur
-
-    Raises
-    ------
-    OptionError : arrays that are not one-dimensional, not of one length, or ids that are not integers
-    SourceError : an id outside 0..n_vertices - 1, or beyond int64
-    SourceError : weights that are not real, or wider than 64 bits
-    """
-
-    default_kind: Literal["graph", "matrix"] = "graph"
-
-    def __init__(self, src: Any, dst: Any, weights: Any = None, n_vertices: int | None = None) -> None:
-        self._src, self._dst = _check_ids("src", src), _check_ids("dst", dst)
-        self.name = f"{len(self._src)} arcs in arrays"
-        self._weights = None if weights is None else check_vector("weights", weights)
-        check_lengths({"src": self._src, "dst": self._dst, "weights": self._weights})
-        self._dtype = None if self._weights is None else choose_value_dtype(self._weights.dtype, self.name)
-        self._ids: np.ndarray | None = None
-        if n_vertices is None:
-            self._ids, self._number = compact_ids(self._src, self._dst)
-            self._n = len(self._ids)
-        else:
-            self._number = _keep_ids
-            self._n = _check_count("n_vertices", n_vertices)
-            self._check_range()
-
-    def batches(self) -> Iterator[CooBatch]:
-        """Give all arcs; at least one batch."""
-        for begin in range(0, max(len(self._src), 1), BATCH_ENTRIES):
-            part = slice(begin, begin + BATCH_ENTRIES)
-            values = None if self._weights is None else self._weights[part].astype(self._dtype, copy=False)
-            yield CooBatch(self._number(self._src[part]), self._number(self._dst[part]), values)
-
-    def layout(self) -> Layout:
-        """Shape and, unless they are 0..n-1, the ids."""
-        ids = None if self._ids is None else _name_vertices(self._ids)
-        weight = None if self._weights is None else [3, None]
-        taken = {"columns": {"source": [1, None], "target": [2, None], "weight": weight}}
-        return Layout((self._n, self._n), ids, provenance={"name": self.name, "format": "arrays", "taken": taken})
-
-    def _check_range(self) -> None:
-        wrong = (self._src < 0) | (self._src >= self._n) | (self._dst < 0) | (self._dst >= self._n)
-        if wrong.any():
-            k = int(np.argmax(wrong))
-            raise SourceError(
-                f"arc {k} is {self._src[k]} -> {self._dst[k]}, outside 0..{self._n - 1}; raise n_vertices=, or leave "
-                "it out to number the ids that occur",
-                source=self.name,
-            )
-
-
 def source_from_object(obj: Any, id_room: IdRoom | None = None) -> Source:
     """The source that reads an object: SciPy, NumPy, NetworkX, a tuple of arrays, or a source itself.
 
@@ -270,45 +211,11 @@ def source_from_object(obj: Any, id_room: IdRoom | None = None) -> Source:
     if is_sparse(obj) or isinstance(obj, np.ndarray):
         return ScipySource(obj)
     if isinstance(obj, tuple) and len(obj) in (2, 3):
+        from mgspmv.ingest.frames import source_from_arrays  # with Numba, which other objects can do without
+
         return source_from_arrays(*obj, id_room=id_room)
     hint = "; of a list of pairs, tuple(zip(*pairs)) makes one" if isinstance(obj, list) else ""
     raise OptionError(f"cannot ingest {_describe(obj)}; pass {INGESTIBLE}{hint}")
-
-
-def source_from_arrays(
-    src: Any, dst: Any, weights: Any = None, *, n_vertices: int | None = None, id_room: IdRoom | None = None
-) -> ArraysSource | NamedArraysSource:
-    """The source that reads arcs in arrays, whose ids are integers of NumPy, or anything else that tables take.
-
-    Raises
-    ------
-    OptionError, SourceError : as of `ArraysSource` and `NamedArraysSource`
-    """
-    if any(check_vector(name, ids).dtype.kind in "OUST" for name, ids in (("src", src), ("dst", dst))):
-        # With Numba, which other objects can do without.
-        from mgspmv.ingest.arrays import NamedArraysSource
-        from mgspmv.ingest.vertices import ANY_ROOM
-
-        return NamedArraysSource(src, dst, weights, n_vertices, id_room=id_room or ANY_ROOM)
-    return ArraysSource(src, dst, weights, n_vertices)
-
-
-def compact_ids(src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
-    """The ids that occur, ascending (int64), and the function that turns ids into their numbers among these."""
-    if not len(src):
-        return np.empty(0, np.int64), _keep_ids
-    low = min(int(src.min()), int(dst.min()))
-    span = max(int(src.max()), int(dst.max())) - low + 1
-    # A table of the whole span is several times faster than searching, and while ids are dense it stays small.
-    if span > 4 * len(src):
-        both = np.sort(np.concatenate([_keep_ids(src), _keep_ids(dst)]))  # many times as fast as NumPy's union
-        ids = both[np.append(True, both[1:] != both[:-1])]
-        return ids, lambda some: np.searchsorted(ids, some)
-    present = np.zeros(span, bool)
-    present[_keep_ids(src) - low] = True
-    present[_keep_ids(dst) - low] = True
-    numbers = np.cumsum(present) - 1
-    return np.flatnonzero(present) + low, lambda some: numbers[_keep_ids(some) - low]
 
 
 def _slice_sparse(matrix: Any) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -429,62 +336,6 @@ def _has_parallel_edges(graph: Any) -> bool:
 
 def _name_vertices(ids: np.ndarray) -> np.ndarray | None:
     return None if np.array_equal(ids, np.arange(len(ids))) else ids
-
-
-def check_vector(name: str, array: Any) -> np.ndarray:
-    """Return one of the arrays of arcs, where none is missing, as an array of NumPy.
-
-    Raises
-    ------
-    OptionError : not one-dimensional
-    SourceError : missing values, which NumPy would have as NaN
-    """
-    vector = np.asarray(array)
-    if vector.ndim != 1:
-        raise OptionError(f"{name} must be one-dimensional, it has shape {vector.shape}")
-    if vector.dtype.kind == "f" and _has_missing(array):
-        raise SourceError(f"{name} has missing values; drop these arcs, or fill them")
-    return vector
-
-
-def _has_missing(array: Any) -> bool:
-    """Tell whether an array of Arrow or a Series of polars has no value somewhere."""
-    count = getattr(array, "null_count", 0)
-    return bool(count() if callable(count) else count)
-
-
-def check_lengths(arrays: dict[str, Any]) -> None:
-    """Raise OptionError unless all arrays have as many entries as `src`; those that are None do not count."""
-    n = len(arrays["src"])
-    for label, array in arrays.items():
-        if array is not None and len(array) != n:
-            raise OptionError(f"src has {n} entries and {label} has {len(array)}; pass equally many")
-
-
-def _check_ids(name: str, array: Any) -> np.ndarray:
-    ids = check_vector(name, array)
-    # NumPy makes float64 of an empty list.
-    if not len(ids):
-        return ids.astype(np.int64)
-    if ids.dtype.kind not in "iu":
-        raise OptionError(
-            f"{name} must hold integers or strings, it is of dtype {ids.dtype}; pass .astype('int64') if these are "
-            "whole numbers, or .astype(str)"
-        )
-    if ids.max() > INT64_MAX:
-        raise SourceError(f"{name} holds the id {ids.max()}, which does not fit into int64")
-    # Beside an int64, NumPy would turn a uint64 into a float64.
-    return ids.astype(np.int64) if ids.dtype.kind == "u" else ids
-
-
-def _check_count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
-        raise OptionError(f"{name} must be an integer of at least 0, not {value!r}")
-    return int(value)
-
-
-def _keep_ids(ids: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(ids, np.int64)
 
 
 def is_sparse(obj: Any) -> bool:

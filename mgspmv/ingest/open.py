@@ -15,10 +15,10 @@ from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.detect import detect_format
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import Path, find_files, is_path, name_files
-from mgspmv.ingest.frames import FrameSource, is_frame
+from mgspmv.ingest.frames import FrameSource, is_frame, source_from_arrays
 from mgspmv.ingest.groups import GROUP_FORMATS, GroupSource, find_matrix_store, is_group_path
 from mgspmv.ingest.matrix_market import MatrixMarketSource
-from mgspmv.ingest.objects import NpzSource, source_from_arrays, source_from_object
+from mgspmv.ingest.objects import NpzSource, source_from_object
 from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.rules import find_format_by_name
 from mgspmv.ingest.source import FileSource, Source
@@ -144,13 +144,15 @@ def open_update(
         if source is None:
             return None
         if is_frame(source) and not source.shape[1] and not given.get("columns"):
-            return source_from_object(([], []))
+            empty = source_from_arrays([], [])
+            empty.may_be_empty = True
+            return empty
         source = take_name(source) if is_path(source) else source  # a pipe is opened once
         opened = open_source(source, **given)
         if isinstance(opened, EdgeListSource):
             as_names = {"ids": "string", "is_vertex": is_vertex} if vertex_ids == "string" else {}
             opened = open_source(source, **(as_names | given | without | {"format": "edge-list"}))
-        elif isinstance(opened, TableSource):
+        elif isinstance(opened, TableSource) and not isinstance(source, tuple):
             opened = open_source(source, **(given | without))
         if isinstance(opened, FileSource):
             opened.may_be_empty = True

@@ -12,7 +12,8 @@ import scipy.sparse as sp
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
-from mgspmv.ingest.objects import ArraysSource
+from mgspmv.ingest.frames import source_from_arrays
+from mgspmv.ingest.objects import ScipySource
 from mgspmv.ingest.write import Room, store_source
 from mgspmv.model import IngestOptions
 from tests.support.shrinking import shrink
@@ -76,7 +77,7 @@ def test_counts_of_what_goes_to_files(tmp_path, monkeypatch):
     for memory in (1 << 13, 1 << 30):
         given = IngestOptions(self_loops="drop")
         room, place = Room(memory, 2, None), MemoryStore()
-        source = ArraysSource(src, dst, weights)
+        source = source_from_arrays(src, dst, weights)
         info = store_source(source, place, given, lambda made: {}, lambda *_: None, room, base=None)
         report = info.ingest_report
         assert (report.n_rows, report.n_loops_dropped, report.n_entries) == (3000, n_loops, len(keys))
@@ -122,12 +123,12 @@ def test_what_a_reader_says_of_lines():
     taken |= {"header": True, "header_by": "names", "n_header": 2, "n_comments": 3, "n_rows": 1}
     taken |= {"notes": ["a note"]}
 
-    class Told(ArraysSource):
+    class Told(ScipySource):
         def layout(self):
             made = super().layout()
             return replace(made, provenance={"name": "e.txt", "format": "edge-list", "taken": taken})
 
-    info = mg.ingest(Told(np.array([0, 1]), np.array([1, 0])), MemoryStore())
+    info = mg.ingest(Told(np.eye(2)[::-1]), MemoryStore(), kind="graph")
     assert "taken" not in info.provenance["source"]
     report = info.ingest_report
     assert (report.name, report.format, report.n_files) == ("e.txt", "edge-list", 1)

@@ -357,7 +357,7 @@ def test_line_numbers_far_into_a_compressed_file(refuse):
         ({"delimiter": "#"}, "delimiter '#' begins comments too; pass comment="),
         ({"columns": "source"}, "columns must name those of sources, targets and, maybe, weights"),
         ({"columns": "ab"}, "columns must name those of sources, targets and, maybe, weights"),
-        ({"n_vertices": -1}, "n_vertices must be 0 or more, not -1"),
+        ({"n_vertices": -1}, "n_vertices must be an integer of at least 0, not -1"),
         (
             {"n_vertices": 3, "vertices": "a.v"},
             "n_vertices= and vertices= both say what the vertices are; pass one of them",

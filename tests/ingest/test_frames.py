@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import dask
+import networkx as nx
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.open import open_source
+from tests.support.pairwise import cover_pairs
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")
@@ -237,3 +239,57 @@ def test_no_library_is_imported_to_see_what_an_object_is():
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "set()\n"
+
+
+# --- arrays ----------------------------------------------------------------------------------------------------------
+
+
+@cover_pairs(dtype=["int32", "int64", "uint32", "uint64", ">i8"], spread=[1, 3, 10**6], low=[0, 5])
+def test_arrays_number_the_ids_that_occur(dtype, spread, low):
+    rng = np.random.default_rng(2)
+    src, dst = ((rng.integers(0, 12, 25) * spread + low).astype(dtype) for _ in range(2))
+    graph, weights = nx.MultiDiGraph(), rng.random(25)
+    graph.add_weighted_edges_from(zip(src.tolist(), dst.tolist(), weights, strict=True))
+    place = MemoryStore()
+    found = mg.ingest((src, dst, weights), place)
+    assert found.nnz == len(set(graph.edges()))
+    A, nodes = mg.open_matrix(place), sorted(graph)
+    assert (np.arange(len(nodes)) if A.vertex_ids is None else A.vertex_ids).tolist() == nodes
+    expected = nx.to_scipy_sparse_array(graph, nodelist=nodes).T.toarray()
+    np.testing.assert_allclose(A.to_scipy().toarray(), expected)
+
+
+def test_arrays_of_other_types():
+    big = 2**62 + 1
+    with_big = mg.ingest((np.array([big], np.uint64), np.array([0], np.int64)), place := MemoryStore())
+    assert (with_big.shape, mg.open_matrix(place).vertex_ids.tolist()) == ((2, 2), [0, big])
+    half = mg.ingest(([0], [1], np.array([0.5], np.float16)), MemoryStore())
+    assert half.dtype == "float32"
+    assert mg.ingest(([0, 3], [4, 1]), MemoryStore(), n_vertices=6).shape == (6, 6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (([0.5], [1]), OptionError, "src must hold integers or strings, it is of dtype float64; pass .astype('int64')"),
+        (([0], ["1"]), SourceError, "ids in columns 'src' and 'dst' are int64 and string; store both as integers"),
+        (([True], [1]), OptionError, "src must hold integers or strings, it is of dtype bool"),
+        (([[0]], [1]), OptionError, "src must be one-dimensional, it has shape (1, 1)"),
+        (([0], 1), OptionError, "dst must be one-dimensional, it has shape ()"),
+        (([0], [1, 2]), OptionError, "src has 1 entries and dst has 2; pass equally many"),
+        (([0], [1], [1.0, 2.0]), OptionError, "src has 1 entries and weights has 2; pass equally many"),
+        (([0], [1], [[1.0]]), OptionError, "weights must be one-dimensional, it has shape (1, 1)"),
+        (([0], [1], [1j]), SourceError, "1 arcs in arrays: complex values (complex128) are not held"),
+        (([0], [1], [True]), SourceError, "values of dtype bool are not held; pass .astype('float64')"),
+        (([2**63], [1]), SourceError, "row 0: expected a 64-bit integer in column 'src', found 9223372036854775808"),
+        (([0, 1], [1, 2]), {"n_vertices": 2}, "row 1: expected 0..1, as n_vertices=2 says in column 'dst', found 2"),
+        (([0, -1], [1, 1]), {"n_vertices": 2}, "row 1: expected 0..1, as n_vertices=2 says in column 'src', found -1"),
+        (([0], [1]), {"n_vertices": 2.0}, "n_vertices must be an integer of at least 0, not 2.0"),
+        (([0], [1]), {"n_vertices": True}, "n_vertices must be an integer of at least 0, not True"),
+    ],
+)
+def test_arrays_that_are_refused(arguments, error, message):
+    options, error = (error, (SourceError, OptionError)) if isinstance(error, dict) else ({}, error)
+    with pytest.raises(error) as caught:
+        mg.ingest(arguments, MemoryStore(), **options)
+    assert message in str(caught.value)

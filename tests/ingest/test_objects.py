@@ -15,9 +15,9 @@ from scipy.sparse.linalg import aslinearoperator
 
 from mgspmv.errors import CapacityError, OptionError, SourceError
 from mgspmv.ingest import objects
+from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.generate import UniformSource
-from mgspmv.ingest.objects import ArraysSource, NetworkxSource, NpzSource, ScipySource, source_from_object
-from tests.support.pairwise import cover_pairs
+from mgspmv.ingest.objects import NetworkxSource, NpzSource, ScipySource, source_from_object
 
 FORMATS = ["coo", "csr", "csc", "bsr", "dia", "dok", "lil"]
 
@@ -345,76 +345,6 @@ def test_other_weights_are_refused(weight, error, message):
     assert message in str(caught.value)
 
 
-# --- arrays ------------------------------------------------------------------------------------------------------
-
-
-def expected_arcs(src, dst, weights):
-    """What the arcs are by original id, from a graph of NetworkX."""
-    graph = nx.MultiDiGraph()
-    for u, v, w in zip(src, dst, weights, strict=True):
-        graph.add_edge(int(u), int(v), weight=w)
-    nodes = sorted(graph)
-    return nodes, nx.to_scipy_sparse_array(graph, nodelist=nodes).toarray()
-
-
-@pytest.mark.usefixtures("batch_size")
-@cover_pairs(dtype=["int32", "int64", "uint32", "uint64", ">i8"], spread=[1, 3, 10**6], low=[0, 5])
-def test_arrays_number_the_ids_that_occur(dtype, spread, low):
-    rng = np.random.default_rng(2)
-    src, dst = ((rng.integers(0, 12, 25) * spread + low).astype(dtype) for _ in range(2))
-    weights = rng.random(25)
-    again, layout = rebuild(ArraysSource(src, dst, weights))
-    nodes, expected = expected_arcs(src, dst, weights)
-    ids = np.arange(layout.shape[0]) if layout.vertex_ids is None else layout.vertex_ids
-    assert ids.dtype == np.int64
-    assert ids.tolist() == nodes
-    np.testing.assert_allclose(again.toarray(), expected)
-
-
-def test_uint64_beside_int64():
-    big = 2**62 + 1
-    source = ArraysSource(np.array([big], np.uint64), np.array([0], np.int64))
-    assert source.layout().vertex_ids.tolist() == [0, big]
-
-
-@pytest.mark.usefixtures("batch_size")
-def test_arrays_with_n_vertices():
-    edges = np.array([[0, 4], [3, 1], [3, 1], [4, 4]], np.int32)
-    source = ArraysSource(edges[:, 0], edges[:, 1], n_vertices=6)
-    again, layout = rebuild(source)
-    assert layout.shape == (6, 6)
-    assert layout.vertex_ids is None
-    np.testing.assert_array_equal(again.toarray(), sp.coo_array((np.ones(4), edges.T), shape=(6, 6)).toarray())
-    assert all(b.rows.flags.c_contiguous for b in source.batches())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        (([0.5], [1]), OptionError, "src must hold integers or strings, it is of dtype float64; pass .astype('int64')"),
-        (([0], ["1"]), OptionError, "dst must hold integers or strings, it is of dtype <U1"),
-        (([True], [1]), OptionError, "src must hold integers or strings, it is of dtype bool"),
-        (([[0]], [1]), OptionError, "src must be one-dimensional, it has shape (1, 1)"),
-        (([0], 1), OptionError, "dst must be one-dimensional, it has shape ()"),
-        (([0], [1, 2]), OptionError, "src has 1 entries and dst has 2; pass equally many"),
-        (([0], [1], [1.0, 2.0]), OptionError, "src has 1 entries and weights has 2; pass equally many"),
-        (([0], [1], [[1.0]]), OptionError, "weights must be one-dimensional, it has shape (1, 1)"),
-        (([0], [1], [1j]), SourceError, "1 arcs in arrays: complex values (complex128) are not held"),
-        (([0], [1], [True]), SourceError, "values of dtype bool are not held; pass .astype('float64')"),
-        (([2**63], [1]), SourceError, "src holds the id 9223372036854775808, which does not fit into int64"),
-        (([0, 1], [1, 2], None, 2), SourceError, "arc 1 is 1 -> 2, outside 0..1; raise n_vertices=, or leave it out"),
-        (([0, -1], [1, 1], None, 2), SourceError, "arc 1 is -1 -> 1, outside 0..1"),
-        (([0], [1], None, 2.0), OptionError, "n_vertices must be an integer of at least 0, not 2.0"),
-        (([0], [1], None, -1), OptionError, "n_vertices must be an integer of at least 0, not -1"),
-        (([0], [1], None, True), OptionError, "n_vertices must be an integer of at least 0, not True"),
-    ],
-)
-def test_arrays_that_are_refused(arguments, error, message):
-    with pytest.raises(error) as caught:
-        ArraysSource(*arguments)
-    assert message in str(caught.value)
-
-
 # --- choice ------------------------------------------------------------------------------------------------------
 
 
@@ -430,8 +360,8 @@ def test_source_from_object():
         (nx.MultiGraph(), NetworkxSource),
         (OwnGraph(), NetworkxSource),
         (nx.path_graph(4).subgraph([1, 2]), NetworkxSource),
-        ((np.array([0]), np.array([1])), ArraysSource),
-        (([0], [1], [2.0]), ArraysSource),
+        ((np.array([0]), np.array([1])), FrameSource),
+        (([0], [1], [2.0]), FrameSource),
         (UniformSource(3, 3), UniformSource),
     ):
         assert type(source_from_object(obj)) is kind

@@ -117,7 +117,7 @@ def test_files_that_are_cut_short(tmp_path):
             {"columns": ["a", "b"], "weights": True},
             r"weights are wanted and columns=\('a', 'b'\) names none",
         ),
-        ({"n_vertices": -1}, "n_vertices must be 0 or more"),
+        ({"n_vertices": -1}, "n_vertices must be an integer of at least 0"),
         ({"n_vertices": 1, "vertices": "v"}, "n_vertices= and vertices= both say what the vertices are"),
         ({"weights": "no"}, "weights must be one of"),
         ({"delimiter": ","}, "delimiter= suits an edge list, and this source is read as parquet"),

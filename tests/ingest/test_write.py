@@ -23,8 +23,8 @@ from zarr.storage import LocalStore, MemoryStore
 import mgspmv as mg
 from mgspmv.errors import CapacityError, OptionError, SourceError, StoreNotFoundError
 from mgspmv.ingest import write
+from mgspmv.ingest.frames import source_from_arrays
 from mgspmv.ingest.generate import make_generator
-from mgspmv.ingest.objects import ArraysSource
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.write import Room, find_room, store_source
 from mgspmv.model import IngestOptions
@@ -129,7 +129,7 @@ ERRORS = {
 def test_what_is_found_while_writing_leaves_what_was_there(name, was_there, tmp_path):
     options, rows, cols, values, message = ERRORS[name]
     before = store(make_generator("rmat", scale=4), tmp_path / "a.zarr") if was_there else None
-    source = ArraysSource(np.array(rows), np.array(cols), np.array(values), n_vertices=3)
+    source = source_from_arrays(np.array(rows), np.array(cols), np.array(values), n_vertices=3)
     with pytest.raises(SourceError, match=message):
         store(source, tmp_path / "a.zarr", overwrite=was_there, **options)
     if was_there:
