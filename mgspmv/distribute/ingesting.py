@@ -313,7 +313,7 @@ class _Ingesting:
 
     def run(self, version: Version, describe: Callable[[dict[str, Any]], dict[str, Any]]) -> MatrixInfo:
         """Do all steps and name the version; what that says of itself."""
-        if isinstance(self._source, FrameSource) and any(part.kept is not None for part in self._parts):
+        if isinstance(self._source, FrameSource):
             self._compute_partitions(self._source)
         read: list[ReadPart] = self._do("read", "read")
         joined = self._source.join([own.told for own in read if own.told is not None])

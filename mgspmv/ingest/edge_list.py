@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from numbers import Integral
 from typing import Any, Literal
 
@@ -283,6 +285,13 @@ class EdgeListSource(FileSource):
         self._reading = Reading(delimiter, header, skip_rows, comment, chosen, weights, ids, extra_columns)
         check_vertex_options(n_vertices, vertices, ids)
         self._files = list_paths(path)
+        self._segments = tuple(map(Segment, self._files))
+        self._form: Form | None = None
+        """Of a part, how all lines are read."""
+        self._doubts: Sequence[Doubt] = ()
+        """Of a part: about the beginning of the first file with edges, which any part may settle."""
+        self._first: str | None = None
+        """Of a part: name of this file."""
         super().__init__(name_files(self._files))
         self._n_vertices, self._batch_bytes = n_vertices, batch_bytes
         self._vertices = None if vertices is None else take_name(vertices)
@@ -292,37 +301,60 @@ class EdgeListSource(FileSource):
     def batches(self) -> Iterator[CooBatch]:
         """Give all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
         notes = _Notes()
-        with closing(open_texts(self._files, self._batch_bytes)) as texts:
-            begun = self._find_first(texts, notes)
-            form = self._find_form(begun[1] if begun else None)
-            self.is_undirected = form.is_undirected
-            vertices, listed = self._find_vertices(form.id_column)
-            chunks = self._read(*begun, texts, form, notes) if begun else [Chunk(self.name, 1, b"")]
-            yield from _read_batches(chunks, form, vertices, notes, self._threads)
-        notes.check_doubts()
-        unused_first = getattr(vertices, "unused_first", None)
-        provenance = {**notes.describe(self.name, form, unused_first), **listed}
-        numbering = vertices.finish(notes.claims.get("nodes"))
-        stated = notes.find_stated(numbering.shape[0]) if isinstance(vertices, OccurringIntegers) else None
-        self._layout = replace(numbering, provenance=provenance, stated=stated)
+        notes.doubts += self._doubts
+        try:
+            with closing(open_texts(self._segments, self._batch_bytes)) as texts:
+                form, begun = self._form, None
+                if form is None:
+                    begun, head = self._find_first(texts, notes)
+                    form = self._find_form(head)
+                self.is_undirected = form.is_undirected
+                self._made, listed = self._find_vertices(form.id_column)
+                chunks = self._read(begun, texts, form, notes)
+                yield from _read_batches(chunks, form, self._made, notes, self._threads)
+        except SourceError as error:
+            raise place_error(error, self._segments) from error.__cause__
+        extent = self._made.extent if isinstance(self._made, OccurringIntegers) else None
+        self._told = _Told(notes, form, extent, listed, getattr(self._made, "unused_first", None))
+        if self._form is None:
+            joined = self.join([self._told])
+            self._layout = replace(self.number(joined.claim), provenance=joined.provenance, stated=joined.stated)
 
     @property
     def has_known_vertices(self) -> bool:  # type: ignore[override]
         """As of `FileSource`."""
         return self._n_vertices is not None or self._vertices is not None
 
-    def split(self, n_parts: int) -> list[EdgeListPart]:
+    def split(self, n_parts: int) -> list[EdgeListSource]:
         """As of `FileSource`; the first edge says how all lines are to be read."""
         for name in (*self._files, self._vertices):
             if isinstance(name, Pipe):
                 raise OptionError(f"{name} is a pipe, which one process reads; save it as a file, or leave client= out")
         files, notes = [make_absolute(name) for name in self._files], _Notes()
-        with closing(open_texts(files, self._batch_bytes)) as texts:
-            begun = self._find_first(texts, notes)
-            form = self._find_form(begun[1] if begun else None)
-        vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
-        known = (form, self._reading, self._n_vertices, vertices, notes.doubts, begun[0].name if begun else None)
-        return [EdgeListPart(self.name, segments, *known) for segments in cut_texts(files, n_parts)]
+        with closing(open_texts([Segment(name) for name in files], self._batch_bytes)) as texts:
+            begun, head = self._find_first(texts, notes)
+            whole = copy(self)
+            whole._form, whole._doubts = self._find_form(head), notes.doubts
+            whole._first = None if begun is None else begun.name
+        whole.is_undirected, whole._is_vertex = whole._form.is_undirected, None
+        whole._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
+        parts = []
+        for segments in cut_texts(files, n_parts):
+            parts.append(copy(whole))
+            parts[-1]._segments = tuple(segments)
+        return parts
+
+    def prepare(self, threads: int, id_room: IdRoom) -> None:
+        """As of `FileSource`."""
+        self._threads, self._id_room = threads, id_room
+
+    def tell(self) -> _Told:
+        """As of `FileSource`."""
+        return self._told
+
+    def number(self, claim: int | None) -> Layout:
+        """As of `FileSource`."""
+        return Layout((claim, claim)) if claim is not None else self._made.finish()
 
     def join(self, told: Sequence[_Told]) -> Joined:
         """As of `FileSource`."""
@@ -337,8 +369,8 @@ class EdgeListSource(FileSource):
         used = claim if is_fit else None
         return Joined(used, {**described, **told[0].listed}, notes.find_stated(used))
 
-    def _find_first(self, texts: Iterator[TextStream], notes: _Notes) -> tuple[TextStream, Head] | None:
-        """The first of the files that has an edge, and its beginning."""
+    def _find_first(self, texts: Iterator[TextStream], notes: _Notes) -> tuple[TextStream | None, Head | None]:
+        """The first of the files that has an edge, and its beginning; None where none has."""
         for text in texts:
             head = read_head(text, self._reading, notes.names, self._is_vertex)
             if head.first is not None and head.names is None and notes.names is not None:
@@ -347,24 +379,26 @@ class EdgeListSource(FileSource):
             if head.first is not None:
                 return text, head
             notes.end(text.provenance())
-        return None
+        return None, None
 
     def _read(
-        self, text: TextStream, head: Head, others: Iterator[TextStream], form: Form, notes: _Notes
+        self, begun: TextStream | None, others: Iterator[TextStream], form: Form, notes: _Notes
     ) -> Iterator[Chunk]:
-        """The edges of a file whose beginning was read, and of all after it."""
-        yield from self._read_edges(text, 0)
-        notes.end(text.provenance())
-        for k, other in enumerate(others, 1):
-            notes.begin(other.name, read_next_head(other, self._reading, form))
-            yield from self._read_edges(other, k)
-            notes.end(other.provenance())
-
-    def _read_edges(self, text: TextStream, n_before: int) -> Iterator[Chunk]:
-        """The edges of a file after so many others."""
-        for chunk in text.chunks():
-            self.fraction = None if text.fraction is None else (n_before + text.fraction) / len(self._files)
-            yield chunk
+        """The edges of a text whose beginning was read, and of all after it, in at least one chunk."""
+        n_chunks = 0
+        for k, text in enumerate(others if begun is None else chain([begun], others)):
+            if text is not begun and not text.segment.begin:
+                head = read_next_head(text, self._reading, form)
+                is_known = text.name == self._first  # by more lines than this part may have
+                notes.begin(text.name, replace(head, doubt=None) if is_known else head)
+            for chunk in text.chunks():
+                self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._segments)
+                n_chunks += 1
+                yield chunk
+            if not text.segment.begin:
+                notes.end(text.provenance() if text.segment.is_whole else describe_cut(text.name))
+        if not n_chunks:
+            yield Chunk(self.name, 1, b"")
 
     def _find_form(self, head: Head | None) -> Form:
         reading = self._reading
@@ -422,86 +456,6 @@ class EdgeListSource(FileSource):
 
     def _find_vertices(self, id_column: Column) -> tuple[Vertices, dict[str, Any]]:
         return choose_vertices(id_column, self._n_vertices, self._vertices, self._list_reading, self._id_room)
-
-
-class EdgeListPart(FileSource):
-    """Some of the lines of edge lists, see `EdgeListSource.split`.
-
-    Parameters
-    ----------
-    segments : whole lines of files, and what is before the edges where a file begins
-    form : of all lines
-    reading, n_vertices, vertices : as of `EdgeListSource`
-    doubts : about the beginning of the first file with edges, which any part may settle
-    first : name of this file
-    """
-
-    default_kind: Literal["graph", "matrix"] = "graph"
-
-    def __init__(
-        self,
-        name: str,
-        segments: Sequence[Segment],
-        form: Form,
-        reading: Reading,
-        n_vertices: int | None,
-        vertices: str | None,
-        doubts: Sequence[Doubt],
-        first: str | None,
-    ) -> None:
-        super().__init__(name)
-        self._segments, self._form, self._reading = segments, form, reading
-        self._known = (n_vertices, vertices, ListReading(reading.delimiter, reading.comment))
-        self._threads, self._id_room = 1, ANY_ROOM
-        self._notes, self._first = _Notes(), first
-        self._notes.doubts += doubts
-        self.is_undirected = form.is_undirected
-
-    @property
-    def has_known_vertices(self) -> bool:  # type: ignore[override]
-        """As of `FileSource`."""
-        return self._known[:2] != (None, None)
-
-    def prepare(self, threads: int, id_room: IdRoom) -> None:
-        """As of `FileSource`."""
-        self._threads, self._id_room = threads, id_room
-
-    def batches(self) -> Iterator[CooBatch]:
-        """Give all arcs, in at least one batch; rows and columns hold codes that `number` numbers."""
-        self._made, self._listed = choose_vertices(self._form.id_column, *self._known, self._id_room)
-        try:
-            with closing(open_texts(self._segments, BATCH_BYTES)) as texts:
-                yield from _read_batches(self._read(texts), self._form, self._made, self._notes, self._threads)
-        except SourceError as error:
-            raise place_error(error, self._segments) from None
-
-    def tell(self) -> _Told:
-        """As of `FileSource`."""
-        extent = self._made.extent if isinstance(self._made, OccurringIntegers) else None
-        return _Told(self._notes, self._form, extent, self._listed, getattr(self._made, "unused_first", None))
-
-    def number(self, claim: int | None) -> Layout:
-        """As of `FileSource`."""
-        return Layout((claim, claim)) if claim is not None else self._made.finish(None)
-
-    def _read(self, texts: Iterator[TextStream]) -> Iterator[Chunk]:
-        n_chunks = 0
-        for k, (text, segment) in enumerate(zip(texts, self._segments, strict=True)):
-            for chunk in self._read_segment(text, segment):
-                self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._segments)
-                n_chunks += 1
-                yield chunk
-            if not segment.begin:
-                self._notes.end(text.provenance() if segment.is_whole else describe_cut(segment.name))
-        if not n_chunks:
-            yield Chunk(self.name, 1, b"")
-
-    def _read_segment(self, text: TextStream, segment: Segment) -> Iterator[Chunk]:
-        if not segment.begin:
-            head = read_next_head(text, self._reading, self._form)
-            is_known = text.name == self._first  # by more lines than this part may have
-            self._notes.begin(text.name, replace(head, doubt=None) if is_known else head)
-        yield from text.chunks()
 
 
 def check_vertex_options(n_vertices: Any, vertices: Any, ids: str) -> None:

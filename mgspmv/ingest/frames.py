@@ -61,16 +61,14 @@ class FrameSource(TableSource):
         super().__init__(f"{library} {_CLASSES[library]} of {size}", columns=_take_labels(frame, columns), **options)
         self._frame, self._library, self._batch_rows, self._threads = frame, library, batch_rows, threads
         self._format, self._described, self._is_computed = library, self.name, library == "dask"
-        self._scheduler: str | None = None
-        """Of Dask; None for the one that it is set to."""
         self.kept: KeptPartitions | None = None
-        """Of a part whose partitions are computed by the cluster: those that were given to it."""
+        """Of a part, whose partitions are computed by the cluster: those that were given to it."""
 
     def _tables(self) -> Generator[Table]:
         if self.kept is not None:
             yield self.kept
         elif self._library == "dask":
-            yield DaskTable(self._frame, self.name, self._batch_rows, self._threads, self._scheduler)
+            yield DaskTable(self._frame, self.name, self._batch_rows, self._threads)
         else:
             yield FrameTable(self._frame, self.name, self._batch_rows)
 
@@ -81,8 +79,7 @@ class FrameSource(TableSource):
         return {**told[0], "header": header}
 
     def split(self, n_parts: int) -> list[FrameSource]:
-        """As of `FileSource`: partitions of a Dask DataFrame. The process that reads a partition computes it, or
-        `kept` takes it where partitions depend on each other or are on a cluster already.
+        """As of `FileSource`: partitions of a Dask DataFrame, which `kept` takes once they are computed.
 
         Raises
         ------
@@ -93,9 +90,15 @@ class FrameSource(TableSource):
                 f"{self.name}: rows are in this process, and a cluster reads files or a Dask DataFrame; write them to "
                 "Parquet files, or leave out client="
             )
-        n, are_apart = self._frame.npartitions, _are_apart(self.list_partitions())
-        parts = cut_evenly(range(n), [1] * n, n_parts)
-        return [self._take(own[0], own[-1] + 1, computes=are_apart) for own in parts]
+        parts = []
+        for own in cut_evenly(range(self.n_partitions), [1] * self.n_partitions, n_parts):
+            part = copy(self)
+            part.name = f"partitions {own[0]} to {own[-1]} of {self.name}"
+            part._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
+            part._frame = None
+            part.kept = KeptPartitions(self._frame._meta, part.name, self._batch_rows, own)
+            parts.append(part)
+        return parts
 
     @property
     def n_partitions(self) -> int:
@@ -114,23 +117,6 @@ class FrameSource(TableSource):
 
         held: list[Any] = futures_of(self._frame)
         return held
-
-    def _take(self, first: int, last: int, *, computes: bool) -> FrameSource:
-        """The part that has partitions first .. last - 1.
-
-        Parameters
-        ----------
-        computes : whether the process that reads them computes them
-        """
-        part = copy(self)
-        part.name = f"partitions {first} to {last - 1} of {self.name}"
-        part._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
-        if computes:
-            part._frame, part._scheduler = self._frame.partitions[first:last], "threads"
-        else:
-            part._frame = None
-            part.kept = KeptPartitions(self._frame._meta, part.name, self._batch_rows, range(first, last))
-        return part
 
     def prepare(self, threads: int, id_room: IdRoom) -> None:
         """As of `FileSource`."""
@@ -180,12 +166,9 @@ class DaskTable:
     first_row = 0
     index: Sequence[str] = ()
 
-    def __init__(
-        self, frame: Any, name: str, batch_rows: int, threads: int | None, scheduler: str | None = None
-    ) -> None:
+    def __init__(self, frame: Any, name: str, batch_rows: int, threads: int | None) -> None:
         self.name, self._frame, self._batch_rows = name, frame, batch_rows
-        settings = {"num_workers": threads, "scheduler": scheduler}
-        self._settings = {key: value for key, value in settings.items() if value is not None}
+        self._settings = {} if threads is None else {"num_workers": threads}
         self.n_rows: int | None = None
         self.columns = [str(label) for label in frame.columns]
 
@@ -223,7 +206,7 @@ class KeptPartitions:
     index: Sequence[str] = ()
     n_rows: int | None = None
 
-    def __init__(self, meta: Any, name: str, batch_rows: int, numbers: range) -> None:
+    def __init__(self, meta: Any, name: str, batch_rows: int, numbers: Sequence[int]) -> None:
         self.name, self.numbers = name, numbers
         self.columns = [str(label) for label in meta.columns]
         self._meta, self._batch_rows = meta, batch_rows
@@ -270,30 +253,6 @@ class KeptPartitions:
                 with pa.ipc.open_stream(self._file.read(offset, n_bytes, np.dtype(np.uint8))) as stream:
                     yield from (batch.select(names) for batch in stream)
         self._file.close()
-
-
-def _are_apart(partitions: Sequence[Any]) -> bool:
-    """Whether the tasks of a partition are those of no other, so that each can be computed by itself.
-
-    Of a single partition that is not known: its tasks may be those of a shuffle, which only a cluster does.
-    """
-    from dask.core import get_deps
-    from distributed import Future
-
-    graph = dict(partitions[0].dask)
-    if len(partitions) == 1 or any(isinstance(task, Future) for task in graph.values()):
-        return False
-    dependencies, owners = get_deps(graph)[0], dict[Any, int]()
-    for number, partition in enumerate(partitions):
-        left = [partition.key]
-        while left:
-            key = left.pop()
-            if key not in owners:
-                owners[key] = number
-                left += dependencies[key]
-            elif owners[key] != number:
-                return False
-    return True
 
 
 def is_frame(obj: Any) -> bool:

@@ -18,7 +18,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from mgspmv.errors import SourceError, SourceNotFoundError
-from mgspmv.ingest.ahead import AHEAD, Ahead, Readers, map_ahead
+from mgspmv.ingest.ahead import AHEAD, Ahead
 from mgspmv.ingest.remote import explain, open_streamed, open_url
 from mgspmv.ingest.unpack import decompress, find_compression
 from mgspmv.os_errors import refuse_source
@@ -38,8 +38,8 @@ HEAD_BYTES = 2**16
 MAGIC_BYTES = 16
 """Bytes at the beginning of a file by which its compression is told."""
 
-FILES_AHEAD = 2
-"""Texts that are opened, and their beginnings read, before they are asked for."""
+FILES_AHEAD = 1
+"""Texts that are opened, and their beginnings read, before they are asked for, beside the one that is being opened."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class TextStream:
 
     def __init__(self, path: str | os.PathLike[str] | Segment, chunk_bytes: int = CHUNK_BYTES) -> None:
         segment = path if isinstance(path, Segment) else Segment(os.fspath(path))
-        self.name = segment.name
+        self.segment, self.name = segment, segment.name
         if segment.is_whole:
             file = open_whole(self.name)
             self._size = find_size(file)
@@ -231,27 +231,29 @@ class TextStream:
         }
 
 
-def open_texts(texts: Sequence[str | Segment], chunk_bytes: int) -> Generator[TextStream, None, None]:
+def open_texts(texts: Sequence[Segment], chunk_bytes: int) -> Generator[TextStream, None, None]:
     """Give texts one after the other, each open until the next is asked for, which has been opened by then.
 
     Parameters, Raises : as of `TextStream`
     """
     opened: set[TextStream] = set()
 
-    def begin(segment: str | Segment) -> TextStream:
-        text = TextStream(segment, chunk_bytes)
-        opened.add(text)
-        text.begin()
-        return text
+    def open_each() -> Iterator[TextStream]:
+        for segment in texts:
+            text = TextStream(segment, chunk_bytes)
+            opened.add(text)
+            text.begin()
+            yield text
 
+    ahead = Ahead(open_each(), FILES_AHEAD, "mgspmv-open")
     try:
-        with Readers(FILES_AHEAD, "mgspmv-open") as pool:
-            for text in map_ahead(pool, begin, texts, FILES_AHEAD):
-                yield text
-                text.close()
-                opened.remove(text)
+        for text in ahead:
+            yield text
+            text.close()
+            opened.remove(text)
     finally:
-        for text in opened:
+        ahead.close()
+        for text in list(opened):
             text.close()
 
 

@@ -84,7 +84,7 @@ def read_selection(
     if Path(path).suffix == ".npy":
         return read_vector(path)
     column = Column("vertex", "string" if string_ids else "int64")
-    numbering = read_vertices(take_name(path), column, reading or ListReading(), is_vertex=is_vertex)[0].finish(None)
+    numbering = read_vertices(take_name(path), column, reading or ListReading(), is_vertex=is_vertex)[0].finish()
     ids = numbering.vertex_ids
     selected: np.ndarray = np.arange(numbering.shape[0]) if ids is None else ids[:]
     return selected

@@ -195,7 +195,7 @@ class TableSource(FileSource):
                     self.fraction = part.fraction
                     yield edges.encode(part, ids, weights)
         self._told = edges.tell(self._describe(), self._there)
-        self._layout = replace(edges.vertices.finish(None), provenance=self.join([self._told]).provenance)
+        self._layout = replace(edges.vertices.finish(), provenance=self.join([self._told]).provenance)
 
     @property
     def has_known_vertices(self) -> bool:  # type: ignore[override]

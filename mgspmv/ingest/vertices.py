@@ -84,8 +84,8 @@ class Vertices(Protocol):
         """
         ...
 
-    def finish(self, claim: int | None) -> Layout:
-        """The layout, but for where it came from; `claim` is the number of vertices that the file itself states."""
+    def finish(self) -> Layout:
+        """The layout, but for where it came from."""
         ...
 
 
@@ -98,7 +98,7 @@ class NumberedVertices:
     def encode(self, *columns: np.ndarray) -> list[np.ndarray]:
         return list(columns)
 
-    def finish(self, claim: int | None) -> Layout:
+    def finish(self) -> Layout:
         return Layout((self._n_vertices,) * 2)
 
 
@@ -146,9 +146,7 @@ class OccurringIntegers:
         """Ids below this are small against the number of edges."""
         return 2 * self._n_read + _ROOM
 
-    def finish(self, claim: int | None) -> Layout:
-        if claim is not None and self._n_read and self._lowest >= 0 and self._highest < claim:
-            return Layout((claim, claim))
+    def finish(self) -> Layout:
         if self._seen is None or self._highest >= self._limit:
             return Layout((0, 0), are_ids=True)
         ids = np.flatnonzero(self._seen)
@@ -199,7 +197,7 @@ class OccurringNames:
         order = pa.compute.sort_indices(names)
         return names.take(order), np.asarray(order).astype(np.int64)
 
-    def finish(self, claim: int | None) -> Layout:
+    def finish(self) -> Layout:
         if self._spilled.n_codes or self._is_full:
             self._spill()
             return Layout((0, 0), names=self._spilled)
@@ -226,7 +224,7 @@ class ListedIntegers:
         found = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
         return np.where(self._ids[found] == ids, found, UNKNOWN)
 
-    def finish(self, claim: int | None) -> Layout:
+    def finish(self) -> Layout:
         return Layout((len(self._ids),) * 2, None if are_numbers(self._ids) else self._ids)
 
 
@@ -255,7 +253,7 @@ class ListedNames:
                 self.unused_first = None
         return [self._codes.find(ids) for ids in columns]
 
-    def finish(self, claim: int | None) -> Layout:
+    def finish(self) -> Layout:
         return Layout((len(self._names),) * 2, self._names)
 
 

@@ -84,7 +84,7 @@ def test_lists_are_read_back(tmp_path, names):
     ids = sorted(set(names))
     (tmp_path / "a.v").write_text(write(make_store(np.array(ids, object))))
     listed, _ = read_vertices(tmp_path / "a.v", Column("vertex", "string"))
-    assert listed.finish(None).vertex_ids[:].tolist() == ids
+    assert listed.finish().vertex_ids[:].tolist() == ids
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "a\rb", "a\vb", "a\x1fb"])

@@ -55,7 +55,7 @@ def test_one_that_never_comes_back_is_not_waited_for(monkeypatch):
     ahead = Ahead(wait(), 1, "test-waiting")
     assert next(ahead) == 1
     assert not ahead.close()
-    (thread,) = [thread for thread in threading.enumerate() if thread.name == "test-waiting_0"]
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "test-waiting"]
     assert thread.daemon
     release.set()
     thread.join(HANG_S)

@@ -243,12 +243,12 @@ def find_open(folder):
 
 def test_some_files_are_opened_ahead_and_no_more(write):
     folder = write(**{f"e{k}": "1 2\n" * 10**5 for k in range(9)})
-    with closing(streams.open_texts(find_files(folder), 1000)) as texts:
+    with closing(streams.open_texts([streams.Segment(name) for name in find_files(folder)], 1000)) as texts:
         for k, text in enumerate(texts):
             assert text.name == f"{folder}/e{k}"
             own, *ahead = find_open(folder)
             assert own == f"e{k}"
-            assert set(ahead) <= {f"e{j}" for j in range(k + 1, k + 1 + streams.FILES_AHEAD)}
+            assert set(ahead) <= {f"e{j}" for j in range(k + 1, k + 2 + streams.FILES_AHEAD)}
             assert text.read_line().data == b"1 2"
     assert k == 8
     assert find_open(folder) == []

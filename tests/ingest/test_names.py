@@ -60,7 +60,7 @@ def test_entries_are_numbered(memory, threads):
         for k in range(0, 900, 30):
             rows, cols = vertices.encode(pa.array(names[k : k + 30]), pa.array(names[900 + k : 930 + k]))
             held.add(CooBatch(rows, cols, np.arange(k, k + 30)))
-        spilled = vertices.finish(None).names
+        spilled = vertices.finish().names
         assert len(spilled._runs) > 3
         numbered, known = number_names(held, spilled, lambda: EntrySorter(memory, threads), None)
         assert known[:].tolist() == sorted(set(names))

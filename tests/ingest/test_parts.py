@@ -203,20 +203,9 @@ def test_parquet_parts_must_be_of_one_type(tmp_path):
         read_parts(ParquetSource(paths), 2)
 
 
-def test_partitions_of_a_dask_dataframe_are_parts():
-    dask_frames = pytest.importorskip("dask.dataframe")
-    frame = pd.DataFrame({"src": np.arange(500) % 31, "dst": np.arange(500) % 37, "weight": np.arange(500.0)})
-    check_parts(lambda: FrameSource(dask_frames.from_pandas(frame, npartitions=7)), 3)
-    with pytest.raises(OptionError, match=r"is in this process.*write it to Parquet"):
-        FrameSource(frame).split(2)
-
-
-def test_partitions_without_rows_have_no_type():
-    dask_frames, dask = pytest.importorskip("dask.dataframe"), pytest.importorskip("dask")
-    with dask.config.set({"dataframe.convert-string": False}):
-        frame = pd.DataFrame({"a": ["x", "y", "long", "longer"], "b": ["y", "x", "z", "z"]})
-        frames = dask_frames.from_pandas(frame, npartitions=2)
-        check_parts(lambda: FrameSource(frames[frames.a.str.len() == 1]), 2)
+def test_a_table_in_memory_has_no_parts():
+    with pytest.raises(OptionError, match=r"are in this process.*write them to Parquet"):
+        FrameSource(pd.DataFrame({"src": [1], "dst": [2]})).split(2)
 
 
 def test_texts_without_edges_and_parts_without_bytes(tmp_path):

@@ -170,9 +170,7 @@ def test_arrays_that_are_refused(name):
 
 def test_the_reader_of_arrays():
     assert mg.ingest((NAMES, OTHERS), MemoryStore()).provenance["source"]["format"] == "arrays"
-    with pytest.raises(
-        OptionError, match="3 arcs in arrays: rows are in this process, and a cluster reads"
-    ):
+    with pytest.raises(OptionError, match="3 arcs in arrays: rows are in this process, and a cluster reads"):
         source_from_object((NAMES, OTHERS)).split(2)
 
 

@@ -34,20 +34,13 @@ INT = Column("vertex", "int64", hint="ids, please")
 NAME = Column("vertex", "string")
 
 
-def numbers_of(occurring, batches, claim=None):
-    """All ids through encode and finish: their numbers, and the numbering."""
-    codes = np.concatenate([occurring.encode(batch)[0] for batch in batches])
-    numbering = occurring.finish(claim)
-    return codes if numbering.positions is None else numbering.positions[codes], numbering
-
-
 def test_listed_integers():
     for ids in ([5], [0, 1, 2], [3, 7, 9], [-5, 0, 2**60], [INT64_MIN, INT64_MAX]):
         listed = ListedIntegers(np.array(ids))
         assert listed.encode(np.array(ids))[0].tolist() == list(range(len(ids)))
         strangers = [i for i in (-1, 4, 8, 2**61, INT64_MIN, INT64_MAX) if i not in ids]
         assert set(listed.encode(np.array(strangers))[0].tolist()) == {UNKNOWN}, ids
-        numbering = listed.finish(None)
+        numbering = listed.finish()
         assert numbering.shape[0] == len(ids)
         assert (numbering.vertex_ids is None) == (ids == [0, 1, 2])
 
@@ -66,7 +59,7 @@ def test_read_names(tmp_path):
     ):
         path.write_text(text)
         listed, _ = read_vertices(path, NAME, ListReading(**options))
-        assert listed.finish(None).vertex_ids[:].tolist() == ids, text
+        assert listed.finish().vertex_ids[:].tolist() == ids, text
 
 
 @pytest.mark.parametrize(
@@ -102,7 +95,7 @@ def test_a_list_of_many_chunks_is_read_by_several_threads(tmp_path, monkeypatch,
     path.write_bytes(gzip.compress(text) if suffix else text)
     column = NAME if are_names else INT
     listed, provenance = read_vertices(path, column, ListReading(), IdRoom(threads=3))
-    assert listed.finish(None).vertex_ids[:].tolist() == sorted(ids)
+    assert listed.finish().vertex_ids[:].tolist() == sorted(ids)
     assert listed.encode(pa.array(sorted(ids)) if are_names else np.sort(numbers))[0].tolist() == list(range(20_000))
     assert provenance["bytes"] == path.stat().st_size
     text += text[: text.index(b"\n") + 1]
@@ -132,7 +125,7 @@ def test_a_list_must_fit(tmp_path, monkeypatch, kind, source):
             threading.Thread(target=write_pipe, args=(path, text), daemon=True).start()
 
     give()
-    assert len(read_vertices(path, column, ListReading(), IdRoom(need))[0].finish(None).vertex_ids) == 50_000
+    assert len(read_vertices(path, column, ListReading(), IdRoom(need))[0].finish().vertex_ids) == 50_000
     give()
     message = (
         r"a\.v: the list of vertices takes (about|more than) (.*) GB of memory, of which .* GB may be taken; allow"
