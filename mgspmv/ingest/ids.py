@@ -106,9 +106,7 @@ class UnionWriter:
     """
 
     def __init__(self, known: SortedIds, folder: Path | None) -> None:
-        self._known, self._writer = known, IdWriter(folder)
-        self._piece, self._at, self._n_read = np.zeros(0, _INT64), 0, 0
-        self._merged = np.empty(PIECE_IDS, _INT64)
+        self._known, self._writer, self._n_read = known, IdWriter(folder), 0
 
     def add(self, ids: np.ndarray) -> np.ndarray:
         """The numbers of ids among all, where none that comes later is less than the last.
@@ -125,29 +123,23 @@ class UnionWriter:
         if len(ids) and ids[0] == self._writer.last:
             numbers[0], done = self._writer.n_ids - 1, 1
         while done < len(ids):
-            self._refill()
-            n_before = self._writer.n_ids
-            self._at, done, n = _merge(self._piece, self._at, ids, done, self._is_over, self._merged, n_before, numbers)
-            self._writer.append(self._merged[:n])
+            known = self._known[self._n_read : self._n_read + PIECE_IDS]
+            end = int(np.searchsorted(ids, known[-1], side="right")) if len(known) == PIECE_IDS else len(ids)
+            own = ids[done:end]
+            if end == len(ids):  # of what is known, only what is not greater
+                known = known[: np.searchsorted(known, ids[-1], side="right")]
+            both = np.union1d(known, own)
+            numbers[done:end] = self._writer.n_ids + np.searchsorted(both, own)
+            self._writer.append(both)
+            self._n_read += len(known)
+            done = end
         return numbers
 
     def finish(self) -> SortedIds:
         """All of them."""
-        self._refill()
-        while self._at < len(self._piece):
-            self._writer.append(self._piece[self._at :])
-            self._at = len(self._piece)
-            self._refill()
+        for start in range(self._n_read, len(self._known), PIECE_IDS):
+            self._writer.append(self._known[start : start + PIECE_IDS])
         return self._writer.finish()
-
-    @property
-    def _is_over(self) -> bool:
-        return self._n_read == len(self._known)
-
-    def _refill(self) -> None:
-        if self._at == len(self._piece) and not self._is_over:
-            self._piece, self._at = self._known[self._n_read : self._n_read + PIECE_IDS], 0
-            self._n_read += len(self._piece)
 
 
 def find_ids(ids: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -167,26 +159,6 @@ def find_ids(ids: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 # Numba has no types that mypy could read. Differences are of 64 bits without a sign, whatever the ids.
-
-
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _merge(
-    known: Any, at: int, ids: Any, done: int, is_over: bool, merged: Any, n_before: int, numbers: Any
-) -> tuple[int, int, int]:
-    """Merge until all ids are done, more are to be known, or there is no room."""
-    n = 0
-    while done < len(ids) and n < len(merged) and (at < len(known) or is_over):
-        if at < len(known) and known[at] < ids[done]:
-            merged[n] = known[at]
-            at += 1
-        else:
-            if at < len(known) and known[at] == ids[done]:
-                at += 1
-            merged[n] = ids[done]
-            numbers[done] = n_before + n
-            done += 1
-        n += 1
-    return at, done, n
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
