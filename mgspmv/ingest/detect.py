@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tarfile
-import zipfile
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.files import name_files
@@ -19,8 +16,6 @@ READABLE = (
 )
 _CONTROL_CHARACTER = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
-_LISTED = 3
-"""Files of an archive that a message names."""
 
 
 def detect_format(files: list[str]) -> Format:
@@ -48,7 +43,7 @@ def _detect(name: str, by_name: Format | Foreign | None) -> Format:
     head, is_compressed = read_head(name)
     found = by_name or find_format_by_bytes(head)
     if isinstance(found, Foreign):
-        raise SourceError(found.explain(_list_archive(name)), source=name)
+        raise SourceError(found.explain(), source=name)
     if found in ("parquet", "npz") and (is_compressed or isinstance(name, Pipe)):
         what = {"parquet": "Parquet", "npz": ".npz"}[found]
         how = "in a compressed file; decompress it" if is_compressed else "in a pipe; save it as a file"
@@ -77,22 +72,3 @@ def _detect(name: str, by_name: Format | Foreign | None) -> Format:
             text=first.decode("utf-8", "replace"),
         )
     return "edge-list"
-
-
-def _list_archive(name: str) -> str:
-    """Contents of a local archive, for a message; nothing where it is none or cannot be read."""
-    if "://" in name or isinstance(name, Pipe) or not os.path.isfile(name):
-        return ""
-    try:
-        if zipfile.is_zipfile(name):
-            with zipfile.ZipFile(name) as archive:
-                inside = [info.filename for info in archive.infolist() if not info.is_dir()]
-        elif tarfile.is_tarfile(name):
-            with tarfile.open(name) as tar:
-                inside = [member.name for member in tar if member.isfile()]
-        else:
-            return ""
-    except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError):
-        return ""
-    more = f" and {len(inside) - _LISTED} more" if len(inside) > _LISTED else ""
-    return f" of {', '.join(inside[:_LISTED])}{more}" if inside else ""

@@ -1014,8 +1014,8 @@ class Foreign:
     what: str
     advice: str
 
-    def explain(self, content: str = "") -> str:
-        return f"this is {self.what}{content}, which ingest does not read; {self.advice}"
+    def explain(self) -> str:
+        return f"this is {self.what}, which ingest does not read; {self.advice}"
 
 
 def strip_compression(name: str) -> str:
