@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from copy import copy
-from threading import Event
 from typing import IO, Any
 
 import pyarrow as pa
@@ -24,8 +22,6 @@ from mgspmv.ingest.tables import BATCH_ROWS, TableSource, find_saved_index, make
 from mgspmv.ingest.vertices import IdRoom
 from mgspmv.os_errors import refuse_source
 
-HASHED_BYTES = 1 << 20
-"""Read at a time to be hashed."""
 BUFFER_BYTES = 1 << 20
 """Of a column that are read at a time; without it, all of a row group are."""
 
@@ -92,20 +88,13 @@ class ParquetSource(TableSource):
         self._threads, self._id_room = threads, id_room
 
     def _tables(self) -> Generator[ParquetTable]:
-        is_over = Event()
-        with ThreadPoolExecutor(1, "mgspmv-hash") as pool:
-            try:
-                for name, groups in zip(self._files, self._groups, strict=True):
-                    with _open(name) as raw:
-                        table = ParquetTable(name, raw, self._batch_rows, self._threads, groups)
-                        digest = pool.submit(_digest_file, name, is_over) if table.is_whole else None
-                        yield table
-                        self._n_groups += table.n_groups
-                        if table.has_begin:
-                            sha256 = None if digest is None else digest.result()
-                            self._read_files.append(_describe_file(name, sha256))
-            finally:
-                is_over.set()
+        for name, groups in zip(self._files, self._groups, strict=True):
+            with _open(name) as raw:
+                table = ParquetTable(name, raw, self._batch_rows, self._threads, groups)
+                yield table
+            self._n_groups += table.n_groups
+            if table.has_begin:
+                self._read_files.append(_describe_file(name, is_whole=table.is_whole))
 
     def _describe(self) -> dict[str, Any]:
         return {"format": "parquet", "files": self._read_files, "row_groups": self._n_groups}
@@ -180,21 +169,12 @@ class ParquetTable:
             yield make_empty(pa.schema([schema.field(name) for name in names]))
 
 
-def _describe_file(name: str, sha256: str | None) -> dict[str, Any]:
-    if sha256 is None:
+def _describe_file(name: str, *, is_whole: bool) -> dict[str, Any]:
+    """The provenance of a file; of others than local ones, which would be fetched twice, and of parts just the name."""
+    if "://" in name or not is_whole:
         return {"name": name}
-    return {"name": name, "bytes": os.path.getsize(name), "sha256": sha256}
-
-
-def _digest_file(name: str, is_over: Event) -> str | None:
-    """SHA-256 of a local file; of others, which would be fetched twice, none."""
-    if "://" in name:
-        return None
-    digest = hashlib.sha256()
-    with open(name, "rb", buffering=0) as file:
-        while not is_over.is_set() and (piece := file.read(HASHED_BYTES)):
-            digest.update(piece)
-    return digest.hexdigest()
+    with open(name, "rb") as file:
+        return {"name": name, "bytes": os.path.getsize(name), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def _open(name: str) -> AbstractContextManager[IO[bytes]]:
