@@ -8,7 +8,6 @@ An edge is named from its source to its target, as the user gave it, whatever th
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -252,35 +251,14 @@ def check_found(stored: StoredMatrix, edges: EdgeSet) -> None:
     """
     Raises
     ------
-    OptionError : some of the edges were not found; the message names one, and a near one that the matrix has
+    OptionError : some of the edges were not found; the message names one
     """
     if edges.is_found.all():
         return
     k = int(np.argmin(edges.is_found))
     row, col = int(edges.rows[k]), int(edges.cols[k])
-    near = _find_near(stored, row, col)
-    hint = "" if near is None else f"; near: {_name_entry(stored, *near)}"
     what = "entry" if stored.info.kind == "matrix" else "edge"
-    raise OptionError(f"edges has the {what} {_name_entry(stored, row, col)}, which is not there{hint}")
-
-
-def _find_near(stored: StoredMatrix, row: int, col: int) -> tuple[int, int] | None:
-    """The place of an entry that may have been meant, the mirror image or one in the same row; None for none."""
-    n_rows, n_cols = stored.info.shape
-    if row < n_cols and col < n_rows and (col, row) in _list_around(stored, col, row):
-        return col, row
-    return min(_list_around(stored, row, col), key=lambda place: abs(place[1] - col), default=None)
-
-
-def _list_around(stored: StoredMatrix, row: int, col: int) -> list[tuple[int, int]]:
-    """The places of the entries in a row that are just before a column, and at it or just after it."""
-
-    def read(k: int) -> int:
-        return int(stored.read_array("indices", k, k + 1, threads=1)[0])
-
-    start, stop = stored.read_pointers(row, row + 1).tolist()
-    after = bisect_left(range(stop), col, start, key=read)
-    return [(row, read(k)) for k in (after - 1, after) if start <= k < stop]
+    raise OptionError(f"edges has the {what} {_name_entry(stored, row, col)}, which is not there")
 
 
 def _name_entry(stored: StoredMatrix, row: int, col: int) -> str:

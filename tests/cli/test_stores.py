@@ -92,7 +92,7 @@ def test_subgraph_of_edges():
     assert "edges has the id 9, which no vertex has; near: 5" in stderr
     Path("some.txt").write_text("5 3\n")
     _, stderr = invoke("subgraph", "g.zarr", "k.zarr", "--edges", "some.txt", "--symmetrize", code=2)
-    assert ", which is not there; near: (" in stderr
+    assert ", which is not there" in stderr
     _, stderr = invoke("subgraph", "g.zarr", "k.zarr", "--edges", "some.txt", "--without-edges", "some.txt", code=2)
     assert "pass one of them" in stderr
 
