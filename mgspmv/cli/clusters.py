@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mgspmv.cli.mode import ARGS, say
-from mgspmv.cli.options import Tls
 from mgspmv.cli.place import quieten_dask
 from mgspmv.cli.program import Answer, add_command
 from mgspmv.cli.tables import tabulate, tabulate_fields
@@ -70,7 +69,7 @@ def start(
             metavar="HOST[:PORT]", help="Also let browsers reach the dashboard as this host, as behind a proxy; repeat."
         ),
     ] = None,
-    tls: Tls = None,
+    tls: str | None = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Until all workers must have joined.")] = 120.0,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay in this command and end with it, as services want it.")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from mgspmv.cli.mode import open_progress
-from mgspmv.cli.options import ClusterKind, ClusterOption, Scheduler, Workers
 from mgspmv.cli.place import Place, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.errors import MgspmvError
@@ -24,10 +23,11 @@ def doctor(
         list[str] | None,
         typer.Argument(metavar="[STORE]...", help="Paths or URLs to read, here and by workers, or to write."),
     ] = None,
-    cluster: ClusterKind = None,
-    workers: Workers = None,
-    cluster_option: ClusterOption = None,
-    scheduler: Scheduler = None,
+    cluster: str | None = None,
+    workers: int | None = None,
+    cluster_option: list[str] | None = None,
+    scheduler: str | None = None,
+    tls: str | None = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For each check.")] = 30.0,
 ) -> Answer:
     """Say what is wrong with this machine, its GPUs or a cluster, and what to do; exit code 1 where something is.
@@ -36,7 +36,7 @@ def doctor(
     """
     from mgspmv.doctor import examine
 
-    place = Place(cluster, workers, None, cluster_option, scheduler, timeout)
+    place = Place(cluster, workers, None, cluster_option, scheduler, tls, timeout)
     with open_progress() as progress:
         reach = None if place.is_embedded else lambda: open_client(place, progress)
         found = examine(reach, stores or [], timeout, progress.phase)

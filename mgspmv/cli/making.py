@@ -4,46 +4,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from mgspmv.cli.mode import note_kept, open_progress
-from mgspmv.cli.options import (
-    IgnoreWeights,
-    Keep,
-    Missing,
-    Reading,
-    Room,
-    SelfLoops,
-    StorePath,
-    Storing,
-    Symmetrize,
-    Threads,
-    given,
-)
+from mgspmv.cli.options import Reading, Room, Storing, given
 from mgspmv.cli.place import Place, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.stored import answer_changed, answer_ingested, list_report
 from mgspmv.ingest_report import IngestReport
 
 
-def ingest(
-    source: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SOURCE",
-            help="Matrix Market, edge list, Parquet, .npz, or a Zarr group of anndata, binsparse or CSR; path, URL, or "
-            "- for stdin. Edge lists and Parquet: also several, a folder, or a pattern such as 'edges/*.csv.gz'.",
-        ),
-    ],
-    store: StorePath,
-    *,
-    storing: Storing,
-    reading: Reading,
-    room: Room,
-    place: Place,
-) -> Answer:
+def ingest(source: list[str], store: str, *, storing: Storing, reading: Reading, room: Room, place: Place) -> Answer:
     """Read a matrix or graph from one or several files into a store."""
     from mgspmv import api
 
@@ -58,20 +29,18 @@ def ingest(
 
 
 def update(
-    store: StorePath,
+    store: str,
     *,
-    insert: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Entries to insert, after deletions; - for stdin.")
-    ] = None,
-    delete: Annotated[str | None, typer.Option(metavar="FILE", help="Entries to delete; weights are not read.")] = None,
-    missing: Missing = "ignore",
-    self_loops: SelfLoops = "keep",
-    symmetrize: Symmetrize = False,
-    ignore_weights: IgnoreWeights = False,
-    keep: Keep = None,
+    insert: str | None = None,
+    delete: str | None = None,
+    missing: str = "ignore",
+    self_loops: str = "keep",
+    symmetrize: bool = False,
+    ignore_weights: bool = False,
+    keep: int | None = None,
     reading: Reading,
     room: Room,
-    threads: Threads = None,
+    threads: int | None = None,
 ) -> Answer:
     """Create a version of a store with entries inserted and deleted; readers of older versions are not affected."""
     from mgspmv import api
@@ -102,40 +71,26 @@ def _list_reports(made: dict[str, Any]) -> list[str]:
 class Parameters:
     """Of generators, as arguments of `mgspmv.generate`; None for those that are not given."""
 
-    scale: Annotated[int | None, typer.Option(help="rmat: log2 of the vertices.")] = None
-    edge_factor: Annotated[int | None, typer.Option(help="rmat: edges a vertex, default 16.")] = None
-    a: Annotated[float | None, typer.Option("--a", help="rmat: upper left, default 0.57.")] = None
-    b: Annotated[float | None, typer.Option("--b", help="rmat: upper right, default 0.19.")] = None
-    c: Annotated[float | None, typer.Option("--c", help="rmat: lower left, default 0.19.")] = None
-    scramble: Annotated[
-        bool | None, typer.Option("--scramble/--no-scramble", help="rmat: spread vertices of high degree.")
-    ] = None
-    n_vertices: Annotated[int | None, typer.Option(metavar="N", help="uniform: vertices.")] = None
-    n_edges: Annotated[int | None, typer.Option(metavar="N", help="uniform: edges.")] = None
-    weights: Annotated[bool | None, typer.Option("--weights/--no-weights", help="rmat, uniform: values in (0, 1].")] = (
-        None
-    )
-    nx: Annotated[int | None, typer.Option("--nx", help="stencils: cells along x.")] = None
-    ny: Annotated[int | None, typer.Option("--ny", help="stencils: cells along y.")] = None
-    nz: Annotated[int | None, typer.Option("--nz", help="stencil3d: cells along z.")] = None
-    points: Annotated[int | None, typer.Option(help="stencils: 5 or 9; 7 or 27.")] = None
-    n: Annotated[int | None, typer.Option("--n", help="banded: rows.")] = None
-    bandwidth: Annotated[int | None, typer.Option(help="banded: entries on each side of the diagonal.")] = None
-    pattern: Annotated[
-        bool | None, typer.Option("--pattern/--no-pattern", help="stencils, banded: without values.")
-    ] = None
-    seed: Annotated[int | None, typer.Option(help="rmat, uniform, banded: default 1.")] = None
+    scale: int | None = None
+    edge_factor: int | None = None
+    a: float | None = None
+    b: float | None = None
+    c: float | None = None
+    scramble: bool | None = None
+    n_vertices: int | None = None
+    n_edges: int | None = None
+    weights: bool | None = None
+    nx: int | None = None
+    ny: int | None = None
+    nz: int | None = None
+    points: int | None = None
+    n: int | None = None
+    bandwidth: int | None = None
+    pattern: bool | None = None
+    seed: int | None = None
 
 
-def generate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="rmat, uniform, stencil2d, stencil3d or banded.")],
-    store: StorePath,
-    *,
-    parameters: Parameters,
-    storing: Storing,
-    place: Place,
-    room: Room,
-) -> Answer:
+def generate(model: str, store: str, *, parameters: Parameters, storing: Storing, place: Place, room: Room) -> Answer:
     """Make a matrix or graph by rule and store it."""
     from mgspmv import api
 

@@ -8,50 +8,23 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from mgspmv.errors import OptionError, escape_controls, hide_secrets
 
 if TYPE_CHECKING:
     from mgspmv.monitor.progress import Progress
 
-PANEL = "What is said"
-
-Json = Annotated[bool, typer.Option("--json", help="Answer with one JSON object.", rich_help_panel=PANEL)]
-Quiet = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", help="Say nothing but errors, and what --json answers.", rich_help_panel=PANEL),
-]
-Log = Annotated[
-    str | None,
-    typer.Option("--log", metavar="FILE", help="Write what is done to the end of this file.", rich_help_panel=PANEL),
-]
-LogLevel = Annotated[
-    str | None,
-    typer.Option(
-        "--log-level",
-        metavar="info|debug",
-        help="Of --log: calls and steps, or each iteration too; default info.",
-        rich_help_panel=PANEL,
-    ),
-]
-Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.", rich_help_panel=PANEL)]
-
 
 @dataclass(frozen=True)
 class Mode:
-    """How a command speaks."""
+    """How a command speaks: options of all commands."""
 
-    as_json: bool = False
-    is_quiet: bool = False
-    shows_origin: bool = False
-    """Whether errors come with their traceback."""
+    json: bool = False
+    quiet: bool = False
     log: str | None = None
-    """File to which what is done is written."""
     log_level: str | None = None
-    """Of that: `info` or `debug`."""
+    debug: bool = False
 
     def open_log(self) -> AbstractContextManager[None]:
         """Write the log that is asked for while the context lasts.
@@ -82,8 +55,8 @@ KEPT: ContextVar[str] = ContextVar("KEPT", default="")
 def find_mode(args: Iterable[str]) -> Mode:
     """Find it before options are parsed, so that what is wrong with those is said in the same way."""
     given, values = _take_values(takewhile(lambda arg: arg != "--", args), ("--log", "--log-level"))
-    is_quiet, shows_origin = not {"--quiet", "-q"}.isdisjoint(given), "--debug" in given
-    return Mode("--json" in given, is_quiet, shows_origin, values.get("--log"), values.get("--log-level"))
+    is_quiet = not {"--quiet", "-q"}.isdisjoint(given)
+    return Mode("--json" in given, is_quiet, values.get("--log"), values.get("--log-level"), "--debug" in given)
 
 
 def _take_values(args: Iterable[str], names: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
@@ -103,14 +76,14 @@ def open_progress(*, tol: float | None = None, max_iter: int | None = None) -> P
     """Progress on stderr where that is a terminal and somebody wants it."""
     from mgspmv.monitor import progress
 
-    if MODE.get().is_quiet:
+    if MODE.get().quiet:
         return progress.Progress(is_shown=False)
     return progress.open_progress(tol=tol, max_iter=max_iter)
 
 
 def say(line: str) -> None:
     """Tell people, on stderr, what is neither answer nor error."""
-    if not MODE.get().is_quiet:
+    if not MODE.get().quiet:
         print(escape_controls(hide_secrets(line)), file=sys.stderr, flush=True)
 
 

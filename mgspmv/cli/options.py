@@ -1,219 +1,241 @@
-"""Options that several commands share, and groups of them, which a command has in place of a parameter."""
+"""Options of commands by the names of their parameters, and groups of them that several commands take."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from mgspmv.ingest.rules import split_fields
 from mgspmv.kernels.catalogue import SPARSE_KERNELS
 
-StorePath = Annotated[str, typer.Argument(metavar="STORE", help="Matrix store: local path or URL.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
-Threads = Annotated[
-    int | None, typer.Option(min=1, help="Threads, on a cluster of each worker; default all processors.")
-]
-Memory = Annotated[
-    str | None,
-    typer.Option(metavar="SIZE", help="Most for the process, such as 4GiB, on a cluster of each worker; default half."),
-]
-Scratch = Annotated[
-    str | None,
-    typer.Option(metavar="DIR", help="For what does not fit into memory; default beside what is written."),
-]
-Output = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="RANKS",
-        help="Where all ranks go: .zarr, .parquet, .csv or - for stdout; repeatable.",
-    ),
-]
-Tol = Annotated[float | None, typer.Option(help="Stop when the change is less; default 1e-6.")]
-TolModeName = Annotated[
-    str,
-    typer.Option(
-        metavar="l1|l1_per_node|linf|relative|fixed", help="Norm of the change; fixed makes max-iter iterations."
-    ),
-]
-MaxIter = Annotated[int, typer.Option(help="Most iterations.")]
-Dangling = Annotated[
-    str | None,
-    typer.Option(
-        metavar="uniform|drop|error|FILE|IDS", help="Where vertices without out-edges lead; default as jumps."
-    ),
-]
-OutWeight = Annotated[
-    str | None, typer.Option(metavar="FILE|IDS", help="What all out-edges of a vertex weigh; default the stored ones.")
-]
-Reverse = Annotated[bool, typer.Option("--reverse", help="Rank the reversed graph; the store must hold the transpose.")]
-Precision = Annotated[str, typer.Option(metavar="exact|float64|float32", help="How sums are made.")]
-Transport = Annotated[str, typer.Option(metavar="auto|nccl|peer", help="How slices go from worker to worker.")]
-Start = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE|IDS", help="Start: `alice`, `alice=2,bob=1`, or a file (saved ranks, .csv, .parquet, text, .npy)."
-    ),
-]
-EntriesAsOne = Annotated[bool, typer.Option("--ignore-weights", help="Take each stored entry as 1.")]
-ProductPrecision = Annotated[str, typer.Option(metavar="float64|float32", help="Of vectors and values.")]
-Normalized = Annotated[bool, typer.Option("--normalized/--not-normalized", help="Divide by the norm at the end.")]
-Top = Annotated[int, typer.Option(min=1, help="How many of the highest ranks to show.")]
+PANEL = "What is said"
+"""Of help: options of all commands."""
+
 _OF_PRODUCTS = ", ".join(kernel.name for kernel in SPARSE_KERNELS if kernel.backends)
 _OF_STEPS = ", ".join(kernel.name for kernel in SPARSE_KERNELS if kernel.step_backends)
-ProductKernel = Annotated[str, typer.Option(help=f"Kernel: auto, {_OF_PRODUCTS}.")]
-StepKernel = Annotated[str, typer.Option(help=f"Kernel: auto, {_OF_STEPS}.")]
-Backend = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto is cuda with a GPU.")]
-ClusterKind = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        metavar="local|cuda|slurm|pbs|ssh|kubernetes|MODULE:CLASS",
-        help="Start a Dask cluster for this run: on this machine, a worker for each of its GPUs, in jobs, on hosts, in "
+
+
+def _option(help: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, metavar=metavar, **more)
+
+
+def _argument(metavar: str, help: str) -> Any:
+    return typer.Argument(metavar=metavar, help=help)
+
+
+OPTIONS: dict[str, Any] = {
+    # what all commands have
+    "json": _option("Answer with one JSON object.", rich_help_panel=PANEL),
+    "quiet": _option("Say nothing but errors, and what --json answers.", None, "--quiet", "-q", rich_help_panel=PANEL),
+    "log": _option("Write what is done to the end of this file.", "FILE", rich_help_panel=PANEL),
+    "log_level": _option(
+        "Of --log: calls and steps, or each iteration too; default info.", "info|debug", rich_help_panel=PANEL
+    ),
+    "debug": _option("Show where an error comes from.", rich_help_panel=PANEL),
+    # stores and files
+    "store": _argument("STORE", "Matrix store: local path or URL."),
+    "ingest.source": _argument(
+        "SOURCE",
+        "Matrix Market, edge list, Parquet, .npz, or a Zarr group of anndata, binsparse or CSR; path, URL, or "
+        "- for stdin. Edge lists and Parquet: also several, a folder, or a pattern such as 'edges/*.csv.gz'.",
+    ),
+    "model": _argument("MODEL", "rmat, uniform, stencil2d, stencil3d or banded."),
+    "reorder.target": _argument("[TARGET]", "Where the renumbered matrix goes; default in place."),
+    "subgraph.target": _argument("TARGET", "Where the part goes: local path or URL."),
+    "export.target": _argument("TARGET", ".mtx[.gz|.zst], .parquet, .npz or .zarr; path or URL."),
+    "x": _argument("X.npy", "(n_cols,) or (n_cols, k) array."),
+    "ranks": _argument("RANKS", "What `mgspmv pagerank -o` wrote: .zarr or .parquet."),
+    "report.source": _argument("RUN", "A pipeline's folder, the record of a run (.json), or ranks (.zarr, .parquet)."),
+    "overwrite": _option("Replace what is there."),
+    "keep": _option("Versions that stay, the current one among them; default all.", "N"),
+    # how sources are read
+    "format": _option(
+        "Default by the name and first bytes of a file, or by the attributes of a Zarr group.",
+        "matrix-market|edge-list|parquet|npz|anndata|binsparse|csr",
+    ),
+    "delimiter": _option(
+        "Text: between columns; default the first of tab, |, ;, comma and blanks that fits all lines.", "CHAR"
+    ),
+    "header": _option("Text: the first line names the columns, or is data; default by content."),
+    "skip_rows": _option("Text: lines to skip at the beginning of each file.", "N", min=0),
+    "comment": _option("Text: characters that begin comments; default # and %.", "CHARS|none"),
+    "columns": _option(
+        "Edges: columns of sources, targets and, maybe, weights, such as src,dst,weight or 2,3; default by name.",
+        "NAMES|NUMBERS",
+    ),
+    "weights": _option("Edges: require weights, or read none; default if found."),
+    "ids": _option("Text: what ids are; default by the first edge.", "auto|int|string"),
+    "extra_columns": _option("Edges: columns that no rule takes; default error.", "error|ignore"),
+    "n_vertices": _option("Edges: ids are 0..N-1.", "N"),
+    "vertices": _option("Edges: ids of all vertices, one per line; - for stdin.", "FILE"),
+    "n_cols": _option("Plain CSR arrays without a shape: columns.", "N"),
+    "allow_hypersparse": _option(
+        "Store far more rows than entries, if the source states so many.", None, "--allow-hypersparse"
+    ),
+    # what is stored
+    "kind": _option("What rows mean; default as the source.", "graph|matrix|stochastic"),
+    "duplicates": _option("Entries at one place; default sum with values, else first.", "sum|first|keep|error"),
+    "self_loops": _option("Entries on the diagonal.", "keep|drop|error"),
+    "symmetrize": _option("Add (j, i) for each entry (i, j)."),
+    "Storing.ignore_weights": _option("Store the pattern only."),
+    "update.ignore_weights": _option("Store the pattern only."),
+    "transpose": _option("Store the transpose too."),
+    "dtype": _option("Of the stored values; default as the source.", "float32|float64"),
+    "order": _option("Of rows and columns, as `mgspmv reorder` makes it.", "none|rcm|degree|dealt"),
+    "memory": _option("Most for the process, such as 4GiB, on a cluster of each worker; default half.", "SIZE"),
+    "scratch": _option("For what does not fit into memory; default beside what is written.", "DIR"),
+    # update
+    "insert": _option("Entries to insert, after deletions; - for stdin.", "FILE"),
+    "delete": _option("Entries to delete; weights are not read.", "FILE"),
+    "missing": _option("What is to be deleted and is not there.", "ignore|error"),
+    # generate
+    "scale": _option("rmat: log2 of the vertices."),
+    "edge_factor": _option("rmat: edges a vertex, default 16."),
+    "a": _option("rmat: upper left, default 0.57."),
+    "b": _option("rmat: upper right, default 0.19."),
+    "c": _option("rmat: lower left, default 0.19."),
+    "scramble": _option("rmat: spread vertices of high degree."),
+    "Parameters.n_vertices": _option("uniform: vertices.", "N"),
+    "n_edges": _option("uniform: edges.", "N"),
+    "Parameters.weights": _option("rmat, uniform: values in (0, 1]."),
+    "nx": _option("stencils: cells along x."),
+    "ny": _option("stencils: cells along y."),
+    "nz": _option("stencil3d: cells along z."),
+    "points": _option("stencils: 5 or 9; 7 or 27."),
+    "n": _option("banded: rows."),
+    "bandwidth": _option("banded: entries on each side of the diagonal."),
+    "pattern": _option("stencils, banded: without values."),
+    "seed": _option("rmat, uniform, banded: default 1."),
+    # reorder, subgraph, export
+    "method": _option(
+        "Order of rows and columns: narrow; longest rows first; those dealt to 256 parts; the source's.",
+        "rcm|degree|dealt|none",
+    ),
+    "subgraph.vertices": _option(
+        "Graphs: ids of vertices to keep, one per line, or a .npy file of ids or of a mask.", "FILE"
+    ),
+    "min_weight": _option("Least weight to keep.", "W"),
+    "max_weight": _option("Greatest weight to keep.", "W"),
+    "edges": _option("Edges to keep: an edge list or table, or a matrix as a mask, such as .npz.", "FILE"),
+    "without_edges": _option("Edges to drop, likewise.", "FILE"),
+    "subgraph.symmetrize": _option("For both, (i, j) stands for (j, i) too."),
+    "export.format": _option("Default by the suffix, but for .zarr.", "matrix-market|parquet|npz|anndata|binsparse"),
+    "export.vertices": _option("Write the ids too, one a line, for `ingest --vertices`.", "FILE"),
+    # where it is computed
+    "cluster": _option(
+        "Start a Dask cluster for this run: on this machine, a worker for each of its GPUs, in jobs, on hosts, in "
         "pods, or by a class.",
+        "local|cuda|slurm|pbs|ssh|kubernetes|MODULE:CLASS",
     ),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        min=1, metavar="N", help="With --cluster: how many in all; default one for each GPU, or as Dask chooses."
-    ),
-]
-ClusterOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cluster-option",
-        metavar="KEY=VALUE",
-        help="Argument of the cluster's class, such as queue=gpu; also gpus of each job or host, and wait in seconds; "
+    "workers": _option("With --cluster: how many in all; default one for each GPU, or as Dask chooses.", "N", min=1),
+    "plan.workers": _option("Number of workers; default 1, or those of the cluster."),
+    "threads": _option("Threads, on a cluster of each worker; default all processors.", min=1),
+    "cluster_option": _option(
+        "Argument of the cluster's class, such as queue=gpu; also gpus of each job or host, and wait in seconds; "
         "repeatable.",
+        "KEY=VALUE",
     ),
-]
-Scheduler = Annotated[
-    str | None, typer.Option(metavar="ADDRESS|FILE", help="Use a running Dask cluster, as tcp://10.0.0.1:8786.")
-]
-Tls = Annotated[
-    str | None,
-    typer.Option(
-        metavar="temporary|DIR", help="Encrypt all connections, and let in who has the certificates of this folder."
+    "scheduler": _option("Use a running Dask cluster, as tcp://10.0.0.1:8786.", "ADDRESS|FILE"),
+    "tls": _option("Encrypt all connections, and let in who has the certificates of this folder.", "temporary|DIR"),
+    "timeout": _option("On a cluster: how long a worker may be silent.", "SECONDS"),
+    "backend": _option("Where to compute; auto is cuda with a GPU.", "auto|cpu|cuda"),
+    "device_memory": _option("Most of each GPU, as 141GB or 80GiB; rows without room come by.", "BYTES"),
+    "host_memory": _option("Most of each worker's host, likewise.", "BYTES"),
+    "drive": _option("How iterations are driven.", "auto|embedded|scheduler|superstep"),
+    "transport": _option("How slices go from worker to worker.", "auto|nccl|peer"),
+    # plan and products
+    "plan.stop": _option("Of PageRank; topk takes memory too.", "change|topk:K"),
+    "plan.checkpoint": _option("Of PageRank that is kept on the way."),
+    "spmv.output": _option("Where the product goes.", "Y.npy", "--output", "-o"),
+    "spmv.alpha": _option("Factor of A @ x."),
+    "spmv.beta": _option("Factor of y."),
+    "y": _option("What beta multiplies.", "FILE.npy"),
+    "spmv.kernel": _option(f"Kernel: auto, {_OF_PRODUCTS}."),
+    "spmv.precision": _option("Of x and y; default as they and the values are.", "float64|float32"),
+    # iterations
+    "output": _option(
+        "Where all ranks go: .zarr, .parquet, .csv or - for stdout; repeatable.", "RANKS", "--output", "-o"
     ),
-]
-DeviceMemory = Annotated[
-    str | None,
-    typer.Option(
-        "--device-memory", metavar="BYTES", help="Most of each GPU, as 141GB or 80GiB; rows without room come by."
+    "tol": _option("Stop when the change is less; default 1e-6."),
+    "tol_mode": _option("Norm of the change; fixed makes max-iter iterations.", "l1|l1_per_node|linf|relative|fixed"),
+    "max_iter": _option("Most iterations."),
+    "nstart": _option(
+        "Start: `alice`, `alice=2,bob=1`, or a file (saved ranks, .csv, .parquet, text, .npy).", "FILE|IDS"
     ),
-]
-HostMemory = Annotated[
-    str | None, typer.Option("--host-memory", metavar="BYTES", help="Most of each worker's host, likewise.")
-]
-DriveName = Annotated[str, typer.Option(metavar="auto|embedded|scheduler|superstep", help="How iterations are driven.")]
-Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="On a cluster: how long a worker may be silent.")]
-Kind = Annotated[
-    str | None, typer.Option(metavar="graph|matrix|stochastic", help="What rows mean; default as the source.")
-]
-Duplicates = Annotated[
-    str | None,
-    typer.Option(metavar="sum|first|keep|error", help="Entries at one place; default sum with values, else first."),
-]
-SelfLoops = Annotated[str, typer.Option(metavar="keep|drop|error", help="Entries on the diagonal.")]
-Symmetrize = Annotated[bool, typer.Option("--symmetrize", help="Add (j, i) for each entry (i, j).")]
-IgnoreWeights = Annotated[bool, typer.Option("--ignore-weights", help="Store the pattern only.")]
-Transpose = Annotated[bool, typer.Option("--transpose", help="Store the transpose too.")]
-Dtype = Annotated[
-    str | None, typer.Option(metavar="float32|float64", help="Of the stored values; default as the source.")
-]
-Order = Annotated[
-    str, typer.Option(metavar="none|rcm|degree|dealt", help="Of rows and columns, as `mgspmv reorder` makes it.")
-]
-Keep = Annotated[
-    int | None, typer.Option(metavar="N", help="Versions that stay, the current one among them; default all.")
-]
-Missing = Annotated[str, typer.Option(metavar="ignore|error", help="What is to be deleted and is not there.")]
-Format = Annotated[
-    str | None,
-    typer.Option(
-        metavar="matrix-market|edge-list|parquet|npz|anndata|binsparse|csr",
-        help="Default by the name and first bytes of a file, or by the attributes of a Zarr group.",
+    "ignore_weights": _option("Take each stored entry as 1."),
+    "Iteration.precision": _option("Of vectors and values.", "float64|float32"),
+    "top": _option("How many of the highest ranks to show.", min=1),
+    "normalized": _option("Divide by the norm at the end.", None, "--normalized/--not-normalized"),
+    "hubs": _option("Where hubs go, as --output; repeatable.", "HUBS"),
+    "katz.alpha": _option("Attenuation, below 1 / (the largest eigenvalue); or choose it.", "NUMBER|auto"),
+    "katz.beta": _option("What each vertex has of itself, or those named.", "NUMBER|FILE|IDS"),
+    "lazy": _option("Probability of staying; periodic chains need one."),
+    # PageRank
+    "alpha": _option("Damping factor."),
+    "pagerank.tol": _option("Stop when the change is less; default 1e-6, with --stop topk 1e-10."),
+    "stop": _option("Also stop when it is proven which the K highest are.", "change|topk:K"),
+    "personalization": _option(
+        "Where jumps go: `alice`, `alice=2,bob=1`, or a file (.csv, .parquet, text, .npy).", "FILE|IDS"
     ),
-]
-NVertices = Annotated[int | None, typer.Option("--n-vertices", metavar="N", help="Edges: ids are 0..N-1.")]
-Vertices = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Edges: ids of all vertices, one per line; - for stdin.")
-]
-Delimiter = Annotated[
-    str | None,
-    typer.Option(
-        metavar="CHAR",
-        help="Text: between columns; default the first of tab, |, ;, comma and blanks that fits all lines.",
+    "dangling": _option("Where vertices without out-edges lead; default as jumps.", "uniform|drop|error|FILE|IDS"),
+    "pagerank.nstart": _option(
+        "Ranks to start from: saved ones (.zarr, .parquet, .csv), or as --personalization.", "FILE|IDS"
     ),
-]
-Header = Annotated[
-    bool | None,
-    typer.Option(
-        "--header/--no-header", help="Text: the first line names the columns, or is data; default by content."
+    "out_weight": _option("What all out-edges of a vertex weigh; default the stored ones.", "FILE|IDS"),
+    "reverse": _option("Rank the reversed graph; the store must hold the transpose."),
+    "precision": _option("How sums are made.", "exact|float64|float32"),
+    "kernel": _option(f"Kernel: auto, {_OF_STEPS}."),
+    "checkpoint": _option("Keep the ranks there now and then: a folder or URL, for --resume.", "PLACE"),
+    "checkpoint_every": _option("From one checkpoint to the next, 30 unless given.", "SECONDS"),
+    "resume": _option("Go on from the last checkpoint, or begin where there is none."),
+    "recover": _option("On a cluster: go on N times at most when workers are lost.", "N", min=0),
+    "scaler": _option("Scores in place of ranks, as Neo4j GDS.", "none|minmax|max|mean|log|stdscore|l1norm|l2norm"),
+    "summary": _option("Show how the ranks are distributed."),
+    "seeds": _option("Where jumps go: .csv or .parquet with vector, vertex and, maybe, weight; default all.", "FILE"),
+    "pagerank_batch.output": _option(
+        "Where ranks go: .zarr, .parquet or - for CSV on stdout; repeatable.", "RANKS", "--output", "-o"
     ),
-]
-SkipRows = Annotated[
-    int | None,
-    typer.Option("--skip-rows", min=0, metavar="N", help="Text: lines to skip at the beginning of each file."),
-]
-Comment = Annotated[
-    str | None, typer.Option(metavar="CHARS|none", help="Text: characters that begin comments; default # and %.")
-]
-HasWeights = Annotated[
-    bool | None, typer.Option("--weights/--no-weights", help="Edges: require weights, or read none; default if found.")
-]
-Ids = Annotated[
-    str | None, typer.Option(metavar="auto|int|string", help="Text: what ids are; default by the first edge.")
-]
-ExtraColumns = Annotated[
-    str | None, typer.Option(metavar="error|ignore", help="Edges: columns that no rule takes; default error.")
-]
-Columns = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAMES|NUMBERS",
-        help="Edges: columns of sources, targets and, maybe, weights, such as src,dst,weight or 2,3; default by name.",
-    ),
-]
-AllowHypersparse = Annotated[
-    bool | None,
-    typer.Option("--allow-hypersparse", help="Store far more rows than entries, if the source states so many."),
-]
-NCols = Annotated[int | None, typer.Option("--n-cols", metavar="N", help="Plain CSR arrays without a shape: columns.")]
+    "pagerank_batch.alpha": _option("Damping factor, 0.85 unless given; repeatable, one for each vector."),
+    "pagerank_batch.top": _option("Keep so many of the highest ranks; default all.", min=1),
+    "width": _option("Vectors in a pass; default what is fast and fits.", "2|4|8|16|32|64"),
+    # results
+    "k": _option("How many.", None, "-k", "--k"),
+    "bins": _option("Bins of the histogram.", min=1),
+    "out": _option("Where to write it.", "FILE.html", "-o", "--out"),
+}
+"""What help says of each; `NAME` of a command or a group is `COMMAND.NAME` or `GROUP.NAME` where that is here."""
 
 
 @dataclass(frozen=True)
 class Storing:
     """What is stored of a source, as arguments of `mgspmv.ingest` and `generate`."""
 
-    kind: Kind = None
-    duplicates: Duplicates = None
-    self_loops: SelfLoops = "keep"
-    symmetrize: Symmetrize = False
-    ignore_weights: IgnoreWeights = False
-    transpose: Transpose = False
-    dtype: Dtype = None
-    order: Order = "none"
-    overwrite: Overwrite = False
+    kind: str | None = None
+    duplicates: str | None = None
+    self_loops: str = "keep"
+    symmetrize: bool = False
+    ignore_weights: bool = False
+    transpose: bool = False
+    dtype: str | None = None
+    order: str = "none"
+    overwrite: bool = False
 
 
 @dataclass(frozen=True)
 class Lines:
     """How edges in files are read."""
 
-    format: Format = None
-    delimiter: Delimiter = None
-    header: Header = None
-    skip_rows: SkipRows = None
-    comment: Comment = None
-    columns: Columns = None
-    weights: HasWeights = None
-    ids: Ids = None
-    extra_columns: ExtraColumns = None
+    format: str | None = None
+    delimiter: str | None = None
+    header: bool | None = None
+    skip_rows: int | None = None
+    comment: str | None = None
+    columns: str | None = None
+    weights: bool | None = None
+    ids: str | None = None
+    extra_columns: str | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -225,10 +247,10 @@ class Lines:
 class Reading(Lines):
     """How files are read, and which vertices there are."""
 
-    n_vertices: NVertices = None
-    vertices: Vertices = None
-    n_cols: NCols = None
-    allow_hypersparse: AllowHypersparse = None
+    n_vertices: int | None = None
+    vertices: str | None = None
+    n_cols: int | None = None
+    allow_hypersparse: bool | None = None
 
 
 def _parse_columns(text: str | None) -> list[str] | list[int] | None:
@@ -243,16 +265,8 @@ def _parse_columns(text: str | None) -> list[str] | list[int] | None:
 class Room:
     """What sorting may take, as arguments of what makes stores."""
 
-    memory: Memory = None
-    scratch: Scratch = None
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What workers may take, as arguments of what computes."""
-
-    device_memory: DeviceMemory = None
-    host_memory: HostMemory = None
+    memory: str | None = None
+    scratch: str | None = None
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def find_outputs(named: Sequence[str] | None, *, overwrite: bool, option: str = 
     from mgspmv.saving import check_target
 
     outputs = Outputs([path for path in named or [] if path != STDOUT], STDOUT in (named or []))
-    if outputs.prints and MODE.get().as_json:
+    if outputs.prints and MODE.get().json:
         raise OptionError(f"{option} - writes ranks to standard output, where --json answers; leave one of them out")
     for path in outputs.paths:
         check_target(path, overwrite=overwrite)

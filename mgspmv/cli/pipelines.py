@@ -42,7 +42,7 @@ def run(
     if dry_run:
         return _answer_plan(plan_pipeline(definition))
     try:
-        with quieten_dask(), nullcontext() if MODE.get().is_quiet else show_progress():
+        with quieten_dask(), nullcontext() if MODE.get().quiet else show_progress():
             return _answer_run(run_pipeline(definition, on_note=say))
     except StepsFailedError as error:
         return _answer_run(error.record, error)

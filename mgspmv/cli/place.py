@@ -12,7 +12,6 @@ from datetime import date, time
 from typing import TYPE_CHECKING, Any
 
 from mgspmv.cli.mode import MODE, say
-from mgspmv.cli.options import ClusterKind, ClusterOption, Scheduler, Threads, Timeout, Workers
 from mgspmv.errors import OptionError
 
 if TYPE_CHECKING:
@@ -23,17 +22,19 @@ if TYPE_CHECKING:
 class Place:
     """Where a command computes; in this process when there is neither cluster nor scheduler."""
 
-    cluster: ClusterKind = None
+    cluster: str | None = None
     """What is started for the command: a name of `MANAGERS`, or `module:Class`."""
-    workers: Workers = None
+    workers: int | None = None
     """How many of those are started; None for as many as Dask chooses."""
-    threads: Threads = None
+    threads: int | None = None
     """Of each worker."""
-    cluster_option: ClusterOption = None
+    cluster_option: list[str] | None = None
     """Arguments of the class, as `KEY=VALUE`."""
-    scheduler: Scheduler = None
+    scheduler: str | None = None
     """Address of the cluster that runs already."""
-    timeout: Timeout = 30.0
+    tls: str | None = None
+    """Folder of certificates by which all connections are encrypted; `temporary` for some that are made now."""
+    timeout: float = 30.0
     """Seconds that a worker may be silent."""
 
     def __post_init__(self) -> None:
@@ -47,6 +48,10 @@ class Place:
             raise OptionError("--cluster-option says what --cluster starts; give both or neither")
         if self.workers is not None and self.cluster is None:
             raise OptionError("--workers says how many --cluster starts; give both or neither")
+        if self.tls is not None and self.is_embedded:
+            raise OptionError("--tls encrypts what the parts of a cluster say; add --cluster or --scheduler")
+        if self.tls == "temporary" and self.cluster is None:
+            raise OptionError("a cluster that runs has certificates already; name their folder in place of temporary")
         if not self.timeout > 0:
             raise OptionError(f"--timeout must be a positive number of seconds, not {self.timeout:g}")
 
@@ -64,6 +69,21 @@ class Place:
     def is_embedded(self) -> bool:
         """Whether this process computes."""
         return self.cluster is None and self.scheduler is None
+
+
+@dataclass(frozen=True)
+class Computing(Place):
+    """Where a command computes products, and how much of that it may take."""
+
+    backend: str = "auto"
+    device_memory: str | None = None
+    host_memory: str | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The same as arguments of what computes, but for its client."""
+        given = {"threads": self.threads, "timeout": self.timeout, "backend": self.choose_backend(self.backend)}
+        return given | {"device_memory": self.device_memory, "host_memory": self.host_memory}
 
 
 def parse_option(text: str) -> tuple[str, Any]:
@@ -89,17 +109,6 @@ def read_literal(text: str) -> Any:
     with suppress(ValueError):
         return json.loads(text)
     return text
-
-
-def check_drive(drive: str, place: Place) -> None:
-    """Refuse a drive that the place does not have before anything is started."""
-    from mgspmv.model import check_choice
-
-    check_choice("--drive", drive, ("auto", "embedded", "scheduler", "superstep"))
-    if drive == "embedded" and not place.is_embedded:
-        raise OptionError("--drive embedded computes in this process; leave out --cluster and --scheduler")
-    if drive in ("scheduler", "superstep") and place.is_embedded:
-        raise OptionError(f"--drive {drive} needs a cluster; add --cluster local or --scheduler ADDRESS")
 
 
 @contextmanager
@@ -154,14 +163,17 @@ def open_client(place: Place, progress: Progress) -> Iterator[Any]:
         return
     progress.phase("connecting" if place.cluster is None else "starting workers")
     from mgspmv.distribute.cluster import Cluster
+    from mgspmv.distribute.managers import check_shared, start_cluster
+    from mgspmv.distribute.tls import use_tls
 
+    if place.cluster is not None:
+        check_shared(place.cluster, place.tls)
     with ExitStack() as stack:
         stack.enter_context(quieten_dask())
+        stack.enter_context(use_tls(place.tls))
         if place.cluster is None:
             reached: Any = place.scheduler
         else:
-            from mgspmv.distribute.managers import start_cluster
-
             started = start_cluster(place.cluster, place.workers, place.threads, say, **place.options)
             reached = stack.enter_context(started)
         cluster = Cluster(reached, place.timeout)

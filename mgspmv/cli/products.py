@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from mgspmv.cli.mode import note_kept, open_progress
-from mgspmv.cli.options import (
-    Backend,
-    ClusterKind,
-    ClusterOption,
-    Limits,
-    Overwrite,
-    ProductKernel,
-    Scheduler,
-    StorePath,
-    Timeout,
-)
-from mgspmv.cli.place import Place, open_client
+from mgspmv.cli.place import Computing, Place, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.tables import tabulate, tabulate_fields
 from mgspmv.display.numbers import format_bytes, format_seconds
@@ -29,25 +16,27 @@ if TYPE_CHECKING:
 
 
 def plan(
-    store: StorePath,
+    store: str,
     *,
-    workers: Annotated[int | None, typer.Option(help="Number of workers; default 1, or those of the cluster.")] = None,
-    limits: Limits,
-    precision: Annotated[str, typer.Option(metavar="exact|float64|float32")] = "exact",
-    stop: Annotated[str, typer.Option(metavar="change|topk:K", help="Of PageRank; topk takes memory too.")] = "change",
-    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Of PageRank that is kept on the way.")] = False,
-    backend: Backend = "auto",
-    cluster: ClusterKind = None,
-    cluster_option: ClusterOption = None,
-    scheduler: Scheduler = None,
-    timeout: Timeout = 30.0,
+    workers: int | None = None,
+    device_memory: str | None = None,
+    host_memory: str | None = None,
+    precision: str = "exact",
+    stop: str = "change",
+    checkpoint: bool = False,
+    backend: str = "auto",
+    cluster: str | None = None,
+    cluster_option: list[str] | None = None,
+    scheduler: str | None = None,
+    tls: str | None = None,
+    timeout: float = 30.0,
 ) -> Answer:
     """Say what a run takes in memory, traffic and, where it can be measured, seconds, before anything is loaded."""
     from mgspmv import api
 
-    place = Place(cluster, workers if cluster else None, None, cluster_option, scheduler, timeout)
-    options: dict[str, Any] = {**vars(limits), "precision": precision, "stop": stop, "checkpoint": checkpoint}
-    options |= {"backend": place.choose_backend(backend), "timeout": timeout}
+    place = Place(cluster, workers if cluster else None, None, cluster_option, scheduler, tls, timeout)
+    options: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "precision": precision}
+    options |= {"stop": stop, "checkpoint": checkpoint, "backend": place.choose_backend(backend), "timeout": timeout}
     with api.open_matrix(store) as matrix, open_progress() as progress, open_client(place, progress) as client:
         plan = matrix.plan(1 if workers is None else workers, **options, client=client)
     titles, rows = _list_workers(plan)
@@ -87,21 +76,17 @@ def _list_workers(plan: Plan) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
 
 
 def spmv(
-    store: StorePath,
-    x: Annotated[str, typer.Argument(metavar="X.npy", help="(n_cols,) or (n_cols, k) array.")],
+    store: str,
+    x: str,
     *,
-    output: Annotated[str, typer.Option("--output", "-o", metavar="Y.npy", help="Where the product goes.")],
-    alpha: Annotated[float, typer.Option(help="Factor of A @ x.")] = 1.0,
-    beta: Annotated[float, typer.Option(help="Factor of y.")] = 0.0,
-    y: Annotated[str | None, typer.Option("--y", metavar="FILE.npy", help="What beta multiplies.")] = None,
-    kernel: ProductKernel = "auto",
-    backend: Backend = "auto",
-    precision: Annotated[
-        str | None, typer.Option(metavar="float64|float32", help="Of x and y; default as they and the values are.")
-    ] = None,
-    place: Place,
-    limits: Limits,
-    overwrite: Overwrite = False,
+    output: str,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    y: str | None = None,
+    kernel: str = "auto",
+    precision: str | None = None,
+    place: Computing,
+    overwrite: bool = False,
 ) -> Answer:
     """Compute alpha * A @ x + beta * y."""
     import numpy as np
@@ -115,9 +100,7 @@ def spmv(
     note_kept(f"{output} is as it was")
     began = time.perf_counter()
     with api.open_matrix(store) as matrix:
-        options: dict[str, Any] = {"alpha": alpha, "beta": beta, "kernel": kernel, "precision": precision}
-        options |= {**vars(limits), "backend": place.choose_backend(backend)}
-        options |= {"threads": place.threads, "timeout": place.timeout}
+        options = {"alpha": alpha, "beta": beta, "kernel": kernel, "precision": precision, **place.arguments}
         options["y"] = None if y is None else read_vector(y, max_ndim=2)
         factor = read_vector(x, max_ndim=2)
         with open_progress() as progress, open_client(place, progress) as client:

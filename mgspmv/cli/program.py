@@ -12,18 +12,19 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, is_dataclass
 from functools import wraps
-from inspect import Parameter, signature
-from typing import Annotated, Any, NoReturn, get_args
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, NoReturn, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from mgspmv.cli.messages import UNTRANSLATED, find_options, translate
-from mgspmv.cli.mode import ARGS, KEPT, MODE, Debug, Json, Log, LogLevel, Mode, Quiet, find_mode, say
-from mgspmv.cli.options import Tls
-from mgspmv.errors import MgspmvError, OptionError, StoreError, escape_controls, hide_secrets
+from mgspmv.cli.mode import ARGS, KEPT, MODE, Mode, find_mode, say
+from mgspmv.cli.options import OPTIONS
+from mgspmv.errors import MgspmvError, StoreError, escape_controls, hide_secrets
 from mgspmv.os_errors import describe_os_error, translating
 
 EXIT_UNEXPECTED = 1
@@ -35,16 +36,6 @@ PIPED_WIDTH = 1000
 
 # Newer versions of Typer hold a copy of click, older ones use click itself: take the class from its public subclass.
 _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
-
-_SPOKEN: dict[str, tuple[Any, Any]] = {
-    "json": (Json, False),
-    "quiet": (Quiet, False),
-    "log": (Log, None),
-    "log_level": (LogLevel, None),
-    "debug": (Debug, False),
-}
-"""Options of all commands, which `find_mode` finds, and their defaults."""
-
 
 _CONTEXT: ContextVar[Any] = ContextVar("_CONTEXT", default=None)
 """Click's context of the command that runs."""
@@ -108,7 +99,7 @@ class Group(TyperGroup):
         except MgspmvError as error:
             code = _fail(error, translate_message(str(error)), error.exit_code, mode)
         except Exception as error:
-            hint = "" if mode.shows_origin else "; this was not expected, --debug shows where it comes from"
+            hint = "" if mode.debug else "; this was not expected, --debug shows where it comes from"
             code = _fail(error, str(error), EXIT_UNEXPECTED, mode, f"{type(error).__name__}: {error}{hint}")
         sys.exit(code)
 
@@ -126,14 +117,8 @@ app = typer.Typer(
 
 def add_command(group: typer.Typer, command: Callable[..., Any], name: str | None = None, **options: Any) -> None:
     """Add a command, with the options of its groups and those that all have, and names of choices that a shell
-    completes.
-
-    One that may compute on a cluster is encrypted by --tls.
-    """
-    flat = _take_groups(command)
-    takes_cluster = "scheduler" in signature(flat).parameters
-    own = _take_tls(flat) if takes_cluster else flat
-    group.command(name, cls=Command, **options)(_take_spoken(own))
+    completes."""
+    group.command(name, cls=Command, **options)(_take_mode(_take_groups(command)))
 
 
 def _take_groups(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -149,68 +134,42 @@ def _take_groups(call: Callable[..., Any]) -> Callable[..., Any]:
         return call(**given, **made)
 
     taken = [p for name, parameter in own.items() for p in fields.get(name, {name: parameter}).values()]
-    _set_parameters(run, {p.name: p.replace(kind=Parameter.KEYWORD_ONLY) for p in taken})
+    _set_parameters(run, [_describe_option(call.__name__, parameter) for parameter in taken])
     return run
 
 
-def _take_tls(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The same command, within TLS where it is asked for."""
-    own = signature(command).parameters
-    tls = Parameter("tls", Parameter.KEYWORD_ONLY, default=None, annotation=Tls)
-    at = [*own].index("scheduler") + 1
-
-    @wraps(command)
-    def run(**given: Any) -> Any:
-        where = given.pop("tls")
-        if where is None:
-            return command(**given)
-        if given.get("cluster") is None and given["scheduler"] is None:
-            raise OptionError("--tls encrypts what the parts of a cluster say; add --cluster or --scheduler")
-        if where == "temporary" and given.get("cluster") is None:
-            raise OptionError("a cluster that runs has certificates already; name their folder in place of temporary")
-        from mgspmv.distribute.managers import check_shared
-        from mgspmv.distribute.tls import use_tls
-
-        if given.get("cluster") is not None:
-            check_shared(given["cluster"], where)
-        with use_tls(where):
-            return command(**given)
-
-    keywords = [*own.values()]
-    _set_parameters(run, {parameter.name: parameter for parameter in (*keywords[:at], tls, *keywords[at:])})
-    return run
-
-
-def _take_spoken(command: Callable[..., Any]) -> Callable[..., Any]:
-    own = signature(command, eval_str=True).parameters
+def _take_mode(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same with the options of all commands, which `find_mode` finds."""
+    own, added = (signature(_take_groups(call)).parameters for call in (command, Mode))
 
     @wraps(command)
     def run(**given: Any) -> Any:
         return command(**{name: given[name] for name in own})
 
-    added = {
-        name: Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in _SPOKEN.items()
-    }
-    _set_parameters(run, {**own, **added})
+    _set_parameters(run, [*own.values(), *added.values()])
     return run
 
 
-def _set_parameters(function: Callable[..., Any], parameters: Mapping[str, Parameter]) -> None:
+def _set_parameters(function: Callable[..., Any], parameters: Sequence[Parameter]) -> None:
     """Give a function that takes keywords the parameters that Typer is to see."""
     taken: Any = function
-    taken.__signature__ = signature(function, eval_str=True).replace(parameters=list(parameters.values()))
-    taken.__annotations__ = {p.name: p.annotation for p in parameters.values()}
-    for parameter in parameters.values():
-        _complete_choices(parameter.annotation)
+    taken.__signature__ = Signature(parameters)
+    taken.__annotations__ = {p.name: p.annotation for p in parameters}
 
 
-def _complete_choices(annotation: Any) -> None:
-    """Let a shell complete the names that an option takes, which stand in its metavar, as `cpu|cuda|FILE`."""
-    for option in get_args(annotation)[1:]:
-        names = [name for name in (option.metavar or "").split("|") if name.islower() or name.isdigit()]
-        if len(names) > 1 and option.autocompletion is None:
-            option.autocompletion = _make_completion(names)
+def _describe_option(owner: str, parameter: Parameter) -> Parameter:
+    """A parameter of a command or group, with what `OPTIONS` says of it."""
+    kind, key = parameter.annotation, f"{owner}.{parameter.name}"
+    is_described = get_origin(kind) is Annotated
+    kind, *said = get_args(kind) if is_described else (kind,)
+    described = copy(said[0] if is_described and key not in OPTIONS else OPTIONS.get(key) or OPTIONS[parameter.name])
+    if kind is bool and parameter.default is False and described.default is ...:  # without names of its own
+        described.param_decls = (f"--{parameter.name.replace('_', '-')}",)
+    # Names that an option takes stand in its metavar, as `cpu|cuda|FILE`.
+    names = [name for name in (described.metavar or "").split("|") if name.islower() or name.isdigit()]
+    if len(names) > 1 and described.autocompletion is None:
+        described.autocompletion = _make_completion(names)
+    return parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=Annotated[kind, described])
 
 
 def _make_completion(names: list[str]) -> Callable[[str], list[str]]:
@@ -227,11 +186,11 @@ def _print_version(wanted: bool) -> None:
         found = find_versions() | find_gpus()
         width = max(map(len, found))
         lines = [f"{name:{width}}  {value}" for name, value in found.items()]
-        raise typer.Exit(_give(found, lines, MODE.get().as_json))
+        raise typer.Exit(_give(found, lines, MODE.get().json))
 
 
 @app.callback()
-@_take_spoken
+@_take_mode
 def _accept_version(
     version: Annotated[
         bool,
@@ -275,9 +234,9 @@ def _finish(answer: Answer, mode: Mode) -> int:
         if answer.error is None
         else answer.payload | _describe_error(answer.error, translate_message(str(answer.error)), mode)
     )
-    parts = () if mode.is_quiet else answer.parts
+    parts = () if mode.quiet else answer.parts
     if answer.lines is None:
-        code = _give(payload, parts, mode.as_json)
+        code = _give(payload, parts, mode.json)
     else:
         code = _write_out(lines.decode() for lines in answer.lines)
         sys.stderr.write(_render(parts))
@@ -289,7 +248,7 @@ def _finish(answer: Answer, mode: Mode) -> int:
 
 def _fail(error: BaseException, message: str, exit_code: int, mode: Mode, shown: str | None = None) -> int:
     _print_error(error, message if shown is None else shown, mode)
-    return _give(_describe_error(error, message, mode), (), mode.as_json) or exit_code
+    return _give(_describe_error(error, message, mode), (), mode.json) or exit_code
 
 
 def _fail_usage(error: Any, mode: Mode) -> int:
@@ -300,7 +259,7 @@ def _fail_usage(error: Any, mode: Mode) -> int:
         asked = getattr(error, "ctx", None)
         hint = f" See `{asked.command_path} --help`." if asked else ""
         _print_error(error, f"{message}{'' if message.endswith(('.', '?')) else '.'}{hint}", mode)
-    return _give({"error": {"type": "UsageError", "message": message}}, (), mode.as_json) or error.exit_code
+    return _give({"error": {"type": "UsageError", "message": message}}, (), mode.json) or error.exit_code
 
 
 def _give(payload: Mapping[str, Any], parts: Sequence[Any], as_json: bool) -> int:
@@ -347,7 +306,7 @@ def _render(parts: Sequence[Any]) -> str:
 
 
 def _print_error(error: BaseException, message: str, mode: Mode) -> None:
-    if mode.shows_origin:
+    if mode.debug:
         print(escape_controls(hide_secrets("".join(traceback.format_exception(error)))), end="", file=sys.stderr)
     is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     said = typer.style("error:", fg=typer.colors.RED, bold=True) if is_coloured else "error:"
@@ -356,6 +315,6 @@ def _print_error(error: BaseException, message: str, mode: Mode) -> None:
 
 def _describe_error(error: BaseException, message: str, mode: Mode) -> dict[str, Any]:
     described: dict[str, Any] = {"type": type(error).__name__, "message": message}
-    if mode.shows_origin:
+    if mode.debug:
         described["traceback"] = traceback.format_exception(error)
     return {"error": described}

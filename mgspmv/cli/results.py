@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, get_args
+from typing import get_args
 
-import typer
-
-from mgspmv.cli.options import Overwrite
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import add_summary, describe_order, list_order, list_top, tabulate_top
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import OptionError, StoreExistsError
 
-RanksPath = Annotated[str, typer.Argument(metavar="RANKS", help="What `mgspmv pagerank -o` wrote: .zarr or .parquet.")]
 
-
-def top(
-    ranks: RanksPath,
-    k: Annotated[int, typer.Option("-k", "--k", help="How many.")] = 10,
-) -> Answer:
+def top(ranks: str, k: int = 10) -> Answer:
     """Show the highest ranks of a file."""
     from mgspmv.results import load_solution
 
@@ -30,10 +22,7 @@ def top(
     return Answer(payload, [tabulate_top(highest), *([] if said is None else [f"order {said}"])])
 
 
-def summary(
-    ranks: RanksPath,
-    bins: Annotated[int, typer.Option(min=1, help="Bins of the histogram.")] = 20,
-) -> Answer:
+def summary(ranks: str, bins: int = 20) -> Answer:
     """Show how the ranks of a file are distributed."""
     from mgspmv.results import load_solution
 
@@ -42,16 +31,7 @@ def summary(
     return add_summary(Answer(told, []), solution.summarize(bins))
 
 
-def report(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN", help="A pipeline's folder, the record of a run (.json), or ranks (.zarr, .parquet)."
-        ),
-    ],
-    out: Annotated[str, typer.Option("-o", "--out", metavar="FILE.html", help="Where to write it.")] = "report.html",
-    overwrite: Overwrite = False,
-) -> Answer:
+def report(source: str, out: str = "report.html", overwrite: bool = False) -> Answer:
     """Write a page about a run: convergence, time, memory, ranks, provenance; of a pipeline its newest run."""
     from mgspmv.files import create_file, exists
     from mgspmv.report import load_run, render_report

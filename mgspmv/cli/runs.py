@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
 from mgspmv.cli.mode import open_progress
-from mgspmv.cli.options import Scheduler
 from mgspmv.cli.place import Place, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.tables import tabulate
@@ -19,14 +19,14 @@ from mgspmv.errors import OptionError
 AnswerIn = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="For the scheduler to answer.")]
 
 
-def status(*, scheduler: Scheduler = None, timeout: AnswerIn = 30.0) -> Answer:
+def status(*, scheduler: str | None = None, tls: str | None = None, timeout: AnswerIn = 30.0) -> Answer:
     """List the last runs on a cluster, the newest first.
 
     Without --scheduler it is the cluster that `mgspmv cluster start` started on this machine.
     """
     from mgspmv.monitor.known import list_known_runs
 
-    with _open_client(scheduler, timeout) as client:
+    with _open_client(scheduler, tls, timeout) as client:
         runs = list_known_runs(client)
     titles = ("run", "state", "computes", "iterations", "change", "since", "seconds", "workers", "matrix")
     shown = tabulate(titles, list(map(_list_cells, runs)), n_texts=9) if runs else "this cluster knows no runs"
@@ -36,7 +36,8 @@ def status(*, scheduler: Scheduler = None, timeout: AnswerIn = 30.0) -> Answer:
 def cancel(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, or the beginning of one.")],
     *,
-    scheduler: Scheduler = None,
+    scheduler: str | None = None,
+    tls: str | None = None,
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", help="Until the workers end what its client does not.")
     ] = 30.0,
@@ -47,7 +48,7 @@ def cancel(
     """
     from mgspmv.monitor.known import cancel_run, list_known_runs
 
-    with _open_client(scheduler, timeout) as client:
+    with _open_client(scheduler, tls, timeout) as client:
         found = _find_run(list_known_runs(client), run)
         name, was = found["run"], found["state"]
         has_answered = not found["is_running"] or cancel_run(client, name, timeout)
@@ -68,19 +69,15 @@ def _find_run(runs: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _open_client(scheduler: str | None, timeout: float) -> Iterator[Any]:
+def _open_client(scheduler: str | None, tls: str | None, timeout: float) -> Iterator[Any]:
     """Connect to the named cluster, or to the only one of this machine."""
-    from mgspmv.distribute.tls import use_tls
-
-    certificates = None
-    if scheduler is None:
-        scheduler, certificates = _find_cluster()
-    place = Place(scheduler=scheduler, timeout=timeout)
-    with use_tls(certificates), open_progress() as progress, open_client(place, progress) as client:
+    found = Place(scheduler=scheduler, tls=tls, timeout=timeout)
+    place = replace(found, **_find_cluster()) if found.is_embedded else found
+    with open_progress() as progress, open_client(place, progress) as client:
         yield client
 
 
-def _find_cluster() -> tuple[str, str | None]:
+def _find_cluster() -> dict[str, Any]:
     """Address and certificates of the only cluster of this machine."""
     from mgspmv.launching import list_clusters
 
@@ -89,8 +86,7 @@ def _find_cluster() -> tuple[str, str | None]:
         names = ", ".join(f"{cluster.name} at {cluster.scheduler}" for cluster in found)
         which = f"{len(found)} clusters run on this machine ({names})" if found else "no cluster runs on this machine"
         raise OptionError(f"{which}; name one by --scheduler ADDRESS")
-    assert found[0].scheduler is not None
-    return found[0].scheduler, found[0].certificates
+    return {"scheduler": found[0].scheduler, "tls": found[0].certificates}
 
 
 def _list_cells(run: dict[str, Any]) -> tuple[str, ...]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from mgspmv.cli.mode import note_kept, open_progress
-from mgspmv.cli.options import Keep, Lines, Overwrite, Room, StorePath, Threads, given
+from mgspmv.cli.options import Lines, Room, given
 from mgspmv.cli.program import Answer, translate_message
 from mgspmv.cli.stored import answer_changed, answer_stored, describe_matrix, describe_order
 from mgspmv.cli.tables import tabulate, tabulate_fields
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from mgspmv.model import MatrixInfo
 
 
-def versions(store: StorePath, keep: Keep = None) -> Answer:
+def versions(store: str, keep: int | None = None) -> Answer:
     """List the versions of a store; with --keep, drop all but the newest."""
     from mgspmv import api
 
@@ -45,21 +43,13 @@ def versions(store: StorePath, keep: Keep = None) -> Answer:
 
 
 def reorder(
-    store: StorePath,
-    target: Annotated[
-        str | None, typer.Argument(metavar="[TARGET]", help="Where the renumbered matrix goes; default in place.")
-    ] = None,
+    store: str,
+    target: str | None = None,
     *,
-    method: Annotated[
-        str,
-        typer.Option(
-            metavar="rcm|degree|dealt|none",
-            help="Order of rows and columns: narrow; longest rows first; those dealt to 256 parts; the source's.",
-        ),
-    ] = "rcm",
-    overwrite: Overwrite = False,
+    method: str = "rcm",
+    overwrite: bool = False,
     room: Room,
-    threads: Threads = None,
+    threads: int | None = None,
 ) -> Answer:
     """Renumber rows and columns for locality; results stay in the source's numbers."""
     from mgspmv import api
@@ -73,7 +63,7 @@ def reorder(
     return answer_stored(info, time.perf_counter() - began)
 
 
-def transpose(store: StorePath, *, keep: Keep = None, room: Room, threads: Threads = None) -> Answer:
+def transpose(store: str, *, keep: int | None = None, room: Room, threads: int | None = None) -> Answer:
     """Add the transpose to a store, which `hits` and --reverse need; the matrix and its digest stay as they are."""
     from mgspmv import api
     from mgspmv.store.read import open_store
@@ -86,27 +76,19 @@ def transpose(store: StorePath, *, keep: Keep = None, room: Room, threads: Threa
 
 
 def subgraph(
-    store: StorePath,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="Where the part goes: local path or URL.")],
+    store: str,
+    target: str,
     *,
-    vertices: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Graphs: ids of vertices to keep, one per line, or a .npy file of ids or of a mask."
-        ),
-    ] = None,
-    min_weight: Annotated[float | None, typer.Option(metavar="W", help="Least weight to keep.")] = None,
-    max_weight: Annotated[float | None, typer.Option(metavar="W", help="Greatest weight to keep.")] = None,
-    edges: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Edges to keep: an edge list or table, or a matrix as a mask, such as .npz."),
-    ] = None,
-    without_edges: Annotated[str | None, typer.Option(metavar="FILE", help="Edges to drop, likewise.")] = None,
-    symmetrize: Annotated[bool, typer.Option("--symmetrize", help="For both, (i, j) stands for (j, i) too.")] = False,
+    vertices: str | None = None,
+    min_weight: float | None = None,
+    max_weight: float | None = None,
+    edges: str | None = None,
+    without_edges: str | None = None,
+    symmetrize: bool = False,
     lines: Lines,
-    overwrite: Overwrite = False,
+    overwrite: bool = False,
     room: Room,
-    threads: Threads = None,
+    threads: int | None = None,
 ) -> Answer:
     """Write a part of a store as a new store: the edges between some vertices, or selected edges."""
     from mgspmv import api
@@ -144,23 +126,14 @@ def _check_lines(lines: Lines, edges: str | None) -> None:
 
 
 def export(
-    store: StorePath,
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help=".mtx[.gz|.zst], .parquet, .npz or .zarr; path or URL.")
-    ],
+    store: str,
+    target: str,
     *,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="matrix-market|parquet|npz|anndata|binsparse", help="Default by the suffix, but for .zarr."
-        ),
-    ] = None,
-    vertices: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the ids too, one a line, for `ingest --vertices`.")
-    ] = None,
+    format: str | None = None,
+    vertices: str | None = None,
     room: Room,
-    threads: Threads = None,
-    overwrite: Overwrite = False,
+    threads: int | None = None,
+    overwrite: bool = False,
 ) -> Answer:
     """Write a stored matrix as its source had it, for other programs."""
     from mgspmv import api
@@ -176,7 +149,7 @@ def export(
     return Answer(payload, [f"{target}: {describe_matrix(info)}, written in {format_seconds(elapsed_s)}"])
 
 
-def info(store: StorePath) -> Answer:
+def info(store: str) -> Answer:
     """Say what a store holds; nothing of the matrix is loaded."""
     from mgspmv import api
 
@@ -184,7 +157,7 @@ def info(store: StorePath) -> Answer:
         return Answer(asdict(matrix.info), [_tabulate_info(matrix.info)])
 
 
-def verify(store: StorePath) -> Answer:
+def verify(store: str) -> Answer:
     """Check everything about a store; the exit code is 4 when something is wrong."""
     from mgspmv import api
     from mgspmv.ingest.verify import list_unchecked

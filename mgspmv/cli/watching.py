@@ -2,15 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mgspmv.cli.mode import note_kept, open_progress, say
-from mgspmv.cli.place import Place, open_client
+from mgspmv.cli.outputs import Outputs, find_outputs
+from mgspmv.cli.place import Computing, Place, open_client
+from mgspmv.cli.program import Answer
+from mgspmv.cli.solutions import answer_ranks
 from mgspmv.errors import ConvergenceError
+from mgspmv.monitor.progress import find_change
 
 if TYPE_CHECKING:
-    from mgspmv.model import Event
+    from mgspmv.model import Event, Stability
+    from mgspmv.results import Solution
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iteration:
+    """What the commands that iterate over one vector share: their options, and what they do with them."""
+
+    store: str
+    output: list[str] | None = None
+    tol: float | None = None
+    tol_mode: str = "l1"
+    max_iter: int = 100
+    nstart: str | None = None
+    ignore_weights: bool = False
+    precision: str = "float64"
+    place: Computing
+    drive: str = "auto"
+    top: int = 10
+    overwrite: bool = False
+
+    def compute(
+        self, call: str, vectors: Sequence[str] = (), *, reverse: bool = False, **own: Any
+    ) -> tuple[Any, ConvergenceError | None]:
+        """Call a function of the API; what it found, and why that is no success.
+
+        Parameters
+        ----------
+        vectors : those of its own options that are vectors over vertices
+        reverse : whether it is called with the transpose
+        """
+        from mgspmv import api
+        from mgspmv.cli.vectors import read_vectors
+
+        options = {name: getattr(self, name) for name in ("tol", "tol_mode", "max_iter", "precision", "drive")}
+        options |= self.place.arguments | {"weights": not self.ignore_weights} | own
+        with api.open_matrix(self.store) as opened, opened.T if reverse else opened as matrix:
+            given = {"nstart": self.nstart} | {name: options.pop(name) for name in vectors}
+            options |= read_vectors(matrix, aligns=call == "pagerank", **given)
+            change = find_change(self.tol, self.tol_mode, matrix.shape[0], own.get("stop", "change"))
+            find = partial(getattr(api, call), matrix, **options)
+            return listen(find, self.place, change, self.max_iter, own.get("checkpoint"))
+
+    def find_outputs(self, named: Sequence[str] | None, option: str = "-o") -> Outputs:
+        """Where a vector goes that an option names."""
+        return find_outputs(named, overwrite=self.overwrite, option=option)
+
+    def write(
+        self,
+        solution: Solution,
+        outputs: Outputs,
+        failure: ConvergenceError | None,
+        order: Stability | None = None,
+    ) -> Answer:
+        """Write a vector, and say what it is; `order` as of `answer_ranks`."""
+        from mgspmv.saving import generate_csv
+
+        outputs.save(solution, overwrite=self.overwrite)
+        answer = answer_ranks(solution, solution.top(self.top), outputs.paths, failure, order)
+        return outputs.print(answer, generate_csv(solution))
 
 
 def listen(

@@ -124,7 +124,7 @@ def test_what_is_wrong_is_found_before_the_work(command, folder):
         (["--tol", "-1"], 2, "tol must be a positive number"),
         (["--tol-mode", "relative", "--tol", "1"], 2, "--tol 1 with --tol-mode relative is met by any elements that"),
         (["--precision", "exact"], 2, "precision must be one of 'float64', 'float32'"),
-        (["--drive", "superstep"], 2, "--drive superstep needs a cluster; add --cluster local or --scheduler ADDRESS"),
+        (["--drive", "superstep"], 2, "--drive superstep needs a cluster; pass --cluster or --scheduler"),
         (["--nstart", "none.txt"], 3, "there is no such file"),
     ):
         _, stderr = invoke(command, "chain.zarr" if command == "stationary" else "g.zarr", *options, code=code)
