@@ -26,19 +26,6 @@ def limit_to_free(*, device_memory: int | None = None, host_memory: int | None =
     }
 
 
-def check_memory(is_free: bool, device_memory: str | int | None, host_memory: str | int | None) -> None:
-    """
-    Parameters
-    ----------
-    is_free : whether memory can be limited here
-    """
-    if not is_free and (device_memory is not None or host_memory is not None):
-        raise OptionError(
-            "device_memory= and host_memory= limit what a run on CUDA takes; leave them out with backend='cpu', and "
-            "pass them to distribute() where the matrix is on a cluster already"
-        )
-
-
 def check_threads(threads: int | None) -> None:
     if threads is not None and not isinstance(threads, int | np.integer):
         raise OptionError(f"threads must be an integer, not {threads!r}")

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mgspmv.api.arguments import check_threads, parse_size
 from mgspmv.api.graphs import check_graph, describe_dangling, explain_overflow
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.placing import choose_computing, find_distributed
+from mgspmv.api.placing import Placement
 from mgspmv.errors import CapacityError, ConvergenceError, OptionError, ShapeError
 from mgspmv.exchange.panels import LocalPanels
 from mgspmv.iterate.batch import Batch, BatchOutcome, Kept, ManyRows, choose_width, count_bytes
@@ -111,11 +110,13 @@ def pagerank_batch(
     CapacityError : the matrix, the vectors of a pass or what is kept does not fit into the memory that is free
     ClusterError : as for `pagerank`
     """
-    check_threads(threads)
     _check_width(width)
-    _check_place(client, transport, device_memory, host_memory)
-    distributed = find_distributed(A, client)
-    computes = choose_computing(backend, A, client)
+    if client is None and (device_memory is not None or host_memory is not None):
+        raise OptionError(
+            "device_memory= and host_memory= are for the rows of workers; pass client= too, or pass them to "
+            "distribute()"
+        )
+    place = Placement(A, client, backend, threads, device_memory, host_memory, timeout, transport, on_progress)
     top = _check_top(top)
     n = A.shape[0]
     use_weights = check_graph(A, weights)
@@ -142,20 +143,15 @@ def pagerank_batch(
     asked = {"width": width, "top": top, "threads": threads, "run": name_run()}
     asked |= {"drops": isinstance(dangling, str) and dangling == "drop"}
     batch = (queries, options, threshold, start, keeper, emit)
-    if distributed is not None:
-        outcome = _rank_distributed(distributed, *batch, dtype=dtype, on_progress=report, **asked)
-    elif client is not None:
-        assert isinstance(A, Matrix)
-        reads: dict[str, Any] = {"precision": precision, "weights": use_weights, "threads": threads, "backend": backend}
-        reads |= {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
-        reads |= {"transport": transport, "timeout": timeout, "on_progress": on_progress}
-        with A.distribute_for_products(client, **reads) as distributed:
+    if place.is_on_cluster:
+        with place.distribute(precision=precision, weights=use_weights, lay_out=False) as matrix:
             loaded = time.perf_counter()
-            outcome = _rank_distributed(distributed, *batch, dtype=dtype, on_progress=report, **asked)
-        outcome.seconds["load"] = loaded - began
+            outcome = _rank_distributed(matrix, *batch, dtype=dtype, on_progress=report, **asked)
+        if client is not None:
+            outcome.seconds["load"] = loaded - began
     else:
         assert isinstance(A, Matrix)
-        outcome = _rank_embedded(A, began, *batch, dtype=dtype, backend=computes, **asked)
+        outcome = _rank_embedded(A, began, *batch, dtype=dtype, backend=place.computes, **asked)
     described: dict[str, Any] = {"tol": None if tol_mode == "fixed" else options.tol or DEFAULT_TOL}
     described |= {"dangling": describe_dangling(dangling), "weights": use_weights}
     described |= {"drive": "embedded" if outcome.transport is None else "superstep"}
@@ -242,19 +238,6 @@ def _rank_distributed(
 
 
 # --- what was asked for ----------------------------------------------------------------------------------------------
-
-
-def _check_place(client: Any, transport: str, device_memory: str | int | None, host_memory: str | int | None) -> None:
-    check_choice("transport", transport, ("auto", "nccl", "peer"))
-    if client is None and transport != "auto":
-        raise OptionError(
-            "transport= says how workers send slices to each other; pass client= too, or pass it to distribute()"
-        )
-    if client is None and (device_memory is not None or host_memory is not None):
-        raise OptionError(
-            "device_memory= and host_memory= are for the rows of workers; pass client= too, or pass them to "
-            "distribute()"
-        )
 
 
 def _check_width(width: Any) -> None:

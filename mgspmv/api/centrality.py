@@ -15,7 +15,6 @@ import numpy as np
 
 from mgspmv.api.arguments import read_number
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.placing import find_distributed
 from mgspmv.api.powers import (
     Run,
     Running,
@@ -98,11 +97,11 @@ def hits(
     ConvergenceError : not converged, with `hubs` and `authorities` as its `solution`
     others : as of `power_iteration`
     """
-    run = Run(**running, norm="max", operation="HITS")
-    _check_graph(A, run, "HITS")
+    run = Run(A, "HITS", "max", **running)
+    _check_graph(run)
     other = _find_transpose(A, run, transpose)
     start = make_start(A, "nstart", nstart, 1.0)
-    with open_place(run, A, other) as place:
+    with open_place(run, other) as place:
         outcome = run.iterate(place, Step(), start)
         with count_as_collecting(outcome):
             out_edges = place.products[1]
@@ -111,8 +110,8 @@ def hits(
             hubs = out_edges.get(out_edges.multiply(out_edges.put(authorities)))
             found = {"hubs": _sum_to_1("hubs", hubs) if normalized else hubs, "authorities": authorities}
     asked = {"normalized": normalized}
-    made = Hits(*(make_solution(A, run, replace(outcome, values=v), f"HITS {k}", asked) for k, v in found.items()))
-    check_converged(run, outcome.status, made, "HITS")
+    made = Hits(*(make_solution(run, replace(outcome, values=v), f"HITS {k}", asked) for k, v in found.items()))
+    check_converged(run, outcome.status, made)
     return made
 
 
@@ -170,8 +169,8 @@ def katz(
         not
     others : as of `power_iteration`
     """
-    run = Run(**running, operation="Katz centrality")
-    _check_graph(A, run, "Katz centrality")
+    run = Run(A, "Katz centrality", **running)
+    _check_graph(run)
     factor, added = None if alpha is None else read_number("alpha", alpha), _make_beta(A, beta)
     start = make_start(A, "nstart", nstart, 0.0)
     is_bounded = not run.weights or A.info.min_weight is None or A.info.min_weight >= 0
@@ -180,7 +179,7 @@ def katz(
             f"alpha=None needs weights that are not negative, and the least is {A.info.min_weight}; pass alpha=, or "
             "weights=False"
         )
-    with open_place(run, A) as place:
+    with open_place(run) as place:
         if factor is None:
             factor = _choose_alpha(A, place.products[0], is_pattern=A.is_pattern or not run.weights)
         outcome = run.iterate(place, Step(factor, added=added), start)
@@ -194,7 +193,7 @@ def katz(
     said = added if isinstance(added, float) else "vector"
     asked = {"alpha": factor, "beta": said, "normalized": normalized}
     asked |= {"alpha_chosen": True} if alpha is None else {}
-    return conclude(A, run, replace(outcome, values=values), "Katz centrality", asked, advice)
+    return conclude(run, replace(outcome, values=values), asked, advice)
 
 
 def _choose_alpha(A: AnyMatrix, products: Products, *, is_pattern: bool) -> float:
@@ -257,19 +256,19 @@ def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **run
     ConvergenceError : not converged, with the `solution` attached
     others : as of `power_iteration`
     """
-    run = Run(**running, norm="l2", operation="eigenvector centrality")
-    _check_graph(A, run, "eigenvector centrality")
+    run = Run(A, "eigenvector centrality", "l2", **running)
+    _check_graph(run)
     start = make_start(A, "nstart", nstart, 1.0)
     total = start.sum()
     if total == 0:
         raise OptionError("nstart sums to 0 and cannot be made to sum to 1; give the vertices other weights")
 
-    with open_place(run, A) as place:
+    with open_place(run) as place:
         outcome = run.iterate(place, Step(of_vector=1.0), start / total)
         if A.info.nnz and outcome.status != Status.NON_FINITE:  # without edges the start stays, as in NetworkX
             with count_as_collecting(outcome):
                 _check_cycles(A, place.products[0], outcome.values)
-    return conclude(A, run, outcome, "eigenvector centrality", {})
+    return conclude(run, outcome, {})
 
 
 @watched_to_converge
@@ -300,8 +299,8 @@ def stationary(
     ConvergenceError : not converged, with the `solution` attached; the chain may be periodic
     others : as of `power_iteration`
     """
-    run = Run(**running, norm="l1", operation="stationary vector")
-    _check_chain(A, run)
+    run = Run(A, "stationary vector", "l1", **running)
+    _check_chain(run)
     stays = read_number("lazy", lazy)
     if not 0 <= stays < 1:
         raise OptionError(f"lazy must be at least 0 and less than 1, not {lazy!r}")
@@ -309,10 +308,10 @@ def stationary(
     if (start < 0).any() or not start.any():
         raise OptionError("nstart must not be negative, nor 0 everywhere; give at least one vertex a weight")
 
-    with open_place(run, A) as place:
+    with open_place(run) as place:
         outcome = run.iterate(place, Step(1.0 - stays, stays), normalize(start, "l1"))
     advice = {} if stays else {Status.MAX_ITER: _PERIODIC_ADVICE}
-    return conclude(A, run, outcome, "stationary vector", {"lazy": stays}, advice)
+    return conclude(run, outcome, {"lazy": stays}, advice)
 
 
 _PERIODIC_ADVICE = (
@@ -335,26 +334,24 @@ def _check_cycles(A: AnyMatrix, products: Products, x: np.ndarray) -> None:
         )
 
 
-def _check_graph(A: Any, run: Run, what: str) -> None:
+def _check_graph(run: Run) -> None:
     """
     Raises
     ------
     KindError : rows need not be in-edges
     """
-    find_distributed(A, run.client)
-    run.find_drive(A)
-    kind = (A.stored.original or A.stored).info.kind
-    if kind == "matrix":
+    stored = run.A.stored
+    if (stored.original or stored).info.kind == "matrix":
         raise KindError(
-            f"{A.info.url} is a store of kind 'matrix', whose rows need not be in-edges; for {what} ingest its "
-            "source again with kind='graph' (entry (i, j) is the arc i -> j), or pass A to power_iteration()"
+            f"{run.A.info.url} is a store of kind 'matrix', whose rows need not be in-edges; for {run.operation} "
+            "ingest its source again with kind='graph' (entry (i, j) is the arc i -> j), or pass A to "
+            "power_iteration()"
         )
-    check_vertices(A, what)
+    check_vertices(run)
 
 
-def _check_chain(A: Any, run: Run) -> None:
-    find_distributed(A, run.client)
-    run.find_drive(A)
+def _check_chain(run: Run) -> None:
+    A = run.A
     if A.is_transpose or A.kind != "stochastic":
         what = "the transpose of a store" if A.is_transpose else f"a store of kind {A.kind!r}"
         raise KindError(
@@ -368,7 +365,7 @@ def _check_chain(A: Any, run: Run) -> None:
             f"{A.info.url} has negative entries, the least is {A.info.min_weight}, which are no probabilities; ingest "
             "a source without them"
         )
-    check_vertices(A, "a stationary vector")
+    check_vertices(run)
     degrees = restore(A.stored.read_array("out_degree"), A.order)
     if not degrees.all():
         places = np.flatnonzero(degrees == 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from mgspmv.api.arguments import read_number
-from mgspmv.checkpoints import Checkpoints, Reached, Restored
+from mgspmv.checkpoints import Checkpoints, Reached
 from mgspmv.errors import CapacityError, CheckpointError, ClosedError, ClusterError, OptionError, say_more
 from mgspmv.iterate.keeping import EVERY_S, Keeper, Kept
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import judge
 from mgspmv.iterate.start import Start
+from mgspmv.logs import log_kept
 from mgspmv.model import Progress
 from mgspmv.store.described import DescribedMatrix
 from mgspmv.store.digests import digest_array
@@ -78,7 +79,57 @@ def say_what_is_kept(keeper: Keeper | None) -> Iterator[None]:
         raise say_more(error, f"{said}: go on from it with resume=True") from error
 
 
-def describe_run(A: DescribedMatrix, options: PageRankOptions, start: Start, *, use_weights: bool) -> dict[str, Any]:
+def begin_keeping(
+    checkpoint: StoreLike,
+    every: float | None,
+    A: DescribedMatrix,
+    options: PageRankOptions,
+    start: Start,
+    *,
+    use_weights: bool,
+    resume: bool,
+    is_shared: bool,
+    run: str,
+    report: Progress | None,
+) -> tuple[Keeper, Start]:
+    """What keeps the states of a run; and the vectors with which it begins, or goes on from its last state.
+
+    Parameters
+    ----------
+    every : seconds from one state to the next; None for `EVERY_S`
+    is_shared : whether others than this process write slices
+    report : hears `resume` and how many iterations were made, with `resume`; and of each checkpoint
+
+    Raises
+    ------
+    CheckpointError : with `resume`, what is there is of another run, or damaged; nothing can be written there
+    StoreExistsError : something else is there
+    OptionError : it is in the memory of this process, and others are to write there
+    """
+    identity = _describe_run(A, options, start, use_weights=use_weights)
+    checkpoints = Checkpoints(checkpoint, identity["matrix"], A.shape[0])
+    checkpoints.prepare(is_shared=is_shared)
+    restored = checkpoints.restore() if resume else None
+    before = None if restored is None else restored.reached
+    difference = None if before is None else _compare(before, identity, options, options.threshold(A.shape[0], A.nnz))
+    if difference is not None:
+        raise CheckpointError(
+            f"the checkpoint in {checkpoints.url} is {difference}; ask for the same, or leave out resume=True, which "
+            "starts from the beginning"
+        )
+    if resume and report is not None:
+        report("resume", 0 if before is None else before.iteration, None)
+
+    def tell(kept: Kept) -> None:
+        log_kept(kept)
+        if report is not None and kept.error is None:
+            report("checkpoint", kept.iteration, None)
+
+    keeper = Keeper(checkpoints, identity, run, EVERY_S if every is None else every, before, tell)
+    return keeper, start if restored is None else replace(start, x=restored.x)
+
+
+def _describe_run(A: DescribedMatrix, options: PageRankOptions, start: Start, *, use_weights: bool) -> dict[str, Any]:
     """What ranks and changes of a run depend on after each iteration, as JSON values.
 
     How they are computed is not in it, nor when the run ends; in `exact` that changes no bit.
@@ -92,65 +143,6 @@ def describe_run(A: DescribedMatrix, options: PageRankOptions, start: Start, *, 
     digests = {name: None if vector is None else digest_array(vector) for name, vector in vectors.items()}
     asked = {name: getattr(options, name) for name in ("alpha", "precision", "tol_mode", "stop")}
     return {"matrix": A.stored.name_entries(weights=use_weights), **asked, **digests}
-
-
-def begin_keeping(
-    checkpoint: StoreLike,
-    every: float | None,
-    identity: dict[str, Any],
-    options: PageRankOptions,
-    threshold: float,
-    *,
-    n_rows: int,
-    resume: bool,
-    is_shared: bool,
-    run: str,
-    report: Progress | None,
-) -> tuple[Keeper, np.ndarray | None]:
-    """What keeps the states of a run; and the ranks that it goes on from, None where it begins anew.
-
-    Parameters
-    ----------
-    every : seconds from one state to the next; None for `EVERY_S`
-    n_rows : of the matrix
-    is_shared : whether others than this process write slices
-    report : hears `resume` and how many iterations were made, with `resume`
-
-    Raises
-    ------
-    CheckpointError : with `resume`, what is there is of another run, or damaged; nothing can be written there
-    StoreExistsError : something else is there
-    OptionError : it is in the memory of this process, and others are to write there
-    """
-    checkpoints = Checkpoints(checkpoint, identity["matrix"], n_rows)
-    checkpoints.prepare(is_shared=is_shared)
-    restored = restore_run(checkpoints, identity, options, threshold) if resume else None
-    if resume and report is not None:
-        report("resume", 0 if restored is None else restored.reached.iteration, None)
-    before = None if restored is None else restored.reached
-    keeper = Keeper(checkpoints, identity, run, EVERY_S if every is None else every, before)
-    return keeper, None if restored is None else restored.x
-
-
-def restore_run(
-    checkpoints: Checkpoints, identity: dict[str, Any], options: PageRankOptions, threshold: float
-) -> Restored | None:
-    """The last state of this run that was kept; None where there is none.
-
-    Raises
-    ------
-    CheckpointError : it is of another run, or damaged
-    """
-    restored = checkpoints.restore()
-    if restored is None:
-        return None
-    difference = _compare(restored.reached, identity, options, threshold)
-    if difference is not None:
-        raise CheckpointError(
-            f"the checkpoint in {checkpoints.url} is {difference}; ask for the same, or leave out resume=True, which "
-            "starts from the beginning"
-        )
-    return restored
 
 
 def _compare(reached: Reached, identity: dict[str, Any], options: PageRankOptions, threshold: float) -> str | None:
@@ -176,18 +168,3 @@ def _find_end(options: PageRankOptions, threshold: float, changes: Sequence[floa
         if judge(options, threshold, iteration, change, False) is not None:
             return iteration
     return None
-
-
-def tell_people(report: Progress | None) -> Callable[[Kept], None]:
-    """Reports each checkpoint that was made to who hears of phases."""
-
-    def tell(kept: Kept) -> None:
-        if report is not None and kept.error is None:
-            report("checkpoint", kept.iteration, None)
-
-    return tell
-
-
-def go_on(start: Start, x: np.ndarray | None) -> Start:
-    """The vectors of a run that goes on with these ranks."""
-    return start if x is None else replace(start, x=x)

@@ -1,16 +1,21 @@
-"""Where a call computes: in this process, or on the cluster that holds its matrix."""
+"""Where a call computes: in this process, or on the cluster that holds its matrix or is to hold it."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from mgspmv.api.arguments import check_threads, parse_size
 from mgspmv.api.matrix import Matrix
 from mgspmv.errors import OptionError
 from mgspmv.kernels.catalogue import BACKENDS, Backend
 from mgspmv.kernels.select import choose_backend
-from mgspmv.model import check_choice
+from mgspmv.model import Progress, check_choice
 
 if TYPE_CHECKING:
     from mgspmv.distribute.matrix import DistributedMatrix
@@ -18,50 +23,126 @@ if TYPE_CHECKING:
 Drive = Literal["auto", "embedded", "scheduler", "superstep"]
 
 
-def find_distributed(A: Any, client: Any) -> DistributedMatrix | None:
-    """A itself where it is on a cluster; raises when it is no matrix at all."""
+@dataclass(frozen=True)
+class Placement:
+    """Where a call computes with a matrix, as it was asked for, checked."""
+
+    A: Any
+    """An opened or distributed matrix."""
+    client: Any = None
+    """Of the cluster on which an opened matrix is distributed for this call; None where it is used as it is."""
+    backend: str = "auto"
+    threads: int | None = None
+    device_memory: str | int | None = None
+    host_memory: str | int | None = None
+    timeout: float = 30.0
+    transport: str = "auto"
+    on_progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        check_threads(self.threads)
+        computes = self.computes
+        check_choice("transport", self.transport, ("auto", "nccl", "peer"))
+        if self.transport != "auto" and self.client is None:
+            raise OptionError(
+                "transport= says how workers send slices to each other; pass client= too, or pass it to distribute()"
+            )
+        is_limited = self.device_memory is not None or self.host_memory is not None
+        if is_limited and (self.is_distributed or (self.client is None and computes == "cpu")):
+            raise OptionError(
+                "device_memory= and host_memory= limit what a run on CUDA takes; leave them out with backend='cpu', "
+                "and pass them to distribute() where the matrix is on a cluster already"
+            )
+
+    @cached_property
+    def is_distributed(self) -> bool:
+        """Whether the matrix is on a cluster already.
+
+        Raises
+        ------
+        OptionError : it is no matrix; it is on a cluster, and there is another client
+        """
+        return is_distributed(self.A, self.client)
+
+    @property
+    def is_on_cluster(self) -> bool:
+        """Whether workers compute."""
+        return self.is_distributed or self.client is not None
+
+    @cached_property
+    def computes(self) -> Backend:
+        """Where this process computes; `cpu` where workers do."""
+        if not self.is_on_cluster:
+            return choose_backend(self.backend)
+        check_choice("backend", self.backend, ("auto", *BACKENDS))
+        if self.is_distributed and self.backend not in ("auto", self.A.backend):
+            there = self.A.backend
+            where = f"backend={there!r}" if there else "some workers on hosts and others on devices"
+            raise OptionError(
+                f"the matrix was distributed for {where}, and now backend={self.backend!r} is asked for; leave out "
+                "backend=, or pass it to distribute()"
+            )
+        return "cpu"
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """Most bytes to take, by what limits them."""
+        return {"device_memory": parse_size(self.device_memory), "host_memory": parse_size(self.host_memory)}
+
+    def choose_drive(self, drive: Drive) -> Drive:
+        """How a run is driven; `auto` is the default of where it is.
+
+        Raises
+        ------
+        OptionError : there is no such drive there
+        """
+        check_choice("drive", drive, ("auto", "embedded", "scheduler", "superstep"))
+        if drive == "auto":
+            return "superstep" if self.is_on_cluster else "embedded"
+        if self.is_on_cluster and drive == "embedded":
+            raise OptionError(
+                "drive='embedded' computes in this process; leave out client=, and call it with a matrix of "
+                "open_matrix()"
+            )
+        if not self.is_on_cluster and drive != "embedded":
+            raise OptionError(f"drive={drive!r} needs a cluster; pass client=, or pass a matrix of distribute()")
+        return drive
+
+    @contextmanager
+    def distribute(self, A: Matrix | DistributedMatrix | None = None, **reads: Any) -> Iterator[DistributedMatrix]:
+        """The matrix, or another one, on the cluster; what is distributed for the call goes with the context.
+
+        Parameters
+        ----------
+        reads : as of `distribute_matrix`
+        """
+        from mgspmv.distribute.matrix import distribute_matrix
+
+        matrix: Any = self.A if A is None else A
+        if not isinstance(matrix, Matrix):
+            yield matrix
+            return
+        asked: dict[str, Any] = {"backend": self.backend, "transport": self.transport, "threads": self.threads}
+        asked |= self.limits | {"timeout": self.timeout, "on_progress": self.on_progress}
+        with distribute_matrix(matrix.stored, self.client, **asked, **reads) as distributed:
+            yield distributed
+
+
+def is_distributed(A: Any, client: Any = None) -> bool:
+    """Whether a matrix is on a cluster.
+
+    Raises
+    ------
+    OptionError : it is no matrix at all; it is on a cluster, and there is a client
+    """
     if isinstance(A, Matrix):
-        return None
+        return False
     if "mgspmv.distribute.matrix" in sys.modules:  # else nothing was ever distributed, and Dask is not imported for it
         from mgspmv.distribute.matrix import DistributedMatrix
 
         if isinstance(A, DistributedMatrix):
             if client is not None:
                 raise OptionError("the matrix is on a cluster already; leave out client=")
-            return A
+            return True
     what = repr(A) if isinstance(A, str | os.PathLike) else f"a {type(A).__name__}"
     raise OptionError(f"A must be a matrix opened by open_matrix, not {what}; pass open_matrix(store)")
-
-
-def choose_computing(backend: str, A: Any, client: Any) -> Backend:
-    """Where this process computes; on a cluster it does not, and this says whether the workers can."""
-    if isinstance(A, Matrix) and client is None:
-        return choose_backend(backend)
-    check_choice("backend", backend, ("auto", *BACKENDS))
-    there = None if isinstance(A, Matrix) else A.backend
-    if client is None and backend != "auto" and backend != there:
-        where = f"backend={there!r}" if there else "some workers on hosts and others on devices"
-        raise OptionError(
-            f"the matrix was distributed for {where}, and now backend={backend!r} is asked for; leave out backend=, "
-            "or pass it to distribute()"
-        )
-    return "cpu"
-
-
-def choose_drive(drive: Drive, is_on_cluster: bool) -> Drive:
-    """How a run is driven; `auto` is the default of where it is.
-
-    Raises
-    ------
-    OptionError : there is no such drive there
-    """
-    check_choice("drive", drive, ("auto", "embedded", "scheduler", "superstep"))
-    if drive == "auto":
-        return "superstep" if is_on_cluster else "embedded"
-    if is_on_cluster and drive == "embedded":
-        raise OptionError(
-            "drive='embedded' computes in this process; leave out client=, and call it with a matrix of open_matrix()"
-        )
-    if not is_on_cluster and drive != "embedded":
-        raise OptionError(f"drive={drive!r} needs a cluster; pass client=, or pass a matrix of distribute()")
-    return drive

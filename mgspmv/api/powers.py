@@ -6,14 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
-from mgspmv.api.arguments import check_memory, check_threads, parse_size
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.placing import Drive, choose_computing, choose_drive, find_distributed
+from mgspmv.api.placing import Drive, Placement
 from mgspmv.errors import ConvergenceError, OptionError, ShapeError
 from mgspmv.iterate.options import DEFAULT_TOL
 from mgspmv.iterate.pagerank import Outcome
@@ -57,12 +56,15 @@ class Running(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Run:
-    """One call: the keywords of `power_iteration`, checked, and what happened in it."""
+    """One call: the arguments of `power_iteration`, checked, and what happened in it."""
 
+    A: Matrix | DistributedMatrix
+    operation: str = "power iteration"
+    """What is computed."""
+    norm: Norm = "none"
     tol: float | None = None
     tol_mode: TolMode = "l1"
     max_iter: int = 100
-    norm: Norm = "none"
     weights: bool = True
     precision: Literal["float64", "float32"] = "float64"
     drive: Drive = "auto"
@@ -79,27 +81,26 @@ class Run:
     """When it was called."""
     events: list[Event] = field(default_factory=list)
     """What each iteration did."""
-    operation: str = "power iteration"
-    """What is computed."""
 
     def __post_init__(self) -> None:
-        check_threads(self.threads)
         check_choice("precision", self.precision, ("float64", "float32"))
-        _ = self.options
+        _ = self.options, self.chosen_drive
 
     @property
     def options(self) -> PowerOptions:
         """When to stop, and how to normalize."""
         return PowerOptions(self.tol, self.tol_mode, self.max_iter, self.norm)
 
-    @property
-    def limits(self) -> dict[str, int | None]:
-        """Most bytes to take."""
-        return {"device_memory": parse_size(self.device_memory), "host_memory": parse_size(self.host_memory)}
+    @cached_property
+    def placement(self) -> Placement:
+        """Where it is computed."""
+        limits = (self.device_memory, self.host_memory, self.timeout)
+        return Placement(self.A, self.client, self.backend, self.threads, *limits, on_progress=self.on_progress)
 
-    def find_drive(self, A: Matrix | DistributedMatrix) -> Drive:
-        """How a run with A is driven."""
-        return choose_drive(self.drive, self.client is not None or find_distributed(A, None) is not None)
+    @property
+    def chosen_drive(self) -> Drive:
+        """How it is driven."""
+        return self.placement.choose_drive(self.drive)
 
     def iterate(self, place: Place, update: AnyUpdate, x: np.ndarray) -> Outcome:
         """Iterate from x to the end, and say so to who listens.
@@ -191,30 +192,24 @@ def power_iteration(
     ClusterError : a worker is gone, or silent for too long
     ConvergenceError : not converged, with the `solution` attached
     """
-    run = Run(
-        tol, tol_mode, max_iter, norm, weights, precision, drive, backend, threads, client, device_memory, host_memory,
-        timeout, throw, on_event, on_progress,
-    )  # fmt: skip
     if update is not None and not callable(update):
         raise OptionError(f"update must be a function of (y, x), not {update!r}")
-    find_distributed(A, client)
-    if update is not None and run.find_drive(A) == "superstep":
-        run = replace(run, drive=_choose_rounds(drive))
-    check_vertices(A, "power iteration")
+    run = Run(
+        A, "power iteration", norm, tol, tol_mode, max_iter, weights, precision, drive, backend, threads, client,
+        device_memory, host_memory, timeout, throw, on_event, on_progress,
+    )  # fmt: skip
+    if update is not None and run.chosen_drive == "superstep":
+        if run.drive == "superstep":
+            raise OptionError(
+                "drive='superstep' makes the steps on the workers, and update is a function of whole vectors in this "
+                "process; pass drive='scheduler', or leave out drive="
+            )
+        run = replace(run, drive="scheduler")
+    check_vertices(run)
     start = make_start(A, "x", x, 1.0 / A.shape[0])
-    with open_place(run, A) as place:
+    with open_place(run) as place:
         outcome = run.iterate(place, update or Step(), start)
-    return conclude(A, run, outcome, "power iteration", {"norm": norm})
-
-
-def _choose_rounds(drive: Drive) -> Drive:
-    """The drive of a user's step on a cluster."""
-    if drive == "superstep":
-        raise OptionError(
-            "drive='superstep' makes the steps on the workers, and update is a function of whole vectors in this "
-            "process; pass drive='scheduler', or leave out drive="
-        )
-    return "scheduler"
+    return conclude(run, outcome, {"norm": norm})
 
 
 def make_start(A: Matrix | DistributedMatrix, name: str, given: Weights | None, default: float) -> np.ndarray:
@@ -224,17 +219,18 @@ def make_start(A: Matrix | DistributedMatrix, name: str, given: Weights | None, 
     return make_vector(name, given, A.shape[0], A.vertex_ids)
 
 
-def check_vertices(A: Matrix | DistributedMatrix, what: str) -> None:
+def check_vertices(run: Run) -> None:
     """
     Raises
     ------
     ShapeError : the matrix is not square
     OptionError : it has no rows
     """
-    if A.shape[0] != A.shape[1]:
-        raise ShapeError(f"{A.info.url} is a matrix of {A.shape[0]:,} x {A.shape[1]:,}, and {what} needs a square one")
-    if A.shape[0] == 0:
-        raise OptionError(f"{A.info.url} has no rows, so there is nothing to iterate")
+    url, (n_rows, n_cols) = run.A.info.url, run.A.shape
+    if n_rows != n_cols:
+        raise ShapeError(f"{url} is a matrix of {n_rows:,} x {n_cols:,}, and {run.operation} needs a square one")
+    if n_rows == 0:
+        raise OptionError(f"{url} has no rows, so there is nothing to iterate")
 
 
 @dataclass(frozen=True)
@@ -297,31 +293,22 @@ class Place:
 
 
 @contextmanager
-def open_place(run: Run, *matrices: Matrix | DistributedMatrix) -> Iterator[Place]:
-    """Products with matrices where they are, or where the run wants them; what was distributed for it goes with the
-    context."""
-    drive = run.find_drive(matrices[0])
-    computes = choose_computing(run.backend, matrices[0], run.client)
-    distributed = [D for A in matrices if (D := find_distributed(A, run.client)) is not None]
-    is_free = not distributed and (run.client is not None or computes == "cuda")
-    check_memory(is_free, run.device_memory, run.host_memory)
-    if distributed:
-        yield _meet_workers(run, drive, distributed, is_loaded_for_run=False)
+def open_place(run: Run, *others: Matrix | DistributedMatrix) -> Iterator[Place]:
+    """Products with the matrix of a run and others, where they are or where the run wants them; what was distributed
+    for it goes with the context."""
+    place, matrices = run.placement, (run.A, *others)
+    if not place.is_on_cluster:
+        opened = [A for A in matrices if isinstance(A, Matrix)]
+        products = tuple(_multiply_here(A, run, place.computes) for A in opened)
+        yield Place(run.chosen_drive, products, has_device=place.computes == "cuda")
         return
-    opened = [A for A in matrices if isinstance(A, Matrix)]
-    if run.client is None:
-        yield Place(drive, tuple(_multiply_here(A, run, computes) for A in opened), has_device=computes == "cuda")
-        return
-    reads: dict[str, Any] = {"precision": run.precision, "weights": run.weights, "threads": run.threads}
-    reads |= {"backend": run.backend, "timeout": run.timeout, "on_progress": run.on_progress} | run.limits
+    reads: dict[str, Any] = {"precision": run.precision, "weights": run.weights, "lay_out": False}
     with ExitStack() as stack:
-        held = [stack.enter_context(A.distribute_for_products(run.client, **reads)) for A in opened]
-        yield _meet_workers(run, drive, held)
+        held = [stack.enter_context(place.distribute(A, **reads)) for A in matrices]
+        yield _meet_workers(run, held, is_loaded_for_run=run.client is not None)
 
 
-def _meet_workers(
-    run: Run, drive: Drive, matrices: list[DistributedMatrix], *, is_loaded_for_run: bool = True
-) -> Place:
+def _meet_workers(run: Run, matrices: list[DistributedMatrix], *, is_loaded_for_run: bool) -> Place:
     """The place of matrices that are on a cluster."""
     from mgspmv.distribute.power_rounds import Rounds
 
@@ -339,7 +326,7 @@ def _meet_workers(
         )
         for D in matrices
     )
-    return Place(drive, products, tuple(matrices), rounds, is_loaded_for_run)
+    return Place(run.chosen_drive, products, tuple(matrices), rounds, is_loaded_for_run)
 
 
 def _name_backend(D: DistributedMatrix) -> str:
@@ -355,22 +342,15 @@ def count_as_collecting(outcome: Outcome) -> Iterator[None]:
 
 
 def conclude(
-    A: Matrix | DistributedMatrix,
-    run: Run,
-    outcome: Outcome,
-    method: str,
-    asked: Mapping[str, Any],
-    advice: Mapping[Status, str] | None = None,
+    run: Run, outcome: Outcome, asked: Mapping[str, Any], advice: Mapping[Status, str] | None = None
 ) -> Solution:
     """The solution of a run; parameters and errors as of `make_solution` and `check_converged`."""
-    solution = make_solution(A, run, outcome, method, asked)
-    check_converged(run, outcome.status, solution, method, advice)
+    solution = make_solution(run, outcome, run.operation, asked)
+    check_converged(run, outcome.status, solution, advice)
     return solution
 
 
-def make_solution(
-    A: Matrix | DistributedMatrix, run: Run, outcome: Outcome, method: str, asked: Mapping[str, Any]
-) -> Solution:
+def make_solution(run: Run, outcome: Outcome, method: str, asked: Mapping[str, Any]) -> Solution:
     """What a run found.
 
     Parameters
@@ -378,9 +358,10 @@ def make_solution(
     method : what was computed
     asked : options of its own
     """
+    A = run.A
     tol = None if run.tol_mode == "fixed" else DEFAULT_TOL if run.tol is None else float(run.tol)
     options = {"method": method, **asked, "tol": tol, "tol_mode": run.tol_mode, "max_iter": int(run.max_iter)}
-    options |= {"weights": run.weights and not A.is_pattern, "precision": run.precision, "drive": run.find_drive(A)}
+    options |= {"weights": run.weights and not A.is_pattern, "precision": run.precision, "drive": run.chosen_drive}
     changes = tuple(event.change for event in run.events)
     reached = (outcome.values, outcome.status, len(changes), changes, outcome.seconds, outcome.error_bound_l1)
     matrix = describe_matrix(A.info, outcome.hardware, outcome.transport)
@@ -389,9 +370,7 @@ def make_solution(
     return Solution(*reached, A.vertex_ids, options, matrix, tuple(run.events), memory, non_finite=wrong)
 
 
-def check_converged(
-    run: Run, status: Status, solution: Any, method: str, advice: Mapping[Status, str] | None = None
-) -> None:
+def check_converged(run: Run, status: Status, solution: Any, advice: Mapping[Status, str] | None = None) -> None:
     """
     Parameters
     ----------
@@ -407,13 +386,13 @@ def check_converged(
     made = f"{len(run.events)} iterations, the last change was {run.events[-1].change:.3g}"
     said, wrong = (advice or {}).get(status, status.advice), solution.non_finite
     more = "" if wrong is None else f"; {wrong}"
-    raise ConvergenceError(f"{method} ended as {status} after {made}: {said}{more}", solution)
+    raise ConvergenceError(f"{run.operation} ended as {status} after {made}: {said}{more}", solution)
 
 
 def _multiply_here(A: Matrix, run: Run, backend: Backend) -> Products:
     dtype, n = run.precision, A.shape[0]
     binding: dict[str, Any] = {"threads": run.threads, "weights": run.weights}
-    streamed = A.bind_streamed(dtype, **(binding | run.limits)) if backend == "cuda" else None
+    streamed = A.bind_streamed(dtype, **(binding | run.placement.limits)) if backend == "cuda" else None
     if streamed is not None:
         place = Products(partial(_multiply_into, streamed.multiply, partial(zeros, n, dtype)), put, get, "", 0)
         place = replace(place, hardware=describe_device(), nbytes=streamed.nbytes)

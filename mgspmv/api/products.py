@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mgspmv.api.arguments import check_memory, check_threads, parse_size
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.placing import choose_computing, find_distributed
+from mgspmv.api.placing import Placement
 from mgspmv.kernels.dense import multiply_dense
 from mgspmv.kernels.operands import choose_precision
 from mgspmv.kernels.select import choose_backend
@@ -74,21 +73,15 @@ def spmv(
     CapacityError : the matrix does not fit into the memory that is free
     ClusterError : a worker is gone, or silent for too long
     """
-    check_threads(threads)
-    distributed = find_distributed(A, client)
-    computes = choose_computing(backend, A, client)
+    place = Placement(A, client, backend, threads, device_memory, host_memory, timeout, on_progress=on_progress)
     options: dict[str, Any] = {"alpha": alpha, "beta": beta, "y": y, "kernel": kernel, "precision": precision}
-    check_memory(distributed is None and (client is not None or computes == "cuda"), device_memory, host_memory)
-    limits: dict[str, Any] = {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
-    if distributed is not None:
-        return distributed.multiply(x, **options, threads=threads)
-    assert isinstance(A, Matrix)
-    if client is not None:
-        reads = choose_precision(precision, getattr(x, "dtype", np.dtype(np.float64)), A.info)
-        distributing: dict[str, Any] = {"threads": threads, "timeout": timeout, "on_progress": on_progress} | limits
-        with A.distribute_for_products(client, precision=reads, backend=backend, **distributing) as distributed:
-            return distributed.multiply(x, **options, threads=threads)
-    return A.multiply(x, **options, backend=computes, threads=threads, **limits)
+    options["threads"] = threads
+    if not place.is_on_cluster:
+        assert isinstance(A, Matrix)
+        return A.multiply(x, **options, backend=place.computes, **place.limits)
+    reads = choose_precision(precision, getattr(x, "dtype", np.dtype(np.float64)), A.info)
+    with place.distribute(precision=reads, lay_out=False) as matrix:
+        return matrix.multiply(x, **options)
 
 
 def gemv(

@@ -11,22 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mgspmv.api.arguments import check_memory, check_threads, parse_size
-from mgspmv.api.checkpointing import (
-    begin_keeping,
-    check_checkpoint,
-    check_recover,
-    describe_run,
-    go_on,
-    say_what_is_kept,
-    tell_people,
-)
+from mgspmv.api.checkpointing import begin_keeping, check_checkpoint, check_recover, say_what_is_kept
 from mgspmv.api.graphs import check_graph, describe_dangling, explain_overflow
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.placing import Drive, choose_computing, choose_drive, find_distributed
+from mgspmv.api.placing import Drive, Placement
 from mgspmv.api.warm import align_ranks
 from mgspmv.checkpoints import Reached
-from mgspmv.errors import ConvergenceError, OptionError
+from mgspmv.errors import ConvergenceError
 from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import (
@@ -47,7 +38,7 @@ from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.catalogue import BACKENDS, Backend
 from mgspmv.kernels.device import measure_memory
 from mgspmv.kernels.select import check_step_kernel, find_step_layout, list_kernels
-from mgspmv.logs import log_iteration, log_kept, log_recovery, name_run
+from mgspmv.logs import log_iteration, log_recovery, name_run
 from mgspmv.model import (
     Event,
     Precision,
@@ -181,20 +172,13 @@ def pagerank(
         One that cannot be written later is warned of once, and the run goes on
     ConvergenceError : not converged, with the `solution` attached
     """
-    check_threads(threads)
-    if transport != "auto" and client is None:
-        raise OptionError(
-            "transport= says how workers send slices to each other; pass client= too, or pass it to distribute()"
-        )
     options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision, stop)
     check_checkpoint(checkpoint, checkpoint_every, resume, options)
     check_recover(recover)
-    distributed = find_distributed(A, client)
-    drive = choose_drive(drive, distributed is not None or client is not None)
-    computes = choose_computing(backend, A, client)
-    check_memory(distributed is None and (client is not None or computes == "cuda"), device_memory, host_memory)
-    if isinstance(A, Matrix) and client is None:
-        check_step_kernel(kernel, computes)
+    place = Placement(A, client, backend, threads, device_memory, host_memory, timeout, transport, on_progress)
+    drive = place.choose_drive(drive)
+    if not place.is_on_cluster:
+        check_step_kernel(kernel, place.computes)
     elif client is not None:  # what the workers have is looked at when they are reached
         known = [name for each in BACKENDS for name in list_kernels(each, for_steps=True)]
         check_choice("kernel", kernel, ("auto", *dict.fromkeys(known)))
@@ -208,14 +192,9 @@ def pagerank(
     run = name_run()
     keeper = None
     if checkpoint is not None:
-        identity = describe_run(A, options, start, use_weights=use_weights)
-        keeping: dict[str, Any] = {"n_rows": A.shape[0], "resume": resume, "is_shared": drive != "embedded", "run": run}
-        keeper, x = begin_keeping(
-            checkpoint, checkpoint_every, identity, options, threshold, **keeping, report=on_progress
-        )
-        keeper.tell = tell_all(log_kept, tell_people(on_progress))
-        start = go_on(start, x)
-    prepared = time.perf_counter()
+        keeping: dict[str, Any] = {"resume": resume, "is_shared": drive != "embedded", "run": run}
+        kept = (checkpoint, checkpoint_every, A, options, start)
+        keeper, start = begin_keeping(*kept, use_weights=use_weights, **keeping, report=on_progress)
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
     events: list[Event] = []
 
@@ -227,34 +206,29 @@ def pagerank(
 
     computing: dict[str, Any] = {"dtype": dtype, "kernel": kernel, "threads": threads, "run": run, "keeper": keeper}
     steps, before = (options, threshold, start, emit), find_before(keeper)
-    on_workers = computing | {"drive": drive, "on_progress": on_progress, "recover": recover}
-    if distributed is not None:
-        with say_what_is_kept(keeper):
-            outcome = _rank_distributed(distributed, *steps, **on_workers)
-        outcome.seconds["start"] += prepared - began
-    elif client is not None:
-        assert isinstance(A, Matrix)
-        reads: dict[str, Any] = {"precision": precision, "weights": use_weights, "threads": threads, "backend": backend}
-        reads |= {"transport": transport, "timeout": timeout, "on_progress": on_progress}
-        reads |= {"device_memory": device_memory, "host_memory": host_memory}
-        reads["stop"] = stop if drive == "superstep" else "change"  # of rounds, this process has the ranks
-        reads |= {"checkpoint": keeper is not None, "recover": recover}
-        with say_what_is_kept(keeper), A.distribute(client, **reads) as distributed:
+    if place.is_on_cluster:
+        reads: dict[str, Any] = {"precision": precision, "weights": use_weights, "checkpoint": keeper is not None}
+        reads["top"] = options.top if drive == "superstep" else None  # of rounds, this process has the ranks
+        computing |= {"drive": drive, "on_progress": on_progress, "recover": recover}
+        with say_what_is_kept(keeper), place.distribute(recover=recover, **reads) as matrix:
             loaded = time.perf_counter()
-            outcome = _rank_distributed(distributed, *steps, distributed.recoveries, **on_workers)
-        outcome.seconds["load"] = loaded - began
+            earlier = () if client is None else matrix.recoveries
+            outcome = _rank_distributed(matrix, *steps, earlier, **computing)
+        if client is None:
+            outcome.seconds["start"] += loaded - began
+        else:
+            outcome.seconds["load"] = loaded - began
     else:
         assert isinstance(A, Matrix)
-        weight = start.take_weight(lambda: A.read_out_weight(use_weights, threads))
-        computing["backend"] = computes
-        computing |= {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
-        outcome = _rank_embedded(A, weight, began, *steps, **computing)
+        computing |= {"backend": place.computes, **place.limits}
+        outcome = _rank_embedded(A, began, *steps, **computing)
         again = computing | {"keeper": None}
 
         def step(once: PageRankOptions, probe: Start) -> np.ndarray:
-            return _rank_embedded(A, weight, time.perf_counter(), once, 0.0, probe, ignore, **again).values
+            return _rank_embedded(A, time.perf_counter(), once, 0.0, probe, ignore, **again).values
 
-        outcome = _find_lost(A, outcome, start, options, step, use_weights=use_weights, on_device=computes == "cuda")
+        on_device = place.computes == "cuda"
+        outcome = _find_lost(A, outcome, start, options, step, use_weights=use_weights, on_device=on_device)
     bound = widen_bound(outcome.error_bound_l1, options.alpha, start.growth)
     reached = time.perf_counter()
     outcome = replace(outcome, values=restore(outcome.values, A.order), error_bound_l1=bound)
@@ -275,7 +249,6 @@ def pagerank(
 
 def _rank_embedded(
     A: Matrix,
-    weight: np.ndarray,
     began: float,
     options: PageRankOptions,
     threshold: float,
@@ -291,6 +264,7 @@ def _rank_embedded(
     **limits: int | None,
 ) -> Outcome:
     """In this process: on a device by its own steps, where a layout for them can hold the matrix."""
+    weight = start.take_weight(lambda: A.read_out_weight(dtype is not None, threads))
     layout = None
     if backend == "cuda":
         layout = find_step_layout(kernel, options.precision, A.info.index_dtype, dtype, A.info.min_weight)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mgspmv.errors import OptionError
 from mgspmv.ingest.weights import Weights, read_weights
+from mgspmv.lookup import UNKNOWN, VertexLookup
 from mgspmv.results import Solution, load_solution
 from mgspmv.saving import is_rank_table
 from mgspmv.store.described import DescribedMatrix
@@ -46,26 +46,18 @@ def align_ranks(before: Solution, A: DescribedMatrix) -> np.ndarray:
     """
     if before.scaler != "none":
         raise OptionError(f"nstart holds ranks scaled by {before.scaler!r}; pass ranks as they were computed")
-    n = A.shape[0]
-    ranks = np.full(n, 1.0 / n)
-    old, new = before.vertex_ids, A.vertex_ids
-    if old is None and new is None:
-        n_both = min(n, len(before.values))
-        ranks[:n_both] = before.values[:n_both]
-        return ranks
-    old, new = (_list_ids(ids, m) for ids, m in ((old, len(before.values)), (new, n)))
-    if (old.dtype == object) != (new.dtype == object):
-        kinds = ["strings" if ids.dtype == object else "integers" for ids in (old, new)]
+    old = np.arange(len(before.values)) if before.vertex_ids is None else before.vertex_ids
+    kinds = [
+        "strings" if is_string else "integers" for is_string in (old.dtype == object, A.info.vertex_ids == "string")
+    ]
+    if kinds[0] != kinds[1]:
         raise OptionError(
             f"nstart has vertices named by {kinds[0]} and the store by {kinds[1]}; pass ranks of this graph"
         )
-    places = np.minimum(np.searchsorted(new, old), n - 1)
-    is_there = new[places] == old
+    places = VertexLookup(A.stored.original or A.stored).find(old)
+    is_there = places != UNKNOWN
     if not is_there.any():
         raise OptionError("nstart has no vertex of the store; pass ranks of this graph, or of a version of it")
+    ranks = np.full(A.shape[0], 1.0 / A.shape[0])
     ranks[places[is_there]] = before.values[is_there]
     return ranks
-
-
-def _list_ids(ids: Any, n: int) -> np.ndarray:
-    return np.arange(n) if ids is None else ids
