@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
+from contextlib import suppress
 from types import FrameType
 
+from mgspmv.cli.mode import MODE
+
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = b"ending, and removing what is half written; the next signal ends at once, and leaves that\n"
 
 SAME_S = 1.0
 """Seconds within which a further signal is the same one: `timeout` and `srun` send it to the process and to its group,
@@ -16,18 +21,23 @@ a terminal that is closed sends it and so does its shell."""
 def catch_interrupts() -> None:
     """Let signals interrupt this process, but for those that it is to ignore, as under `nohup`.
 
-    A second one, more than `SAME_S` after the first, ends the process at once.
+    The second one is answered by `ENDING`, and the third ends the process at once.
     """
-    first_s: float | None = None
+    taken_s: list[float] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal first_s
-        if first_s is None:
-            first_s = time.monotonic()
+        now_s = time.monotonic()
+        if taken_s and now_s < taken_s[-1] + SAME_S:
+            return
+        taken_s.append(now_s)
+        if len(taken_s) == 1:
             raise KeyboardInterrupt
-        if time.monotonic() > first_s + SAME_S:
+        if len(taken_s) > 2:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
+        if not MODE.get().quiet:
+            with suppress(OSError):  # the terminal may be gone
+                os.write(2, ENDING)  # sys.stderr may be writing at this moment
 
     for number in INTERRUPTS:
         if signal.getsignal(number) is not signal.SIG_IGN:

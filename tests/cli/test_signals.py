@@ -1,4 +1,4 @@
-"""Signals that end a command: a second one while it ends, the same one twice, and those that are ignored."""
+"""Signals that end a command: the same one twice, a second while it ends, a third, and those that are ignored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from mgspmv.cli.signals import INTERRUPTS
+from mgspmv.cli.signals import ENDING, INTERRUPTS
 from tests.support.commands import ENVIRONMENT
 from tests.support.waiting import HANG_S
 
@@ -47,14 +47,18 @@ def test_the_same_signal_again_lets_the_command_end(number):
     assert process.returncode == 130
 
 
-def test_a_later_signal_ends_at_once():
+@pytest.mark.parametrize("third", [None, signal.SIGTERM])
+def test_a_second_signal_lets_the_command_end_and_a_third_ends_it_at_once(third):
     with start(0) as process:
         assert process.stdout.readline() == b"begun\n"
         process.send_signal(signal.SIGTERM)
         assert process.stdout.readline() == b"cleans\n"
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=HANG_S) == (b"", b"")
-    assert process.returncode == -signal.SIGINT
+        assert process.stderr.readline() == ENDING
+        if third is not None:
+            process.send_signal(third)
+        assert process.communicate(None if third else b"\n", HANG_S) == (b"" if third else b"clean\n", b"")
+    assert process.returncode == (130 if third is None else -third)
 
 
 def test_what_is_ignored_stays_ignored():
