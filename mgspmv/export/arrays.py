@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from mgspmv.errors import CapacityError
-from mgspmv.export.entries import SourceEntries, read_pointers
+from mgspmv.export.entries import read_pointers
 from mgspmv.ingest.ahead import map_ahead
-from mgspmv.ingest.sorter import EntrySorter
-from mgspmv.ingest.stored import cut_entries
-from mgspmv.ingest.write import LEAST_SORTING, Room
+from mgspmv.ingest.entries import SortedSource
+from mgspmv.ingest.renumber import reorder_rows
+from mgspmv.ingest.stored import StoredRows
+from mgspmv.ingest.write import Room
 from mgspmv.model import MatrixInfo, index_dtype
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.read import StoredMatrix
@@ -72,35 +72,18 @@ def open_arrays(stored: StoredMatrix, room: Room, report: Report) -> Iterator[So
     Parameters
     ----------
     room : for entries that are sorted
-    report : called with ("sort", entries done, entries in all) where they are
+    report : called with ("renumber", entries done, entries in all) where they are
 
     Raises
     ------
-    CapacityError : a matrix that is renumbered has more rows than there is memory for
+    CapacityError : as for `reorder_rows`, of a matrix that is renumbered
     """
-    entries = SourceEntries(stored)
-    if entries.order is None:
+    if stored.info.order is None:
         yield SourceArrays(stored.info, lambda name: _read_stored(stored, name, room.threads))
         return
-    order, memory = entries.order, _find_memory(entries, room)
-    with EntrySorter(memory, room.threads, room.folder) as sorter:
-        for own in cut_entries(stored, room.threads):
-            sorter.add(entries.read_stored(own))
-            report("sort", int(own[1][-1]), stored.info.nnz)
-        yield SourceArrays(stored.info, lambda name: _read_sorted(stored, name, order, sorter))
-
-
-def _find_memory(entries: SourceEntries, room: Room) -> int:
-    """What is left for entries beside the order and the row pointers in it."""
-    assert entries.order is not None
-    need_bytes = entries.order.nbytes + 8 * (len(entries.order) + 1)
-    if room.memory - need_bytes < LEAST_SORTING:
-        raise CapacityError(
-            f"{entries.stored.info.url} is renumbered, and its order and row pointers take {need_bytes / 1e9:.3g} GB, "
-            f"beside which {room.memory / 1e9:.3g} GB leave nothing to sort with; allow more by memory=, or "
-            "export it as matrix-market or parquet, for which nothing is sorted"
-        )
-    return room.memory - need_bytes
+    limits: dict[str, Any] = {"memory": room.memory, "threads": room.threads, "folder": room.folder}
+    with reorder_rows(StoredRows(stored, room.threads), "none", report, **limits) as (source, _):
+        yield SourceArrays(stored.info, lambda name: _read_sorted(source, name))
 
 
 def _read_stored(stored: StoredMatrix, name: ArrayName, threads: int) -> Pieces:
@@ -117,22 +100,14 @@ def _read_stored(stored: StoredMatrix, name: ArrayName, threads: int) -> Pieces:
         yield from map_ahead(pool, read, starts, threads)
 
 
-def _read_sorted(stored: StoredMatrix, name: ArrayName, order: np.ndarray, sorter: EntrySorter) -> Pieces:
-    if name == "indptr":
-        yield _find_source_pointers(stored, order)
-        return
-    for block in sorter.blocks(stored.info.shape):
-        if name == "indices":
+def _read_sorted(source: SortedSource, name: ArrayName) -> Pieces:
+    pointers = np.zeros(source.shape[0] + 1, np.int64)
+    for block in source.blocks():  # a row may be in several
+        if name == "indptr":
+            pointers[block.row_offset + 1 : block.row_offset + block.n_rows + 1] += np.diff(block.indptr)
+        elif name == "indices":
             yield block.indices
         elif block.data is not None:
             yield block.data
-
-
-def _find_source_pointers(stored: StoredMatrix, order: np.ndarray) -> np.ndarray:
-    """Of rows in the order of the source."""
-    pointers, first = np.zeros(len(order) + 1, np.int64), 0
-    for piece in read_pointers(stored):
-        rows = order[first : first + len(piece) - 1]
-        pointers[1:][rows] = np.diff(piece)
-        first += len(rows)
-    return np.cumsum(pointers, out=pointers)
+    if name == "indptr":
+        yield np.cumsum(pointers, out=pointers)

@@ -42,18 +42,13 @@ class SourceEntries:
 
     def read(self, entries: tuple[int, np.ndarray]) -> CooBatch:
         """One of the ranges that `cut_entries` gives: the numbers that rows and columns have in the source."""
-        batch = self.read_stored(entries)
-        if self.stored.info.kind == "graph":
-            return CooBatch(batch.cols, batch.rows, batch.values)
-        return batch
-
-    def read_stored(self, entries: tuple[int, np.ndarray]) -> CooBatch:
-        """The same, but the arc i -> j of a graph as the entry (j, i)."""
         block = read_entries(self.stored, entries)
         rows, cols = list_rows(block).astype(index_dtype(self.stored.info.shape[0])), block.indices
         if self.order is not None:
             rows, cols = self.order[rows], self.order[cols]
-        return CooBatch(rows, cols, block.data)
+        return (
+            CooBatch(cols, rows, block.data) if self.stored.info.kind == "graph" else CooBatch(rows, cols, block.data)
+        )
 
     def map(
         self, work: Callable[[CooBatch], T], threads: int, report: Callable[[str, int, int | None], None]
