@@ -19,7 +19,7 @@ from mgspmv.model import Event, Progress
 from mgspmv.pipeline.context import Computing, OpenedMatrix, Work
 from mgspmv.pipeline.make_matrix import make_matrix
 from mgspmv.pipeline.make_results import make_result
-from mgspmv.pipeline.preflight import check_matrix, check_result, plan_steps
+from mgspmv.pipeline.preflight import explain_matrix, explain_result, plan_steps
 from mgspmv.pipeline.reading import Definition, read_pipeline
 from mgspmv.pipeline.records import Records, now
 from mgspmv.pipeline.showing import watch_steps
@@ -191,15 +191,14 @@ class _Run:
         """Keep results or make them; which of the two, and their record. The error of ranks that did not converge."""
         work, pipeline = self.work, self.work.definition.pipeline
         if opened is None:
-            checked = check_matrix(step, work.records, work.checksums)
+            why = explain_matrix(step, work.records, work.checksums)
         else:
-            checked = check_result(step, pipeline, opened.matrix.info, work.records, work.checksums)
-        if not checked.why:
-            return "kept", checked.record, None
-        work.checksums.save()
+            why = explain_result(step, pipeline, opened.matrix.info, work.records, work.checksums)
+        if not why:
+            return "kept", work.records.read_step(step.name), None
         if opened is None:
-            return "made", make_matrix(work, step, checked.identity), None
-        return "made", *make_result(work, step, checked.identity, opened)
+            return "made", make_matrix(work, step), None
+        return "made", *make_result(work, step, opened)
 
     def _note(self, outcome: StepOutcome) -> None:
         self.outcomes[outcome.name] = outcome

@@ -22,7 +22,7 @@ from mgspmv.os_errors import refuse_source
 from mgspmv.pipeline.compare import compare_batches, compare_ranks, list_ids, match_ids
 from mgspmv.pipeline.context import OpenedMatrix, Work, describe_provenance
 from mgspmv.pipeline.definition import PREVIOUS
-from mgspmv.pipeline.keys import Identity, find_file
+from mgspmv.pipeline.keys import find_file, identify_result
 from mgspmv.pipeline.outputs import describe_outputs, digest_array, digest_ranks, find_ranks, publish, stage
 from mgspmv.pipeline.places import fetch
 from mgspmv.pipeline.records import PRIVATE, now, write_json
@@ -39,9 +39,7 @@ T = TypeVar("T")
 _OPTIONS = ("alpha", "tol", "tol_mode", "max_iter", "weights", "precision")
 
 
-def make_result(
-    work: Work, step: Step, identity: Identity, opened: OpenedMatrix
-) -> tuple[StepRecord, Exception | None]:
+def make_result(work: Work, step: Step, opened: OpenedMatrix) -> tuple[StepRecord, Exception | None]:
     """Compute a step, put its results in their place and write its record.
 
     Returns
@@ -54,6 +52,8 @@ def make_result(
     MgspmvError : what `pagerank`, `pagerank_batch`, `spmv` and the writing of results raise
     """
     began = now()
+    identity = identify_result(step, work.definition.pipeline, opened.matrix.info, work.checksums)
+    work.checksums.save()
 
     def describe(outputs: list[Output], fields: dict[str, Any]) -> StepRecord:
         asked = {name: value for name, value in fields.pop("options").items() if name not in identity.options}

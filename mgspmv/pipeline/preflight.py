@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from os import PathLike
 from typing import Any, Literal
 
@@ -98,61 +99,38 @@ def plan_pipeline(
 def plan_steps(definition: Definition, records: Records, checksums: Checksums) -> list[PlannedStep]:
     """What would become of each step; see `plan_pipeline`."""
     pipeline, planned = definition.pipeline, list[PlannedStep]()
-    for first, *rest in list_steps(pipeline, str(definition.folder)).values():
-        matrix = _plan_matrix(first, records, checksums)
-        planned += [matrix, *(_plan_result(step, matrix, pipeline, records, checksums) for step in rest)]
-    return planned
 
+    def plan(step: Step, explain: Callable[[], str], state: PlannedState = "to make") -> PlannedStep:
+        try:
+            why = explain()
+        except MgspmvError as error:
+            why, state = str(error), "failing"
+        planned.append(PlannedStep(step.name, step.kind, state if why else "kept", why, step.target))
+        return planned[-1]
 
-def _plan_matrix(step: Step, records: Records, checksums: Checksums) -> PlannedStep:
-    try:
-        if records.read_step(step.name) is not None:
-            return _plan(step, check_matrix(step, records, checksums).why)
-        check_present(list_sources(step.section))
-        if step.section.open is not None:
-            open_store(step.target)
-        else:
-            check_replacing(step, find_info(step.target), records)
-    except MgspmvError as error:
-        return _plan(step, str(error), "failing")
-    return _plan(step, NOT_MADE)
-
-
-def _plan_result(
-    step: Step, matrix: PlannedStep, pipeline: Pipeline, records: Records, checksums: Checksums
-) -> PlannedStep:
-    if matrix.state == "failing":
-        return _plan(step, f"needs {matrix.name}, which cannot be made", "failing")
-    try:
-        if matrix.state == "kept":
-            return _plan(step, check_result(step, pipeline, open_store(matrix.target).info, records, checksums).why)
+    def explain_later(step: Step, matrix: Step) -> str:
         check_present(list_files(step).values())
-    except MgspmvError as error:
-        return _plan(step, str(error), "failing")
-    is_new = records.read_step(step.name) is None
-    return _plan(step, f"needs {matrix.name}, which is made first", "to make" if is_new else "unknown")
+        return f"needs {matrix.name}, which is made first"
 
-
-def _plan(step: Step, why: str, state: PlannedState = "to make") -> PlannedStep:
-    return PlannedStep(step.name, step.kind, state if why else "kept", why, step.target)
+    for first, *rest in list_steps(pipeline, str(definition.folder)).values():
+        matrix = plan(first, partial(explain_matrix, first, records, checksums))
+        info = open_store(first.target).info if matrix.state == "kept" else None
+        for step in rest:
+            if matrix.state == "failing":
+                plan(step, partial(str, f"needs {first.name}, which cannot be made"), "failing")
+            elif info is not None:
+                plan(step, partial(explain_result, step, pipeline, info, records, checksums))
+            else:
+                is_new = records.read_step(step.name) is None
+                plan(step, partial(explain_later, step, first), "to make" if is_new else "unknown")
+    return planned
 
 
 # --- the check of a step ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Checked:
-    """A step that was checked."""
-
-    identity: Identity
-    record: StepRecord | None
-    """How it ended before; None where it did not."""
-    why: str
-    """Why it is to be made, in words; empty of what is kept."""
-
-
-def check_matrix(step: Step, records: Records, checksums: Checksums) -> Checked:
-    """Check whether a matrix is as it is asked for.
+def explain_matrix(step: Step, records: Records, checksums: Checksums) -> str:
+    """Why a matrix is to be made, in words; empty where it exists as it is asked for.
 
     Raises
     ------
@@ -162,20 +140,20 @@ def check_matrix(step: Step, records: Records, checksums: Checksums) -> Checked:
     check_present(list_sources(section))
     opens = section.open is not None
     info = open_store(step.target).info if opens else find_info(step.target)
-    identity = identify_matrix(section, checksums, info if opens else None)
-    why = _explain(record, identity)
-    if record is not None and not why:
-        if info is None:
+    why = NOT_MADE
+    if record is not None:
+        why = _compare(record, identify_matrix(section, checksums, info if opens else None))
+        if not why and info is None:
             why = f"{step.target} is gone or damaged"
-        elif info.digest != record.matrix["digest"]:
+        elif not why and info is not None and info.digest != record.matrix["digest"]:
             why = f"{step.target} was changed since"
     if why and not opens:
         check_replacing(step, info, records)
-    return Checked(identity, record, why)
+    return why
 
 
-def check_result(step: Step, pipeline: Pipeline, info: MatrixInfo, records: Records, checksums: Checksums) -> Checked:
-    """Check whether results are there as they are asked for.
+def explain_result(step: Step, pipeline: Pipeline, info: MatrixInfo, records: Records, checksums: Checksums) -> str:
+    """Why results are to be made, in words; empty where they exist as they are asked for.
 
     Parameters
     ----------
@@ -185,18 +163,12 @@ def check_result(step: Step, pipeline: Pipeline, info: MatrixInfo, records: Reco
     ------
     MgspmvError : they are not, and cannot be made, as a file is missing
     """
-    record = records.read_step(step.name)
-    identity = identify_result(step, pipeline, info, checksums)
-    why = _explain(record, identity)
-    if record is not None and not why:
-        why = find_damage(step.target, record)
-    return Checked(identity, record, why)
+    record, identity = records.read_step(step.name), identify_result(step, pipeline, info, checksums)
+    return NOT_MADE if record is None else _compare(record, identity) or find_damage(step.target, record)
 
 
-def _explain(record: StepRecord | None, identity: Identity) -> str:
+def _compare(record: StepRecord, identity: Identity) -> str:
     """What is asked for otherwise than it was made; empty where nothing is."""
-    if record is None:
-        return NOT_MADE
     if record.key == identity.key:
         return ""
     changes = [f"{name} changed" for name in identity.inputs if record.inputs.get(name) != identity.inputs[name]]
