@@ -79,15 +79,15 @@ class TestSteps:
         ]
 
     @pytest.mark.parametrize(
-        ("store", "folder", "targets"),
+        ("store", "results", "targets"),
         [
             ("out/web.zarr", "s3://bucket/ranks/", ["out/web.zarr", "s3://bucket/ranks/web/pagerank"]),
             ("file:///data/web.zarr", "file:///data/ranks/", ["/data/web.zarr", "/data/ranks/web/pagerank"]),
         ],
     )
-    def test_where_things_go(self, store, folder, targets):
+    def test_where_things_go(self, store, results, targets):
         """URLs of local files are paths."""
-        definition = read_pipeline(write_definition(WEB + f"store = '{store}'\n[run]\n[output]\nfolder = '{folder}'\n"))
+        definition = read_pipeline(write_definition(WEB + f"store = '{store}'\n[run]\n[output]\nfolder = '{results}'\n"))
         [lane] = list_steps(definition.pipeline, str(definition.folder)).values()
         assert [step.target for step in lane] == targets
 
