@@ -21,6 +21,7 @@ from mgspmv.ingest.renumber import reorder_rows
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.write import Room
 from mgspmv.model import MatrixInfo, index_dtype
+from mgspmv.order import restore
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.read import StoredMatrix
 
@@ -81,9 +82,11 @@ def open_arrays(stored: StoredMatrix, room: Room, report: Report) -> Iterator[So
     if stored.info.order is None:
         yield SourceArrays(stored.info, lambda name: _read_stored(stored, name, room.threads))
         return
+    rows = StoredRows(stored, room.threads)
+    lengths = restore(rows.count_rows(), rows.order)
     limits: dict[str, Any] = {"memory": room.memory, "threads": room.threads, "folder": room.folder}
-    with reorder_rows(StoredRows(stored, room.threads), "none", report, **limits) as (source, _):
-        yield SourceArrays(stored.info, lambda name: _read_sorted(source, name))
+    with reorder_rows(rows, "none", report, **limits) as (source, _):
+        yield SourceArrays(stored.info, lambda name: _read_sorted(source, name, lengths))
 
 
 def _read_stored(stored: StoredMatrix, name: ArrayName, threads: int) -> Pieces:
@@ -100,14 +103,12 @@ def _read_stored(stored: StoredMatrix, name: ArrayName, threads: int) -> Pieces:
         yield from map_ahead(pool, read, starts, threads)
 
 
-def _read_sorted(source: SortedSource, name: ArrayName) -> Pieces:
-    pointers = np.zeros(source.shape[0] + 1, np.int64)
-    for block in source.blocks():  # a row may be in several
-        if name == "indptr":
-            pointers[block.row_offset + 1 : block.row_offset + block.n_rows + 1] += np.diff(block.indptr)
-        elif name == "indices":
+def _read_sorted(source: SortedSource, name: ArrayName, lengths: np.ndarray) -> Pieces:
+    if name == "indptr":
+        yield np.cumsum(np.append(0, lengths))
+        return
+    for block in source.blocks():
+        if name == "indices":
             yield block.indices
         elif block.data is not None:
             yield block.data
-    if name == "indptr":
-        yield np.cumsum(pointers, out=pointers)

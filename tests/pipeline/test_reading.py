@@ -87,7 +87,8 @@ class TestSteps:
     )
     def test_where_things_go(self, store, results, targets):
         """URLs of local files are paths."""
-        definition = read_pipeline(write_definition(WEB + f"store = '{store}'\n[run]\n[output]\nfolder = '{results}'\n"))
+        text = WEB + f"store = '{store}'\n[run]\n[output]\nfolder = '{results}'\n"
+        definition = read_pipeline(write_definition(text))
         [lane] = list_steps(definition.pipeline, str(definition.folder)).values()
         assert [step.target for step in lane] == targets
 
