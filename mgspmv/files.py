@@ -65,8 +65,9 @@ def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         settle(target)
         with hold_folder(part):
+            made = part.stat()
             yield part / _NEW
-            if not (part / _HELD).exists():
+            if not (part.exists() and os.path.samestat(made, part.stat())):
                 raise StoreError(f"cannot write {path}: {part} was removed while it was written; write it again")
             move_into_place(part / _NEW, target, part / _OLD)
     except MgspmvError:
@@ -290,8 +291,6 @@ def find_state_folder() -> Path:
 # --- folders of living processes -------------------------------------------------------------------------------------
 
 _PART, _NEW, _OLD = ".part", "new", "old"
-_HELD = ".lock"
-"""File that a process locks while a folder is its own."""
 
 
 def name_own() -> str:
@@ -302,13 +301,15 @@ def name_own() -> str:
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
     """Make a folder that only its owner may enter and that is gone with the context; see `remove_abandoned`."""
-    held = _make_held(folder)
+    held = None
     try:
+        held = _make_held(folder)
         yield
     finally:
         with suppress(OSError):  # what cannot be removed is left to `remove_abandoned`
             _empty(folder)
-        os.close(held)
+        if held is not None:
+            os.close(held)
 
 
 def remove_abandoned(parent: Path, prefix: str | None, suffix: str = "") -> None:
@@ -327,55 +328,32 @@ def remove_abandoned(parent: Path, prefix: str | None, suffix: str = "") -> None
 
 
 def _make_held(folder: Path) -> int:
+    """Make a folder and lock it, as long as the descriptor is open."""
     while True:
         folder.mkdir(0o700)
         with suppress(FileNotFoundError):  # another process took it for abandoned
-            try:
-                held = os.open(folder / _HELD, os.O_RDWR | os.O_CREAT, 0o600)
-            except BaseException:  # else it would stay until the next write
-                with suppress(OSError):
-                    folder.rmdir()
-                raise
+            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             with suppress(OSError):  # of file systems without locks, where others cannot lock it either
                 fcntl.flock(held, fcntl.LOCK_EX)
-            if _is_at(held, folder / _HELD):
+            if folder.exists():
                 return held
             os.close(held)
 
 
-def _is_at(opened: int, path: Path) -> bool:
-    """Tell whether an open file is the one at a path."""
-    try:
-        return os.path.samestat(os.fstat(opened), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
 def _remove_unless_held(folder: Path) -> None:
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        return
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        held = os.open(folder / _HELD, os.O_RDWR | os.O_NOFOLLOW)
-    except FileNotFoundError:  # its process was killed before that was there, or makes another folder
-        folder.rmdir()
-        return
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _empty(folder)
+        if os.fstat(held).st_uid == os.geteuid():
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _empty(folder)
     finally:
         os.close(held)
 
 
 def _empty(folder: Path) -> None:
-    """Remove a folder, that it is held last; what was to be replaced and is not goes back before."""
+    """Remove a folder; what was to be replaced and is not goes back before."""
     if (folder / _OLD).exists():
         target = folder.with_name(folder.name[1:].rpartition(".")[0].rpartition(".")[0])
         if not os.path.lexists(target):
             os.rename(folder / _OLD, target)
-    for path in sorted(folder.iterdir(), key=lambda path: path.name == _HELD):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    folder.rmdir()
+    shutil.rmtree(folder)

@@ -112,11 +112,9 @@ def test_what_was_removed_while_it_was_written_takes_no_place(tmp_path):
 def test_others_are_not_removed(tmp_path):
     """Neither a link, nor what has another name, nor what is no folder of a process."""
     (elsewhere := tmp_path / "elsewhere").mkdir()
-    (elsewhere / ".lock").write_text("")
     (tmp_path / ".r.csv.01234567.part").symlink_to(elsewhere)
     for name in (".r.csv.part", ".r.csv.0123456g.part", ".s.csv.01234567.part", "r.csv.01234567.part"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / ".lock").write_text("")
     (tmp_path / ".r.csv.76543210.part").write_text("")
     before = sorted(tmp_path.rglob("*"))
     put(tmp_path / "r.csv", "", False)
