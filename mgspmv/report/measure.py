@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -108,26 +109,18 @@ def _cut(n: int) -> Iterator[tuple[int, int]]:
 
 
 def _count_degrees(pieces: Iterable[np.ndarray]) -> Pairs:
-    edges = _list_degrees()
-    within: np.ndarray = np.zeros(len(edges), np.int64)
-    greatest, n_greatest = -1, 0
+    found: Counter[int] = Counter()
     for degrees in pieces:
-        within += np.bincount(np.searchsorted(edges, degrees, side="right") - 1, minlength=len(edges))
-        own = int(degrees.max())
-        if own > greatest:
-            greatest, n_greatest = own, 0
-        n_greatest += int(np.count_nonzero(degrees == greatest))
-    if greatest < 0:
+        found.update(dict(zip(*(own.tolist() for own in np.unique(degrees, return_counts=True)), strict=True)))
+    if not found:
         return []
-    below = edges < greatest
-    at_least = np.cumsum(within[::-1])[::-1][below]
-    # From the greatest down, so that of several degrees with one count the highest stays.
-    return _pair(np.append(edges[below], greatest)[::-1], np.append(at_least, n_greatest)[::-1])[::-1]
-
-
-def _list_degrees() -> np.ndarray:
+    degrees, counts = np.array(sorted(found.items()), np.int64).T
+    at_least = np.cumsum(counts[::-1])[::-1]
     octaves = np.round(EXACT_DEGREES * 2.0 ** (np.arange(1, 8 * 48) / 8)).astype(np.int64)
-    return np.concatenate([np.arange(EXACT_DEGREES + 1), octaves])
+    edges = np.concatenate([np.arange(EXACT_DEGREES + 1), octaves])
+    edges = np.append(edges[edges < degrees[-1]], degrees[-1])
+    # From the greatest down, so that of several degrees with one count the highest stays.
+    return _pair(edges[::-1], at_least[np.searchsorted(degrees, edges)][::-1])[::-1]
 
 
 def _pair(values: np.ndarray, counts: np.ndarray) -> Pairs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, get_args
@@ -67,29 +68,9 @@ def render_report(run: RunRecord, *, title: str | None = None) -> str:
     return f"{page.strip()}\n"
 
 
-def _format_count(value: Any) -> str:
-    return "–" if value is None else format_count(value)
-
-
-def _format_number(value: Any, digits: int = 3) -> str:
-    return format_number(read_number(value), digits)
-
-
-def _format_share(value: Any) -> str:
-    return "–" if value is None else f"{read_number(value):.1%}"
-
-
-def _format_bytes(value: Any) -> str:
-    return "–" if value is None else format_bytes(value)
-
-
-def _format_seconds(value: Any) -> str:
-    return "–" if value is None else format_seconds(value)
-
-
-def _format_rate(record: Any) -> str:
-    rate = views.measure_rate(record)
-    return format_scaled(rate) if rate else "–"
+def _or_dash(format: Callable[[Any], str]) -> Callable[[Any], str]:
+    """A filter that shows what is not known as a dash."""
+    return lambda value: "–" if value is None else format(value)
 
 
 @cache
@@ -99,14 +80,14 @@ def _load_template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {
         "before": views.say_before,
-        "bytes": _format_bytes,
-        "count": _format_count,
+        "bytes": _or_dash(format_bytes),
+        "count": _or_dash(format_count),
         "json": lambda value: json.dumps(value, indent=2, ensure_ascii=False),
-        "number": _format_number,
-        "rate": _format_rate,
+        "number": lambda value, digits=3: format_number(read_number(value), digits),
+        "rate": lambda record: format_scaled(rate) if (rate := views.measure_rate(record)) else "–",
         "say": views.say,
-        "seconds": _format_seconds,
-        "share": _format_share,
+        "seconds": _or_dash(format_seconds),
+        "share": _or_dash(lambda value: f"{read_number(value):.1%}"),
         "shorten": shorten,
         "enumerate": views.enumerate_first,
         "has_ended_well": views.has_ended_well,
