@@ -58,51 +58,39 @@ class Line:
 
     Parameters
     ----------
-    bars : the display; None shows nothing
+    bars : the display
     tol : the change at which the iteration stops, in the norm of its events; None where that is not known
     max_iter : most iterations; None where not known
     before : what stands before the names of phases
     """
 
-    def __init__(
-        self, bars: Bars | None, tol: float | None = None, max_iter: int | None = None, before: str = ""
-    ) -> None:
+    def __init__(self, bars: Bars, tol: float | None = None, max_iter: int | None = None, before: str = "") -> None:
         self._bars, self.tol, self.max_iter, self.before = bars, tol, max_iter, before
         self._changes: deque[float] = deque(maxlen=RATE_WINDOW)
         self._name: str | None = None
         self._note = ""
         self._task: Task | None = None
 
-    def phase(self, name: str, total: int | None = None, n_before: int = 0) -> None:
-        """Begin a phase of `total` units; None where that is not known. The phase before it is done.
-
-        Parameters
-        ----------
-        n_before : units that are done as it begins, which have no part in its rate
-        """
-        if self._bars is None:
-            return
+    def phase(self, name: str, total: int | None = None) -> None:
+        """Begin a phase of `total` units; None where that is not known. The phase before it is done."""
         self._name = name
         self._changes.clear()
-        began: dict[str, Any] = {"began_s": time.monotonic(), "n_before": n_before}
         description = self.before + SAID.get(name, name)
         if self._task is None:
-            number = self._bars.add_task(description, total=total, **began)
+            number = self._bars.add_task(description, total=total)
             self._task = next(task for task in self._bars.tasks if task.id == number)
             return
         # The line is used again: that of a second task would show before this one is removed, or after.
         self._task.total = total
-        self._bars.reset(self._task.id, description=description, **began)
+        self._bars.reset(self._task.id, description=description)
 
     def advance(self, n: int = 1) -> None:
         """`n` more units of the phase are done."""
-        if self._bars is not None and self._task is not None:
+        if self._task is not None:
             self._bars.update(self._task.id, advance=n)
 
     def on_progress(self, phase: str, done: int, total: int | None) -> None:
         """`done` of `total` units of `phase` are done; begins the phase when it is another one."""
-        if self._bars is None:
-            return
         if phase in NOTES:
             self._note = f", {NOTES[phase]} {done:,}" if done else ""
             return
@@ -112,11 +100,8 @@ class Line:
 
     def on_event(self, event: Event) -> None:
         """Show the iteration, its change and how many more the rate of convergence predicts."""
-        if self._bars is None:
-            return
         if self._name != "iterate":
-            # The rate is that of the iterations after the first, which is seen as it ends.
-            self.phase("iterate", self.max_iter, event.iteration)
+            self.phase("iterate", self.max_iter)
         self._changes.append(event.change)
         left = None if self.tol is None else predict_iterations_left(list(self._changes), self.tol)
         total = self.max_iter if left is None else event.iteration + left
@@ -128,11 +113,10 @@ class Line:
 
     def remove(self) -> None:
         """Take the line off the display."""
-        if self._bars is not None and self._task is not None:
+        if self._task is not None:
             self._bars.remove_task(self._task.id)
 
     def _show(self, done: int, total: float | None, **changes: Any) -> None:
-        assert self._bars is not None
         assert self._task is not None
         self._task.total = total  # an update to None is taken for none
         self._bars.update(self._task.id, completed=done, **changes)
@@ -156,16 +140,14 @@ class Progress(Line):
         max_iter: int | None = None,
         is_shown: bool = True,
     ) -> None:
-        super().__init__(_make_bars(console) if is_shown else None, tol, max_iter)
+        super().__init__(_make_bars(console, is_shown=is_shown), tol, max_iter)
 
     def __enter__(self) -> Self:
-        if self._bars is not None:
-            self._bars.start()
+        self._bars.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._bars is not None:
-            self._bars.stop()
+        self._bars.stop()
 
 
 class StepsProgress(Progress):
@@ -197,11 +179,11 @@ class StepsProgress(Progress):
         self._step.remove()
         self._step = Line(self._bars)
         self._steps.advance()
-        if said and self._bars is not None:
+        if said:
             self._bars.console.print(escape_controls(said), markup=False, highlight=False, soft_wrap=True)
 
 
-def _make_bars(console: Console | None) -> Bars:
+def _make_bars(console: Console | None, *, is_shown: bool) -> Bars:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.text import Text
@@ -236,21 +218,21 @@ def _make_bars(console: Console | None) -> Bars:
                 self.handle.update(self.make_tasks_table(self.tasks))
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), CountColumn(), TimeElapsedColumn())
-    if console is None and is_notebook():
+    if console is None and is_shown and is_notebook():
         return NotebookBars(*columns, auto_refresh=False)
-    return Progress(SpinnerColumn(), *columns, console=console or Console(stderr=True), transient=True)
+    return Progress(
+        SpinnerColumn(), *columns, console=console or Console(stderr=True), transient=True, disable=not is_shown
+    )
 
 
 def _describe_count(task: Task) -> str:
     """Return how many of how many are done, how many a second, and how long it takes until all are."""
     done, total = int(task.completed), task.total
     count = f"{done:,}/{int(total):,}" if total is not None else f"{done:,}/?" if done else ""
-    n_rated, elapsed_s = done - task.fields["n_before"], time.monotonic() - task.fields["began_s"]
-    if n_rated <= 0 or elapsed_s < LEAST_RATED_S:
+    if task.speed is None or (task.elapsed or 0.0) < LEAST_RATED_S:
         return count
-    rate = n_rated / elapsed_s
-    left = "" if total is None or done >= total else f", {timedelta(seconds=round((total - done) / rate))} left"
-    return f"{count}  {format_scaled(rate)}/s{left}"
+    left = f", {timedelta(seconds=task.time_remaining)} left" if task.remaining and task.time_remaining else ""
+    return f"{count}  {format_scaled(task.speed)}/s{left}"
 
 
 def open_progress(*, tol: float | None = None, max_iter: int | None = None) -> Progress:

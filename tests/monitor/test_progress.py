@@ -106,7 +106,7 @@ def test_iteration_that_does_not_shrink_has_no_prediction():
 def test_nothing_is_shown_where_stderr_is_no_terminal(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with open_progress(tol=1e-6, max_iter=9) as progress:
-        assert progress._bars is None
+        assert progress._bars.disable
         progress.phase("read", 3)
         progress.advance()
         progress.on_progress("read", 1, 3)
@@ -118,7 +118,7 @@ def test_nothing_is_shown_where_stderr_is_no_terminal(monkeypatch, capsys):
 def test_it_is_shown_on_stderr_and_never_on_stdout(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     with open_progress() as progress:
-        assert progress._bars is not None
+        assert not progress._bars.disable
         progress.phase("read", 3)
         assert progress._bars.console.stderr
     assert capsys.readouterr().out == ""

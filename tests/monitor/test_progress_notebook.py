@@ -14,20 +14,18 @@ from mgspmv.monitor.progress import is_notebook
 from tests.support.waiting import HANG_S
 
 SETUP = """
-import types, warnings
+import time, warnings
 warnings.simplefilter("error")
 import mgspmv.monitor.progress as progress
 from mgspmv.model import Event
 from mgspmv.monitor.progress import StepsProgress, open_progress
 progress.REFRESH_S = 0.0
-now = [0.0]
-progress.time = types.SimpleNamespace(monotonic=lambda: now[0])
 event = lambda k: Event("run", 0, k, 10.0**-k, (0.1,), (0.0,), (0.0,), (0,), (0,))
 """
 CELLS = {
     "phases": "bars = open_progress()\nbars.__enter__()\nbars.on_progress('read <b>&[1/2]', 4, 10)",
     "iterations": "bars = open_progress(tol=1e-6, max_iter=100)\nbars.__enter__()\n"
-    "for k in (1, 2, 3, 4):\n    bars.on_event(event(k))\n    now[0] += 0.4",
+    "for k in (1, 2, 3, 4):\n    bars.on_event(event(k))\n    time.sleep(0.4)",
     "ended": "with open_progress() as bars:\n    bars.on_progress('read', 4, 10)",
     "failed": "with StepsProgress(2) as bars:\n    bars.on_step_progress('web', 'read', 4, 10)\n"
     "    bars.end('web failed: [no] <file>')",
