@@ -19,7 +19,7 @@ from mgspmv.api.warm import align_ranks
 from mgspmv.checkpoints import Reached
 from mgspmv.errors import ConvergenceError
 from mgspmv.iterate.keeping import Keeper
-from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.options import PageRankOptions, RankTask
 from mgspmv.iterate.pagerank import (
     DeviceSteps,
     LocalSteps,
@@ -204,28 +204,27 @@ def pagerank(
         if on_event is not None:
             on_event(event)
 
-    computing: dict[str, Any] = {"dtype": dtype, "kernel": kernel, "threads": threads, "run": run, "keeper": keeper}
-    steps, before = (options, threshold, start, emit), find_before(keeper)
+    task, before = RankTask(run, options, threshold, dtype, kernel, threads), find_before(keeper)
     if place.is_on_cluster:
         reads: dict[str, Any] = {"precision": precision, "weights": use_weights, "checkpoint": keeper is not None}
         reads["top"] = options.top if drive == "superstep" else None  # of rounds, this process has the ranks
-        computing |= {"drive": drive, "on_progress": on_progress, "recover": recover}
         with say_what_is_kept(keeper), place.distribute(recover=recover, **reads) as matrix:
             loaded = time.perf_counter()
             earlier = () if client is None else matrix.recoveries
-            outcome = _rank_distributed(matrix, *steps, earlier, **computing)
+            told: dict[str, Any] = {"drive": drive, "recover": recover, "on_progress": on_progress}
+            outcome = _rank_distributed(matrix, task, start, emit, keeper, earlier, **told)
         if client is None:
             outcome.seconds["start"] += loaded - began
         else:
             outcome.seconds["load"] = loaded - began
     else:
         assert isinstance(A, Matrix)
-        computing |= {"backend": place.computes, **place.limits}
-        outcome = _rank_embedded(A, began, *steps, **computing)
-        again = computing | {"keeper": None}
+        computing = place.computes, place.limits
+        outcome = _rank_embedded(A, began, task, start, emit, keeper, *computing)
 
         def step(once: PageRankOptions, probe: Start) -> np.ndarray:
-            return _rank_embedded(A, time.perf_counter(), once, 0.0, probe, ignore, **again).values
+            again = replace(task, options=once, threshold=0.0)
+            return _rank_embedded(A, time.perf_counter(), again, probe, ignore, None, *computing).values
 
         on_device = place.computes == "cuda"
         outcome = _find_lost(A, outcome, start, options, step, use_weights=use_weights, on_device=on_device)
@@ -250,39 +249,34 @@ def pagerank(
 def _rank_embedded(
     A: Matrix,
     began: float,
-    options: PageRankOptions,
-    threshold: float,
+    task: RankTask,
     start: Start,
     emit: Callable[[Event], None],
-    *,
-    dtype: str | None,
-    kernel: str,
-    threads: int | None,
-    run: str,
-    backend: Backend,
     keeper: Keeper | None,
-    **limits: int | None,
+    backend: Backend,
+    limits: dict[str, int | None],
 ) -> Outcome:
     """In this process: on a device by its own steps, where a layout for them can hold the matrix."""
+    layout, options, dtype, threads = None, task.options, task.dtype, task.threads
     weight = start.take_weight(lambda: A.read_out_weight(dtype is not None, threads))
-    layout = None
     if backend == "cuda":
-        layout = find_step_layout(kernel, options.precision, A.info.index_dtype, dtype, A.info.min_weight)
+        layout = find_step_layout(task.kernel, options.precision, A.info.index_dtype, dtype, A.info.min_weight)
     if layout is None and any(own is not None for own in limits.values()):
         A.check_room(dtype, threads, options.top, **limits)
     steps: LocalSteps | DeviceSteps
     if layout is None:
-        kernels = A.bind(dtype, options.precision, kernel=kernel, threads=threads, backend=backend, top=options.top)
+        binding: dict[str, Any] = {"kernel": task.kernel, "threads": threads, "backend": backend, "top": options.top}
+        kernels = A.bind(dtype, options.precision, **binding)
         steps = LocalSteps([_cut(start, weight, kernel) for kernel in kernels], options)
     else:
         device = A.bind_steps(dtype, options.precision, layout, threads, options.top, **limits)
         vectors, is_counted = start.on_device(weight), start.is_counted
-        steps = DeviceSteps(device, vectors, options, threshold, is_counted=is_counted)
+        steps = DeviceSteps(device, vectors, options, task.threshold, is_counted=is_counted)
     loaded = time.perf_counter()
-    told: dict[str, Any] = {"run": run, "growth": start.growth, "keeper": keeper}
+    told: dict[str, Any] = {"run": task.run, "growth": start.growth, "keeper": keeper}
     told["balance"] = start.find_balance(options.alpha, A.shape[0])
     with nullcontext() if keeper is None else keeper:
-        outcome = run_here(steps, options, threshold, emit, **told)
+        outcome = run_here(steps, options, task.threshold, emit, **told)
     outcome.seconds["load"] = loaded - began
     taken = measure_memory(has_device=backend == "cuda")
     outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})
@@ -297,16 +291,15 @@ def _cut(start: Start, weight: np.ndarray, kernel: BoundKernel) -> Rows:
 
 def _rank_distributed(
     matrix: DistributedMatrix,
-    options: PageRankOptions,
-    threshold: float,
+    task: RankTask,
     start: Start,
     emit: Callable[[Event], None],
+    keeper: Keeper | None,
     earlier: Sequence[Recovery] = (),
     *,
+    drive: Literal["scheduler", "superstep"],
     recover: int,
     on_progress: Progress | None,
-    keeper: Keeper | None,
-    **computing: Any,
 ) -> Outcome:
     """On a cluster.
 
@@ -314,30 +307,27 @@ def _rank_distributed(
     ----------
     earlier : what was recovered from while the matrix was loaded for this run
     """
-    from mgspmv.distribute.recovery import run_distributed
+    from mgspmv.distribute.recovery import Recovering
     from mgspmv.monitor.stream import publish_run
 
-    told = publish_run([matrix], computing["run"], "pagerank", computing["drive"], options, threshold)
+    told = publish_run([matrix], task.run, "pagerank", drive, task.options, task.threshold)
     with told as news, nullcontext() if keeper is None else keeper:
         if keeper is not None:
             keeper.tell = tell_all(keeper.tell, news.tell_kept)
-            computing["keeper"] = keeper
-        steps, report = (options, threshold, start, news.follow(emit)), news.report(on_progress)
         tell = tell_all(log_recovery, news.tell_recovery)
         for recovery in earlier:
             tell(recovery, 0)
-        computing |= {"recover": recover - len(earlier), "on_progress": report, "on_recovery": tell}
-        outcome = run_distributed(matrix, *steps, **computing)
+        hearing = news.follow(emit), news.report(on_progress), tell
+        outcome = Recovering(matrix, task, start, drive, recover - len(earlier), *hearing, keeper).run()
         outcome.seconds["start"] += news.begin_s
         news.end(outcome.status, outcome.seconds, outcome.memory, outcome.transport)
-    again = computing | {"keeper": None, "run": name_run(), "on_progress": None}
-    del again["on_recovery"]
 
     def step(once: PageRankOptions, probe: Start) -> np.ndarray:
-        return run_distributed(matrix, once, 0.0, probe, ignore, **again).values
+        again = replace(task, run=name_run(), options=once, threshold=0.0)
+        return Recovering(matrix, again, probe, drive, recover - len(earlier), ignore).run().values
 
-    use_weights, on_device = computing["dtype"] is not None, matrix.backend != "cpu"
-    outcome = _find_lost(matrix, outcome, start, options, step, use_weights=use_weights, on_device=on_device)
+    use_weights, on_device = task.dtype is not None, matrix.backend != "cpu"
+    outcome = _find_lost(matrix, outcome, start, task.options, step, use_weights=use_weights, on_device=on_device)
     return replace(outcome, recoveries=(*earlier, *outcome.recoveries))
 
 

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal, Self
@@ -27,9 +27,8 @@ from mgspmv.distribute.part import Part
 from mgspmv.distribute.session import RunSpec, Session, Spec, begin
 from mgspmv.distribute.spans import Spans, name_span
 from mgspmv.errors import ClusterError, OptionError
-from mgspmv.iterate.balance import Balance
 from mgspmv.iterate.keeping import Keeper
-from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.options import PageRankOptions, RankTask
 from mgspmv.iterate.pagerank import (
     Execution,
     Loop,
@@ -62,32 +61,24 @@ MOST_FIRST = 100
 
 def run_course(
     matrix: DistributedMatrix,
-    options: PageRankOptions,
-    threshold: float,
+    task: RankTask,
     start: Start,
-    emit: Callable[[Event], None],
-    *,
     drive: Drive,
-    dtype: str | None,
-    kernel: str = "auto",
-    threads: int | None = None,
-    run: str = "",
+    emit: Callable[[Event], None],
     report: Progress,
-    keeper: Keeper | None = None,
-    before: Reached | None = None,
     on_start: Callable[[], None],
+    keeper: Keeper | None,
+    before: Reached | None,
 ) -> Outcome:
     """Iterate on the workers that hold a matrix, to the same bits for any drive and number of workers. Who calls has
     the lease of the cluster.
 
     Parameters
     ----------
-    threshold : of the change, from `PageRankOptions.threshold`
     emit : gets an event for each iteration
-    dtype : of the values that are used; None for none
+    on_start : called when the iterations begin
     keeper : of the run's states; None where none are kept
     before : what the start was reached by; None for none
-    on_start : called when the iterations begin
 
     Raises
     ------
@@ -96,32 +87,31 @@ def run_course(
     ClosedError : the matrix was closed
     """
     matrix.check_open()
-    layout = _find_layout(matrix, options, dtype, kernel, drive)
-    transport: Literal["nccl", "peer"] = "peer" if layout is None else "nccl"
-    streams = any(w.streams for w in matrix.plan.workers)
-    asked = (options, threshold, dtype, kernel, threads, transport, layout, choose_steps_at_once(streams=streams))
+    options, layout = task.options, _find_layout(matrix, task, drive)
+    at_once = choose_steps_at_once(streams=any(w.streams for w in matrix.plan.workers))
     balance = start.find_balance(options.alpha, matrix.shape[0])
-    spec = RunSpec(run, matrix.members, matrix.cluster.patience, *asked, before, balance)
+    spec = RunSpec(task.run, matrix.members, matrix.cluster.patience, task, layout, at_once, before, balance)
     report("start", 0, None)
     began = time.perf_counter()
-    with _Ranking(matrix, spec, start) as workers:
+    pieces = [start.cut(a, b) for a, b in pairwise(matrix.bounds)]
+    with Workers(matrix, spec, begin, pieces, "pagerank") as workers:
         entered = time.perf_counter()
-        driven = _Scheduled(workers) if drive == "scheduler" else Supersteps(workers, options.max_iter, before)
+        driven = (
+            _Scheduled(workers, spec, start) if drive == "scheduler" else Supersteps(workers, options.max_iter, before)
+        )
         outcome = run_to_end(driven, options, emit, keeper, report, on_start)
     outcome.seconds["start"] += entered - began
     return outcome
 
 
-def _find_layout(
-    matrix: DistributedMatrix, options: PageRankOptions, dtype: str | None, kernel: str, drive: Drive
-) -> StepLayout | None:
+def _find_layout(matrix: DistributedMatrix, task: RankTask, drive: Drive) -> StepLayout | None:
     """The layout for steps on devices that send each other slices; None where the steps take CSR."""
-    backend, info = matrix.backend, matrix.info
+    backend, info, kernel = matrix.backend, matrix.info, task.kernel
     for each in ("cpu", "cuda") if backend is None else (backend,):
         check_step_kernel(kernel, each)
     if backend != "cuda":
         return None
-    layout = find_step_layout(kernel, options.precision, info.index_dtype, dtype, info.min_weight)
+    layout = find_step_layout(kernel, task.options.precision, info.index_dtype, task.dtype, info.min_weight)
     if drive == "superstep" and matrix.transport == "nccl":
         return layout
     if layout not in (None, "auto"):
@@ -211,15 +201,6 @@ def name_task(method: str, phase: str) -> str:
     return f"mgspmv-{method.replace('_', '-')}-{name_span(phase)}"
 
 
-class _Ranking(Workers):
-    """The workers of a run that ranks one vector."""
-
-    def __init__(self, matrix: DistributedMatrix, spec: RunSpec, start: Start) -> None:
-        pieces = [start.cut(a, b) for a, b in pairwise(matrix.bounds)]
-        super().__init__(matrix, spec, begin, pieces, "pagerank")
-        self.spec, self.start = spec, start
-
-
 class _WorkersWrite:
     """The workers of a run write their slices; see `mgspmv.iterate.keeping.Writers`."""
 
@@ -253,23 +234,30 @@ class _OnWorkers(Execution):
 
 
 class _Scheduled(_OnWorkers):
-    """Each iteration is a round of tasks."""
+    """Each iteration is a round of tasks: z is here, the rows are on the workers.
 
-    def __init__(self, workers: _Ranking) -> None:
+    Parameters
+    ----------
+    start : of all rows
+    """
+
+    def __init__(self, workers: Workers, spec: RunSpec, start: Start) -> None:
         super().__init__(workers)
-        spec = workers.spec
-        self._rounds = rounds = _Rounds(workers, 0 if spec.before is None else spec.before.iteration)
-        self._loop = Loop(rounds, spec.options, spec.threshold, spec.run, rounds.watch(), spec.before, spec.balance)
+        self._z = np.empty(0)
+        self._iteration, self._phase = 0 if spec.before is None else spec.before.iteration, "start"
+        self._found: list[RankCheck] = []
+        task, watch = spec.task, self._watch(spec.task.options, start)
+        self._loop = Loop(self, task.options, task.threshold, task.run, watch, spec.before, spec.balance)
 
     def start(self) -> None:
         self._loop.start()
         self.status = self._loop.status
 
     def iterate(self) -> Iterator[tuple[Event, bool]]:
-        loop = self._loop
+        loop, members = self._loop, self._workers.matrix.members
         for event in loop.advance():
             if loop.status != Status.NON_FINITE:
-                self._rounds.check_ranks(loop.mass, loop.balance)
+                check_ranks(self._found, loop.mass, loop.balance, members, self._iteration, self._phase)
             self.status = loop.status
             yield event, True
 
@@ -277,21 +265,11 @@ class _Scheduled(_OnWorkers):
         return self._loop.stability
 
     def measure(self) -> float:
-        slices = self._workers.do("residual", "rescale")
-        matrix = self._workers.matrix
-        name = name_task("measure_given", "residual")
-        with matrix.cluster.scatter(np.concatenate(slices), matrix.members, "residual", name) as z:
+        self._z = np.concatenate(self._workers.do("residual", "rescale"))
+        with self._scatter("residual", "measure_given") as z:
             return float(sum(self._workers.do("residual", "measure_given", z, self._loop.mass)))
 
-
-class _Rounds:
-    """The steps of a scheduler-driven run: z is here, the rows are on the workers."""
-
-    def __init__(self, workers: _Ranking, n_before: int) -> None:
-        self._workers = workers
-        self._z = np.empty(0)
-        self._iteration, self._phase = n_before, "start"
-        self._found: list[RankCheck] = []
+    # --- the steps of the loop; see `mgspmv.iterate.pagerank.Steps`
 
     def scale(self) -> StepSums:
         return self._take(self._workers.do(self._phase, "scale"))
@@ -299,7 +277,6 @@ class _Rounds:
     def advance(self, mass: float, n: int) -> Sequence[Made]:
         self._iteration += 1
         self._phase = phase = f"iteration {self._iteration}"
-        matrix = self._workers.matrix
         began = time.perf_counter()
         multiplied = 0.0
 
@@ -307,37 +284,37 @@ class _Rounds:
             nonlocal multiplied
             multiplied = time.perf_counter()
 
-        with matrix.cluster.scatter(self._z, matrix.members, phase, name_task("step", phase)) as z:
+        with self._scatter(phase, "step") as z:
             sent = time.perf_counter()
             reports = self._workers.do(phase, "step", z, mass, on_done=look)
         sums = self._take(reports)
         moved_s = sent - began + time.perf_counter() - multiplied
         product_s, held = zip(*((report.product_s, report.held_bytes) for report in reports), strict=True)
         waited_s = [max(0.0, multiplied - sent - s) for s in product_s]
-        n = len(reports)
-        return [(sums, Times(product_s, (moved_s,) * n, tuple(waited_s), (self._z.nbytes,) * n, held))]
+        n_workers = len(reports)
+        moved = (moved_s,) * n_workers, tuple(waited_s), (self._z.nbytes,) * n_workers
+        return [(sums, Times(product_s, *moved, held))]
 
-    def check_ranks(self, mass: float, balance: Balance | None) -> None:
-        """See that the ranks of the last step are what they must be; parameters and errors as of `check_ranks`."""
-        check_ranks(self._found, mass, balance, self._workers.matrix.members, self._iteration, self._phase)
+    def ranks(self) -> np.ndarray:
+        return np.concatenate(self._workers.do(f"iteration {self._iteration}", "copy_ranks"))
+
+    def _scatter(self, phase: str, method: str) -> AbstractContextManager[Any]:
+        """Send z to all workers, for a method."""
+        matrix = self._workers.matrix
+        return matrix.cluster.scatter(self._z, matrix.members, phase, name_task(method, phase))
 
     def _take(self, reports: list[RoundReport]) -> StepSums:
         """Put the slices of all workers together; their sums."""
         self._z, self._found = np.concatenate([report.z for report in reports]), [report.ranks for report in reports]
         return sum((report.sums for report in reports), StepSums())
 
-    def ranks(self) -> np.ndarray:
-        return np.concatenate(self._workers.do(f"iteration {self._iteration}", "copy_ranks"))
-
-    def watch(self) -> Watch | None:
+    def _watch(self, options: PageRankOptions, start: Start) -> Watch | None:
         """What looks at the ranks for `stop="topk:..."`: here, at those of all workers; None where nothing is to."""
-        workers = self._workers
-        if workers.spec.options.top is None:
+        if options.top is None:
             return None
-        roundings, is_dangling = zip(*workers.do("start", "describe_rows"), strict=True)
-        start, rounding = workers.start, sum(roundings[1:], roundings[0])
+        roundings, is_dangling = zip(*self._workers.do("start", "describe_rows"), strict=True)
         vectors = (np.concatenate(is_dangling), start.dangling, start.personalization)
-        return Watch(workers.spec.options, *vectors, rounding, growth=start.growth)
+        return Watch(options, *vectors, sum(roundings[1:], roundings[0]), growth=start.growth)
 
 
 class Supersteps(_OnWorkers):

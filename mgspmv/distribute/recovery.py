@@ -11,12 +11,12 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from mgspmv.checkpoints import Reached, Restored, describe_failure
-from mgspmv.distribute.drives import run_course
+from mgspmv.distribute.drives import Drive, run_course
 from mgspmv.distribute.losses import Loss
 from mgspmv.distribute.matrix import DistributedMatrix
 from mgspmv.errors import (
@@ -30,86 +30,59 @@ from mgspmv.errors import (
     say_more,
 )
 from mgspmv.iterate.keeping import Keeper
-from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.options import RankTask
 from mgspmv.iterate.pagerank import Outcome, add_event, sum_seconds
 from mgspmv.iterate.start import Start
 from mgspmv.model import Event, Progress, Recovery, ignore
 
 
-def run_distributed(
-    matrix: DistributedMatrix,
-    options: PageRankOptions,
-    threshold: float,
-    start: Start,
-    emit: Callable[[Event], None],
-    *,
-    run: str = "",
-    recover: int,
-    keeper: Keeper | None = None,
-    on_progress: Progress | None = None,
-    on_recovery: Callable[[Recovery, int], None] = lambda recovery, epoch: None,
-    **computing: Any,
-) -> Outcome:
-    """Iterate on a cluster to the end, in courses as of `run_course`, from which parameters are.
+@dataclass(eq=False)
+class Recovering:
+    """A run on a cluster, in courses as of `run_course`, one after the other."""
 
-    Parameters
-    ----------
-    emit : gets an event for each iteration, also for those that are made again, with a higher epoch
-    recover : how many times at most the run goes on when workers are lost
-    keeper : of the run's states, the last of which is the start; None where none are kept
-    on_recovery : called with each, and the epoch of the events that follow, when the iterations begin again
+    matrix: DistributedMatrix
+    task: RankTask
+    start: Start
+    drive: Drive
+    recover: int
+    """How many times at most the run goes on when workers are lost."""
+    emit: Callable[[Event], None]
+    """Gets an event for each iteration, also for those that are made again, with a higher epoch."""
+    report: Progress = ignore
+    on_recovery: Callable[[Recovery, int], None] = lambda recovery, epoch: None
+    """Called with each, and the epoch of the events that follow, when the iterations begin again."""
+    keeper: Keeper | None = None
+    """Of the run's states, the last of which is the start; None where none are kept."""
 
-    Raises
-    ------
-    WorkerLostError, WorkerTimeoutError, WorkerMemoryError : workers were lost too often, or none is left
-    CapacityError : the matrix does not fit into the memory of those that are left
-    ClosedError : the matrix was closed
-    """
-    matrix.check_open()
-    report = on_progress or ignore
-    asked: dict[str, Any] = {"run": run, "recover": recover, "keeper": keeper}
-    asked |= {"report": report, "on_recovery": on_recovery, "computing": computing}
-    courses = _Courses(matrix, options, threshold, start, emit, **asked)
-    queued = time.perf_counter()
-    with matrix.cluster.lease(lambda: report("queue", 0, None)):
-        began = time.perf_counter()
-        outcome = courses.make()
-        courses.add_seconds(outcome.seconds, time.perf_counter() - began)
-    outcome.seconds["queue"] = began - queued
-    return replace(outcome, recoveries=tuple(courses.recoveries))
-
-
-class _Courses:
-    """The courses of a run, one after the other; parameters as of `run_distributed`."""
-
-    def __init__(
-        self,
-        matrix: DistributedMatrix,
-        options: PageRankOptions,
-        threshold: float,
-        start: Start,
-        emit: Callable[[Event], None],
-        *,
-        run: str,
-        recover: int,
-        keeper: Keeper | None,
-        report: Progress,
-        on_recovery: Callable[[Recovery, int], None],
-        computing: dict[str, Any],
-    ) -> None:
-        self._matrix, self._options, self._threshold, self._start = matrix, options, threshold, start
-        self._emit, self._run, self._recover, self._keeper = partial(self._call, emit), run, recover, keeper
-        self._report, self._on_recovery, self._computing = partial(self._call, report), on_recovery, computing
-        self._before = None if keeper is None else keeper.before
+    def __post_init__(self) -> None:
+        self._before = None if self.keeper is None else self.keeper.before
         self._epoch = 0 if self._before is None else self._before.epoch + 1
         self._changes = () if self._before is None else self._before.changes
         self._events: list[Event] = []
         self._losses: list[Loss] = []
         self._n_lost = 0
         self._raised: BaseException | None = None
-        self.recoveries: list[Recovery] = []
+        self._recoveries: list[Recovery] = []
 
-    def make(self) -> Outcome:
+    def run(self) -> Outcome:
+        """Iterate to the end.
+
+        Raises
+        ------
+        WorkerLostError, WorkerTimeoutError, WorkerMemoryError : workers were lost too often, or none is left
+        CapacityError : the matrix does not fit into the memory of those that are left
+        ClosedError : the matrix was closed
+        """
+        self.matrix.check_open()
+        queued = time.perf_counter()
+        with self.matrix.cluster.lease(lambda: self.report("queue", 0, None)):
+            began = time.perf_counter()
+            outcome = self._make()
+            self._add_seconds(outcome.seconds, time.perf_counter() - began)
+        outcome.seconds["queue"] = began - queued
+        return replace(outcome, recoveries=tuple(self._recoveries))
+
+    def _make(self) -> Outcome:
         """What the last one came to."""
         while True:
             try:
@@ -118,14 +91,14 @@ class _Courses:
                 loss = self._judge(error)
             self._go_back(loss)
 
-    def add_seconds(self, seconds: dict[str, float], elapsed_s: float) -> None:
+    def _add_seconds(self, seconds: dict[str, float], elapsed_s: float) -> None:
         """Add to what the last course took what iterations took that others made, and all else that there was.
 
         Parameters
         ----------
         elapsed_s : of all courses
         """
-        if self.recoveries:
+        if self._recoveries:
             earlier = [event for event in self._events if event.epoch < self._epoch]
             for phase, own_s in sum_seconds(earlier).items():
                 seconds[phase] += own_s
@@ -137,12 +110,11 @@ class _Courses:
         return len(self._changes) + len(self._events)
 
     def _make_course(self) -> Outcome:
+        report = partial(self._call, self.report)
         if self._losses:
-            self._matrix.redistribute(self._report, has_lease=True)
-        matrix, steps = self._matrix, (self._options, self._threshold, self._start, self._hear)
-        options: dict[str, Any] = {"run": self._run, "report": self._report, "keeper": self._keeper}
-        options |= {"before": self._before, "on_start": self._end_losses, **self._computing}
-        return run_course(matrix, *steps, **options)
+            self.matrix.redistribute(report, has_lease=True)
+        told = (self._hear, report, self._end_losses)
+        return run_course(self.matrix, self.task, self.start, self.drive, *told, self.keeper, self._before)
 
     def _call(self, hear: Callable[..., None], *told: Any) -> None:
         """Tell the caller something; what is raised there has nothing to do with workers."""
@@ -154,39 +126,39 @@ class _Courses:
 
     def _hear(self, event: Event) -> None:
         add_event(self._events, event)
-        self._emit(event)
+        self._call(self.emit, event)
 
     # --- workers that are lost
 
     def _judge(self, error: MgspmvError) -> Loss:
         """What was lost; raises the error where that is nothing, or too much."""
-        if error is self._raised or not self._recover or not self._is_loss(error):
+        if error is self._raised or not self.recover or not self._is_loss(error):
             raise error
-        if self._n_lost == self._recover:
-            raise say_more(error, f"the run had gone on {self._n_lost} times (recover={self._recover})") from error
+        if self._n_lost == self.recover:
+            raise say_more(error, f"the run had gone on {self._n_lost} times (recover={self.recover})") from error
         self._n_lost += 1
-        return Loss.of(error, self._iteration, len(self._matrix.members))
+        return Loss.of(error, self._iteration, len(self.matrix.members))
 
     def _is_loss(self, error: MgspmvError) -> bool:
         if isinstance(error, WorkerLostError | WorkerTimeoutError | WorkerMemoryError):
             return error.worker is not None
         if isinstance(error, ClosedError):
-            return not self._matrix.is_closed
+            return not self.matrix.is_closed
         is_vague = type(error) in (ClusterError, RunAbortedError)
-        return is_vague and bool(self._matrix.cluster.find_gone(self._matrix.members))
+        return is_vague and bool(self.matrix.cluster.find_gone(self.matrix.members))
 
     def _go_back(self, loss: Loss) -> None:
         """Begin at the last state that is known, with who is there when those that were lost had time to come back."""
-        self._report("recover", 0, None)
+        self._call(self.report, "recover", 0, None)
         self._losses.append(loss)
         restored = self._restore()
         if restored is not None and restored.reached.iteration >= self._n_before:
-            self._start, self._before = replace(self._start, x=restored.x), restored.reached
-        self._before = replace(self._before or Reached(0, (), 0, self._run, {}), epoch=self._epoch)
+            self.start, self._before = replace(self.start, x=restored.x), restored.reached
+        self._before = replace(self._before or Reached(0, (), 0, self.task.run, {}), epoch=self._epoch)
         self._epoch += 1
-        if self._keeper is not None:
-            self._keeper.go_on(self._before)
-        self._matrix.cluster.await_workers(loss.workers_before)
+        if self.keeper is not None:
+            self.keeper.go_on(self._before)
+        self.matrix.cluster.await_workers(loss.workers_before)
 
     @property
     def _n_before(self) -> int:
@@ -196,7 +168,7 @@ class _Courses:
     def _restore(self) -> Restored | None:
         """The last state of this run that was kept."""
         try:
-            return None if self._keeper is None else self._keeper.go_back()
+            return None if self.keeper is None else self.keeper.go_back()
         except Exception as error:  # libraries of object stores have errors of their own
             warnings.warn(f"{describe_failure(error)}; the run goes on from iteration {self._n_before}", stacklevel=2)
             return None
@@ -205,5 +177,5 @@ class _Courses:
         """The iterations go on."""
         losses, self._losses = self._losses, []
         for loss in losses:
-            self.recoveries.append(loss.end(self._n_before, len(self._matrix.members)))
-            self._on_recovery(self.recoveries[-1], self._epoch)
+            self._recoveries.append(loss.end(self._n_before, len(self.matrix.members)))
+            self.on_recovery(self._recoveries[-1], self._epoch)

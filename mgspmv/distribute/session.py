@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from mgspmv.exchange.staged import StagedTransport
 from mgspmv.exchange.transport import Transport
 from mgspmv.exchange.turns import Turns
 from mgspmv.iterate.balance import Balance, Tolerance
-from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.options import RankTask
 from mgspmv.iterate.pagerank import DeviceSteps, LocalSteps, Loop, Rows
 from mgspmv.iterate.stable import Gather, Rounding
 from mgspmv.iterate.start import Start
@@ -53,22 +53,12 @@ class Spec:
 class RunSpec(Spec):
     """What all workers of a run that ranks one vector are told."""
 
-    options: PageRankOptions
+    task: RankTask
     """What was asked for."""
-    threshold: float
-    """Of the change."""
-    dtype: str | None
-    """Of the values that are used; None for none."""
-    kernel: str
-    """Name of a kernel, or `auto`."""
-    threads: int | None
-    """Of each worker; None for what the worker was given by its cluster."""
-    transport: Literal["peer", "nccl"]
-    """How slices go from worker to worker in supersteps."""
     layout: StepLayout | None
-    """Of the rows, where the transport is `nccl`."""
+    """Of the rows, where devices send slices by NCCL; None where these go over Dask's comms, or to the client."""
     steps_at_once: int
-    """Of devices between two looks, likewise."""
+    """Of devices between two looks."""
     before: Reached | None = None
     """What the run goes on from; None where it begins."""
     balance: Balance | None = None
@@ -260,11 +250,11 @@ class RankSession(Session):
         """The steps, in lockstep with the other workers, who sent these first messages; and what gathers from them."""
 
     def _connect(self, width: int) -> Loop:
-        spec = self._spec
+        spec, task = self._spec, self._spec.task
         self._made, gather = self._open(self._links.connect())
         self._links.phase = "iteration 1"
-        watch = self._made.watch(spec.options, gather, self._growth)
-        loop = Loop(self._made, spec.options, spec.threshold, spec.run, watch, spec.before, spec.balance)
+        watch = self._made.watch(task.options, gather, self._growth)
+        loop = Loop(self._made, task.options, task.threshold, task.run, watch, spec.before, spec.balance)
         loop.start()
         return loop
 
@@ -291,8 +281,9 @@ class RowsSession(RankSession):
     """
 
     def __init__(self, worker: Any, part: Part, spec: RunSpec, start: Start) -> None:
-        kernel = part.bind(spec.dtype, spec.options.precision, spec.kernel, spec.threads)
-        weight = start.take_weight(lambda: part.out_weights.read(spec.dtype is not None))
+        task = spec.task
+        kernel = part.bind(task.dtype, task.options.precision, task.kernel, task.threads)
+        weight = start.take_weight(lambda: part.out_weights.read(task.dtype is not None))
         self._rows: Rows = start.bind(kernel, weight)
         self._growth = start.growth
         assert part.halo is not None
@@ -301,7 +292,7 @@ class RowsSession(RankSession):
         self._relay: RelayTransport | None = None
         self.transport = "peer"
         self.computes = kernel.threads if isinstance(kernel, CpuBlock) else describe_device()
-        kernel.compile(is_relative=spec.options.is_relative)
+        kernel.compile(is_relative=task.options.is_relative)
 
     # --- in lockstep with the other workers
 
@@ -371,7 +362,7 @@ class RowsSession(RankSession):
         kernel, part = self._rows.kernel, self._part
         if part.backend == "cuda":
             transport = StagedTransport(transport, part.start, part.stop, kernel.z_dtype, kernel.put, kernel.get)
-        return LocalSteps([self._rows], self._spec.options, transport)
+        return LocalSteps([self._rows], self._spec.task.options, transport)
 
 
 class DeviceSession(RankSession):
@@ -385,17 +376,17 @@ class DeviceSession(RankSession):
     def __init__(self, worker: Any, part: DevicePart, spec: RunSpec, start: Start) -> None:
         super().__init__(worker, part, spec, partial(say, part.greet()))
         self._device_part = part
-        weight = start.take_weight(lambda: part.out_weights.read(spec.dtype is not None))
+        weight = start.take_weight(lambda: part.out_weights.read(spec.task.dtype is not None))
         self._vectors, self._is_counted, self._growth = start.on_device(weight), start.is_counted, start.growth
         self.computes = describe_device()
 
     def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[DeviceSteps, Gather]:
-        spec, links = self._spec, self._links
+        spec, task, links = self._spec, self._spec.task, self._links
         self._device_part.join_devices(links, hellos)
         assert spec.layout is not None
-        device = self._device_part.bind_steps(spec.dtype, spec.layout, spec.options.precision, links.check)
+        device = self._device_part.bind_steps(task.dtype, spec.layout, task.options.precision, links.check)
         self.transport = "direct" if device.writes_there else "nccl"
-        rules = (spec.options, spec.threshold, spec.steps_at_once)
+        rules = (task.options, task.threshold, spec.steps_at_once)
         steps = DeviceSteps(device, self._vectors, *rules, is_counted=self._is_counted)
         steps.compile()
         return steps, Turns(links, self._part.rank, len(spec.members)).gather
@@ -403,7 +394,7 @@ class DeviceSession(RankSession):
 
 def begin(worker: Any, part: Part, spec: RunSpec, start: Start) -> RankSession:
     """The session that a run asks for."""
-    if spec.transport == "nccl":
+    if spec.layout is not None:
         assert isinstance(part, DevicePart)
         return DeviceSession(worker, part, spec, start)
     return RowsSession(worker, part, spec, start)

@@ -182,6 +182,23 @@ class PageRankOptions:
             raise OptionError(f"{said} {reason}; pass {remedy}{other}")
 
 
+@dataclass(frozen=True)
+class RankTask:
+    """A run that ranks one vector, but for what it starts with."""
+
+    run: str
+    """Id."""
+    options: PageRankOptions
+    threshold: float
+    """Of the change, from `PageRankOptions.threshold`."""
+    dtype: str | None
+    """Of the values that are used; None for none."""
+    kernel: str = "auto"
+    """Name of a kernel, or `auto`."""
+    threads: int | None = None
+    """Of each process; None for what suits it."""
+
+
 def _most_change(tol_mode: TolMode) -> float:
     """The largest change there can be between two distributions; for `relative` that of a rank which rises."""
     return 1.0 if tol_mode in ("linf", "relative") else 2.0
