@@ -17,7 +17,7 @@ from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import Placement
 from mgspmv.errors import CapacityError, ConvergenceError, OptionError, ShapeError
 from mgspmv.exchange.panels import LocalPanels
-from mgspmv.iterate.batch import Batch, BatchOutcome, Kept, ManyRows, choose_width, count_bytes
+from mgspmv.iterate.batch import Batch, BatchOutcome, BatchTask, Kept, ManyRows, Room, choose_width, count_bytes
 from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
 from mgspmv.iterate.pagerank import widen_bound
 from mgspmv.iterate.queries import Query, make_queries
@@ -26,7 +26,7 @@ from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import free_device_memory, measure_memory
 from mgspmv.kernels.highest import order_highest
-from mgspmv.kernels.many import WIDTHS, BoundMany, fit_width
+from mgspmv.kernels.many import WIDTHS, BoundMany
 from mgspmv.kernels.select import bind_many
 from mgspmv.logs import log_iteration, name_run
 from mgspmv.model import Event, Precision, Progress, Status, TolMode, check_choice, free_memory, ignore
@@ -140,18 +140,17 @@ def pagerank_batch(
             on_event(event)
         report("vectors", n_ended, len(queries))
 
-    asked = {"width": width, "top": top, "threads": threads, "run": name_run()}
-    asked |= {"drops": isinstance(dangling, str) and dangling == "drop"}
-    batch = (queries, options, threshold, start, keeper, emit)
+    drops = isinstance(dangling, str) and dangling == "drop"
+    task = BatchTask(name_run(), options, threshold, dtype, threads, width, top, drops)
     if place.is_on_cluster:
         with place.distribute(precision=precision, weights=use_weights, lay_out=False) as matrix:
             loaded = time.perf_counter()
-            outcome = _rank_distributed(matrix, *batch, dtype=dtype, on_progress=report, **asked)
+            outcome = _rank_distributed(matrix, queries, task, start, keeper, emit, report)
         if client is not None:
             outcome.seconds["load"] = loaded - began
     else:
         assert isinstance(A, Matrix)
-        outcome = _rank_embedded(A, began, *batch, dtype=dtype, backend=place.computes, **asked)
+        outcome = _rank_embedded(A, began, queries, task, start, keeper, emit, place.computes)
     described: dict[str, Any] = {"tol": None if tol_mode == "fixed" else options.tol or DEFAULT_TOL}
     described |= {"dangling": describe_dangling(dangling), "weights": use_weights}
     described |= {"drive": "embedded" if outcome.transport is None else "superstep"}
@@ -171,35 +170,27 @@ def _rank_embedded(
     A: Matrix,
     began: float,
     queries: Sequence[Query],
-    options: PageRankOptions,
-    threshold: float,
+    task: BatchTask,
     start: Start,
     keeper: _Keeper,
     emit: Callable[[Event, int], None],
-    *,
-    dtype: str | None,
     backend: Backend,
-    threads: int | None,
-    width: int | None,
-    top: int | None,
-    drops: bool,
-    run: str,
 ) -> BatchOutcome:
     """In this process."""
-    binding: dict[str, Any] = {"backend": backend, "threads": threads}
-    kernels = [bind_many(block, options.precision, **binding) for block in A.blocks(dtype, **binding)]
+    dtype, precision = task.dtype, task.options.precision
+    binding: dict[str, Any] = {"backend": backend, "threads": task.threads}
+    kernels = [bind_many(block, precision, **binding) for block in A.blocks(dtype, **binding)]
     kernel, n = kernels[0], A.shape[0]
     panels = LocalPanels(n, kernel.zeros_many)
     free = free_memory() if backend == "cpu" else free_device_memory()
-    width = _choose_width(width, len(queries), n, kernel, options.precision, panels, free)
+    needed = {w: count_bytes(panels, n, precision, kernel.z_dtype.itemsize, w) for w in WIDTHS}
+    width = choose_width(task.width, len(queries), [("", kernel.best_width, [Room("here", free, needed)])])
     keeper.make_room()
-    weight = start.take_weight(lambda: A.read_out_weight(dtype is not None, threads))
+    weight = start.take_weight(lambda: A.read_out_weight(dtype is not None, task.threads))
     rows = [_cut(kernel, weight, start.dangling) for kernel in kernels]
-    n_dangling, order = int(np.count_nonzero(weight == 0)), A.order
+    n_dangling = int(np.count_nonzero(weight == 0))
     loaded = time.perf_counter()
-    kept: dict[str, Any] = {"top": top, "order": order, "keep": lambda kept: keeper.keep([kept])}
-    made: dict[str, Any] = {"n_dangling": n_dangling, "drops": drops, "run": run}
-    batch = Batch(rows, queries, options, threshold, width, panels, **made, **kept)
+    batch = Batch(rows, queries, task, width, panels, n_dangling, A.order, lambda kept: keeper.keep([kept]))
     batch.start()
     held_bytes = batch.held_bytes
     while not batch.is_done:
@@ -214,23 +205,20 @@ def _rank_embedded(
 def _rank_distributed(
     matrix: DistributedMatrix,
     queries: Sequence[Query],
-    options: PageRankOptions,
-    threshold: float,
+    task: BatchTask,
     start: Start,
     keeper: _Keeper,
     emit: Callable[[Event, int], None],
-    *,
     on_progress: Progress,
-    **asked: Any,
 ) -> BatchOutcome:
     """On the workers that hold the matrix."""
     from mgspmv.distribute.batch import run_batch
     from mgspmv.monitor.stream import publish_run
 
     keeper.make_room()
-    batch = (matrix, queries, options, threshold, start, keeper.keep, emit)
-    with publish_run([matrix], asked["run"], "pagerank_batch", "superstep", options, threshold) as news:
-        outcome = run_batch(*batch, on_progress=news.report(on_progress), **asked)
+    told = publish_run([matrix], task.run, "pagerank_batch", "superstep", task.options, task.threshold)
+    with told as news:
+        outcome = run_batch(matrix, queries, task, start, keeper.keep, emit, news.report(on_progress))
         status = next((e.status for e in outcome.endings if not e.status.is_success), outcome.endings[0].status)
         outcome.seconds["start"] += news.begin_s
         news.end(status, outcome.seconds, outcome.memory, outcome.transport)
@@ -273,25 +261,6 @@ def _check_options(queries: Sequence[Query], asked: dict[str, Any], n: int, nnz:
             except OptionError as error:
                 raise OptionError(f"vector {query.label!r}: {error}") from error
     return checked[queries[0].alpha]
-
-
-def _choose_width(
-    width: int | None, n_vectors: int, n: int, kernel: BoundMany, precision: str, panels: LocalPanels, free: int
-) -> int:
-    """The width that is asked for; else the fastest, or the widest that memory has room for."""
-    if width is not None:
-        return min(width, fit_width(n_vectors))
-
-    def count(width: int) -> int:
-        return count_bytes(panels, n, precision, kernel.z_dtype.itemsize, width)
-
-    widest = choose_width(min(kernel.best_width, fit_width(n_vectors)), count, free)
-    if widest is None:
-        raise CapacityError(
-            f"a pass of {WIDTHS[0]} vectors takes {count(WIDTHS[0]):,} bytes, and {free // 2:,} are for it, half of "
-            f"what is free; free some, or pass width={WIDTHS[0]} to take more"
-        )
-    return widest
 
 
 def _cut(kernel: BoundMany, weight: np.ndarray, dangling: np.ndarray) -> ManyRows:

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
-from mgspmv.distribute.batch_session import BatchPiece, BatchSession, BatchSpec, Room
+from mgspmv.distribute.batch_session import BatchPiece, BatchSession, BatchSpec
 from mgspmv.distribute.drives import Supersteps, Workers, join_memory
 from mgspmv.distribute.integrity import Report
 from mgspmv.distribute.matrix import DistributedMatrix
 from mgspmv.errors import CapacityError
-from mgspmv.iterate.batch import BatchOutcome, Kept, choose_width
-from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.batch import BatchOutcome, BatchTask, Kept, choose_width
 from mgspmv.iterate.pagerank import sum_seconds
 from mgspmv.iterate.queries import Query
 from mgspmv.iterate.start import Start
-from mgspmv.kernels.many import WIDTHS, fit_width
 from mgspmv.model import Event, Progress
 
 BESIDE = ("compile", "enter", "residual", "keep")
@@ -35,18 +32,10 @@ BESIDE = ("compile", "enter", "residual", "keep")
 def run_batch(
     matrix: DistributedMatrix,
     queries: Sequence[Query],
-    options: PageRankOptions,
-    threshold: float,
+    task: BatchTask,
     start: Start,
     keep: Callable[[Sequence[Kept]], None],
     emit: Callable[[Event, int], None],
-    *,
-    dtype: str | None,
-    threads: int | None,
-    width: int | None,
-    top: int | None,
-    drops: bool,
-    run: str,
     on_progress: Progress,
 ) -> BatchOutcome:
     """Iterate all vectors to their ends on the workers that hold a matrix, to the bits of a batch in one process.
@@ -56,8 +45,6 @@ def run_batch(
     start : of which d, empty for p of each vector, and the out-weights count
     keep : called with what each worker, by rank, keeps of a vector that has ended
     emit : gets what each pass did, and how many vectors have ended, as far as the workers told
-    width : most vectors in a pass; None for what is fastest and has room on all workers
-    others : as for `mgspmv.iterate.batch.Batch` and `run_distributed`
 
     Raises
     ------
@@ -67,15 +54,16 @@ def run_batch(
     """
     matrix.check_open()
     _refuse_streaming(matrix)
-    what = (options, threshold, dtype, threads, matrix.transport, drops, top)
-    spec = BatchSpec(run, matrix.members, matrix.cluster.patience, *what)
+    spec = BatchSpec(task.run, matrix.members, matrix.cluster.patience, task, matrix.transport)
     queued = time.perf_counter()
     with matrix.cluster.lease(lambda: on_progress("queue", 0, None)):
         on_progress("start", 0, None)
         began = time.perf_counter()
-        pieces = _cut(matrix, queries, start, top)
+        pieces = _cut(matrix, queries, start, task.top)
         with Workers(matrix, spec, BatchSession, pieces, "pagerank_batch") as workers:
-            chosen = _choose_width(matrix, width, len(queries), workers.do("connect", "open_links"))
+            names, found = map(str, matrix.members), workers.do("connect", "open_links")
+            rooms = [(name, *own) for name, own in zip(names, found, strict=True)]
+            chosen = choose_width(task.width, len(queries), rooms)
             workers.do("start", "start", chosen)
             started = time.perf_counter()
             n_ended, events = 0, list[Event]()
@@ -124,25 +112,3 @@ def _cut(matrix: DistributedMatrix, queries: Sequence[Query], start: Start, top:
 def _cut_query(query: Query, start: int, stop: int) -> Query:
     own = slice(*np.searchsorted(query.rows, (start, stop)).tolist())
     return replace(query, rows=query.rows[own], weights=query.weights[own])
-
-
-def _choose_width(
-    matrix: DistributedMatrix, width: int | None, n_vectors: int, found: Sequence[tuple[int, list[Room]]]
-) -> int:
-    """The width that is asked for; else the fastest, or the widest that has room on all workers."""
-    if width is not None:
-        return min(width, fit_width(n_vectors))
-    chosen = min(fit_width(n_vectors), *(best for best, _ in found))
-    n_sharing = Counter(room.place for _, rooms in found for room in rooms)
-    for member, (_, rooms) in zip(matrix.members, found, strict=True):
-        for room in rooms:
-            share = room.free_bytes // n_sharing[room.place]
-            widest = choose_width(chosen, room.needed.__getitem__, share)
-            if widest is None:
-                raise CapacityError(
-                    f"a pass of {WIDTHS[0]} vectors takes {room.needed[WIDTHS[0]]:,} bytes on worker {member}, and "
-                    f"{share // 2:,} are for it, half of what is free for each worker there; use more workers, or pass "
-                    f"width={WIDTHS[0]} to take more"
-                )
-            chosen = widest
-    return chosen

@@ -16,8 +16,7 @@ from mgspmv.distribute.part import Part
 from mgspmv.distribute.session import Session, Spec, find_wanted, greet_asking, say
 from mgspmv.exchange.direct import name_host
 from mgspmv.exchange.panels import LocalPanels, NcclPanels, Panels, PeerPanels, StagedPanels
-from mgspmv.iterate.batch import Batch, Ending, Kept, ManyRows, count_bytes
-from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.batch import Batch, BatchTask, Ending, Kept, ManyRows, Room, count_bytes
 from mgspmv.iterate.queries import Query
 from mgspmv.iterate.start import Start
 from mgspmv.kernels.cpu_many import CpuMany
@@ -33,20 +32,10 @@ KEPT_BYTES = 1 << 28
 class BatchSpec(Spec):
     """What all workers of a batch are told."""
 
-    options: PageRankOptions
-    """Of all vectors, but for `alpha`."""
-    threshold: float
-    """Of the changes."""
-    dtype: str | None
-    """Of the values that are used; None for none."""
-    threads: int | None
-    """Of each worker; None for what the worker was given by its cluster."""
+    task: BatchTask
+    """What was asked for."""
     transport: Literal["peer", "nccl"]
     """How slices go from worker to worker."""
-    drops: bool
-    """As for `Batch`."""
-    top: int | None
-    """As for `Batch`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,17 +48,6 @@ class BatchPiece:
     """All vectors, with those of their entries that are in these rows."""
     order: np.ndarray | None
     """(n_rows,) source's number of each row; None where they ascend, or nobody asks."""
-
-
-@dataclass(frozen=True)
-class Room:
-    """What a pass takes in some place, and what there is of it."""
-
-    place: str
-    """Others that name the same have the same."""
-    free_bytes: int
-    needed: dict[int, int]
-    """Bytes by width."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +80,7 @@ class BatchSession(Session):
     def __init__(self, worker: Any, part: Part, spec: BatchSpec, piece: BatchPiece) -> None:
         kernel = _bind(part, spec)
         writable = partial(np.require, requirements="W")  # what came over a network is not, and kernels are for both
-        weight = writable(piece.start.take_weight(lambda: part.out_weights.read(spec.dtype is not None)))
+        weight = writable(piece.start.take_weight(lambda: part.out_weights.read(spec.task.dtype is not None)))
         self._rows = ManyRows(kernel, kernel.put(weight), kernel.put(writable(piece.start.dangling)))
         self._n_dangling = int(np.count_nonzero(weight == 0))
         self._worker, self._spec, self._piece = worker, spec, piece
@@ -122,20 +100,8 @@ class BatchSession(Session):
         """Let the first vectors in."""
         spec, piece = self._spec, self._piece
         assert self._panels is not None
-        batch = Batch(
-            [self._rows],
-            piece.queries,
-            spec.options,
-            spec.threshold,
-            width,
-            self._panels,
-            n_dangling=self._n_dangling,
-            drops=spec.drops,
-            top=spec.top,
-            order=piece.order,
-            keep=partial(_keep, self._kept),
-            run=spec.run,
-        )
+        given = (width, self._panels, self._n_dangling, piece.order, partial(_keep, self._kept))
+        batch = Batch([self._rows], piece.queries, spec.task, *given)
         batch.start()
         self._first_bytes = batch.held_bytes
         self.n_terms *= width
@@ -171,7 +137,7 @@ class BatchSession(Session):
         return PeerPanels(links, part.halo, wanted, kernel.zeros_many)
 
     def _find_room(self, panels: Panels) -> list[Room]:
-        kernel, part, precision = self._rows.kernel, self._part, self._spec.options.precision
+        kernel, part, precision = self._rows.kernel, self._part, self._spec.task.options.precision
         itemsize, n_rows = kernel.z_dtype.itemsize, part.stop - part.start
         needed = {w: count_bytes(panels, n_rows, precision, itemsize, w) for w in WIDTHS}
         rooms = []
@@ -186,7 +152,7 @@ class BatchSession(Session):
 
     def _count_kept(self) -> int:
         """Vectors after which a superstep ends: the same on all workers."""
-        n, top = self._part.bounds[-1], self._spec.top
+        n, top = self._part.bounds[-1], self._spec.task.top
         return max(1, KEPT_BYTES // (8 * n if top is None else 16 * min(top, n) * len(self._spec.members)))
 
 
@@ -196,11 +162,11 @@ def _keep(all_kept: list[Kept], kept: Kept) -> None:
 
 
 def _bind(part: Part, spec: BatchSpec) -> BoundMany:
-    precision = spec.options.precision
+    task, precision = spec.task, spec.task.options.precision
     if spec.transport == "nccl":
         assert isinstance(part, DevicePart)
-        return part.bind_many_whole(spec.dtype, precision)
-    return part.bind_many(spec.dtype, precision, spec.threads)
+        return part.bind_many_whole(task.dtype, precision)
+    return part.bind_many(task.dtype, precision, task.threads)
 
 
 def _make_hello(part: Part, spec: BatchSpec) -> Callable[[int], dict[str, Any]]:

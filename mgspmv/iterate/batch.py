@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from mgspmv.errors import CapacityError
 from mgspmv.exchange.panels import Panels
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import Times, bound_error, bound_mass_rounding, judge, time_step
@@ -46,6 +47,39 @@ class Kept:
     """Of all these rows, in their order; or the highest of them, highest first."""
     sources: np.ndarray | None
     """int64: of the highest, the numbers of their vertices in the source; None where all ranks are kept."""
+
+
+@dataclass(frozen=True)
+class BatchTask:
+    """What a batch is asked for, but for its vectors."""
+
+    run: str
+    """Id, for events."""
+    options: PageRankOptions
+    """Of all vectors, but for `alpha`, which is each one's own."""
+    threshold: float
+    """Of the change, from `PageRankOptions.threshold`."""
+    dtype: str | None
+    """Of the values that are used; None for none."""
+    threads: int | None = None
+    """Of each process; None for what suits it."""
+    width: int | None = None
+    """Most vectors in a pass; None for what is fastest and has room."""
+    top: int | None = None
+    """How many of the highest ranks are kept of each vector; None for all ranks."""
+    drops: bool = False
+    """Whether the rank of dangling vertices is dropped, so that the first x is (1 - alpha) p; else it is p."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a pass takes in some place, and what there is of it."""
+
+    place: str
+    """Others that name the same have the same."""
+    free_bytes: int
+    needed: dict[int, int]
+    """Bytes by width."""
 
 
 Keep = Callable[[Kept], None]
@@ -232,39 +266,29 @@ class Batch:
     ----------
     rows : blocks that make up the rows of this process
     queries : the vectors
-    options : of all of them, but for `alpha`, which is each one's own
-    threshold : of the change, from `PageRankOptions.threshold`
     width : most vectors in a pass
     panels : of all who make the same passes
     n_dangling : dangling ones among the rows
-    drops : whether the rank of dangling vertices is dropped, so that the first x is (1 - alpha) p; else it is p
-    top : how many of the highest ranks are kept; None for all ranks
     order : (n_rows,) source's number of each row, ascending where it is None; only `top` needs it
     keep : takes what is kept of each
-    run : id, for events
     """
 
     def __init__(
         self,
         rows: Sequence[ManyRows],
         queries: Sequence[Query],
-        options: PageRankOptions,
-        threshold: float,
+        task: BatchTask,
         width: int,
         panels: Panels,
-        *,
         n_dangling: int,
-        drops: bool,
-        top: int | None,
         order: np.ndarray | None,
         keep: Keep,
-        run: str = "",
     ) -> None:
-        self._rows, self._queries, self._options, self._threshold = rows, queries, options, threshold
-        self._panels, self._drops, self._keep, self._run = panels, drops, keep, run
-        self._top, self._numbers = top, None if order is None or top is None else rows[0].kernel.put(order)
+        self._rows, self._queries, self._task, self._options = rows, queries, task, task.options
+        self._panels, self._keep = panels, keep
+        self._numbers = None if order is None or task.top is None else rows[0].kernel.put(order)
         self._n_rows, self._n_dangling = rows[-1].stop - rows[0].start, n_dangling
-        self._x_dtype = np.dtype(np.float32 if options.precision == "float32" else np.float64)
+        self._x_dtype = np.dtype(np.float32 if task.options.precision == "float32" else np.float64)
         self._residual_width = min(width, RESIDUAL_WIDTH)
         self._waiting = deque(range(len(queries)))
         self._seats: list[_Seat] = []
@@ -328,10 +352,10 @@ class Batch:
             seat.changes.append(self._options.measure(own))
         greatest = max(seat.changes[-1] for seat in self._seats)
         times = replace(times, memory_bytes=(self.held_bytes,))
-        return Event(self._run, 0, self.steps, greatest, **vars(times))
+        return Event(self._task.run, 0, self.steps, greatest, **vars(times))
 
     def _judge(self, seat: _Seat) -> Status | None:
-        return judge(self._options, self._threshold, len(seat.changes), seat.changes[-1], seat.is_wrong)
+        return judge(self._options, self._task.threshold, len(seat.changes), seat.changes[-1], seat.is_wrong)
 
     # --- entering and leaving ---
 
@@ -363,7 +387,7 @@ class Batch:
         free = [c for c in range(self._pass.width) if c not in taken][: len(self._waiting)]
         new = [_Seat(self._waiting.popleft(), column) for column in free]
         queries = [self._queries[seat.number] for seat in new]
-        shares = [1.0 - query.alpha if self._drops else 1.0 for query in queries]
+        shares = [1.0 - query.alpha if self._task.drops else 1.0 for query in queries]
         self._pass.enter_at_jump(np.array(free), queries, shares)
         sums = self._pass.scale()
         for seat in new:
@@ -402,9 +426,9 @@ class Batch:
     def _choose_kept(self, vectors: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """Of each of some vectors the ranks to keep; where these are the highest, the numbers of their vertices too."""
         kernel = self._rows[0].kernel
-        if self._top is None:
+        if self._task.top is None:
             return kernel.get(vectors), None
-        numbers, ranks = kernel.select_highest(vectors, self._top, self._numbers)
+        numbers, ranks = kernel.select_highest(vectors, self._task.top, self._numbers)
         return ranks, numbers if self._numbers is not None else numbers + self._rows[0].start
 
     def _find_bounds(self) -> list[float]:
@@ -438,15 +462,35 @@ def count_bytes(panels: Panels, n_rows: int, precision: str, z_itemsize: int, wi
     return n_rows * of_row + panels.count_bytes(width, z_itemsize) + panels.count_bytes(bounded, 8)
 
 
-def choose_width(fastest: int, count: Callable[[int], int], free: int) -> int | None:
-    """The widest pass, of those up to the fastest, that takes no more than its share of what is free; None for none.
+def choose_width(asked: int | None, n_vectors: int, found: Sequence[tuple[str, int, Sequence[Room]]]) -> int:
+    """The width that is asked for; else the fastest, or the widest that has room everywhere.
 
     Parameters
     ----------
-    count : bytes of a width
+    found : of each process its name, empty of the only one, the width that computes fastest there, and its room
+
+    Raises
+    ------
+    CapacityError : there is no room for the narrowest pass
     """
-    fitting = [w for w in WIDTHS if w <= fastest and count(w) <= int(MEMORY_SHARE * free)]
-    return fitting[-1] if fitting else None
+    chosen = fit_width(n_vectors)
+    if asked is not None:
+        return min(asked, chosen)
+    chosen = min(chosen, *(fastest for _, fastest, _ in found))
+    n_sharing = Counter(room.place for _, _, rooms in found for room in rooms)
+    for name, _, rooms in found:
+        for room in rooms:
+            share = int(MEMORY_SHARE * (room.free_bytes // n_sharing[room.place]))
+            fitting = [w for w in WIDTHS if w <= chosen and room.needed[w] <= share]
+            if not fitting:
+                where = f" on worker {name}" if name else ""
+                raise CapacityError(
+                    f"a pass of {WIDTHS[0]} vectors takes {room.needed[WIDTHS[0]]:,} bytes{where}, and "
+                    f"{share:,} are for it, half of what is free for each process there; free some, use more "
+                    f"workers, or pass width={WIDTHS[0]} to take more"
+                )
+            chosen = fitting[-1]
+    return chosen
 
 
 def _cut(query: Query, r: ManyRows) -> slice:

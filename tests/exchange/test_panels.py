@@ -14,7 +14,7 @@ import mgspmv as mg
 from mgspmv.exchange import peer
 from mgspmv.exchange.halo import Halo, find_asked, make_halo
 from mgspmv.exchange.panels import LocalPanels, NcclPanels, PeerPanels, StagedPanels
-from mgspmv.iterate.batch import Batch, ManyRows
+from mgspmv.iterate.batch import Batch, BatchTask, ManyRows
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.queries import make_queries
 from mgspmv.kernels.cpu_many import CpuMany
@@ -124,11 +124,10 @@ def check_batches_have_the_bits_of_one_process(nccl, kind, precision):  # noqa: 
     def rank_own(rank, panels):
         own, kept = weight[bounds[rank] : bounds[rank + 1]], []
         rows = ManyRows(CpuMany(blocks[rank], precision, 1), own, np.empty(0))
-        batch = Batch(
-            [rows], queries, options, options.threshold(130, A.nnz), 4, panels,
-            n_dangling=int((own == 0).sum()), drops=False, top=None, order=None,
-            keep=lambda k: kept.append(replace(k, ranks=np.array(k.ranks))),
-        )  # fmt: skip
+        task = BatchTask("", options, options.threshold(130, A.nnz), None)
+        n_dangling = int((own == 0).sum())
+        keep = lambda k: kept.append(replace(k, ranks=np.array(k.ranks)))  # noqa: E731
+        batch = Batch([rows], queries, task, 4, panels, n_dangling, None, keep)
         batch.start()
         while not batch.is_done:
             batch.advance()
