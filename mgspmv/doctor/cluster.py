@@ -20,7 +20,7 @@ from mgspmv.distribute.places import choose_places
 from mgspmv.distribute.session import Spec
 from mgspmv.doctor.device import find_kernel_problem
 from mgspmv.doctor.findings import Finding, Findings, ok, shorten, skip, warn, wrong
-from mgspmv.doctor.links import Trial, begin_trial
+from mgspmv.doctor.links import begin_trial
 from mgspmv.doctor.machine import check_store
 from mgspmv.errors import MgspmvError, WorkerTimeoutError
 from mgspmv.exchange.links import Member
@@ -141,18 +141,13 @@ def _try_links(reached: _Reached, transport: Literal["peer", "nccl"]) -> Finding
         raise
     except Exception as error:  # ours, Dask's for a worker that died, or CuPy's
         return wrong(f"by {transport}: {shorten(error)}", remedy, transport=transport, error=type(error).__name__)
-    problems = [one.problem for one in found if one.problem is not None]
+    problems = [problem for problem in found if problem is not None]
     if problems:
         return wrong(f"by {transport}: {problems[0]}", remedy, transport=transport, problems=problems)
-    latency_s, rate = max(one.latency_s for one in found), min(one.bytes_per_s for one in found)
-    said = f"by {transport}: {len(found)} workers in {1e3 * latency_s:.3g} ms, each receives {rate / 1e6:.3g} MB/s"
-    values: dict[str, Any] = {"transport": transport, "workers": len(found)}
-    if transport == "nccl":
-        values["direct"] = all(one.is_direct for one in found)  # runs write into each other's memory then
-    return ok(said, latency_s=latency_s, bytes_per_s=rate, **values)
+    return ok(f"by {transport}: {len(found)} workers", transport=transport, workers=len(found))
 
 
-def _exchange(reached: _Reached, transport: Literal["peer", "nccl"]) -> list[Trial]:
+def _exchange(reached: _Reached, transport: Literal["peer", "nccl"]) -> list[str | None]:
     """Let all workers exchange small vectors; what each of them says, by rank."""
     members, run = reached.members, f"mgspmv-links-{uuid.uuid4().hex}"
     spec = Spec(run, tuple(members), min(reached.cluster.patience, reached.limit_s / 2))

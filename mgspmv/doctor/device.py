@@ -13,7 +13,8 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from mgspmv.doctor.findings import Finding, hang, ok, shorten, show_bytes, skip, warn, wrong
+from mgspmv.display.numbers import format_bytes
+from mgspmv.doctor.findings import Finding, hang, ok, shorten, skip, warn, wrong
 
 GPU_EXTRA = "mgspmv[cuda12] for a driver of CUDA 12, or mgspmv[cuda13] for one of CUDA 13 or later"
 FREE_SHARE = 0.5
@@ -89,9 +90,9 @@ def check_gpus() -> Iterator[Finding]:
             yield wrong(f"{said}: {problem}", remedy, **values)
         elif free < FREE_SHARE * total:
             remedy = "See with nvidia-smi which processes use it, and end them."
-            yield warn(f"{said}: {show_bytes(free)} of {show_bytes(total)} are free", remedy, **values)
+            yield warn(f"{said}: {format_bytes(free)} of {format_bytes(total)} are free", remedy, **values)
         else:
-            yield ok(f"{said}: a product is right, {show_bytes(free)} are free", **values)
+            yield ok(f"{said}: a product is right, {format_bytes(free)} are free", **values)
 
 
 def find_kernel_problem() -> str | None:

@@ -102,8 +102,3 @@ def shorten(text: object, limit: int = 500) -> str:
     """Return what an error says, in one line."""
     line = " ".join(str(text).split())
     return line if len(line) <= limit else line[: limit - 3] + "..."
-
-
-def show_bytes(n_bytes: float) -> str:
-    """Return bytes as people read them."""
-    return f"{n_bytes / 1e9:.3g} GB"

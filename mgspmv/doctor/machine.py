@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mgspmv.control_groups import find_memory_limit, list_groups, read_text
-from mgspmv.doctor.findings import Finding, Findings, ok, shorten, show_bytes, warn, wrong
+from mgspmv.display.numbers import format_bytes
+from mgspmv.doctor.findings import Finding, Findings, ok, shorten, warn, wrong
 from mgspmv.errors import MgspmvError
 from mgspmv.files import find_inside, is_url
 from mgspmv.ingest.remote import explain
@@ -95,38 +96,33 @@ def _find_distribution(name: str) -> tuple[str, list[str]] | None:
 
 def check_limits() -> Iterator[Finding]:
     """Check memory, open files, processes and shared memory, also those of control groups."""
+
+    def judge(is_low: bool, said: str, remedy: str, **values: Any) -> Finding:
+        return warn(said, remedy, **values) if is_low else ok(said, **values)
+
     free, limit = free_memory(), find_memory_limit()
-    said = f"{show_bytes(free)} of memory are free"
-    said += "" if limit is None else f", of at most {show_bytes(limit)} by the control group"
-    memory = {"free_bytes": free, "limit_bytes": limit}
-    if free < LOW_MEMORY:
-        yield warn(said, "End other processes, or raise the limit of the job or container.", **memory)
-    else:
-        yield ok(said, **memory)
+    said = f"{format_bytes(free)} of memory are free"
+    said += "" if limit is None else f", of at most {format_bytes(limit)} by the control group"
+    remedy = "End other processes, or raise the limit of the job or container."
+    yield judge(free < LOW_MEMORY, said, remedy, free_bytes=free, limit_bytes=limit)
     files, most_files = map(_count, resource.getrlimit(resource.RLIMIT_NOFILE))
     said = f"a process may have {files:,} files open"
-    if files < MANY_FILES:
-        how = f"`ulimit -n {min(most_files, 65536)}`" if most_files > files else "`LimitNOFILE=65536` of its service"
-        judge = wrong if files < FEW_FILES else warn
-        yield judge(said, f"Raise it with {how} before scheduler and workers are started.", open_files=files)
+    how = f"`ulimit -n {min(most_files, 65536)}`" if most_files > files else "`LimitNOFILE=65536` of its service"
+    remedy = f"Raise it with {how} before scheduler and workers are started."
+    if files < FEW_FILES:
+        yield wrong(said, remedy, open_files=files)
     else:
-        yield ok(said, open_files=files)
+        yield judge(files < MANY_FILES, said, remedy, open_files=files)
     told = [read_text(group / "pids.max").strip() for group in list_groups("pids")]
     limits = [_count(resource.getrlimit(resource.RLIMIT_NPROC)[0]), *(int(most) for most in told if most.isdigit())]
     processes = min(limits)
+    remedy = "Raise `ulimit -u`, or the limit of the container (--pids-limit) or service (TasksMax=)."
     said = f"{processes:,} processes and threads may run"
-    if processes < MANY_PROCESSES:
-        how = "Raise `ulimit -u`, or the limit of the container (--pids-limit) or service (TasksMax=)."
-        yield warn(said, how, processes=processes)
-    else:
-        yield ok(said, processes=processes)
+    yield judge(processes < MANY_PROCESSES, said, remedy, processes=processes)
     if SHARED_MEMORY.is_dir():
         shared = shutil.disk_usage(SHARED_MEMORY).free
-        said = f"{show_bytes(shared)} are free in {SHARED_MEMORY}"
-        if shared < SMALL_SHM:
-            yield warn(f"{said}, through which NCCL passes data", "Start the container with --shm-size=8g.")
-        else:
-            yield ok(said, shared_bytes=shared)
+        said = f"{format_bytes(shared)} are free in {SHARED_MEMORY}, through which NCCL passes data"
+        yield judge(shared < SMALL_SHM, said, "Start the container with --shm-size=8g.", shared_bytes=shared)
 
 
 def _count(limit: int) -> int:
@@ -157,9 +153,9 @@ def check_folders() -> Iterator[Finding]:
             judge = wrong if name == "scratch" else warn
             yield judge(f"the {name} folder {folder} cannot be written: {problem}", remedy, **values)
         elif free < least:
-            yield warn(f"{show_bytes(free)} are free in the {name} folder {folder}", remedy, **values)
+            yield warn(f"{format_bytes(free)} are free in the {name} folder {folder}", remedy, **values)
         else:
-            yield ok(f"{name} folder {folder}: {show_bytes(free)} free", **values)
+            yield ok(f"{name} folder {folder}: {format_bytes(free)} free", **values)
 
 
 def _find_write_problem(folder: Path) -> tuple[str | None, int]:

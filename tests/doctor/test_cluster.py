@@ -11,7 +11,6 @@ from mgspmv.distribute.cluster import Cluster, DeviceInfo, WorkerInfo
 from mgspmv.doctor import cluster as module
 from mgspmv.doctor.cluster import make_checks
 from mgspmv.doctor.findings import Finding, run_check
-from mgspmv.doctor.links import Trial
 from mgspmv.errors import WorkerLostError
 from mgspmv.exchange.links import Member
 from tests.support.waiting import HANG_S
@@ -38,7 +37,6 @@ def test_all_is_well(find, tmp_path):
     assert {finding.status for finding in found["workers"]} == {"ok"}
     assert {finding.status for finding in found["worker-links"]} == {"ok"}
     assert found["worker-links"][0].values["workers"] == 2
-    assert found["worker-links"][0].values["bytes_per_s"] > 0
     assert [finding.status for finding in found["worker-stores"]] == ["ok", "ok"]
     assert len({finding.where for finding in found["worker-stores"]}) == 2
 
@@ -111,10 +109,9 @@ def test_gpus_of_workers(devices, problems, statuses, find, monkeypatch):
     ("gathered", "said"),
     [
         (WorkerLostError("worker a is gone"), "by peer: worker a is gone"),
-        ([Trial(None, 1.0, 1.0), Trial("the slice of worker 0 did not arrive", 1.0, 1.0)],
-         "by peer: the slice of worker 0 did not arrive"),
+        ([None, "the slice of worker 0 did not arrive"], "by peer: the slice of worker 0 did not arrive"),
     ],
-)  # fmt: skip
+)
 def test_links_that_fail(gathered, said, find, monkeypatch):
     def exchange(reached, transport):
         if isinstance(gathered, Exception):

@@ -11,7 +11,7 @@ import pytest
 from mgspmv.distribute.cluster import Cluster
 from mgspmv.doctor import cluster as module
 from mgspmv.doctor import links
-from mgspmv.doctor.links import ROUNDS, LinkTrial
+from mgspmv.doctor.links import LinkTrial
 from mgspmv.exchange.turns import Turns
 from tests.support.clusters import find_held
 from tests.support.waiting import wait_for
@@ -26,10 +26,7 @@ def trio(in_process):
 def test_all_hosts_hear_from_all(trio, in_process):
     for n in (3, 1):
         del trio.workers[n:]
-        found = module._exchange(trio, "peer")
-        assert [one.problem for one in found] == [None] * n
-        assert all(one.latency_s > 0 and one.is_direct is False for one in found)
-        assert all((one.bytes_per_s > 0) == (n > 1) for one in found)
+        assert module._exchange(trio, "peer") == [None] * n
     assert wait_for(lambda: not find_held(in_process(3)))
 
 
@@ -41,8 +38,11 @@ def test_a_slice_that_changed_on_its_way_is_found(trio, monkeypatch):
         return [{"own": own["own"] + (rank == 1 and self.rank == 2)} for rank, own in enumerate(told)]
 
     monkeypatch.setattr(Turns, "gather", change)
-    found = [one.problem for one in module._exchange(trio, "peer")]
-    assert found == [None, None, f"the slice of worker {trio.members[1]} did not arrive as it was sent"]
+    assert module._exchange(trio, "peer") == [
+        None,
+        None,
+        f"the slice of worker {trio.members[1]} did not arrive as it was sent",
+    ]
 
 
 def test_who_fails_is_named_and_nothing_is_left(trio, monkeypatch, in_process):
@@ -75,9 +75,6 @@ class PlayedGroup:
         assert [len(piece) for piece in pieces] == list(sizes)
         return np.concatenate(pieces) + self._damages
 
-    def share(self, n_bytes, check):
-        return object() if n_bytes else None
-
     def close(self):
         self.n_closed += 1
 
@@ -96,10 +93,8 @@ def test_devices(damages, trio, monkeypatch):
     monkeypatch.setattr(links, "join_group", join)
     first, *others = module._exchange(trio, "nccl")
     wanted = f"the slice of worker {trio.members[0]} did not arrive as it was sent" if damages else None
-    assert first.problem == wanted
-    assert all(one.problem is None and one.is_direct and one.latency_s > 0 for one in others)
+    assert (first, others) == (wanted, [None, None])
     assert [group.n_closed for group in groups] == [1, 1, 1]
-    assert groups[0]._turns.number == 2 * ROUNDS + 1
 
 
 @pytest.mark.slow
@@ -117,5 +112,4 @@ def test_real_devices():
             found = module._exchange(reached, "nccl")
         finally:
             cluster.close()
-    assert [one.problem for one in found] == [None] * len(found)
-    assert min(one.bytes_per_s for one in found) > 1e8
+    assert found == [None] * len(found)
