@@ -196,10 +196,6 @@ class EdgeSet:
         _mark(block.row_offset, block.indptr, block.indices, self.rows, self.cols, is_listed, self.is_found)
         return is_listed if self.are_staying else ~is_listed
 
-    def transpose(self) -> EdgeSet:
-        """Rows and columns exchanged, for what has the same entries."""
-        return EdgeSet.of(self.cols, self.rows, are_staying=self.are_staying, must_exist=False)
-
 
 def number_edges(stored: StoredMatrix, listed: ListedEdges, is_kept: np.ndarray | None) -> EdgeSet:
     """The places of edges.

@@ -263,21 +263,6 @@ class _Array:
             self._held = np.asarray(self._array[self._first : min(len(self), self._first + self._step)])
 
 
-@dataclass(frozen=True)
-class _Same:
-    """A value that all entries have."""
-
-    value: np.ndarray
-    """Shape (1,)."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.value.dtype
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        return np.repeat(self.value, stop - start)
-
-
 def _open_group(source: StoreLike) -> zarr.Group:
     name = describe_store(source)
     store, path = _find_store(source)
@@ -346,8 +331,8 @@ class _Matrix:
     """Of each line: its first entry, and once more for the end; None where `lines` has each entry's."""
     lines: _Array | None
     """Number of each entry's line; None where there are pointers."""
-    values: _Array | _Same | None
-    """None for a pattern."""
+    values: _Array | np.ndarray | None
+    """None for a pattern; of shape (1,) where all entries have that value."""
     are_flags: bool
     """Whether values are true or false."""
 
@@ -492,7 +477,7 @@ def _read_header(found: _Group) -> dict[str, Any]:
     return header
 
 
-def _open_binsparse_values(found: _Group, declared: Any) -> tuple[_Array | _Same | None, bool]:
+def _open_binsparse_values(found: _Group, declared: Any) -> tuple[_Array | np.ndarray | None, bool]:
     """Values, and whether they are true or false."""
     text = str(declared)
     inner = text[4:-1] if text.startswith("iso[") else text
@@ -508,7 +493,7 @@ def _open_binsparse_values(found: _Group, declared: Any) -> tuple[_Array | _Same
     if are_flags:
         value = value != 0
     # How structure alone is written, by the specification.
-    return (None, False) if value[0] == 1 else (_Same(value), are_flags)
+    return (None, False) if value[0] == 1 else (value, are_flags)
 
 
 def _check_type(found: _Group, array: _Array, declared: Any) -> None:
@@ -570,7 +555,8 @@ def _make_batch(matrix: _Matrix, start: int, lines: np.ndarray) -> CooBatch:
     rows, cols = (places, lines) if matrix.by_columns else (lines, places)
     if matrix.values is None:
         return CooBatch(rows, cols, None)
-    values = matrix.values.read(start, stop)
+    held = matrix.values
+    values = np.repeat(held, stop - start) if isinstance(held, np.ndarray) else held.read(start, stop)
     if matrix.are_flags:
         kept = values != 0
         return CooBatch(rows[kept], cols[kept], None)

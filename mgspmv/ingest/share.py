@@ -45,8 +45,6 @@ from mgspmv.store.write import VersionAddress
 
 ID_BYTES = 48
 """Of an id, about, while it is merged with others and numbered."""
-CLOSE_IDS = 4
-"""Times as far apart as there are of them, ids may be to be merged by a table."""
 PIECE_ENTRIES = 1 << 20
 """Entries that are asked for at a time."""
 PIECES_AHEAD = 2
@@ -137,22 +135,6 @@ class FileArray:
     def close(self) -> None:
         """Let go of the file."""
         self._file.close()
-
-
-@dataclass(frozen=True, eq=False)
-class _Raised:
-    """The first elements of an array, with a number added to each."""
-
-    array: FileArray
-    n: int
-    by: int
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, which: slice) -> np.ndarray:
-        start, stop, _ = which.indices(self.n)
-        return self.array[start:stop] + self.by
 
 
 class Share:
@@ -499,7 +481,7 @@ class Share:
         """
         (start, stop), is_last = self._rows, self._spec.rank == self._spec.n_shares - 1
         own = dict(self._arrays)
-        pointers = _Raised(own.pop("indptr"), stop - start + is_last, first_entry)
+        pointers = own.pop("indptr")[: stop - start + is_last] + first_entry
         arrays = {name: (first_entry, array) for name, array in own.items()}
         written = self._write(address, place, {"indptr": (start, pointers), **arrays})
         for array in self._arrays.values():
@@ -553,15 +535,6 @@ class Share:
 
 def _merge(ids: Any) -> tuple[Any, np.ndarray]:
     """The different ones of some ids, ascending, and where among these each is."""
-    if pa.types.is_int64(ids.type) and len(ids):
-        numbers = np.asarray(ids)
-        lowest, highest = int(numbers.min()), int(numbers.max())
-        if highest - lowest < CLOSE_IDS * len(numbers):
-            are_there = np.zeros(highest - lowest + 1, bool)
-            are_there[numbers - lowest] = True
-            table = np.cumsum(are_there, dtype=index_dtype(len(numbers)))
-            table -= 1
-            return pa.array(np.flatnonzero(are_there) + lowest), table[numbers - lowest]
     coded = ids.dictionary_encode()
     order = np.asarray(pa.compute.sort_indices(coded.dictionary))
     places = np.empty(len(order), index_dtype(len(order)))

@@ -33,6 +33,7 @@ from mgspmv.ingest.edge_mask import (
 from mgspmv.ingest.entries import Report
 from mgspmv.ingest.ids import IdWriter
 from mgspmv.ingest.names import NameWriter
+from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.stored import RowNumbers, StoredIds, StoredRows, read_entries
 from mgspmv.ingest.streams import take_name
 from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class
@@ -269,14 +270,6 @@ class FilteredRows(StoredRows):
         super().__init__(stored, threads, numbers)
         self._bounds, self._edges = bounds, edges
 
-    def transpose(self) -> FilteredRows:
-        """The same of the stored transpose: the same entries, for it is of the same vertices."""
-        edges = None if self._edges is None else self._edges.transpose()
-        numbers = RowNumbers(self.shape[::-1], None, None, self._places)
-        turned = FilteredRows(self._stored.transpose(), numbers, self._bounds, self._threads, edges)
-        turned.kind = "matrix"  # degrees are those of the graph
-        return turned
-
     def _read(self, entries: tuple[int, np.ndarray]) -> CsrBlock | None:
         """What stays of one of the ranges that `cut_entries` gives; None where nothing does."""
         row, bounds = entries
@@ -311,7 +304,7 @@ def write_subgraph(
     base: str | None,
     edges: ListedEdges | None = None,
 ) -> MatrixInfo:
-    """Write what stays of a stored matrix, and of its transpose where there is one, as the new version of a store.
+    """Write what stays of a stored matrix, with its transpose where there is one, as the new version of a store.
 
     Parameters
     ----------
@@ -336,14 +329,13 @@ def write_subgraph(
     is_kept = select_vertices(stored, vertices) if is_selected else None
     edge_set = None if edges is None else number_edges(stored, edges, is_kept)
     rows = FilteredRows(stored, _number(stored, is_kept, room), bounds, room.threads, edge_set)
-    most_columns = max(1, (room.memory - need) // max(1, find_column_bytes(rows)))
-    with begin_version(target, base=base) as version:
+    memory = (room.memory - need) // (2 if info.has_transpose else 1)
+    most_columns = max(1, memory // max(1, find_column_bytes(rows)))
+    with EntrySorter(memory, room.threads, room.folder) as sorter, begin_version(target, base=base) as version:
         writer = VersionWriter(version, report, room.threads, most_columns)
-        made = writer.write(rows, None, "filter and write")
+        made = writer.write(rows, sorter if info.has_transpose else None, "filter and write")
         if edge_set is not None and edge_set.must_exist:
             check_found(stored, edge_set)
-        if info.has_transpose:
-            writer.write_transpose(rows.transpose())
         provenance = describe(rows.shape[0] if is_selected else None)
         return version.commit(writer.describe(rows, made, provenance, info.order))
 

@@ -361,13 +361,9 @@ class VersionWriter:
         if transposed is not None:
             shape: tuple[int, int] = matrix.shape[::-1]
             other = SortedSource("matrix", shape, matrix.dtype, "keep", Layout(shape), matrix.name, None, transposed)
-            self.write_transpose(other)
+            group = self._version.group.create_group("transpose")
+            self._write_rows(group, "transpose/", other, "write the transpose")
         return made
-
-    def write_transpose(self, rows: SortedRows) -> None:
-        """Write the transpose of the matrix, whose rows are these; as of kind `matrix`."""
-        group = self._version.group.create_group("transpose")
-        self._write_rows(group, "transpose/", rows, "write the transpose")
 
     def write_array(self, name: str, array: Any) -> None:
         """Write an array that is there as a whole, or what is sliced like one."""
