@@ -21,6 +21,7 @@ from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.entries import Report, SortedRows, SortedSource
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout
+from mgspmv.ingest.stored import StoredRows
 from mgspmv.model import index_dtype
 from mgspmv.order import (
     WITH_PATTERN,
@@ -75,7 +76,8 @@ def _find_order(matrix: SortedRows, method: str, report: Report, threads: int) -
         lengths, indices = _read_pattern(matrix, report, threads)
         report("order", 0, None)
         return find_order(method, lengths, indices)
-    lengths = restore(_count_rows(matrix, report), matrix.order)
+    lengths = matrix.count_rows() if isinstance(matrix, StoredRows) else _count_rows(matrix, report)
+    lengths = restore(lengths, matrix.order)
     report("order", 0, None)
     return find_order(method, lengths)
 

@@ -108,6 +108,15 @@ class StoredRows:
     def most_entries(self) -> int:
         return self._stored.info.nnz
 
+    def count_rows(self) -> np.ndarray:
+        """(n_rows,) int64: the entries of each row."""
+        n = self.shape[0]
+        lengths = np.empty(n, np.int64)
+        for first in range(0, n, PIECE_ROWS):
+            last = min(first + PIECE_ROWS, n)
+            lengths[first:last] = np.diff(self._stored.read_pointers(first, last, self._threads))
+        return lengths
+
     def blocks(self) -> Iterator[CsrBlock]:
         """All entries, a chunk at a time; rows that a block leaves out before the next have none.
 

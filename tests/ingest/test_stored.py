@@ -31,6 +31,7 @@ def test_rows(shape, pattern):
     matrix = make_scipy(*shape, 0.1 if shape[0] > 1 else 0.9)
     rows = StoredRows(store(matrix, pattern=pattern), 2)
     assert (rows.shape, rows.most_entries, rows.order, rows.vertex_ids) == (shape, matrix.nnz, None, None)
+    assert rows.count_rows().tolist() == np.diff(matrix.indptr).tolist()
     found, n = np.zeros(shape), 0
     for block in rows.blocks():
         assert 0 < block.nnz <= 14
