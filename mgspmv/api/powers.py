@@ -16,13 +16,13 @@ from mgspmv.api.placing import Drive, Placement
 from mgspmv.errors import ConvergenceError, OptionError, ShapeError
 from mgspmv.iterate.options import DEFAULT_TOL
 from mgspmv.iterate.pagerank import Outcome
-from mgspmv.iterate.power import PowerOptions, Products, Step, Update, compile_product, iterate_power
+from mgspmv.iterate.power import PowerOptions, PowerTask, Products, Step, Update, compile_product, iterate_power
 from mgspmv.iterate.tally import Norm
 from mgspmv.iterate.vectors import Weights, make_vector
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import describe_device, get, measure_memory, put, zeros
 from mgspmv.logs import log_iteration, name_run
-from mgspmv.model import Event, Progress, Status, TolMode, check_choice
+from mgspmv.model import Event, Progress, Status, TolMode, check_choice, ignore
 from mgspmv.monitor.progress import watched_to_converge
 from mgspmv.order import invert, permute
 from mgspmv.results import Solution, describe_matrix, find_non_finite
@@ -90,6 +90,13 @@ class Run:
     def options(self) -> PowerOptions:
         """When to stop, and how to normalize."""
         return PowerOptions(self.tol, self.tol_mode, self.max_iter, self.norm)
+
+    @cached_property
+    def task(self) -> PowerTask:
+        """What is asked for wherever it is computed."""
+        options = self.options
+        threshold = options.threshold(self.A.shape[0])
+        return PowerTask(name_run(), options, threshold, self.precision, self.weights, self.threads)
 
     @cached_property
     def placement(self) -> Placement:
@@ -252,39 +259,30 @@ class Place:
 
     def iterate(self, run: Run, update: AnyUpdate, x: np.ndarray) -> Outcome:
         """See `Run.iterate`."""
-        name = name_run()
         if not self.matrices:
-            return self._iterate(run, update, x, name, run.emit)
+            return self._iterate(run, update, x, run.emit)
         from mgspmv.monitor.stream import publish_run
 
         assert self.drive in ("superstep", "scheduler")
-        threshold = run.options.threshold(len(x))
-        with publish_run(self.matrices, name, run.operation, self.drive, run.options, threshold) as news:
-            report = news.report(run.on_progress)
-            outcome = self._iterate(run, update, x, name, news.follow(run.emit), report)
+        task = run.task
+        with publish_run(self.matrices, task.run, run.operation, self.drive, task.options, task.threshold) as news:
+            outcome = self._iterate(run, update, x, news.follow(run.emit), news.report(run.on_progress))
             outcome.seconds["start"] = outcome.seconds.get("start", 0.0) + news.begin_s
             news.end(outcome.status, outcome.seconds, outcome.memory, outcome.transport)
         return outcome
 
     def _iterate(
-        self,
-        run: Run,
-        update: AnyUpdate,
-        x: np.ndarray,
-        name: str,
-        emit: Callable[[Event], None],
-        report: Progress | None = None,
+        self, run: Run, update: AnyUpdate, x: np.ndarray, emit: Callable[[Event], None], report: Progress = ignore
     ) -> Outcome:
         if self.drive == "superstep":
             from mgspmv.distribute.power_drive import run_power
 
             assert isinstance(update, Step)
-            asked: dict[str, Any] = {"precision": run.precision, "weights": run.weights, "threads": run.threads}
-            return run_power(self.matrices, update, x, run.options, emit, run=name, on_progress=report, **asked)
+            return run_power(self.matrices, update, x, run.task, emit, report)
         products = reduce(Products.after, self.products)
         step = update.place(products.put) if isinstance(update, Step) else update
         began = time.perf_counter()
-        outcome = iterate_power(products, step, x, run.options, emit, run=name)
+        outcome = iterate_power(products, step, x, run.task, emit)
         if self.rounds is None:
             taken = measure_memory(has_device=self.has_device)
             return replace(outcome, memory={name: [n_bytes] for name, n_bytes in taken.items()})
@@ -314,7 +312,7 @@ def _meet_workers(run: Run, matrices: list[DistributedMatrix], *, is_loaded_for_
 
     for D in matrices:
         D.check_open()
-    rounds = Rounds(matrices, run.precision, run.threads, run.weights)
+    rounds = Rounds(matrices, run.task)
     products = tuple(
         Products(
             partial(rounds.multiply, D),
@@ -322,7 +320,7 @@ def _meet_workers(run: Run, matrices: list[DistributedMatrix], *, is_loaded_for_
             np.asarray,
             f"{len(D.workers)} workers on {_name_backend(D)}",
             0,
-            rounds,
+            tell_times=rounds.tell_times,
         )
         for D in matrices
     )

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from mgspmv.distribute.part import Part
 from mgspmv.distribute.power_session import PowerSession, PowerSpec, PowerStart
 from mgspmv.errors import ClusterError
 from mgspmv.iterate.pagerank import Outcome, sum_seconds
-from mgspmv.iterate.power import PowerOptions, Step
+from mgspmv.iterate.power import PowerTask, Step
 from mgspmv.model import Event, Progress
 from mgspmv.order import permute, restore
 
@@ -26,14 +26,9 @@ def run_power(
     matrices: Sequence[DistributedMatrix],
     step: Step,
     x: np.ndarray,
-    options: PowerOptions,
+    task: PowerTask,
     emit: Callable[[Event], None],
-    *,
-    precision: Literal["float64", "float32"],
-    weights: bool,
-    threads: int | None,
-    run: str = "",
-    on_progress: Progress | None = None,
+    report: Progress,
 ) -> Outcome:
     """Iterate on the workers that hold the matrices.
 
@@ -43,7 +38,6 @@ def run_power(
     step : what is made of each product
     x : (n,) the start, in the order of the source as all vectors here
     emit : gets an event for each iteration
-    weights : False takes each stored entry as 1
 
     Raises
     ------
@@ -51,18 +45,17 @@ def run_power(
     WorkerLostError, WorkerTimeoutError : a worker is gone, or silent for too long; the run has ended on the others
     ClosedError : a matrix was closed
     """
-    matrix, report = matrices[0], on_progress or (lambda phase, done, total: None)
+    matrix = matrices[0]
     part_keys = list(zip(*_check_workers(matrices), strict=True))
     queued = time.perf_counter()
     with matrix.cluster.lease(lambda: report("queue", 0, None)):
         report("start", 0, None)
         began = time.perf_counter()
-        asked = (options, options.threshold(len(x)), precision, weights, threads)
-        spec = PowerSpec(run, matrix.members, matrix.cluster.patience, *asked)
-        start = _arrange(matrix, step, x, precision)
+        spec = PowerSpec(task.run, matrix.members, matrix.cluster.patience, task)
+        start = _arrange(matrix, step, x, task.precision)
         pieces = [(keys[1:], start.cut(*own)) for keys, own in zip(part_keys, pairwise(matrix.bounds), strict=True)]
         with Workers(matrix, spec, make_session, pieces, "power_iteration") as workers:
-            supersteps, events = Supersteps(workers, options.max_iter), list[Event]()
+            supersteps, events = Supersteps(workers, task.options.max_iter), list[Event]()
             supersteps.start()
             started = time.perf_counter()
             for event, _ in supersteps.iterate():

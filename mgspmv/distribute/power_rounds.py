@@ -6,7 +6,6 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -17,51 +16,26 @@ from mgspmv.distribute.drives import list_planned
 from mgspmv.distribute.matrix import DistributedMatrix
 from mgspmv.exchange.links import Member
 from mgspmv.iterate.pagerank import Times
-from mgspmv.iterate.tally import Tally
+from mgspmv.iterate.power import PowerTask
 from mgspmv.kernels.device import measure_memory
 from mgspmv.order import permute, restore
 
 
-@dataclass
-class _Share:
-    """What a worker did since it was last told, and what it holds."""
-
-    product_s: float = 0.0
-    exchange_s: float = 0.0
-    wait_s: float = 0.0
-    received_bytes: int = 0
-    held_bytes: dict[str, int] = field(default_factory=dict)
-    """By part."""
-    taken: dict[str, int] = field(default_factory=dict)
-    """Of `mgspmv.kernels.device.measure_memory`."""
-
-    def take_times(self) -> tuple[float, float, float, int, int]:
-        """The fields of `Times`; seconds and bytes begin at 0 again."""
-        spent = (self.product_s, self.exchange_s, self.wait_s, self.received_bytes)
-        self.product_s, self.exchange_s, self.wait_s, self.received_bytes = 0.0, 0.0, 0.0, 0
-        return (*spent, sum(self.held_bytes.values()))
-
-
 class Rounds:
-    """The products of a run on a cluster, and what they take; as `mgspmv.iterate.power.Company`.
+    """The products of a run on a cluster, and what they take, as `mgspmv.iterate.power.Products` has them.
 
     Parameters
     ----------
     matrices : that are multiplied
-    precision : of vectors and values
-    threads : of each worker; None for what it was given by its cluster
-    weights : False takes each stored entry as 1
+    task : of the run
     """
 
-    def __init__(
-        self,
-        matrices: Sequence[DistributedMatrix],
-        precision: Literal["float64", "float32"],
-        threads: int | None,
-        weights: bool,
-    ) -> None:
-        self._matrices, self._asked, self._iteration = matrices, (precision, threads, weights), 1
-        self._shares: dict[Member, _Share] = {member: _Share() for matrix in matrices for member in matrix.members}
+    def __init__(self, matrices: Sequence[DistributedMatrix], task: PowerTask) -> None:
+        self._matrices, self._asked, self._iteration = matrices, (task.precision, task.threads, task.weights), 1
+        self._members = [*dict.fromkeys(member for matrix in matrices for member in matrix.members)]
+        self._spent = np.zeros((4, len(self._members)))
+        self._held: dict[str, dict[Member, int]] = {}
+        self._taken: dict[Member, dict[str, int]] = {}
 
     def multiply(self, matrix: DistributedMatrix, x: np.ndarray) -> np.ndarray:
         """(n,) the product with one of the matrices, in the order of the source as x is."""
@@ -89,30 +63,27 @@ class Rounds:
             product[start:stop] = rows
         moved_s = ready - began + time.perf_counter() - multiplied
         for member, key, (_, product_s, held_bytes, taken) in zip(members, keys, answers, strict=True):
-            share = self._shares[member]
-            share.product_s += product_s
-            share.exchange_s += moved_s
-            share.wait_s += max(0.0, multiplied - ready - product_s)
-            share.received_bytes += x.nbytes
-            share.held_bytes[key], share.taken = held_bytes, taken
+            waited_s = max(0.0, multiplied - ready - product_s)
+            self._spent[:, self._members.index(member)] += product_s, moved_s, waited_s, x.nbytes
+            self._held.setdefault(key, {})[member], self._taken[member] = held_bytes, taken
         restored: np.ndarray = restore(product, matrix.order)
         return restored
 
-    def add_up(self, tally: Tally) -> Tally:
-        return tally
-
     def tell_times(self, elapsed_s: float, n_bytes: int) -> Times:
         self._iteration += 1
-        return Times(*zip(*(share.take_times() for share in self._shares.values()), strict=True))
+        product_s, moved_s, waited_s, received = map(tuple, self._spent.tolist())
+        self._spent[:] = 0.0
+        held = tuple(sum(own.get(member, 0) for own in self._held.values()) for member in self._members)
+        return Times(product_s, moved_s, waited_s, tuple(map(int, received)), held)
 
     def measure_memory(self) -> dict[str, list[int]]:
         """What each worker took, and what the plans of the matrices said that it would; see `Solution.memory`."""
-        planned = dict.fromkeys(self._shares, 0)
+        planned = dict.fromkeys(self._members, 0)
         for matrix in self._matrices:
             for member, n_bytes in zip(matrix.members, list_planned(matrix), strict=True):
                 planned[member] += n_bytes
-        names = dict.fromkeys(name for share in self._shares.values() for name in share.taken)
-        taken = {name: [share.taken.get(name, 0) for share in self._shares.values()] for name in names}
+        names = dict.fromkeys(name for taken in self._taken.values() for name in taken)
+        taken = {name: [self._taken[member].get(name, 0) for member in self._members] for name in names}
         return taken | {"planned_bytes": list(planned.values())}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from mgspmv.exchange.columns import Columns, cut_again, hold_all
 from mgspmv.exchange.halo import Halo
 from mgspmv.exchange.turns import Turns
 from mgspmv.iterate.pagerank import Times
-from mgspmv.iterate.power import PowerLoop, PowerOptions, Products, Step, compile_product
+from mgspmv.iterate.power import PowerLoop, PowerTask, Products, Step, compile_product
 from mgspmv.iterate.tally import Tally
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device
@@ -29,16 +29,8 @@ from mgspmv.kernels.device import describe_device
 class PowerSpec(Spec):
     """What all workers of a run are told."""
 
-    options: PowerOptions
+    task: PowerTask
     """What was asked for."""
-    threshold: float
-    """Of the change."""
-    precision: Literal["float64", "float32"]
-    """Of vectors and values."""
-    weights: bool
-    """False takes each stored entry as 1."""
-    threads: int | None
-    """Of each worker; None for what the worker was given by its cluster."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +48,7 @@ class PowerStart:
 
 
 class Workmates:
-    """The other workers of a run, as `mgspmv.iterate.power.Company`.
+    """The other workers of a run, as `mgspmv.iterate.power.Products` has them.
 
     Parameters
     ----------
@@ -100,10 +92,10 @@ class PowerSession(Session):
         read = zip(parts, [*parts[1:], parts[0]], strict=True)
         self._halos = [cut_again(_find_columns(part), made_by.bounds) for part, made_by in read]
         self._columns: list[Columns] = []
-        self._multiply = [_bind(part, spec) for part in parts]
+        self._multiply = [_bind(part, spec.task) for part in parts]
         super().__init__(worker, parts[0], spec, partial(greet_asking, self._halos))
         self._spec = spec
-        self.computes = _describe(parts[0], spec)
+        self.computes = _describe(parts[0], spec.task)
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -115,17 +107,16 @@ class PowerSession(Session):
         return self._loop.x, "peer", self.measure_memory()
 
     def _connect(self, width: int) -> PowerLoop:
-        spec, hellos = self._spec, self._links.connect()
-        turns = Turns(self._links, self._part.rank, len(spec.members))
-        dtype = np.dtype(spec.precision)
+        task, hellos = self._spec.task, self._links.connect()
+        turns = Turns(self._links, self._part.rank, len(self._spec.members))
+        dtype = np.dtype(task.precision)
         self._columns = [
             Columns(turns, halo, find_wanted(hellos, halo, k), dtype) for k, halo in enumerate(self._halos)
         ]
         self._links.phase = "iteration 1"
-        step, threads = self._start.step, spec.threads or self._part.threads
-        company = Workmates(turns, self._measure_held)
-        products = Products(self._multiply_all, np.array, np.asarray, "", 0, company, threads)
-        loop = PowerLoop(products, step, self._start.x, spec.options, spec.threshold, spec.run)
+        mates, threads = Workmates(turns, self._measure_held), task.threads or self._part.threads
+        products = Products(self._multiply_all, np.array, np.asarray, "", 0, mates.add_up, mates.tell_times, threads)
+        loop = PowerLoop(products, self._start.step, self._start.x, task)
         turns.begin()
         return loop
 
@@ -137,7 +128,7 @@ class PowerSession(Session):
 
     def _measure_held(self) -> int:
         added = self._start.step.added
-        between = [(part.stop - part.start) * np.dtype(self._spec.precision).itemsize for part in self._parts[1:]]
+        between = [(part.stop - part.start) * np.dtype(self._spec.task.precision).itemsize for part in self._parts[1:]]
         held = sum(part.nbytes for part in self._parts) + sum(columns.nbytes for columns in self._columns)
         return held + sum(between) + (added.nbytes if isinstance(added, np.ndarray) else 0)
 
@@ -148,12 +139,12 @@ def _find_columns(part: Part) -> Halo:
     return hold_all(part.rank, part.bounds) if halo is None else halo
 
 
-def _bind(part: Part, spec: PowerSpec) -> Callable[[np.ndarray], np.ndarray]:
+def _bind(part: Part, task: PowerTask) -> Callable[[np.ndarray], np.ndarray]:
     """The product with a part, of its columns."""
-    dtype, threads = spec.precision, spec.threads
+    dtype, threads = task.precision, task.threads
     if part.backend == "cuda":
-        return partial(part.multiply, y=None, alpha=1.0, beta=0.0, dtype=dtype, threads=threads, weights=spec.weights)
-    kernel = part.bind(dtype if spec.weights else None, dtype, threads=threads)
+        return partial(part.multiply, y=None, alpha=1.0, beta=0.0, dtype=dtype, threads=threads, weights=task.weights)
+    kernel = part.bind(dtype if task.weights else None, dtype, threads=threads)
     compile_product(kernel, dtype)
 
     def multiply(x: np.ndarray) -> np.ndarray:
@@ -164,10 +155,10 @@ def _bind(part: Part, spec: PowerSpec) -> Callable[[np.ndarray], np.ndarray]:
     return multiply
 
 
-def _describe(part: Part, spec: PowerSpec) -> int | str:
+def _describe(part: Part, task: PowerTask) -> int | str:
     """Threads of the host, or the device by its name."""
     if part.backend == "cuda":
         return describe_device()
-    kernel = part.bind(spec.precision if spec.weights else None, spec.precision, threads=spec.threads)
+    kernel = part.bind(task.precision if task.weights else None, task.precision, threads=task.threads)
     assert isinstance(kernel, CpuBlock)
     return kernel.threads

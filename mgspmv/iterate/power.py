@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -105,35 +105,26 @@ class PowerOptions:
         return Status.COMPLETED if self.tol_mode == "fixed" else Status.MAX_ITER
 
 
-class Company(Protocol):
-    """Who else has a part in a run."""
+@dataclass(frozen=True)
+class PowerTask:
+    """A run of power iteration, but for its step and what it starts with."""
 
-    def add_up(self, tally: Tally) -> Tally:
-        """Everybody's tallies, added."""
-        ...
-
-    def tell_times(self, elapsed_s: float, n_bytes: int) -> Times:
-        """What the last iteration took.
-
-        Parameters
-        ----------
-        elapsed_s : in this process
-        n_bytes : that this process holds
-        """
-        ...
-
-
-class Alone:
-    """Nobody else: this process has whole vectors, and makes the products."""
-
-    def add_up(self, tally: Tally) -> Tally:
-        return tally
-
-    def tell_times(self, elapsed_s: float, n_bytes: int) -> Times:
-        return Times((elapsed_s,), (0.0,), (0.0,), (0,), (n_bytes,))
+    run: str
+    """Id."""
+    options: PowerOptions
+    threshold: float
+    """Of the change, from `PowerOptions.threshold`."""
+    precision: Literal["float64", "float32"]
+    """Of vectors and values."""
+    weights: bool = True
+    """False takes each stored entry as 1."""
+    threads: int | None = None
+    """Of each process; None for what suits it."""
 
 
-ALONE = Alone()
+def count_alone(elapsed_s: float, n_bytes: int) -> Times:
+    """What an iteration took that only this process had a part in."""
+    return Times((elapsed_s,), (0.0,), (0.0,), (0,), (n_bytes,))
 
 
 @dataclass(frozen=True)
@@ -150,8 +141,10 @@ class Products:
     """What computes."""
     nbytes: int
     """Bytes that this process holds of the matrix."""
-    company: Company = ALONE
-    """Who else has a part in it."""
+    add_up: Callable[[Tally], Tally] = lambda tally: tally
+    """Gives the tallies of all who have a part in the run, added."""
+    tell_times: Callable[[float, int], Times] = count_alone
+    """Gives what the last iteration took, by the seconds that it took in this process, and the bytes held here."""
     threads: int | None = None
     """That sum vectors on the host; None for the processors this process may use."""
 
@@ -166,7 +159,6 @@ class PowerLoop:
     Parameters
     ----------
     x : the start, or this worker's elements of it; it is not normalized
-    threshold : of the change, from `PowerOptions.threshold`
 
     Attributes
     ----------
@@ -175,11 +167,8 @@ class PowerLoop:
     status : how the iteration ended; None before that
     """
 
-    def __init__(
-        self, products: Products, update: Update, x: np.ndarray, options: PowerOptions, threshold: float, run: str = ""
-    ) -> None:
-        self._products, self._update, self._options, self._threshold = products, update, options, threshold
-        self._run = run
+    def __init__(self, products: Products, update: Update, x: np.ndarray, task: PowerTask) -> None:
+        self._products, self._update, self._task, self._options = products, update, task, task.options
         self.x = products.put(x)
         self.iteration = 0
         self.status: Status | None = None
@@ -197,10 +186,10 @@ class PowerLoop:
             with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # it ends the iteration, and is said
                 change = self._step()
             self.iteration += 1
-            self.status = self._options.judge(self.iteration, change, self._threshold)
+            self.status = self._options.judge(self.iteration, change, self._task.threshold)
             held = self._products.nbytes + 3 * self.x.nbytes
-            times = self._products.company.tell_times(time.perf_counter() - began, held)
-            yield Event(self._run, 0, self.iteration, change, **vars(times))
+            times = self._products.tell_times(time.perf_counter() - began, held)
+            yield Event(self._task.run, 0, self.iteration, change, **vars(times))
 
     def _step(self) -> float:
         """Make one iteration; the change."""
@@ -216,17 +205,15 @@ class PowerLoop:
         return self._add_up(tally_change(new, x, options.tol_mode, products.threads), read_change, options.tol_mode)
 
     def _add_up(self, tally: Tally, read: Callable[[Tally, Any], float], of: str) -> float:
-        return read(self._products.company.add_up(tally), of)
+        return read(self._products.add_up(tally), of)
 
 
 def iterate_power(
     products: Products,
     update: Update,
     x: np.ndarray,
-    options: PowerOptions,
+    task: PowerTask,
     emit: Callable[[Event], None],
-    *,
-    run: str = "",
 ) -> Outcome:
     """Iterate from x to the end, in this process.
 
@@ -239,7 +226,7 @@ def iterate_power(
     ------
     OptionError, ShapeError : what `update` gives is no new vector like y
     """
-    loop, events = PowerLoop(products, update, x, options, options.threshold(len(x)), run), []
+    loop, events = PowerLoop(products, update, x, task), []
     for event in loop.advance():
         events.append(event)
         emit(event)

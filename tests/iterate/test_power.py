@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mgspmv.errors import OptionError, ShapeError
-from mgspmv.iterate.power import PowerOptions, Products, Step, iterate_power
+from mgspmv.iterate.power import PowerOptions, PowerTask, Products, Step, iterate_power
 from mgspmv.model import Status
 
 A = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 2.0]])
@@ -20,7 +20,9 @@ def make_products(matrix=A):
 
 def iterate(update, x=(1.0, 0.0, 0.0), matrix=A, **options):
     events = []
-    outcome = iterate_power(make_products(matrix), update, np.array(x), PowerOptions(**options), events.append, run="r")
+    asked = PowerOptions(**options)
+    task = PowerTask("r", asked, asked.threshold(len(x)), "float64")
+    outcome = iterate_power(make_products(matrix), update, np.array(x), task, events.append)
     return outcome, events
 
 
