@@ -20,10 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any, Literal
-from weakref import WeakSet
 
 from distributed import Client
-from distributed.protocol.pickle import dumps
 
 from mgspmv.distribute.cancelling import listen_for_cancel
 from mgspmv.distribute.matrix import DistributedMatrix
@@ -39,10 +37,6 @@ FLUSH_S = 0.5
 """Seconds of iterations in a message, of those that this process drives."""
 
 logger = logging.getLogger("mgspmv")
-_refused: WeakSet[Client] = WeakSet()
-"""Clients whose schedulers can have no page, which is said once."""
-_installed: WeakSet[Any] = WeakSet()
-"""Connections to schedulers that were given it; a client that finds its scheduler begun anew has another one."""
 
 
 class News:
@@ -159,7 +153,7 @@ class News:
             return
         message = {"kind": kind, "run": self._run} | fields
         try:
-            self._client.sync(self._client.scheduler.log_event, topic=TOPIC, msg=message, callback_timeout=TELL_S)
+            self._client.sync(self._client.log_event, TOPIC, message, callback_timeout=TELL_S)
         except Exception as error:  # of a scheduler that is gone the run itself says so
             self._is_heard = False
             logger.debug("run %s cannot be told of: %r", self._run, error)
@@ -194,32 +188,24 @@ def publish_run(
 
 
 def install_monitor(client: Client) -> bool:
-    """Give the scheduler what keeps the state of runs and shows it, unless it has it; warn once where it cannot.
+    """Give the scheduler what keeps the state of runs and shows it, unless it has it; warn where it cannot.
 
     Returns
     -------
     Whether the scheduler answers.
     """
-    scheduler = client.scheduler
-    if client in _refused or scheduler is None or client.scheduler_comm in _installed:
-        return scheduler is not None
-    own = RunsPlugin
-    plugin: dict[str, Any] = {"plugin": dumps(own()), "name": own.name, "idempotent": own.idempotent}
     try:
-        client.sync(scheduler.register_scheduler_plugin, **plugin, callback_timeout=TELL_S)
+        client.sync(client.register_plugin, RunsPlugin(), callback_timeout=TELL_S)
     except (OSError, TimeoutError) as error:  # of a scheduler that is gone the run itself says so
         logger.debug("the scheduler does not answer: %r", error)
         return False
     except Exception as error:
-        _refused.add(client)
         logger.warning(
             "the dashboard gets no page on runs: the scheduler could not be given it (%s: %s); install mgspmv there "
             "in the same version, and let distributed.scheduler.pickle be true",
             type(error).__name__,
             error,
         )
-    else:
-        _installed.add(client.scheduler_comm)
     return True
 
 

@@ -149,12 +149,11 @@ def make_matrices(answer):
     """A matrix on a cluster of two workers, whose scheduler answers so."""
     calls = []
 
-    def sync(function, **arguments):
-        calls.append(arguments)
-        return answer(function, arguments)
+    def sync(function, *given, callback_timeout):
+        calls.append(given)
+        return answer(function)
 
-    scheduler = SimpleNamespace(log_event="log_event", register_scheduler_plugin="register")
-    client = FakeClient(scheduler, sync)
+    client = FakeClient(sync)
     own = SimpleNamespace(start=0, stop=5, nnz=10, has_device=True, host_bytes=7, device_bytes=80)
     matrix = SimpleNamespace(
         client=client,
@@ -174,46 +173,49 @@ class FakeComm:
 
 
 class FakeClient:
-    id = "c"
+    id, log_event, register_plugin = "c", "log_event", "register"
 
-    def __init__(self, scheduler, sync):
-        self.scheduler, self.sync = scheduler, sync
-        self.scheduler_comm = FakeComm()
+    def __init__(self, sync):
+        self.sync, self.scheduler_comm = sync, FakeComm()
 
     def subscribe_topic(self, topic, handler):
         pass
 
 
-def test_a_scheduler_that_refuses_is_said_once_and_runs_go_on(caplog):
-    def answer(function, arguments):
+def list_told(calls):
+    """Messages among what was sent."""
+    return [given[1] for given in calls if len(given) == 2]
+
+
+def test_a_scheduler_that_refuses_is_said_and_runs_go_on(caplog):
+    def answer(function):
         if function == "register":
             raise ModuleNotFoundError("No module named 'mgspmv'")
 
     matrices, calls = make_matrices(answer)
-    for _ in range(2):
-        with publish_run(matrices, "r", "pagerank", "superstep", SimpleNamespace(alpha=0.5), 1e-6) as news:
-            news.end("converged", {"start": 1.0}, {}, "nccl")
+    with publish_run(matrices, "r", "pagerank", "superstep", SimpleNamespace(alpha=0.5), 1e-6) as news:
+        news.end("converged", {"start": 1.0}, {}, "nccl")
     [record] = caplog.records
     assert record.levelno == logging.WARNING
     assert "No module named 'mgspmv'" in record.getMessage()
-    assert [call["msg"]["kind"] for call in calls if "msg" in call] == ["begin", "end"] * 2
+    assert [told["kind"] for told in list_told(calls)] == ["begin", "end"]
 
 
 @pytest.mark.parametrize("error", [TimeoutError("late"), OSError("gone"), RuntimeError("IOLoop is closed")])
 def test_a_scheduler_that_is_gone_is_not_asked_again(error, caplog):
-    def answer(function, arguments):
+    def answer(function):
         if function == "log_event":
             raise error
 
     matrices, calls = make_matrices(answer)
     with publish_run(matrices, "r", "p", "superstep", SimpleNamespace(), 0.0) as news:
         news.report(None)("start", 0, None)
-    assert [call["msg"]["kind"] for call in calls if "msg" in call] == ["begin"]
+    assert [told["kind"] for told in list_told(calls)] == ["begin"]
     assert not caplog.records
 
 
 def test_a_scheduler_that_does_not_answer_is_no_reason_to_warn(caplog):
-    def answer(function, arguments):
+    def answer(function):
         raise TimeoutError
 
     matrices, calls = make_matrices(answer)
@@ -224,10 +226,10 @@ def test_a_scheduler_that_does_not_answer_is_no_reason_to_warn(caplog):
 
 
 def test_options_are_what_any_program_reads():
-    matrices, calls = make_matrices(lambda function, arguments: None)
+    matrices, calls = make_matrices(lambda function: None)
     options = SimpleNamespace(alpha=0.5, tol=None, top=3, vector=np.ones(2), most=math.inf)
     with publish_run(matrices, "r", "p", "superstep", options, np.float64(1e-6)):
         pass
-    assert [(w["host_bytes"], w["device_bytes"]) for w in calls[1]["msg"]["workers"]] == [(7, 80)] * 2
-    assert calls[1]["msg"]["options"] == {"alpha": 0.5, "top": 3, "most": "inf"}
-    assert type(calls[1]["msg"]["threshold"]) is float
+    assert [(w["host_bytes"], w["device_bytes"]) for w in list_told(calls)[0]["workers"]] == [(7, 80)] * 2
+    assert list_told(calls)[0]["options"] == {"alpha": 0.5, "top": 3, "most": "inf"}
+    assert type(list_told(calls)[0]["threshold"]) is float
