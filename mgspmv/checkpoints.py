@@ -191,19 +191,20 @@ class SliceWriter:
 
     Parameters
     ----------
-    limit_s : as of `Beside`
+    ranks : makes a copy of the slice, on the host
+    start : number of its first row
     """
 
-    def __init__(self, limit_s: float = HANG_S) -> None:
-        self._thread, self._limit_s = Beside("mgspmv-checkpoint"), limit_s
+    def __init__(self, ranks: Callable[[], np.ndarray], start: int = 0) -> None:
+        self._ranks, self._start, self._thread = ranks, start, Beside("mgspmv-checkpoint")
         self._writing: Future[WrittenSlice] | None = None
 
-    def begin(self, address: StateAddress, start: int, x: np.ndarray) -> None:
-        """Begin to write a slice, which is not to be changed any more; see `write_slice`."""
-        self._writing = self._thread.submit(write_slice, address, start, x)
+    def begin(self, address: StateAddress) -> None:
+        """Copy the slice as it is now, and begin to write it; see `write_slice`."""
+        self._writing = self._thread.submit(write_slice, address, self._start, self._ranks())
 
-    def find_written(self, wait: bool) -> WrittenSlice | str | None:
-        """The slice that was begun last, once it is written; why it could not be; None while it is being written.
+    def find_written(self, wait: bool) -> list[WrittenSlice | str] | None:
+        """The slice that was begun last, once it is written, or why it could not be; None while it is being written.
 
         Parameters
         ----------
@@ -212,12 +213,12 @@ class SliceWriter:
         assert self._writing is not None
         if not wait and not self._writing.done():
             return None
-        if not self._thread.await_done(self._writing, self._limit_s):
-            return describe_hang(self._limit_s)
+        if not self._thread.await_done(self._writing, HANG_S):
+            return [describe_hang(HANG_S)]
         try:
-            return self._writing.result()
+            return [self._writing.result()]
         except Exception as error:  # libraries of object stores have errors of their own
-            return describe_failure(error)
+            return [describe_failure(error)]
 
     def close(self) -> None:
         """As of `Beside`."""
@@ -453,10 +454,7 @@ def _read_slice(group: zarr.Group, own: WrittenSlice, out: np.ndarray) -> None:
         chunks = find_chunks(array)
         for first in range(0, own.n, CHUNK_ELEMENTS):
             last = min(first + CHUNK_ELEMENTS, own.n)
-            try:
-                chunks.read(slice(first, last), out[first:last])
-            except _DAMAGES as error:
-                raise ValueError(f"{own.name}, elements {first} to {last - 1}: {describe_failure(error)}") from error
+            chunks.read(slice(first, last), out[first:last])
             mark()
     if (digest_array(out), out.dtype.name) != (own.digest, own.dtype):
         raise ValueError(f"{own.name} does not match its digest")

@@ -217,7 +217,7 @@ class _WorkersWrite:
             return None
         written = self._workers.do("checkpoint", "find_written", wait)
         self._asked_s = time.monotonic()
-        return None if any(each is None for each in written) else written
+        return None if None in written else [each for own in written for each in own]
 
 
 class _OnWorkers(Execution):

@@ -207,7 +207,7 @@ class RankSession(Session):
     def __init__(self, worker: Any, part: Part, spec: RunSpec, hello: Any) -> None:
         super().__init__(worker, part, spec, hello)
         self._spec = spec
-        self._writer = SliceWriter()
+        self._writer = SliceWriter(self.copy_ranks, part.start)
         self._made: LocalSteps | DeviceSteps | None = None
         self._tolerance: Tolerance | None = None
 
@@ -220,9 +220,9 @@ class RankSession(Session):
     def keep_state(self, address: StateAddress) -> None:
         """Copy the ranks, and begin to write them as this worker's slice of a state."""
         with self._working("checkpoint"):
-            self._writer.begin(address, self._part.start, self.copy_ranks())
+            self._writer.begin(address)
 
-    def find_written(self, wait: bool) -> WrittenSlice | str | None:
+    def find_written(self, wait: bool) -> list[WrittenSlice | str] | None:
         """As of `SliceWriter`."""
         with self._working("checkpoint"):
             return self._writer.find_written(wait)

@@ -13,15 +13,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
-import numpy as np
-
 from mgspmv.checkpoints import (
     HANG_S,
     Beside,
     Checkpoints,
     Reached,
     Restored,
-    SliceWriter,
     StateAddress,
     WrittenSlice,
     describe_failure,
@@ -63,29 +60,6 @@ class Writers(Protocol):
         wait : until none of them is, or those that are hang
         """
         ...
-
-
-class OwnWriter:
-    """This process holds all of x.
-
-    Parameters
-    ----------
-    ranks : makes a copy of x, on the host
-    """
-
-    def __init__(self, ranks: Callable[[], np.ndarray]) -> None:
-        self._ranks, self._writer = ranks, SliceWriter()
-
-    def begin(self, address: StateAddress) -> None:
-        self._writer.begin(address, 0, self._ranks())
-
-    def find_written(self, wait: bool) -> Sequence[WrittenSlice | str] | None:
-        written = self._writer.find_written(wait)
-        return None if written is None else [written]
-
-    def close(self) -> None:
-        """As of `SliceWriter`."""
-        self._writer.close()
 
 
 @dataclass

@@ -20,10 +20,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mgspmv.checkpoints import Reached
+from mgspmv.checkpoints import Reached, SliceWriter
 from mgspmv.exchange.transport import LocalTransport, Panel, Transport
 from mgspmv.iterate.balance import Balance, Tolerance, check_rows, find_tolerance
-from mgspmv.iterate.keeping import Keeper, OwnWriter, Writers
+from mgspmv.iterate.keeping import Keeper, Writers
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.stable import Gather, Rounding, Watch
 from mgspmv.kernels.bound import BoundKernel
@@ -652,7 +652,7 @@ class _Here(Execution):
     """
 
     def __init__(self, steps: LocalSteps | DeviceSteps, loop: Loop) -> None:
-        self._writer = OwnWriter(self._copy_ranks)
+        self._writer = SliceWriter(self._copy_ranks)
         super().__init__(steps.describe(), self._writer)
         self._steps, self._loop, self.status = steps, loop, loop.status
 
