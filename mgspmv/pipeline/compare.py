@@ -84,18 +84,13 @@ def _measure_distance(before: Solution, now: Solution, old: np.ndarray, new: np.
 
 
 def _list_moved(ids: np.ndarray, before: Solution, now: Solution, old: np.ndarray, new: np.ndarray) -> list[list[Any]]:
-    place_before, place_now = _find_places(before.values, old), _find_places(now.values, new)
+    from scipy.stats import rankdata
+
+    place_before, place_now = (rankdata(-own.values, "min")[where] for own, where in ((before, old), (now, new)))
     order = np.argsort(-np.abs(place_now - place_before), kind="stable")[:MOVED]
     order = order[place_now[order] != place_before[order]]
     columns = (ids[new], place_before, place_now, before.values[old], now.values[new])
     return [list(row) for row in zip(*(column[order].tolist() for column in columns), strict=True)]
-
-
-def _find_places(values: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """Of these vertices: 1 and how many have a higher value."""
-    ascending = np.sort(values)
-    places: np.ndarray = len(values) + 1 - np.searchsorted(ascending, values[where], side="right")
-    return places
 
 
 def compare_batches(before: BatchSolution, now: BatchSolution, k: int) -> dict[str, Any]:

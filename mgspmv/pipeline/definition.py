@@ -312,15 +312,6 @@ class RunsSection(RunSection):
             _check_name(name)
         return self
 
-    def list_runs(self) -> dict[str, RunSection]:
-        """The runs by name, each with what it shares with the others unless it says otherwise."""
-        shared = {name: getattr(self, name) for name in self.model_fields_set if name in RunSection.model_fields}
-        named = self.__pydantic_extra__ or {"pagerank": RunSection()}
-        return {
-            name: RunSection(**shared | {key: getattr(own, key) for key in own.model_fields_set})
-            for name, own in named.items()
-        }
-
 
 class BatchSection(RanksSection):
     """Many PageRank vectors in one pass; the keys are the arguments of `mgspmv.pagerank_batch`."""
@@ -461,8 +452,12 @@ class Pipeline(Section):
 
     @property
     def runs(self) -> dict[str, RunSection]:
-        """Runs by name."""
-        return {} if self.run is None else self.run.list_runs()
+        """The runs by name, each with what it shares with the others unless it says otherwise."""
+        if self.run is None:
+            return {}
+        shared = self.run.given(*(self.run.model_fields_set & RunSection.model_fields.keys()))
+        named = self.run.__pydantic_extra__ or {"pagerank": RunSection()}
+        return {name: RunSection(**shared | own.given(*own.model_fields_set)) for name, own in named.items()}
 
 
 # --- grids -----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from mgspmv.errors import PipelineBusyError, PipelineError, hide_secrets
+from mgspmv.errors import PipelineBusyError, hide_secrets
 from mgspmv.files import sweep, write_beside
 from mgspmv.os_errors import translate_os_error
 from mgspmv.report.record import RunRecord, StepRecord, read_step
@@ -70,7 +70,10 @@ class Records:
 
     def read_step(self, name: str) -> StepRecord | None:
         """How a step ended; None where it never did, or where another version of the program wrote it down."""
-        return read_record(self._locate("steps", name))
+        path = self._locate("steps", name)
+        with suppress(OSError, ValueError):
+            return read_step(parse_json(path.read_bytes()), str(path))
+        return None
 
     def write_step(self, record: StepRecord) -> None:
         """Write down how a step ended."""
@@ -80,8 +83,12 @@ class Records:
 
     def read_begun(self, name: str) -> dict[str, Any] | None:
         """What is being made of a matrix, or was when it was broken off; None where it is not to be read."""
-        found = _read_json(self._locate("begun", name)) or {}
-        return found if found.keys() >= {"key", "stage", "before", "updates"} else None
+        with suppress(OSError, ValueError):
+            found = parse_json(self._locate("begun", name).read_bytes())
+            if isinstance(found, dict) and found.keys() >= {"key", "stage", "before", "updates"}:
+                check_seal(found)
+                return found
+        return None
 
     def write_begun(self, name: str, begun: dict[str, Any]) -> None:
         """Write down what is being made."""
@@ -110,14 +117,6 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def read_record(path: Path) -> StepRecord | None:
-    """A step's record; None where there is none that this version of the program reads."""
-    described = _read_json(path)
-    with suppress(PipelineError):
-        return None if described is None else read_step(described, str(path))
-    return None
-
-
 def write_record(path: Path, described: dict[str, Any]) -> None:
     """Write a record with its digest, whole or not at all.
 
@@ -137,15 +136,3 @@ def write_json(path: Path, value: Any) -> None:
     """
     with write_beside(path) as part:
         part.write_text(hide_secrets(json.dumps(value, indent=1, allow_nan=False)) + "\n", encoding="utf-8")
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    """An object of JSON; None where there is none, or where it was changed after it was written."""
-    try:
-        found = parse_json(path.read_bytes())
-        if not isinstance(found, dict):
-            return None
-        check_seal(found)
-        return found
-    except (OSError, ValueError):
-        return None
