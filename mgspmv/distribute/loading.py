@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mgspmv.distribute.agent import join_team, load_part, measure_part
@@ -24,7 +24,7 @@ from mgspmv.exchange.links import Member
 from mgspmv.kernels.select import find_step_layout
 from mgspmv.model import MatrixInfo, Precision, Progress
 from mgspmv.partition import Memory, Plan, limit, plan_rows, predict_seconds, warn_of_streaming
-from mgspmv.store.read import StoreAddress, StoredMatrix
+from mgspmv.store.read import StoredMatrix
 
 if TYPE_CHECKING:
     from distributed import Future
@@ -72,33 +72,25 @@ class HeldPart:
 
 @dataclass(frozen=True, eq=False)
 class Loading:
-    """What was loaded."""
-
-    plan: Plan
-    """Who holds what."""
-    places: Places
-    """Where the workers compute."""
-    members: tuple[Member, ...]
-    """The workers, by rank."""
-    parts: list[HeldPart]
-    """What they hold."""
-    seconds: float
-    """That it took."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Arrangement:
-    """Who is to hold what."""
+    """Who holds what, or is to hold it."""
 
     workers: list[WorkerInfo]
+    """By rank."""
     places: Places
+    """Where they compute."""
     plan: Plan
     team: TeamSpec | None
     """What lays rows out together; None where kernels over CSR make the steps."""
     specs: list[PartSpec]
+    """What each is told of its rows."""
+    parts: list[HeldPart] = field(default_factory=list)
+    """What they hold, by rank; none before it is loaded."""
+    seconds: float = 0.0
+    """That loading took."""
 
     @property
     def members(self) -> tuple[Member, ...]:
+        """The workers, by rank."""
         return tuple(w.member for w in self.workers)
 
 
@@ -128,12 +120,9 @@ def load_matrix(
     _drop(cluster, held, [part for part in held if part.spec.backend == "cuda"])
     arranged = _arrange(stored, cluster, request, {part.member: part.n_bytes for part in held}, is_again=is_again)
     warn_of_streaming(arranged.plan, stacklevel=6)
-    if not request.lay_out:  # only steps that are laid out write directly, and NCCL is slower where it is told so
-        arranged = replace(arranged, places=replace(arranged.places, may_share=False))
     with nullcontext() if has_lease else cluster.lease(lambda: report("queue", 0, None)):
         parts = _load(cluster, arranged, held, report)
-    elapsed_s = time.perf_counter() - began
-    return Loading(arranged.plan, arranged.places, arranged.members, parts, elapsed_s)
+    return replace(arranged, parts=parts, seconds=time.perf_counter() - began)
 
 
 def measure_plan(stored: StoredMatrix, cluster: Cluster, request: LoadRequest) -> Plan:
@@ -155,7 +144,7 @@ def measure_plan(stored: StoredMatrix, cluster: Cluster, request: LoadRequest) -
 
 def _arrange(
     stored: StoredMatrix, cluster: Cluster, request: LoadRequest, held_bytes: dict[Member, int], *, is_again: bool
-) -> _Arrangement:
+) -> Loading:
     """Who is there, where they compute, and what each will hold.
 
     Parameters
@@ -166,6 +155,8 @@ def _arrange(
     workers = cluster.join(devices=request.backend != "cpu", is_again=is_again)
     info, members = stored.info, tuple(w.member for w in workers)
     places = choose_places(workers, request.backend, request.transport)
+    if not request.lay_out:  # only steps that are laid out write directly, and NCCL is slower where it is told so
+        places = replace(places, may_share=False)
     if request.device_memory is not None and all(memory is None for memory in places.device_memory):
         raise OptionError(
             "device_memory= limits what is taken of GPUs, and none of the workers computes on one; leave it out, or "
@@ -187,20 +178,7 @@ def _arrange(
         top=request.top,
         checkpoint=request.checkpoint,
     )
-    specs = _specify(address, workers, places, plan, dtype, request)
-    return _Arrangement(workers, places, plan, team, specs)
-
-
-def _specify(
-    address: StoreAddress,
-    workers: list[WorkerInfo],
-    places: Places,
-    plan: Plan,
-    dtype: str | None,
-    request: LoadRequest,
-) -> list[PartSpec]:
-    """What each worker is told of its rows."""
-    return [
+    specs = [
         PartSpec(
             address,
             rank,
@@ -210,13 +188,14 @@ def _specify(
             request.threads or w.threads,
             places.backends[rank],
             own.streaming,
-            places.may_share and request.lay_out,
+            places.may_share,
         )
         for rank, (w, own) in enumerate(zip(workers, plan.workers, strict=True))
     ]
+    return Loading(workers, places, plan, team, specs)
 
 
-def _load(cluster: Cluster, arranged: _Arrangement, held: list[HeldPart], report: Progress) -> list[HeldPart]:
+def _load(cluster: Cluster, arranged: Loading, held: list[HeldPart], report: Progress) -> list[HeldPart]:
     """Let each worker hold its rows: those that it has as they are to be stay, and the others are read."""
     keys = {w.member: w.parts for w in arranged.workers}
     specs = dict(zip(arranged.members, arranged.specs, strict=True))
@@ -236,7 +215,7 @@ def _load(cluster: Cluster, arranged: _Arrangement, held: list[HeldPart], report
 
 def _read(
     cluster: Cluster,
-    arranged: _Arrangement,
+    arranged: Loading,
     jobs: list[tuple[Member, PartSpec]],
     report: Progress,
 ) -> list[tuple[Future, int]]:
