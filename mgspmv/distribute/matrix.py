@@ -27,7 +27,6 @@ from mgspmv.errors import (
     WorkerLostError,
     WorkerMemoryError,
     WorkerTimeoutError,
-    describe_missing_transpose,
 )
 from mgspmv.exchange.links import Member
 from mgspmv.kernels.device import get, put
@@ -263,7 +262,7 @@ class DistributedMatrix(DescribedMatrix):
 
     def as_linear_operator(
         self,
-        transpose: DistributedMatrix | Literal[True] | None = None,
+        transpose: DistributedMatrix | None = None,
         *,
         precision: Literal["float32", "float64"] | None = None,
         threads: int | None = None,
@@ -275,8 +274,7 @@ class DistributedMatrix(DescribedMatrix):
 
         Parameters
         ----------
-        transpose : `A.T` distributed, for `rmatvec`, which `svds`, `lsqr` and others call. True distributes it now, as
-            this matrix was, and the workers hold it until the operator is gone
+        transpose : `A.T` distributed, for `rmatvec`, which `svds`, `lsqr` and others call
         precision : as for `Matrix.as_linear_operator`
         threads : of each worker
         weights : False takes each stored entry as 1
@@ -284,15 +282,11 @@ class DistributedMatrix(DescribedMatrix):
         Raises
         ------
         OptionError : `transpose` is of another matrix
-        KindError : True, and the store does not hold it
-        CapacityError, ClusterError : as of `Matrix.distribute`, with True
         """
         from mgspmv.iterate.operator import MatrixOperator, check_transpose, choose_dtype
 
         check_choice("precision", precision, ("float32", "float64", None))
-        if transpose is True:
-            transpose = self._distribute_transpose()
-        elif transpose is not None:
+        if transpose is not None:
             check_transpose(self, transpose)
         options: dict[str, Any] = {"precision": precision, "threads": threads, "weights": weights}
         return MatrixOperator(
@@ -301,7 +295,7 @@ class DistributedMatrix(DescribedMatrix):
             partial(self.multiply, **options),
             None if transpose is None else partial(transpose.multiply, **options),
             "products with the transpose need it on the cluster: distribute A.T too, and pass that as transpose to "
-            "as_linear_operator, or transpose=True",
+            "as_linear_operator",
         )
 
     def matvec(self, x: Any) -> Any:
@@ -338,13 +332,6 @@ class DistributedMatrix(DescribedMatrix):
 
     def _repr_html_(self) -> str:
         return render_card(self, self.info)
-
-    def _distribute_transpose(self) -> DistributedMatrix:
-        if not (self.info.has_transpose or self.is_transpose):
-            raise KindError(describe_missing_transpose(self.info.url))
-        precision = "float32" if self.info.dtype == "float32" else "float64"
-        options: dict[str, Any] = {"precision": precision, "backend": self.backend or "auto", "lay_out": False}
-        return distribute_matrix(self.stored.transpose(), self.client, **options, timeout=self.cluster.timeout)
 
     def _submit(self, keys: list[str], xs: list[Any], ys: list[Any], options: tuple[Any, ...]) -> list[Future]:
         token = uuid.uuid4().hex
