@@ -19,10 +19,10 @@ from mgspmv.distribute.cluster import CHECKED, Cluster, WorkerInfo, list_differe
 from mgspmv.distribute.places import choose_places
 from mgspmv.distribute.session import Spec
 from mgspmv.doctor.device import find_kernel_problem
-from mgspmv.doctor.findings import Finding, Findings, ok, shorten, skip, warn, wrong
+from mgspmv.doctor.findings import Finding, Findings, Skipped, ok, shorten, warn, wrong
 from mgspmv.doctor.links import begin_trial
 from mgspmv.doctor.machine import check_store
-from mgspmv.errors import MgspmvError, WorkerTimeoutError
+from mgspmv.errors import WorkerTimeoutError
 from mgspmv.exchange.links import Member
 from mgspmv.files import is_url
 
@@ -42,10 +42,6 @@ class _Reached:
         return [worker.member for worker in self.workers]
 
 
-class _BusyError(Exception):
-    """Another run has the lease."""
-
-
 def make_checks(cluster: Cluster, stores: Sequence[str], limit_s: float) -> dict[str, Callable[[], Findings]]:
     """Give the checks of a cluster by name, in the order in which they build on each other."""
     reached = _Reached(cluster, limit_s)
@@ -57,18 +53,7 @@ def make_checks(cluster: Cluster, stores: Sequence[str], limit_s: float) -> dict
     if stores:
         places = [store if is_url(store) else os.path.abspath(store) for store in stores]
         checks["worker-stores"] = partial(check_worker_stores, stores=places)
-    return {name: partial(_catch, partial(check, reached)) for name, check in checks.items()}
-
-
-def _catch(find: Callable[[], Findings]) -> Iterator[Finding]:
-    """Give what a check finds; where a run has the workers, or they fail, this is what it finds."""
-    try:
-        found = find()
-        yield from [found] if isinstance(found, Finding) else found
-    except _BusyError:
-        yield skip("another run has the workers; ask again when it has ended")
-    except MgspmvError as error:
-        yield wrong(shorten(error), RESTART, error=type(error).__name__)
+    return {name: partial(check, reached) for name, check in checks.items()}
 
 
 def check_workers(reached: _Reached) -> Iterator[Finding]:
@@ -99,8 +84,7 @@ def check_worker_gpus(reached: _Reached) -> Iterator[Finding]:
     """Check that each worker has a GPU that no other has, and that our kernel is right there."""
     with_gpu = [worker for worker in reached.workers if worker.device.problem is None]
     if not with_gpu:
-        yield skip("no worker has a GPU")
-        return
+        raise Skipped("no worker has a GPU")
     remedy = "Start one worker for each GPU with `dask cuda worker`, and no others."
     without = [str(worker.member) for worker in reached.workers if worker.device.problem is not None]
     if without:
@@ -120,8 +104,7 @@ def check_worker_gpus(reached: _Reached) -> Iterator[Finding]:
 def check_worker_links(reached: _Reached) -> Iterator[Finding]:
     """Check that small vectors reach all workers from all others, by the transports that runs take."""
     if not reached.workers:
-        yield skip("no worker answers")
-        return
+        raise Skipped("no worker answers")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of shared GPUs, which `check_worker_gpus` tells
         taken = choose_places(reached.workers, "auto", "auto").transport
@@ -137,7 +120,7 @@ def _try_links(reached: _Reached, transport: Literal["peer", "nccl"]) -> Finding
     )
     try:
         found = _exchange(reached, transport)
-    except _BusyError:
+    except Skipped:
         raise
     except Exception as error:  # ours, Dask's for a worker that died, or CuPy's
         return wrong(f"by {transport}: {shorten(error)}", remedy, transport=transport, error=type(error).__name__)
@@ -204,4 +187,4 @@ def _do(
 
 
 def _refuse() -> None:
-    raise _BusyError
+    raise Skipped("another run has the workers; ask again when it has ended")

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from threading import Event, Thread
 from typing import Any, Literal
 
+from mgspmv.errors import MgspmvError
+
 Status = Literal["ok", "warning", "wrong", "skipped"]
 """`warning` is what works and costs time or will be missed; `skipped` what could not be checked, or does not exist."""
 
@@ -45,6 +47,10 @@ class Finding:
 Findings = Finding | Iterable[Finding]
 
 
+class Skipped(Exception):
+    """A check cannot be made, and why; `run_check` makes a finding of it."""
+
+
 def ok(found: str, **values: Any) -> Finding:
     """All is well."""
     return Finding("ok", found, values=values)
@@ -77,7 +83,7 @@ def hang(limit_s: float) -> Finding:
 def run_check(name: str, check: Callable[[], Findings], limit_s: float) -> list[Finding]:
     """Return what a check finds within its time, in a thread that is left behind when it hangs.
 
-    An error that the check did not expect is a finding as well: it was not checked, and why.
+    Errors are findings as well: those of this package are wrong; of others, it was not checked, and why.
     """
     found: list[Finding] = []
     is_done = Event()
@@ -87,6 +93,11 @@ def run_check(name: str, check: Callable[[], Findings], limit_s: float) -> list[
             findings = check()
             for finding in [findings] if isinstance(findings, Finding) else findings:
                 found.append(finding)
+        except Skipped as error:
+            found.append(skip(str(error)))
+        except MgspmvError as error:
+            remedy = "Look at the logs of the workers that are named, and restart them."
+            found.append(wrong(shorten(error), remedy, error=type(error).__name__))
         except (Exception, SystemExit) as error:  # SystemExit: of a library that gives up
             found.append(skip(f"it could not be checked: {type(error).__name__}: {shorten(error)}"))
         finally:

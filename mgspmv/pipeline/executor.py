@@ -98,7 +98,6 @@ def run_pipeline(
         records.hold(),
         Computing(pipeline.cluster, client, pipeline.limits.threads, on_note) as computing,
     ):
-        records.sweep()
         work = Work(definition, records, checksums, computing, heard["on_progress"], heard["on_event"])
         why = "the run was interrupted before"
         run = _Run(

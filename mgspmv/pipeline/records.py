@@ -22,7 +22,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from mgspmv.errors import PipelineBusyError, hide_secrets
-from mgspmv.files import sweep, write_beside
+from mgspmv.files import write_beside
 from mgspmv.os_errors import translate_os_error
 from mgspmv.report.record import RunRecord, StepRecord, read_step
 from mgspmv.validation import check_seal, parse_json, seal
@@ -94,22 +94,13 @@ class Records:
         """Write down what is being made."""
         write_record(self._locate("begun", name), begun)
 
-    def write_run(self, record: RunRecord) -> Path:
-        """Write down a run, under the time when it began; where it is."""
+    def write_run(self, record: RunRecord) -> None:
+        """Write down a run, under the time when it began."""
         stem = record.began.replace(":", "").replace("+0000", "Z")
-        taken = sum(1 for _ in (self.private / "runs").glob(f"{stem}*.json"))
-        path = self.private / "runs" / f"{stem}{f'-{taken}' if taken else ''}.json"
-        write_record(path, record.to_dict())
-        return path
+        write_record(self._locate("runs", stem), record.to_dict())
 
     def _locate(self, what: str, name: str) -> Path:
         return self.private / what / f"{name}.json"
-
-    def sweep(self) -> None:
-        """Remove what writes left that were killed."""
-        folders = [folder for what in ("steps", "begun", "runs") for folder in (self.private / what).rglob("**/")]
-        for folder in (self.private, *folders):
-            sweep(folder)
 
 
 def now() -> str:

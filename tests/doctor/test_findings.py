@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from mgspmv.doctor.findings import Finding, ok, run_check, warn
+from mgspmv.doctor.findings import Finding, Skipped, ok, run_check, warn
+from mgspmv.errors import MgspmvError
 
 
 def test_what_needs_a_remedy_has_one():
@@ -39,6 +40,15 @@ def test_an_error_is_a_finding_after_those_before(error):
     assert second.status == "skipped"
     assert second.found.startswith(f"it could not be checked: {type(error).__name__}: ")
     assert "\n" not in second.found
+
+
+@pytest.mark.parametrize(("error", "status"), [(Skipped("no GPU"), "skipped"), (MgspmvError("no GPU"), "wrong")])
+def test_errors_of_checks_are_findings(error, status):
+    def check():
+        raise error
+
+    [found] = run_check("x", check, 60)
+    assert (found.status, found.found) == (status, "no GPU")
 
 
 def test_a_check_that_hangs_is_left_behind():
