@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from html import escape
 from importlib.util import find_spec
 from io import StringIO
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from mgspmv.display.numbers import format_number, format_power, shorten
@@ -33,7 +32,7 @@ LONGEST_LABEL = 28
 _WIDTH, _HEIGHT, _ROW = 4.4, 2.5, 0.19
 """Inches: of a chart, of the axes of lines, and of a bar or a row of the legend."""
 _DASHES = ("-", (0, (5, 3)), (0, (1, 2.2)))
-_VARIABLES = [*(f"c{number}" for number in range(N_COLORS)), "text", "muted", "rule", "card", "bad"]
+_VARIABLES = [*(f"c{number}" for number in range(N_COLORS)), "text", "muted", "rule", "card"]
 """Colors of the style sheet; matplotlib draws in stand-ins for them."""
 _STAND_INS = {name: f"#a9b8{number:02x}" for number, name in enumerate(_VARIABLES)}
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -76,8 +75,6 @@ class Bar:
     label: str
     values: Sequence[float | None]
     """None where it has no part of that series."""
-    warnings: Sequence[str] = ()
-    """What is wrong with each part; empty where nothing is."""
 
 
 @dataclass(frozen=True)
@@ -141,15 +138,8 @@ def draw_lines(
     return Chart(title, _render(title, " ".join(said), height, draw), "; ".join(notes))
 
 
-def draw_bars(
-    title: str,
-    bars: Sequence[Bar],
-    series: Sequence[str],
-    name: Callable[[float], str],
-    *,
-    is_stacked: bool,
-) -> Chart:
-    """Draw the parts of each thing, stacked in one bar with their sum at its end, or each as a bar with its value.
+def draw_bars(title: str, bars: Sequence[Bar], series: Sequence[str], name: Callable[[float], str]) -> Chart:
+    """Draw the parts of each thing, stacked in one bar with their sum at its end.
 
     Parameters
     ----------
@@ -160,29 +150,27 @@ def draw_bars(
     MissingDependencyError : matplotlib is not installed
     """
     shown = bars[:MOST_BARS]
-    rows = [1 if is_stacked else len(_list_parts(bar)) for bar in shown]
+    sums = [sum(value for value in bar.values if value is not None) for bar in shown]
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        top, ticks = 0.0, []
-        for bar, n_rows in zip(shown, rows, strict=True):
-            _draw_bar(axes, bar, top, name, is_stacked=is_stacked)
-            ticks.append(top + (n_rows - 1) / 2)
-            top += n_rows + 0.6
+        for number, (bar, whole) in enumerate(zip(shown, sums, strict=True)):
+            _draw_bar(axes, bar, number)
+            place: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+            axes.annotate(name(whole), (whole, number), color=_STAND_INS["muted"], **place)
         for number, label in enumerate(series):
             if any(bar.values[number] is not None for bar in shown):
                 axes.barh(0, 0, color=_STAND_INS[f"c{number % N_COLORS}"], label=label)
-        axes.set_yticks(ticks, [shorten(bar.label, LONGEST_LABEL) for bar in shown])
-        axes.set_ylim(top - 1, -1)
+        axes.set_yticks(range(len(shown)), [shorten(bar.label, LONGEST_LABEL) for bar in shown])
+        axes.set_ylim(len(shown), -1)
         axes.grid(visible=False, axis="y")
-        lengths = [sum(parts) if is_stacked else max(parts) for bar in shown if (parts := _list_parts(bar))]
-        axes.set_xlim(0, 1.3 * max(lengths, default=0.0) or 1.0)
+        axes.set_xlim(0, 1.3 * max(sums, default=0.0) or 1.0)
         axes.locator_params(axis="x", nbins=3)
         axes.xaxis.set_major_formatter(lambda value, _: name(value))
 
     said = " ".join(_describe_bar(bar, series, name) for bar in shown)
     note = f"bars not drawn: {len(bars) - len(shown):,}" if len(bars) > len(shown) else ""
-    height = 0.5 + _ROW * (sum(rows) + 0.6 * len(rows) + len(series))
+    height = 0.5 + _ROW * (1.6 * len(shown) + len(series))
     return Chart(title, _render(title, f"Bars. {said}", height, draw), note)
 
 
@@ -213,30 +201,13 @@ def _set_log_axis(axes: Axes, which: str, values: Sequence[float]) -> None:
     axis.set_major_formatter(lambda value, _: format_power(round(math.log10(value))))
 
 
-def _list_parts(bar: Bar) -> list[float]:
-    return [value for value in bar.values if value is not None]
-
-
-def _draw_bar(axes: Axes, bar: Bar, top: float, name: Callable[[float], str], *, is_stacked: bool) -> None:
+def _draw_bar(axes: Axes, bar: Bar, at: float) -> None:
     begin = 0.0
-    for number, (value, warning) in enumerate(zip_longest(bar.values, bar.warnings)):
-        if value is None:
-            continue
-        color = _STAND_INS[f"c{number % N_COLORS}"]
-        axes.barh(top, value, 0.75, left=begin, color=color, edgecolor=_STAND_INS["card"], linewidth=0.5)
-        if is_stacked:
+    for number, value in enumerate(bar.values):
+        if value is not None:
+            drawn: dict[str, Any] = {"color": _STAND_INS[f"c{number % N_COLORS}"], "edgecolor": _STAND_INS["card"]}
+            axes.barh(at, value, 0.6, left=begin, linewidth=0.5, **drawn)
             begin += value
-            continue
-        text = f"{name(value)} ▲ {warning}" if warning else name(value)
-        _label_bar(axes, value, top, text, "bad" if warning else "muted")
-        top += 1
-    if is_stacked:
-        _label_bar(axes, begin, top, name(begin), "muted")
-
-
-def _label_bar(axes: Axes, value: float, at: float, text: str, color: str) -> None:
-    place: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
-    axes.annotate(text, (value, at), color=_STAND_INS[color], **place)
 
 
 def _describe_line(line: Line) -> str:
@@ -247,8 +218,8 @@ def _describe_line(line: Line) -> str:
 
 
 def _describe_bar(bar: Bar, series: Sequence[str], name: Callable[[float], str]) -> str:
-    parts = zip_longest(series, bar.values, bar.warnings)
-    said = [f"{label} {name(v)}{f' ▲ {wrong}' if wrong else ''}" for label, v, wrong in parts if v is not None]
+    parts = zip(series, bar.values, strict=False)
+    said = [f"{label} {name(value)}" for label, value in parts if value is not None]
     return f"{bar.label}: {', '.join(said)}."
 
 

@@ -62,7 +62,7 @@ def render_report(run: RunRecord, *, title: str | None = None) -> str:
         circumstances=views.list_circumstances(run),
         convergence=sections.draw_convergence(run),
         times=sections.draw_times(run),
-        memory=sections.draw_memory(run),
+        memory=views.list_memory(records),
         distributions=sections.draw_distributions(run),
     )
     return f"{page.strip()}\n"

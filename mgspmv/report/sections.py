@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from mgspmv.display.numbers import (
-    format_bytes,
     format_count,
     format_number,
     format_seconds,
@@ -25,7 +24,6 @@ _PHASES = (
     "collect", "save",
 )  # fmt: skip
 _TIMES = {"product_s": "product", "exchange_s": "exchange", "wait_s": "waiting"}
-_MEASURED = {"held_bytes": "held", "device_bytes": "on a device", "host_peak_bytes": "process"}
 
 
 # --- convergence -----------------------------------------------------------------------------------------------------
@@ -127,7 +125,7 @@ def _draw_phases(title: str, records: Sequence[StepRecord], labels: Sequence[str
     stacks = [[*(own.get(phase) for phase in phases), _sum_others(own, phases)] for own in (r.seconds for r in records)]
     n_series = len(phases) + any(stack[-1] for stack in stacks)
     bars = [Bar(label, stack[:n_series]) for label, stack in zip(labels, stacks, strict=True)]
-    return draw_bars(title, bars, [*phases, "other"][:n_series], format_seconds, is_stacked=True)
+    return draw_bars(title, bars, [*phases, "other"][:n_series], format_seconds)
 
 
 def _sum_others(seconds: Mapping[str, float], phases: Sequence[str]) -> float:
@@ -145,53 +143,7 @@ def _draw_workers(record: StepRecord) -> Chart:
         Bar(f"worker {worker}", [sum(event[name][worker] for event in events) for name in _TIMES])
         for worker in range(_count_workers(record))
     ]
-    return draw_bars(f"{record.name}: time by worker", bars, list(_TIMES.values()), format_seconds, is_stacked=True)
-
-
-# --- memory ----------------------------------------------------------------------------------------------------------
-
-
-def draw_memory(run: RunRecord) -> list[Chart]:
-    """Predicted and measured bytes, by worker."""
-    charts, alone = [], []
-    for record in list_records(run):
-        bars = _compare_memory(record)
-        if len(bars) == 1:
-            alone.append(replace(bars[0], label=record.name))
-        elif bars:
-            charts.append(_draw_memory(f"{record.name}: memory by worker", bars))
-    if alone:
-        charts.insert(0, _draw_memory("Steps in one process: memory", alone))
-    return charts
-
-
-def _compare_memory(record: StepRecord) -> list[Bar]:
-    """Of each worker."""
-    taken = record.memory
-    planned = taken.get("planned_bytes") or []
-    n_workers = max((len(taken.get(name, ())) for name in _MEASURED), default=0)
-    return [_compare_worker(taken, planned, worker) for worker in range(n_workers)]
-
-
-def _compare_worker(taken: Mapping[str, Sequence[int]], planned: Sequence[int], worker: int) -> Bar:
-    """Predicted and measured; a prediction is about what is on the device if there is one, else about what is held."""
-    predicted = planned[worker] if worker < len(planned) else None
-    measured = {name: own[worker] or None for name in _MEASURED if worker < len(own := taken.get(name) or ())}
-    compared = "device_bytes" if measured.get("device_bytes") else "held_bytes"
-    excess = _say_excess(measured.get(compared), predicted)
-    warnings = [excess if name == compared else "" for name in _MEASURED]
-    return Bar(f"worker {worker}", [predicted, *(measured.get(name) for name in _MEASURED)], ["", *warnings])
-
-
-def _say_excess(value: int | None, predicted: int | None) -> str:
-    if value is None or not predicted or value <= predicted:
-        return ""
-    percent = 100 * (value - predicted) / predicted
-    return f"+{percent:.0f}%" if percent >= 10 else f"+{percent:.2g}%"
-
-
-def _draw_memory(title: str, bars: Sequence[Bar]) -> Chart:
-    return draw_bars(title, bars, ["predicted", *_MEASURED.values()], format_bytes, is_stacked=False)
+    return draw_bars(f"{record.name}: time by worker", bars, list(_TIMES.values()), format_seconds)
 
 
 # --- ranks and degrees -----------------------------------------------------------------------------------------------

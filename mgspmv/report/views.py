@@ -15,6 +15,7 @@ MOST_VARIED = 3
 """Options that are not usual to name, of runs that differ in them."""
 
 _USUAL_OPTIONS = ("alpha", "tol", "precision")
+_MEMORY = ("planned_bytes", "held_bytes", "device_bytes", "host_peak_bytes")
 _ITERATING = ("product", "exchange", "schedule")
 
 
@@ -110,6 +111,17 @@ def find_sources(record: StepRecord) -> list[Mapping[str, Any]]:
         if name != "source"
     ]
     return [*(source.get("files", [source]) if source else []), *others]
+
+
+def list_memory(records: Iterable[StepRecord]) -> list[tuple[str, int, list[int | None]]]:
+    """Of each worker of a step, bytes: predicted, held, on a device, and of its process at most."""
+    found = []
+    for record in records:
+        columns = [record.memory.get(name, []) for name in _MEMORY]
+        for worker in range(max(map(len, columns[1:]))):
+            own = [column[worker] if worker < len(column) else None for column in columns]
+            found.append((record.name, worker, own))
+    return found
 
 
 def list_circumstances(run: RunRecord) -> list[tuple[str, list[tuple[str, str]]]]:

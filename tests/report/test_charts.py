@@ -11,7 +11,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from mgspmv.display.numbers import format_bytes, format_seconds
+from mgspmv.display.numbers import format_seconds
 from mgspmv.errors import MissingDependencyError
 from mgspmv.report import charts as module
 from mgspmv.report.charts import MOST_LINES, N_COLORS, Bar, Chart, Line, draw_bars, draw_lines
@@ -77,20 +77,11 @@ def widths_of(chart: Chart, number: int) -> list[float]:
 
 def test_stacks_are_as_long_as_their_parts() -> None:
     bars = [Bar("a", [1.0, 2.0, None]), Bar("b", [0.0, 1.5, 1.5])]
-    chart = draw_bars("times", bars, ["p", "q", "r"], format_seconds, is_stacked=True)
+    chart = draw_bars("times", bars, ["p", "q", "r"], format_seconds)
     (one, _), (two, *others, _), (last, _) = (widths_of(chart, number) for number in range(3))
     assert [two / one, *(other / one for other in others), last / one] == pytest.approx([2, 1.5, 1.5], rel=1e-3)
     assert texts_of(chart).count("3 s") >= 2
     assert {"a", "b", "p", "q", "r"} <= set(texts_of(chart))
-
-
-def test_groups_have_a_bar_for_each_part_and_its_value() -> None:
-    bars = [Bar("a", [4e6, None, 2e6]), Bar("b", [4e6, 5e6, 1e6], ["", "+25%", ""])]
-    chart = draw_bars("memory", bars, ["predicted", "held", "process"], format_bytes, is_stacked=False)
-    first, second, third = (widths_of(chart, number)[:-1] for number in range(3))
-    assert [width / first[0] for width in (*first, *second, *third)] == pytest.approx([1, 1, 1.25, 0.5, 0.25], rel=1e-3)
-    assert "5 MB ▲ +25%" in texts_of(chart)
-    assert "b: predicted 4 MB, held 5 MB ▲ +25%, process 1 MB." in chart.svg
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
