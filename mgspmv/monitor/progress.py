@@ -61,11 +61,10 @@ class Line:
     bars : the display
     tol : the change at which the iteration stops, in the norm of its events; None where that is not known
     max_iter : most iterations; None where not known
-    before : what stands before the names of phases
     """
 
-    def __init__(self, bars: Bars, tol: float | None = None, max_iter: int | None = None, before: str = "") -> None:
-        self._bars, self.tol, self.max_iter, self.before = bars, tol, max_iter, before
+    def __init__(self, bars: Bars, tol: float | None = None, max_iter: int | None = None) -> None:
+        self._bars, self.tol, self.max_iter, self.before = bars, tol, max_iter, ""
         self._changes: deque[float] = deque(maxlen=RATE_WINDOW)
         self._name: str | None = None
         self._note = ""

@@ -297,11 +297,11 @@ class Runs:
             return
         self.version += 1
 
-    def lose_client(self, client: str, at: float | None = None) -> None:
+    def lose_client(self, client: str) -> None:
         """Runs of a client that went away have ended, however far they came."""
         for run in self.by_id.values():
             if run.client == client and run.is_running:
-                self.hear({"kind": "end", "run": run.run, "status": "abandoned", "error": "its client went away"}, at)
+                self.hear({"kind": "end", "run": run.run, "status": "abandoned", "error": "its client went away"})
 
     def lose_worker(self, address: str) -> None:
         """Note with the runs of a worker that it went away."""

@@ -54,17 +54,16 @@ def find_newest(folder: str | os.PathLike[str]) -> Path:
     return max(records, key=lambda record: record.stem)
 
 
-def record_solution(solution: Solution, path: str, k: int = 20) -> RunRecord:
+def record_solution(solution: Solution, path: str) -> RunRecord:
     """Ranks as a run of one step, whose times of day are not known.
 
     Parameters
     ----------
     path : what they are named by
-    k : how many of the highest are shown
     """
     name, elapsed_s = Path(path).name, sum(solution.seconds.values())
     program = str(solution.matrix.get("program", ""))
-    fields = describe_solution(solution, k)
+    fields = describe_solution(solution, 20)
     record = StepRecord(
         key=solution.digest(), kind="pagerank", name=name, inputs={}, outputs=[], began="", ended="", **fields
     )

@@ -48,7 +48,7 @@ def measure_distribution(values: np.ndarray) -> Pairs:
     return _pair(edges, len(found) - np.searchsorted(found, edges, side="left"))
 
 
-def measure_degrees(matrix: DescribedMatrix, threads: int | None = None) -> dict[str, Pairs]:
+def measure_degrees(matrix: DescribedMatrix) -> dict[str, Pairs]:
     """How many vertices have at least so many edges: `in` and `out` of a graph, `rows` of a matrix that is none.
 
     Reads row pointers and out-degrees once, `CHUNK_ELEMENTS` at a time.
@@ -63,10 +63,10 @@ def measure_degrees(matrix: DescribedMatrix, threads: int | None = None) -> dict
     StoreError : the store is damaged
     """
     stored, (n_rows, n_cols) = matrix.stored, matrix.shape
-    entering = (np.diff(stored.read_pointers(*rows, threads)) for rows in _cut(n_rows))
+    entering = (np.diff(stored.read_pointers(*rows)) for rows in _cut(n_rows))
     if matrix.kind == "matrix":
         return {"rows": _count_degrees(entering)}
-    leaving = (stored.read_out_degree(*columns, threads) for columns in _cut(n_cols))
+    leaving = (stored.read_out_degree(*columns) for columns in _cut(n_cols))
     return {"in": _count_degrees(entering), "out": _count_degrees(leaving)}
 
 
