@@ -337,7 +337,20 @@ class _Ingesting:
         source, counts = dict(joined.provenance), sum((own.counts for own in read), EntryCounts())
         provenance, rule = describe(source), choose_rule(self._options, is_pattern=self._dtype is None)
         provenance["report"] = make_report(source, counts, sum(nnz), rule, provenance["options"]).to_json()
-        return version.commit(self._describe(version, digests, ids, sum(nnz), least, provenance))
+        attributes = version.describe(
+            digests,
+            kind=self._kind,
+            shape=ids.shape,
+            nnz=sum(nnz),
+            dtype=self._dtype,
+            index=index_dtype(ids.shape[1]),
+            duplicates=rule,
+            vertex_ids=ids.type,
+            order=None,
+            min_weight=least,
+            provenance=provenance,
+        )
+        return version.commit(attributes)
 
     def end(self) -> None:
         """Let go of the shares, and wait for those that are still at work."""
@@ -503,33 +516,6 @@ class _Ingesting:
         return {
             f"{place}/{name}".lstrip("/"): finish_ranges(group, name, [own[name] for own in written]) for name in sizes
         }
-
-    def _describe(
-        self,
-        version: Version,
-        arrays: dict[str, WrittenArray],
-        ids: _Ids,
-        nnz: int,
-        least: float | None,
-        provenance: dict[str, Any],
-    ) -> dict[str, Any]:
-        (n_rows, n_cols), index = ids.shape, index_dtype(ids.shape[1])
-        item = index.itemsize + (0 if self._dtype is None else self._dtype.itemsize)
-        n_of_columns = sum(name in arrays for name in ("out_degree", "out_weight"))
-        return version.describe(
-            arrays,
-            kind=self._kind,
-            shape=list(ids.shape),
-            nnz=nnz,
-            dtype=None if self._dtype is None else self._dtype.name,
-            index_dtype=index.name,
-            duplicates=choose_rule(self._options, is_pattern=self._dtype is None),
-            vertex_ids=ids.type,
-            order=None,
-            min_weight=least,
-            nbytes=item * nnz + 8 * (n_rows + 1 + n_of_columns * n_cols),
-            provenance=provenance,
-        )
 
     # --- tasks
 

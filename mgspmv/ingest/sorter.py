@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -314,7 +314,7 @@ class EntrySorter:
         most_rows = max(BLOCK_ROWS, self._memory // (ROW_PARTS * (self.threads + 1)))
         is_large = (counts > most) | ((n_rows > most_rows) & (self._shift > 0))
         runs = list(_cut_runs(counts, min(own, most), n_rows, is_large))
-        for are_large, some in _split_at(runs, lambda run: bool(is_large[run[0]])):
+        for are_large, some in groupby(runs, lambda run: bool(is_large[run[0]])):
             if are_large:
                 for bucket, _ in some:
                     yield from split(bucket)
@@ -517,15 +517,6 @@ def _cut_runs(counts: np.ndarray, most: int, n_rows: np.ndarray, is_large: np.nd
             last = first + 1
         k = int(np.searchsorted(filled, last))
         yield first, int(filled[k - 1]) + 1
-
-
-def _split_at(items: Sequence[T], is_special: Callable[[T], bool]) -> Iterator[tuple[bool, list[T]]]:
-    """Runs of items that are special, and that are not."""
-    marks = [is_special(item) for item in items]
-    cuts = [0, *(k for k in range(1, len(marks)) if marks[k] != marks[k - 1]), len(marks)]
-    for a, b in pairwise(cuts):
-        if a < b:
-            yield marks[a], list(items[a:b])
 
 
 # --- sorting ---------------------------------------------------------------------------------------------------------

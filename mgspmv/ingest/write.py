@@ -34,7 +34,7 @@ from mgspmv.store.digests import WrittenArray
 from mgspmv.store.growing import GrowingArray
 from mgspmv.store.places import StoreLike, find_folder
 from mgspmv.store.read import StoredMatrix
-from mgspmv.store.write import StoreSize, Version, begin_version, check_space, mark_values
+from mgspmv.store.write import StoreSize, Version, begin_version, check_space, mark_values, write_array
 
 LEAST_MEMORY = 1 << 30
 """Bytes: less is not worth the name of a budget beside what Python and its libraries take."""
@@ -355,19 +355,15 @@ class VersionWriter:
         matrix.close()
         pa.default_memory_pool().release_unused()  # names take most when they are written
         if matrix.vertex_ids is not None:
-            self.write_array("vertex_ids", matrix.vertex_ids)
+            self._write_array("vertex_ids", matrix.vertex_ids)
         if matrix.order is not None:
-            self.write_array("order", matrix.order)
+            self._write_array("order", matrix.order)
         if transposed is not None:
             shape: tuple[int, int] = matrix.shape[::-1]
             other = SortedSource("matrix", shape, matrix.dtype, "keep", Layout(shape), matrix.name, None, transposed)
             group = self._version.group.create_group("transpose")
             self._write_rows(group, "transpose/", other, "write the transpose")
         return made
-
-    def write_array(self, name: str, array: Any) -> None:
-        """Write an array that is there as a whole, or what is sliced like one."""
-        self._written[name] = self._version.write_array(name, array, self._threads)
 
     def describe(
         self, matrix: SortedRows, made: Assembled, provenance: dict[str, Any], order: str | None = None
@@ -378,24 +374,23 @@ class VersionWriter:
         ----------
         order : what made the order of the matrix; None where it has none
         """
-        index, ids = index_dtype(matrix.shape[1]), matrix.vertex_ids
-        item = index.itemsize + (0 if matrix.dtype is None else matrix.dtype.itemsize)
-        n_of_columns = sum(name in made.arrays for name in ("out_degree", "out_weight"))
-        of_order = 0 if order is None else index.itemsize * matrix.shape[0]
+        ids = matrix.vertex_ids
         return self._version.describe(
             self._written,
             kind=matrix.kind,
-            shape=list(matrix.shape),
+            shape=matrix.shape,
             nnz=made.nnz,
-            dtype=None if matrix.dtype is None else matrix.dtype.name,
-            index_dtype=index.name,
+            dtype=matrix.dtype,
+            index=index_dtype(matrix.shape[1]),
             duplicates=matrix.rule,
             vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
             order=order,
             min_weight=made.least,
-            nbytes=item * made.nnz + 8 * (matrix.shape[0] + 1 + n_of_columns * matrix.shape[1]) + of_order,
             provenance=provenance,
         )
+
+    def _write_array(self, name: str, array: Any) -> None:
+        self._written[name] = write_array(self._version.group, name, array, self._threads)
 
     def _write_rows(
         self, group: zarr.Group, prefix: str, matrix: SortedRows, phase: str, transposed: EntrySorter | None = None

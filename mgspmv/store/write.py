@@ -18,7 +18,7 @@ import zarr
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, DiskSpaceError, StoreError, hide_secrets
-from mgspmv.model import MatrixInfo, free_memory, index_dtype
+from mgspmv.model import Duplicates, Kind, MatrixInfo, free_memory, index_dtype
 from mgspmv.os_errors import translating
 from mgspmv.store.chunks import CHUNK_ELEMENTS, create_array, find_chunks, is_string, map_pieces
 from mgspmv.store.digests import WrittenArray, combine_digests, digest_array, digest_attributes, encode_checksums
@@ -71,16 +71,45 @@ class Version:
     names: list[str] = field(default_factory=list)
     """Versions that the root names, or may name, the oldest first; empty before `commit`."""
 
-    def describe(self, written: dict[str, WrittenArray], **claims: Any) -> dict[str, Any]:
+    def describe(
+        self,
+        written: dict[str, WrittenArray],
+        *,
+        kind: Kind,
+        shape: tuple[int, int],
+        nnz: int,
+        dtype: np.dtype[Any] | None,
+        index: np.dtype[Any],
+        duplicates: Duplicates,
+        vertex_ids: str | None,
+        order: str | None,
+        min_weight: float | None,
+        provenance: dict[str, Any],
+    ) -> dict[str, Any]:
         """The attributes of the version.
 
         Parameters
         ----------
         written : its arrays, by name
-        claims : the fields of `MatrixInfo` that are not of the version, as JSON values
+        dtype : of the values; None for a pattern
+        index : dtype of the columns
+        kind, shape, nnz, duplicates, vertex_ids, order, min_weight, provenance : as of `MatrixInfo`
         """
-        claims |= {
-            "provenance": json.loads(hide_secrets(json.dumps(claims.get("provenance", {})))),
+        value = 0 if dtype is None else dtype.itemsize
+        n_of_columns = sum(name in written for name in ("out_degree", "out_weight"))
+        of_order = 0 if order is None else index.itemsize * shape[0]
+        claims = {
+            "kind": kind,
+            "shape": list(shape),
+            "nnz": nnz,
+            "dtype": None if dtype is None else dtype.name,
+            "index_dtype": index.name,
+            "duplicates": duplicates,
+            "vertex_ids": vertex_ids,
+            "order": order,
+            "min_weight": min_weight,
+            "nbytes": (index.itemsize + value) * nnz + 8 * (shape[0] + 1 + n_of_columns * shape[1]) + of_order,
+            "provenance": json.loads(hide_secrets(json.dumps(provenance))),
             "has_transpose": any(name.startswith("transpose/") for name in written),
             "version": self.name,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -100,10 +129,6 @@ class Version:
         place : of the group in the version, empty for itself
         """
         create_array(self.group.require_group(place) if place else self.group, name, n, dtype)
-
-    def write_array(self, name: str, array: Any, threads: int | None = None) -> WrittenArray:
-        """As the function of this name, into the version."""
-        return write_array(self.group, name, array, threads)
 
     def address(self) -> VersionAddress:
         """Where other processes find it.

@@ -178,14 +178,13 @@ def _describe(
     return version.describe(
         written,
         kind=matrix.kind,
-        shape=list(matrix.shape),
+        shape=matrix.shape,
         nnz=matrix.nnz,
-        dtype=matrix.dtype,
-        index_dtype=matrix.index_dtype,
+        dtype=None if matrix.data is None else matrix.data.dtype,
+        index=matrix.indices.dtype,
         duplicates=matrix.duplicates,
         vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
         order=matrix.order_method,
         min_weight=find_least(matrix.data),
-        nbytes=matrix.nbytes,
         provenance=provenance,
     )
