@@ -16,9 +16,10 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 from typing import Any
 
 import numpy as np
@@ -44,12 +45,11 @@ NEEDED = 0.5
 SHORT_S, LONG_S = 20e-6, 1e-3
 """Seconds between two looks at whether a device is done: at first, and later on."""
 
-_closing: list[Thread] = []
-"""They let go of groups of this process, and of what else was on its device; until then that memory is taken."""
+_last_end: list[Thread] = []
+"""The last one that was begun to let go of a group of this process, or of what else was on its device; until it is done
+that memory is taken."""
 _stuck: list[Thread] = []
-"""Those of them that were waited for in vain."""
-_stays_here: list[bool] = []
-"""Whether NCCL was told to stay on this host when it was first used; it chooses its network once in a process."""
+"""Those that were waited for in vain."""
 _noting = Lock()
 """Of these lists."""
 
@@ -70,10 +70,10 @@ def find_stuck() -> tuple[str, str] | None:
     return "has a device that does not come to rest", "something runs there without an end: restart the worker"
 
 
-def await_ends(wait_s: float) -> None:
-    """Wait until all that was let go of has given its memory back, for so many seconds for each of it."""
-    for closing in tuple(_closing):
-        closing.join(wait_s)
+def await_ends(wait_s: float | None = None) -> None:
+    """Wait until all that was let go of has given its memory back, for so many seconds at most."""
+    for thread in tuple(_last_end):
+        thread.join(wait_s)
 
 
 def let_go(held: list[Any], release: Callable[[], None]) -> None:
@@ -87,18 +87,17 @@ def let_go(held: list[Any], release: Callable[[], None]) -> None:
     """
     import cupy
 
-    before, device = tuple(_closing), cupy.cuda.Device()
+    device = cupy.cuda.Device()
+
+    def clear() -> None:
+        with device:
+            held.clear()
 
     def end() -> None:
         with device:
-            held.clear()
-            for closing in before:
-                closing.join()
             release()
 
-    thread = Thread(target=end, name="mgspmv-let-go", daemon=True)
-    thread.start()
-    _note(_closing, thread)
+    _begin(end, clear)
 
 
 class NcclGroup:
@@ -269,10 +268,6 @@ def join_group(
     hellos : what `greet` said of the others
     held : here
     may_share : whether devices of one host may write into each other's memory
-
-    Raises
-    ------
-    ClusterError : the others are on other hosts, and NCCL stays on this one
     """
     own, groups = greet(held), {hello["group"] for hello in hellos.values()}
     if held is not None and held.is_alive and groups == {own["group"]}:
@@ -280,7 +275,8 @@ def join_group(
     if held is not None:
         held.abort()
     networks = {hello["network"] for hello in hellos.values()}
-    _choose_network(rank, is_one=networks == {own["network"]}, is_encrypted=links.is_encrypted)
+    if links.is_encrypted and networks == {own["network"]}:
+        os.environ.setdefault(*LOOPBACK)
     if rank == 0:
         unique_id = _import_nccl().get_unique_id()
         links.send({other: {"unique_id": unique_id} for other in hellos})
@@ -295,29 +291,6 @@ def greet(held: NcclGroup | None) -> dict[str, Any]:
     """What a worker's first message says of its group, of its host and of the network that it sees there."""
     group = held.name if held is not None and held.is_alive else None
     return {"group": group, "host": name_host(), "network": _name_network()}
-
-
-def _choose_network(rank: int, *, is_one: bool, is_encrypted: bool) -> None:
-    """Tell NCCL, before its first use, to stay on this host where the workers are all here and encrypt.
-
-    Raises
-    ------
-    ClusterError : it was told so, and now they are not all here
-    """
-    name, value = LOOPBACK
-    with _noting:
-        if not _stays_here:
-            _stays_here.append(is_one and is_encrypted and name not in os.environ)
-            if _stays_here[0]:
-                os.environ[name] = value
-    if _stays_here[0] and not is_one:
-        raise ClusterError(
-            f"NCCL is to connect several hosts, and on this one (rank {rank}) it listens to {value} alone: the workers "
-            f"that it connected first were all here, with TLS; set {name} to the network between the GPUs in the "
-            "workers' environment, or restart the workers",
-            rank=rank,
-            phase="connect",
-        )
 
 
 def _name_network() -> str:
@@ -482,36 +455,45 @@ def _follow(marks: Marks, left: deque[Any]) -> None:
     marks.waits = len(left) % 2 == 1
 
 
-def _begin_end(device: Any, communicator: Any, memory: DirectMemory | None) -> Thread:
-    """Let a thread end what a group has."""
-    thread = Thread(target=_end_group, args=(device, communicator, memory), name="mgspmv-nccl-abort", daemon=True)
-    thread.start()
-    _note(_closing, thread)
+def _begin(end: Callable[[], None], first: Callable[[], None] = lambda: None) -> Thread:
+    """Let a thread do something first, and something when all that was begun before is done."""
+
+    def run() -> None:
+        first()
+        for thread in before:
+            thread.join()
+        end()
+
+    thread = Thread(target=run, name="mgspmv-nccl-end", daemon=True)
+    with _noting:
+        before = tuple(_last_end)
+        thread.start()
+        _last_end[:] = [thread]
     return thread
+
+
+def _begin_end(device: Any, communicator: Any, memory: DirectMemory | None) -> Thread:
+    """Let a thread let go of what a group has, when its device is at rest."""
+
+    def end() -> None:
+        with device:
+            if memory is not None:
+                memory.give_up()  # kernels that wait for it would be waited for
+            if communicator is not None:
+                communicator.abort()
+            if memory is not None:
+                memory.close()
+            device.synchronize()
+
+    return _begin(end)
 
 
 def _await_end(thread: Thread) -> None:
     """Wait for what `_begin_end` began, for `ABORT_S` at most, after which it is told of."""
     thread.join(ABORT_S)
     if thread.is_alive():
-        _note(_stuck, thread)
-
-
-def _note(threads: list[Thread], thread: Thread) -> None:
-    with _noting:
-        threads[:] = [*(other for other in threads if other.is_alive()), thread]
-
-
-def _end_group(device: Any, communicator: Any, memory: DirectMemory | None) -> None:
-    """Let go of what a group has, when its device is at rest."""
-    with device:
-        if memory is not None:
-            memory.give_up()  # kernels that wait for it would be waited for
-        if communicator is not None:
-            communicator.abort()
-        if memory is not None:
-            memory.close()
-        device.synchronize()
+        with _noting:
+            _stuck[:] = [*(other for other in _stuck if other.is_alive()), thread]
 
 
 def _import_nccl() -> Any:
@@ -521,63 +503,36 @@ def _import_nccl() -> Any:
     return nccl if nccl.available else None
 
 
-class _Connecting:
-    """A communicator that a thread makes, which NCCL lets wait for others and nobody can interrupt: it may be left
-    behind, and then ends itself what it makes.
-
-    It is not among those that are stuck while it waits: for others, on the host, and the device is at rest.
-
-    Attributes
-    ----------
-    made : the communicator, unless it came too late
-    error : why there is none
-    """
-
-    def __init__(self, nccl: Any, rank: int, n_devices: int, unique_id: bytes) -> None:
-        import cupy
-
-        self._nccl, self._rank, self._n_devices, self._unique_id = nccl, rank, n_devices, unique_id
-        self._device, self._lock, self._is_given_up = cupy.cuda.Device(), Lock(), Event()
-        self.made: Any = None
-        self.error: BaseException | None = None
-        self.thread = Thread(target=self._connect, name="mgspmv-nccl-connect", daemon=True)
-        self.thread.start()
-
-    def give_up(self) -> None:
-        """End what there is of it, and what will be. Waited for, but for `ABORT_S` at most."""
-        with self._lock:
-            self._is_given_up.set()
-        if self.made is not None:
-            _await_end(_begin_end(self._device, self.made, None))
-
-    def _connect(self) -> None:
-        try:
-            for closing in tuple(_closing):
-                closing.join()
-            if self._is_given_up.is_set():
-                return  # what others wait for meanwhile is another group
-            with self._device:
-                communicator = self._nccl.NcclCommunicator(self._n_devices, self._unique_id, self._rank)
-                if self._keep(communicator):
-                    _send_to_all(self._nccl, communicator, self._rank, self._n_devices)
-                    return
-            _await_end(_begin_end(self._device, communicator, None))
-        except BaseException as error:
-            self.error = error
-
-    def _keep(self, communicator: Any) -> bool:
-        """Have a communicator, unless nobody wants it any more."""
-        with self._lock:
-            if not self._is_given_up.is_set():
-                self.made = communicator
-            return self.made is not None
-
-
 def _connect(nccl: Any, rank: int, n_devices: int, unique_id: bytes, check: Callable[[], None]) -> Any:
-    """A communicator."""
-    connecting, deadline = _Connecting(nccl, rank, n_devices, unique_id), time.monotonic() + CONNECT_S
+    """A communicator that a thread makes, which NCCL lets wait for others and nobody can interrupt.
+
+    One that is given up is left behind, and then ends what it makes. It is not stuck while it waits: its device is at
+    rest.
+    """
+    import cupy
+
+    device, made, connecting = cupy.cuda.Device(), list[Any](), Future[None]()
+
+    def connect() -> None:
+        try:
+            await_ends()
+            if connecting.cancelled():
+                return  # what others wait for meanwhile is another group
+            with device:
+                made.append(nccl.NcclCommunicator(n_devices, unique_id, rank))
+                if connecting.set_running_or_notify_cancel():
+                    _send_to_all(nccl, made[0], rank, n_devices)
+                    connecting.set_result(None)
+                else:
+                    _await_end(_begin_end(device, made[0], None))
+        except BaseException as error:
+            if not connecting.cancelled():
+                connecting.set_exception(error)
+
+    Thread(target=connect, name="mgspmv-nccl-connect", daemon=True).start()
+    deadline = time.monotonic() + CONNECT_S
     try:
-        while connecting.thread.is_alive():
+        while not connecting.done():
             check()
             if time.monotonic() > deadline:
                 raise WorkerTimeoutError(
@@ -586,18 +541,19 @@ def _connect(nccl: Any, rank: int, n_devices: int, unique_id: bytes, check: Call
                     rank=rank,
                     phase="connect",
                 )
-            connecting.thread.join(0.01)
-        if connecting.error is not None:
+            wait([connecting], 0.01)
+        if (error := connecting.exception()) is not None:
             raise ClusterError(
-                f"NCCL cannot connect the devices of {n_devices} workers: {connecting.error} (rank {rank}); "
+                f"NCCL cannot connect the devices of {n_devices} workers: {error} (rank {rank}); "
                 "NCCL_DEBUG=INFO in the workers' environment says more",
                 rank=rank,
                 phase="connect",
-            ) from connecting.error
+            ) from error
     except BaseException:
-        connecting.give_up()
+        if not connecting.cancel() and made:
+            _await_end(_begin_end(device, made[0], None))
         raise
-    return connecting.made
+    return made[0]
 
 
 def _send_to_all(nccl: Any, communicator: Any, rank: int, n_devices: int) -> None:
