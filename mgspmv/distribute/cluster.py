@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from distributed import Client, Future
@@ -133,7 +134,6 @@ class Cluster:
         self.n_joined = 0
         self._silent: set[Member] = set()
         self._starved: set[Member] = set()
-        self._forgetting: set[asyncio.Future[None]] = set()
         self._is_silent = False  # the scheduler, which passes on what workers are told
         self._call: Future | None = None  # for a worker, where there was none
         self.is_owner = not isinstance(client, Client)
@@ -240,9 +240,7 @@ class Cluster:
 
     def ask_each(self, members: Iterable[Member], message: dict[str, Any], wait_s: float) -> dict[Member, Any]:
         """The answers of workers to a message; an exception in place of each that does not come within `wait_s`."""
-        found = {member.address: member for member in members}
-        answers = self._sync(self._ask_each(list(found), message, wait_s))
-        return {found[address]: answer for address, answer in answers.items()}
+        return self._sync(self._ask_each(dict.fromkeys(members, message), wait_s))
 
     def await_workers(self, n: int) -> None:
         """Wait until so many workers answer, but for those that are left out, for `RETURN_S`; and then for one, for as
@@ -293,9 +291,8 @@ class Cluster:
         self, members: Iterable[Member], message: dict[str, Any], wait_s: float
     ) -> dict[Member, Any]:
         """The answers of those that give one in time."""
-        found = {member.address: member for member in members}
-        answers = await self._ask_each(list(found), message, wait_s)
-        return {found[a]: answer for a, answer in answers.items() if not isinstance(answer, Exception)}
+        answers = await self._ask_each(dict.fromkeys(members, message), wait_s)
+        return {member: answer for member, answer in answers.items() if not isinstance(answer, Exception)}
 
     async def _ask_present(
         self, members: Iterable[Member], message: dict[str, Any], wait_s: float, until_s: float
@@ -385,14 +382,14 @@ class Cluster:
         on_tick: Callable[[], None] | None = None,
         ranks: Sequence[int] | None = None,
     ) -> list[Any]:
-        """Wait for the results of tasks, one on each of the members, or of some of them.
+        """Wait for the results of tasks, one on each of the members unless `ranks` says otherwise.
 
         Parameters
         ----------
         members : of which all are watched
         on_done : called with the number of tasks that are done
-        on_tick : called about every `TICK_S`
-        ranks : of the members that have the tasks, if these are not all
+        on_tick : called at least every `TICK_S`
+        ranks : of the members that have the tasks
 
         Raises
         ------
@@ -401,46 +398,54 @@ class Cluster:
         KeyboardInterrupt : the run was cancelled
         whatever a function raises that is called
         """
-        tasks = dict(zip(range(len(members)) if ranks is None else ranks, futures, strict=True))
-        check = find_check()
-
-        def tick() -> None:
-            check()
-            (on_tick or ignore)()
-
-        gathering = self._gather(tasks, members, phase, on_done or ignore, tick)
-        results = self._sync(self._watch(gathering, members, phase))
-        if isinstance(results, _Raised):
-            raise results.error
-        return results
+        tasks = list(zip(range(len(members)) if ranks is None else ranks, futures, strict=True))
+        told = SimpleQueue[int | None]()
+        work = self._gather(tasks, members, phase, told.put)
+        return self._follow(work, told, members, phase, on_done or ignore, on_tick or ignore)
 
     def await_each(
         self, futures: Sequence[Future], members: Sequence[Member], phase: str, on_done: Callable[[int], None]
     ) -> None:
-        """Wait until tasks are done, or one has failed, which other workers may have, and maybe another client.
+        """As `settle`, until tasks are done, or one has failed, which other workers may have, and maybe another
+        client."""
+        told = SimpleQueue[int | None]()
 
-        Parameters
-        ----------
-        members : of which all are watched
-        on_done : called about every `TICK_S` with the number of tasks that are done
-
-        Raises
-        ------
-        WorkerLostError, WorkerTimeoutError : a member left the cluster, or does not answer
-        whatever the function raises that is called
-        """
-
-        async def wait() -> _Raised | None:
+        async def wait() -> None:
             left = list(futures)
             while left and not any(future.status in ("error", "cancelled", "lost") for future in left):
                 await asyncio.sleep(POLL_S)
                 left = [future for future in left if future.status != "finished"]
-                if (raised := _call(on_done, len(futures) - len(left))) is not None:
-                    return raised
-            return None
+                told.put(len(futures) - len(left))
 
-        if (raised := self._sync(self._watch(wait(), members, phase))) is not None:
-            raise raised.error
+        self._follow(wait(), told, members, phase, on_done, ignore)
+
+    def _follow(
+        self,
+        work: Coroutine[Any, Any, T],
+        told: SimpleQueue[int | None],
+        members: Sequence[Member],
+        phase: str,
+        on_done: Callable[[int], None],
+        on_tick: Callable[[], None],
+    ) -> T:
+        """Wait for the end of what tells how many tasks are done, and call who wants to know in this thread."""
+        check, loop = find_check(), self._find_loop()
+        settling = asyncio.run_coroutine_threadsafe(self._watch(work, members, phase), loop)
+        settling.add_done_callback(lambda _: told.put(None))
+        try:
+            n_done: int | None = 0
+            while n_done is not None:
+                check()
+                on_tick()
+                with suppress(Empty):
+                    if n_done := told.get(timeout=TICK_S):
+                        on_done(n_done)
+            return settling.result()
+        except CommClosedError as error:
+            raise self._lost(error) from error
+        finally:
+            settling.cancel()  # nothing, where it is done
+            del settling  # which has the error, whose traceback has this frame
 
     def release(self, futures: Iterable[Future]) -> None:
         """End tasks that failed, or whose results nobody wants any more.
@@ -476,17 +481,14 @@ class Cluster:
         As fast as `broadcast=True`, which must not be used: when a worker is lost meanwhile, the scheduler tries to
         reach it for 30 s, and until then nobody on the cluster can broadcast.
         """
-        sent = self._sync(self._watch(self._send(data, members, 0, phase, task), members, phase))
-        try:
+        with self.scatter_each([data], members, phase, task) as [sent]:
             yield sent
-        finally:
-            self.release([sent])
 
     @contextmanager
     def scatter_each(
         self, pieces: Sequence[Any], members: Sequence[Member], phase: str, task: str
     ) -> Iterator[list[Future]]:
-        """Send a piece to each member; likewise."""
+        """Send a piece to each of the first members; likewise."""
 
         async def send() -> list[Future]:
             sending = [
@@ -507,28 +509,16 @@ class Cluster:
             self.release(sent)
 
     async def _send(self, data: Any, members: Sequence[Member], rank: int, phase: str, task: str) -> Future:
-        """Scatter to a member. What is cut off or fails halfway is released, which Dask does not do."""
+        """Scatter to a member. What is cut off is released when it has arrived, which Dask does not do."""
         key = f"{task}-{uuid.uuid4().hex}"
         sending = asyncio.ensure_future(self.client.scatter({key: data}, workers=[members[rank].address]))
+        sending.add_done_callback(lambda done: done.cancelled() or done.exception())  # which nobody may ask for
         try:
             sent: dict[str, Future] = await asyncio.shield(sending)
-        except BaseException as error:
-            forgetting = asyncio.ensure_future(self._forget(key, sending))
-            self._forgetting.add(forgetting)
-            forgetting.add_done_callback(self._forgetting.discard)
-            if isinstance(error, TimeoutError):
-                why = f"{error}; Dask pauses workers whose memory is short"
-                raise blame(WorkerTimeoutError, members, rank, phase, "takes no data", why) from error
-            raise
+        except TimeoutError as error:
+            why = f"{error}; Dask pauses workers whose memory is short"
+            raise blame(WorkerTimeoutError, members, rank, phase, "takes no data", why) from error
         return sent[key]
-
-    async def _forget(self, key: str, sending: asyncio.Future[dict[str, Future]]) -> None:
-        """Release data until the scheduler has ended sending them, when it notes that this client wants them."""
-        while not sending.done():
-            Future(key, self.client).release()
-            await asyncio.wait([sending], timeout=LOOK_S)
-        has_failed = sending.cancelled() or sending.exception() is not None
-        self.release([Future(key, self.client) if has_failed else sending.result()[key]])
 
     def free(self, keys: Sequence[str], members: Iterable[Member]) -> None:
         """Let go of what a key holds on each member, at once where the member answers; nobody else is waited for."""
@@ -571,8 +561,16 @@ class Cluster:
         try:
             result: T = self.client.sync(run)
         except CommClosedError as error:
-            raise SchedulerNotFoundError(f"the connection to {self} was lost: {error}") from error
+            raise self._lost(error) from error
         return result
+
+    def _lost(self, error: Exception) -> SchedulerNotFoundError:
+        return SchedulerNotFoundError(f"the connection to {self} was lost: {error}")
+
+    def _find_loop(self) -> asyncio.AbstractEventLoop:
+        self._scheduler()
+        loop: asyncio.AbstractEventLoop = self.client.loop.asyncio_loop
+        return loop
 
     async def _ask(self, request: Awaitable[T], phase: str) -> T:
         """The answer of the scheduler, which may be silent for as long as a worker."""
@@ -636,7 +634,7 @@ class Cluster:
             began = loop.time()
             await asyncio.sleep(pause_s)
             left_s = max(0.0, answered + self.patience - began - pause_s)
-            answer = (await self._ask_each([member.address], {"op": PING_OP}, left_s))[member.address]
+            answer = (await self._ask_each({member: {"op": PING_OP}}, left_s))[member]
             is_late = loop.time() - began - pause_s - left_s > LATE_S
             if is_late or not isinstance(answer, Exception):
                 answered = loop.time()
@@ -649,63 +647,52 @@ class Cluster:
                 why = "it hangs, or cannot be reached"
                 raise blame(WorkerTimeoutError, members, rank, phase, f"did not answer for {self.patience:g} s", why)
 
-    async def _ask_each(self, addresses: Sequence[str], message: dict[str, Any], wait_s: float) -> dict[str, Any]:
-        """The answers of workers, through the scheduler; an exception in place of each that does not come."""
+    async def _ask_each(self, messages: Mapping[Member, dict[str, Any]], wait_s: float) -> dict[Member, Any]:
+        """The answers of workers to messages, by the scheduler; an exception in place of each that does not come."""
 
-        async def ask(address: str) -> Any:
+        async def ask(address: str, message: dict[str, Any]) -> Any:
             request = self._scheduler().broadcast(msg=message, workers=[address], on_error="return")
             return (await asyncio.wait_for(request, wait_s))[address]
 
-        answers = await asyncio.gather(*map(ask, addresses), return_exceptions=True)
-        return dict(zip(addresses, answers, strict=True))
+        asking = (ask(member.address, message) for member, message in messages.items())
+        return dict(zip(messages, await asyncio.gather(*asking, return_exceptions=True), strict=True))
 
     async def _tell_each(
         self, members: Iterable[Member], messages: Iterable[dict[str, Any]], wait_s: float
     ) -> dict[Member, Any]:
-        """As `_ask_each`, a message for each, and nothing is asked of who left the cluster or did not answer before."""
-        pairs = [pair for pair in zip(members, messages, strict=True) if pair[0] not in self._silent]
-        there = await self._ask(self._scheduler().ncores(workers=[member.address for member, _ in pairs]), "end")
-        present = [(member, message) for member, message in pairs if member.address in there]
-        answers = await asyncio.gather(
-            *(self._ask_each([member.address], message, wait_s) for member, message in present)
-        )
-        return {member: answer[member.address] for (member, _), answer in zip(present, answers, strict=True)}
+        """As `_ask_each`; nothing is asked of those that left the cluster or did not answer before."""
+        told = {m: message for m, message in zip(members, messages, strict=True) if m not in self._silent}
+        there = await self._ask(self._scheduler().ncores(workers=[member.address for member in told]), "end")
+        return await self._ask_each({m: message for m, message in told.items() if m.address in there}, wait_s)
 
     async def _gather(
         self,
-        tasks: Mapping[int, Future],
+        tasks: Sequence[tuple[int, Future]],
         members: Sequence[Member],
         phase: str,
         on_done: Callable[[int], None],
-        on_tick: Callable[[], None],
-    ) -> list[Any] | _Raised:
-        done = _watch_done(tasks.values())
+    ) -> list[Any]:
+        futures = [future for _, future in tasks]
+        done = _watch_done(futures)
         for n_done in range(1, len(tasks) + 1):
-            getting = asyncio.ensure_future(done.get())
-            try:
-                while not getting.done():
-                    await asyncio.wait([getting], timeout=TICK_S)
-                    if (raised := _call(on_tick)) is not None:
-                        return raised
-            finally:
-                getting.cancel()  # nothing, where it is done
-            if getting.result().status != "finished":
+            if (await done.get()).status != "finished":
                 raise await self._find_cause(tasks, members, phase)
-            if (raised := _call(on_done, n_done)) is not None:
-                return raised
-        results: list[Any] = await self.client.gather(list(tasks.values()), errors="skip")
+            on_done(n_done)
+        results: list[Any] = await self.client.gather(futures, errors="skip")
         if len(results) < len(tasks):  # who had them, or told of them, was lost just now
             raise await self._find_cause(tasks, members, phase)
         return results
 
-    async def _find_cause(self, tasks: Mapping[int, Future], members: Sequence[Member], phase: str) -> BaseException:
+    async def _find_cause(
+        self, tasks: Sequence[tuple[int, Future]], members: Sequence[Member], phase: str
+    ) -> BaseException:
         """Why tasks failed: when one does the others do too, soon after, because they lose its link."""
         await asyncio.sleep(GRACE_S)
         await self._check_members(members, phase)
-        failures = {rank: task for rank, task in tasks.items() if task.status == "error"}
+        failures = [(rank, task) for rank, task in tasks if task.status == "error"]
         if not failures:
             return ClusterError(f"the tasks were cancelled (during {phase}); was the cluster restarted?", phase=phase)
-        causes = [_explain(await _get_exception(task), members, rank, phase) for rank, task in failures.items()]
+        causes = [_explain(await _get_exception(task), members, rank, phase) for rank, task in failures]
         cause = min(causes, key=_rank_cause)
         if isinstance(cause, WorkerMemoryError) and cause.rank is not None:
             self._starved.add(members[cause.rank])
@@ -763,22 +750,6 @@ def _find_memory(workers: dict[Member, dict[str, Any]], member: Member, free_on_
     free: int = free_on_host // sum(w["host"] == worker["host"] for w in workers.values())
     limit = worker["memory_limit"]
     return min(free, max(0, int(limit - worker["metrics"]["memory"]))) if limit else free
-
-
-@dataclass(frozen=True)
-class _Raised:
-    """What a function of the client's raised."""
-
-    error: BaseException
-
-
-def _call(function: Callable[..., None], *arguments: Any) -> _Raised | None:
-    """Call a function on the event loop, which some of what it may raise (KeyboardInterrupt) would end."""
-    try:
-        function(*arguments)
-    except BaseException as error:
-        return _Raised(error)
-    return None
 
 
 async def _cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:

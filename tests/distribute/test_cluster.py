@@ -107,19 +107,23 @@ def test_devices_are_asked_for_where_they_may_be_used(graph, in_process, monkeyp
     assert len(asked) == 2 * is_asked
 
 
-def test_results_that_are_lost_when_all_is_done(in_process):
+def test_results_that_are_lost_when_all_is_done(in_process, monkeypatch):
     """As where the scheduler dies between the end of the last task and the fetching of what they gave."""
     client = in_process(2)
     cluster = Cluster(client, 10.0)
     members = [worker.member for worker in cluster.join(devices=False)]
     futures = [cluster.submit(member, f"mgspmv-lost-{rank}", int) for rank, member in enumerate(members)]
 
-    def lose(n_done):
-        if n_done == len(members):
-            client.futures[futures[0].key].cancel(reason="scheduler-connection-lost", msg="its connection broke")
+    gather = client.gather
 
+    def lose(*given, **options):
+        client.futures[futures[0].key].cancel(reason="scheduler-connection-lost", msg="its connection broke")
+        return gather(*given, **options)
+
+    monkeypatch.setattr(client, "gather", lose)
     with pytest.raises(ClusterError, match=r"the tasks were cancelled \(during load\)"):
-        cluster.settle(futures, members, "load", lose)
+        cluster.settle(futures, members, "load")
+    monkeypatch.undo()
     cluster.release(futures)
     again = [cluster.submit(member, f"mgspmv-found-{rank}", int) for rank, member in enumerate(members)]
     assert cluster.settle(again, members, "load") == [0] * len(members)

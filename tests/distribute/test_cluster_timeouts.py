@@ -24,7 +24,7 @@ def make_cluster(**scheduler):
     """A view of a cluster whose scheduler answers this."""
     cluster = object.__new__(Cluster)
     cluster.timeout, cluster.patience = 0.2, 0.1
-    cluster._silent, cluster._starved, cluster._forgetting = set(), set(), set()
+    cluster._silent, cluster._starved = set(), set()
     cluster.client = SimpleNamespace(scheduler=None)
 
     async def list_all(workers):
