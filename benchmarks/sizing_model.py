@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.exchange.panels import LocalPanels
+from mgspmv.exchange.panels import make_local
 from mgspmv.iterate.batch import count_bytes
 from mgspmv.kernels.many import WIDTHS
 from mgspmv.model import MatrixInfo, Precision
@@ -285,7 +285,7 @@ def list_of_hosts() -> Iterator[tuple[str, ...]]:
 def list_of_batches() -> Iterator[tuple[str, ...]]:
     """Vectors of a pass over a graph of 1 G edges, in one process or on one GPU."""
     n = count_vertices(GIGA)
-    panels = LocalPanels(n, lambda *_: np.empty(0))
+    panels = make_local(n, lambda *_: np.empty(0))
     for width in WIDTHS:
         exact, float32 = count_bytes(panels, n, "exact", 8, width), count_bytes(panels, n, "float32", 4, width)
         yield (str(width), show_bytes(exact), show_bytes(float32))

@@ -16,7 +16,7 @@ from mgspmv.api.graphs import check_graph, describe_dangling, explain_overflow
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import Placement
 from mgspmv.errors import CapacityError, ConvergenceError, OptionError, ShapeError
-from mgspmv.exchange.panels import LocalPanels
+from mgspmv.exchange.panels import make_local
 from mgspmv.iterate.batch import Batch, BatchOutcome, BatchTask, Kept, ManyRows, Room, choose_width, count_bytes
 from mgspmv.iterate.options import DEFAULT_TOL, PageRankOptions
 from mgspmv.iterate.pagerank import widen_bound
@@ -181,7 +181,7 @@ def _rank_embedded(
     binding: dict[str, Any] = {"backend": backend, "threads": task.threads}
     kernels = [bind_many(block, precision, **binding) for block in A.blocks(dtype, **binding)]
     kernel, n = kernels[0], A.shape[0]
-    panels = LocalPanels(n, kernel.zeros_many)
+    panels = make_local(n, kernel.zeros_many)
     free = free_memory() if backend == "cpu" else free_device_memory()
     needed = {w: count_bytes(panels, n, precision, kernel.z_dtype.itemsize, w) for w in WIDTHS}
     width = choose_width(task.width, len(queries), [("", kernel.best_width, [Room("here", free, needed)])])

@@ -15,7 +15,8 @@ from mgspmv.distribute.integrity import Report
 from mgspmv.distribute.part import Part
 from mgspmv.distribute.session import Session, Spec, find_wanted, greet_asking, say
 from mgspmv.exchange.direct import name_host
-from mgspmv.exchange.panels import LocalPanels, NcclPanels, Panels, PeerPanels, StagedPanels
+from mgspmv.exchange.panels import Panels, make_local, make_nccl, make_peer, make_staged
+from mgspmv.exchange.turns import Turns
 from mgspmv.iterate.batch import Batch, BatchTask, Ending, Kept, ManyRows, Room, count_bytes
 from mgspmv.iterate.queries import Query
 from mgspmv.iterate.start import Start
@@ -128,13 +129,13 @@ class BatchSession(Session):
             assert isinstance(part, DevicePart)
             part.join_devices(links, hellos)
             if part.group is None:
-                return LocalPanels(part.bounds[-1], kernel.zeros_many)
-            return NcclPanels(part.group, part.bounds, kernel.zeros_many, links.check)
+                return make_local(part.bounds[-1], kernel.zeros_many)
+            return make_nccl(part.group, part.bounds, kernel.zeros_many, links.check)
         assert part.halo is not None
-        wanted = find_wanted(hellos, part.halo)
+        wanted, turns = find_wanted(hellos, part.halo), Turns(links, part.rank, len(self._spec.members))
         if part.backend == "cuda":
-            return StagedPanels(links, part.halo, wanted, kernel.put, kernel.get)
-        return PeerPanels(links, part.halo, wanted, kernel.zeros_many)
+            return make_staged(turns, part.halo, wanted, kernel.put, kernel.get)
+        return make_peer(turns, part.halo, wanted, kernel.zeros_many)
 
     def _find_room(self, panels: Panels) -> list[Room]:
         kernel, part, precision = self._rows.kernel, self._part, self._spec.task.options.precision

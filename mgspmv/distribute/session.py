@@ -297,9 +297,10 @@ class RowsSession(RankSession):
     # --- in lockstep with the other workers
 
     def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[LocalSteps, Gather]:
+        turns = Turns(self._links, self._part.rank, len(self._spec.members))
         wanted = find_wanted(hellos, self._halo)
-        transport = PeerTransport(self._links, self._halo, wanted, self._rows.kernel.z_dtype)
-        return self._make_steps(transport), transport.gather
+        transport = PeerTransport(turns, self._halo, wanted, self._rows.kernel.z_dtype)
+        return self._make_steps(transport), turns.gather
 
     # --- driven by the scheduler
 

@@ -1,4 +1,4 @@
-"""Vectors from worker to worker that are cut by one matrix's rows and read by another one's columns.
+"""The columns of a vector that a block reads, from the workers that have its elements.
 
 In HITS the rows of A and those of its transpose are cut at different places, and each product reads what the other one
 made: a worker has the elements of some rows, and asks for those that its block reads.
@@ -6,15 +6,17 @@ made: a worker has the elements of some rows, and asks for those that its block 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from mgspmv.exchange.halo import Halo, pack
-from mgspmv.exchange.peer import SMALL
 from mgspmv.exchange.turns import Turns
+
+SMALL = 1 << 16
+"""Bytes of a slice that is copied into its message, which takes less time than the header of an array of its own."""
 
 
 class Columns:
@@ -25,39 +27,70 @@ class Columns:
     halo : the columns, by the workers that have their elements, which may be cut otherwise than the block's rows
     wanted : for each worker, which elements of this one it asked for, by `Halo.ask`; None for all
     dtype : of the vectors
+    zeros : makes the columns, from (their number, dtype)
+
+    Attributes
+    ----------
+    held : (n_held,) or (n_held, k): the columns, which each trade overwrites
     """
 
-    def __init__(self, turns: Turns, halo: Halo, wanted: Sequence[np.ndarray | None], dtype: np.dtype[Any]) -> None:
-        self._turns, self._halo, self._wanted = turns, halo, wanted
+    def __init__(
+        self,
+        turns: Turns,
+        halo: Halo,
+        wanted: Sequence[np.ndarray | None],
+        dtype: np.dtype[Any],
+        zeros: Callable[[int, Any], np.ndarray] = np.zeros,
+    ) -> None:
+        self._turns, self._halo = turns, halo
         self._starts = halo.starts
-        self._held = np.zeros(self._starts[-1], dtype)
+        self.held = zeros(self._starts[-1], dtype)
+        self._wanted = {other: rows for other in turns.others if (rows := wanted[other]) is not None}
+        shape = self.held.shape[1:]
+        self._packs = [
+            {other: np.empty((len(r), *shape), dtype) for other, r in self._wanted.items()} for _ in range(2)
+        ]
 
     @property
     def nbytes(self) -> int:
         """Bytes of the columns, of lists of them, and of what is sent."""
-        lists = [rows for k, rows in enumerate(self._wanted) if rows is not None and k != self._turns.rank]
-        sent = sum(len(rows) for rows in lists) * self._held.itemsize
-        return self._held.nbytes + self._halo.nbytes + sum(rows.nbytes for rows in lists) + sent
+        lists: list[np.ndarray] = [*self._wanted.values(), *(out for packs in self._packs for out in packs.values())]
+        return self.held.nbytes + self._halo.nbytes + sum(array.nbytes for array in lists)
 
     def gather(self, x: np.ndarray) -> np.ndarray:
-        """(n_held,): the columns, which the next call overwrites.
+        """The columns; see `trade`."""
+        self.trade(x, {})
+        return self.held
+
+    def trade(self, x: np.ndarray, told: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+        """Bring the columns, and what each of the others told, by rank.
 
         Parameters
         ----------
-        x : (n_own,) the elements of this worker, which must not be written to any more
+        x : (n_own,) or (n_own, k) the elements of this worker, which must not be written to before the turn after the
+            next
+        told : to all others
         """
-        rank = self._turns.rank
-        slices = {k: _select(x, rows) for k, rows in enumerate(self._wanted) if k != rank}
-        self._put(rank, _select(x, self._halo.needed[rank]))
-        received = self._turns.trade({k: {"x": s.tobytes() if s.nbytes < SMALL else s} for k, s in slices.items()})
+        rank, packs, own = self._turns.rank, self._packs[self._turns.number % 2], self._halo.needed[self._turns.rank]
+        # All are packed before any is sent: while the event loop sends, this thread would wait for Python's lock.
+        for other, out in packs.items():
+            pack(x, self._wanted[other], out)
+        slices = {other: packs.get(other, x) for other in self._turns.others}
+        if own is None:
+            self._put(rank, x)
+        else:
+            pack(x, own, self.held[self._starts[rank] : self._starts[rank + 1]])
+        received = self._turns.trade(
+            {other: {**told, "z": s.tobytes() if s.nbytes < SMALL else s} for other, s in slices.items()}
+        )
         for owner, message in received.items():
-            slice_ = np.frombuffer(message["x"], self._held.dtype)
+            slice_ = np.frombuffer(message["z"], self.held.dtype).reshape(-1, *self.held.shape[1:])
             self._put(owner, slice_)
             self._turns.received_bytes += slice_.nbytes
-        return self._held
+        return received
 
     def _put(self, owner: int, slice_: np.ndarray) -> None:
-        self._held[self._starts[owner] : self._starts[owner + 1]] = slice_
+        self.held[self._starts[owner] : self._starts[owner + 1]] = slice_
 
 
 def hold_all(rank: int, bounds: tuple[int, ...]) -> Halo:
@@ -95,12 +128,3 @@ def _generate_held(halo: Halo, start: int, stop: int) -> Iterator[np.ndarray]:
         else:
             begin, end = np.searchsorted(rows, [low - first, high - first])
             yield rows[begin:end] + (np.int64(first) - start)
-
-
-def _select(x: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
-    """x[rows]; x itself for all."""
-    if rows is None:
-        return x
-    out = np.empty(len(rows), x.dtype)
-    pack(x, rows, out)
-    return out

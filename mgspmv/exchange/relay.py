@@ -55,7 +55,7 @@ class RelayTransport:
         """Before it is taken."""
         return self.slot(start, stop)
 
-    def exchange_columns(self, sums: Sequence[StepSums], product_s: float = 0.0) -> list[StepSums]:
+    def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
         return list(sums)
 
     def restart(self, dtype: np.dtype[Any]) -> None:

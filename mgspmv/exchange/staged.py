@@ -58,9 +58,9 @@ class StagedTransport:
     def get_own(self, start: int, stop: int) -> Any:
         return self.slot(start, stop)
 
-    def exchange_columns(self, sums: Sequence[StepSums], product_s: float = 0.0) -> list[StepSums]:
+    def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
         self._staged.slot(self._start, self._stop)[:] = self._get(self._own)
-        return self._staged.exchange_columns(sums, product_s)
+        return self._staged.exchange_columns(sums)
 
     def restart(self, dtype: np.dtype[Any]) -> None:
         self._staged.restart(dtype)

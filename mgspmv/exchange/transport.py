@@ -10,7 +10,7 @@ import numpy as np
 from mgspmv.model import StepSums
 
 
-class Panel(Protocol):
+class Transport(Protocol):
     """Holds z of one vector or, a column each, of many, which products read, and brings the next one together."""
 
     @property
@@ -38,25 +38,16 @@ class Panel(Protocol):
         z."""
         ...
 
-    def exchange_columns(self, sums: Sequence[StepSums], product_s: float = 0.0) -> list[StepSums]:
-        """Make everybody's slots the new z; give everybody's sums of each column, added.
-
-        Parameters
-        ----------
-        product_s : seconds that this worker took to fill its slots
-        """
+    def get_own(self, start: int, stop: int) -> Any:
+        """As `slot`: of these rows of this worker, what the last exchange made z of."""
         ...
 
-
-class Transport(Panel, Protocol):
-    """As `Panel`, of one vector, whose dtype can be changed."""
+    def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
+        """Make everybody's slots the new z; give everybody's sums of each column, added."""
+        ...
 
     def restart(self, dtype: np.dtype[Any]) -> None:
         """Drop the vectors and hold ones of this dtype, all 0."""
-        ...
-
-    def get_own(self, start: int, stop: int) -> Any:
-        """(stop - start,): of these rows of this worker, what the last exchange made z of."""
         ...
 
 
@@ -88,7 +79,7 @@ class LocalTransport:
     def slot(self, start: int, stop: int) -> Any:
         return self._next[start:stop]
 
-    def exchange_columns(self, sums: Sequence[StepSums], product_s: float = 0.0) -> list[StepSums]:
+    def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
         self._current, self._next = self._next, self._current
         return list(sums)
 

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-
-class Links(Protocol):
-    """Connections to all other workers of a run."""
-
-    def send(self, messages: Mapping[int, dict[str, Any]]) -> None:
-        """Send a message to each of these, without waiting. They are read before long, but not at once."""
-        ...
-
-    def receive(self, missing: Sequence[int]) -> tuple[int, dict[str, Any]]:
-        """Wait for the next message of any of them, and give who sent it.
-
-        Parameters
-        ----------
-        missing : who has not sent yet what is waited for
-        """
-        ...
+if TYPE_CHECKING:  # it imports Dask
+    from mgspmv.exchange.links import DaskLinks
 
 
 class Turns:
@@ -45,7 +31,7 @@ class Turns:
     received_bytes : of vectors, so far, as who trades them counts
     """
 
-    def __init__(self, links: Links, rank: int, n_workers: int) -> None:
+    def __init__(self, links: DaskLinks, rank: int, n_workers: int) -> None:
         self._links, self.rank = links, rank
         self._early: dict[int, dict[str, Any]] = {}
         self.number = 0
@@ -57,24 +43,6 @@ class Turns:
     def begin(self) -> None:
         """What this worker does until its next trade counts from now on."""
         self._since = time.perf_counter()
-
-    def send(self, messages: Mapping[int, dict[str, Any]]) -> None:
-        """Send these in this turn, by rank."""
-        self._links.send({rank: {"number": self.number, **message} for rank, message in messages.items()})
-
-    def take(self, missing: set[int]) -> tuple[int, dict[str, Any]]:
-        """The next message of this turn from any of these, and who sent it."""
-        for rank in missing & self._early.keys():
-            return rank, self._early.pop(rank)
-        while True:
-            rank, message = self._links.receive(sorted(missing))
-            if message["number"] == self.number:
-                return rank, message
-            self._early[rank] = message
-
-    def end(self) -> None:
-        """End the turn, when all have been heard."""
-        self.number += 1
 
     def gather(self, given: dict[str, Any]) -> list[dict[str, Any]]:
         """What each worker gave, by rank, in a turn of its own.
@@ -88,14 +56,14 @@ class Turns:
 
     def trade(self, messages: Mapping[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
         """Give each other worker a message, by rank, and get theirs, in a turn of its own. Arrays in them must not be
-        written to any more."""
+        written to before the turn after the next."""
         began = time.perf_counter()
         own_s = began - self._since
-        self.send({rank: {**message, "own_s": own_s} for rank, message in messages.items()})
+        self._links.send({r: {"number": self.number, "own_s": own_s, **message} for r, message in messages.items()})
         received: dict[int, dict[str, Any]] = {}
         while missing := set(self.others) - received.keys():
-            rank, received[rank] = self.take(missing)
-        self.end()
+            rank, received[rank] = self._take(missing)
+        self.number += 1
         self._since = time.perf_counter()
         elapsed_s = self._since - began
         slowest_s = max([own_s, *(message["own_s"] for message in received.values())])
@@ -103,3 +71,13 @@ class Turns:
         self.waited_s += waited_s
         self.exchanged_s += elapsed_s - waited_s
         return received
+
+    def _take(self, missing: set[int]) -> tuple[int, dict[str, Any]]:
+        """The next message of this turn from any of these, and who sent it."""
+        for rank in missing & self._early.keys():
+            return rank, self._early.pop(rank)
+        while True:
+            rank, message = self._links.receive(sorted(missing))
+            if message["number"] == self.number:
+                return rank, message
+            self._early[rank] = message

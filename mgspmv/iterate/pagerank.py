@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mgspmv.checkpoints import Reached, SliceWriter
-from mgspmv.exchange.transport import LocalTransport, Panel, Transport
+from mgspmv.exchange.transport import LocalTransport, Transport
 from mgspmv.iterate.balance import Balance, Tolerance, check_rows, find_tolerance
 from mgspmv.iterate.keeping import Keeper, Writers
 from mgspmv.iterate.options import PageRankOptions
@@ -239,7 +239,7 @@ class LocalSteps:
         return sums
 
 
-def time_step(panel: Panel, multiply: Callable[[], list[StepSums]]) -> tuple[list[StepSums], Times]:
+def time_step(panel: Transport, multiply: Callable[[], list[StepSums]]) -> tuple[list[StepSums], Times]:
     """Everybody's sums of a step, of each column, and what it took, but for the bytes held.
 
     Parameters
@@ -252,7 +252,7 @@ def time_step(panel: Panel, multiply: Callable[[], list[StepSums]]) -> tuple[lis
         own = multiply()
     multiplied = time.perf_counter()
     with Range("exchange"):
-        sums = panel.exchange_columns(own, multiplied - began)
+        sums = panel.exchange_columns(own)
     exchanged_s = time.perf_counter() - multiplied
     wait_s = min(exchanged_s, panel.waited_s - waited)
     moved = panel.exchanged_bytes - received

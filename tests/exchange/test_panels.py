@@ -11,9 +11,10 @@ import pytest
 import zarr
 
 import mgspmv as mg
-from mgspmv.exchange import peer
+from mgspmv.exchange import columns
 from mgspmv.exchange.halo import Halo, find_asked, make_halo
-from mgspmv.exchange.panels import LocalPanels, NcclPanels, PeerPanels, StagedPanels
+from mgspmv.exchange.panels import make_local, make_nccl, make_peer, make_staged
+from mgspmv.exchange.turns import Turns
 from mgspmv.iterate.batch import Batch, BatchTask, ManyRows
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.queries import make_queries
@@ -30,7 +31,7 @@ KINDS = ("peer", "staged", "nccl")
 @pytest.fixture(autouse=True)
 def _without_copies(monkeypatch):
     """Slices go by reference, also small ones, so that whoever writes into what was sent is found out."""
-    monkeypatch.setattr(peer, "SMALL", 0)
+    monkeypatch.setattr(columns, "SMALL", 0)
 
 
 def make_zeros(n, width, dtype):
@@ -48,14 +49,14 @@ def run_panels(played, kind, halos, work):
     if kind == "nccl":
         groups = start_groups(played, n)
         bounds = halos[0].bounds
-        return run_ranks(n, lambda rank: work(rank, NcclPanels(groups[rank], bounds, make_zeros, make_check())))
+        return run_ranks(n, lambda rank: work(rank, make_nccl(groups[rank], bounds, make_zeros, make_check())))
     network = Network(n, seed=3)
 
     def work_linked(rank):
-        links, wanted = network.links(rank), find_wanted(halos, rank)
+        turns, wanted = Turns(network.links(rank), rank, n), find_wanted(halos, rank)
         if kind == "staged":
-            return work(rank, StagedPanels(links, halos[rank], wanted, np.array, np.array))
-        return work(rank, PeerPanels(links, halos[rank], wanted, lambda *shape: np.zeros(shape[:2], shape[2])))
+            return work(rank, make_staged(turns, halos[rank], wanted, np.array, np.array))
+        return work(rank, make_peer(turns, halos[rank], wanted, lambda *shape: np.zeros(shape[:2], shape[2])))
 
     return run_workers(network, n, work_linked)
 
@@ -150,7 +151,7 @@ def test_batches_have_the_bits_of_one_process(nccl, kind):  # noqa: F811
 
 
 def test_one_process_holds_all_itself():
-    panels = LocalPanels(6, lambda n, width, dtype: np.zeros((n, width), dtype))
+    panels = make_local(6, lambda n, width, dtype: np.zeros((n, width), dtype))
     panel = panels.open(2, np.dtype(np.float32))
     panel.slot(0, 6)[:] = 3
     assert panel.exchange_columns([StepSums(1), StepSums(2)]) == [StepSums(1), StepSums(2)]

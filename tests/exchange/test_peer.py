@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from mgspmv.exchange import peer
+from mgspmv.exchange import columns
 from mgspmv.exchange.halo import Halo, find_asked
 from mgspmv.exchange.peer import PeerTransport
+from mgspmv.exchange.turns import Turns
 from mgspmv.model import StepSums
 from tests.support.peers import Network, StuckError, run_workers
 
@@ -20,7 +22,7 @@ INT64 = np.dtype(np.int64)
 @pytest.fixture(autouse=True)
 def _without_copies(monkeypatch):
     """Slices go by reference, also small ones, so that whoever writes into what was sent is found out."""
-    monkeypatch.setattr(peer, "SMALL", 0)
+    monkeypatch.setattr(columns, "SMALL", 0)
 
 
 def random_halos(bounds, seed=0):
@@ -42,7 +44,7 @@ def make_transport(links, halos, rank, dtype=INT64):
     """Of one worker; the others ask it for what they need."""
     n_rows = halos[rank].bounds[rank + 1] - halos[rank].bounds[rank]
     wanted = [find_asked(h.ask(rank), n_rows) for h in halos]
-    return PeerTransport(links, halos[rank], wanted, dtype)
+    return PeerTransport(Turns(links, rank, len(halos)), halos[rank], wanted, dtype)
 
 
 def make_z(step, n, dtype=INT64):
@@ -91,7 +93,7 @@ def check_slices(bounds, last):
 @pytest.mark.parametrize("small", [0, 30, 1000], ids=["arrays", "arrays and bytes", "bytes"])
 @pytest.mark.parametrize("last", [None, 0, 1])
 def test_everybody_holds_what_everybody_wrote(monkeypatch, last, small):
-    monkeypatch.setattr(peer, "SMALL", small)
+    monkeypatch.setattr(columns, "SMALL", small)
     for bounds in BOUNDS.values():
         check_slices(bounds, last)
 
@@ -144,7 +146,7 @@ def test_messages_that_come_early_are_kept_for_their_step():
             self.asked.append(list(missing))
             rank, step = self.arrivals.pop(0)
             z = make_z(step, 6)[2 * rank : 2 * rank + 2]
-            return rank, {"number": self.numbers[0] + step, "z": z, "sums": [(step, 0, 0, 0)], "product_s": 0.0}
+            return rank, {"number": self.numbers[0] + step, "z": z, "sums": [(step, 0, 0, 0)], "own_s": 0.0}
 
     links = Scripted((1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (1, 2))
     transport = make_transport(links, halos, 0)
@@ -211,20 +213,19 @@ def test_sums_are_exact_whatever_their_size():
     assert run_workers(network, n_workers, work) == [[wanted] * 3] * n_workers
 
 
-def test_who_is_faster_than_the_slowest_has_waited_the_difference():
-    halos = random_halos(BOUNDS["three"])
-    network = Network(3)
-    product_s = [(1.0, 2.0, 0.5), (0.25, 2.0, 4.0), (0.25, 1.0, 0.25)]
+@pytest.mark.parametrize(("other_s", "waits"), [(1000.0, True), (0.0, False)])
+def test_who_is_faster_than_the_slowest_waits_for_it(other_s, waits):
+    class Late:
+        def send(self, messages):
+            pass
 
-    def work(rank):
-        transport = make_transport(network.links(rank), halos, rank)
-        waited = []
-        for times in product_s:
-            transport.exchange_columns([StepSums()], times[rank])
-            waited.append(transport.waited_s)
-        return waited
+        def receive(self, missing):
+            time.sleep(0.1)
+            return 1, {"number": 0, "own_s": other_s, "z": np.zeros(1, np.int64), "sums": [(0, 0, 0, 0)]}
 
-    assert run_workers(network, 3, work) == [[1.0, 4.75, 5.5], [0.0, 2.0, 2.0], [1.5, 1.5, 2.25]]
+    transport = make_transport(Late(), [Halo(rank, (0, 1, 2), (None, None)) for rank in range(2)], 0)
+    transport.exchange_columns([StepSums()])
+    assert (transport.waited_s >= 0.1) is waits
 
 
 # --- starting again --------------------------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ def test_who_is_faster_than_the_slowest_has_waited_the_difference():
 
 @pytest.mark.parametrize("small", [0, 1000], ids=["arrays", "bytes"])
 def test_restarted_in_another_dtype_while_others_are_still_in_the_old_one(monkeypatch, small):
-    monkeypatch.setattr(peer, "SMALL", small)
+    monkeypatch.setattr(columns, "SMALL", small)
     bounds = BOUNDS["three"]
     halos = random_halos(bounds, seed=1)
 

@@ -7,6 +7,7 @@ import numpy as np
 from mgspmv.exchange.halo import Halo
 from mgspmv.exchange.peer import PeerTransport
 from mgspmv.exchange.staged import StagedTransport
+from mgspmv.exchange.turns import Turns
 from mgspmv.model import StepSums
 from tests.support.peers import Network, run_workers
 
@@ -59,7 +60,8 @@ def check_devices_hold_what_all_of_them_wrote(bounds):
     def work(rank):
         start, stop = bounds[rank : rank + 2]
         everybody = (None,) * n_workers
-        peer = PeerTransport(network.links(rank), Halo(rank, bounds, everybody), everybody, np.dtype(np.int64))
+        turns = Turns(network.links(rank), rank, n_workers)
+        peer = PeerTransport(turns, Halo(rank, bounds, everybody), everybody, np.dtype(np.int64))
         staged, copies = stage(peer, np.int64, start, stop)
         for step in range(1, 8):
             dtype = np.dtype(np.int64 if step < 5 else np.float32)

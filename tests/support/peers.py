@@ -81,7 +81,7 @@ class Network:
 
 
 class NetworkLinks:
-    """The connections of one worker, as `mgspmv.exchange.peer.Links`."""
+    """The connections of one worker, as `mgspmv.exchange.links.DaskLinks`."""
 
     def __init__(self, network: Network, rank: int) -> None:
         self._network, self._rank = network, rank
