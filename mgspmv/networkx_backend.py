@@ -2,7 +2,7 @@
 
 NetworkX finds this module by the entry point `networkx.backends` and calls its functions by their names. It imports
 nothing heavy, as `import networkx` imports it. A graph is converted once, by NetworkX's own cache, and kept as store in
-memory.
+memory; `StoredGraph` stands for one that is in a store anyway.
 
 What is not computed here as NetworkX does it raises NotImplementedError, at which NetworkX takes the next backend, or
 its own function where it may.
@@ -15,12 +15,15 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.errors import AcyclicError, ConvergenceError, OptionError, SourceError
+from mgspmv.errors import AcyclicError, ConvergenceError, KindError, OptionError, SourceError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from mgspmv.api import Matrix
+    from mgspmv.distribute.matrix import DistributedMatrix
+
+    AnyMatrix = Matrix | DistributedMatrix
 
 MIN_EDGES = 20_000
 """Edges from which NetworkX takes this backend of itself: for fewer, converting takes longer than its own function."""
@@ -31,6 +34,72 @@ FARTHEST = 2.0
 
 
 # --- graphs ----------------------------------------------------------------------------------------------------------
+
+
+class StoredGraph:
+    """A stored or distributed matrix as a graph for NetworkX: `nx.pagerank(StoredGraph(A))`.
+
+    Parameters
+    ----------
+    matrix : of kind `graph` or `stochastic`, opened by `open_matrix` or distributed
+    transpose : `A.T` distributed, for `hits` of a distributed one
+    weight : the attribute by which NetworkX's functions are asked for the stored values; for another one, and for None,
+        each stored edge counts as 1
+
+    Raises
+    ------
+    OptionError : what is no such matrix
+    KindError : a store of kind `matrix`, whose rows need not be in-edges
+    """
+
+    __networkx_backend__ = "mgspmv"
+
+    def __init__(
+        self, matrix: AnyMatrix, *, transpose: DistributedMatrix | None = None, weight: str = "weight"
+    ) -> None:
+        from mgspmv.api.placing import Placement
+
+        Placement(matrix)
+        if (matrix.stored.original or matrix.stored).info.kind == "matrix":
+            raise KindError(
+                f"{matrix.info.url} is a store of kind 'matrix', whose rows need not be in-edges; ingest its source "
+                "again with kind='graph' (entry (i, j) is the arc i -> j)"
+            )
+        self.matrix, self.transpose, self.weight = matrix, transpose, weight
+
+    def __len__(self) -> int:
+        return self.matrix.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        ids = self.matrix.vertex_ids
+        return iter(range(len(self)) if ids is None else ids.tolist())
+
+    def is_directed(self) -> bool:
+        """A store holds arcs."""
+        return True
+
+    def is_multigraph(self) -> bool:
+        """Whether the store may hold an edge more than once."""
+        return self.matrix.info.duplicates == "keep"
+
+    def open(self, weight: Any, *, transpose: bool = False) -> tuple[AnyMatrix, bool]:
+        """The matrix of in-edges, and whether to use its values for this attribute."""
+        return self.matrix, weight is not None and weight == self.weight
+
+    def to_networkx(self) -> Any:
+        """The same as NetworkX's own graph, whose edges all go through Python."""
+        import networkx as nx
+
+        from mgspmv.api import open_matrix
+
+        nodes, kind = list(self), nx.MultiDiGraph if self.is_multigraph() else nx.DiGraph
+        stored = self.matrix.stored
+        entries = open_matrix(stored.place, stored.info.version).to_scipy().tocoo()
+        graph = kind()
+        graph.add_nodes_from(nodes)
+        arcs = zip(entries.col.tolist(), entries.row.tolist(), entries.data.tolist(), strict=True)
+        graph.add_weighted_edges_from(((nodes[i], nodes[j], w) for i, j, w in arcs), weight=self.weight)
+        return graph
 
 
 class ConvertedGraph:
@@ -58,6 +127,7 @@ class ConvertedGraph:
             for name, other in attributes.items()
         }
         self._opened: dict[tuple[Any, bool], Matrix] = {}
+        self.transpose = None
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -71,8 +141,8 @@ class ConvertedGraph:
     def is_multigraph(self) -> bool:
         return bool(self._is_multigraph)
 
-    def open(self, weight: Any, *, transpose: bool = False) -> Matrix:
-        """The matrix of in-edges with this attribute as weight.
+    def open(self, weight: Any, *, transpose: bool = False) -> tuple[AnyMatrix, bool]:
+        """The matrix of in-edges with this attribute as weight, and whether to use its values.
 
         Parameters
         ----------
@@ -89,7 +159,7 @@ class ConvertedGraph:
             options: dict[str, Any] = {"kind": "graph", "n_vertices": len(self), "transpose": transpose}
             ingest(columns, store, symmetrize=not self._is_directed, **options)
             self._opened[key] = open_matrix(store)
-        return self._opened[key]
+        return self._opened[key], True
 
     def _read_weights(self, weight: Any) -> list[np.ndarray]:
         """The weights of the edges; none where each is 1 and there is one of it."""
@@ -111,6 +181,9 @@ class ConvertedGraph:
         for k, (i, j) in enumerate(self._arcs.T.tolist()):
             graph.add_edge(self.nodes[i], self.nodes[j], **{name: value[k] for name, value in values.items()})
         return graph
+
+
+AnyGraph = StoredGraph | ConvertedGraph
 
 
 # --- what NetworkX asks a backend for --------------------------------------------------------------------------------
@@ -143,7 +216,7 @@ def convert_from_nx(
     preserve_graph_attrs: bool = False,
     name: str | None = None,
     graph_name: str | None = None,
-) -> ConvertedGraph:
+) -> AnyGraph:
     """A graph of NetworkX for the functions here, which read no attributes but those of `edge_attrs`.
 
     Raises
@@ -152,12 +225,12 @@ def convert_from_nx(
     """
     if preserve_edge_attrs or preserve_node_attrs:
         raise NotImplementedError("mgspmv converts the attributes of edges that are named, and no others")
-    return graph if isinstance(graph, ConvertedGraph) else ConvertedGraph(graph, edge_attrs or {})
+    return graph if isinstance(graph, AnyGraph) else ConvertedGraph(graph, edge_attrs or {})
 
 
 def convert_to_nx(obj: Any, *, name: str | None = None) -> Any:
     """What a function here gave, or a graph, as NetworkX's."""
-    return obj.to_networkx() if isinstance(obj, ConvertedGraph) else obj
+    return obj.to_networkx() if isinstance(obj, AnyGraph) else obj
 
 
 def can_run(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool | str:
@@ -170,7 +243,7 @@ def should_run(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> b
     """Whether computing it here is likely to be faster; or why not."""
     graph = args[0] if args else kwargs["G"]
     cache = getattr(graph, "__networkx_cache__", None) or {}
-    is_converted = isinstance(graph, ConvertedGraph) or "mgspmv" in cache.get("backends", {})
+    is_converted = isinstance(graph, AnyGraph) or "mgspmv" in cache.get("backends", {})
     if is_converted or graph.number_of_edges() >= MIN_EDGES:
         return True
     return f"the graph has fewer than {MIN_EDGES:,} edges, and converting it takes longer than computing"
@@ -201,7 +274,7 @@ def _as_networkx(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @_as_networkx
 def pagerank(
-    G: ConvertedGraph,
+    G: AnyGraph,
     alpha: float = 0.85,
     personalization: Mapping[Any, float] | None = None,
     max_iter: int = 100,
@@ -225,15 +298,16 @@ def pagerank(
     if personalization is not None:
         vectors.setdefault("nstart", np.ones(len(G)))  # as NetworkX starts
     _check_max_iter(max_iter)
+    matrix, weights = G.open(weight)
     stop: dict[str, Any] = {"tol": tol, "tol_mode": "l1_per_node", "max_iter": max_iter}
     if len(G) * tol >= FARTHEST:  # whatever the first iteration gives is close enough
         stop = {"tol_mode": "fixed", "max_iter": 1}
-    return _name(G, api.pagerank(G.open(weight), alpha=alpha, **vectors, **stop, **options).values)
+    return _name(G, api.pagerank(matrix, alpha=alpha, weights=weights, **vectors, **stop, **options).values)
 
 
 @_as_networkx
 def hits(
-    G: ConvertedGraph,
+    G: AnyGraph,
     max_iter: int = 100,
     tol: float = 1.0e-8,
     nstart: Mapping[Any, float] | None = None,
@@ -254,19 +328,20 @@ def hits(
         return {}, {}
     _check_max_iter(max_iter)
     start = np.ones(len(G)) if nstart is None else np.array([nstart[node] for node in G], np.float64)
-    matrix = G.open("weight", transpose=True)
-    found = api.hits(matrix, nstart=start, tol=tol, max_iter=max_iter, normalized=False, throw=False, **options)
+    matrix, weights = G.open("weight", transpose=True)
+    own: dict[str, Any] = {"weights": weights, "transpose": G.transpose, "normalized": False, "throw": False}
+    found = api.hits(matrix, nstart=start, tol=tol, max_iter=max_iter, **own, **options)
     hubs, authorities = found.hubs.values, found.authorities.values
     if not found.authorities.status.is_success:
-        arcs = matrix.as_linear_operator().T
-        is_positive = matrix.info.min_weight is None or matrix.info.min_weight >= 0
+        arcs = _find_operator(G, matrix, weights=weights)
+        is_positive = not weights or matrix.info.min_weight is None or matrix.info.min_weight >= 0
         hubs, authorities = _find_singular(arcs, authorities, max_iter, tol, is_positive=is_positive)
     return _name(G, _sum_to_1(hubs, normalized)), _name(G, _sum_to_1(authorities, normalized))
 
 
 @_as_networkx
 def katz_centrality(
-    G: ConvertedGraph,
+    G: AnyGraph,
     alpha: float = 0.1,
     beta: float | Mapping[Any, float] = 1.0,
     max_iter: int = 1000,
@@ -287,7 +362,7 @@ def katz_centrality(
 
 @_as_networkx
 def eigenvector_centrality(
-    G: ConvertedGraph,
+    G: AnyGraph,
     max_iter: int = 100,
     tol: float = 1.0e-6,
     nstart: Mapping[Any, float] | None = None,
@@ -318,7 +393,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 def _iterate(
     call: Callable[..., Any],
-    G: ConvertedGraph,
+    G: AnyGraph,
     max_iter: int,
     tol: float,
     nstart: Mapping[Any, float] | None,
@@ -332,7 +407,9 @@ def _iterate(
     if nstart is not None:
         _check_nodes(G, nstart)
         options["nstart"] = np.array([nstart[node] for node in G], np.float64)
-    return _name(G, call(G.open(weight), tol=tol, tol_mode="l1_per_node", max_iter=max_iter, **options).values)
+    matrix, weights = G.open(weight)
+    stop: dict[str, Any] = {"tol": tol, "tol_mode": "l1_per_node", "max_iter": max_iter}
+    return _name(G, call(matrix, weights=weights, **stop, **options).values)
 
 
 def _check_max_iter(max_iter: int) -> None:
@@ -342,7 +419,7 @@ def _check_max_iter(max_iter: int) -> None:
         raise nx.PowerIterationFailedConvergence(max_iter)
 
 
-def _check_nodes(G: ConvertedGraph, numbers: Mapping[Any, float]) -> None:
+def _check_nodes(G: AnyGraph, numbers: Mapping[Any, float]) -> None:
     """
     Raises
     ------
@@ -353,7 +430,7 @@ def _check_nodes(G: ConvertedGraph, numbers: Mapping[Any, float]) -> None:
         raise KeyError(next(node for node in numbers if node not in known))
 
 
-def _find_beta(G: ConvertedGraph, beta: Any) -> Any:
+def _find_beta(G: AnyGraph, beta: Any) -> Any:
     """One number, or an array of one for each node."""
     import networkx as nx
     import numpy as np
@@ -366,11 +443,18 @@ def _find_beta(G: ConvertedGraph, beta: Any) -> Any:
     return np.array([beta[node] for node in G], np.float64)
 
 
-def _find_values(G: ConvertedGraph, numbers: Mapping[Any, float]) -> np.ndarray:
+def _find_values(G: AnyGraph, numbers: Mapping[Any, float]) -> np.ndarray:
     """(n,) float64: the numbers of nodes; 0 for those that have none, and what is no node does not count."""
     import numpy as np
 
     return np.array([numbers.get(node, 0) for node in G], np.float64)
+
+
+def _find_operator(G: AnyGraph, matrix: Any, *, weights: bool) -> Any:
+    """SciPy's operator of the matrix whose entry (i, j) is the arc i -> j."""
+    if G.transpose is not None:
+        return G.transpose.as_linear_operator(matrix, weights=weights)
+    return matrix.as_linear_operator(weights=weights).T
 
 
 def _find_singular(
@@ -406,5 +490,5 @@ def _sum_to_1(values: np.ndarray, normalized: bool) -> np.ndarray:
     return values / total if normalized and total else values
 
 
-def _name(G: ConvertedGraph, values: Any) -> dict[Any, float]:
+def _name(G: AnyGraph, values: Any) -> dict[Any, float]:
     return dict(zip(G, values.tolist(), strict=True))
