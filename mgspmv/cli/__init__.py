@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 from mgspmv.cli import clusters
 from mgspmv.cli.centrality import eigenvector, hits, katz, stationary
@@ -43,6 +44,9 @@ def main() -> None:
     """Entry point of the program `mgspmv`."""
     catch_interrupts()
     # Python has None for a closed one, whose number the next file would get. An answer that goes there is an error.
-    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
+    number = os.open(os.devnull, os.O_RDONLY) if sys.stdout is None else sys.stdout.fileno()
+    looks: dict[str, Any] = {name: getattr(sys.stdout, name, None) for name in ("encoding", "errors")}
+    # With PYTHONUNBUFFERED, Python's own would take no notice of what is written in part.
+    sys.stdout = open(number, "w", closefd=False, **looks)  # noqa: SIM115
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     app(prog_name="mgspmv")
