@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -42,38 +42,19 @@ def _add(command: Callable[..., Answer]) -> Callable[..., Answer]:
 
 @_add
 def start(
-    name: Annotated[  # typer 0.27 would call it --NAME
-        str, typer.Option("--name", metavar="NAME", help="Of the cluster; one of a name on a machine.")
-    ] = DEFAULT,
-    backend: Annotated[
-        str, typer.Option(metavar="auto|cpu|cuda", help="Workers on GPUs or not; auto is cuda with a GPU.")
-    ] = "auto",
-    workers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Processes; default one for each GPU, or as Dask chooses.")
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Of each worker; default so many that all have one for each processor.")
-    ] = None,
-    protocol: Annotated[str, typer.Option(metavar="tcp|ucxx", help="Of Dask between GPU workers.")] = "tcp",
-    host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where to listen; others get in there, so also give --tls.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the scheduler; 0 for any that is free.")] = 0,
-    dashboard_port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="Of the dashboard; default 8787, or one that is free where that is taken."),
-    ] = None,
-    dashboard_origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="HOST[:PORT]", help="Also let browsers reach the dashboard as this host, as behind a proxy; repeat."
-        ),
-    ] = None,
+    *,
+    name: str = DEFAULT,
+    backend: str = "auto",
+    workers: int | None = None,
+    threads: int | None = None,
+    protocol: str = "tcp",
+    host: str = "127.0.0.1",
+    port: int = 0,
+    dashboard_port: int | None = None,
+    dashboard_origin: list[str] | None = None,
     tls: str | None = None,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Until all workers must have joined.")] = 120.0,
-    foreground: Annotated[
-        bool, typer.Option("--foreground", help="Stay in this command and end with it, as services want it.")
-    ] = False,
+    timeout: float = 120.0,
+    foreground: bool = False,
 ) -> Answer:
     """Start a scheduler and workers on this machine, which stay until `mgspmv cluster stop`."""
     from mgspmv import launching
@@ -158,11 +139,7 @@ def _describe_started(launched: Launched) -> str:
 
 
 @_add
-def status(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of a cluster; default all.")] = None,
-    *,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For a scheduler to answer.")] = 10.0,
-) -> Answer:
+def status(name: str | None = None, *, timeout: float = 10.0) -> Answer:
     """List the clusters of this machine, or say all of one. Exit code 7 where that starts yet, or does not answer."""
     from mgspmv.launching import find_cluster, list_clusters
 
@@ -220,12 +197,7 @@ def _format_time(began: float) -> str:
 
 
 @_add
-def stop(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Of the cluster.")] = DEFAULT,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long the cluster has to end before it is killed.")
-    ] = 30.0,
-) -> Answer:
+def stop(name: str = DEFAULT, timeout: float = 30.0) -> Answer:
     """End a cluster, and wait until its processes are gone; runs on it end with an error."""
     from mgspmv import launching
 

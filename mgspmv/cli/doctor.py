@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, get_args
-
-import typer
+from typing import TYPE_CHECKING, Any, get_args
 
 from mgspmv.cli.mode import open_progress
 from mgspmv.cli.place import Place, open_client
@@ -19,16 +17,13 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    stores: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[STORE]...", help="Paths or URLs to read, here and by workers, or to write."),
-    ] = None,
+    stores: list[str] | None = None,
     cluster: str | None = None,
     workers: int | None = None,
     cluster_option: list[str] | None = None,
     scheduler: str | None = None,
     tls: str | None = None,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For each check.")] = 30.0,
+    timeout: float = 30.0,
 ) -> Answer:
     """Say what is wrong with this machine, its GPUs or a cluster, and what to do; exit code 1 where something is.
 

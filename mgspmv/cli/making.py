@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mgspmv.cli.mode import note_kept, open_progress
-from mgspmv.cli.options import Reading, Room, Storing, given
+from mgspmv.cli.mode import note_kept
+from mgspmv.cli.options import Reading, Room, Storing, Work, given
 from mgspmv.cli.place import Place, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.stored import answer_changed, answer_ingested, list_report
@@ -22,9 +22,8 @@ def ingest(source: list[str], store: str, *, storing: Storing, reading: Reading,
     options |= {"threads": place.threads, "timeout": place.timeout}
     began = time.perf_counter()
     note_kept(f"{store} is as it was")
-    with open_progress() as progress, open_client(place, progress) as client:
-        options |= {"client": client, "on_progress": progress.on_progress}
-        info = api.ingest(source[0] if len(source) == 1 else source, store, **options)
+    with open_client(place) as client:
+        info = api.ingest(source[0] if len(source) == 1 else source, store, **options, client=client)
     return answer_ingested(info, time.perf_counter() - began)
 
 
@@ -39,19 +38,17 @@ def update(
     ignore_weights: bool = False,
     keep: int | None = None,
     reading: Reading,
-    room: Room,
-    threads: int | None = None,
+    work: Work,
 ) -> Answer:
     """Create a version of a store with entries inserted and deleted; readers of older versions are not affected."""
     from mgspmv import api
     from mgspmv.store.read import open_store
 
     options: dict[str, Any] = {"missing": missing, "self_loops": self_loops, "symmetrize": symmetrize}
-    options |= {"ignore_weights": ignore_weights, "keep": keep, "threads": threads, **vars(room), **reading.options}
+    options |= {"ignore_weights": ignore_weights, "keep": keep, **vars(work), **reading.options}
     before, began = open_store(store).info, time.perf_counter()
     note_kept(f"{store} is as it was")
-    with open_progress() as progress:
-        info = api.update(store, insert=insert, delete=delete, **options, on_progress=progress.on_progress)
+    info = api.update(store, insert=insert, delete=delete, **options)
     answer = answer_changed(info, before, time.perf_counter() - began, "nothing to change")
     if info.version == before.version:
         return answer
@@ -98,6 +95,6 @@ def generate(model: str, store: str, *, parameters: Parameters, storing: Storing
     options |= {"threads": place.threads, "timeout": place.timeout}
     began = time.perf_counter()
     note_kept(f"{store} is as it was")
-    with open_progress() as progress, open_client(place, progress) as client:
-        info = api.generate(model, store, **options, client=client, on_progress=progress.on_progress)
+    with open_client(place) as client:
+        info = api.generate(model, store, **options, client=client)
     return answer_ingested(info, time.perf_counter() - began)

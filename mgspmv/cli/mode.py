@@ -72,13 +72,11 @@ def _take_values(args: Iterable[str], names: tuple[str, ...]) -> tuple[list[str]
     return rest, values
 
 
-def open_progress(*, tol: float | None = None, max_iter: int | None = None) -> Progress:
-    """Progress on stderr where that is a terminal and somebody wants it."""
+def open_progress() -> Progress:
+    """Progress of what no function of the API does, on stderr where that is a terminal and somebody wants it."""
     from mgspmv.monitor import progress
 
-    if MODE.get().quiet:
-        return progress.Progress(is_shown=False)
-    return progress.open_progress(tol=tol, max_iter=max_iter)
+    return progress.Progress(is_shown=False) if MODE.get().quiet else progress.open_progress()
 
 
 def say(line: str) -> None:

@@ -145,6 +145,30 @@ OPTIONS: dict[str, Any] = {
     "host_memory": _option("Most of each worker's host, likewise.", "BYTES"),
     "drive": _option("How iterations are driven.", "auto|embedded|scheduler|superstep"),
     "transport": _option("How slices go from worker to worker.", "auto|nccl|peer"),
+    # clusters and runs
+    "start.name": _option("Of the cluster; one of a name on a machine.", "NAME", "--name"),
+    "status.name": _argument("[NAME]", "Of a cluster; default all."),
+    "stop.name": _argument("[NAME]", "Of the cluster."),
+    "start.backend": _option("Workers on GPUs or not; auto is cuda with a GPU.", "auto|cpu|cuda"),
+    "start.workers": _option("Processes; default one for each GPU, or as Dask chooses.", "N", min=1),
+    "start.threads": _option("Of each worker; default so many that all have one for each processor.", min=1),
+    "protocol": _option("Of Dask between GPU workers.", "tcp|ucxx"),
+    "host": _option("Where to listen; others get in there, so also give --tls.", "ADDRESS"),
+    "port": _option("Of the scheduler; 0 for any that is free.", min=0, max=65535),
+    "dashboard_port": _option(
+        "Of the dashboard; default 8787, or one that is free where that is taken.", min=0, max=65535
+    ),
+    "dashboard_origin": _option(
+        "Also let browsers reach the dashboard as this host, as behind a proxy; repeat.", "HOST[:PORT]"
+    ),
+    "start.timeout": _option("Until all workers must have joined.", "SECONDS"),
+    "foreground": _option("Stay in this command and end with it, as services want it."),
+    "status.timeout": _option("For the scheduler to answer.", "SECONDS"),
+    "stop.timeout": _option("How long the cluster has to end before it is killed.", "SECONDS"),
+    "run": _argument("RUN", "Id of a run, or the beginning of one."),
+    "cancel.timeout": _option("Until the workers end what its client does not.", "SECONDS"),
+    "stores": _argument("[STORE]...", "Paths or URLs to read, here and by workers, or to write."),
+    "doctor.timeout": _option("For each check.", "SECONDS"),
     # plan and products
     "plan.stop": _option("Of PageRank; topk takes memory too.", "change|topk:K"),
     "plan.checkpoint": _option("Of PageRank that is kept on the way."),
@@ -267,6 +291,13 @@ class Room:
 
     memory: str | None = None
     scratch: str | None = None
+
+
+@dataclass(frozen=True)
+class Work(Room):
+    """What sorting may take in this process."""
+
+    threads: int | None = None
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mgspmv.cli.mode import MODE, note_kept, say
+from mgspmv.cli.mode import note_kept, say
 from mgspmv.cli.place import quieten_dask, read_literal
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import tabulate_top
@@ -35,14 +34,13 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
 ) -> Answer:
     """Run a pipeline: make what of it is not there. What failed is named; what does not depend on it is made."""
-    from mgspmv.monitor.progress import show_progress
     from mgspmv.pipeline import RunInterrupted, plan_pipeline, read_pipeline, run_pipeline
 
     definition = read_pipeline(file, dict(_parse_setting(setting) for setting in set or []))
     if dry_run:
         return _answer_plan(plan_pipeline(definition))
     try:
-        with quieten_dask(), nullcontext() if MODE.get().quiet else show_progress():
+        with quieten_dask():
             return _answer_run(run_pipeline(definition, on_note=say))
     except StepsFailedError as error:
         return _answer_run(error.record, error)

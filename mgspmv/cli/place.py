@@ -6,12 +6,12 @@ import json
 import logging
 import tomllib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import date, time
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.cli.mode import MODE, say
+from mgspmv.cli.mode import MODE, open_progress, say
 from mgspmv.errors import OptionError
 
 if TYPE_CHECKING:
@@ -151,8 +151,12 @@ def _refuse(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def open_client(place: Place, progress: Progress) -> Iterator[Any]:
+def open_client(place: Place, progress: Progress | None = None) -> Iterator[Any]:
     """The client of a cluster, or None where the work is done in this process; what was started ends with the context.
+
+    Parameters
+    ----------
+    progress : shows what is waited for; None for one of its own
 
     Raises
     ------
@@ -161,7 +165,6 @@ def open_client(place: Place, progress: Progress) -> Iterator[Any]:
     if place.is_embedded:
         yield None
         return
-    progress.phase("connecting" if place.cluster is None else "starting workers")
     from mgspmv.distribute.cluster import Cluster
     from mgspmv.distribute.managers import check_shared, start_cluster
     from mgspmv.distribute.tls import use_tls
@@ -171,12 +174,13 @@ def open_client(place: Place, progress: Progress) -> Iterator[Any]:
     with ExitStack() as stack:
         stack.enter_context(quieten_dask())
         stack.enter_context(use_tls(place.tls))
-        if place.cluster is None:
+        with open_progress() if progress is None else nullcontext(progress) as shown:
+            shown.phase("connecting" if place.cluster is None else "starting workers")
             reached: Any = place.scheduler
-        else:
-            started = start_cluster(place.cluster, place.workers, place.threads, say, **place.options)
-            reached = stack.enter_context(started)
-        cluster = Cluster(reached, place.timeout)
+            if place.cluster is not None:
+                started = start_cluster(place.cluster, place.workers, place.threads, say, **place.options)
+                reached = stack.enter_context(started)
+            cluster = Cluster(reached, place.timeout)
         stack.callback(cluster.close)
         if cluster.dashboard_link:
             say(f"dashboard: {cluster.dashboard_link}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.cli.mode import note_kept, open_progress
+from mgspmv.cli.mode import note_kept
 from mgspmv.cli.place import Computing, Place, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.tables import tabulate, tabulate_fields
@@ -37,7 +37,7 @@ def plan(
     place = Place(cluster, workers if cluster else None, None, cluster_option, scheduler, tls, timeout)
     options: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "precision": precision}
     options |= {"stop": stop, "checkpoint": checkpoint, "backend": place.choose_backend(backend), "timeout": timeout}
-    with api.open_matrix(store) as matrix, open_progress() as progress, open_client(place, progress) as client:
+    with api.open_matrix(store) as matrix, open_client(place) as client:
         plan = matrix.plan(1 if workers is None else workers, **options, client=client)
     titles, rows = _list_workers(plan)
     totals = {"operation": plan.operation, "precision": plan.precision}
@@ -103,8 +103,8 @@ def spmv(
         options = {"alpha": alpha, "beta": beta, "kernel": kernel, "precision": precision, **place.arguments}
         options["y"] = None if y is None else read_vector(y, max_ndim=2)
         factor = read_vector(x, max_ndim=2)
-        with open_progress() as progress, open_client(place, progress) as client:
-            product = api.spmv(matrix, factor, **options, client=client, on_progress=progress.on_progress)
+        with open_client(place) as client:
+            product = api.spmv(matrix, factor, **options, client=client)
     with write_beside(output) as part, open(part, "wb") as file:
         np.save(file, product)
     elapsed_s = time.perf_counter() - began

@@ -10,7 +10,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, is_dataclass
@@ -25,6 +25,7 @@ from mgspmv.cli.messages import UNTRANSLATED, find_options, translate
 from mgspmv.cli.mode import ARGS, KEPT, MODE, Mode, find_mode, say
 from mgspmv.cli.options import OPTIONS
 from mgspmv.errors import MgspmvError, StoreError, escape_controls, hide_secrets
+from mgspmv.monitor.progress import show_progress
 from mgspmv.os_errors import describe_os_error, translating
 
 EXIT_UNEXPECTED = 1
@@ -86,7 +87,8 @@ class Group(TyperGroup):
         KEPT.set("")
         _CONTEXT.set(None)
         try:
-            with mode.open_log(), shorten_warnings(), translating():
+            shown = nullcontext() if mode.quiet else show_progress()
+            with mode.open_log(), shorten_warnings(), translating(), shown:
                 outcome = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
             if outcome == EXIT_INTERRUPTED:  # as newer versions of Typer say it
                 raise KeyboardInterrupt

@@ -6,20 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from mgspmv.cli.mode import open_progress
 from mgspmv.cli.place import Place, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.tables import tabulate
 from mgspmv.errors import OptionError
 
-AnswerIn = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="For the scheduler to answer.")]
 
-
-def status(*, scheduler: str | None = None, tls: str | None = None, timeout: AnswerIn = 30.0) -> Answer:
+def status(*, scheduler: str | None = None, tls: str | None = None, timeout: float = 30.0) -> Answer:
     """List the last runs on a cluster, the newest first.
 
     Without --scheduler it is the cluster that `mgspmv cluster start` started on this machine.
@@ -33,15 +28,7 @@ def status(*, scheduler: str | None = None, tls: str | None = None, timeout: Ans
     return Answer({"runs": runs}, [shown])
 
 
-def cancel(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, or the beginning of one.")],
-    *,
-    scheduler: str | None = None,
-    tls: str | None = None,
-    timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", help="Until the workers end what its client does not.")
-    ] = 30.0,
-) -> Answer:
+def cancel(run: str, *, scheduler: str | None = None, tls: str | None = None, timeout: float = 30.0) -> Answer:
     """End a run on a cluster: its command ends as by Ctrl-C.
 
     Without --scheduler it is on the cluster that `mgspmv cluster start` started on this machine.
@@ -73,7 +60,7 @@ def _open_client(scheduler: str | None, tls: str | None, timeout: float) -> Iter
     """Connect to the named cluster, or to the only one of this machine."""
     found = Place(scheduler=scheduler, tls=tls, timeout=timeout)
     place = replace(found, **_find_cluster()) if found.is_embedded else found
-    with open_progress() as progress, open_client(place, progress) as client:
+    with open_client(place) as client:
         yield client
 
 

@@ -6,8 +6,8 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.cli.mode import note_kept, open_progress
-from mgspmv.cli.options import Lines, Room, given
+from mgspmv.cli.mode import note_kept
+from mgspmv.cli.options import Lines, Work, given
 from mgspmv.cli.program import Answer, translate_message
 from mgspmv.cli.stored import answer_changed, answer_stored, describe_matrix, describe_order
 from mgspmv.cli.tables import tabulate, tabulate_fields
@@ -48,30 +48,26 @@ def reorder(
     *,
     method: str = "rcm",
     overwrite: bool = False,
-    room: Room,
-    threads: int | None = None,
+    work: Work,
 ) -> Answer:
     """Renumber rows and columns for locality; results stay in the source's numbers."""
     from mgspmv import api
 
-    options: dict[str, Any] = {"method": method, "overwrite": overwrite}
-    options |= {"threads": threads, **vars(room)}
+    options: dict[str, Any] = {"method": method, "overwrite": overwrite, **vars(work)}
     began = time.perf_counter()
     note_kept(f"{target or store} is as it was")
-    with open_progress() as progress:
-        info = api.reorder(store, target, **options, on_progress=progress.on_progress)
+    info = api.reorder(store, target, **options)
     return answer_stored(info, time.perf_counter() - began)
 
 
-def transpose(store: str, *, keep: int | None = None, room: Room, threads: int | None = None) -> Answer:
+def transpose(store: str, *, keep: int | None = None, work: Work) -> Answer:
     """Add the transpose to a store, which `hits` and --reverse need; the matrix and its digest stay as they are."""
     from mgspmv import api
     from mgspmv.store.read import open_store
 
     before, began = open_store(store).info, time.perf_counter()
     note_kept(f"{store} is as it was")
-    with open_progress() as progress:
-        info = api.transpose(store, keep=keep, threads=threads, **vars(room), on_progress=progress.on_progress)
+    info = api.transpose(store, keep=keep, **vars(work))
     return answer_changed(info, before, time.perf_counter() - began, "the transpose is stored already")
 
 
@@ -87,8 +83,7 @@ def subgraph(
     symmetrize: bool = False,
     lines: Lines,
     overwrite: bool = False,
-    room: Room,
-    threads: int | None = None,
+    work: Work,
 ) -> Answer:
     """Write a part of a store as a new store: the edges between some vertices, or selected edges."""
     from mgspmv import api
@@ -99,7 +94,7 @@ def subgraph(
     from mgspmv.store.read import open_store
 
     options: dict[str, Any] = {"min_weight": min_weight, "max_weight": max_weight, "overwrite": overwrite}
-    options |= {"threads": threads, **vars(room), "symmetrize": symmetrize}
+    options |= {"symmetrize": symmetrize, **vars(work)}
     began, stored = time.perf_counter(), open_store(store)
     if vertices is not None:
         _check_lines(lines, edges or without_edges)
@@ -109,8 +104,7 @@ def subgraph(
     for name, file in given({"edges": edges, "without_edges": without_edges}).items():
         options[name] = read_edges(file, stored, **lines.options)
     note_kept(f"{target} is as it was")
-    with open_progress() as progress:
-        info = api.subgraph(store, target, **options, on_progress=progress.on_progress)
+    info = api.subgraph(store, target, **options)
     answer = answer_stored(info, time.perf_counter() - began)
     source = info.provenance["subgraphs"][-1]["source"]
     part = f"{info.shape[0]:,} of {source['shape'][0]:,} rows, {info.nnz:,} of {source['nnz']:,} entries"
@@ -131,19 +125,16 @@ def export(
     *,
     format: str | None = None,
     vertices: str | None = None,
-    room: Room,
-    threads: int | None = None,
+    work: Work,
     overwrite: bool = False,
 ) -> Answer:
     """Write a stored matrix as its source had it, for other programs."""
     from mgspmv import api
 
-    options: dict[str, Any] = {"format": format, "vertices": vertices, "overwrite": overwrite}
-    options |= {"threads": threads, **vars(room)}
+    options: dict[str, Any] = {"format": format, "vertices": vertices, "overwrite": overwrite, **vars(work)}
     began = time.perf_counter()
     note_kept(f"{target} is as it was")
-    with open_progress() as progress:
-        info = api.export(store, target, **options, on_progress=progress.on_progress)
+    info = api.export(store, target, **options)
     elapsed_s = time.perf_counter() - began
     payload = {"target": target, "vertices": vertices, "store": asdict(info), "seconds": elapsed_s}
     return Answer(payload, [f"{target}: {describe_matrix(info)}, written in {format_seconds(elapsed_s)}"])
@@ -162,8 +153,7 @@ def verify(store: str) -> Answer:
     from mgspmv import api
     from mgspmv.ingest.verify import list_unchecked
 
-    with open_progress() as progress:
-        problems = api.verify(store, on_progress=progress.on_progress)
+    problems = api.verify(store)
     payload = {"store": store, "ok": not problems, "problems": problems}
     if not problems:
         unchecked = list_unchecked(store)

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.cli.mode import note_kept, open_progress, say
+from mgspmv.cli.mode import note_kept, say
 from mgspmv.cli.outputs import Outputs, find_outputs
 from mgspmv.cli.place import Computing, Place, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import answer_ranks
 from mgspmv.errors import ConvergenceError
-from mgspmv.monitor.progress import find_change
 
 if TYPE_CHECKING:
     from mgspmv.model import Event, Stability
@@ -55,9 +54,7 @@ class Iteration:
         with api.open_matrix(self.store) as opened, opened.T if reverse else opened as matrix:
             given = {"nstart": self.nstart} | {name: options.pop(name) for name in vectors}
             options |= read_vectors(matrix, aligns=call == "pagerank", **given)
-            change = find_change(self.tol, self.tol_mode, matrix.shape[0], own.get("stop", "change"))
-            find = partial(getattr(api, call), matrix, **options)
-            return listen(find, self.place, change, self.max_iter, own.get("checkpoint"))
+            return listen(partial(getattr(api, call), matrix, **options), self.place, own.get("checkpoint"))
 
     def find_outputs(self, named: Sequence[str] | None, option: str = "-o") -> Outputs:
         """Where a vector goes that an option names."""
@@ -79,18 +76,13 @@ class Iteration:
 
 
 def listen(
-    compute: Callable[..., Any],
-    place: Place,
-    change: float | None = None,
-    max_iter: int | None = None,
-    checkpoint: str | None = None,
+    compute: Callable[..., Any], place: Place, checkpoint: str | None = None
 ) -> tuple[Any, ConvergenceError | None]:
-    """Iterate where it is wanted, and show how it gets on; what was reached, and why that is no success.
+    """Iterate where it is wanted; what was reached, and why that is no success.
 
     Parameters
     ----------
     compute : called with `client`, `on_event` and `on_progress`
-    change : at which it stops; None where that is not known
     checkpoint : where the run is kept; None where it is not
     """
     last: Event | None = None
@@ -98,7 +90,6 @@ def listen(
 
     def follow(phase: str, done: int, total: int | None) -> None:
         nonlocal kept
-        progress.on_progress(phase, done, total)
         if phase == "resume" and not done:
             say(f"there is no checkpoint in {checkpoint}; begins with the first iteration")
         elif phase == "resume":
@@ -110,10 +101,9 @@ def listen(
     def hear(event: Event) -> None:
         nonlocal last
         last = event
-        progress.on_event(event)
 
     note_kept(kept)
-    with open_progress(tol=change, max_iter=max_iter) as progress, open_client(place, progress) as client:
+    with open_client(place) as client:
         try:
             return compute(client=client, on_event=hear, on_progress=follow), None
         except ConvergenceError as error:

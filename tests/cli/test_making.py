@@ -96,7 +96,6 @@ def test_options_of_update_are_given_on(folder, monkeypatch):
     words += "--format parquet --n-vertices 9 --vertices v --delimiter ; --no-weights --ids int --extra-columns ignore "
     words += "--columns a,b --n-cols 5 --allow-hypersparse --threads 3 --scratch ."
     invoke("update", "g.zarr", *words.split(), code=6)
-    given.pop("on_progress")
     assert given == {
         "insert": "i", "delete": "d", "missing": "error", "self_loops": "drop", "symmetrize": True,
         "ignore_weights": True, "keep": 2, "memory": "2GiB", "format": "parquet", "n_vertices": 9, "vertices": "v",
