@@ -110,7 +110,8 @@ def pagerank_batch(
     CapacityError : the matrix, the vectors of a pass or what is kept does not fit into the memory that is free
     ClusterError : as for `pagerank`
     """
-    _check_width(width)
+    if width is not None:
+        check_choice("width", width, WIDTHS)
     if client is None and (device_memory is not None or host_memory is not None):
         raise OptionError(
             "device_memory= and host_memory= are for the rows of workers; pass client= too, or pass them to "
@@ -226,11 +227,6 @@ def _rank_distributed(
 
 
 # --- what was asked for ----------------------------------------------------------------------------------------------
-
-
-def _check_width(width: Any) -> None:
-    if width is not None:
-        check_choice("width", width, WIDTHS)
 
 
 def _check_top(top: Any) -> int | None:

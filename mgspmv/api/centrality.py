@@ -102,7 +102,7 @@ def hits(
     other = _find_transpose(A, run, transpose)
     start = make_start(A, "nstart", nstart, 1.0)
     with open_place(run, other) as place:
-        outcome = run.iterate(place, Step(), start)
+        outcome = place.iterate(run, Step(), start)
         with count_as_collecting(outcome):
             out_edges = place.products[1]
             reached = outcome.values
@@ -182,7 +182,7 @@ def katz(
     with open_place(run) as place:
         if factor is None:
             factor = _choose_alpha(A, place.products[0], is_pattern=A.is_pattern or not run.weights)
-        outcome = run.iterate(place, Step(factor, added=added), start)
+        outcome = place.iterate(run, Step(factor, added=added), start)
         advice = _KATZ_ADVICE
         if run.throw and is_bounded and not outcome.status.is_success:
             advice = _advise_katz(factor, bound_radius(place.products[0], A.shape[0]))
@@ -264,7 +264,7 @@ def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **run
         raise OptionError("nstart sums to 0 and cannot be made to sum to 1; give the vertices other weights")
 
     with open_place(run) as place:
-        outcome = run.iterate(place, Step(of_vector=1.0), start / total)
+        outcome = place.iterate(run, Step(of_vector=1.0), start / total)
         if A.info.nnz and outcome.status != Status.NON_FINITE:  # without edges the start stays, as in NetworkX
             with count_as_collecting(outcome):
                 _check_cycles(A, place.products[0], outcome.values)
@@ -309,7 +309,7 @@ def stationary(
         raise OptionError("nstart must not be negative, nor 0 everywhere; give at least one vertex a weight")
 
     with open_place(run) as place:
-        outcome = run.iterate(place, Step(1.0 - stays, stays), normalize(start, "l1"))
+        outcome = place.iterate(run, Step(1.0 - stays, stays), normalize(start, "l1"))
     advice = {} if stays else {Status.MAX_ITER: _PERIODIC_ADVICE}
     return conclude(run, outcome, {"lazy": stays}, advice)
 

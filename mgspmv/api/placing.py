@@ -62,7 +62,17 @@ class Placement:
         ------
         OptionError : it is no matrix; it is on a cluster, and there is another client
         """
-        return is_distributed(self.A, self.client)
+        if isinstance(self.A, Matrix):
+            return False
+        if "mgspmv.distribute.matrix" in sys.modules:  # else nothing was distributed, and Dask is not imported for it
+            from mgspmv.distribute.matrix import DistributedMatrix
+
+            if isinstance(self.A, DistributedMatrix):
+                if self.client is not None:
+                    raise OptionError("the matrix is on a cluster already; leave out client=")
+                return True
+        what = repr(self.A) if isinstance(self.A, str | os.PathLike) else f"a {type(self.A).__name__}"
+        raise OptionError(f"A must be a matrix opened by open_matrix, not {what}; pass open_matrix(store)")
 
     @property
     def is_on_cluster(self) -> bool:
@@ -126,23 +136,3 @@ class Placement:
         asked |= self.limits | {"timeout": self.timeout, "on_progress": self.on_progress}
         with distribute_matrix(matrix.stored, self.client, **asked, **reads) as distributed:
             yield distributed
-
-
-def is_distributed(A: Any, client: Any = None) -> bool:
-    """Whether a matrix is on a cluster.
-
-    Raises
-    ------
-    OptionError : it is no matrix at all; it is on a cluster, and there is a client
-    """
-    if isinstance(A, Matrix):
-        return False
-    if "mgspmv.distribute.matrix" in sys.modules:  # else nothing was ever distributed, and Dask is not imported for it
-        from mgspmv.distribute.matrix import DistributedMatrix
-
-        if isinstance(A, DistributedMatrix):
-            if client is not None:
-                raise OptionError("the matrix is on a cluster already; leave out client=")
-            return True
-    what = repr(A) if isinstance(A, str | os.PathLike) else f"a {type(A).__name__}"
-    raise OptionError(f"A must be a matrix opened by open_matrix, not {what}; pass open_matrix(store)")

@@ -109,21 +109,6 @@ class Run:
         """How it is driven."""
         return self.placement.choose_drive(self.drive)
 
-    def iterate(self, place: Place, update: AnyUpdate, x: np.ndarray) -> Outcome:
-        """Iterate from x to the end, and say so to who listens.
-
-        Parameters
-        ----------
-        update : of whole vectors in this process, or a `Step`, which any place can make
-        x : (n,) float64, in the order of the source
-        """
-        loaded = time.perf_counter()
-        outcome = place.iterate(self, update, x)
-        phase = "load" if place.is_loaded_for_run else "start"
-        outcome.seconds[phase] = outcome.seconds.get(phase, 0.0) + loaded - self.began
-        outcome.seconds.setdefault("collect", 0.0)
-        return outcome
-
     def emit(self, event: Event) -> None:
         """Keep what an iteration did, and tell who listens."""
         self.events.append(event)
@@ -215,7 +200,7 @@ def power_iteration(
     check_vertices(run)
     start = make_start(A, "x", x, 1.0 / A.shape[0])
     with open_place(run) as place:
-        outcome = run.iterate(place, update or Step(), start)
+        outcome = place.iterate(run, update or Step(), start)
     return conclude(run, outcome, {"norm": norm})
 
 
@@ -258,17 +243,28 @@ class Place:
     """Whether this process computes on a device."""
 
     def iterate(self, run: Run, update: AnyUpdate, x: np.ndarray) -> Outcome:
-        """See `Run.iterate`."""
-        if not self.matrices:
-            return self._iterate(run, update, x, run.emit)
-        from mgspmv.monitor.stream import publish_run
+        """Iterate from x to the end, and say so to who listens.
 
-        assert self.drive in ("superstep", "scheduler")
-        task = run.task
-        with publish_run(self.matrices, task.run, run.operation, self.drive, task.options, task.threshold) as news:
-            outcome = self._iterate(run, update, x, news.follow(run.emit), news.report(run.on_progress))
-            outcome.seconds["start"] = outcome.seconds.get("start", 0.0) + news.begin_s
-            news.end(outcome.status, outcome.seconds, outcome.memory, outcome.transport)
+        Parameters
+        ----------
+        update : of whole vectors in this process, or a `Step`, which any place can make
+        x : (n,) float64, in the order of the source
+        """
+        loaded, task = time.perf_counter(), run.task
+        if not self.matrices:
+            outcome = self._iterate(run, update, x, run.emit)
+        else:
+            from mgspmv.monitor.stream import publish_run
+
+            assert self.drive in ("superstep", "scheduler")
+            told = publish_run(self.matrices, task.run, run.operation, self.drive, task.options, task.threshold)
+            with told as news:
+                outcome = self._iterate(run, update, x, news.follow(run.emit), news.report(run.on_progress))
+                outcome.seconds["start"] = outcome.seconds.get("start", 0.0) + news.begin_s
+                news.end(outcome.status, outcome.seconds, outcome.memory, outcome.transport)
+        phase = "load" if self.is_loaded_for_run else "start"
+        outcome.seconds[phase] = outcome.seconds.get(phase, 0.0) + loaded - run.began
+        outcome.seconds.setdefault("collect", 0.0)
         return outcome
 
     def _iterate(
