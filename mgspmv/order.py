@@ -10,17 +10,14 @@ An order does not depend on the number of workers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numba import njit
 
 from mgspmv.errors import CapacityError, ShapeError
-from mgspmv.model import PARTS, CooBatch, CsrBlock, default_threads, index_dtype
+from mgspmv.model import PARTS, CooBatch, CsrBlock, index_dtype
 
-PARTS_PER_THREAD = 8
 _PIECE = 1 << 20
 """Elements that NumPy takes at a time: it makes a copy of the numbers as int64."""
 ROW_BYTES = 32
@@ -151,47 +148,6 @@ def restore(y: Any, order: np.ndarray | None) -> Any:
 
 
 # --- matrices --------------------------------------------------------------------------------------------------------
-
-
-def renumber_csr(
-    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray | None, order: np.ndarray, threads: int | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """The matrix whose entry (i, j) is entry (order[i], order[j]) of a square one, with sorted rows.
-
-    Entries at the same place keep their order. A row is made by one thread, so threads change nothing.
-    """
-    threads = threads or default_threads()
-    out_ptr = np.zeros_like(indptr)
-    np.cumsum(permute(np.diff(indptr), order), out=out_ptr[1:])
-    out_indices, out_data = np.empty_like(indices), None if data is None else np.empty_like(data)
-    arrays = (indptr, indices, data, order, invert(order), out_ptr, out_indices, out_data)
-    shares = np.linspace(0, len(indices), threads * PARTS_PER_THREAD + 1).astype(np.int64)
-    bounds = [0, *np.searchsorted(out_ptr, shares[1:-1]).tolist(), len(order)]
-
-    def renumber(rows: tuple[int, int]) -> None:
-        _renumber_rows(*arrays, *rows)
-
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(renumber, pairwise(bounds)):
-            pass
-    return out_ptr, out_indices, out_data
-
-
-@njit(nogil=True, cache=True)
-def _sort(columns):
-    return np.argsort(columns, kind="mergesort")  # stable, for entries at the same place
-
-
-@njit(nogil=True, cache=True)
-def _renumber_rows(indptr, indices, data, order, places, out_ptr, out_indices, out_data, start, stop):
-    for i in range(start, stop):
-        first, last = indptr[order[i]], indptr[order[i] + 1]
-        columns = places[indices[first:last]]
-        by_column = _sort(columns)
-        for k in range(last - first):
-            out_indices[out_ptr[i] + k] = columns[by_column[k]]
-            if data is not None:
-                out_data[out_ptr[i] + k] = data[first + by_column[k]]
 
 
 def renumber_entries(block: CsrBlock, places: np.ndarray) -> tuple[CooBatch, int, int]:

@@ -34,7 +34,6 @@ from mgspmv.order import (
     estimate_bytes,
     invert,
     permute,
-    renumber_csr,
     restore,
 )
 from tests.support.arrays import CsrArrays, build_matrix, read_arrays, transpose_arrays, write_store
@@ -81,13 +80,18 @@ def find_order(matrix: CsrArrays, method: str) -> np.ndarray:
     return mgspmv.order.find_order(method, np.diff(matrix.indptr), matrix.indices)
 
 
-def apply_order(matrix: CsrArrays, order: np.ndarray, method: str, threads: int | None = None) -> CsrArrays:
+def apply_order(matrix: CsrArrays, order: np.ndarray, method: str) -> CsrArrays:
     """A matrix in memory whose rows and columns are renumbered."""
-    return replace(renumber(matrix, order, threads), order=order, order_method=method)
+    return replace(renumber(matrix, order), order=order, order_method=method)
 
 
-def renumber(matrix: CsrArrays, order: np.ndarray, threads: int | None) -> CsrArrays:
-    indptr, indices, data = renumber_csr(matrix.indptr, matrix.indices, matrix.data, order, threads)
+def renumber(matrix: CsrArrays, order: np.ndarray) -> CsrArrays:
+    places = np.argsort(order)
+    rows, cols = np.repeat(places, np.diff(matrix.indptr)), places[matrix.indices]
+    by_place = np.lexsort((cols, rows))
+    indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=len(order))))
+    indices = cols[by_place].astype(matrix.indices.dtype)
+    data = None if matrix.data is None else matrix.data[by_place]
     degree, weight = (None if v is None else v[order] for v in (matrix.out_degree, matrix.out_weight))
     return replace(matrix, indptr=indptr, indices=indices, data=data, out_degree=degree, out_weight=weight)
 

@@ -42,7 +42,7 @@ from mgspmv.kernels.select import (
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import CsrBlock, Precision, Progress, check_choice, describe_entries, free_memory
 from mgspmv.monitor.progress import watched
-from mgspmv.order import invert, permute, renumber_csr, restore
+from mgspmv.order import permute, restore
 from mgspmv.partition import Plan, choose_piece, plan_rows, predict_seconds, split_rows, warn_of_streaming
 from mgspmv.store.described import DescribedMatrix
 from mgspmv.store.places import StoreLike
@@ -338,7 +338,11 @@ class Matrix(DescribedMatrix):
         indptr, indices = self.stored.read_array("indptr"), self.stored.read_array("indices")
         data: Any = np.ones(self.nnz) if self.is_pattern else self.stored.read_array("data")
         if self.order is not None:
-            indptr, indices, data = renumber_csr(indptr, indices, data, invert(self.order))
+            from mgspmv.ingest.sorter import sort_parts
+
+            rows = np.repeat(self.order, np.diff(indptr))
+            block = sort_parts([(rows, self.order[indices], data)], 0, *self.shape)
+            indptr, indices, data = block.indptr, block.indices, block.data
         return scipy.sparse.csr_array((data, indices, indptr), shape=self.shape)
 
     def blocks(

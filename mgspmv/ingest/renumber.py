@@ -29,7 +29,6 @@ from mgspmv.order import (
     estimate_bytes,
     find_order,
     invert,
-    renumber_csr,
     renumber_entries,
     restore,
 )
@@ -59,7 +58,7 @@ def reorder_rows(
     """
     n = matrix.shape[0]
     check_room(estimate_bytes(method, n, matrix.most_entries), memory, matrix.name)
-    order = None if method == "none" else _find_order(matrix, method, report, threads)
+    order = None if method == "none" else _find_order(matrix, method, report)
     places = _find_places(matrix.order, order, n)
     with EntrySorter(memory - 2 * places.nbytes, threads, folder) as sorter:
         widths = _renumber(matrix, places, sorter, report, threads)
@@ -71,9 +70,9 @@ def reorder_rows(
         yield SortedSource(*known, None, sorter, order), made
 
 
-def _find_order(matrix: SortedRows, method: str, report: Report, threads: int) -> np.ndarray:
+def _find_order(matrix: SortedRows, method: str, report: Report) -> np.ndarray:
     if method in WITH_PATTERN:
-        lengths, indices = _read_pattern(matrix, report, threads)
+        lengths, indices = _read_pattern(matrix, report)
         report("order", 0, None)
         return find_order(method, lengths, indices)
     lengths = matrix.count_rows() if isinstance(matrix, StoredRows) else _count_rows(matrix, report)
@@ -92,7 +91,7 @@ def _count_rows(matrix: SortedRows, report: Report) -> np.ndarray:
     return lengths
 
 
-def _read_pattern(matrix: SortedRows, report: Report, threads: int) -> tuple[np.ndarray, np.ndarray]:
+def _read_pattern(matrix: SortedRows, report: Report) -> tuple[np.ndarray, np.ndarray]:
     """The entries of each row and the columns of all, in the order of the source."""
     n = matrix.shape[0]
     lengths, indices, n_read = np.zeros(n, np.int64), np.empty(matrix.most_entries, index_dtype(n)), 0
@@ -105,8 +104,11 @@ def _read_pattern(matrix: SortedRows, report: Report, threads: int) -> tuple[np.
     if matrix.order is None:
         return lengths, indices
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    indptr, indices, _ = renumber_csr(indptr, indices, None, invert(matrix.order), threads)
-    return np.diff(indptr), indices
+    from scipy.sparse import csr_array
+
+    pattern = csr_array((np.ones(n_read, bool), matrix.order[indices], indptr), shape=(n, n))[invert(matrix.order)]
+    pattern.sort_indices()
+    return np.diff(pattern.indptr).astype(np.int64), pattern.indices
 
 
 def _find_places(before: np.ndarray | None, after: np.ndarray | None, n: int) -> np.ndarray:

@@ -336,12 +336,12 @@ class EntrySorter:
         parts = list(self._take(first, last))
         lowest, highest = (self._row,) * 2 if self._row is not None else self._find_rows(first, last)
         if positions is None:
-            return _sort_parts(parts, lowest, min(highest + 1, shape[0]), shape[1], None)
+            return sort_parts(parts, lowest, min(highest + 1, shape[0]), shape[1], None)
         if isinstance(positions, SortedIds):
             start, known = positions.read_range(lowest, highest)
             numbered = [(start + find_ids(rows, known), cols, values) for rows, cols, values in parts]
-            return _sort_parts(numbered, start, start + len(known), shape[1], None)
-        return _sort_parts(parts, *_find_range(positions, lowest, highest), shape[1], positions)
+            return sort_parts(numbered, start, start + len(known), shape[1], None)
+        return sort_parts(parts, *_find_range(positions, lowest, highest), shape[1], positions)
 
     def _find_rows(self, first: int, last: int) -> tuple[int, int]:
         """The first and the last row of buckets first .. last - 1."""
@@ -529,8 +529,10 @@ def _find_range(positions: np.ndarray, lowest: int, highest: int) -> tuple[int, 
     return int(numbers[0]), int(numbers[-1]) + 1
 
 
-def _sort_parts(parts: Sequence[Entries], start: int, stop: int, n_cols: int, positions: np.ndarray | None) -> CsrBlock:
-    """Rows start .. stop, of entries that come in parts."""
+def sort_parts(
+    parts: Sequence[Entries], start: int, stop: int, n_cols: int, positions: np.ndarray | None = None
+) -> CsrBlock:
+    """Rows start .. stop, of entries that come in parts; those at the same place keep their order."""
     n, has_values = sum(len(rows) for rows, _, _ in parts), parts[0][2] is not None
     col_bits, row_bits = max(0, n_cols - 1).bit_length(), (stop - start - 1).bit_length()
     values = np.concatenate([v for _, _, v in parts if v is not None]) if has_values else None
@@ -569,7 +571,7 @@ def _sort_wide(
     n_cols: int,
     positions: np.ndarray | None,
 ) -> CsrBlock:
-    """As `_sort_parts`, where rows and columns do not fit into a key together."""
+    """As `sort_parts`, where rows and columns do not fit into a key together."""
     rows, cols = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
     if positions is not None:
         rows, cols = positions[rows], positions[cols]
