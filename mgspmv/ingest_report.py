@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 _DELIMITERS = {" ": "blanks", "\t": "tab"}
 
@@ -71,24 +71,6 @@ class IngestReport:
     """What else was assumed of the source."""
     warnings: tuple[str, ...] = ()
     """What is likely to be wrong, and what to do then."""
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> IngestReport:
-        """The report that `to_json` made these values of."""
-        own = {each.name: values[each.name] for each in fields(cls) if each.name in values}
-        for name in ("source", "target", "weight"):
-            own[name] = None if own[name] is None else SourceColumn(*own[name])
-        own["not_read"] = tuple(SourceColumn(*column) for column in own["not_read"])
-        own["weight_range"] = None if own["weight_range"] is None else tuple(own["weight_range"])
-        return cls(**own | {name: tuple(own.get(name, ())) for name in ("notes", "warnings")})
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON values; a column is `[number, name]`."""
-        values = asdict(self)
-        for name in ("source", "target", "weight", "weight_range"):
-            values[name] = None if values[name] is None else list(values[name])
-        values["not_read"] = [list(column) for column in self.not_read]
-        return values | {"notes": list(self.notes), "warnings": list(self.warnings)}
 
     def __str__(self) -> str:
         return "\n".join(self.list_lines())

@@ -16,6 +16,7 @@ import numpy as np
 from mgspmv.control_groups import find_free_memory
 from mgspmv.errors import OptionError, ShapeError, hide_secrets, shorten
 from mgspmv.ingest_report import IngestReport
+from mgspmv.validation import check_fields
 
 Kind = Literal["graph", "matrix", "stochastic"]
 Duplicates = Literal["sum", "first", "keep", "error"]
@@ -211,7 +212,7 @@ class MatrixInfo:
         Later updates, orders and cuts do not change it; what an update inserted has a report in `provenance`.
         """
         report = self.provenance.get("report")
-        return None if report is None else IngestReport.from_json(report)
+        return None if report is None else check_fields(IngestReport, report)
 
     def __repr__(self) -> str:
         return f"<MatrixInfo: {describe_entries(self)}, {self.version} of {hide_secrets(self.url)}>"

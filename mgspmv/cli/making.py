@@ -12,6 +12,7 @@ from mgspmv.cli.place import Place, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.stored import answer_changed, answer_ingested, list_report
 from mgspmv.ingest_report import IngestReport
+from mgspmv.validation import check_fields
 
 
 def ingest(source: list[str], store: str, *, storing: Storing, reading: Reading, room: Room, place: Place) -> Answer:
@@ -61,7 +62,7 @@ def _list_reports(made: dict[str, Any]) -> list[str]:
     """What the sources of an update were taken for."""
     verbs = {"delete": "deleted", "insert": "inserted"}
     reports = ((verb, made["reports"][name]) for name, verb in verbs.items() if name in made["reports"])
-    return [line for verb, report in reports for line in list_report(IngestReport.from_json(report), verb)]
+    return [line for verb, report in reports for line in list_report(check_fields(IngestReport, report), verb)]
 
 
 @dataclass(frozen=True)

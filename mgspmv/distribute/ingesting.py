@@ -56,6 +56,7 @@ from mgspmv.model import IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.store.digests import WrittenArray
 from mgspmv.store.ranges import WrittenRange, finish_ranges
 from mgspmv.store.write import StoreSize, Version, begin_version, check_space, mark_values
+from mgspmv.validation import to_json
 
 ASK_S = 240.0
 """Seconds at least for an answer of another share, which reads a piece of a file for it: less than who asks may be
@@ -336,7 +337,7 @@ class _Ingesting:
             digests |= self._write(version, "transpose", other, n_entries)
         source, counts = dict(joined.provenance), sum((own.counts for own in read), EntryCounts())
         provenance, rule = describe(source), choose_rule(self._options, is_pattern=self._dtype is None)
-        provenance["report"] = make_report(source, counts, sum(nnz), rule, provenance["options"]).to_json()
+        provenance["report"] = to_json(make_report(source, counts, sum(nnz), rule, provenance["options"]))
         attributes = version.describe(
             digests,
             kind=self._kind,

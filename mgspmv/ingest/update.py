@@ -36,6 +36,7 @@ from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, MatrixIn
 from mgspmv.order import check_square, invert
 from mgspmv.store.read import StoredMatrix
 from mgspmv.store.write import StoreSize, begin_version, drop_versions
+from mgspmv.validation import to_json
 
 GROWTH, GROWTH_ROOM = 4, 1 << 20
 """Rows for each vertex, and beside these, that a list of edges may make of numbers that are new."""
@@ -171,7 +172,7 @@ def _report(
     n_left = {"insert": changes.inserted - changes.merged, "delete": changes.to_delete}
     rules: dict[str, Duplicates] = {"insert": rule, "delete": "first"}
     return {
-        name: make_report(sources[name], batch.counts, n_left[name], rules[name], options).to_json()
+        name: to_json(make_report(sources[name], batch.counts, n_left[name], rules[name], options))
         for name, batch in read.items()
         if batch is not None
     }

@@ -35,6 +35,7 @@ from mgspmv.store.growing import GrowingArray
 from mgspmv.store.places import StoreLike, find_folder
 from mgspmv.store.read import StoredMatrix
 from mgspmv.store.write import StoreSize, Version, begin_version, check_space, mark_values, write_array
+from mgspmv.validation import to_json
 
 LEAST_MEMORY = 1 << 30
 """Bytes: less is not worth the name of a budget beside what Python and its libraries take."""
@@ -186,7 +187,7 @@ def store_source(
             with EntrySorter(memory - (read.layout.nbytes if order else 0), room.threads, room.folder) as transposed:
                 made = writer.write(matrix, transposed if options.transpose else None)
             ingested = make_report(made_from, read.counts, made.nnz, read.rule, provenance.get("options", {}))
-            provenance["report"] = ingested.to_json()
+            provenance["report"] = to_json(ingested)
             return version.commit(writer.describe(matrix, made, provenance, order))
 
 

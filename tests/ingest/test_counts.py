@@ -16,6 +16,7 @@ from mgspmv.ingest.frames import source_from_arrays
 from mgspmv.ingest.objects import ScipySource
 from mgspmv.ingest.write import Room, store_source
 from mgspmv.model import IngestOptions
+from mgspmv.validation import check_fields
 from tests.support.shrinking import shrink
 
 ARCS = [(1, 2, 1.0), (1, 2, 8.0), (2, 3, 2.0), (3, 3, 4.0), (3, 3, 4.0), (4, 1, 4.0), (2, 1, 0.5)]
@@ -215,7 +216,7 @@ def test_updates(tmp_path):
     counts = ("inserted", "deleted", "missing", "merged", "to_delete")
     assert [made[name] for name in counts] == [4, 1, 1, 2, 2]
     assert info.nnz == 3 + 4 - 1 - 2
-    inserted, deleted = (mg.IngestReport.from_json(made["reports"][name]) for name in ("insert", "delete"))
+    inserted, deleted = (check_fields(mg.IngestReport, made["reports"][name]) for name in ("insert", "delete"))
     assert (inserted.n_rows, inserted.n_loops_dropped, inserted.n_merged, inserted.n_entries) == (5, 1, 2, 2)
     assert (inserted.weight, inserted.weight_range, inserted.duplicates) == ((3, "w"), (5.0, 6.0), "sum")
     assert (deleted.n_rows, deleted.n_merged, deleted.n_entries, deleted.weight_range) == (3, 1, 2, None)
