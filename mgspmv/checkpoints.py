@@ -46,7 +46,7 @@ from mgspmv.store.places import (
 )
 from mgspmv.store.versions import read_root_attributes
 from mgspmv.store.write import write_array
-from mgspmv.validation import check_fields, digest_json, seal
+from mgspmv.validation import check_fields, check_seal, seal
 
 FORMAT_VERSION = 1
 STATES_KEPT = 2
@@ -363,8 +363,7 @@ class Checkpoints:
 
     def drop(self, address: StateAddress) -> None:
         """Remove what was written of a state that will not be finished, as far as that can be done."""
-        with suppress(Exception):  # of a place that failed, which is what is told
-            self._remove(address.name)
+        self._try_to_remove(address.name)  # of a place that failed, which is what is told
 
     def _look(self) -> bool:
         """Whether checkpoints may be there."""
@@ -405,8 +404,7 @@ class Checkpoints:
             return None
         try:
             claims = described[_STATE_KEY]
-            if digest_json({key: claims[key] for key in ("reached", "slices")}) != claims["sha256"]:
-                raise ValueError("its attributes do not match their digest")
+            check_seal(claims)
             reached = check_fields(Reached, claims["reached"])
             slices = sorted(check_fields(list[WrittenSlice], claims["slices"]), key=lambda own: (own.start, own.n))
             if self._n_rows is not None and reached.identity.get("matrix") != self._matrix:

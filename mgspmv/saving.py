@@ -290,9 +290,6 @@ def _read_array(url: str, group: Any, name: str, dtypes: tuple[str, ...], ndim: 
         raise StoreDamagedError(f"{url}: {name} {fault}; {MEND}")
     if (needed := math.prod(array.shape) * array.dtype.itemsize) > (free := free_memory()):
         raise CapacityError(f"{url}: {name} takes {needed:,} bytes, and {free:,} of memory are free")
-    if array.nchunks_initialized != array.nchunks:
-        missing = array.nchunks - array.nchunks_initialized
-        raise MissingChunkError(f"{url}: {missing} of the {array.nchunks} chunks of {name} are missing; {MEND}")
     try:
         read = read_whole(array)
     except MissingChunkError as error:

@@ -6,20 +6,24 @@ start.
 
 from __future__ import annotations
 
+import json
 import logging
 from contextlib import suppress
 from typing import Any
 
 from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
+from tornado.web import RequestHandler
 
 from mgspmv.distribute import tls
 from mgspmv.distribute.publish import TOPIC
 from mgspmv.distribute.spans import TAG
 from mgspmv.monitor.run_metrics import COLLECTOR
 from mgspmv.monitor.runs import Runs
-from mgspmv.monitor.targets import add_targets
 
+TARGETS = "mgspmv/targets"
+"""Below the address of the dashboard, and its prefix: where Prometheus finds the workers, whose servers take any port
+that is free, as its `http_sd_configs` ask for it."""
 TRIM_EVERY = 50
 """Graphs that clients submit between two looks at what spans keep."""
 
@@ -50,7 +54,7 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
                 self.runs.hear(message, at)
         COLLECTOR.watch(self.runs)
         COLLECTOR.register()
-        add_targets(scheduler)
+        _add_targets(scheduler)
         try:
             from mgspmv.monitor.page import add_page
 
@@ -80,6 +84,38 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
         """Runs say which of their workers are gone."""
         self.runs.lose_worker(worker)
+
+
+class TargetsHandler(RequestHandler):
+    """Answers with the addresses of the servers of all workers that are there."""
+
+    def initialize(self, scheduler: Scheduler) -> None:
+        """Take what routes give to handlers."""
+        self._scheduler = scheduler
+
+    def get(self) -> None:
+        """Answer in JSON."""
+        self.set_header("Content-Type", "application/json")
+        self.write(json.dumps(list_targets(self._scheduler)))
+
+
+def list_targets(scheduler: Scheduler) -> list[dict[str, Any]]:
+    """The address of each worker's server, and the worker's name as a label."""
+    served = [(ws, ws.services.get("dashboard")) for ws in scheduler.workers.values()]
+    return [
+        {"targets": [_join_address(ws.host, port)], "labels": {"worker": str(ws.name)}} for ws, port in served if port
+    ]
+
+
+def _add_targets(scheduler: Scheduler) -> None:
+    """Let the scheduler's server, if it has one, tell of the workers."""
+    served = getattr(scheduler, "http_application", None)
+    if served is not None:
+        served.add_handlers(".*", [(rf"/(?:.*/)?{TARGETS}", TargetsHandler, {"scheduler": scheduler})])
+
+
+def _join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def trim_spans(scheduler: Scheduler) -> None:
