@@ -23,11 +23,10 @@ from mgspmv.pipeline.compare import compare_batches, compare_ranks, list_ids, ma
 from mgspmv.pipeline.context import OpenedMatrix, Work, describe_provenance
 from mgspmv.pipeline.definition import PREVIOUS
 from mgspmv.pipeline.keys import find_file, identify_result
-from mgspmv.pipeline.outputs import describe_outputs, digest_array, digest_ranks, find_ranks, publish, stage
+from mgspmv.pipeline.outputs import describe_outputs, digest_array, digest_ranks, find_ranks, publish, save_top, stage
 from mgspmv.pipeline.places import fetch
 from mgspmv.pipeline.records import PRIVATE, now, write_json
 from mgspmv.pipeline.steps import Step
-from mgspmv.pipeline.tables import save_top
 from mgspmv.report.measure import describe_iterations, describe_solution
 from mgspmv.report.record import Output, StepRecord
 from mgspmv.results import Solution, describe_matrix, load_batch, load_solution

@@ -10,12 +10,14 @@ next run makes the step again.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -28,7 +30,7 @@ from mgspmv.pipeline.sources import compute_checksum
 from mgspmv.pipeline.steps import Step
 from mgspmv.report.record import Output, StepRecord
 from mgspmv.results import BatchSolution, Solution
-from mgspmv.validation import digest_json
+from mgspmv.validation import digest_json, to_json
 
 RECORD = "record.json"
 
@@ -57,6 +59,27 @@ def stage(step: Step, folder: Path) -> Iterator[Path]:
             sweep(made)
             stack.enter_context(hold_folder(staged))
         yield staged
+
+
+def save_top(highest: Mapping[Any, Sequence[tuple[Any, float]]], folder: Path) -> None:
+    """Write the highest ranks as `top.csv` and `top.json`.
+
+    Parameters
+    ----------
+    highest : pairs of id and rank of each vector, by its label; of a run, under None
+    """
+    rows = [
+        ({} if vector is None else {"vector": vector}) | {"place": place, "id": name, "rank": to_json(rank)}
+        for vector, pairs in highest.items()
+        for place, (name, rank) in enumerate(pairs, 1)
+    ]
+    names = [*([] if None in highest else ["vector"]), "place", "id", "rank"]
+    with open(folder / "top.csv", "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    text = json.dumps(rows, indent=1, ensure_ascii=False)
+    (folder / "top.json").write_text(f"{text}\n", encoding="utf-8")
 
 
 def describe_outputs(staged: Path, target: str, digests: dict[str, str]) -> list[Output]:

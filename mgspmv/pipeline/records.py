@@ -54,6 +54,7 @@ class Records:
         """
         path = self.private / "lock"
         lock = FileLock(path, thread_local=False, fallback_to_soft=False)
+        made = [folder for folder in (self.private, self.folder) if not folder.exists()]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0)
@@ -62,6 +63,9 @@ class Records:
                 f"another run works in {self.folder}; wait for its end, or name another folder"
             ) from error
         except OSError as error:
+            for folder in made:
+                with suppress(OSError):
+                    folder.rmdir()
             raise translate_os_error(error, path, "lock") from error
         try:
             yield
