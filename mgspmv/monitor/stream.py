@@ -194,6 +194,8 @@ def install_monitor(client: Client) -> bool:
     -------
     Whether the scheduler answers.
     """
+    if client.scheduler is None:  # the client is closed, which the run itself says
+        return False
     try:
         client.sync(client.register_plugin, RunsPlugin(), callback_timeout=TELL_S)
     except (OSError, TimeoutError) as error:  # of a scheduler that is gone the run itself says so

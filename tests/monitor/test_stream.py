@@ -173,7 +173,7 @@ class FakeComm:
 
 
 class FakeClient:
-    id, log_event, register_plugin = "c", "log_event", "register"
+    id, scheduler, log_event, register_plugin = "c", "a scheduler", "log_event", "register"
 
     def __init__(self, sync):
         self.sync, self.scheduler_comm = sync, FakeComm()
