@@ -87,9 +87,9 @@ def subgraph(
 ) -> Answer:
     """Write a part of a store as a new store: the edges between some vertices, or selected edges."""
     from mgspmv import api
+    from mgspmv.ingest.edge_list_head import Reading
     from mgspmv.ingest.edge_mask import read_edges
     from mgspmv.ingest.subgraph import read_selection
-    from mgspmv.ingest.vertices import ListReading
     from mgspmv.lookup import VertexLookup
     from mgspmv.store.read import open_store
 
@@ -98,7 +98,7 @@ def subgraph(
     began, stored = time.perf_counter(), open_store(store)
     if vertices is not None:
         _check_lines(lines, edges or without_edges)
-        are_names, reading = stored.info.vertex_ids == "string", ListReading(lines.delimiter, lines.comment)
+        are_names, reading = stored.info.vertex_ids == "string", Reading(lines.delimiter, comment=lines.comment)
         is_vertex = VertexLookup(stored).has if are_names else None
         options["vertices"] = read_selection(vertices, string_ids=are_names, reading=reading, is_vertex=is_vertex)
     for name, file in given({"edges": edges, "without_edges": without_edges}).items():

@@ -58,7 +58,6 @@ from mgspmv.ingest.streams import (
 from mgspmv.ingest.vertices import (
     ANY_ROOM,
     IdRoom,
-    ListReading,
     OccurringIntegers,
     Vertices,
     choose_vertices,
@@ -433,14 +432,10 @@ class EdgeListSource(FileSource):
         reading = self._reading
         named = reading.ids == "string"
         if reading.ids == "auto" and self._vertices is not None:
-            named = lists_names(self._vertices, self._list_reading)
+            named = lists_names(self._vertices, self._reading)
         weights = (Column("weight", "float64", finite=True),) if reading.weights is True else ()
         table = TableFormat((*self._id_columns(named), *weights), reading.delimiter or " ", reading.comments)
         return Form(table, Columns(0, 1, 2 if weights else None), None, False)
-
-    @property
-    def _list_reading(self) -> ListReading:
-        return ListReading(self._reading.delimiter, self._reading.comment)
 
     def _id_columns(self, are_names: bool) -> tuple[Column, Column]:
         if are_names:
@@ -455,7 +450,7 @@ class EdgeListSource(FileSource):
         return source, target
 
     def _find_vertices(self, id_column: Column) -> tuple[Vertices, dict[str, Any]]:
-        return choose_vertices(id_column, self._n_vertices, self._vertices, self._list_reading, self._id_room)
+        return choose_vertices(id_column, self._n_vertices, self._vertices, self._reading, self._id_room)
 
 
 def check_vertex_options(n_vertices: Any, vertices: Any, ids: str) -> None:

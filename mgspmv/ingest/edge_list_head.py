@@ -96,6 +96,9 @@ def check_columns(columns: Sequence[str | int] | None, weights: Literal["auto"] 
         )
 
 
+DEFAULT_READING = Reading()
+
+
 @dataclass(frozen=True)
 class Form:
     """How the edges of all files are read, as the first file shows it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from pathlib import Path
 from typing import Any, overload
 
@@ -10,13 +11,10 @@ from numba import njit
 
 from mgspmv.ingest.scratch import ScratchFile
 
-PAGE_IDS = 1 << 12
-"""Ids of which the first is in memory, so that one is found by reading so many."""
 PIECE_IDS = 1 << 17
 """Ids that are read or written at a time."""
 
 _INT64 = np.dtype(np.int64)
-_LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
 
 
 class SortedIds:
@@ -24,8 +22,8 @@ class SortedIds:
 
     dtype = _INT64
 
-    def __init__(self, file: ScratchFile, n_ids: int, firsts: np.ndarray) -> None:
-        self._file, self._n_ids, self._firsts = file, n_ids, firsts
+    def __init__(self, file: ScratchFile, n_ids: int) -> None:
+        self._file, self._n_ids = file, n_ids
 
     def __len__(self) -> int:
         return self._n_ids
@@ -45,12 +43,7 @@ class SortedIds:
 
     def find(self, id: int) -> int:
         """How many ids are less."""
-        if not _LEAST <= id <= _GREATEST:
-            return 0 if id < 0 else self._n_ids
-        page = int(np.searchsorted(self._firsts, id, side="left"))
-        start = max(0, page - 1) * PAGE_IDS
-        own = self._read(start, min(start + PAGE_IDS, self._n_ids))
-        return start + int(np.searchsorted(own, id, side="left"))
+        return bisect_left(self, id)
 
     def read_range(self, lowest: int, highest: int) -> tuple[int, np.ndarray]:
         """The number of the first id that is not less than `lowest`, and all from there to `highest`."""
@@ -75,7 +68,6 @@ class IdWriter:
 
     def __init__(self, folder: Path | None) -> None:
         self._file = ScratchFile(folder)
-        self._firsts: list[np.ndarray] = []
         self.last: int | None = None
         self.n_ids = 0
 
@@ -85,15 +77,13 @@ class IdWriter:
             ids = ids[1:]
         if not len(ids):
             return
-        self._firsts.append(ids[-self.n_ids % PAGE_IDS :: PAGE_IDS].copy())
         self.last = int(ids[-1])
         self.n_ids += len(ids)
         self._file.append(ids)
 
     def finish(self) -> SortedIds:
         """What was written."""
-        firsts = np.concatenate([np.zeros(0, _INT64), *self._firsts])
-        return SortedIds(self._file, self.n_ids, firsts)
+        return SortedIds(self._file, self.n_ids)
 
 
 class UnionWriter:

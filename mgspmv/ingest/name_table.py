@@ -26,7 +26,7 @@ class NameTable:
     def __init__(self) -> None:
         self._n_names = 0
         self._slots, self._ends = np.zeros(1 << 10, np.uint64), np.zeros(1, np.int64)
-        self._text = np.zeros(0, np.uint8)
+        self._text = np.zeros(1, np.uint8)
 
     def __len__(self) -> int:
         return self._n_names
@@ -52,13 +52,6 @@ class NameTable:
         self._make_room(len(names), int(ends[-1] - ends[0]))
         codes = np.empty(len(names), np.int64)
         self._n_names = _encode(ends, text, self._slots, self._ends, self._text, self._n_names, codes)
-        return codes
-
-    def find(self, names: Any) -> np.ndarray:
-        """(n,) int64 codes, -1 where a name is not there."""
-        ends, text = _take_buffers(names)
-        codes = np.empty(len(names), np.int64)
-        _find(ends, text, self._slots, self._ends, self._text, codes)
         return codes
 
     def _make_room(self, n_new: int, n_bytes: int) -> None:
@@ -162,14 +155,6 @@ def _touch(ends: Any, text: Any, slots: Any, known_ends: Any, known_text: Any, h
         codes[j] = known_ends[max(0, codes[j] - 1)]
     for j in range(len(codes)):
         codes[j] = known_text[min(codes[j], len(known_text) - 1)]
-
-
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _find(ends: Any, text: Any, slots: Any, known_ends: Any, known_text: Any, codes: Any) -> None:
-    for j in range(len(codes)):
-        begin, end = np.int64(ends[j]), np.int64(ends[j + 1])
-        slot = _look_up(_hash(text, begin, end), text, begin, end, slots, known_ends, known_text)
-        codes[j] = np.int64(slots[slot] >> _32) - 1
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]

@@ -8,7 +8,6 @@ import io
 import os
 import stat
 import sys
-from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -130,9 +129,8 @@ class TextStream:
         pieces = decompress(self._buffered, self.compression, chunk_bytes)
         pieces = _blame_compression(pieces, self.name, self.compression)
         blocks = _cut_at_lines(_unify_newlines(pieces), self.name)
-        self._blocks = Ahead(_count_lines(_drop_byte_order_marks(blocks)), AHEAD, "mgspmv-read")
-        self._peeked = deque[tuple[bytes, int]]()
-        self._block, self._at, self._next_number, self._end_number = b"", 0, 1, 1
+        self._blocks = Ahead(_drop_byte_order_marks(blocks), AHEAD, "mgspmv-read")
+        self._block, self._at, self._next_number = b"", 0, 1
 
     def __enter__(self) -> TextStream:
         return self
@@ -159,7 +157,7 @@ class TextStream:
     def peek_line(self) -> Line | None:
         """Give the next line and leave it there; None at the end of the text."""
         if self._at == len(self._block):
-            self._take_block()
+            self._block, self._at = next(self._blocks, b""), 0
         if not self._block:
             return None
         return Line(self.name, self._next_number, self._block[self._at : self._block.index(b"\n", self._at)])
@@ -168,18 +166,11 @@ class TextStream:
         """Give the next lines and leave them there: at most `n_lines`, and about as many as are in `n_bytes`."""
         if self.peek_line() is None:
             return
-        blocks = [self._block[self._at :], *(block for block, _ in self._peeked)]
-        size, found = sum(map(len, blocks)), self._end_number + sum(n for _, n in self._peeked)
-        while size < n_bytes and found - self._next_number < n_lines and (more := next(self._blocks, (b"", 0)))[0]:
-            self._peeked.append(more)
-            blocks.append(more[0])
-            size, found = size + len(more[0]), found + more[1]
-        number = self._next_number
-        for block in blocks:
-            begin = 0
-            while (end := block.find(b"\n", begin)) >= 0 and number - self._next_number < n_lines:
-                yield Line(self.name, number, block[begin:end])
-                begin, number = end + 1, number + 1
+        self._block, self._at = self._block[self._at :], 0
+        while len(self._block) < n_bytes and self._block.count(b"\n") < n_lines and (more := next(self._blocks, b"")):
+            self._block += more
+        for k, data in enumerate(self._block.split(b"\n", n_lines)[:-1]):
+            yield Line(self.name, self._next_number + k, data)
 
     def read_line(self) -> Line | None:
         """Give the next line and step over it; None at the end of the text."""
@@ -205,18 +196,12 @@ class TextStream:
         """Give all lines that are left, in at least one chunk."""
         self.peek_line()
         while True:
-            block, self._at = self._block[self._at :], len(self._block)
+            block = self._block[self._at :]
             yield Chunk(self.name, self._next_number, block)
-            self._next_number = self._end_number
-            self._take_block()
+            self._next_number += int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))
+            self._block, self._at = next(self._blocks, b""), 0
             if not self._block:
                 return
-
-    def _take_block(self) -> None:
-        """Go on to the next lines; there are none at the end of the text."""
-        following = self._peeked.popleft() if self._peeked else next(self._blocks, (b"", 0))
-        (self._block, n_lines), self._at = following, 0
-        self._end_number += n_lines
 
     def provenance(self) -> dict[str, Any]:
         """Name, size and checksum of the file as stored, read to its end if that is still to be done, without lines."""
@@ -336,17 +321,10 @@ class FileState:
         SourceError : the file of this name is in another state now
         """
         now = now.blur() if now is not None and self.inode is None else now
-        if now == self:
-            return
-        if now is None or now.inode != self.inode:
-            what = "it is another file now"
-        elif now.size != self.size:
-            what = f"it had {self.size:,} bytes and has {now.size:,}"
-        else:
-            what = "its time of change is another"
-        raise SourceError(
-            f"was changed while it was read: {what}; copy it first, or read it when nothing writes to it", source=name
-        )
+        if now != self:
+            raise SourceError(
+                "was changed while it was read; copy it first, or read it when nothing writes to it", source=name
+            )
 
 
 class LocalFile(str):
@@ -565,12 +543,6 @@ def _cut_at_lines(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
             raise SourceError(f"a line has more than {LINE_LIMIT_BYTES} bytes; this is not a text", source=name)
     if rest:
         yield bytes(rest) + b"\n"
-
-
-def _count_lines(blocks: Iterator[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Blocks, and how many lines each has."""
-    for block in blocks:
-        yield block, int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))  # faster than bytes.count
 
 
 def _drop_byte_order_marks(blocks: Iterator[bytes]) -> Iterator[bytes]:

@@ -23,6 +23,7 @@ from numba import njit
 from mgspmv.errors import CapacityError, KindError, OptionError, ShapeError
 from mgspmv.ingest.build import find_column_bytes
 from mgspmv.ingest.columns import Column
+from mgspmv.ingest.edge_list_head import DEFAULT_READING, Reading
 from mgspmv.ingest.edge_mask import (
     EDGE_BYTES,
     EdgeSet,
@@ -37,7 +38,7 @@ from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.stored import RowNumbers, StoredIds, StoredRows, read_entries
 from mgspmv.ingest.streams import take_name
 from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class
-from mgspmv.ingest.vertices import ListReading, are_numbers, read_vertices
+from mgspmv.ingest.vertices import are_numbers, read_vertices
 from mgspmv.ingest.weights import read_vector
 from mgspmv.ingest.write import Room, VersionWriter
 from mgspmv.lookup import VertexLookup
@@ -62,7 +63,7 @@ def read_selection(
     path: str | os.PathLike[str],
     *,
     string_ids: bool = False,
-    reading: ListReading | None = None,
+    reading: Reading = DEFAULT_READING,
     is_vertex: Callable[[str], bool] | None = None,
 ) -> np.ndarray:
     """Read which vertices are wanted: a mask or ids from a `.npy` file, else ids, one a line as for `ingest`.
@@ -71,7 +72,7 @@ def read_selection(
     ----------
     path : local path or URL; `-` is standard input
     string_ids : ids are strings, as they are in a store with such `vertex_ids`; else they are integers
-    reading : what the user says about delimiter and comments; None for nothing
+    reading : what the user says about delimiter and comments
     is_vertex : tells the ids of the store
 
     Returns
@@ -85,7 +86,7 @@ def read_selection(
     if Path(path).suffix == ".npy":
         return read_vector(path)
     column = Column("vertex", "string" if string_ids else "int64")
-    numbering = read_vertices(take_name(path), column, reading or ListReading(), is_vertex=is_vertex)[0].finish()
+    numbering = read_vertices(take_name(path), column, reading, is_vertex=is_vertex)[0].finish()
     ids = numbering.vertex_ids
     selected: np.ndarray = np.arange(numbering.shape[0]) if ids is None else ids[:]
     return selected

@@ -18,7 +18,7 @@ from mgspmv.errors import SourceError
 from mgspmv.ingest.ahead import AHEAD, map_ahead
 from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column
 from mgspmv.ingest.edge_list import check_vertex_options
-from mgspmv.ingest.edge_list_head import check_columns
+from mgspmv.ingest.edge_list_head import DEFAULT_READING, check_columns
 from mgspmv.ingest.rules import (
     Undecided,
     choose_columns,
@@ -31,7 +31,6 @@ from mgspmv.ingest.source import FileSource, Joined
 from mgspmv.ingest.vertices import (
     ANY_ROOM,
     IdRoom,
-    ListReading,
     choose_vertices,
     find_unknown,
 )
@@ -297,7 +296,7 @@ class _Edges:
         self._first, self._n_vertices = first.decode_ids(), n_vertices
         self._are_names = self._check(self._first)
         column = Column("vertex", "string" if self._are_names else "int64")
-        self.vertices, self._listed = choose_vertices(column, n_vertices, vertices, ListReading(), id_room)
+        self.vertices, self._listed = choose_vertices(column, n_vertices, vertices, DEFAULT_READING, id_room)
         self._dtype: str | None = None
         self.n_rows = 0
 

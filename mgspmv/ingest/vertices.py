@@ -19,11 +19,11 @@ from numba import njit
 
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.columns import INT64_MAX, Column, TableFormat, read_chunks, split_line
+from mgspmv.ingest.edge_list_head import DEFAULT_READING, Reading
 from mgspmv.ingest.ids import SortedIds
 from mgspmv.ingest.name_table import NameTable
 from mgspmv.ingest.names import NameWriter, SpilledNames
 from mgspmv.ingest.rules import (
-    COMMENTS,
     SAMPLE_BYTES,
     SAMPLE_LINES,
     Undecided,
@@ -251,7 +251,8 @@ class ListedNames:
             sought = pa.array([self.unused_first], pa.string())
             if any(pa.compute.any(pa.compute.is_in(ids, value_set=sought)).as_py() for ids in columns):
                 self.unused_first = None
-        return [self._codes.find(ids) for ids in columns]
+        codes = map(self._codes.encode, columns)  # a code beyond the list ends the ingest
+        return [np.where(own < len(self._names), own, UNKNOWN) for own in codes]
 
     def finish(self) -> Layout:
         return Layout((len(self._names),) * 2, self._names)
@@ -271,22 +272,7 @@ def find_unknown(vertices: Vertices, codes: np.ndarray) -> int | None:
     return int(unknown[0]) if len(unknown) else None
 
 
-@dataclass(frozen=True)
-class ListReading:
-    """How a user says that the lines of a list of vertices are to be read."""
-
-    delimiter: str | None = None
-    """None to tell it by the first lines."""
-    comment: str | None = None
-    """Characters that begin comments, or "none"; None for `#` and `%`."""
-
-    @property
-    def comments(self) -> bytes:
-        """Characters that begin a comment."""
-        return b"" if self.comment == "none" else (self.comment or COMMENTS).encode()
-
-
-def lists_names(path: str | os.PathLike[str], reading: ListReading) -> bool:
+def lists_names(path: str | os.PathLike[str], reading: Reading) -> bool:
     """Return whether the ids of a list of vertices are names, by the first of them."""
     head, _ = read_head(os.fspath(path))
     lines = [Line(os.fspath(path), k, data) for k, data in enumerate(head.removeprefix(BOM_UTF8).splitlines(), 1)]
@@ -300,7 +286,7 @@ def lists_names(path: str | os.PathLike[str], reading: ListReading) -> bool:
 def read_vertices(
     path: str | os.PathLike[str],
     id_column: Column,
-    reading: ListReading = ListReading(),
+    reading: Reading = DEFAULT_READING,
     room: IdRoom = ANY_ROOM,
     is_vertex: Callable[[str], bool] | None = None,
 ) -> tuple[ListedIntegers | ListedNames, dict[str, Any]]:
@@ -342,7 +328,7 @@ def choose_vertices(
     id_column: Column,
     n_vertices: int | None,
     path: str | os.PathLike[str] | None,
-    reading: ListReading,
+    reading: Reading,
     id_room: IdRoom,
 ) -> tuple[Vertices, dict[str, Any]]:
     """What becomes of ids, and the provenance of the list of vertices at a path."""
@@ -356,7 +342,7 @@ def choose_vertices(
 
 
 def _find_list_form(
-    text: TextStream, id_column: Column, reading: ListReading, is_vertex: Callable[[str], bool] | None
+    text: TextStream, id_column: Column, reading: Reading, is_vertex: Callable[[str], bool] | None
 ) -> tuple[TableFormat, bool]:
     """Read a list up to its first vertex; how all its lines are read, and whether it has a header."""
     are_names, checks = id_column.dtype == "string", reading.comment is None
@@ -384,7 +370,7 @@ def _find_list_form(
     return TableFormat(tuple(columns), delimiter, reading.comments, checks and are_names), has_header
 
 
-def _sample_list(text: TextStream, reading: ListReading, *, checks: bool = False) -> list[Line]:
+def _sample_list(text: TextStream, reading: Reading, *, checks: bool = False) -> list[Line]:
     """Step over the comments of a list, and give the lines that follow."""
     for line in text.read_comments(reading.comments):
         if checks:

@@ -20,9 +20,6 @@ def test_each_name_has_one_code(batches, dtype):
     assert table.names.to_pylist() == names
     assert len(table) == len(names)
     assert codes == [[names.index(name) for name in batch] for batch in batches]
-    strangers = ["no such name", *names, ""]
-    expected = [names.index(name) if name in names else -1 for name in strangers]
-    assert table.find(pa.array(strangers, dtype)).tolist() == expected
 
 
 def test_names_that_differ_in_one_byte():

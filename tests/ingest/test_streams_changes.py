@@ -40,11 +40,7 @@ def overwrite(path: Path) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 10**9))
 
 
-CHANGES = {
-    append: r"it had [\d,]+ bytes and has [\d,]+",
-    truncate: r"it had [\d,]+ bytes and has [\d,]+",
-    overwrite: "its time of change is another",
-}
+CHANGES = [append, truncate, overwrite]
 
 
 def replace(path: Path) -> None:
@@ -70,13 +66,13 @@ def read_on(source, change, path):
 def test_a_file_that_changes_while_it_is_read(change, name):
     Path(name).write_text(TEXTS[name])
     make = EdgeListSource if name == "e.txt" else MatrixMarketSource
-    with pytest.raises(SourceError, match=rf"^{name}: was changed while it was read: {CHANGES[change]}; copy it first"):
+    with pytest.raises(SourceError, match=rf"^{name}: was changed while it was read; copy it first"):
         read_on(make(name, batch_bytes=10_000, threads=1), change, name)
 
 
 def test_compressed_files_and_other_texts():
     Path("e.txt.gz").write_bytes(gzip.compress(EDGES.encode(), 1))
-    with pytest.raises(SourceError, match=r"^e.txt.gz: was changed while it was read: it had"):
+    with pytest.raises(SourceError, match=r"^e.txt.gz: was changed while it was read"):
         read_on(EdgeListSource("e.txt.gz", batch_bytes=10_000, threads=1), append, "e.txt.gz")
     Path("v.txt").write_text(EDGES)
     with TextStream("v.txt", 10_000) as text:
@@ -98,8 +94,7 @@ def test_a_file_that_changes_between_detection_and_reading(change, monkeypatch):
         return found
 
     monkeypatch.setattr(opening, "detect_format", detect_and_change)
-    said = CHANGES.get(change, "it is another file now")
-    with pytest.raises(SourceError, match=f"^e.txt: was changed while it was read: {said}"):
+    with pytest.raises(SourceError, match=r"^e.txt: was changed while it was read"):
         mg.ingest("e.txt", MemoryStore())
     assert "e.txt: was changed" in invoke("ingest", "e.txt", "a.zarr", code=3)[1]
     mg.ingest(([1, 2], [2, 1]), "s.zarr")
@@ -122,7 +117,7 @@ def test_parts_for_other_processes(change, monkeypatch):
         os.utime(name, ns=(0, second * 10**9 + 7))
         list(split[2].batches())
         change(Path(name))
-        with pytest.raises(SourceError, match=rf"{name}: was changed while it was read: {CHANGES[change]}"):
+        with pytest.raises(SourceError, match=rf"{name}: was changed while it was read"):
             list(split[1].batches())
 
 
@@ -135,5 +130,5 @@ def test_names_of_files():
     assert not isinstance(take_name("none.txt"), LocalFile)
     assert not isinstance(take_name("https://example.org/e.txt"), LocalFile)
     append(Path("e.txt"))
-    with pytest.raises(SourceError, match=r"e.txt: was changed while it was read: it had 4 bytes and has 8"):
+    with pytest.raises(SourceError, match=r"e.txt: was changed while it was read"):
         TextStream(Segment(name, 0, 4))

@@ -25,8 +25,8 @@ from mgspmv.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
+from mgspmv.ingest.edge_list_head import Reading
 from mgspmv.ingest.subgraph import Bounds, check_bounds, find_table_bytes, read_selection, write_subgraph
-from mgspmv.ingest.vertices import ListReading
 from mgspmv.ingest.write import Room
 from mgspmv.store.read import open_store
 from tests.support.commands import invoke
@@ -376,7 +376,7 @@ def test_selections_are_read(tmp_path):
     with pytest.raises(SourceError, match="'alice' above numbers may name the column or be an id"):
         read_selection(path, string_ids=True)
     path.write_text("#ai\nWashington, DC\n")
-    reading = ListReading(delimiter="|", comment="none")
+    reading = Reading(delimiter="|", comment="none")
     assert read_selection(path, string_ids=True, reading=reading).tolist() == ["#ai", "Washington, DC"]
     path.write_text("1\nx\n")
     with pytest.raises(SourceError, match="x"):
