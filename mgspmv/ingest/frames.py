@@ -66,11 +66,11 @@ class FrameSource(TableSource):
 
     def _tables(self) -> Generator[Table]:
         if self.kept is not None:
-            yield self.kept
+            yield Table(self.name, self.kept.columns, self.kept.read)
         elif self._library == "dask":
-            yield DaskTable(self._frame, self.name, self._batch_rows, self._threads)
+            yield _open_dask(self._frame, self.name, self._batch_rows, self._threads)
         else:
-            yield FrameTable(self._frame, self.name, self._batch_rows)
+            yield _open_frame(self._frame, self.name, self._batch_rows)
 
     def _describe(self) -> dict[str, Any]:
         return {"format": self._format, "name": self._described}
@@ -107,7 +107,7 @@ class FrameSource(TableSource):
 
     def list_partitions(self) -> list[Any]:
         """Partitions of a Dask DataFrame with the columns that are read, each as a `Delayed`."""
-        table = DaskTable(self._frame, self.name, self._batch_rows, None)
+        table = _open_dask(self._frame, self.name, self._batch_rows, None)
         partitions: list[Any] = self._frame[_find_labels(self._frame, self._choose_columns(table))].to_delayed()
         return partitions
 
@@ -123,88 +123,62 @@ class FrameSource(TableSource):
         self._threads, self._id_room = threads, id_room
 
 
-class FrameTable:
-    """A DataFrame of pandas or polars or a pyarrow Table as a `Table`, of which each slice becomes one of Arrow.
+def _open_frame(frame: Any, name: str, batch_rows: int) -> Table:
+    """A DataFrame of pandas or polars or a pyarrow Table, of which each slice becomes one of Arrow.
 
     Names of columns that are no strings are taken as such.
     """
+    library = _find_library(frame)
 
-    first_row = 0
+    def take(names: list[str], start: int) -> Any:
+        if library == "pandas":
+            rows = frame.iloc[start : start + batch_rows]  # columns alone would be copied whole
+            return pa.Table.from_pandas(rows[_find_labels(frame, names)], preserve_index=False)
+        part = frame.select(names).slice(start, batch_rows)
+        return part if library == "pyarrow" else part.to_arrow()
 
-    def __init__(self, frame: Any, name: str, batch_rows: int) -> None:
-        self.name, self._frame, self._batch_rows = name, frame, batch_rows
-        self._library = _find_library(frame)
-        self.index: Sequence[str] = find_saved_index(frame.schema) if self._library == "pyarrow" else ()
-        self.columns = list(map(str, frame.column_names if self._library == "pyarrow" else frame.columns))
-        self.n_rows: int | None = len(frame)
-
-    def read(self, names: list[str]) -> Iterator[Any]:
-        """Give columns as record batches.
-
-        Raises
-        ------
-        SourceError : a column that Arrow does not hold
-        """
-        for start in range(0, max(1, len(self._frame)), self._batch_rows):
+    def read(names: list[str]) -> Iterator[Any]:
+        for start in range(0, max(1, len(frame)), batch_rows):
             try:
-                arrow = self._slice(names, start)
+                arrow = take(names, start)
             except (pa.ArrowException, TypeError, OverflowError) as error:
-                raise _refuse_types(self.name, names, error) from error
+                raise _refuse_types(name, names, error) from error
             yield from arrow.to_batches() or [make_empty(arrow.schema)]
 
-    def _slice(self, names: list[str], start: int) -> Any:
-        if self._library == "pandas":
-            rows = self._frame.iloc[start : start + self._batch_rows]  # columns alone would be copied whole
-            return pa.Table.from_pandas(rows[_find_labels(self._frame, names)], preserve_index=False)
-        part = self._frame.select(names).slice(start, self._batch_rows)
-        return part if self._library == "pyarrow" else part.to_arrow()
+    index = find_saved_index(frame.schema) if library == "pyarrow" else ()
+    columns = list(map(str, frame.column_names if library == "pyarrow" else frame.columns))
+    return Table(name, columns, read, index, n_rows=len(frame))
 
 
-class DaskTable:
-    """A Dask DataFrame as a `Table`: a partition is computed when it is its turn, with no other columns."""
+def _open_dask(frame: Any, name: str, batch_rows: int, threads: int | None) -> Table:
+    """A Dask DataFrame, of which a partition is computed when it is its turn, with no other columns."""
+    settings = {} if threads is None else {"num_workers": threads}
 
-    first_row = 0
-    index: Sequence[str] = ()
-
-    def __init__(self, frame: Any, name: str, batch_rows: int, threads: int | None) -> None:
-        self.name, self._frame, self._batch_rows = name, frame, batch_rows
-        self._settings = {} if threads is None else {"num_workers": threads}
-        self.n_rows: int | None = None
-        self.columns = [str(label) for label in frame.columns]
-
-    def read(self, names: list[str]) -> Iterator[Any]:
-        """Give columns as record batches.
-
-        Raises
-        ------
-        SourceError : a column that Arrow does not hold
-        """
+    def read(names: list[str]) -> Iterator[Any]:
         import dask
 
-        chosen, n_rows = self._frame[_find_labels(self._frame, names)], 0
+        chosen, n_rows = frame[_find_labels(frame, names)], 0
         for partition in chosen.to_delayed():
-            with dask.config.set(self._settings):
-                frame = partition.compute()
-            if len(frame):  # else a column of objects has no type
-                yield from FrameTable(frame, self.name, self._batch_rows).read(names)
-            n_rows += len(frame)
-            del frame  # before the next is made
+            with dask.config.set(settings):
+                rows = partition.compute()
+            if len(rows):  # else a column of objects has no type
+                yield from _open_frame(rows, name, batch_rows).read(names)
+            n_rows += len(rows)
+            del rows  # before the next is made
         if not n_rows:
-            yield from FrameTable(chosen._meta, self.name, self._batch_rows).read(names)
+            yield from _open_frame(chosen._meta, name, batch_rows).read(names)
+
+    return Table(name, [str(label) for label in frame.columns], read)
 
 
 class KeptPartitions:
-    """Partitions of a Dask DataFrame that others computed, as a `Table`; they are in a file until they are read.
+    """Partitions of a Dask DataFrame that others computed, which are in a file until they are read.
 
     Parameters
     ----------
     meta : a DataFrame without rows
     numbers : of the partitions
     """
-
-    first_row = 0
-    index: Sequence[str] = ()
-    n_rows: int | None = None
 
     def __init__(self, meta: Any, name: str, batch_rows: int, numbers: Sequence[int]) -> None:
         self.name, self.numbers = name, numbers
@@ -231,7 +205,7 @@ class KeptPartitions:
             self._places[number] = (0, 0)
             return
         sink, names = pa.BufferOutputStream(), [str(label) for label in frame.columns]
-        batches = FrameTable(frame, self.name, self._batch_rows).read(names)
+        batches = _open_frame(frame, self.name, self._batch_rows).read(names)
         first = next(batches)
         with pa.ipc.new_stream(sink, first.schema) as stream:
             for batch in chain([first], batches):
@@ -245,7 +219,7 @@ class KeptPartitions:
     def read(self, names: list[str]) -> Iterator[Any]:
         """Give columns as record batches, a partition at a time."""
         if self._file is None:
-            yield from FrameTable(self._meta, self.name, self._batch_rows).read(names)
+            yield from _open_frame(self._meta, self.name, self._batch_rows).read(names)
             return
         for number in self.numbers:
             offset, n_bytes = self._places[number]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from copy import copy
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -18,15 +18,12 @@ from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
 from mgspmv.ingest.parts import MANY_FILES, cut_evenly, make_absolute
 from mgspmv.ingest.remote import open_sought
 from mgspmv.ingest.streams import open_anywhere
-from mgspmv.ingest.tables import BATCH_ROWS, TableSource, find_saved_index, make_empty
+from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_index, make_empty
 from mgspmv.ingest.vertices import IdRoom
 from mgspmv.os_errors import refuse_source
 
 BUFFER_BYTES = 1 << 20
 """Of a column that are read at a time; without it, all of a row group are."""
-
-_DAMAGE = (pa.ArrowException, OSError, ValueError)
-"""Exceptions of pyarrow on damaged files; ValueError for names that are no UTF-8."""
 
 
 class ParquetSource(TableSource):
@@ -70,7 +67,8 @@ class ParquetSource(TableSource):
         else:
             groups, sizes = [], []
             for name in files:
-                lengths = _measure_groups(name)
+                with _open(name) as (file, _):
+                    lengths = _measure_groups(file)
                 groups += [(name, range(k, k + 1)) for k in range(len(lengths))] or [(name, range(0))]
                 sizes += [1 + n for n in lengths] or [1]
         return [self._take(own) for own in cut_evenly(groups, sizes, n_parts)]
@@ -87,14 +85,31 @@ class ParquetSource(TableSource):
         """As of `FileSource`."""
         self._threads, self._id_room = threads, id_room
 
-    def _tables(self) -> Generator[ParquetTable]:
+    def _tables(self) -> Generator[Table]:
         for name, groups in zip(self._files, self._groups, strict=True):
-            with _open(name) as raw:
-                table = ParquetTable(name, raw, self._batch_rows, self._threads, groups)
-                yield table
-            self._n_groups += table.n_groups
-            if table.has_begin:
-                self._read_files.append(_describe_file(name, is_whole=table.is_whole))
+            with _open(name) as (file, columns):
+                lengths = _measure_groups(file)
+                read = range(len(lengths)) if groups is None else groups
+                yield self._make_table(name, file, columns, lengths, read)
+            self._n_groups += len(read)
+            if not read or not read.start:
+                self._read_files.append(_describe_file(name, is_whole=len(read) == len(lengths)))
+
+    def _make_table(self, name: str, file: Any, columns: list[str], lengths: list[int], groups: range) -> Table:
+        schema = file.schema_arrow
+
+        def read(names: list[str]) -> Iterator[Any]:
+            n_rows = 0
+            with _blame(name, "the Parquet file is damaged or cut short ({}); fetch it again"):
+                for rows in file.iter_batches(self._batch_rows, groups, names, use_threads=self._threads != 1):
+                    if rows.num_rows:
+                        yield rows.select(names)
+                    n_rows += rows.num_rows
+            if not n_rows:
+                yield make_empty(pa.schema([schema.field(name) for name in names]))
+
+        n_rows, first_row = sum(lengths[k] for k in groups), sum(lengths[: groups.start])
+        return Table(name, columns, read, find_saved_index(schema), first_row, n_rows)
 
     def _describe(self) -> dict[str, Any]:
         return {"format": "parquet", "files": self._read_files, "row_groups": self._n_groups}
@@ -105,68 +120,9 @@ class ParquetSource(TableSource):
         return {"format": "parquet", **describe_files(self.name, files), "header": header}
 
 
-class ParquetTable:
-    """A Parquet file as a `Table`.
-
-    Parameters
-    ----------
-    name : local path or URL
-    raw : the file, opened for reading, of which a local one makes no use
-    batch_rows, threads : as of `ParquetSource`
-    groups : the row groups that are read; None for all
-
-    Raises
-    ------
-    SourceError : no such file
-    """
-
-    def __init__(self, name: str, raw: Any, batch_rows: int, threads: int | None, groups: range | None = None) -> None:
-        self.name, self._batch_rows, self._is_threaded = name, batch_rows, threads != 1
-        try:
-            self._file = pa.parquet.ParquetFile(
-                name if "://" not in name else raw, buffer_size=BUFFER_BYTES, pre_buffer=False
-            )
-            self.columns: list[str] = self._file.schema_arrow.names
-        except SourceError:  # of what is behind a URL
-            raise
-        except _DAMAGE as error:
-            said = f"this is no Parquet file, or it is damaged or cut short ({describe_error(error)})"
-            raise refuse_source(error, name, said) from error
-        self.index: Sequence[str] = find_saved_index(self._file.schema_arrow)
-        lengths = self.measure_groups()
-        self._groups = range(len(lengths)) if groups is None else groups
-        self.n_groups = len(self._groups)
-        self.has_begin = not self._groups or self._groups.start == 0
-        self.is_whole = self.n_groups == len(lengths)
-        self.first_row = sum(lengths[: self._groups.start])
-        self.n_rows: int | None = sum(lengths[k] for k in self._groups)
-
-    def measure_groups(self) -> list[int]:
-        """Rows of each row group."""
-        metadata = self._file.metadata
-        return [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
-
-    def read(self, names: list[str]) -> Iterator[Any]:
-        """Give columns as record batches.
-
-        Raises
-        ------
-        SourceError : the file is damaged
-        """
-        schema, n_rows = self._file.schema_arrow, 0
-        batches = self._file.iter_batches(self._batch_rows, self._groups, names, use_threads=self._is_threaded)
-        try:
-            for rows in batches:
-                if rows.num_rows:
-                    yield rows.select(names)
-                n_rows += rows.num_rows
-        except SourceError:
-            raise
-        except _DAMAGE as error:
-            said = f"the Parquet file is damaged or cut short ({describe_error(error)}); fetch it again"
-            raise refuse_source(error, self.name, said) from error
-        if not n_rows:
-            yield make_empty(pa.schema([schema.field(name) for name in names]))
+def _measure_groups(file: Any) -> list[int]:
+    """Rows of each row group."""
+    return [file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]
 
 
 def _describe_file(name: str, *, is_whole: bool) -> dict[str, Any]:
@@ -177,13 +133,31 @@ def _describe_file(name: str, *, is_whole: bool) -> dict[str, Any]:
         return {"name": name, "bytes": os.path.getsize(name), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
-def _open(name: str) -> AbstractContextManager[IO[bytes]]:
-    return open_sought(name) if "://" in name else open_anywhere(name)
+@contextmanager
+def _open(name: str) -> Iterator[tuple[Any, list[str]]]:
+    """A Parquet file of Arrow's, which reads a local one by itself, and the names of its columns.
+
+    Raises
+    ------
+    SourceError : no such file, or it is none of Parquet
+    """
+    with open_sought(name) if "://" in name else open_anywhere(name) as raw:
+        with _blame(name, "this is no Parquet file, or it is damaged or cut short ({})"):
+            place = raw if "://" in name else name
+            file = pa.parquet.ParquetFile(place, buffer_size=BUFFER_BYTES, pre_buffer=False)
+            columns = file.schema_arrow.names
+        yield file, columns
 
 
-def _measure_groups(name: str) -> list[int]:
-    with _open(name) as raw:
-        return ParquetTable(name, raw, BATCH_ROWS, 1).measure_groups()
+@contextmanager
+def _blame(name: str, said: str) -> Iterator[None]:
+    """Raise SourceError for what pyarrow raises on damaged files; errors of what is behind a URL are such already."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError for names that are no UTF-8
+        raise refuse_source(error, name, said.format(describe_error(error))) from error
 
 
 def _join_ranges(ranges: Sequence[range | None]) -> range | None:

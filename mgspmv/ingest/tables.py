@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -42,25 +42,22 @@ BATCH_ROWS = 1 << 20
 PART_ROWS = 1 << 17
 """Rows of a batch, which a thread encodes."""
 
-_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
 
-
-class Table(Protocol):
+@dataclass(frozen=True)
+class Table:
     """Rows of named columns, which are read once."""
 
     name: str
     """For messages."""
     columns: list[str]
-    index: Sequence[str]
+    read: Callable[[list[str]], Iterator[Any]]
+    """Gives these columns of all rows as Arrow record batches of bounded size, at least one."""
+    index: Sequence[str] = ()
     """Those of the columns that pandas saved as an index."""
-    first_row: int
+    first_row: int = 0
     """Number of the first row that is read; it is less only where others are read elsewhere."""
-    n_rows: int | None
+    n_rows: int | None = None
     """None where that is not known before all are read."""
-
-    def read(self, names: list[str]) -> Iterator[Any]:
-        """Give these columns of all rows as Arrow record batches of bounded size, at least one."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -516,7 +513,7 @@ def _write_uuids(ids: Any) -> Any:
     storage = ids if ids.type == pa.binary(16) else ids.storage
     n = len(storage)
     given = np.frombuffer(storage.buffers()[1] or b"", np.uint8, 16 * n, 16 * storage.offset).reshape(n, 16)
-    digits = _DIGITS[np.stack([given >> 4, given & 15], axis=2).reshape(n, 32)]
+    digits = np.frombuffer(given.tobytes().hex().encode(), np.uint8).reshape(n, 32)
     text = np.full((n, 36), ord("-"), np.uint8)
     for start, stop, shift in ((0, 8, 0), (8, 12, 1), (12, 16, 2), (16, 20, 3), (20, 32, 4)):
         text[:, start + shift : stop + shift] = digits[:, start:stop]

@@ -12,7 +12,7 @@ import mgspmv as mg
 from mgspmv.errors import SourceError
 from mgspmv.ingest import tables
 from mgspmv.ingest.edge_list import EdgeListSource
-from mgspmv.ingest.frames import FrameTable
+from mgspmv.ingest.frames import _open_frame
 from mgspmv.ingest.tables import TableSource
 from mgspmv.ingest.write import Room
 
@@ -28,7 +28,7 @@ class Tables(TableSource):
         self.n_open += 1
         try:
             for name, columns in self.tables.items():
-                yield FrameTable(pa.table(columns), name, 2)
+                yield _open_frame(pa.table(columns), name, 2)
         finally:
             self.n_open -= 1
 
