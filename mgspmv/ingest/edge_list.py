@@ -294,7 +294,8 @@ class EdgeListSource(FileSource):
         super().__init__(name_files(self._files))
         self._n_vertices, self._batch_bytes = n_vertices, batch_bytes
         self._vertices = None if vertices is None else take_name(vertices)
-        self._threads, self._id_room = threads or default_threads(), id_room
+        self.has_known_vertices = n_vertices is not None or vertices is not None
+        self._threads, self._id_room = threads, id_room
         self._is_vertex = is_vertex
 
     def batches(self) -> Iterator[CooBatch]:
@@ -310,7 +311,7 @@ class EdgeListSource(FileSource):
                 self.is_undirected = form.is_undirected
                 self._made, listed = self._find_vertices(form.id_column)
                 chunks = self._read(begun, texts, form, notes)
-                yield from _read_batches(chunks, form, self._made, notes, self._threads)
+                yield from _read_batches(chunks, form, self._made, notes, self._threads or default_threads())
         except SourceError as error:
             raise place_error(error, self._segments) from error.__cause__
         extent = self._made.extent if isinstance(self._made, OccurringIntegers) else None
@@ -318,11 +319,6 @@ class EdgeListSource(FileSource):
         if self._form is None:
             joined = self.join([self._told])
             self._layout = replace(self.number(joined.claim), provenance=joined.provenance, stated=joined.stated)
-
-    @property
-    def has_known_vertices(self) -> bool:  # type: ignore[override]
-        """As of `FileSource`."""
-        return self._n_vertices is not None or self._vertices is not None
 
     def split(self, n_parts: int) -> list[EdgeListSource]:
         """As of `FileSource`; the first edge says how all lines are to be read."""
@@ -342,14 +338,6 @@ class EdgeListSource(FileSource):
             parts.append(copy(whole))
             parts[-1]._segments = tuple(segments)
         return parts
-
-    def prepare(self, threads: int, id_room: IdRoom) -> None:
-        """As of `FileSource`."""
-        self._threads, self._id_room = threads, id_room
-
-    def tell(self) -> _Told:
-        """As of `FileSource`."""
-        return self._told
 
     def number(self, claim: int | None) -> Layout:
         """As of `FileSource`."""

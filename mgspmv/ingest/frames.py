@@ -118,10 +118,6 @@ class FrameSource(TableSource):
         held: list[Any] = futures_of(self._frame)
         return held
 
-    def prepare(self, threads: int, id_room: IdRoom) -> None:
-        """As of `FileSource`."""
-        self._threads, self._id_room = threads, id_room
-
 
 def _open_frame(frame: Any, name: str, batch_rows: int) -> Table:
     """A DataFrame of pandas or polars or a pyarrow Table, of which each slice becomes one of Arrow.

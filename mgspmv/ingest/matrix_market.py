@@ -25,7 +25,7 @@ from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, Segment, TextStream,
 from mgspmv.model import CooBatch, default_threads, index_dtype
 
 if TYPE_CHECKING:
-    from mgspmv.ingest.vertices import IdRoom
+    pass
 
 _COMMENTS = b"%"
 _BANNERS = ("%%matrixmarket", "%matrixmarket")
@@ -92,7 +92,7 @@ class MatrixMarketSource(FileSource):
         self, path: str | os.PathLike[str], *, batch_bytes: int = BATCH_BYTES, threads: int | None = None
     ) -> None:
         super().__init__(path)
-        self._batch_bytes, self._threads = batch_bytes, threads or default_threads()
+        self._batch_bytes, self._threads = batch_bytes, threads
         self._part: tuple[Segment, Header] | None = None
         """Whole lines of a coordinate file, which are all that is read, and its header."""
 
@@ -111,7 +111,7 @@ class MatrixMarketSource(FileSource):
 
     def _read(self, text: TextStream, header: Header, counted: _Counted) -> Iterator[CooBatch]:
         read = _read_coordinate if header.layout == "coordinate" else _read_array
-        for batch in read(text, header, counted, self._threads, self.as_float64):
+        for batch in read(text, header, counted, self._threads or default_threads(), self.as_float64):
             self.fraction = text.fraction
             yield _mirror(batch, header)
 
@@ -127,10 +127,6 @@ class MatrixMarketSource(FileSource):
         self._told = _Told(header, counted.n_read, describe_cut(self.name))
         self._layout = Layout(shape=header.shape)
 
-    def prepare(self, threads: int, id_room: IdRoom) -> None:
-        """As of `FileSource`."""
-        self._threads = threads
-
     def split(self, n_parts: int) -> list[FileSource]:
         """As of `FileSource`; what is not a coordinate file of plain text is read by one process."""
         whole, name = copy(self), make_absolute(self.name)
@@ -144,10 +140,6 @@ class MatrixMarketSource(FileSource):
         for part, segment in zip(parts, segments, strict=True):
             part._part = segment, header
         return list(parts)
-
-    def tell(self) -> Any:
-        """As of `FileSource`."""
-        return super().tell() if self._part is None else self._told
 
     def join(self, told: Sequence[Any]) -> Joined:
         """As of `FileSource`."""

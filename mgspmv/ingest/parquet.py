@@ -19,7 +19,6 @@ from mgspmv.ingest.parts import MANY_FILES, cut_evenly, make_absolute
 from mgspmv.ingest.remote import open_sought
 from mgspmv.ingest.streams import open_anywhere
 from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_index, make_empty
-from mgspmv.ingest.vertices import IdRoom
 from mgspmv.os_errors import refuse_source
 
 BUFFER_BYTES = 1 << 20
@@ -80,10 +79,6 @@ class ParquetSource(TableSource):
         part._files, part._n_tables, part._read_files = tuple(files), len(files), []
         part._groups = [_join_ranges([own for name, own in groups if name == file]) for file in files]
         return part
-
-    def prepare(self, threads: int, id_room: IdRoom) -> None:
-        """As of `FileSource`."""
-        self._threads, self._id_room = threads, id_room
 
     def _tables(self) -> Generator[Table]:
         for name, groups in zip(self._files, self._groups, strict=True):

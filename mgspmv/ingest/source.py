@@ -114,6 +114,12 @@ class FileSource:
         """Whether values are wanted as float64, or not at all, so that integers beyond int64 are taken."""
         self.may_be_empty = False
         """Whether it may have no edges, although nothing else says what the vertices are or what their ids are."""
+        self.has_known_vertices = True
+        """Whether all parts number rows and columns alike; else `Layout.vertex_ids` are those of a part alone."""
+        self._threads: int | None = None
+        self._id_room: IdRoom | None = None
+        self._told: Any = None
+        """What a part tells, once it was read, unless that is its layout."""
         self.is_undirected = False
         """Whether each entry stands for both directions; known once the first batch is given."""
 
@@ -134,9 +140,6 @@ class FileSource:
 
     # --- for several processes, each of which reads a part
 
-    has_known_vertices = True
-    """Whether all parts number rows and columns alike; else `Layout.vertex_ids` are those of a part alone."""
-
     def split(self, n_parts: int) -> Sequence[FileSource]:
         """Give parts that other processes can read, at most so many, which follow each other as the entries do.
 
@@ -148,9 +151,12 @@ class FileSource:
 
     def prepare(self, threads: int, id_room: IdRoom) -> None:
         """Take over what the process that reads it may use; by `split`, parts have nothing of that."""
+        self._threads, self._id_room = threads, id_room
 
     def tell(self) -> Any:
         """What the others, or all together, have to know of this part, once it was read."""
+        if self._told is not None:
+            return self._told
         layout = self.layout()
         return Joined(None, layout.provenance, layout.stated)
 

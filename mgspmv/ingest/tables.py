@@ -170,11 +170,11 @@ class TableSource(FileSource):
         self._n_tables = 1
         self._there: list[str] = []
         """Columns of the first table."""
-        self._threads: int | None = None
         self._is_computed = False
         """Whether rows take memory elsewhere, so that they are read when it is their turn."""
         self._columns, self._weights, self._extra_columns = columns, weights, extra_columns
         self._n_vertices, self._vertices, self._id_room = n_vertices, vertices, id_room
+        self.has_known_vertices = n_vertices is not None or vertices is not None
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
@@ -183,24 +183,18 @@ class TableSource(FileSource):
             first = next(parts)  # a table gives at least one
             if self.may_be_empty and not first.rows.num_rows:
                 first = replace(first, rows=_make_untyped(first.rows.schema))
-            edges = _Edges(first, self._n_vertices, self._vertices, self._id_room)
+            self._begin(first)
             threads = self._threads or default_threads()
             with ThreadPoolExecutor(threads, "mgspmv-encode") as pool:
                 n_ahead = 0 if self._is_computed else AHEAD * threads
-                for part, ids, weights in map_ahead(pool, edges.parse, chain([first], parts), n_ahead):
+                for part, ids, weights in map_ahead(pool, self._parse, chain([first], parts), n_ahead):
                     self.fraction = part.fraction
-                    yield edges.encode(part, ids, weights)
-        self._told = edges.tell(self._describe(), self._there)
-        self._layout = replace(edges.vertices.finish(), provenance=self.join([self._told]).provenance)
-
-    @property
-    def has_known_vertices(self) -> bool:  # type: ignore[override]
-        """As of `FileSource`."""
-        return self._n_vertices is not None or self._vertices is not None
-
-    def tell(self) -> _Told:
-        """As of `FileSource`."""
-        return self._told
+                    yield self._encode(part, ids, weights)
+        assert self._dtype is not None
+        first = replace(self._first, rows=make_empty(self._first.rows.schema))  # a slice would hold all rows
+        told = self._describe(), first, self._there, self._n_rows, self._are_names, self._dtype, self._listed
+        self._told = _Told(*told)
+        self._layout = replace(self._made.finish(), provenance=self.join([self._told]).provenance)
 
     def join(self, told: Sequence[_Told]) -> Joined:
         """As of `FileSource`."""
@@ -261,43 +255,18 @@ class TableSource(FileSource):
                 )
         return names
 
+    # --- rows, which are all like the first
 
-def find_saved_index(schema: Any) -> Sequence[str]:
-    """Return the columns of an Arrow schema that pandas saved as an index, by its metadata."""
-    described = (schema.metadata or {}).get(b"pandas")
-    try:
-        index = parse_json(described)["index_columns"] if described else []
-        return [name for name in index if isinstance(name, str)]
-    except (ValueError, KeyError, TypeError):  # written by another program
-        return []
-
-
-def _is_index(name: str, index: Sequence[str]) -> bool:
-    """Return whether a column was saved as an index and has no name that says more."""
-    role, _ = find_role(name)
-    return is_saved_index(name) or (name in index and role not in ("source", "target"))
-
-
-class _Edges:
-    """What the columns hold, as the first rows show it; all others are to be like them.
-
-    Parameters
-    ----------
-    first : some rows
-    n_vertices, vertices, id_room : as of `TableSource`
-    """
-
-    def __init__(
-        self, first: _Part, n_vertices: int | None, vertices: str | os.PathLike[str] | None, id_room: IdRoom
-    ) -> None:
-        self._first, self._n_vertices = first.decode_ids(), n_vertices
+    def _begin(self, first: _Part) -> None:
+        """Take what the columns hold, as the first rows show it; all others are to be like them."""
+        self._first, self._n_rows = first.decode_ids(), 0
+        self._dtype: str | None = None
         self._are_names = self._check(self._first)
         column = Column("vertex", "string" if self._are_names else "int64")
-        self.vertices, self._listed = choose_vertices(column, n_vertices, vertices, DEFAULT_READING, id_room)
-        self._dtype: str | None = None
-        self.n_rows = 0
+        known = self._n_vertices, self._vertices, DEFAULT_READING, self._id_room
+        self._made, self._listed = choose_vertices(column, *known)
 
-    def parse(self, part: _Part) -> tuple[_Part, list[Any], np.ndarray | None]:
+    def _parse(self, part: _Part) -> tuple[_Part, list[Any], np.ndarray | None]:
         """Rows, and columns of ids and weights; several threads may ask at once.
 
         Raises
@@ -310,7 +279,7 @@ class _Edges:
         ids = [_to_strings(part.rows.column(k)) if self._are_names else self._to_integers(part, k) for k in (0, 1)]
         return part, ids, _to_numbers(part.rows.column(2)) if len(part.types) > 2 else None
 
-    def encode(self, part: _Part, ids: list[Any], weights: np.ndarray | None) -> CooBatch:
+    def _encode(self, part: _Part, ids: list[Any], weights: np.ndarray | None) -> CooBatch:
         """Entries of rows that were parsed, in their order.
 
         Raises
@@ -318,28 +287,16 @@ class _Edges:
         SourceError : weights are not of the type of those before, or an id is not in the list of vertices
         """
         self._check_dtype(part, "missing" if weights is None else weights.dtype.name)
-        self.n_rows += part.rows.num_rows
-        codes = self.vertices.encode(*ids)
+        self._n_rows += part.rows.num_rows
+        codes = self._made.encode(*ids)
         for name, column, own in zip(part.names, ids, codes, strict=False):
-            if (k := find_unknown(self.vertices, own)) is not None:
+            if (k := find_unknown(self._made, own)) is not None:
                 found = column[k].as_py() if self._are_names else int(column[k])
                 raise part.refuse(
                     f"row {part.first + k}: {found!r} in column {name!r} is not in the list of vertices; add it there "
                     "or remove the edge"
                 )
         return CooBatch(codes[0], codes[1], weights)
-
-    def tell(self, described: dict[str, Any], there: list[str]) -> _Told:
-        """What others have to know, once all rows were encoded.
-
-        Parameters
-        ----------
-        described : where the rows came from
-        there : all columns of their tables
-        """
-        assert self._dtype is not None
-        first = replace(self._first, rows=make_empty(self._first.rows.schema))  # a slice would hold all rows
-        return _Told(described, first, there, self.n_rows, self._are_names, self._dtype, self._listed)
 
     def _check(self, part: _Part) -> bool:
         """Whether ids are names."""
@@ -381,6 +338,22 @@ class _Edges:
     def _limits(self) -> tuple[int, int]:
         """Least and greatest integer that may be an id."""
         return (INT64_MIN, INT64_MAX) if self._n_vertices is None else (0, self._n_vertices - 1)
+
+
+def find_saved_index(schema: Any) -> Sequence[str]:
+    """Return the columns of an Arrow schema that pandas saved as an index, by its metadata."""
+    described = (schema.metadata or {}).get(b"pandas")
+    try:
+        index = parse_json(described)["index_columns"] if described else []
+        return [name for name in index if isinstance(name, str)]
+    except (ValueError, KeyError, TypeError):  # written by another program
+        return []
+
+
+def _is_index(name: str, index: Sequence[str]) -> bool:
+    """Return whether a column was saved as an index and has no name that says more."""
+    role, _ = find_role(name)
+    return is_saved_index(name) or (name in index and role not in ("source", "target"))
 
 
 def _describe_columns(there: list[str], chosen: list[str]) -> dict[str, Any]:
