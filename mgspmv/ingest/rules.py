@@ -937,47 +937,54 @@ _SUFFIXES: dict[str, Format] = {".npz": "npz", ".parquet": "parquet", ".pq": "pa
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zstd", ".lzma", ".bgz")
 
 _VIA_NETWORKX = "read it with NetworkX ({}) and pass the graph"
+_FOREIGN = (
+    (".graph .metis", "a METIS graph", "convert it to an edge list, or read it by its library and pass arrays"),
+    (".chaco", "a Chaco graph", "convert it to an edge list"),
+    (".graphml", "GraphML", _VIA_NETWORKX.format("networkx.read_graphml")),
+    (".gexf", "GEXF", _VIA_NETWORKX.format("networkx.read_gexf")),
+    (".gml", "GML", _VIA_NETWORKX.format("networkx.read_gml")),
+    (".net", "a Pajek network", _VIA_NETWORKX.format("networkx.read_pajek")),
+    (".paj", "a Pajek project", _VIA_NETWORKX.format("networkx.read_pajek")),
+    (".adjlist", "an adjacency list", _VIA_NETWORKX.format("networkx.read_adjlist")),
+    (".dot .gv", "DOT of Graphviz", "convert it to an edge list"),
+    (".gr", "a DIMACS graph", "keep its lines `a SOURCE TARGET WEIGHT` without the first column"),
+    (".col", "a DIMACS graph", "keep its lines `e SOURCE TARGET` without the first column"),
+    (".dimacs", "a DIMACS graph", "keep its lines of edges without the first column"),
+    (".rb", "Rutherford-Boeing", "read it with scipy.io.hb_read and pass the matrix"),
+    (".rsa .rua .hb", "Harwell-Boeing", "read it with scipy.io.hb_read and pass the matrix"),
+    (".h5ad", "AnnData in HDF5", "write it with anndata's write_zarr, or pass its .X"),
+    (".h5 .hdf5", "HDF5", "read it with its library and pass the matrix"),
+    (".mat", "MATLAB", "read it with scipy.io.loadmat and pass the matrix"),
+    (".npy", "a NumPy array", "load it with numpy.load and pass the matrix, or a tuple of columns (src, dst)"),
+    (".pkl .pickle", "a pickle", "load it where you trust it, and pass the object"),
+    (".feather", "Feather", "read it with pyarrow.feather.read_table and pass the table"),
+    (".arrow", "an Arrow file", "read it with pyarrow.ipc and pass the table"),
+    (".orc", "ORC", "read it with pyarrow.orc and pass the table"),
+    (".avro", "Avro", "convert it to Parquet"),
+    (".json", "JSON", "convert it to CSV, or read it and pass a graph or a table"),
+    (".jsonl .ndjson", "JSON", "convert it to CSV, or read it with pandas.read_json(lines=True) and pass the table"),
+    (".xlsx .xls", "an Excel workbook", "save it as CSV"),
+    (".zip", "a zip archive", "unpack it and name the files in it"),
+    (".tar .tgz .tbz2", "a tar archive", "unpack it and name the files in it"),
+    (".7z", "a 7-Zip archive", "unpack it and name the files in it"),
+    (".rar", "a RAR archive", "unpack it and name the files in it"),
+)
+"""Suffixes of formats that are not read, what they are and what to do."""
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A file of a format that is not read."""
+
+    what: str
+    advice: str
+
+    def explain(self) -> str:
+        return f"this is {self.what}, which ingest does not read; {self.advice}"
+
+
 _FOREIGN_SUFFIXES = {
-    ".graph": ("a METIS graph", "convert it to an edge list, or read it by its library and pass arrays"),
-    ".metis": ("a METIS graph", "convert it to an edge list, or read it by its library and pass arrays"),
-    ".chaco": ("a Chaco graph", "convert it to an edge list"),
-    ".graphml": ("GraphML", _VIA_NETWORKX.format("networkx.read_graphml")),
-    ".gexf": ("GEXF", _VIA_NETWORKX.format("networkx.read_gexf")),
-    ".gml": ("GML", _VIA_NETWORKX.format("networkx.read_gml")),
-    ".net": ("a Pajek network", _VIA_NETWORKX.format("networkx.read_pajek")),
-    ".paj": ("a Pajek project", _VIA_NETWORKX.format("networkx.read_pajek")),
-    ".adjlist": ("an adjacency list", _VIA_NETWORKX.format("networkx.read_adjlist")),
-    ".dot": ("DOT of Graphviz", "convert it to an edge list"),
-    ".gv": ("DOT of Graphviz", "convert it to an edge list"),
-    ".gr": ("a DIMACS graph", "keep its lines `a SOURCE TARGET WEIGHT` without the first column"),
-    ".col": ("a DIMACS graph", "keep its lines `e SOURCE TARGET` without the first column"),
-    ".dimacs": ("a DIMACS graph", "keep its lines of edges without the first column"),
-    ".rb": ("Rutherford-Boeing", "read it with scipy.io.hb_read and pass the matrix"),
-    ".rsa": ("Harwell-Boeing", "read it with scipy.io.hb_read and pass the matrix"),
-    ".rua": ("Harwell-Boeing", "read it with scipy.io.hb_read and pass the matrix"),
-    ".hb": ("Harwell-Boeing", "read it with scipy.io.hb_read and pass the matrix"),
-    ".h5ad": ("AnnData in HDF5", "write it with anndata's write_zarr, or pass its .X"),
-    ".h5": ("HDF5", "read it with its library and pass the matrix"),
-    ".hdf5": ("HDF5", "read it with its library and pass the matrix"),
-    ".mat": ("MATLAB", "read it with scipy.io.loadmat and pass the matrix"),
-    ".npy": ("a NumPy array", "load it with numpy.load and pass the matrix, or a tuple of columns (src, dst)"),
-    ".pkl": ("a pickle", "load it where you trust it, and pass the object"),
-    ".pickle": ("a pickle", "load it where you trust it, and pass the object"),
-    ".feather": ("Feather", "read it with pyarrow.feather.read_table and pass the table"),
-    ".arrow": ("an Arrow file", "read it with pyarrow.ipc and pass the table"),
-    ".orc": ("ORC", "read it with pyarrow.orc and pass the table"),
-    ".avro": ("Avro", "convert it to Parquet"),
-    ".json": ("JSON", "convert it to CSV, or read it and pass a graph or a table"),
-    ".jsonl": ("JSON", "convert it to CSV, or read it with pandas.read_json(lines=True) and pass the table"),
-    ".ndjson": ("JSON", "convert it to CSV, or read it with pandas.read_json(lines=True) and pass the table"),
-    ".xlsx": ("an Excel workbook", "save it as CSV"),
-    ".xls": ("an Excel workbook", "save it as CSV"),
-    ".zip": ("a zip archive", "unpack it and name the files in it"),
-    ".tar": ("a tar archive", "unpack it and name the files in it"),
-    ".tgz": ("a tar archive", "unpack it and name the files in it"),
-    ".tbz2": ("a tar archive", "unpack it and name the files in it"),
-    ".7z": ("a 7-Zip archive", "unpack it and name the files in it"),
-    ".rar": ("a RAR archive", "unpack it and name the files in it"),
+    suffix: Foreign(what, advice) for suffixes, what, advice in _FOREIGN for suffix in suffixes.split()
 }
 _FOREIGN_BYTES: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(
     (re.compile(pattern, re.DOTALL | re.IGNORECASE), suffix)
@@ -1007,17 +1014,6 @@ _XML = re.compile(rb"\s*<(?:\?xml|!doctype|html)", re.IGNORECASE)
 _PARQUET = b"PAR1"
 
 
-@dataclass(frozen=True)
-class Foreign:
-    """A file of a format that is not read."""
-
-    what: str
-    advice: str
-
-    def explain(self) -> str:
-        return f"this is {self.what}, which ingest does not read; {self.advice}"
-
-
 def strip_compression(name: str) -> str:
     """Return a file's name in lower case without the suffix of a compression."""
     name = name.lower()
@@ -1033,7 +1029,7 @@ def find_format_by_name(name: str) -> Format | Foreign | None:
     suffix = os.path.splitext(strip_compression(name))[1]
     if suffix in _SUFFIXES:
         return _SUFFIXES[suffix]
-    return Foreign(*_FOREIGN_SUFFIXES[suffix]) if suffix in _FOREIGN_SUFFIXES else None
+    return _FOREIGN_SUFFIXES.get(suffix)
 
 
 def find_format_by_bytes(head: bytes) -> Format | Foreign | None:
@@ -1049,7 +1045,7 @@ def find_format_by_bytes(head: bytes) -> Format | Foreign | None:
         return "matrix-market"
     for pattern, suffix in _FOREIGN_BYTES:
         if pattern.match(head):
-            return Foreign(*_FOREIGN_SUFFIXES[suffix])
+            return _FOREIGN_SUFFIXES[suffix]
     if _XML.match(head):
         return Foreign("XML", "convert it to CSV")
     return None
