@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from copy import copy
@@ -70,20 +71,6 @@ _NAMES_HINT = 'pass ids="string" if ids are names'
 _WEIGHTS_HINT = "pass weights=False to leave that column out"
 
 
-@dataclass
-class _Counts:
-    """Lines that are no edges, and edges."""
-
-    n_header: int = 0
-    n_comments: int = 0
-    n_rows: int = 0
-
-    def add(self, other: _Counts) -> None:
-        self.n_header += other.n_header
-        self.n_comments += other.n_comments
-        self.n_rows += other.n_rows
-
-
 class _Notes:
     """Facts about the files besides their edges."""
 
@@ -95,7 +82,8 @@ class _Notes:
         """Of the columns."""
         self._named = ""
         """The file that names them."""
-        self.counts = _Counts()
+        self.counts = Counter(n_header=0, n_comments=0, n_rows=0)
+        """Lines that are no edges, and edges."""
         self.doubts: list[Doubt] = []
 
     @property
@@ -118,7 +106,7 @@ class _Notes:
         self._claims.append(head.preamble.claims)
         if self._stated is None and "nodes" in head.preamble.claims:
             self._stated = StatedShape(name, *head.preamble.nodes_line)
-        self.counts.add(_Counts(head.n_header, head.preamble.n_lines, 0))
+        self.counts.update(n_header=head.n_header, n_comments=head.preamble.n_lines)
         if head.doubt is not None:
             self.doubts.append(head.doubt)
         if head.names is not None:
@@ -138,7 +126,7 @@ class _Notes:
         self._claims += later._claims
         self._stated = self._stated or later._stated
         self._files += later._files
-        self.counts.add(later.counts)
+        self.counts.update(later.counts)
         self.doubts += later.doubts
         if later.names is not None:
             self._name_columns(later._named, later.names)
@@ -187,7 +175,7 @@ class _Notes:
                 "a comment says `undirected`, and each line is read as one arc; pass symmetrize=True if all edges are "
                 "undirected"
             )
-        if unused_first is not None and self.counts.n_rows:
+        if unused_first is not None and self.counts["n_rows"]:
             notes.append(
                 f"{unused_first!r}, the first id of the list of vertices, occurs in no edge; write it as `id` if it is "
                 "a header"
@@ -197,7 +185,7 @@ class _Notes:
             "not_read": left,
             "header": form.names is not None,
             "header_by": form.header_by,
-            **vars(self.counts),
+            **self.counts,
             "delimiter": form.table.delimiter,
             "notes": notes,
         }
@@ -464,7 +452,7 @@ def _read_batches(
                 line = nth_line(chunk, form.table, k)
                 unknown = split_line(line, form.table.delimiter)[place]
                 raise line.refuse(f"{unknown!r} is not in the list of vertices; add it there or remove the edge")
-        notes.counts.add(_Counts(n_comments=n_comments, n_rows=len(rows)))
+        notes.counts.update(n_comments=n_comments, n_rows=len(rows))
         yield CooBatch(rows, cols, weights[0] if weights else None)
 
 
