@@ -12,14 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from mgspmv.errors import SourceError
-from mgspmv.files import describe_error
 from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
 from mgspmv.ingest.parts import MANY_FILES, cut_evenly, make_absolute
 from mgspmv.ingest.remote import open_sought
 from mgspmv.ingest.streams import open_anywhere
 from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_index, make_empty
-from mgspmv.os_errors import refuse_source
+from mgspmv.ingest.weights import reading_table
 
 BUFFER_BYTES = 1 << 20
 """Of a column that are read at a time; without it, all of a row group are."""
@@ -95,7 +93,7 @@ class ParquetSource(TableSource):
 
         def read(names: list[str]) -> Iterator[Any]:
             n_rows = 0
-            with _blame(name, "the Parquet file is damaged or cut short ({}); fetch it again"):
+            with reading_table(name, "the Parquet file is damaged or cut short ({}); fetch it again"):
                 for rows in file.iter_batches(self._batch_rows, groups, names, use_threads=self._threads != 1):
                     if rows.num_rows:
                         yield rows.select(names)
@@ -137,22 +135,11 @@ def _open(name: str) -> Iterator[tuple[Any, list[str]]]:
     SourceError : no such file, or it is none of Parquet
     """
     with open_sought(name) if "://" in name else open_anywhere(name) as raw:
-        with _blame(name, "this is no Parquet file, or it is damaged or cut short ({})"):
+        with reading_table(name, "this is no Parquet file, or it is damaged or cut short ({})"):
             place = raw if "://" in name else name
             file = pa.parquet.ParquetFile(place, buffer_size=BUFFER_BYTES, pre_buffer=False)
             columns = file.schema_arrow.names
         yield file, columns
-
-
-@contextmanager
-def _blame(name: str, said: str) -> Iterator[None]:
-    """Raise SourceError for what pyarrow raises on damaged files; errors of what is behind a URL are such already."""
-    try:
-        yield
-    except SourceError:
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError for names that are no UTF-8
-        raise refuse_source(error, name, said.format(describe_error(error))) from error
 
 
 def _join_ranges(ranges: Sequence[range | None]) -> range | None:

@@ -49,7 +49,7 @@ def _read_csv(name: str, string_ids: bool) -> Any:
     first = text.partition(b"\n")[0].decode("utf-8", "replace")
     delimiter = choose_delimiter([first])
     types = csv.ConvertOptions(column_types=dict.fromkeys(("vector", "vertex"), pa.string()))
-    with reading_table(name, "csv"):
+    with reading_table(name, "cannot be read as csv: {}"):
         parsing = csv.ParseOptions(delimiter=delimiter)
         table = check_table(csv.read_csv(pa.BufferReader(text), convert_options=types, parse_options=parsing))
     if "vertex" in table.column_names and not string_ids:

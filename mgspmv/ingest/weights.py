@@ -107,7 +107,7 @@ def read_table(path: str | os.PathLike[str]) -> Any:
     import pyarrow.parquet as pq
 
     name = os.fspath(path)
-    with reading_table(name, "parquet"):
+    with reading_table(name, "cannot be read as parquet: {}"):
         if not is_url(name):
             return check_table(pq.read_table(name))
         with open_anywhere(name) as file:
@@ -115,8 +115,13 @@ def read_table(path: str | os.PathLike[str]) -> Any:
 
 
 @contextmanager
-def reading_table(name: str, kind: str) -> Iterator[None]:
-    """Raise SourceError for what pyarrow raises on a file that it cannot read, or that is not what it should be."""
+def reading_table(name: str, said: str) -> Iterator[None]:
+    """Raise SourceError for what pyarrow raises on a file that it cannot read, or that is not what it should be.
+
+    Parameters
+    ----------
+    said : message, with a place for what pyarrow says
+    """
     import pyarrow as pa
 
     try:
@@ -126,7 +131,7 @@ def reading_table(name: str, kind: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise SourceError("there is no such file", source=name) from error
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise refuse_source(error, name, f"cannot be read as {kind}: {describe_error(error)}") from error
+        raise refuse_source(error, name, said.format(describe_error(error))) from error
 
 
 def check_table(table: Any) -> Any:
