@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import IO, Any, cast
 
@@ -80,8 +79,7 @@ def open_streamed(url: str) -> IO[bytes]:
     return cast(IO[bytes], file)
 
 
-@contextmanager
-def open_sought(url: str) -> Iterator[IO[bytes]]:
+def open_sought(url: str) -> IO[bytes]:
     """A file at a URL, for reading here and there, as Parquet is.
 
     Raises
@@ -89,15 +87,10 @@ def open_sought(url: str) -> Iterator[IO[bytes]]:
     SourceError : the server does not tell how large the file is
     others : as of `open_url`
     """
-    with open_url(url, "blockcache", maxblocks=PIECES_KEPT) as file:
-        cache = getattr(file, "cache", None)
-        if cache is not None and file.size is None:  # type: ignore[attr-defined]  # of fsspec's
-            raise SourceError("the server does not say how large it is, so it is read from its begin only", source=url)
-        try:
-            yield file
-        finally:
-            if cache is not None:
-                vars(cache).clear()  # its blocks refer to it, and would stay until garbage is collected
+    file = open_url(url, "blockcache", maxblocks=PIECES_KEPT)
+    if getattr(file, "cache", None) is not None and file.size is None:  # type: ignore[attr-defined]  # of fsspec's
+        raise SourceError("the server does not say how large it is, so it is read from its begin only", source=url)
+    return file
 
 
 def _open(url: str, cache_type: str, cache_options: dict[str, Any]) -> Any:
