@@ -93,44 +93,36 @@ class MatrixMarketSource(FileSource):
     ) -> None:
         super().__init__(path)
         self._batch_bytes, self._threads = batch_bytes, threads
-        self._part: tuple[Segment, Header] | None = None
-        """Whole lines of a coordinate file, which are all that is read, and its header."""
+        self._segment = Segment(self.name)
+        self._header: Header | None = None
+        """Of a part of a coordinate file, whose lines are in the segment."""
 
     def batches(self) -> Iterator[CooBatch]:
         """Give all entries, at least one batch, symmetric entries and their mirror images in the same one."""
-        if self._part is not None:
-            yield from self._read_part(*self._part)
-            return
-        with TextStream(self.name, self._batch_bytes) as text:
-            header = read_header(text)
-            counted = _Counted(header)
-            yield from self._read(text, header, counted)
-            counted.check()
-            described = _describe(text.provenance(), header)
-            self._layout = Layout(shape=header.shape, provenance=described, stated=header.stated)
-
-    def _read(self, text: TextStream, header: Header, counted: _Counted) -> Iterator[CooBatch]:
-        read = _read_coordinate if header.layout == "coordinate" else _read_array
-        for batch in read(text, header, counted, self._threads or default_threads(), self.as_float64):
-            self.fraction = text.fraction
-            yield _mirror(batch, header)
-
-    def _read_part(self, segment: Segment, header: Header) -> Iterator[CooBatch]:
-        counted = _Counted(header)
-        with TextStream(segment, self._batch_bytes) as text:
-            try:
-                if not segment.begin:
+        try:
+            with TextStream(self._segment, self._batch_bytes) as text:
+                header = self._header or read_header(text)
+                if self._header is not None and not self._segment.begin:
                     read_header(text)
-                yield from self._read(text, header, counted)
-            except SourceError as error:
-                raise place_error(error, [segment]) from None
-        self._told = _Told(header, counted.n_read, describe_cut(self.name))
-        self._layout = Layout(shape=header.shape)
+                counted = _Counted(header)
+                read, threads = _read_coordinate if header.layout == "coordinate" else _read_array, self._threads
+                for batch in read(text, header, counted, threads or default_threads(), self.as_float64):
+                    self.fraction = text.fraction
+                    yield _mirror(batch, header)
+                if self._header is None:
+                    counted.check()
+                    described = _describe(text.provenance(), header)
+                    self._layout = Layout(shape=header.shape, provenance=described, stated=header.stated)
+                else:
+                    self._told = _Told(header, counted.n_read, describe_cut(self.name))
+                    self._layout = Layout(shape=header.shape)
+        except SourceError as error:
+            raise place_error(error, [self._segment]) from error.__cause__
 
     def split(self, n_parts: int) -> list[FileSource]:
         """As of `FileSource`; what is not a coordinate file of plain text is read by one process."""
         whole, name = copy(self), make_absolute(self.name)
-        whole.name = name
+        whole.name, whole._segment = name, Segment(name)
         with TextStream(name) as text:
             header = read_header(text)
         segments = [own for [own] in cut_texts([name], n_parts)]
@@ -138,7 +130,7 @@ class MatrixMarketSource(FileSource):
             return [whole]
         parts = [copy(whole) for _ in segments]
         for part, segment in zip(parts, segments, strict=True):
-            part._part = segment, header
+            part._segment, part._header = segment, header
         return list(parts)
 
     def join(self, told: Sequence[Any]) -> Joined:
