@@ -9,13 +9,13 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.files import describe_error, is_url
-from mgspmv.ingest.npy import NPY_DAMAGE, check_header
 from mgspmv.ingest.rules import (
     COMMENTS,
     DELIMITERS,
@@ -39,6 +39,11 @@ from mgspmv.ingest.streams import Line, TextStream, open_anywhere
 from mgspmv.os_errors import refuse_source
 
 DANGLING_RULES = ("uniform", "drop", "error")
+
+NPY_DAMAGE = (
+    ValueError, EOFError, SyntaxError, TokenError, TypeError, AttributeError, RecursionError, MemoryError,
+)  # fmt: skip
+"""Exceptions that NumPy was seen to raise on damaged files; MemoryError where a header claims more than there is."""
 
 Weights = Any
 """A float array of shape (n,), numbers by id or ids, as `mgspmv.ingest.vertex_vectors` takes them."""
@@ -150,8 +155,6 @@ def read_vector(path: str | os.PathLike[str], *, max_ndim: int = 1) -> np.ndarra
     """
     try:
         with open(path, "rb") as file:
-            check_header(file, os.fstat(file.fileno()).st_size)
-            file.seek(0)
             vector: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
     except FileNotFoundError as error:
         raise SourceError("there is no such file", source=str(path)) from error

@@ -233,7 +233,7 @@ def test_npz_with_an_array_that_is_shorter_than_its_header_claims(tmp_path, name
         members[f"{name}.npy"] = header.getvalue() + array.tobytes()
 
     rewrite(path, claim)
-    with pytest.raises(SourceError, match=r"not a whole \.npz file .*\(its header claims .* \(100000000000000,\), "):
+    with pytest.raises(SourceError, match=r"not a whole \.npz file .*\(.*\(100000000000000,\)"):
         NpzSource(path)
 
 

@@ -217,10 +217,7 @@ def test_an_npy_that_is_shorter_than_its_header_claims_is_refused(tmp_path, vers
         header = str({"descr": "<f8", "fortran_order": False, "shape": shape}).encode() + b"\n"
         length = len(header).to_bytes(2 if version == 1 else 4, "little")
         (tmp_path / "x.npy").write_bytes(b"\x93NUMPY" + bytes([version, 0]) + length + header + bytes(24))
-        said = (
-            rf"not a \.npy file of numbers \(its header claims float64 of shape \({shape[0]},.*, and 24 follow: it was"
-        )
-        with pytest.raises(SourceError, match=rf"{said} cut"):
+        with pytest.raises(SourceError, match=r"x\.npy: not a \.npy file of numbers"):
             read_vector(tmp_path / "x.npy", max_ndim=2)
 
 
