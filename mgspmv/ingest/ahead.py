@@ -61,18 +61,14 @@ class Ahead(Generic[T]):
         self._taken: Queue[tuple[Any, BaseException | None]] = Queue(n_ahead)
         self._thread = Thread(target=self._run, name=name, daemon=True)
 
-    def begin(self) -> None:
-        """Have the first items taken, without waiting for them."""
-        if self._thread.ident is None and not self._is_over:
-            self._thread.start()
-
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        self.begin()
         if self._is_over:
             raise StopIteration
+        if self._thread.ident is None:
+            self._thread.start()
         item, error = self._taken.get()
         mark()
         if error is not None:

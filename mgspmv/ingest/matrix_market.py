@@ -169,7 +169,8 @@ def read_header(text: TextStream) -> Header:
     if banner is None:
         raise SourceError(f"the file is empty; expected a first line like {_EXAMPLE}", source=text.name)
     layout, field, symmetry = _parse_banner(banner)
-    text.skip_comments(_COMMENTS)
+    for _ in text.read_comments(_COMMENTS):
+        pass
     line = text.read_line()
     if line is None:
         raise banner.refuse("the file ends before the line with the matrix's sizes")

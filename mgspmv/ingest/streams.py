@@ -37,9 +37,6 @@ HEAD_BYTES = 2**16
 MAGIC_BYTES = 16
 """Bytes at the beginning of a file by which its compression is told."""
 
-FILES_AHEAD = 1
-"""Texts that are opened, and their beginnings read, before they are asked for, beside the one that is being opened."""
-
 
 @dataclass(frozen=True)
 class Line:
@@ -150,10 +147,6 @@ class TextStream:
         """How much of the file was read; None where its size is not known."""
         return None if self._size is None else self._raw.n_bytes / max(1, self._size)
 
-    def begin(self) -> None:
-        """Have the first chunks read, without waiting for them."""
-        self._blocks.begin()
-
     def peek_line(self) -> Line | None:
         """Give the next line and leave it there; None at the end of the text."""
         if self._at == len(self._block):
@@ -180,13 +173,11 @@ class TextStream:
             self._next_number += 1
         return line
 
-    def skip_comments(self, comments: bytes) -> None:
-        """Step over blank lines and those that start with one of the characters `comments`."""
-        for _ in self.read_comments(comments):
-            pass
-
     def read_comments(self, comments: bytes) -> Iterator[Line]:
-        """Likewise, and give the latter one by one: a small archive may hold more of them than there is memory."""
+        """Step over blank lines and those that start with one of the characters `comments`; give the latter one by one.
+
+        A small archive may hold more of them than there is memory.
+        """
         while (line := self.peek_line()) is not None and line.is_blank_or_comment(comments):
             self.read_line()
             if line.data.strip():
@@ -217,29 +208,13 @@ class TextStream:
 
 
 def open_texts(texts: Sequence[Segment], chunk_bytes: int) -> Generator[TextStream, None, None]:
-    """Give texts one after the other, each open until the next is asked for, which has been opened by then.
+    """Give texts one after the other, each open until the next is asked for.
 
     Parameters, Raises : as of `TextStream`
     """
-    opened: set[TextStream] = set()
-
-    def open_each() -> Iterator[TextStream]:
-        for segment in texts:
-            text = TextStream(segment, chunk_bytes)
-            opened.add(text)
-            text.begin()
+    for segment in texts:
+        with TextStream(segment, chunk_bytes) as text:
             yield text
-
-    ahead = Ahead(open_each(), FILES_AHEAD, "mgspmv-open")
-    try:
-        for text in ahead:
-            yield text
-            text.close()
-            opened.remove(text)
-    finally:
-        ahead.close()
-        for text in list(opened):
-            text.close()
 
 
 class _CountedFile(io.RawIOBase):

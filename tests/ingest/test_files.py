@@ -241,14 +241,12 @@ def find_open(folder):
     return sorted(link.name for link in links if link.parent == folder.resolve())
 
 
-def test_some_files_are_opened_ahead_and_no_more(write):
+def test_one_file_is_open_at_a_time(write):
     folder = write(**{f"e{k}": "1 2\n" * 10**5 for k in range(9)})
     with closing(streams.open_texts([streams.Segment(name) for name in find_files(folder)], 1000)) as texts:
         for k, text in enumerate(texts):
             assert text.name == f"{folder}/e{k}"
-            own, *ahead = find_open(folder)
-            assert own == f"e{k}"
-            assert set(ahead) <= {f"e{j}" for j in range(k + 1, k + 2 + streams.FILES_AHEAD)}
+            assert find_open(folder) == [f"e{k}"]
             assert text.read_line().data == b"1 2"
     assert k == 8
     assert find_open(folder) == []
