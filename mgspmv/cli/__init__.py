@@ -40,8 +40,8 @@ for panel, commands in PANELS.items():
 app.add_typer(clusters.app, name="cluster", rich_help_panel="Clusters")
 
 
-def main() -> None:
-    """Entry point of the program `mgspmv`."""
+def main(args: list[str] | None = None, name: str = "mgspmv") -> None:
+    """Run the program: the entry point `mgspmv`."""
     catch_interrupts()
     # Python has None for a closed one, whose number the next file would get. An answer that goes there is an error.
     number = os.open(os.devnull, os.O_RDONLY) if sys.stdout is None else sys.stdout.fileno()
@@ -49,4 +49,4 @@ def main() -> None:
     # With PYTHONUNBUFFERED, Python's own would take no notice of what is written in part.
     sys.stdout = open(number, "w", closefd=False, **looks)  # noqa: SIM115
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    app(prog_name="mgspmv")
+    app(args, prog_name=name)

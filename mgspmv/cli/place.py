@@ -111,6 +111,22 @@ def read_literal(text: str) -> Any:
     return text
 
 
+def check_choices(place: Place, **chosen: Any) -> None:
+    """Check options that calls check too, before a cluster is started and waited for."""
+    from mgspmv.kernels.many import WIDTHS
+    from mgspmv.model import check_choice
+
+    choices: dict[str, tuple[Any, ...]] = {
+        "drive": ("auto", "embedded", "scheduler", "superstep"),
+        "transport": ("auto", "nccl", "peer"),
+        "width": (*WIDTHS, None),
+    }
+    for name, value in chosen.items():
+        check_choice(f"--{name}", value, choices[name])
+    if chosen.get("drive") == "embedded" and not place.is_embedded:
+        raise OptionError("--drive embedded computes in this process; leave out --cluster and --scheduler")
+
+
 @contextmanager
 def quieten_dask() -> Iterator[None]:
     """Keep its loggers off stderr; what ends a run is raised, and printed once."""

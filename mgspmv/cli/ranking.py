@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, cast, get_args
 
 from mgspmv.cli.outputs import find_outputs
-from mgspmv.cli.place import Computing
+from mgspmv.cli.place import Computing, check_choices
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import add_summary, answer_batch
 from mgspmv.cli.watching import Iteration, listen
@@ -77,6 +77,7 @@ def pagerank_batch(
     from mgspmv.ingest.seeds import read_seeds
     from mgspmv.saving import generate_csv
 
+    check_choices(place, transport=transport, width=width)
     outputs = find_outputs(output, overwrite=overwrite)
     options: dict[str, Any] = {"alpha": alpha or 0.85, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
     options |= {"weights": not ignore_weights, "precision": precision, "width": width, "top": top}

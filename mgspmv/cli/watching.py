@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mgspmv.cli.mode import note_kept, say
 from mgspmv.cli.outputs import Outputs, find_outputs
-from mgspmv.cli.place import Computing, Place, open_client
+from mgspmv.cli.place import Computing, Place, check_choices, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import answer_ranks
 from mgspmv.errors import ConvergenceError
@@ -49,6 +49,7 @@ class Iteration:
         from mgspmv import api
         from mgspmv.cli.vectors import read_vectors
 
+        check_choices(self.place, drive=self.drive, **{name: own[name] for name in ("transport",) if name in own})
         options = {name: getattr(self, name) for name in ("tol", "tol_mode", "max_iter", "precision", "drive")}
         options |= self.place.arguments | {"weights": not self.ignore_weights} | own
         with api.open_matrix(self.store) as opened, opened.T if reverse else opened as matrix:
