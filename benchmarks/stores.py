@@ -59,7 +59,7 @@ def open_multigraph(
         store, sizes = str(folder / "graph.zarr"), {"scale": options.scale, "edge_factor": options.edge_factor}
         with start_workers(n_workers, backend) as cluster, Client(cluster) as client:
             began = time.perf_counter()
-            mg.generate("rmat", store, **sizes, duplicates="keep", client=client, backend=backend)
+            mg.generate("rmat", store, **sizes, duplicates="keep", client=client)
             elapsed_s = time.perf_counter() - began
         made = f"R-MAT, scale {options.scale}, {options.edge_factor} edges per vertex, duplicates kept; "
         yield store, {"made": f"{made}{elapsed_s:.3g} s by {n_workers} workers", **_describe_graph(store)}
