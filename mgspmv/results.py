@@ -30,16 +30,43 @@ REPR_TOP = 3
 """Highest ranks that are shown of a solution."""
 
 
+class _Ranks:
+    """What ranks of one vector and of many have in common."""
+
+    __pydantic_config__ = {"arbitrary_types_allowed": True}  # noqa: RUF012
+
+    def _repr_html_(self) -> str:
+        return render_card(self)
+
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write what was kept to `path`, in the format that its suffix names.
+
+        `.zarr`: a group with the arrays `values` (of a batch with `top`: `top_ids` and `top_ranks`) and `vertex_ids`,
+        the rest in its attributes; also at a URL.
+        `.parquet`: columns `id` and `rank`, the rest in the metadata of its schema under `mgspmv`.
+        `.csv`: lines `id,rank` under that header, each rank in the fewest digits that give the same float again;
+        the rest is not kept, so that it cannot be loaded again.
+
+        Tables of a batch have a column `vector` before these, and a row for each rank that was kept (of the highest,
+        for each above 0), vector after vector.
+
+        Raises
+        ------
+        OptionError : another suffix
+        StoreExistsError : something is there and `overwrite` is False, or it is not ranks to be overwritten
+        StoreError : it cannot be written
+        """
+        save_result(self, path, overwrite=overwrite)
+
+
 @dataclass(frozen=True, eq=False)
-class Solution:
+class Solution(_Ranks):
     """The ranks of a graph's vertices and how they were reached.
 
     Raises
     ------
     ShapeError : `values` is not one-dimensional, or `vertex_ids` has another length
     """
-
-    __pydantic_config__ = {"arbitrary_types_allowed": True}  # noqa: RUF012
 
     values: np.ndarray
     """float64 or float32, shape (n,): the ranks, in the order of the store's vertices; or scores made of them, see
@@ -101,9 +128,6 @@ class Solution:
         highest = ", ".join(f"{quote(name)} {rank:.3g}" for name, rank in self.top(REPR_TOP))
         order = "" if self._is_certified(REPR_TOP) else " (order not certified)"
         return f"; highest{order}: {highest}" if highest else ""
-
-    def _repr_html_(self) -> str:
-        return render_card(self)
 
     @property
     def edges_per_s(self) -> float:
@@ -280,22 +304,6 @@ class Solution:
         }
         return {key: to_json(value) for key, value in summary.items()}
 
-    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write the ranks to `path`, in the format that its suffix names.
-
-        `.zarr`: a group with the arrays `values` and `vertex_ids`, the rest in its attributes; also at a URL.
-        `.parquet`: columns `id` and `rank`, the rest in the metadata of its schema under `mgspmv`.
-        `.csv`: lines `id,rank` under that header, each rank in the fewest digits that give the same float again;
-        the rest is not kept, so that it cannot be loaded again.
-
-        Raises
-        ------
-        OptionError : another suffix
-        StoreExistsError : something is there and `overwrite` is False, or it is not ranks to be overwritten
-        StoreError : it cannot be written
-        """
-        save_result(self, path, overwrite=overwrite)
-
     def generate_columns(self) -> Iterator[dict[str, np.ndarray]]:
         """Rows of a table, some at a time, once at least."""
         for ids, values in self._generate_batches(ROWS_AT_ONCE):
@@ -308,7 +316,7 @@ class Solution:
 
 
 @dataclass(frozen=True, eq=False)
-class BatchSolution:
+class BatchSolution(_Ranks):
     """PageRank of a graph's vertices for many vectors: `values`, or of each the highest ranks.
 
     `batch[label]` is the `Solution` of a vector, where values are kept.
@@ -317,8 +325,6 @@ class BatchSolution:
     ------
     ShapeError : arrays that do not fit each other
     """
-
-    __pydantic_config__ = {"arbitrary_types_allowed": True}  # noqa: RUF012
 
     labels: tuple[Any, ...]
     """Names of the vectors, strings or integers; their numbers where none were given."""
@@ -403,9 +409,6 @@ class BatchSolution:
             f"to {self.options['width']}, {kept} of each, {sum(self.seconds.values()):.3g} s>"
         )
 
-    def _repr_html_(self) -> str:
-        return render_card(self)
-
     @property
     def iterations(self) -> np.ndarray:
         """int64, (n_vectors,): iterations made of each."""
@@ -478,22 +481,6 @@ class BatchSolution:
         return {
             key: to_json(value) for key, value in (summary | {"options": self.options, "matrix": self.matrix}).items()
         }
-
-    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write what was kept to `path`, in the format that its suffix names; `load_batch` reads it.
-
-        `.zarr`: a group with the array `values`, or `top_ids` and `top_ranks`, and with `vertex_ids`, the rest in its
-        attributes; also at a URL. `.parquet`: columns `vector`, `id` and `rank`, a row for each rank that was kept (of
-        the highest, for each above 0), vector after vector, the rest in the metadata of its schema under `mgspmv`.
-        `.csv`: lines of these columns, without the rest, so that it cannot be loaded again.
-
-        Raises
-        ------
-        OptionError : another suffix
-        StoreExistsError : something is there and `overwrite` is False, or it is not ranks to be overwritten
-        StoreError : it cannot be written
-        """
-        save_result(self, path, overwrite=overwrite)
 
     def generate_columns(self) -> Iterator[dict[str, np.ndarray]]:
         """Rows of a table, those of some vectors at a time."""
