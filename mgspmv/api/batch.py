@@ -26,8 +26,8 @@ from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import free_device_memory, measure_memory
 from mgspmv.kernels.highest import order_highest
-from mgspmv.kernels.many import WIDTHS, BoundMany
-from mgspmv.kernels.select import bind_many
+from mgspmv.kernels.many import WIDTHS
+from mgspmv.kernels.select import BoundMany, bind_many
 from mgspmv.logs import log_iteration, name_run
 from mgspmv.model import Event, Precision, Progress, Status, TolMode, check_choice, free_memory, ignore
 from mgspmv.monitor.progress import watched

@@ -16,7 +16,6 @@ from mgspmv.display.cards import render_card
 from mgspmv.errors import KindError, OptionError, describe_missing_transpose, hide_secrets
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.start import OutWeights
-from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import (
     free_device_memory,
@@ -32,6 +31,7 @@ from mgspmv.kernels.operands import IntegerProduct, check_vectors, choose_precis
 from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.rates import measure_device, measure_rates
 from mgspmv.kernels.select import (
+    BoundKernel,
     StepLayout,
     bind_kernel,
     bind_product,

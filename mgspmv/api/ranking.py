@@ -34,10 +34,9 @@ from mgspmv.iterate.stable import judge_order
 from mgspmv.iterate.start import Start, make_start, read_out_weight
 from mgspmv.iterate.underflow import Step, find_lost, find_resolution
 from mgspmv.iterate.vectors import Weights
-from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.catalogue import BACKENDS, Backend
 from mgspmv.kernels.device import measure_memory
-from mgspmv.kernels.select import check_step_kernel, find_step_layout, list_kernels
+from mgspmv.kernels.select import BoundKernel, check_step_kernel, find_step_layout, list_kernels
 from mgspmv.logs import log_iteration, log_recovery, name_run
 from mgspmv.model import (
     Event,

@@ -22,7 +22,8 @@ from mgspmv.iterate.queries import Query
 from mgspmv.iterate.start import Start
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import describe_device, device_id, free_device_memory
-from mgspmv.kernels.many import WIDTHS, BoundMany
+from mgspmv.kernels.many import WIDTHS
+from mgspmv.kernels.select import BoundMany
 from mgspmv.model import Event, Status, free_memory
 
 KEPT_BYTES = 1 << 28

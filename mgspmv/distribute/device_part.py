@@ -13,7 +13,6 @@ from mgspmv.distribute.part import Part, PartSpec
 from mgspmv.errors import CapacityError
 from mgspmv.exchange.links import DaskLinks, Member
 from mgspmv.exchange.nccl import NcclExchange, NcclGroup, SharedColumns, greet, join_group, share_columns
-from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.device import (
     describe_device,
     get,
@@ -24,9 +23,15 @@ from mgspmv.kernels.device import (
     report_full_device,
 )
 from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
-from mgspmv.kernels.many import BoundMany
 from mgspmv.kernels.rank_steps import RankSteps
-from mgspmv.kernels.select import StepLayout, bind_many, bind_product, choose_for_vectors
+from mgspmv.kernels.select import (
+    BoundKernel,
+    BoundMany,
+    StepLayout,
+    bind_many,
+    bind_product,
+    choose_for_vectors,
+)
 from mgspmv.kernels.streamed_csr import StreamedCsr
 from mgspmv.marks import find_marks
 from mgspmv.model import CsrBlock, Precision

@@ -11,11 +11,9 @@ import numpy as np
 from mgspmv.exchange.halo import Halo, make_halo
 from mgspmv.exchange.links import DaskLinks
 from mgspmv.iterate.start import OutWeights
-from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import get, put
-from mgspmv.kernels.many import BoundMany
-from mgspmv.kernels.select import bind_kernel, bind_many
+from mgspmv.kernels.select import BoundKernel, BoundMany, bind_kernel, bind_many
 from mgspmv.marks import find_marks
 from mgspmv.model import CsrBlock, Precision, default_threads
 from mgspmv.partition import Streaming

@@ -25,7 +25,8 @@ from mgspmv.exchange.panels import Panels
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.pagerank import Times, bound_error, bound_mass_rounding, judge, time_step
 from mgspmv.iterate.queries import Query
-from mgspmv.kernels.many import WIDTHS, BoundMany, Terms, fit_width, narrow_widths
+from mgspmv.kernels.many import WIDTHS, Terms, fit_width, narrow_widths
+from mgspmv.kernels.select import BoundMany
 from mgspmv.model import FIXED_POINT, Event, Status, StepSums
 
 MEMORY_SHARE = 0.5
@@ -198,7 +199,7 @@ class Pass:
 
     def step(self, mass: np.ndarray, *, is_relative: bool = False) -> tuple[list[StepSums], Times]:
         """One step of all columns: its sums over all rows, and what it took. `mass` is (width,), of the x before it,
-        `is_relative` as for `BoundMany`."""
+        `is_relative` as for `CpuMany`."""
 
         def multiply() -> list[StepSums]:
             sums = []

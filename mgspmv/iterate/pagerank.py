@@ -26,9 +26,8 @@ from mgspmv.iterate.balance import Balance, Tolerance, check_rows, find_toleranc
 from mgspmv.iterate.keeping import Keeper, Writers
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.stable import Gather, Rounding, Watch
-from mgspmv.kernels.bound import BoundKernel
-from mgspmv.kernels.ranges import Range
 from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
+from mgspmv.kernels.select import BoundKernel
 from mgspmv.model import (
     FIXED_POINT,
     Event,
@@ -248,11 +247,9 @@ def time_step(panel: Transport, multiply: Callable[[], list[StepSums]]) -> tuple
     """
     received, waited = panel.exchanged_bytes, panel.waited_s
     began = time.perf_counter()
-    with Range("product"):
-        own = multiply()
+    own = multiply()
     multiplied = time.perf_counter()
-    with Range("exchange"):
-        sums = panel.exchange_columns(own)
+    sums = panel.exchange_columns(own)
     exchanged_s = time.perf_counter() - multiplied
     wait_s = min(exchanged_s, panel.waited_s - waited)
     moved = panel.exchanged_bytes - received

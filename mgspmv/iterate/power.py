@@ -22,8 +22,7 @@ from mgspmv.errors import OptionError, ShapeError
 from mgspmv.iterate.options import DEFAULT_TOL
 from mgspmv.iterate.pagerank import Outcome, Times, sum_seconds
 from mgspmv.iterate.tally import Norm, Tally, read_change, read_norm, tally_change, tally_norm
-from mgspmv.kernels.bound import BoundKernel
-from mgspmv.kernels.select import bind_kernel
+from mgspmv.kernels.select import BoundKernel, bind_kernel
 from mgspmv.model import CsrBlock, Event, Status, TolMode, check_choice
 
 Update = Callable[[Any, Any], Any]

@@ -14,8 +14,8 @@ from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.out_weight import make_out_weight, measure_growth, measure_loss
 from mgspmv.iterate.pagerank import Rows
 from mgspmv.iterate.vectors import Weights, make_distribution
-from mgspmv.kernels.bound import BoundKernel
 from mgspmv.kernels.rank_steps import RankVectors
+from mgspmv.kernels.select import BoundKernel
 from mgspmv.model import STOCHASTIC_TOLERANCE, check_choice
 from mgspmv.order import permute, restore
 from mgspmv.store.read import StoredMatrix

@@ -29,13 +29,17 @@ from mgspmv.model import CHANGE_POINT, FIXED_POINT, RELATIVE_LIMIT, CsrBlock, Pr
 class CpuMany(CpuBlock):
     """The kernels of `CpuBlock` and those of many vectors, bound to one block; parameters as there.
 
-    `BoundMany` says what each method computes.
+    A vector is a column of C-ordered arrays. On the host, wherever the block is, are `mass`, (width,) float64, which is
+    m of each column, the sum over dangling vertices of the x that z was made from; `columns`, (j,) int64; and what is
+    returned.
     """
 
     best_width = 16
-    """A row of z is then one or two cache lines, and its sums are two registers of AVX-512, or four of AVX."""
+    """The one of `WIDTHS` with which an iteration takes least, for each vector, where memory is no matter. A row of z
+    is then one or two cache lines, and its sums are two registers of AVX-512, or four of AVX."""
 
     def scale_many(self, x: np.ndarray, weight: np.ndarray, z: np.ndarray) -> list[StepSums]:
+        """z = x / weight (0 where weight is 0), all (n_rows, width); the sums that belong to x, with a change of 0."""
         sums = self._new_many_sums(x.shape[1])
         self._run(_scale_many, x, weight, z, self._unit, sums, (0,) * x.shape[1])
         return _add_up_many(sums)
@@ -51,6 +55,9 @@ class CpuMany(CpuBlock):
         *,
         is_relative: bool = False,
     ) -> list[StepSums]:
+        """One PageRank step of every column, in place: x from z (n_cols, width), then z_next (n_rows, width) from x.
+
+        With `is_relative` the largest change is that of |x' - x| / x', which is 0 where x' is 0."""
         zero = np.int64(0) if self.precision == "exact" else np.float64(0)
         sums = self._new_many_sums(x.shape[1])
         vectors = (z, x, z_next, weight, self._unit, zero)
@@ -60,6 +67,8 @@ class CpuMany(CpuBlock):
         return _add_up_many(sums)
 
     def residual_many(self, z: np.ndarray, x: np.ndarray, mass: np.ndarray, terms: Terms) -> np.ndarray:
+        """(width,): for each column the sum over the rows of how far a step would move x, with a bound on its own
+        rounding added; in precision `float64`, whatever the dtype of x."""
         width = x.shape[1]
         sums = np.zeros((len(self._bounds) - 1, width))
         value_rounding = FLOAT32_ROUNDING if self.block.data is not None and self.block.data.itemsize == 4 else 0.0
@@ -68,15 +77,20 @@ class CpuMany(CpuBlock):
         return total
 
     def take(self, x: np.ndarray, columns: np.ndarray, out: np.ndarray) -> None:
+        """out[j] = x[:, columns[j]]: (j, n_rows)."""
         self._run(_take_columns, x, columns, out)
 
     def fill(self, x: np.ndarray, columns: np.ndarray, vectors: np.ndarray) -> None:
+        """x[:, columns[j]] = vectors[j]: (j, n_rows), or (j, 1) for one number in all rows."""
         self._run(_fill_columns, x, columns, vectors)
 
     def select_highest(self, vectors: np.ndarray, k: int, numbers: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """The k highest entries of each of some vectors, (j, n), and their numbers, as `mgspmv.kernels.highest` does;
+        only these leave where the block is."""
         return select_each(vectors, k, numbers)
 
     def compile_many(self, widths: tuple[int, ...], residual_width: int, *, is_relative: bool = False) -> None:
+        """Make the kernels of a run ready, so that no step is timed with it."""
         b = self.block
         empty = CsrBlock(0, b.n_cols, b.indptr[:1], b.indices[:0], None if b.data is None else b.data[:0])
         kernel, plain, weight = CpuMany(empty, self.precision), CpuMany(empty, "float64"), np.empty(0)
@@ -96,9 +110,11 @@ class CpuMany(CpuBlock):
                 plain.residual_many(wide, x, terms.alpha, terms)
 
     def with_precision(self, precision: Precision) -> CpuMany:
+        """The same block in another precision."""
         return CpuMany(self.block, precision, self.threads)
 
     def zeros_many(self, n: int, width: int, dtype: Any) -> np.ndarray:
+        """(n, width) zeros where the block is, as the kernels like them to lie."""
         return zeros_in_lines(n, width, dtype)
 
     def _list_terms(self, mass: np.ndarray, terms: Terms) -> tuple[np.ndarray, ...]:

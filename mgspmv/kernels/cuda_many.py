@@ -24,7 +24,7 @@ MOST_COLUMNS = 64
 class CudaMany(CudaBlock):
     """The kernels of `CudaBlock` and those of many vectors, bound to one block on the current device.
 
-    `BoundMany` says what each method computes. In `exact` the bits are the CPU's; in other precisions the sums of rows
+    `CpuMany` says what each method computes. In `exact` the bits are the CPU's; in other precisions the sums of rows
     are made in float64 too, in another order.
     """
 
@@ -40,7 +40,6 @@ class CudaMany(CudaBlock):
         return 64 if self.z_dtype.itemsize == 4 else 32
 
     def scale_many(self, x: Any, weight: Any, z: Any) -> list[StepSums]:
-        """As `CpuMany.scale_many`, with vectors on the device."""
         sums = zeros(4 * x.shape[1], np.int64)
         self._run_columns("scale_many", x, x, weight, np.float64(self._unit), z, sums)
         return _add_up(sums, x.shape[1])
@@ -48,7 +47,6 @@ class CudaMany(CudaBlock):
     def step_many(
         self, z: Any, x: Any, z_next: Any, weight: Any, mass: np.ndarray, terms: Terms, *, is_relative: bool = False
     ) -> list[StepSums]:
-        """As `CpuMany.step_many`, with vectors on the device."""
         width, sums = x.shape[1], zeros(4 * x.shape[1], np.int64)
         self._bind_many(self.precision).run(width, z, z_next, width, 1.0, 0.0)
         places = (weight, np.float64(self._unit), z_next, _pack_columns(mass, terms), self._pack_terms(terms), sums)
@@ -56,7 +54,6 @@ class CudaMany(CudaBlock):
         return _add_up(sums, width)
 
     def residual_many(self, z: Any, x: Any, mass: np.ndarray, terms: Terms) -> np.ndarray:
-        """As `CpuMany.residual_many`, with vectors on the device."""
         import cupy
 
         (n_rows, width), is_rounded = x.shape, self._value == np.float32
@@ -73,24 +70,20 @@ class CudaMany(CudaBlock):
         return total
 
     def take(self, x: Any, columns: np.ndarray, out: Any) -> None:
-        """out[j] = x[:, columns[j]]."""
         out[...] = x.T[put(columns)]
 
     def fill(self, x: Any, columns: np.ndarray, vectors: Any) -> None:
-        """x[:, columns[j]] = vectors[j]."""
         import cupy
 
         x[:, put(columns)] = cupy.asarray(vectors).T
 
     def select_highest(self, vectors: Any, k: int, numbers: Any | None) -> tuple[np.ndarray, np.ndarray]:
-        """As `CpuMany.select_highest`, with vectors and numbers on the device."""
         import cupy
 
         with report_full_device("what selects the highest ranks"):
             return select_each(vectors, k, numbers, cupy, get)
 
     def compile_many(self, widths: tuple[int, ...], residual_width: int, *, is_relative: bool = False) -> None:
-        """Make the kernels of a run ready."""
         rank = np.dtype(np.float32 if self.precision == "float32" else np.float64)
         for width in widths:
             self._bind_many(self.precision).load(width)
@@ -103,11 +96,9 @@ class CudaMany(CudaBlock):
             self.with_precision("float64")._load_columns(name, rank)
 
     def with_precision(self, precision: Precision) -> CudaMany:
-        """The same block in another precision."""
         return CudaMany(self.block, precision, self._stream)
 
     def zeros_many(self, n: int, width: int, dtype: Any) -> Any:
-        """(n, width) zeros on the device."""
         return zeros(n * width, dtype).reshape(n, width)
 
     def _bind_many(self, precision: Precision, *, with_values: bool = True) -> ManyProduct:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels.catalogue import BACKENDS, KERNELS, SPARSE_KERNELS, Backend
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from mgspmv.kernels.cuda_many import CudaMany
 
 StepLayout = Literal["auto", "row-blocks", "row-slices"]
+BoundKernel: TypeAlias = "CpuBlock | CudaBlock"
+"""The kernels bound to one block; `CpuBlock` says what each method computes. Vectors are where the block is."""
+BoundMany: TypeAlias = "CpuMany | CudaMany"
+"""Those of many vectors at once; `CpuMany` says what each method computes."""
 LEAST_FLOAT32 = 2.0**-126
 """Least float32 whose rounding is relative to itself."""
 
@@ -51,7 +55,7 @@ def bind_kernel(
     kernel: str = "auto",
     backend: Backend = "cpu",
     threads: int | None = None,
-) -> CpuBlock | CudaBlock:
+) -> BoundKernel:
     """Bind the kernel that is named to a block; `auto` is csr-rows on `cpu` and csr-split, for steps, on `cuda`.
 
     Parameters
@@ -77,7 +81,7 @@ def bind_kernel(
 
 def bind_many(
     block: CsrBlock, precision: Precision, *, backend: Backend = "cpu", threads: int | None = None
-) -> CpuMany | CudaMany:
+) -> BoundMany:
     """Bind the kernels of PageRank for many vectors at once to a block."""
     if backend == "cuda":
         from mgspmv.kernels.cuda_many import CudaMany
@@ -93,7 +97,7 @@ def bind_product(
     kernel: str = "auto",
     backend: Backend = "cpu",
     threads: int | None = None,
-) -> CpuBlock | CudaBlock:
+) -> BoundKernel:
     """Bind the kernel for products that suits a block, or the one that is named, to it, with its format made.
 
     Parameters
@@ -175,9 +179,7 @@ def find_step_layout(
     raise FormatError(f"kernel {kernel!r} {problem}; pass kernel='csr-split' or 'auto'")
 
 
-def _bind_format(
-    block: CsrBlock, dtype: Precision, kernel: str, backend: Backend, threads: int | None
-) -> CpuBlock | CudaBlock:
+def _bind_format(block: CsrBlock, dtype: Precision, kernel: str, backend: Backend, threads: int | None) -> BoundKernel:
     """A kernel with its format, which others are made for when they are first used."""
     bound = bind_kernel(block, dtype, kernel=kernel, backend=backend, threads=threads)
     _ = bound.nbytes
