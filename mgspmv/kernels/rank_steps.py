@@ -27,7 +27,6 @@ from mgspmv.kernels.device import (
     shared_memory,
 )
 from mgspmv.kernels.laid_rows import LaidPieces, hold_whole, name_layout
-from mgspmv.kernels.ranges import Range
 from mgspmv.kernels.row_blocks import RowBlocks
 from mgspmv.kernels.row_slices import SLICE, RowSlices
 from mgspmv.kernels.specialise import rank_types
@@ -418,8 +417,7 @@ class RankSteps:
             self.seconds = []
             while len(sums) < n:
                 k = min(n - len(sums), KEPT_SUMS // 2)
-                with Range("iterations"):
-                    made = self._make(k)
+                made = self._make(k)
                 sums += made
                 if len(made) < k:
                     break
@@ -448,15 +446,13 @@ class RankSteps:
         """Enqueue step k of an `advance`, with the exchange; events before, between and after the two."""
         assert self._exchange is not None
         before = self._stream.record()
-        with Range("product"):
-            self._step_unless_stopped(k)
+        self._step_unless_stopped(k)
         between = self._stream.record()
-        with Range("exchange"):
-            if self._shared is not None:
-                self._meet(self._shared)
-            else:
-                self._exchange.enqueue(self._arrays.z[(self._made + k + 1) % 2])
-                self._join()
+        if self._shared is not None:
+            self._meet(self._shared)
+        else:
+            self._exchange.enqueue(self._arrays.z[(self._made + k + 1) % 2])
+            self._join()
         return before, between, self._stream.record()
 
     def _step_unless_stopped(self, k: int) -> None:
