@@ -13,7 +13,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -189,7 +190,8 @@ class PinnedPiece(Generic[T]):
         import cupy
 
         own: Any = made
-        arrays = {f.name: getattr(own, f.name) for f in fields(own) if isinstance(getattr(own, f.name), cupy.ndarray)}
+        parts = {f.name: getattr(own, f.name) for f in fields(own)}
+        arrays = {name: part for name, part in parts.items() if isinstance(part, cupy.ndarray)}
         self._places: dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]] = {}
         self.nbytes = 0
         for name, array in arrays.items():
@@ -197,7 +199,8 @@ class PinnedPiece(Generic[T]):
             self.nbytes += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
         # Of CuPy's pool the memory would not go back to the system.
         self._pointer = cupy.cuda.PinnedMemoryPointer(cupy.cuda.PinnedMemory(max(1, self.nbytes)), 0)
-        self._template: Any = replace(own, **dict.fromkeys(arrays))
+        others = {name: part for name, part in parts.items() if name not in arrays}
+        self._make: Callable[..., T] = partial(type(own), **others)
         stream = cupy.cuda.get_current_stream()
         for name, array in arrays.items():
             array.data.copy_to_host_async(self._find(self._places[name][0]), array.nbytes, stream)
@@ -215,8 +218,7 @@ class PinnedPiece(Generic[T]):
         arrays = {
             name: cupy.ndarray(shape, dtype, buffer + place) for name, (place, shape, dtype) in self._places.items()
         }
-        made: T = replace(self._template, **arrays)
-        return made
+        return self._make(**arrays)
 
     def _find(self, place: int) -> Any:
         import ctypes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from mgspmv.errors import FormatError
@@ -13,19 +12,6 @@ from mgspmv.kernels.row_blocks import cut_pieces
 from mgspmv.model import CsrBlock
 from mgspmv.partition import Streaming
 from mgspmv.store.read import StoredMatrix
-
-
-@dataclass(frozen=True, eq=False)
-class CsrPiece:
-    """The arrays of a `CsrBlock`, wherever they are."""
-
-    indptr: Any
-    indices: Any
-    data: Any | None
-
-    @property
-    def nbytes(self) -> int:
-        return sum(int(a.nbytes) for a in (self.indptr, self.indices, self.data) if a is not None)
 
 
 class StreamedCsr:
@@ -60,14 +46,13 @@ class StreamedCsr:
                 f"kernel {kernel!r} needs all rows on the device, which has no room for them; pass kernel='auto' or "
                 "'csr-split'"
             )
-        self._start, self._n_cols, self._dtype = start, stored.info.shape[1], dtype
+        self._dtype: Literal["float32", "float64"] = dtype
         indptr = stored.read_array("indptr", start, stop + 1, threads)
         self._cuts = cut_pieces(indptr - indptr[0], streaming.piece_entries)
         values = None if is_pattern else dtype
 
-        def make(k: int) -> CsrPiece:
-            block = read_block(stored, start + self._cuts[k], start + self._cuts[k + 1], values, threads)
-            return CsrPiece(block.indptr, block.indices, block.data)
+        def make(k: int) -> CsrBlock:
+            return read_block(stored, start + self._cuts[k], start + self._cuts[k + 1], values, threads)
 
         with report_full_device("the pieces of the matrix that stay on the device"):
             self.feed = hold_pieces(make, len(self._cuts) - 1, streaming)
@@ -80,6 +65,5 @@ class StreamedCsr:
     def multiply(self, x: Any, y: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
         """y = alpha A x + beta y, in place, as `CudaBlock.multiply`."""
         for k, piece in self.feed.pass_by(goes_on=False):
-            first, last = self._cuts[k], self._cuts[k + 1]
-            block = CsrBlock(self._start + first, self._n_cols, piece.indptr, piece.indices, piece.data)
-            CudaBlock(block, self._dtype, "csr-split").multiply(x, y[first:last], alpha, beta)
+            rows = y[self._cuts[k] : self._cuts[k + 1]]
+            CudaBlock(piece, self._dtype, "csr-split").multiply(x, rows, alpha, beta)
