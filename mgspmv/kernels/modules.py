@@ -8,11 +8,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import tempfile
+import warnings
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from mgspmv.kernels.cache import CACHE_VARIABLE, find_folder, replace_file, warn_once
+from mgspmv.errors import StoreError
+from mgspmv.files import write_beside
+from mgspmv.kernels.cache import CACHE_VARIABLE, find_folder
 from mgspmv.kernels.specialise import Specialisation, read_source
 
 _LOADING = Lock()
@@ -43,14 +46,16 @@ def _load_module(specialisation: Specialisation, arch: str) -> Any:
 def _keep(path: Path, code: bytes) -> Path:
     """Write the file, or one for this process alone where that is refused."""
     try:
-        replace_file(path, code)
-    except OSError as error:
-        warn_once(
-            f"compiled kernels cannot be kept in {path.parent} ({error}), so they will be compiled again; set "
-            f"${CACHE_VARIABLE} to a folder that can be written"
+        with write_beside(path) as part:
+            part.write_bytes(code)
+    except StoreError as error:
+        warnings.warn(
+            f"compiled kernels cannot be kept in {path.parent} ({error.__cause__}), so they will be compiled again; set "
+            f"${CACHE_VARIABLE} to a folder that can be written",
+            stacklevel=2,
         )
         path = Path(_make_folder().name) / path.name
-        replace_file(path, code)
+        path.write_bytes(code)
     return path
 
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from mgspmv.kernels import modules
-from mgspmv.kernels.cache import warn_once
 from mgspmv.kernels.specialise import specialise
 
 SPIN, OTHER = specialise("spin.cu"), specialise("spin.cu", THREADS=64)
@@ -44,7 +43,6 @@ def played(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", cuda)
     monkeypatch.setitem(sys.modules, "cupy.cuda", cuda.cuda)
     monkeypatch.setenv("MGSPMV_CACHE", str(tmp_path / "cache"))
-    warn_once.cache_clear()
     modules._load_module.cache_clear()
     yield cuda
     modules._load_module.cache_clear()
@@ -78,7 +76,7 @@ def test_another_device_source_or_compiler_has_a_module_of_its_own(played, monke
 def test_a_cache_that_cannot_be_written(played, tmp_path):
     (tmp_path / "cache").write_text("a file where the folder should be")
     with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
+        warnings.simplefilter("default")
         assert modules.load_module(SPIN) == b"code 1"
         assert modules.load_module(OTHER) == b"code 2"
     [said] = [str(w.message) for w in warned]
