@@ -263,20 +263,18 @@ sort_tiles(const int* tile_cells, const int* cell_blocks, const int64* tile_star
 }
 
 // What a layout is chosen by, added to found: the longest row; places of row slices, in 32; of n_samples entries from
-// first_entry on, of n_entries in `indices`, those that are nearer than `reach` to the diagonal; the place after the last row that
-// has entries; rows that have entries. Row 0 here is row_offset of the matrix.
+// first_entry on, of n_entries in `indices`, those that are nearer than `reach` to the diagonal. Row 0 here is row_offset of
+// the matrix.
 extern "C" __global__ void __launch_bounds__(256)
 survey(int64 n_rows, int64 row_offset, const int64* indptr, int64 first_entry, int64 n_entries, const int* indices, int64 n_samples, int64 reach,
        int64* found) {
     const int64 first = int64(blockIdx.x) * 256 + threadIdx.x, stride = int64(gridDim.x) * 256;
-    int longest = 0, n_near = 0, n_filled = 0;
-    int64 n_places = 0, end = 0;
+    int longest = 0, n_near = 0;
+    int64 n_places = 0;
     for (int64 row = first; row - first % 32 < n_rows; row += stride) {
         const int length = row < n_rows ? int(indptr[row + 1] - indptr[row]) : 0, width = find_largest(length);
         longest = max(longest, length);
         n_places += width;
-        n_filled += length > 0;
-        if (length > 0) end = row + 1;
     }
     for (int64 sample = first; sample < n_samples; sample += stride) {
         const int64 k = sample * n_entries / n_samples;
@@ -289,9 +287,9 @@ survey(int64 n_rows, int64 row_offset, const int64* indptr, int64 first_entry, i
         const int64 distance = indices[k] - (row_offset + low);
         n_near += distance > -reach && distance < reach;
     }
-    int64 own[5] = {longest, n_places, n_near, end, n_filled};
-    for (int s = 0; s < 5; ++s) {
-        const bool is_largest = s == 0 || s == 3;
+    int64 own[3] = {longest, n_places, n_near};
+    for (int s = 0; s < 3; ++s) {
+        const bool is_largest = s == 0;
         for (int distance = 16; distance > 0 && s != 1; distance /= 2) {  // all lanes of a warp have its places
             const int64 other = __shfl_down_sync(FULL, own[s], distance);
             own[s] = is_largest ? max(own[s], other) : own[s] + other;

@@ -7,7 +7,7 @@ a row, nothing to add up in shared memory. Row blocks suit all others.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
@@ -17,12 +17,13 @@ import numpy as np
 from mgspmv.kernels.device import release_device_memory
 from mgspmv.kernels.features import EVEN_ROWS
 from mgspmv.kernels.pieces import Feed, hold_pieces
-from mgspmv.kernels.row_blocks import Order, RowBlocks, Survey, build_row_blocks, cut_pieces, survey_rows
+from mgspmv.kernels.row_blocks import RowBlocks, Survey, build_row_blocks, cut_pieces, survey_rows
 from mgspmv.kernels.row_slices import RowSlices, build_row_slices
 from mgspmv.model import INT32_LIMIT, CsrBlock
 from mgspmv.partition import Streaming
 
 Layout = Literal["row-blocks", "row-slices"]
+Order = Literal["none", "degree"]
 
 NEAR = 0.5
 """Share of the entries near the diagonal above which rows are taken to read the columns of their neighbours."""
@@ -40,11 +41,6 @@ def choose_layout(nnz: int, n_rows: int, survey: Survey) -> tuple[Layout, Order]
     if is_even and is_near and nnz >= LEAST_FILL * survey.n_places:
         return "row-slices", "none"
     return "row-blocks", "none" if is_even or is_near else "degree"
-
-
-def name_layout(layout: RowBlocks | RowSlices) -> Layout:
-    """What a user calls it."""
-    return "row-blocks" if isinstance(layout, RowBlocks) else "row-slices"
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,22 +67,17 @@ class LaidPieces:
         return self.feed.nbytes + (0 if self.order is None else int(self.order.nbytes))
 
 
-def hold_whole(layout: RowBlocks | RowSlices, n_sent: int | None = None) -> LaidPieces:
+def hold_whole(layout: RowBlocks | RowSlices, n_sent: int, order: Any | None = None) -> LaidPieces:
     """A layout that is on the device in one piece.
 
     Parameters
     ----------
-    n_sent : rows that are columns of somebody, the first ones; None for all
+    n_sent : rows that are columns of somebody, the first ones
+    order : as of `LaidPieces`
     """
-    n_rows = layout.shape[0]
-    sent, value = n_rows if n_sent is None else n_sent, None if layout.values is None else layout.values.dtype
-    own = (value, name_layout(layout), layout.order, (0, n_rows), (0, sent))
-    return LaidPieces(layout.shape, layout.nnz, *own, Feed({0: _drop_order(layout)}, None, 1))
-
-
-def _drop_order(layout: RowBlocks | RowSlices) -> RowBlocks | RowSlices:
-    """Without the order of its rows, which is part of that of all pieces."""
-    return replace(layout, order=None) if isinstance(layout, RowBlocks) else layout
+    value = None if layout.values is None else layout.values.dtype
+    own = (value, layout.name, order, (0, layout.shape[0]), (0, n_sent))
+    return LaidPieces(layout.shape, layout.nnz, *own, Feed({0: layout}, None, 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,17 +206,14 @@ class LaidRows:
         """
         indptr, read, order = self._indptr, self._read, places.by_place
         size: int | None = self._piece_entries
-        survey: Survey | None = self._survey
         if k is not None:
             first, last = places.rows[k : k + 2]
             indptr = indptr[first : last + 1] - indptr[first]
             order = None if order is None else order[first:last] - first
-            read, size, survey = partial(_read_shifted, self._read, first), None, None
-        options: Any = {"columns": columns, "piece_entries": size}
+            read, size = partial(_read_shifted, self._read, first), None
         if self.layout == "row-slices":
-            return build_row_slices(indptr, n_columns, read, **options)
-        order = "none" if order is None else order
-        return build_row_blocks(indptr, n_columns, read, order=order, survey=survey, **options)
+            return build_row_slices(indptr, n_columns, read, columns=columns, piece_entries=size)
+        return build_row_blocks(indptr, n_columns, read, order=order, columns=columns, piece_entries=size)
 
     def lay_out(
         self,
@@ -248,13 +236,9 @@ class LaidRows:
         CapacityError : host or device has no room for it after all
         """
         if streaming is None:
-            return hold_whole(self.build_share(places, columns, n_columns), places.n_sent)
+            return hold_whole(self.build_share(places, columns, n_columns), places.n_sent, places.by_place)
         release_device_memory()  # what placing took
-
-        def build(k: int) -> RowBlocks | RowSlices:
-            return _drop_order(self.build_share(places, columns, n_columns, k))
-
-        feed = hold_pieces(build, places.n_pieces, streaming, check)
+        feed = hold_pieces(partial(self.build_share, places, columns, n_columns), places.n_pieces, streaming, check)
         shape, own = (places.rows[-1], n_columns), (places.by_place, places.rows, places.sent)
         return LaidPieces(shape, int(self._indptr[-1]), self._value, self.layout, *own, feed)
 

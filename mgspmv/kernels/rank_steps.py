@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from mgspmv.kernels.device import (
     report_full_device,
     shared_memory,
 )
-from mgspmv.kernels.laid_rows import LaidPieces, hold_whole, name_layout
+from mgspmv.kernels.laid_rows import LaidPieces, hold_whole
 from mgspmv.kernels.row_blocks import RowBlocks
 from mgspmv.kernels.row_slices import SLICE, RowSlices
 from mgspmv.kernels.specialise import rank_types
@@ -44,12 +44,10 @@ TYPICAL_DEGREE = 16.0
 TIMED = 3
 """Runs of captured steps that are timed, of which the fastest counts."""
 
-BLOCK_THREADS = 1024
 LEAST_ITEM = 64
 """Chunks that are worth an item of their own."""
 ITEMS = 4
 """Items for each multiprocessor, about, were all entries in one block."""
-SLICE_THREADS = 256
 SLICE_GRIDS = {True: 4, False: 2}
 """Thread blocks of row slices on each multiprocessor, all of them resident: of a pattern, and with values."""
 
@@ -88,21 +86,11 @@ def cut_items(block_chunks: np.ndarray, n_blocks: int, n_multiprocessors: int) -
     return Items(blocks[by_length].astype(np.int32), bounds[by_length], parts.astype(np.int32))
 
 
-class _Product(Protocol):
-    """How the kernels of a layout are begun."""
-
-    grid: int
-    room: int
-    """Bytes of shared memory."""
-    held: tuple[Any, ...]
-    """Arrays beside the layout."""
-
-    def pack(self, layout: Any) -> np.ndarray:
-        """The structure that says where the matrix is, which may be elsewhere each time."""
-        ...
-
-
 class _BlockProduct:
+    """How the kernels of row blocks are begun: grid, threads, bytes of shared memory, and arrays beside the layout."""
+
+    source, threads = "rank_blocks.cu", 1024
+
     def __init__(self, blocks: RowBlocks) -> None:
         import cupy
 
@@ -114,41 +102,33 @@ class _BlockProduct:
         self.held, self._n_items = (*tables, cupy.zeros(n_shared, np.uint64)), len(items.blocks)
         self.room = 8 * (blocks.height + 1)  # a row is for entries that are none
 
-    def pack(self, layout: RowBlocks) -> np.ndarray:
+    def pack(self, layout: Any) -> np.ndarray:
+        """The structure that says where the matrix is, which may be elsewhere each time."""
         arrays = (layout.entries, layout.columns, layout.values, *self.held)
         return pack(self._n_items, *arrays, layout.height)
 
 
 class _SliceProduct:
-    room = 0
+    """As `_BlockProduct`, of row slices."""
+
+    source, threads, room = "rank_slices.cu", 256, 0
     held: tuple[Any, ...] = ()
 
     def __init__(self, slices: RowSlices) -> None:
         n_slices = len(slices.starts) - 1
         n_multiprocessors, _ = shared_memory()
         self.grid = max(
-            1, min(n_multiprocessors * SLICE_GRIDS[slices.values is None], -(-n_slices * SLICE // SLICE_THREADS))
+            1, min(n_multiprocessors * SLICE_GRIDS[slices.values is None], -(-n_slices * SLICE // self.threads))
         )
 
-    def pack(self, layout: RowSlices) -> np.ndarray:
+    def pack(self, layout: Any) -> np.ndarray:
         arrays = (layout.starts, layout.columns, layout.values)
         return pack(len(layout.starts) - 1, *arrays, layout.shape[1])
 
 
-@dataclass(frozen=True)
-class _Family:
-    """The kernels of a layout."""
-
-    source: str
-    threads: int
-    bind: Any
-    """Makes a `_Product` of a layout."""
-
-
-FAMILIES = {
-    "row-blocks": _Family("rank_blocks.cu", BLOCK_THREADS, _BlockProduct),
-    "row-slices": _Family("rank_slices.cu", SLICE_THREADS, _SliceProduct),
-}
+_Product: TypeAlias = _BlockProduct | _SliceProduct
+PRODUCTS: dict[str, Any] = {"row-blocks": _BlockProduct, "row-slices": _SliceProduct}
+"""By the name of the layout."""
 
 
 def find_bits(layout: str, n_terms: int) -> int:
@@ -294,8 +274,8 @@ class RankSteps:
 
     Parameters
     ----------
-    layout : of a square matrix, on the current device; or of its rows that belong to this device. Pieces that are not
-        there come by in each step
+    layout : of a square matrix, or of its rows that belong to the current device. Pieces that are not there come by in
+        each step
     precision : `exact` or `float32`; float64 sums take csr-split
     exchange : with the devices that have the other rows
 
@@ -304,23 +284,15 @@ class RankSteps:
     CapacityError : its tables do not fit
     """
 
-    def __init__(
-        self,
-        layout: RowBlocks | RowSlices | LaidPieces,
-        precision: Precision,
-        exchange: Exchange | None = None,
-    ) -> None:
+    def __init__(self, layout: LaidPieces, precision: Precision, exchange: Exchange | None = None) -> None:
         import cupy
 
         if precision == "float64":
-            name = layout.name if isinstance(layout, LaidPieces) else name_layout(layout)
-            raise OptionError(f"{name} is for precision='exact' and 'float32'; pass kernel='csr-split'")
-        if not isinstance(layout, LaidPieces):
-            layout = hold_whole(layout, None if exchange is None else exchange.slices.counts[exchange.rank])
+            raise OptionError(f"{layout.name} is for precision='exact' and 'float32'; pass kernel='csr-split'")
         self.layout, self.precision, self._exchange = layout, precision, exchange
         n_rows, self._n_columns = layout.shape
         n_terms = max(layout.nnz, n_rows) if exchange is None else exchange.n_terms
-        self._family, self._bits = FAMILIES[layout.name], find_bits(layout.name, n_terms)
+        self._bind, self._bits = PRODUCTS[layout.name], find_bits(layout.name, n_terms)
         self.seconds: list[tuple[float, float]] = []
         """Of each step of the last `advance`: in the product, and in the exchange."""
         self._cupy, self._stream = cupy, cupy.cuda.Stream(non_blocking=True)
@@ -329,7 +301,7 @@ class RankSteps:
         self._kernels: dict[tuple[Any, ...], Any] = {}
         self._rules = PLAIN_RULES
         with report_full_device("the tables of the matrix"):
-            self._products: dict[int, _Product] = {k: self._family.bind(p) for k, p in layout.feed.kept.items()}
+            self._products: dict[int, _Product] = {k: self._bind(p) for k, p in layout.feed.kept.items()}
             self._tails = None if exchange is None else cupy.asarray(_find_tails(exchange.slices))
         self._await_current_stream()
 
@@ -532,7 +504,7 @@ class RankSteps:
 
     def check_rows(self) -> RowCheck:
         """Of the own rows, what the ranks reached sum to, and where z is not what they give; before `residual`."""
-        found, threads = self._cupy.zeros(3, np.uint64), self._family.threads
+        found, threads = self._cupy.zeros(3, np.uint64), self._bind.threads
         self._await_current_stream()
         kernel = self._load("check_rows", self.precision == "exact")
         with self._stream:
@@ -617,17 +589,17 @@ class RankSteps:
         if key not in self._kernels:
             rank = np.dtype(np.float32 if self.precision == "float32" else np.float64)
             types = rank_types(self.layout.value, self._choose_z(is_exact), rank, **self._rules.types)
-            self._kernels[key] = load_kernel(self._family.source, name, **types)
+            self._kernels[key] = load_kernel(self._bind.source, name, **types)
         return self._kernels[key]
 
     def _launch(self, name: str, is_exact: bool, product: _Product, arguments: tuple[Any, ...]) -> None:
         kernel = self._load(name, is_exact)
         if product.room:
             make_room(kernel, product.room)
-        kernel((product.grid,), (self._family.threads,), arguments, shared_mem=product.room)
+        kernel((product.grid,), (product.threads,), arguments, shared_mem=product.room)
 
     def _start(self, is_exact: bool, runs: list[np.ndarray]) -> None:
-        kernel, threads = self._load("start", is_exact), self._family.threads
+        kernel, threads = self._load("start", is_exact), self._bind.threads
         for run, (first, last) in zip(runs, pairwise(self.layout.rows), strict=True):
             kernel((max(1, -(-(last - first) // threads)),), (threads,), (run,))
 
@@ -639,7 +611,7 @@ class RankSteps:
         """Each piece while it is there: its number, and how kernels are begun on it."""
         for k, laid in self.layout.feed.pass_by(goes_on=goes_on):
             if k not in self._products:
-                self._products[k] = self._family.bind(laid)
+                self._products[k] = self._bind(laid)
             yield k, (self._products[k], self._products[k].pack(laid))
 
     @property

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -37,8 +37,6 @@ from mgspmv.kernels.device import (
 from mgspmv.kernels.formats import accumulate, to_host
 from mgspmv.kernels.specialise import value_types
 from mgspmv.model import CsrBlock
-
-Order = Literal["none", "degree"]
 
 ROW_BITS = 15
 """Bits of an entry that say its row; the others say its column."""
@@ -70,8 +68,6 @@ class RowBlocks:
     nnz: int
     height: int
     """Rows of a block."""
-    order: Any | None
-    """(n_rows,) int32: the row at each place; None where places are rows."""
     block_chunks: np.ndarray
     """(n_blocks + 1,) int64, on the host: the first chunk of each block that has entries. Those after it have none."""
     entries: Any
@@ -82,10 +78,12 @@ class RowBlocks:
     values: Any | None
     """(n_chunks * CHUNK,) float32 or float64, as `entries`; None for a pattern."""
 
+    name: ClassVar[Literal["row-blocks"]] = "row-blocks"
+
     @property
     def nbytes(self) -> int:
         """Bytes of the format."""
-        return int(sum(a.nbytes for a in (self.entries, self.columns, self.values, self.order) if a is not None))
+        return int(sum(a.nbytes for a in (self.entries, self.columns, self.values) if a is not None))
 
 
 @dataclass(frozen=True)
@@ -97,14 +95,10 @@ class Survey:
     n_places: int
     """Places of row slices, with those that are padding."""
     near: float
-    """Share of the entries that are near the diagonal, by a sample; 0 where none was taken."""
-    end: int
-    """Rows without those at the end that have no entries."""
-    n_filled: int
-    """Rows that have entries."""
+    """Share of the entries that are near the diagonal, by a sample."""
 
 
-def survey_rows(indptr: Any, piece: CsrBlock | None = None, first_row: int = 0, row_offset: int = 0) -> Survey:
+def survey_rows(indptr: Any, piece: CsrBlock, first_row: int, row_offset: int) -> Survey:
     """Look at rows on the device, and at a sample of the entries of some of them.
 
     Parameters
@@ -115,28 +109,15 @@ def survey_rows(indptr: Any, piece: CsrBlock | None = None, first_row: int = 0, 
     """
     import cupy
 
-    found = cupy.zeros(5, np.int64)
-    n_rows, (n_multiprocessors, _) = len(indptr) - 1, shared_memory()
-    first_entry, n_entries, indices = 0, 0, None
-    if piece is not None:
-        check_shape(piece)
-        first_entry, n_entries, indices = int(indptr[first_row]) if first_row else 0, piece.nnz, piece.indices
-    n_samples = min(n_entries, SAMPLES)
+    check_shape(piece)
+    found, n_samples = cupy.zeros(3, np.int64), min(piece.nnz, SAMPLES)
+    first_entry = int(indptr[first_row]) if first_row else 0
     kernel = load_kernel("row_blocks.cu", "survey", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(None))
-    sizes = (np.int64(n_samples), np.int64(REACH))
-    arguments = (
-        np.int64(n_rows),
-        np.int64(row_offset),
-        indptr,
-        np.int64(first_entry),
-        np.int64(n_entries),
-        address(indices),
-        *sizes,
-        found,
-    )
-    kernel((n_multiprocessors * SURVEYORS,), (256,), arguments)
-    longest, places, n_near, end, n_filled = map(int, found.get())
-    return Survey(longest, 32 * places, n_near / max(1, n_samples), end, n_filled)
+    rows = (np.int64(len(indptr) - 1), np.int64(row_offset), indptr)
+    sample = (np.int64(first_entry), np.int64(piece.nnz), piece.indices, np.int64(n_samples), np.int64(REACH))
+    kernel((shared_memory()[0] * SURVEYORS,), (256,), (*rows, *sample, found))
+    longest, places, n_near = map(int, found.get())
+    return Survey(longest, 32 * places, n_near / max(1, n_samples))
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +165,7 @@ def choose_height(n_filled: int, n_multiprocessors: int, shared_bytes: int) -> i
 
     Parameters
     ----------
-    n_filled : rows that have entries
+    n_filled : rows, but for those at the end that have no entries
     shared_bytes : of a multiprocessor
     """
     most = min(int(SHARE_OF_SHARED_MEMORY * shared_bytes / 8), (1 << ROW_BITS) - 1)
@@ -211,11 +192,10 @@ def build_row_blocks(
     n_cols: int,
     read: Callable[[int, int], CsrBlock],
     *,
-    order: Order | Any = "degree",
+    order: Any | None = None,
     columns: Any | None = None,
     height: int | None = None,
     piece_entries: int | None = None,
-    survey: Survey | None = None,
 ) -> RowBlocks:
     """Row blocks on the current device, made there.
 
@@ -227,14 +207,11 @@ def build_row_blocks(
     indptr : (n_rows + 1,) row pointers of the whole matrix, on the host or on the device
     n_cols : columns of the format
     read : called with two rows, gives the rows from the one to the other as a block on the device
-    order : `degree` places long rows first, and columns likewise, for which the matrix must be square; or an array on
-        the device, (n_rows,) int32: the row at each place
-    columns : on the device, int32: the place of each column of CSR; None for that of the row of its number, or, where
-        the order is an array, for its number
+    order : on the device, (n_rows,) int32: the row at each place; None where places are rows
+    columns : on the device, int32: the place of each column of CSR; None for its number
     height : rows of a block; default as `choose_height` says
     piece_entries : most entries of a piece, unless one row has more; None takes all at once, of a matrix that is on the
         device anyway
-    survey : of the rows, where it was made before
 
     Raises
     ------
@@ -244,17 +221,14 @@ def build_row_blocks(
     import cupy
 
     indptr_there = cupy.asarray(indptr, np.int64)
-    survey = survey or survey_rows(indptr_there)
     n_rows, cuts = len(indptr) - 1, cut_pieces(indptr, piece_entries)
     lengths = cupy.subtract(indptr_there[1:], indptr_there[:-1], dtype=np.int32)
-    in_order, places, by_place = _place_rows(cupy, lengths, order)
-    starts = accumulate(lengths if by_place is None else lengths[by_place])
-    if not isinstance(order, str):
-        n_filled = int(cupy.searchsorted(starts, starts[-1:])[0])
-    else:
-        n_filled = survey.n_filled if order == "degree" else survey.end
-        if order == "degree" and columns is None:
-            columns = places
+    places = in_order = cupy.arange(n_rows, dtype=np.int32)
+    if order is not None:
+        places = cupy.empty_like(in_order)
+        places[order] = in_order
+    starts = accumulate(lengths if order is None else lengths[order])
+    n_filled = int(cupy.searchsorted(starts, starts[-1:])[0])  # at the end are those without entries
     height = height or choose_height(n_filled, *shared_memory())
     block = read(0, n_rows) if len(cuts) == 2 else None
     nnz = int(indptr[-1]) if block is None else block.nnz
@@ -268,7 +242,7 @@ def build_row_blocks(
     else:
         jobs = _cut_jobs(block_starts, windows.job_entries)
         cells = _Cells(windows, columns, height, jobs)
-        whole = _Piece(block, in_order, by_place, starts, cells.others, windows)
+        whole = _Piece(block, in_order, order, starts, cells.others, windows)
         whole.keep_columns(None if columns is None else nnz)
 
     def each_piece() -> Iterator[_Piece]:
@@ -297,7 +271,7 @@ def build_row_blocks(
         piece.run("place_entries", (cells.there, piece.block.indices, piece.found, address(piece.block.data), *target))
         del piece
     _sort_tiles(cells, tiles, (counts, cells.there, entries, address(values), columns), value)
-    return RowBlocks((n_rows, n_cols), nnz, height, by_place, block_chunks, entries, columns, values)
+    return RowBlocks((n_rows, n_cols), nnz, height, block_chunks, entries, columns, values)
 
 
 class _Cells:
@@ -418,17 +392,6 @@ def _cut_jobs(block_starts: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarr
     number = np.arange(len(blocks)) - np.repeat(np.cumsum(n_jobs) - n_jobs, n_jobs)
     begins = block_starts[blocks] + number * size
     return blocks, begins, np.minimum(begins + size, block_starts[blocks + 1])
-
-
-def _place_rows(xp: Any, lengths: Any, order: Order | Any) -> tuple[Any, Any, Any]:
-    """The places, the place of each row, and the row at each place, or None where they are the same."""
-    in_order = xp.arange(len(lengths), dtype=np.int32)
-    if isinstance(order, str) and order == "none":
-        return in_order, in_order, None
-    by_place = xp.argsort(-lengths, kind="stable").astype(np.int32) if isinstance(order, str) else order
-    places = xp.empty_like(in_order)
-    places[by_place] = in_order
-    return in_order, places, by_place
 
 
 def cut_pieces(indptr: Any, n_entries: int | None, multiple: int = 1) -> list[int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -40,8 +40,7 @@ class RowSlices:
     values: Any | None
     """As `columns`, float32 or float64, 0 where there is none; None for a pattern."""
 
-    order = None
-    """Places are rows."""
+    name: ClassVar[Literal["row-slices"]] = "row-slices"
 
     @property
     def nbytes(self) -> int:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ import mgspmv as mg
 from mgspmv.errors import OptionError
 from mgspmv.kernels import rank_steps
 from mgspmv.kernels.device import shared_memory
-from mgspmv.kernels.laid_rows import EVEN_ROWS, LEAST_FILL, LaidRows, choose_layout, name_layout
+from mgspmv.kernels.laid_rows import EVEN_ROWS, LEAST_FILL, LaidPieces, LaidRows, choose_layout, hold_whole
 from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules, RankSteps, RankVectors, cut_items
 from mgspmv.kernels.row_blocks import RowBlocks, Survey, build_row_blocks
 from mgspmv.kernels.row_slices import RowSlices, build_row_slices
@@ -35,7 +36,7 @@ UNSTOPPED = RankRules(ALPHA, threshold=-1.0, by_largest=False)
 
 # --- which layout ----------------------------------------------------------------------------------------------------
 
-GRID = Survey(longest=5, n_places=5000, near=1.0, end=1000, n_filled=1000)
+GRID = Survey(longest=5, n_places=5000, near=1.0)
 """Of 1000 rows of about 5 entries."""
 
 
@@ -52,7 +53,7 @@ GRID = Survey(longest=5, n_places=5000, near=1.0, end=1000, n_filled=1000)
         (4999, replace(GRID, longest=20, near=0.5), ("row-blocks", "degree")),
         (5000, replace(GRID, longest=20, near=0.5), ("row-blocks", "none")),
         (5000, replace(GRID, longest=900, near=0.0), ("row-blocks", "degree")),
-        (0, Survey(0, 0, 0.0, 0, 0), ("row-blocks", "none")),
+        (0, Survey(0, 0, 0.0), ("row-blocks", "none")),
     ],
 )
 def test_layout(nnz, survey, wanted):
@@ -60,17 +61,13 @@ def test_layout(nnz, survey, wanted):
     assert choose_layout(nnz, 1000, survey) == wanted
 
 
-def test_layouts_have_names():
-    assert name_layout(object.__new__(RowBlocks)) == "row-blocks"
-    assert name_layout(object.__new__(RowSlices)) == "row-slices"
-
-
 def test_float64_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
-    for kind, name in ((RowBlocks, "row-blocks"), (RowSlices, "row-slices")):
+    for kind in (RowBlocks, RowSlices):
+        laid: Any = SimpleNamespace(name=kind.name)
         with pytest.raises(OptionError) as caught:
-            RankSteps(object.__new__(kind), "float64")
-        assert str(caught.value) == f"{name} is for precision='exact' and 'float32'; pass kernel='csr-split'"
+            RankSteps(laid, "float64")
+        assert str(caught.value) == f"{kind.name} is for precision='exact' and 'float32'; pass kernel='csr-split'"
 
 
 # --- items -----------------------------------------------------------------------------------------------------------
@@ -134,25 +131,42 @@ def make_graphs() -> dict[str, CsrBlock]:
     }
 
 
-def build_layout(indptr, n_cols, read, **options) -> RowBlocks | RowSlices:
+def build_layout(block, read, **options) -> LaidPieces:
     """The layout of a square matrix of which every column is read."""
     import cupy
 
-    rows = LaidRows(indptr, read, **options)
-    places = rows.place(cupy.ones(n_cols, np.bool_))
-    return rows.build_share(places, places.columns, n_cols)
+    rows = LaidRows(block.indptr, read, **options)
+    places = rows.place(cupy.ones(block.n_cols, np.bool_))
+    return rows.lay_out(places, places.all_columns, block.n_cols, None)
+
+
+def build_low_blocks(block, read, by_place=None) -> LaidPieces:
+    layout = build_row_blocks(
+        block.indptr, block.n_cols, read, order=by_place, columns=find_places(by_place), height=256
+    )
+    return hold_whole(layout, block.n_rows, by_place)
+
+
+def place_by_degree(block):
+    """The row at each place, on the device, where long rows come first."""
+    import cupy
+
+    return cupy.asarray(np.argsort(-np.diff(block.indptr), kind="stable"), np.int32)
+
+
+def find_places(by_place):
+    """The place of each row; None where places are rows."""
+    return None if by_place is None else by_place.argsort().astype(np.int32)
 
 
 MANY = make_graphs()
 LAYOUTS = {
-    "blocks by degree": lambda block, read: build_row_blocks(block.indptr, block.n_cols, read, order="degree"),
-    "blocks in order": lambda block, read: build_row_blocks(block.indptr, block.n_cols, read, order="none"),
-    "low blocks": lambda block, read: build_row_blocks(block.indptr, block.n_cols, read, order="degree", height=256),
-    "low blocks in order": lambda block, read: build_row_blocks(
-        block.indptr, block.n_cols, read, order="none", height=256
-    ),
-    "slices": lambda block, read: build_row_slices(block.indptr, block.n_cols, read),
-    "what suits": lambda block, read: build_layout(block.indptr, block.n_cols, read),
+    "blocks by degree": lambda block, read: build_layout(block, read, layout="row-blocks", order="degree"),
+    "blocks in order": lambda block, read: build_layout(block, read, layout="row-blocks", order="none"),
+    "low blocks": lambda block, read: build_low_blocks(block, read, place_by_degree(block)),
+    "low blocks in order": build_low_blocks,
+    "slices": lambda block, read: hold_whole(build_row_slices(block.indptr, block.n_cols, read), block.n_rows),
+    "what suits": build_layout,
 }
 VALUES = pytest.mark.parametrize("is_pattern", [True, False], ids=["pattern", "values"])
 BY_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS)
@@ -293,8 +307,9 @@ def test_blocks_that_are_split_over_several_items(order, is_pattern):
     lengths[:200] = 4000
     block = make_random(lengths, 3000, data=None)
     block = block if is_pattern else make_weights(block)
-    layout = build_row_blocks(block.indptr, 3000, read_to_device(block), order=order, height=256)
-    items = cut_items(layout.block_chunks, 12, shared_memory()[0])
+    by_place = place_by_degree(block) if order == "degree" else None
+    layout = build_low_blocks(block, read_to_device(block), by_place)
+    items = cut_items(layout.feed.kept[0].block_chunks, 12, shared_memory()[0])
     assert items.parts[0] > 10
     assert items.parts[1:].max() == 1
     weight = np.bincount(block.indices, block.data, minlength=3000).astype(np.float64)
@@ -463,14 +478,16 @@ def test_what_a_run_starts_with_is_not_changed():
 def test_the_layout_that_suits(name, kind, is_ordered, monkeypatch):
     monkeypatch.setattr("mgspmv.kernels.row_blocks.REACH", 100)
     block = MANY[name]
+    by_degree = place_by_degree(block).tolist()
     for piece_entries in (None, 3000):
-        layout = build_layout(block.indptr, block.n_cols, read_to_device(block), piece_entries=piece_entries)
-        assert type(layout) is kind
-        assert (layout.order is not None) == is_ordered
+        layout = build_layout(block, read_to_device(block), piece_entries=piece_entries)
+        assert type(layout.feed.kept[0]) is kind
+        assert (None if layout.order is None else layout.order.tolist()) == (by_degree if is_ordered else None)
     for named, other in (("row-blocks", RowBlocks), ("row-slices", RowSlices)):
-        assert type(build_layout(block.indptr, block.n_cols, read_to_device(block), layout=named)) is other
-    layout = build_layout(block.indptr, block.n_cols, read_to_device(block), layout="row-blocks", order="degree")
-    assert layout.order is not None
+        layout = build_layout(block, read_to_device(block), layout=named)
+        assert (layout.name, type(layout.feed.kept[0])) == (named, other)
+    layout = build_layout(block, read_to_device(block), layout="row-blocks", order="degree")
+    assert layout.order.tolist() == by_degree
 
 
 @pytest.mark.gpu
@@ -482,10 +499,10 @@ def test_a_layout_made_at_once_reads_the_matrix_once():
         calls.append((start, stop))
         return read(start, stop)
 
-    build_layout(block.indptr, block.n_cols, count)
+    build_layout(block, count)
     assert calls == [(0, block.n_rows)]
     calls.clear()
-    build_layout(block.indptr, block.n_cols, count, layout="row-blocks", piece_entries=block.nnz // 4)
+    build_layout(block, count, layout="row-blocks", piece_entries=block.nnz // 4)
     n_pieces = (len(calls) - 1) // 2
     assert n_pieces >= 4
     assert calls[1 : 1 + n_pieces] == calls[1 + n_pieces :]

@@ -71,13 +71,23 @@ def read_back(made) -> Read:
     return Read(chunks, cells[chunks], blocks * made.height + inside, columns, values, inside == made.height)
 
 
-def check_holds(block, made) -> Read:
+def place_rows(block, order):
+    """The row at each place, or None where places are rows: of degree the longest row first, equal ones in order."""
+    lengths = np.diff(block.indptr)
+    return None if order == "none" else np.argsort(-lengths, kind="stable").astype(np.int32)
+
+
+def find_places(by_place):
+    """The place of each row, and column."""
+    return None if by_place is None else np.argsort(by_place).astype(np.int32)
+
+
+def check_holds(block, made, by_place) -> Read:
     """Every entry once, in a cell of its block and its window; what else there is fills up the last chunk of a cell."""
     read, n = read_back(made), block.n_rows
     held = ~read.is_padding
     assert held.sum() == made.nnz == block.nnz
-    order = np.arange(n) if made.order is None else made.order
-    assert sorted(order.tolist()) == list(range(n))
+    order = np.arange(n) if by_place is None else by_place
     rows, columns = order[read.rows[held]], order[read.columns[held]]
     data = np.ones(block.nnz) if block.data is None else block.data
     wanted = np.repeat(np.arange(n), np.diff(block.indptr))
@@ -115,15 +125,6 @@ def check_cells(made, read) -> None:
     np.testing.assert_array_equal(read.is_padding, k >= counts[read.cells])
 
 
-def check_order(block, made, order) -> None:
-    """Of degree: the longest row first, equal ones in their order."""
-    lengths = np.diff(block.indptr)
-    if order == "none":
-        assert made.order is None
-    else:
-        assert made.order.tolist() == sorted(range(block.n_rows), key=lambda row: (-lengths[row], row))
-
-
 def test_columns_of_64_bits_are_refused():
     block = replace(make_random([2, 1], 2, indices=np.int64), n_cols=2**31)
     for layout in ("row-blocks", "row-slices"):
@@ -139,8 +140,18 @@ def test_columns_of_64_bits_are_refused():
 
 def fetch(made):
     """The row blocks on the host."""
-    arrays = {name: getattr(made, name) for name in ("order", "entries", "columns", "values")}
+    arrays = {name: getattr(made, name) for name in ("entries", "columns", "values")}
     return replace(made, **{name: None if array is None else to_host(array) for name, array in arrays.items()})
+
+
+def build_square(block, read, order, **options):
+    """Row blocks of a square matrix on the device, whose columns are in the order of the rows."""
+    import cupy
+
+    by_place = place_rows(block, order)
+    given = {"order": by_place, "columns": find_places(by_place)}
+    given = {name: None if array is None else cupy.asarray(array) for name, array in given.items()}
+    return build_row_blocks(block.indptr, block.n_cols, read, **given, **options)
 
 
 def check_built(block, made, order) -> None:
@@ -151,12 +162,11 @@ def check_built(block, made, order) -> None:
     assert (got.values is None) == (block.data is None)
     assert got.values is None or got.values.dtype == block.data.dtype
     n_bytes = len(got.columns) * (CHUNK * (4 + (0 if got.values is None else got.values.itemsize)) + 4)
-    assert got.nbytes == n_bytes + (0 if order == "none" else 4 * block.n_rows)
-    check_order(block, got, order)
-    lengths = np.diff(block.indptr)
-    filled = np.flatnonzero(lengths if got.order is None else lengths[got.order])
+    assert got.nbytes == n_bytes
+    lengths, by_place = np.diff(block.indptr), place_rows(block, order)
+    filled = np.flatnonzero(lengths if by_place is None else lengths[by_place])
     assert len(got.block_chunks) - 1 == -(-(int(filled.max(initial=-1)) + 1) // got.height)
-    read = check_holds(block, got)
+    read = check_holds(block, got, by_place)
     for first, last in pairwise(got.block_chunks):
         assert (np.diff(got.columns[first:last].astype(np.int64)) >= 0).all()
     check_tiles(got, read)
@@ -190,7 +200,6 @@ def test_what_the_host_does_to_build_row_blocks(piece_entries, order, data, monk
         monkeypatch.setattr(module, "TILE", 256)
     lengths = SKEWED[: 200 if piece_entries == 1 else 3000].clip(0, 700)
     block = make_random(lengths, len(lengths), data=data)
-    survey = Survey(int(lengths.max()), 0, 0.0, int(np.flatnonzero(lengths).max()) + 1, int((lengths > 0).sum()))
     begun = played_build.play_build(monkeypatch)
 
     def read(start, stop):
@@ -198,8 +207,7 @@ def test_what_the_host_does_to_build_row_blocks(piece_entries, order, data, monk
 
     for height in (61, 1000):
         begun.clear()
-        options = {"order": order, "height": height, "piece_entries": piece_entries, "survey": survey}
-        made = build_row_blocks(block.indptr, block.n_cols, read, **options)
+        made = build_square(block, read, order, height=height, piece_entries=piece_entries)
         check_built(block, made, order)
         assert set(begun) == {"count_cells", "cut_cells", "place_entries", "sort_tiles"}
         assert (begun.count("count_cells") > 1) == (piece_entries is not None)
@@ -210,11 +218,10 @@ def test_rows_of_a_larger_matrix_are_built(is_ordered, piece_entries, data, monk
     """Rows in an order that is given, and columns that have places of their own among more of them."""
     played_build.play_build(monkeypatch)
     block, rng = make_random(SKEWED[:900].clip(0, 300), 5000, data=data), np.random.default_rng(2)
-    order = rng.permutation(900).astype(np.int32) if is_ordered else "none"
+    order = rng.permutation(900).astype(np.int32) if is_ordered else None
     columns, n_places = rng.permutation(7000)[:5000].astype(np.int32), 7000
     lengths = np.diff(block.indptr)
-    survey = Survey(int(lengths.max()), 0, 0.0, int(np.flatnonzero(lengths).max()) + 1, int((lengths > 0).sum()))
-    options = {"order": order, "columns": columns, "height": 61, "piece_entries": piece_entries, "survey": survey}
+    options = {"order": order, "columns": columns, "height": 61, "piece_entries": piece_entries}
     made = build_row_blocks(block.indptr, n_places, lambda a, b: cut_rows(block, a, b), **options)
     assert (made.shape, made.nnz) == ((900, n_places), block.nnz)
     read = read_back(made)
@@ -231,7 +238,7 @@ def test_rows_of_a_larger_matrix_are_built(is_ordered, piece_entries, data, monk
 def test_row_blocks_of_nothing_are_built(monkeypatch):
     played_build.play_build(monkeypatch)
     block = make_random([0] * 5, 5)
-    made = build_row_blocks(block.indptr, 5, lambda *_: block, survey=Survey(0, 0, 0.0, 0, 0))
+    made = build_row_blocks(block.indptr, 5, lambda *_: block)
     assert (made.nnz, len(made.entries), made.block_chunks.tolist()) == (0, 0, [0])
 
 
@@ -241,9 +248,9 @@ def test_built_row_blocks_of_hard_matrices(data):
     names = [name for name in SQUARE if HARD[name].shape[0]]
     for name, order, height, piece_entries in product(names, ORDERS, (None, 2), (None, 1, 5)):
         block = make_block(HARD[name], data=data)
-        options = {"order": order, "height": height, "piece_entries": piece_entries}
-        with naming(name, options):
-            check_built(block, build_row_blocks(block.indptr, block.n_cols, read_to_device(block), **options), order)
+        options = {"height": height, "piece_entries": piece_entries}
+        with naming(name, order, options):
+            check_built(block, build_square(block, read_to_device(block), order, **options), order)
 
 
 @pytest.mark.gpu
@@ -252,9 +259,7 @@ def test_built_row_blocks_of_skewed_matrices(height, order, data):
     block = make_wide(data=data)
     for offset, piece_entries in ((np.int64, None), (np.int32, None), (np.int64, block.nnz // 3), (np.int32, 20_000)):
         read = read_to_device(block, offset)
-        made = build_row_blocks(
-            block.indptr, block.n_cols, read, order=order, height=height, piece_entries=piece_entries
-        )
+        made = build_square(block, read, order, height=height, piece_entries=piece_entries)
         assert height is None or made.height == height
         check_built(block, made, order)
 
@@ -264,11 +269,11 @@ def test_built_row_blocks_of_skewed_matrices(height, order, data):
 def test_built_row_blocks_of_dense_cells(order, monkeypatch):
     """Cells of many tiles: a block has more entries than windows of the least width take."""
     block = make_random(np.full(600, 1500), 600, data=np.float64)
-    made = build_row_blocks(block.indptr, 600, read_to_device(block), order=order, height=512)
+    made = build_square(block, read_to_device(block), order, height=512)
     assert len(np.unique(read_back(fetch(made)).cells)) < len(made.columns) * CHUNK / TILE
     check_built(block, made, order)
     monkeypatch.setattr(row_blocks, "KEPT_COLUMNS", 0)
-    check_built(block, build_row_blocks(block.indptr, 600, read_to_device(block), order=order, height=512), order)
+    check_built(block, build_square(block, read_to_device(block), order, height=512), order)
 
 
 @pytest.mark.gpu
@@ -278,7 +283,7 @@ def test_row_pointers_may_be_on_the_device():
     for offset, piece_entries in product((np.int32, np.int64), (None, 100_000)):
         indptr = cupy.asarray(block.indptr, offset)
         made = build_row_blocks(indptr, block.n_cols, read_to_device(block, offset), piece_entries=piece_entries)
-        check_built(block, made, "degree")
+        check_built(block, made, "none")
 
 
 @pytest.mark.gpu
@@ -299,14 +304,11 @@ def survey_in_numpy(block, first_row, last_row) -> Survey:
     n_samples = min(int(last - first), SAMPLES)
     sampled = first + np.arange(n_samples) * int(last - first) // max(1, n_samples)
     distance = np.abs(np.repeat(np.arange(block.n_rows), lengths)[sampled] - block.indices[sampled].astype(int))
-    filled = np.flatnonzero(lengths)
     near = (distance < REACH).mean() if n_samples else 0.0
     return Survey(
         int(lengths.max(initial=0)),
         32 * int(padded.max(axis=1).sum()) if len(lengths) else 0,
         float(near),
-        int(filled.max(initial=-1)) + 1,
-        len(filled),
     )
 
 
@@ -326,7 +328,6 @@ def test_survey(name):
     block = made[name]()
     indptr = cupy.asarray(block.indptr)
     for first, last in ((0, block.n_rows), (block.n_rows // 3, block.n_rows // 2), (block.n_rows // 4, block.n_rows)):
-        got = survey_rows(indptr, read_to_device(block)(first, last), first)
+        got = survey_rows(indptr, read_to_device(block)(first, last), first, 0)
         wanted = survey_in_numpy(block, first, last)
         assert got == replace(wanted, near=pytest.approx(wanted.near, abs=1e-12))
-    assert survey_rows(indptr) == replace(survey_in_numpy(block, 0, block.n_rows), near=0.0)

@@ -30,7 +30,7 @@ def check_holds(block, made) -> None:
     padded = np.append(lengths, np.zeros(n_slices * SLICE - len(lengths), int)).reshape(n_slices, SLICE)
     assert made.starts.dtype == np.uint32
     assert made.starts.tolist() == [0, *np.cumsum(padded.max(axis=1, initial=0)).tolist()]
-    assert (made.shape, made.nnz, made.order) == ((block.n_rows, block.n_cols), block.nnz, None)
+    assert (made.shape, made.nnz) == ((block.n_rows, block.n_cols), block.nnz)
     n_places = SLICE * int(made.starts[-1])
     assert (made.columns.shape, made.columns.dtype) == ((n_places,), np.int32)
     columns, values = np.full(n_places, block.n_cols), np.zeros(n_places)
