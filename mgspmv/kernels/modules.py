@@ -50,8 +50,8 @@ def _keep(path: Path, code: bytes) -> Path:
             part.write_bytes(code)
     except StoreError as error:
         warnings.warn(
-            f"compiled kernels cannot be kept in {path.parent} ({error.__cause__}), so they will be compiled again; set "
-            f"${CACHE_VARIABLE} to a folder that can be written",
+            f"compiled kernels cannot be kept in {path.parent} ({error.__cause__}), so they will be compiled again; "
+            f"set ${CACHE_VARIABLE} to a folder that can be written",
             stacklevel=2,
         )
         path = Path(_make_folder().name) / path.name
