@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -29,30 +29,6 @@ ALIGNMENT = 256
 """Bytes that arrays in a buffer begin at a multiple of."""
 
 T = TypeVar("T")
-Fetched = TypeVar("Fetched", covariant=True)
-
-
-class Fetcher(Protocol[Fetched]):
-    """Brings pieces to the device."""
-
-    nbytes: int
-    """That it holds on the device."""
-
-    def begin(self, k: int) -> Any:
-        """Begin to fetch piece k."""
-        ...
-
-    def take(self, coming: Any, stream: Any) -> Fetched:
-        """The piece, for what is enqueued on the stream from now on."""
-        ...
-
-    def give_back(self, coming: Any, stream: Any) -> None:
-        """What is enqueued on the stream from now on does not read it."""
-        ...
-
-    def drop(self, coming: Any) -> None:
-        """It will not be taken."""
-        ...
 
 
 class Feed(Generic[T]):
@@ -65,7 +41,7 @@ class Feed(Generic[T]):
     n : pieces
     """
 
-    def __init__(self, kept: dict[int, T], fetcher: Fetcher[T] | None, n: int) -> None:
+    def __init__(self, kept: dict[int, T], fetcher: FromHost[T] | FromStore[T] | None, n: int) -> None:
         self.kept, self.n, self._fetcher = kept, n, fetcher
         self._fetched = [k for k in range(n) if k not in kept]
         self._ahead: deque[tuple[int, Any]] = deque()
@@ -127,7 +103,7 @@ class Feed(Generic[T]):
             self._fetcher.drop(self._ahead.pop()[1])
         self._next = 0
 
-    def _fetch_ahead(self, fetcher: Fetcher[T], n: int) -> None:
+    def _fetch_ahead(self, fetcher: FromHost[T] | FromStore[T], n: int) -> None:
         while len(self._ahead) < n:
             k = self._fetched[self._next]
             self._ahead.append((k, fetcher.begin(k)))
@@ -190,6 +166,7 @@ class PinnedPiece(Generic[T]):
         import cupy
 
         own: Any = made
+        kind: Any = type(made)
         parts = {f.name: getattr(own, f.name) for f in fields(own)}
         arrays = {name: part for name, part in parts.items() if isinstance(part, cupy.ndarray)}
         self._places: dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]] = {}
@@ -200,7 +177,7 @@ class PinnedPiece(Generic[T]):
         # Of CuPy's pool the memory would not go back to the system.
         self._pointer = cupy.cuda.PinnedMemoryPointer(cupy.cuda.PinnedMemory(max(1, self.nbytes)), 0)
         others = {name: part for name, part in parts.items() if name not in arrays}
-        self._make: Callable[..., T] = partial(type(own), **others)
+        self._make: Callable[..., T] = partial(kind, **others)
         stream = cupy.cuda.get_current_stream()
         for name, array in arrays.items():
             array.data.copy_to_host_async(self._find(self._places[name][0]), array.nbytes, stream)
@@ -256,6 +233,7 @@ class FromHost(Generic[T]):
         cupy.cuda.get_current_stream().synchronize()  # the memory may be of arrays that are still read
 
     def begin(self, k: int) -> Any:
+        """Begin to fetch piece k."""
         piece, buffer = self._pieces[k], self._free.popleft()
         if buffer.is_free is not None:
             self._stream.wait_event(buffer.is_free)
@@ -263,17 +241,20 @@ class FromHost(Generic[T]):
         return piece, buffer, self._stream.record()
 
     def take(self, coming: Any, stream: Any) -> T:
+        """The piece, for what is enqueued on the stream from now on."""
         piece, buffer, is_there = coming
         stream.wait_event(is_there)
         made: T = piece.place(buffer.memory)
         return made
 
     def give_back(self, coming: Any, stream: Any) -> None:
+        """What is enqueued on the stream from now on does not read it."""
         _, buffer, _ = coming
         buffer.is_free = stream.record()
         self._free.append(buffer)
 
     def drop(self, coming: Any) -> None:
+        """It will not be taken."""
         _, buffer, is_there = coming
         is_there.synchronize()
         self._free.append(buffer)
@@ -283,7 +264,7 @@ class FromHost(Generic[T]):
 
 
 class FromStore(Generic[T]):
-    """Has pieces made on the device, `AHEAD` at a time.
+    """Has pieces made on the device, `AHEAD` at a time; methods as of `FromHost`.
 
     Parameters
     ----------
