@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -464,7 +465,7 @@ def count_blocks(block: CsrBlock, b: int) -> int:
         raise FormatError(
             f"bsr cannot number the blocks of {block.n_rows:,} x {block.n_cols:,} in 64 bits; use csr-vector or sell"
         )
-    pieces = _cut_rows(block.indptr, b)
+    pieces = pairwise(cut_pieces(block.indptr, PIECE, b))
     return sum(len(find_distinct(_number_blocks(block, b, start, stop)[0])) for start, stop in pieces)
 
 
@@ -478,7 +479,7 @@ def _fill_bsr(block: CsrBlock, b: int, n_blocks: int, dtype: Any) -> Bsr:
     counts = xp.zeros(-(-block.n_rows // b), np.int64)
     indices, data = xp.empty(n_blocks, block.indices.dtype), xp.zeros((n_blocks, b, b), dtype)
     begin = 0
-    for start, stop in _cut_rows(block.indptr, b):
+    for start, stop in pairwise(cut_pieces(block.indptr, PIECE, b) if block.nnz else []):
         numbers, rows, columns = _number_blocks(block, b, start, stop)
         blocks = find_distinct(numbers)
         first, last = start // b, -(-stop // b)
@@ -504,16 +505,18 @@ def _cut_entries(nnz: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + PIECE, nnz)) for start in range(0, nnz, PIECE))
 
 
-def _cut_rows(indptr: Array, multiple: int) -> Iterator[tuple[int, int]]:
-    """Pieces of whole groups of so many rows, with at most PIECE entries unless one group has more."""
-    xp, start, n_rows = array_module(indptr), 0, len(indptr) - 1
-    while start < n_rows:
-        most = int(indptr[start]) + PIECE
-        stop = int(xp.searchsorted(indptr, xp.full(1, most, np.int64), side="right")[0]) - 1
-        if stop < n_rows:
-            stop = min(n_rows, max(start + multiple, stop // multiple * multiple))
-        yield start, stop
-        start = stop
+def cut_pieces(indptr: Any, n_entries: int | None, multiple: int = 1) -> list[int]:
+    """Rows where pieces of so many entries, but of `multiple` rows at least, begin, and the end of the last; None makes
+    one piece of all."""
+    n_rows = len(indptr) - 1
+    if n_entries is None or int(indptr[-1]) <= n_entries:
+        return [0, n_rows]
+    host = to_host(indptr)
+    cuts = [0]
+    while cuts[-1] < n_rows:
+        last = int(np.searchsorted(host, host[cuts[-1]] + n_entries, side="right")) - 1
+        cuts.append(min(n_rows, max(last // multiple, cuts[-1] // multiple + 1) * multiple))
+    return cuts
 
 
 def _find_rows(block: CsrBlock, start: int, stop: int) -> Array:

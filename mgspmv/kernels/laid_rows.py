@@ -16,8 +16,9 @@ import numpy as np
 
 from mgspmv.kernels.device import release_device_memory
 from mgspmv.kernels.features import EVEN_ROWS
+from mgspmv.kernels.formats import cut_pieces
 from mgspmv.kernels.pieces import Feed, hold_pieces
-from mgspmv.kernels.row_blocks import RowBlocks, Survey, build_row_blocks, cut_pieces, survey_rows
+from mgspmv.kernels.row_blocks import RowBlocks, Survey, build_row_blocks, survey_rows
 from mgspmv.kernels.row_slices import RowSlices, build_row_slices
 from mgspmv.model import INT32_LIMIT, CsrBlock
 from mgspmv.partition import Streaming

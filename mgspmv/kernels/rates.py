@@ -5,17 +5,16 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import device_bandwidth, free_device_memory, read_block, read_out_degree, report_full_device
+from mgspmv.kernels.formats import cut_pieces
 from mgspmv.kernels.laid_rows import LaidRows, Places
-from mgspmv.kernels.pieces import Feed, FromStore, PinnedPiece
+from mgspmv.kernels.pieces import Feed, FromStore
 from mgspmv.kernels.rank_steps import time_steps
-from mgspmv.kernels.row_blocks import RowBlocks, cut_pieces
+from mgspmv.kernels.row_blocks import RowBlocks
 from mgspmv.kernels.row_slices import RowSlices
 from mgspmv.model import CsrBlock, Precision
 from mgspmv.partition import Rates, Streaming
@@ -116,18 +115,14 @@ def _time_passing(rows: LaidRows, places: Places) -> float:
     return time.perf_counter() - began
 
 
-@dataclass(frozen=True, eq=False)
-class _Bytes:
-    array: Any
-
-
 def _measure_upload() -> float:
     """Bytes per second from pinned memory to the current device."""
     import cupy
+    import cupyx
 
-    piece = PinnedPiece(_Bytes(cupy.zeros(UPLOAD_BYTES, np.uint8)))
-    target, stream = cupy.cuda.alloc(UPLOAD_BYTES), cupy.cuda.get_current_stream()
-    return UPLOAD_BYTES / _time_best(lambda: piece.copy(target, stream))
+    pinned, target = cupyx.empty_pinned(UPLOAD_BYTES, np.uint8), cupy.empty(UPLOAD_BYTES, np.uint8)
+    stream = cupy.cuda.get_current_stream()
+    return UPLOAD_BYTES / _time_best(lambda: target.set(pinned, stream))
 
 
 def _time_best(run: Callable[[], object]) -> float:

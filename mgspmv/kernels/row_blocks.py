@@ -34,7 +34,7 @@ from mgspmv.kernels.device import (
     shared_block_bytes,
     shared_memory,
 )
-from mgspmv.kernels.formats import accumulate, to_host
+from mgspmv.kernels.formats import accumulate, cut_pieces
 from mgspmv.kernels.specialise import value_types
 from mgspmv.model import CsrBlock
 
@@ -392,17 +392,3 @@ def _cut_jobs(block_starts: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarr
     number = np.arange(len(blocks)) - np.repeat(np.cumsum(n_jobs) - n_jobs, n_jobs)
     begins = block_starts[blocks] + number * size
     return blocks, begins, np.minimum(begins + size, block_starts[blocks + 1])
-
-
-def cut_pieces(indptr: Any, n_entries: int | None, multiple: int = 1) -> list[int]:
-    """Rows where pieces of so many entries, but of `multiple` rows at least, begin, and the end of the last; None makes
-    one piece of all."""
-    n_rows = len(indptr) - 1
-    if n_entries is None or int(indptr[-1]) <= n_entries:
-        return [0, n_rows]
-    host = to_host(indptr)
-    cuts = [0]
-    while cuts[-1] < n_rows:
-        last = int(np.searchsorted(host, host[cuts[-1]] + n_entries, side="right")) - 1
-        cuts.append(min(n_rows, max(last // multiple, cuts[-1] // multiple + 1) * multiple))
-    return cuts

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from mgspmv.kernels.device import address, load_kernel
-from mgspmv.kernels.formats import array_module
-from mgspmv.kernels.row_blocks import check_shape, cut_pieces
+from mgspmv.kernels.formats import Format, array_module, cut_pieces
+from mgspmv.kernels.row_blocks import check_shape
 from mgspmv.kernels.specialise import value_types
 from mgspmv.model import CsrBlock
 
@@ -28,7 +28,7 @@ _THREADS = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class RowSlices:
+class RowSlices(Format):
     """A matrix in row slices, on the device."""
 
     shape: tuple[int, int]
@@ -41,11 +41,6 @@ class RowSlices:
     """As `columns`, float32 or float64, 0 where there is none; None for a pattern."""
 
     name: ClassVar[Literal["row-slices"]] = "row-slices"
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the format."""
-        return int(sum(a.nbytes for a in (self.starts, self.columns, self.values) if a is not None))
 
 
 def count_places(lengths: Any) -> Any:

@@ -29,7 +29,16 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import FormatError
-from mgspmv.kernels.formats import Array, Format, accumulate, array_module, mark_firsts, row_lengths, to_host
+from mgspmv.kernels.formats import (
+    Array,
+    Format,
+    accumulate,
+    array_module,
+    cut_pieces,
+    mark_firsts,
+    row_lengths,
+    to_host,
+)
 from mgspmv.model import INT32_LIMIT, CsrBlock
 
 ROW_BITS = 14
@@ -155,7 +164,8 @@ def build_row_tiles(
     wide = LOAD_BYTES // np.dtype(dtype).itemsize
     order, ranks = _order_columns(block, orders)
     wanted = places.choose_tiles(tile or max(1, height // TILE_SHARE))
-    pieces = [_sort_piece(block, places, wanted, ranks, wide, *blocks) for blocks in _cut_pieces(places.block_nnz)]
+    cuts = pairwise(cut_pieces(accumulate(places.block_nnz), PIECE))
+    pieces = [_sort_piece(block, places, wanted, ranks, wide, *blocks) for blocks in cuts if block.nnz]
     del ranks
     block_tiles, tile_chunks, entries, columns, values = (_join(xp, [p.pop(0) for p in pieces], t) for t in PARTS)
     tile_starts = accumulate(tile_chunks)
@@ -246,16 +256,6 @@ def _order_columns(block: CsrBlock, orders: bool | None) -> tuple[Array | None, 
     ranks = xp.empty_like(order)
     xp.put(ranks, order, xp.arange(block.n_cols, dtype=np.int32), mode="wrap")
     return order[: int((counts > 0).sum())].copy(), ranks
-
-
-def _cut_pieces(block_nnz: np.ndarray) -> list[tuple[int, int]]:
-    """Blocks that are sorted together."""
-    ends = np.cumsum(block_nnz)
-    cuts = [0]
-    while cuts[-1] < len(ends):
-        before = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
-        cuts.append(max(cuts[-1] + 1, int(np.searchsorted(ends, before + PIECE, side="right"))))
-    return list(pairwise(cuts))
 
 
 def _sort_piece(

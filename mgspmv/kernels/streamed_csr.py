@@ -7,8 +7,8 @@ from typing import Any, Literal
 from mgspmv.errors import FormatError
 from mgspmv.kernels.cuda import CudaBlock
 from mgspmv.kernels.device import read_block, report_full_device
+from mgspmv.kernels.formats import cut_pieces
 from mgspmv.kernels.pieces import hold_pieces
-from mgspmv.kernels.row_blocks import cut_pieces
 from mgspmv.model import CsrBlock
 from mgspmv.partition import Streaming
 from mgspmv.store.read import StoredMatrix
