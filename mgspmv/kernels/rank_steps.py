@@ -188,10 +188,6 @@ class Exchange(Protocol):
         """
         ...
 
-    def select(self, z: Any) -> Sequence[Any]:
-        """On the current stream: what each of the others is sent of z, by rank, until the next call."""
-        ...
-
     def wait(self, stream: Any, stages: Sequence[Any]) -> None:
         """Until the stream is at rest, or raise when a device is gone that others wait for.
 

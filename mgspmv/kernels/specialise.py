@@ -94,12 +94,7 @@ def rank_types(
     is_counted : the out-weights of a pattern are counts
     """
     weight = np.dtype(np.uint32 if value is None and is_counted else np.float64)
-    return value_types(value) | {"Z": z, "RANK": rank, "WEIGHT": weight} | _name_measure(is_relative)
-
-
-def _name_measure(is_relative: bool) -> dict[str, Any]:
-    """The macro of kernels/ranks.cuh that says what the largest is taken of, where it is not the change."""
-    return {"RELATIVE": 1} if is_relative else {}
+    return value_types(value) | {"Z": z, "RANK": rank, "WEIGHT": weight} | ({"RELATIVE": 1} if is_relative else {})
 
 
 def product_types(precision: Precision, value: np.dtype[Any] | None) -> dict[str, Any]:
@@ -136,7 +131,7 @@ def step_types(
     is_relative : as for `rank_types`
     """
     types = product_types(precision, value)
-    return {"RANK": rank, "Z": types["X"], "PRODUCT": types["SUM"]} | _name_measure(is_relative)
+    return {"RANK": rank, "Z": types["X"], "PRODUCT": types["SUM"]} | ({"RELATIVE": 1} if is_relative else {})
 
 
 def many_step_types(

@@ -87,10 +87,6 @@ class OneShare:
                 z[tail : self.slices.starts[other + 1]] = theirs[tail : self.slices.starts[other + 1]]
         device.barrier.wait(HANG_S)
 
-    def select(self, z: Any) -> list[Any]:
-        starts = self.slices.starts
-        return [z[starts[self.rank] : starts[self.rank + 1]]] * len(self.slices.counts)
-
     def wait(self, stream: Any, stages: Any) -> None:
         stream.synchronize()
 
