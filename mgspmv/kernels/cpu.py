@@ -230,9 +230,7 @@ class SerialBlock(CpuBlock):
         super().__init__(block, precision, threads=1)
 
     def multiply(self, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0) -> None:
-        columns = [(x, y)] if x.ndim == 1 else [(x[:, c], y[:, c]) for c in range(x.shape[1])]
-        for x_column, y_column in columns:
-            _multiply_serial(*self._csr, x_column, y_column, float(alpha), float(beta))
+        multiply_columns(functools.partial(_multiply_serial, *self._csr), x, y, float(alpha), float(beta))
 
 
 class TwinBlock(CpuBlock):
@@ -262,13 +260,18 @@ class TwinBlock(CpuBlock):
         y : (n_rows,) or (n_rows, k) of the same dtype
         """
         scalars = x.dtype.type(alpha), x.dtype.type(beta)
-        if x.ndim == 1:
-            self._twin(x, y, *scalars)
-            return
-        for c in range(x.shape[1]):
-            column = np.ascontiguousarray(y[:, c])
-            self._twin(np.ascontiguousarray(x[:, c]), column, *scalars)
-            y[:, c] = column
+        multiply_columns(self._twin, x, y, *scalars)
+
+
+def multiply_columns(multiply: Callable[..., None], x: Any, y: Any, *scalars: Any) -> None:
+    """Call multiply(x, y, *scalars) for a vector, or for each column, of arrays of NumPy or CuPy."""
+    if x.ndim == 1:
+        multiply(x, y, *scalars)
+        return
+    for c in range(x.shape[1]):
+        column = y[:, c].copy()
+        multiply(x[:, c].copy(), column, *scalars)
+        y[:, c] = column
 
 
 def run_parts(threads: int, kernel: Callable[..., None], bounds: np.ndarray, *args: Any) -> None:
@@ -373,20 +376,13 @@ def _multiply_many(counter, bounds, indptr, indices, data, x, y, alpha, beta, wi
         part = _take(counter)
 
 
+@compile_kernel
 def _measure_row(fixed_change, change, new, is_right, relative):
     """What of a row the largest is taken: its change in fixed point, or, if `relative` is not None, that over x'."""
-
-
-@overload(_measure_row)
-def _measure_row_overload(fixed_change, change, new, is_right, relative):
-    if isinstance(relative, types.NoneType):
-        return lambda fixed_change, change, new, is_right, relative: fixed_change
-
-    def measure(fixed_change, change, new, is_right, relative):
-        part = min(change / (new if new > 0.0 else 1.0), RELATIVE_LIMIT)
-        return np.int64(np.rint((part if is_right & (new > 0.0) else 0.0) * CHANGE_POINT))
-
-    return measure
+    if relative is None:
+        return fixed_change
+    part = min(change / (new if new > 0.0 else 1.0), RELATIVE_LIMIT)
+    return np.int64(np.rint((part if is_right & (new > 0.0) else 0.0) * CHANGE_POINT))
 
 
 @compile_kernel

@@ -14,8 +14,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
-from numba.extending import overload
 
 from mgspmv.kernels.compiled import compile_kernel
 from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING, CpuBlock, _take
@@ -78,11 +76,11 @@ class CpuMany(CpuBlock):
 
     def take(self, x: np.ndarray, columns: np.ndarray, out: np.ndarray) -> None:
         """out[j] = x[:, columns[j]]: (j, n_rows)."""
-        self._run(_take_columns, x, columns, out)
+        out[...] = x.T[columns]
 
     def fill(self, x: np.ndarray, columns: np.ndarray, vectors: np.ndarray) -> None:
         """x[:, columns[j]] = vectors[j]: (j, n_rows), or (j, 1) for one number in all rows."""
-        self._run(_fill_columns, x, columns, vectors)
+        x[:, columns] = vectors.T
 
     def select_highest(self, vectors: np.ndarray, k: int, numbers: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """The k highest entries of each of some vectors, (j, n), and their numbers, as `mgspmv.kernels.highest` does;
@@ -138,21 +136,14 @@ def _add_up_many(sums: np.ndarray) -> list[StepSums]:
 # vectors.
 
 
+@compile_kernel
 def _measure_many(fixed_change, change, new, is_right, relative, width):
     """What of a row the largest is taken: its changes in fixed point, or, if `relative` is not None, those over x'."""
-
-
-@overload(_measure_many)
-def _measure_many_overload(fixed_change, change, new, is_right, relative, width):
-    if isinstance(relative, types.NoneType):
-        return lambda fixed_change, change, new, is_right, relative, width: fixed_change
-
-    def measure(fixed_change, change, new, is_right, relative, width):
-        zero, limit = spread(0.0, width), spread(RELATIVE_LIMIT, width)
-        part = change / choose(new > 0.0, new, spread(1.0, width))
-        return to_integer(choose(is_right & (new > 0.0), choose(part < limit, part, limit), zero) * CHANGE_POINT)
-
-    return measure
+    if relative is None:
+        return fixed_change
+    zero, limit = spread(0.0, width), spread(RELATIVE_LIMIT, width)
+    part = change / choose(new > 0.0, new, spread(1.0, width))
+    return to_integer(choose(is_right & (new > 0.0), choose(part < limit, part, limit), zero) * CHANGE_POINT)
 
 
 @compile_kernel
@@ -274,25 +265,4 @@ def _residual_many(
                 rounding = rounding + (value_rounding * product + FLOAT32_LEAST_ROUNDING * touched)
             far = magnitude(product + own - ranks) + rounding
             store(sums, part, load(sums, part, width) + far)
-        part = _take(counter)
-
-
-@compile_kernel
-def _take_columns(counter, bounds, x, columns, out):
-    part = _take(counter)
-    while part < len(bounds) - 1:
-        for i in range(bounds[part], bounds[part + 1]):
-            for c in range(len(columns)):
-                out[c, i] = x[i, columns[c]]
-        part = _take(counter)
-
-
-@compile_kernel
-def _fill_columns(counter, bounds, x, columns, vectors):
-    stride = min(1, vectors.shape[1] - 1)
-    part = _take(counter)
-    while part < len(bounds) - 1:
-        for i in range(bounds[part], bounds[part + 1]):
-            for c in range(len(columns)):
-                x[i, columns[c]] = vectors[c, i * stride]
         part = _take(counter)

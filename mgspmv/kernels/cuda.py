@@ -8,7 +8,7 @@ import numpy as np
 
 from mgspmv.errors import OptionError
 from mgspmv.kernels.catalogue import KERNELS
-from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING
+from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING, multiply_columns
 from mgspmv.kernels.dense import sum_vector
 from mgspmv.kernels.device import (
     count_blocks,
@@ -77,13 +77,10 @@ class CudaBlock:
         if self._value is not None and self._value != x.dtype:
             raise OptionError(f"x is {x.dtype} and the values are {self._value}; read the block with values as x is")
         product, _ = self._bind(self.kernel, self._plain_types(x.dtype))
-        if x.ndim == 1 or isinstance(product, CsrMany):
+        if isinstance(product, CsrMany):
             product.run(x, y, alpha, beta)
-            return
-        for c in range(x.shape[1]):
-            column = y[:, c].copy()
-            product.run(x[:, c].copy(), column, alpha, beta)
-            y[:, c] = column
+        else:
+            multiply_columns(product.run, x, y, alpha, beta)
 
     def scale(self, x: Any, weight: Any, z: Any) -> StepSums:
         """As `CpuBlock.scale`, with vectors on the device."""

@@ -365,7 +365,7 @@ def row_tiles(
     Deterministic: yes. Source: this project's; after Lakhotia, Kannan, Prasanna, USENIX ATC 2018.
     """
     n_shared = min(n_places, (len(slice_starts) - 1) * height)
-    taken = _take(order, x)
+    taken = x if order is None else x[order]
     slices = np.zeros((slice_starts[-1], height), x.dtype)
     for i in range(len(items)):
         block, first, last, place = items[i]
@@ -403,17 +403,6 @@ def _add_chunks(first, last, wide, entries, columns, values, x, sums):
         if place != NO_ROW:
             column = columns[slot // (WARP * wide)] + (entries[slot] >> ROW_BITS)
             sums[place] += _product(values, slot, x[column])
-
-
-def _take(order, x):
-    """x in the order of the columns of a format; x itself where there is none."""
-
-
-@overload(_take)
-def _take_overload(order, x):
-    if isinstance(order, types.NoneType):
-        return lambda order, x: x
-    return lambda order, x: x[order]
 
 
 # --- dense vectors and matrices --------------------------------------------------------------------------------------
