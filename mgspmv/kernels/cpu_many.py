@@ -76,7 +76,8 @@ class CpuMany(CpuBlock):
 
     def take(self, x: np.ndarray, columns: np.ndarray, out: np.ndarray) -> None:
         """out[j] = x[:, columns[j]]: (j, n_rows)."""
-        out[...] = x.T[columns]
+        for vector, column in zip(out, columns, strict=True):  # without a copy of all of them beside x
+            vector[:] = x[:, column]
 
     def fill(self, x: np.ndarray, columns: np.ndarray, vectors: np.ndarray) -> None:
         """x[:, columns[j]] = vectors[j]: (j, n_rows), or (j, 1) for one number in all rows."""
@@ -97,9 +98,6 @@ class CpuMany(CpuBlock):
         for width in {*widths, residual_width}:
             terms = Terms(np.zeros(width), weight, np.zeros(width), none, none, weight)
             x, z, wide = (kernel.zeros_many(0, width, d) for d in (dtype, self.z_dtype, np.float64))
-            kernel.take(x, none, x.T)
-            kernel.fill(x, none, np.zeros((0, 1)))
-            kernel.fill(x, none, x.T)
             if width in widths:
                 kernel.scale_many(x, weight, z)
                 kernel.step_many(z, x, z, weight, terms.alpha, terms, is_relative=is_relative)
