@@ -267,6 +267,7 @@ class _Scheduled(_OnWorkers):
     def measure(self) -> float:
         self._z = np.concatenate(self._workers.do("residual", "rescale"))
         with self._scatter("residual", "measure_given") as z:
+            self._z = np.empty(0)
             return float(sum(self._workers.do("residual", "measure_given", z, self._loop.mass)))
 
     # --- the steps of the loop; see `mgspmv.iterate.pagerank.Steps`

@@ -207,7 +207,7 @@ class RankSession(Session):
     def __init__(self, worker: Any, part: Part, spec: RunSpec, hello: Any) -> None:
         super().__init__(worker, part, spec, hello)
         self._spec = spec
-        self._writer = SliceWriter(self.copy_ranks, part.start)
+        self._writer: SliceWriter | None = None
         self._made: LocalSteps | DeviceSteps | None = None
         self._tolerance: Tolerance | None = None
 
@@ -220,16 +220,20 @@ class RankSession(Session):
     def keep_state(self, address: StateAddress) -> None:
         """Copy the ranks, and begin to write them as this worker's slice of a state."""
         with self._working("checkpoint"):
+            if self._writer is None:  # of the steps: a writer that held its session would outlive both
+                self._writer = SliceWriter(self._steps.ranks, self._part.start)
             self._writer.begin(address)
 
     def find_written(self, wait: bool) -> list[WrittenSlice | str] | None:
         """As of `SliceWriter`."""
         with self._working("checkpoint"):
+            assert self._writer is not None
             return self._writer.find_written(wait)
 
     def close(self, reason: str) -> None:
         super().close(reason)
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
     def copy_ranks(self) -> np.ndarray:
         """(n_rows,) ranks after the last step, on the host."""
