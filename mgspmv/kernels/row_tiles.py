@@ -129,24 +129,12 @@ def choose_height(n_filled: int, itemsize: int) -> int:
     return min(max(LEAST_HEIGHT, wanted), SUMS_BYTES // itemsize // 128 * 128)
 
 
-def build_row_tiles(
-    block: CsrBlock,
-    dtype: Any,
-    *,
-    height: int | None = None,
-    tile: int | None = None,
-    n_items: int = ITEMS,
-    orders: bool | None = None,
-) -> RowTiles:
+def build_row_tiles(block: CsrBlock, dtype: Any) -> RowTiles:
     """Row tiles of a block, where it lies.
 
     Parameters
     ----------
     dtype : float32 or float64, of the sums
-    height : places of a block, a multiple of 4; default as `choose_height` says
-    tile : entries of a tile, about; default a part of the height
-    n_items : about how many items a matrix of one block would have
-    orders : whether columns are ordered by how many entries they have; default as it pays
 
     Raises
     ------
@@ -159,17 +147,17 @@ def build_row_tiles(
         )
     xp = array_module(block.indptr)
     lengths = row_lengths(block)
-    height = height or choose_height(int((lengths > 0).sum()), np.dtype(dtype).itemsize)
+    height = choose_height(int((lengths > 0).sum()), np.dtype(dtype).itemsize)
     places = _Places(lengths, block.nnz, height)
     wide = LOAD_BYTES // np.dtype(dtype).itemsize
-    order, ranks = _order_columns(block, orders)
-    wanted = places.choose_tiles(tile or max(1, height // TILE_SHARE))
+    order, ranks = _order_columns(block)
+    wanted = places.choose_tiles(max(1, height // TILE_SHARE))
     cuts = pairwise(cut_pieces(accumulate(places.block_nnz), PIECE))
     pieces = [_sort_piece(block, places, wanted, ranks, wide, *blocks) for blocks in cuts if block.nnz]
     del ranks
     block_tiles, tile_chunks, entries, columns, values = (_join(xp, [p.pop(0) for p in pieces], t) for t in PARTS)
     tile_starts = accumulate(tile_chunks)
-    size = max(1, LEAST_ITEM // (WARP * wide), int(tile_starts[-1]) // n_items)
+    size = max(1, LEAST_ITEM // (WARP * wide), int(tile_starts[-1]) // ITEMS)
     items, slice_starts = _cut_items(places, block_tiles, tile_starts, size)
     return RowTiles(
         height=height,
@@ -241,16 +229,14 @@ class _Places:
         return -(-int(self.split_places.max()) // self.height) if len(self.split_rows) else 0
 
 
-def _order_columns(block: CsrBlock, orders: bool | None) -> tuple[Array | None, Array | None]:
+def _order_columns(block: CsrBlock) -> tuple[Array | None, Array | None]:
     """Columns that have entries, those with the most first, and the place of each column among them; or neither."""
     xp = array_module(block.indptr)
     counts = xp.zeros(block.n_cols, np.int64)
-    for start in range(0, block.nnz if orders is not False else 0, PIECE):
+    for start in range(0, block.nnz, PIECE):
         counts += xp.bincount(block.indices[start : start + PIECE], minlength=block.n_cols)
-    if orders is None:
-        hubs = int(xp.sort(counts)[block.n_cols - block.n_cols // HUB_COLUMNS :].sum())
-        orders = hubs > HUB_SHARE * block.nnz
-    if not orders:
+    hubs = int(xp.sort(counts)[block.n_cols - block.n_cols // HUB_COLUMNS :].sum())
+    if hubs <= HUB_SHARE * block.nnz:
         return None, None
     order = xp.argsort(-counts, kind="stable").astype(np.int32)
     ranks = xp.empty_like(order)

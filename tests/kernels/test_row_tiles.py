@@ -15,7 +15,7 @@ from mgspmv.kernels.row_tiles import NO_ROW, ROW_BITS, WINDOW_BITS, build_row_ti
 from tests.support.blocks import make_random
 
 SKEWED = np.random.default_rng(4).zipf(1.7, 4000).clip(1, 1000) - 1
-SMALL = {"height": 64, "tile": 16, "n_items": 20, "orders": True}
+SMALL = {"choose_height": lambda *_: 64, "ITEMS": 20, "HUB_SHARE": -1}
 """For several blocks of several items each."""
 
 
@@ -93,7 +93,11 @@ def check_items(made) -> None:
 
 
 def build(block, **options):
-    return build_row_tiles(block, block.data.dtype if block.data is not None else np.float32, **options)
+    """With other constants."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in options.items():
+            patch.setattr(row_tiles, name, value)
+        return build_row_tiles(block, block.data.dtype if block.data is not None else np.float32)
 
 
 # --- what they hold --------------------------------------------------------------------------------------------------
@@ -120,18 +124,17 @@ def test_row_tiles_hold_skewed_rows(n_cols, options, monkeypatch):
     lengths=st.lists(st.integers(0, 6) | st.integers(0, 300), max_size=50),
     n_cols=st.integers(1, 60) | st.just(1 << 20),
     height=st.integers(1, 40),
-    tile=st.integers(1, 40),
+    tile_share=st.integers(1, 40),
     n_items=st.integers(1, 30),
     piece=st.integers(1, 400),
     orders=st.booleans(),
     seed=st.integers(0, 2**16),
 )
-def test_row_tiles_hold_any_matrix(lengths, n_cols, height, tile, n_items, piece, orders, seed):
+def test_row_tiles_hold_any_matrix(lengths, n_cols, height, tile_share, n_items, piece, orders, seed):
     block = make_random(lengths, n_cols, data=np.float32, seed=seed)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("PIECE", piece), ("LEAST_ITEM", 1), ("LEAST_COPY", 3)):
-            patch.setattr(row_tiles, name, value)
-        check_holds(block, build(block, height=height, tile=tile, n_items=n_items, orders=orders))
+    constants = {"PIECE": piece, "LEAST_ITEM": 1, "LEAST_COPY": 3, "TILE_SHARE": tile_share, "ITEMS": n_items}
+    made = build(block, choose_height=lambda *_: height, HUB_SHARE=-1 if orders else 1, **constants)
+    check_holds(block, made)
 
 
 # --- how they are cut ------------------------------------------------------------------------------------------------
@@ -162,7 +165,6 @@ def test_columns_are_ordered_where_few_have_most_of_the_entries():
     assert (np.diff(counts[made.order]) <= 0).all()
     np.testing.assert_array_equal(np.sort(made.order), np.flatnonzero(counts))
     check_holds(skewed, made)
-    assert build(skewed, orders=False).order is None
 
 
 def test_rows_and_columns_beyond_32_bits_are_refused():
