@@ -46,8 +46,8 @@ class CudaBlock:
         self.precision = precision
         self.kernel = kernel
         self._products: dict[tuple[Any, ...], tuple[Product, int]] = {}
-        if KERNELS[kernel].needs is not None:
-            self._bind(kernel, self._plain_types(self._dtype))  # refused now or never
+        if kernel != "csr-split":  # that does every matrix; others are refused, or do not fit, now or never
+            self._bind(kernel, self._plain_types(self._dtype))
 
     @property
     def z_dtype(self) -> np.dtype[Any]:

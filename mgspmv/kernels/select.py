@@ -115,8 +115,8 @@ def bind_product(
     names = rank_products(block, dtype, backend)
     for name in names[:-1]:
         with suppress(FormatError, CapacityError):  # this suits, and another one may be had
-            return _bind_format(block, dtype, name, backend, threads)
-    return _bind_format(block, dtype, names[-1], backend, threads)
+            return bind_kernel(block, dtype, kernel=name, backend=backend, threads=threads)
+    return bind_kernel(block, dtype, kernel=names[-1], backend=backend, threads=threads)
 
 
 def choose_for_vectors(kernel: str, backend: Backend, shape: tuple[int, int], k: int) -> str:
@@ -177,13 +177,6 @@ def find_step_layout(
     if kernel == "auto":
         return None
     raise FormatError(f"kernel {kernel!r} {problem}; pass kernel='csr-split' or 'auto'")
-
-
-def _bind_format(block: CsrBlock, dtype: Precision, kernel: str, backend: Backend, threads: int | None) -> BoundKernel:
-    """A kernel with its format, which others are made for when they are first used."""
-    bound = bind_kernel(block, dtype, kernel=kernel, backend=backend, threads=threads)
-    _ = bound.nbytes
-    return bound
 
 
 def rank_products(block: CsrBlock, dtype: Precision, backend: Backend) -> list[str]:

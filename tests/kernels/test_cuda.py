@@ -14,6 +14,7 @@ import mgspmv as mg
 from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels import catalogue
 from mgspmv.kernels.dense import DENSE_KERNELS
+from mgspmv.kernels.device import put_block
 from mgspmv.kernels.select import bind_kernel, bind_product, list_kernels
 from mgspmv.model import CsrBlock
 from tests.support.matrices import HARD, naming
@@ -304,17 +305,16 @@ def test_refusals_are_those_of_the_twins(cupy):
 def test_a_full_device(cupy):
     pool = cupy.get_default_memory_pool()
     pool.free_all_blocks()
-    block = make_block(MATRICES["rows of one length"], np.float64, pattern=False)
-    bound = bind_kernel(block, "float64", kernel="sell", backend="cuda")
+    block = put_block(make_block(MATRICES["rows of one length"], np.float64, pattern=False))
     x, y = cupy.zeros(block.n_cols), cupy.zeros(block.n_rows)
     pool.free_all_blocks()
-    pool.set_limit(size=pool.total_bytes() + 1024)
+    pool.set_limit(size=pool.total_bytes() + (16 << 10))
     try:
         with pytest.raises(CapacityError, match="the format of sell does not fit into the"):
-            bound.multiply(x, y)
+            bind_kernel(block, "float64", kernel="sell", backend="cuda")
     finally:
         pool.set_limit(size=0)
-    bound.multiply(x, y)
+    bind_kernel(block, "float64", kernel="sell", backend="cuda").multiply(x, y)
 
 
 REFERENCE = (
