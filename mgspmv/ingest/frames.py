@@ -278,7 +278,7 @@ def source_from_arrays(
     name, n = f"{len(ends['src'])} arcs in arrays", len(ends["src"])
     if weights is not None:
         vector = _take_vector("weights", weights)
-        ends["weights"] = pa.array(vector.astype(choose_value_dtype(vector.dtype, name), copy=False))
+        ends["weights"] = _wrap(vector.astype(choose_value_dtype(vector.dtype, name), copy=False))
     for label, column in ends.items():
         if len(column) != n:
             raise OptionError(f"src has {n} entries and {label} has {len(column)}; pass equally many")
@@ -293,7 +293,7 @@ def _take_ids(name: str, ids: Any) -> Any:
     if not len(vector):
         return pa.array([], pa.int64())  # NumPy makes float64 of an empty list
     if vector.dtype.kind in "iu":
-        return pa.array(vector.astype(vector.dtype.newbyteorder("="), copy=False))
+        return _wrap(vector.astype(vector.dtype.newbyteorder("="), copy=False))
     if vector.dtype.kind not in "OUST":
         raise OptionError(
             f"{name} must hold integers or strings, it is of dtype {vector.dtype}; pass .astype('int64') if these are "
@@ -318,3 +318,9 @@ def _take_vector(name: str, array: Any) -> np.ndarray:
     if vector.dtype.kind == "f" and (n_missing() if callable(n_missing) else n_missing):  # NumPy has them as NaN
         raise SourceError(f"{name} has missing values; drop these arcs, or fill them")
     return vector
+
+
+def _wrap(vector: np.ndarray) -> Any:
+    """Return numbers as an array of Arrow of the same memory, without pandas, which `pyarrow.array` imports."""
+    buffer = pa.py_buffer(np.ascontiguousarray(vector))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(vector.dtype), len(vector), [None, buffer])
