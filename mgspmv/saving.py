@@ -13,10 +13,10 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -48,7 +48,57 @@ CHUNK_ELEMENTS = 2**20
 RANK_DTYPES = ("float32", "float64")
 ZARR_KEY = "mgspmv_solution"
 PARQUET_KEY = b"mgspmv"
+ENTRY_BYTES = 16
+"""Of an id and a rank."""
 MEND = "compute it again or restore a copy"
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """Fields of the matrix of results that are used."""
+
+    url: str
+    shape: tuple[int, int]
+    nnz: int
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Options that are used after a run."""
+
+    method: str = "power"
+    scaler: str = "none"
+    n_zero: int = 0
+    tol: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BatchOptions(_Options):
+    """The same of a batch."""
+
+    steps: int
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Metadata:
+    """Metadata that are used before there are results to hold them."""
+
+    matrix: _Matrix
+    options: _Options
+    vertex_ids: Literal["int64", "string"] | None
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BatchMetadata(_Metadata):
+    """The same of a batch."""
+
+    options: _BatchOptions
+    labels: list[str | int]
+    alphas: list[float]
+    error_bounds_l1: list[float]
+    top: int | None
 
 
 def save_result(result: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -199,6 +249,11 @@ def _check_description(path: str, described: Any, kind: type[Any]) -> dict[str, 
         )
     try:
         check_seal(described)
+        checked = check_fields(_BatchMetadata if is_batch else _Metadata, described)
+        if isinstance(checked, _BatchMetadata) and checked.top is not None:
+            n = len(checked.labels)
+            if not 0 <= checked.top <= checked.matrix.shape[0] or n * checked.top * ENTRY_BYTES > free_memory():
+                raise ValueError(f"{checked.top} ranks of each of {n} vectors are more than there are")
     except ValueError as error:
         raise StoreDamagedError(f"{path}: what it says of its ranks is damaged ({error}); {MEND}") from error
     return described
