@@ -221,7 +221,7 @@ def test_finding_an_order_takes_no_more_than_is_asked_for(
     rows = StoredRows(open_store(tmp_path / "a"), 1)
 
     def find() -> np.ndarray:
-        return _find_order(StoredRows(rows._stored, 1), method, lambda *_: None, 1)
+        return _find_order(StoredRows(rows._stored, 1), method, lambda *_: None)
 
     find()
     asked, measured = estimate_bytes(method, n, rows.most_entries), measure_peak(find)
