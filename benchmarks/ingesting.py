@@ -37,7 +37,7 @@ from benchmarks.program import add_file_options, make_parser, run_program
 from benchmarks.tables import Setting, Table, format_text, judge, write_files
 from mgspmv.ingest.generate import make_generator
 from mgspmv.model import default_threads
-from mgspmv.store.write import begin_version, write_array
+from mgspmv.store.write import begin_version
 
 OURS, OURS_PARQUET, OURS_NAMES_PARQUET = "mgspmv", "mgspmv, Parquet", "mgspmv, Parquet of names"
 PARQUET_RATES = {OURS_PARQUET: 15e6, OURS_NAMES_PARQUET: 3e6}
@@ -369,8 +369,9 @@ def _write(store: Path, n: int, indptr: np.ndarray, indices: np.ndarray, ids: np
     claims["vertex_ids"] = None if ids is None else "int64" if ids.dtype == np.int64 else "string"
     claims |= {"shape": (n, n), "nnz": len(indices), "index": indices.dtype, "min_weight": None, "provenance": {}}
     with begin_version(store) as version:
-        written = {name: write_array(version.group, name, array) for name, array in arrays.items()}
-        version.commit(version.describe(written, **claims))
+        for name, array in arrays.items():
+            version.write_array(name, array)
+        version.commit(version.describe(**claims))
 
 
 def _run(ingest: Callable[[Path, Path, Clock], None], path: Path) -> Run:

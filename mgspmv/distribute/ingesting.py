@@ -53,9 +53,8 @@ from mgspmv.ingest.source import FileSource
 from mgspmv.ingest.write import check_folder, check_memory, check_stated, make_room
 from mgspmv.marks import find_marks, mark
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, index_dtype
-from mgspmv.store.digests import WrittenArray
-from mgspmv.store.ranges import WrittenRange, finish_ranges
-from mgspmv.store.write import StoreSize, Version, begin_version, check_space, mark_values
+from mgspmv.store.ranges import WrittenRange
+from mgspmv.store.write import StoreSize, Version, begin_version, check_space
 from mgspmv.validation import to_json
 
 ASK_S = 240.0
@@ -327,19 +326,19 @@ class _Ingesting:
         are_known = {"are_numbers": ids.type is None, "are_listed": ids.type is not None and not self._are_merged}
         counted = self._do("number", "group", ids.shape, **are_known)
         nnz, least = self._build(ids.shape, counted, "sort", transpose=self._options.transpose)
-        digests = self._sum_columns(version, ids.shape[1]) if self._kind != "matrix" else {}
-        digests |= self._write(version, "", ids.shape, nnz)
+        if self._kind != "matrix":
+            self._sum_columns(version, ids.shape[1])
+        self._write(version, "", ids.shape, nnz)
         if ids.type is not None:
-            digests |= self._write_ids(version, ids)
+            self._write_ids(version, ids)
         if self._options.transpose:
             counted, other = self._do("transpose", "group_transpose"), ids.shape[::-1]
             n_entries, _ = self._build(other, counted, "sort the transpose", transpose=False)
-            digests |= self._write(version, "transpose", other, n_entries)
+            self._write(version, "transpose", other, n_entries)
         source, counts = dict(joined.provenance), sum((own.counts for own in read), EntryCounts())
         provenance, rule = describe(source), choose_rule(self._options, is_pattern=self._dtype is None)
         provenance["report"] = to_json(make_report(source, counts, sum(nnz), rule, provenance["options"]))
         attributes = version.describe(
-            digests,
             kind=self._kind,
             shape=ids.shape,
             nnz=sum(nnz),
@@ -460,11 +459,10 @@ class _Ingesting:
             return _Ids((n, n), None)
         return _Ids((n, n), type)
 
-    def _write_ids(self, version: Version, ids: _Ids) -> dict[str, WrittenArray]:
+    def _write_ids(self, version: Version, ids: _Ids) -> None:
         version.create_array("vertex_ids", ids.shape[0], str if ids.type == "string" else np.dtype(np.int64))
         written: list[dict[str, WrittenRange]] = self._do("write", "write_ids", version.address())
-        ranges = [own["vertex_ids"] for own in written if own]
-        return {"vertex_ids": finish_ranges(version.group, "vertex_ids", ranges)}
+        version.finish_array("vertex_ids", [own["vertex_ids"] for own in written if own])
 
     # --- rows
 
@@ -487,7 +485,7 @@ class _Ingesting:
         least = find_finite(float(np.min(lowest))) if lowest else None
         return [n_entries for n_entries, _ in made], least
 
-    def _sum_columns(self, version: Version, n_cols: int) -> dict[str, WrittenArray]:
+    def _sum_columns(self, version: Version, n_cols: int) -> None:
         types = {"out_degree": np.int64} | ({} if self._dtype is None else {"out_weight": np.float64})
         for name, own in types.items():
             version.create_array(name, n_cols, np.dtype(own))
@@ -499,24 +497,20 @@ class _Ingesting:
             written += self._do_each(
                 "add up columns", "write_sums", [(version.address(), *pair) for pair in pairwise(cuts)]
             )
-        return {name: finish_ranges(version.group, name, [own[name] for own in written]) for name in types}
+        for name in types:
+            version.finish_array(name, [own[name] for own in written])
 
-    def _write(
-        self, version: Version, place: str, shape: tuple[int, int], nnz: Sequence[int]
-    ) -> dict[str, WrittenArray]:
+    def _write(self, version: Version, place: str, shape: tuple[int, int], nnz: Sequence[int]) -> None:
         sizes = {"indptr": (shape[0] + 1, np.dtype(np.int64)), "indices": (sum(nnz), index_dtype(shape[1]))}
         sizes |= {} if self._dtype is None else {"data": (sum(nnz), self._dtype)}
-        group = version.group.require_group(place) if place else version.group
-        if self._dtype is not None:
-            mark_values(group, shape)
-        for name, (size, own) in sizes.items():
-            version.create_array(name, size, own, place)
+        prefix, phase = (f"{place}/", "write the transpose") if place else ("", "write")
+        version.open_rows(place, shape, has_values=self._dtype is not None)
+        for name, size in sizes.items():
+            version.create_array(f"{prefix}{name}", *size)
         firsts = [0, *np.cumsum(nnz).tolist()][:-1]
-        phase = "write the transpose" if place else "write"
-        written = self._do_each(phase, "write", [(version.address(), place, first) for first in firsts])
-        return {
-            f"{place}/{name}".lstrip("/"): finish_ranges(group, name, [own[name] for own in written]) for name in sizes
-        }
+        written = self._do_each(phase, "write", [(version.address(), prefix, first) for first in firsts])
+        for name in sizes:
+            version.finish_array(f"{prefix}{name}", [own[f"{prefix}{name}"] for own in written])
 
     # --- tasks
 

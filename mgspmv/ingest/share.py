@@ -469,21 +469,21 @@ class Share:
             total.join(given)
         degree, weight = total.finish()
         arrays = {"out_degree": degree} | ({} if weight is None else {"out_weight": weight})
-        return self._write(address, "", {name: (start, array) for name, array in arrays.items()})
+        return self._write(address, {name: (start, array) for name, array in arrays.items()})
 
-    def write(self, address: VersionAddress, place: str, first_entry: int) -> dict[str, WrittenRange]:
+    def write(self, address: VersionAddress, prefix: str, first_entry: int) -> dict[str, WrittenRange]:
         """Write the own rows, and let go of them.
 
         Parameters
         ----------
-        place : the group in the version, empty for itself
+        prefix : of the names of the arrays
         first_entry : number of the first entry among all
         """
         (start, stop), is_last = self._rows, self._spec.rank == self._spec.n_shares - 1
         own = dict(self._arrays)
         pointers = own.pop("indptr")[: stop - start + is_last] + first_entry
-        arrays = {name: (first_entry, array) for name, array in own.items()}
-        written = self._write(address, place, {"indptr": (start, pointers), **arrays})
+        arrays = {"indptr": (start, pointers)} | {name: (first_entry, array) for name, array in own.items()}
+        written = self._write(address, {f"{prefix}{name}": array for name, array in arrays.items()})
         for array in self._arrays.values():
             array.close()
         return written
@@ -496,14 +496,15 @@ class Share:
             return {}
         else:
             start, ids = 0, self._ids
-        return self._write(address, "", {"vertex_ids": (start, ids)})
+        return self._write(address, {"vertex_ids": (start, ids)})
 
-    def _write(
-        self, address: VersionAddress, place: str, arrays: dict[str, tuple[int, Any]]
-    ) -> dict[str, WrittenRange]:
+    def _write(self, address: VersionAddress, arrays: dict[str, tuple[int, Any]]) -> dict[str, WrittenRange]:
+        """Write ranges of arrays, of each its begin and its elements."""
         self._check_open()
-        group = address.open(place)
-        return {name: write_range(group, name, start, array, self._threads) for name, (start, array) in arrays.items()}
+        return {
+            name: write_range(address.open(name), start, array, self._threads)
+            for name, (start, array) in arrays.items()
+        }
 
     # --- all along
 

@@ -40,7 +40,7 @@ from mgspmv.ingest.streams import take_name
 from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class
 from mgspmv.ingest.vertices import are_numbers, read_vertices
 from mgspmv.ingest.weights import read_vector
-from mgspmv.ingest.write import Room, VersionWriter
+from mgspmv.ingest.write import Room, describe_matrix, write_matrix
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import CsrBlock, MatrixInfo, index_dtype
 from mgspmv.store.places import StoreLike
@@ -333,12 +333,12 @@ def write_subgraph(
     memory = (room.memory - need) // (2 if info.has_transpose else 1)
     most_columns = max(1, memory // max(1, find_column_bytes(rows)))
     with EntrySorter(memory, room.threads, room.folder) as sorter, begin_version(target, base=base) as version:
-        writer = VersionWriter(version, report, room.threads, most_columns)
-        made = writer.write(rows, sorter if info.has_transpose else None, "filter and write")
+        transposed = sorter if info.has_transpose else None
+        made = write_matrix(version, rows, transposed, report, room.threads, most_columns, "filter and write")
         if edge_set is not None and edge_set.must_exist:
             check_found(stored, edge_set)
         provenance = describe(rows.shape[0] if is_selected else None)
-        return version.commit(writer.describe(rows, made, provenance, info.order))
+        return version.commit(describe_matrix(version, rows, made, provenance, info.order))
 
 
 def _check_room(info: MatrixInfo, edges: ListedEdges | None, memory: int, *, selects: bool) -> int:

@@ -31,7 +31,7 @@ from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.stored import RowNumbers, StoredIds, list_rows
 from mgspmv.ingest.subgraph import FilteredRows
 from mgspmv.ingest.vertices import are_numbers
-from mgspmv.ingest.write import Room, VersionWriter, check_stated
+from mgspmv.ingest.write import Room, check_stated, describe_matrix, write_matrix
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, MatrixInfo, index_dtype
 from mgspmv.order import check_square, invert
 from mgspmv.store.read import StoredMatrix
@@ -139,9 +139,8 @@ def update_store(
         rows = _UpdatedRows(*known, None, sorter, numbering.order)
         most_columns = max(1, memory // max(1, find_column_bytes(rows)))
         with begin_version(stored.place, base=info.version, keep=keep) as version:
-            writer = VersionWriter(version, report, room.threads, most_columns)
             transposed = stack.enter_context(_make_sorter(memory, room)) if info.has_transpose else None
-            made = writer.write(rows, transposed, "merge and write")
+            made = write_matrix(version, rows, transposed, report, room.threads, most_columns, "merge and write")
             changes = Changes(
                 inserted=0 if added is None else added.most_entries - added.counts.n_loops,
                 deleted=info.nnz - n_kept,
@@ -154,7 +153,7 @@ def update_store(
             provenance = describe(sources, changes)
             update = provenance["updates"][-1]
             update["reports"] = _report(sources, read, changes, rows.rule, update["options"])
-            attributes = writer.describe(rows, made, provenance, info.order)
+            attributes = describe_matrix(version, rows, made, provenance, info.order)
             if attributes["digest"] != info.digest:
                 return version.commit(attributes)
             version.check_base()

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import zarr
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError, StoreDamagedError, StoreError
@@ -30,11 +29,10 @@ from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.vertices import IdRoom
 from mgspmv.model import IngestOptions, MatrixInfo, default_threads, free_memory, index_dtype
 from mgspmv.os_errors import describe_os_error, is_operators
-from mgspmv.store.digests import WrittenArray
 from mgspmv.store.growing import GrowingArray
 from mgspmv.store.places import StoreLike, find_folder
 from mgspmv.store.read import StoredMatrix
-from mgspmv.store.write import StoreSize, Version, begin_version, check_space, mark_values, write_array
+from mgspmv.store.write import StoreSize, Version, begin_version, check_space
 from mgspmv.validation import to_json
 
 LEAST_MEMORY = 1 << 30
@@ -183,12 +181,12 @@ def store_source(
         most_columns = _reserve_columns(matrix, memory)
         check_space(store, find_size(matrix, has_transpose=options.transpose))
         with begin_version(store, base=base) as version:
-            writer = VersionWriter(version, report, room.threads, most_columns)
-            with EntrySorter(memory - (read.layout.nbytes if order else 0), room.threads, room.folder) as transposed:
-                made = writer.write(matrix, transposed if options.transpose else None)
+            with EntrySorter(memory - (read.layout.nbytes if order else 0), room.threads, room.folder) as sorter:
+                transposed = sorter if options.transpose else None
+                made = write_matrix(version, matrix, transposed, report, room.threads, most_columns)
             ingested = make_report(made_from, read.counts, made.nnz, read.rule, provenance.get("options", {}))
             provenance["report"] = to_json(ingested)
-            return version.commit(writer.describe(matrix, made, provenance, order))
+            return version.commit(describe_matrix(version, matrix, made, provenance, order))
 
 
 def reorder_store(
@@ -223,12 +221,12 @@ def reorder_store(
     with (
         begin_version(target, base=base) as version,
         reorder_rows(StoredRows(stored, room.threads), method, report, **sorting) as (matrix, reordering),
-        EntrySorter(**sorting) as transposed,
+        EntrySorter(**sorting) as sorter,
     ):
-        writer = VersionWriter(version, report, room.threads, _reserve_columns(matrix, memory))
-        made = writer.write(matrix, transposed if stored.info.has_transpose else None)
+        transposed = sorter if stored.info.has_transpose else None
+        made = write_matrix(version, matrix, transposed, report, room.threads, _reserve_columns(matrix, memory))
         order = None if method == "none" else method
-        return version.commit(writer.describe(matrix, made, describe(reordering), order))
+        return version.commit(describe_matrix(version, matrix, made, describe(reordering), order))
 
 
 def transpose_store(
@@ -257,9 +255,8 @@ def transpose_store(
         EntrySorter(memory, room.threads, room.folder) as transposed,
         begin_version(stored.place, base=info.version, keep=keep) as version,
     ):
-        writer = VersionWriter(version, report, room.threads, most_columns)
-        made = writer.write(rows, transposed, "read and write")
-        attributes = writer.describe(rows, made, provenance, info.order)
+        made = write_matrix(version, rows, transposed, report, room.threads, most_columns, "read and write")
+        attributes = describe_matrix(version, rows, made, provenance, info.order)
         if attributes["digest"] != info.digest:
             raise StoreDamagedError(
                 f"{info.url}: its arrays have the digest {attributes['digest']} and not {info.digest}, which it "
@@ -327,79 +324,70 @@ def _reserve_columns(matrix: SortedSource, memory: int) -> int:
     return most_columns
 
 
-class VersionWriter:
-    """Writes the arrays of a version.
+def write_matrix(
+    version: Version,
+    matrix: SortedRows,
+    transposed: EntrySorter | None,
+    report: Report,
+    threads: int,
+    most_columns: int,
+    phase: str = "sort and write",
+) -> Assembled:
+    """Write the arrays of a matrix as those of a version.
 
     Parameters
     ----------
+    transposed : for the entries of the transpose; None where none is wanted
     most_columns : that are added up at a time
+    phase : for the report
+
+    Raises
+    ------
+    CapacityError : as of `check_space`
     """
 
-    def __init__(self, version: Version, report: Report, threads: int, most_columns: int) -> None:
-        self._version, self._report, self._threads, self._most_columns = version, report, threads, most_columns
-        self._written: dict[str, WrittenArray] = {}
-
-    def write(self, matrix: SortedRows, transposed: EntrySorter | None, phase: str = "sort and write") -> Assembled:
-        """Write all of a matrix.
-
-        Parameters
-        ----------
-        transposed : for the entries of the transpose; None where none is wanted
-        phase : for the report
-
-        Raises
-        ------
-        CapacityError : as of `check_space`
-        """
-        check_space(self._version.place, find_size(matrix, has_transpose=transposed is not None))
-        made = self._write_rows(self._version.group, "", matrix, phase, transposed)
-        matrix.close()
-        pa.default_memory_pool().release_unused()  # names take most when they are written
-        if matrix.vertex_ids is not None:
-            self._write_array("vertex_ids", matrix.vertex_ids)
-        if matrix.order is not None:
-            self._write_array("order", matrix.order)
-        if transposed is not None:
-            shape: tuple[int, int] = matrix.shape[::-1]
-            other = SortedSource("matrix", shape, matrix.dtype, "keep", Layout(shape), matrix.name, None, transposed)
-            group = self._version.group.create_group("transpose")
-            self._write_rows(group, "transpose/", other, "write the transpose")
-        return made
-
-    def describe(
-        self, matrix: SortedRows, made: Assembled, provenance: dict[str, Any], order: str | None = None
-    ) -> dict[str, Any]:
-        """The attributes of the version.
-
-        Parameters
-        ----------
-        order : what made the order of the matrix; None where it has none
-        """
-        ids = matrix.vertex_ids
-        return self._version.describe(
-            self._written,
-            kind=matrix.kind,
-            shape=matrix.shape,
-            nnz=made.nnz,
-            dtype=matrix.dtype,
-            index=index_dtype(matrix.shape[1]),
-            duplicates=matrix.rule,
-            vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
-            order=order,
-            min_weight=made.least,
-            provenance=provenance,
-        )
-
-    def _write_array(self, name: str, array: Any) -> None:
-        self._written[name] = write_array(self._version.group, name, array, self._threads)
-
-    def _write_rows(
-        self, group: zarr.Group, prefix: str, matrix: SortedRows, phase: str, transposed: EntrySorter | None = None
-    ) -> Assembled:
-        if matrix.dtype is not None:
-            mark_values(group, matrix.shape)
-        with ThreadPoolExecutor(self._threads, "mgspmv-write") as pool:
+    def write_rows(place: str, own: SortedRows, phase: str, transposed: EntrySorter | None = None) -> Assembled:
+        group = version.open_rows(place, own.shape, has_values=own.dtype is not None)
+        with ThreadPoolExecutor(threads, "mgspmv-write") as pool:
             make = partial(GrowingArray, group, pool=pool, n_ahead=1)
-            made = assemble(matrix, make, self._report, transposed, phase, self._most_columns)
-        self._written |= {f"{prefix}{name}": array for name, array in made.arrays.items()}
+            made = assemble(own, make, report, transposed, phase, most_columns)
+        version.written.update({f"{place}/{name}".lstrip("/"): array for name, array in made.arrays.items()})
         return made
+
+    check_space(version.place, find_size(matrix, has_transpose=transposed is not None))
+    made = write_rows("", matrix, phase, transposed)
+    matrix.close()
+    pa.default_memory_pool().release_unused()  # names take most when they are written
+    if matrix.vertex_ids is not None:
+        version.write_array("vertex_ids", matrix.vertex_ids, threads)
+    if matrix.order is not None:
+        version.write_array("order", matrix.order, threads)
+    if transposed is not None:
+        shape: tuple[int, int] = matrix.shape[::-1]
+        other = SortedSource("matrix", shape, matrix.dtype, "keep", Layout(shape), matrix.name, None, transposed)
+        write_rows("transpose", other, "write the transpose")
+    return made
+
+
+def describe_matrix(
+    version: Version, matrix: SortedRows, made: Assembled, provenance: dict[str, Any], order: str | None
+) -> dict[str, Any]:
+    """The attributes of a version that a matrix was written as.
+
+    Parameters
+    ----------
+    order : what made the order of the matrix; None where it has none
+    """
+    ids = matrix.vertex_ids
+    return version.describe(
+        kind=matrix.kind,
+        shape=matrix.shape,
+        nnz=made.nnz,
+        dtype=matrix.dtype,
+        index=index_dtype(matrix.shape[1]),
+        duplicates=matrix.rule,
+        vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
+        order=order,
+        min_weight=made.least,
+        provenance=provenance,
+    )

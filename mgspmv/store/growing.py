@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +13,7 @@ import zarr
 from mgspmv.marks import mark
 from mgspmv.store import chunks
 from mgspmv.store.digests import WrittenArray, digest_elements
+from mgspmv.store.ranges import WrittenRange, finish_ranges
 
 MANY_CHUNKS = 16
 
@@ -61,8 +61,7 @@ class GrowingArray:
         assert self._array is not None
         if self._array.shape != (n,):
             self._array.resize((n,))
-        digest = hashlib.sha256(b"".join(own for own, _ in self._written)).hexdigest()
-        return WrittenArray(digest, np.array([checksum for _, checksum in self._written], np.uint32))
+        return finish_ranges(self._array, [WrittenRange(dict(enumerate(self._written)), [])])
 
     def pieces(self) -> Iterator[np.ndarray]:
         """What was written, chunk after chunk, once it is finished."""

@@ -1,4 +1,4 @@
-"""Arrays that several processes write, each its range."""
+"""Arrays that are written by ranges, of which several processes may each write one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import zarr
 from mgspmv.errors import StoreDamagedError
 from mgspmv.store import chunks
 from mgspmv.store.digests import WrittenArray, digest_elements
-from mgspmv.store.read import get_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,14 +26,13 @@ class WrittenRange:
     """What is of chunks that do not: the first element's number, and the elements."""
 
 
-def write_range(group: zarr.Group, name: str, start: int, elements: Any, threads: int | None = None) -> WrittenRange:
+def write_range(target: zarr.Array[Any], start: int, elements: Any, threads: int | None = None) -> WrittenRange:
     """Write the chunks that lie in `start` .. `start` + len(elements); the others are for `finish_ranges`.
 
     Parameters
     ----------
     elements : an array, or what has a length and slices like one
     """
-    target = _open_for_writing(group, name)
     stored = chunks.find_chunks(target)
     stop, whole, rest = start + len(elements), {}, []
 
@@ -50,14 +48,13 @@ def write_range(group: zarr.Group, name: str, start: int, elements: Any, threads
     return WrittenRange(whole, rest)
 
 
-def finish_ranges(group: zarr.Group, name: str, ranges: Iterable[WrittenRange]) -> WrittenArray:
+def finish_ranges(target: zarr.Array[Any], ranges: Iterable[WrittenRange]) -> WrittenArray:
     """Write what the ranges of an array left.
 
     Raises
     ------
     StoreDamagedError : the ranges are not all of it
     """
-    target = _open_for_writing(group, name)
     stored, whole = chunks.find_chunks(target), dict[int, tuple[bytes, int]]()
     left: dict[int, list[tuple[int, np.ndarray]]] = {}
     for written in ranges:
@@ -72,11 +69,6 @@ def finish_ranges(group: zarr.Group, name: str, ranges: Iterable[WrittenRange]) 
             whole[number] = digest_elements(chunk), stored.write(start, chunk)
     n_chunks = -(-target.shape[0] // chunks.CHUNK_ELEMENTS)
     if sorted(whole) != list(range(n_chunks)):
-        raise StoreDamagedError(f"{group.path}/{name}: {n_chunks - len(whole)} of {n_chunks} chunks were not written")
+        raise StoreDamagedError(f"{target.path}: {n_chunks - len(whole)} of {n_chunks} chunks were not written")
     digest = hashlib.sha256(b"".join(whole[k][0] for k in range(n_chunks))).hexdigest()
     return WrittenArray(digest, np.array([whole[k][1] for k in range(n_chunks)], np.uint32))
-
-
-def _open_for_writing(group: zarr.Group, name: str) -> zarr.Array[Any]:
-    with zarr.config.set({"array.write_empty_chunks": True}):  # an array does not say how it was created
-        return get_array(group, name, group.path)

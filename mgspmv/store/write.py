@@ -8,7 +8,7 @@ import math
 import secrets
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -20,8 +20,8 @@ from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, DiskSpaceError, StoreError, hide_secrets
 from mgspmv.model import Duplicates, Kind, MatrixInfo, free_memory, index_dtype
 from mgspmv.os_errors import translating
-from mgspmv.store.chunks import CHUNK_ELEMENTS, create_array, find_chunks, is_string, map_pieces
-from mgspmv.store.digests import WrittenArray, combine_digests, digest_array, digest_attributes, encode_checksums
+from mgspmv.store.chunks import CHUNK_ELEMENTS, create_array, is_string
+from mgspmv.store.digests import WrittenArray, combine_digests, digest_attributes, encode_checksums
 from mgspmv.store.places import (
     ZARR_ERRORS,
     StoreLike,
@@ -34,7 +34,8 @@ from mgspmv.store.places import (
     locate_store,
     represent,
 )
-from mgspmv.store.read import check_version
+from mgspmv.store.ranges import WrittenRange, finish_ranges, write_range
+from mgspmv.store.read import check_version, get_array
 from mgspmv.store.versions import (
     FORMAT_VERSION,
     KEY,
@@ -68,12 +69,13 @@ class Version:
     """Name of the version that it replaces, which must be the current one; None for none."""
     keep: int | None = 1
     """How many of the versions up to `base` and this one stay; None for all."""
+    written: dict[str, WrittenArray] = field(default_factory=dict)
+    """Its arrays so far, by name; those of the transpose begin with `transpose/`."""
     names: list[str] = field(default_factory=list)
     """Versions that the root names, or may name, the oldest first; empty before `commit`."""
 
     def describe(
         self,
-        written: dict[str, WrittenArray],
         *,
         kind: Kind,
         shape: tuple[int, int],
@@ -90,13 +92,12 @@ class Version:
 
         Parameters
         ----------
-        written : its arrays, by name
         dtype : of the values; None for a pattern
         index : dtype of the columns
         kind, shape, nnz, duplicates, vertex_ids, order, min_weight, provenance : as of `MatrixInfo`
         """
         value = 0 if dtype is None else dtype.itemsize
-        n_of_columns = sum(name in written for name in ("out_degree", "out_weight"))
+        n_of_columns = sum(name in self.written for name in ("out_degree", "out_weight"))
         of_order = 0 if order is None else index.itemsize * shape[0]
         claims = {
             "kind": kind,
@@ -110,25 +111,34 @@ class Version:
             "min_weight": min_weight,
             "nbytes": (index.itemsize + value) * nnz + 8 * (shape[0] + 1 + n_of_columns * shape[1]) + of_order,
             "provenance": json.loads(hide_secrets(json.dumps(provenance))),
-            "has_transpose": any(name.startswith("transpose/") for name in written),
+            "has_transpose": any(name.startswith("transpose/") for name in self.written),
             "version": self.name,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "format_version": FORMAT_VERSION,
-            "array_digests": (digests := {name: array.digest for name, array in written.items()}),
-            "chunk_checksums": {name: encode_checksums(array.checksums) for name, array in written.items()},
+            "array_digests": (digests := {name: array.digest for name, array in self.written.items()}),
+            "chunk_checksums": {name: encode_checksums(array.checksums) for name, array in self.written.items()},
         }
         claims["digest"] = combine_digests(digests, claims)
         return claims | {"attributes_digest": digest_attributes(claims)}
 
-    def create_array(self, name: str, n: int, dtype: Any, place: str = "") -> None:
-        """Make an array of n elements, to be written by ranges; see `write_range`.
+    def open_rows(self, place: str, shape: tuple[int, int], *, has_values: bool) -> zarr.Group:
+        """The group of CSR arrays, its own or that of the `transpose`; with values it is an anndata csr_matrix."""
+        group = self.group.require_group(place) if place else self.group
+        if has_values:
+            group.update_attributes({**_ANNDATA_CSR, "shape": list(shape)})
+        return group
 
-        Parameters
-        ----------
-        dtype : `str` for strings
-        place : of the group in the version, empty for itself
-        """
-        create_array(self.group.require_group(place) if place else self.group, name, n, dtype)
+    def write_array(self, name: str, array: Any, threads: int | None = None) -> None:
+        """Write a whole array; see `write_array`."""
+        self.written[name] = write_array(self.group, name, array, threads)
+
+    def create_array(self, name: str, n: int, dtype: Any) -> None:
+        """Make an array of n elements, of a dtype or `str`, which processes write by ranges; see `VersionAddress`."""
+        create_array(self.group, name, n, dtype)
+
+    def finish_array(self, name: str, ranges: Iterable[WrittenRange]) -> None:
+        """Write what the ranges of an array left; see `finish_ranges`."""
+        self.written[name] = finish_ranges(get_array(self.group, name, self.url), ranges)
 
     def address(self) -> VersionAddress:
         """Where other processes find it.
@@ -180,10 +190,11 @@ class VersionAddress:
     def __repr__(self) -> str:
         return represent(self, self.place, self.name)
 
-    def open(self, place: str = "") -> zarr.Group:
-        """Its group, or another one in that, for writing."""
-        path = f"versions/{self.name}/{place}".rstrip("/")
-        return zarr.open_group(locate_store(self.place), mode="r+", path=path, use_consolidated=False)
+    def open(self, name: str) -> zarr.Array[Any]:
+        """One of its arrays, for writing."""
+        path, store = f"versions/{self.name}", locate_store(self.place)
+        group = zarr.open_group(store, mode="r+", path=path, use_consolidated=False)
+        return get_array(group, name, describe_store(self.place))
 
 
 @dataclass(frozen=True)
@@ -369,22 +380,11 @@ def drop_versions(store: StoreLike, *, keep: int) -> list[str]:
     return before[:-keep]
 
 
-def mark_values(group: zarr.Group, shape: tuple[int, int]) -> None:
-    """Say that a group is an anndata csr_matrix, as one with values is."""
-    group.update_attributes({**_ANNDATA_CSR, "shape": list(shape)})
-
-
 def write_array(group: zarr.Group, name: str, array: Any, threads: int | None = None) -> WrittenArray:
     """Write a whole array, or what has a dtype, a length and slices like one."""
     target = create_array(group, name, len(array), str if is_string(array) else array.dtype)
-    chunks = find_chunks(target)
-
-    def write(piece: slice) -> int:
-        return chunks.write(piece.start, array[piece])
-
     own_threads = 1 if is_string(array) else threads  # strings of Python are many times as large as what is written
-    checksums = np.array(list(map_pieces(write, 0, len(array), own_threads)), np.uint32)
-    return WrittenArray(digest_array(array, own_threads), checksums)
+    return finish_ranges(target, [write_range(target, 0, array, own_threads)])
 
 
 def find_least(data: np.ndarray | None) -> float | None:

@@ -12,7 +12,7 @@ from zarr.storage import MemoryStore
 
 from mgspmv.errors import OptionError, StoreDamagedError
 from mgspmv.store.digests import digest_array
-from mgspmv.store.ranges import finish_ranges, write_range
+from mgspmv.store.ranges import write_range
 from mgspmv.store.write import begin_version
 
 
@@ -40,9 +40,10 @@ def test_an_array_that_several_write(begin_array, cuts):
         bounds = [0, *(int(cut * n) for cut in cuts), n]
         ranges = []
         for start, stop in pairwise(bounds):
-            group = pickle.loads(pickle.dumps(version.address())).open()
-            ranges.append(write_range(group, "indptr", start, elements[start:stop], threads=2))
-        written = finish_ranges(version.group, "indptr", ranges[::-1])
+            array = pickle.loads(pickle.dumps(version.address())).open("indptr")
+            ranges.append(write_range(array, start, elements[start:stop], threads=2))
+        version.finish_array("indptr", ranges[::-1])
+        written = version.written["indptr"]
         assert written.digest == digest_array(elements), n
         chunks = version.place / version.group.path / "indptr" / "c"
         assert len(list(chunks.iterdir()) if n else []) == -(-n // 100)
@@ -55,12 +56,12 @@ def test_an_array_of_which_a_range_is_missing(begin_array):
     for lost in (0, 1, 2):
         version, elements = begin_array(730)
         ranges = [
-            write_range(version.group, "indptr", start, elements[start:stop])
+            write_range(version.address().open("indptr"), start, elements[start:stop])
             for k, (start, stop) in enumerate([(0, 250), (250, 260), (260, 730)])
             if k != lost
         ]
         with pytest.raises(StoreDamagedError, match=r"indptr: \d of 8 chunks were not written"):
-            finish_ranges(version.group, "indptr", ranges)
+            version.finish_array("indptr", ranges)
 
 
 def test_a_version_in_the_memory_of_this_process_has_no_address():

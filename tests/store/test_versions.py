@@ -23,7 +23,7 @@ from mgspmv.errors import (
 from mgspmv.model import MatrixInfo
 from mgspmv.store.read import open_store
 from mgspmv.store.versions import list_versions
-from mgspmv.store.write import begin_version, drop_versions, write_array
+from mgspmv.store.write import begin_version, drop_versions
 from tests.support.arrays import CsrArrays, write_store
 from tests.support.stores import (
     STRING_IDS,
@@ -190,13 +190,13 @@ def add_version(place: Any, matrix: sp.csr_array, keep: int | None = None) -> Ma
     write_store(elsewhere := MemoryStore(), make_arrays(matrix))
     made = open_store(elsewhere)
     with begin_version(place, base=base, keep=keep) as version:
-        names = made.group.array_keys()
-        digests = {name: write_array(version.group, name, made.read_array(name)) for name in names}
+        for name in made.group.array_keys():
+            version.write_array(name, made.read_array(name))
         claims = {name: getattr(made.info, name) for name in CLAIMS} | {
             "dtype": np.dtype(made.info.dtype),
             "index": np.dtype(np.int32),
         }
-        version.commit(version.describe(digests, **claims, provenance={}))
+        version.commit(version.describe(**claims, provenance={}))
     return open_store(place).info
 
 
@@ -308,7 +308,7 @@ def test_what_was_never_named_is_no_version(several):
     del killed  # and its lock is gone
     group = zarr.open_group(place, mode="r", path=f"versions/{infos[0].version}")
     for name, array in group.arrays():
-        write_array(version.group, name, array[:])
+        version.write_array(name, array[:])
     version.group.attrs["mgspmv"] = dict(group.attrs["mgspmv"])
     leftover = version.name
     assert leftover in list_version_names(place)

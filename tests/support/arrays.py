@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-import zarr
 
 from mgspmv.ingest.build import assemble
 from mgspmv.ingest.entries import Report, sort_source
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, index_dtype
-from mgspmv.store.digests import WrittenArray
 from mgspmv.store.places import StoreLike
 from mgspmv.store.read import StoredMatrix
 from mgspmv.store.versions import check_target
-from mgspmv.store.write import Version, begin_version, find_least, mark_values, write_array
+from mgspmv.store.write import Version, begin_version, find_least
 
 
 @dataclass(frozen=True)
@@ -132,12 +130,10 @@ def write_store(
     """
     with begin_version(store, base=check_target(store, overwrite=overwrite)) as version:
         report = on_progress or (lambda phase, done, total: None)
-        written = _write_csr(version.group, matrix, report, threads)
+        _write_csr(version, "", matrix, report, threads)
         if transpose is not None:
-            child = version.group.create_group("transpose")
-            inner = _write_csr(child, transpose, report, threads)
-            written |= {f"transpose/{name}": array for name, array in inner.items()}
-        return version.commit(_describe(matrix, version, written, provenance or {}))
+            _write_csr(version, "transpose", transpose, report, threads)
+        return version.commit(_describe(matrix, version, provenance or {}))
 
 
 def read_arrays(stored: StoredMatrix) -> CsrArrays:
@@ -155,28 +151,26 @@ def read_arrays(stored: StoredMatrix) -> CsrArrays:
 
 
 def _write_csr(
-    group: zarr.Group, matrix: CsrArrays, report: Callable[[str, int, int | None], None], threads: int | None
-) -> dict[str, WrittenArray]:
-    if matrix.data is not None:
-        mark_values(group, matrix.shape)
+    version: Version,
+    place: str,
+    matrix: CsrArrays,
+    report: Callable[[str, int, int | None], None],
+    threads: int | None,
+) -> None:
+    version.open_rows(place, matrix.shape, has_values=matrix.data is not None)
     names = ("indptr", "indices", "data", "out_degree", "out_weight", "vertex_ids", "order")
     present = {name: array for name in names if (array := getattr(matrix, name)) is not None}
     done, total = 0, sum(len(array) for array in present.values())
-    written = {}
     for name, array in present.items():
         report("write", done, total)
-        written[name] = write_array(group, name, array, threads)
+        version.write_array(f"{place}/{name}".lstrip("/"), array, threads)
         done += len(array)
     report("write", total, total)
-    return written
 
 
-def _describe(
-    matrix: CsrArrays, version: Version, written: dict[str, WrittenArray], provenance: dict[str, Any]
-) -> dict[str, Any]:
+def _describe(matrix: CsrArrays, version: Version, provenance: dict[str, Any]) -> dict[str, Any]:
     ids = matrix.vertex_ids
     return version.describe(
-        written,
         kind=matrix.kind,
         shape=matrix.shape,
         nnz=matrix.nnz,
