@@ -32,7 +32,7 @@ from mgspmv.files import describe_error
 from mgspmv.marks import Marks, make_marks, mark
 from mgspmv.model import find_version_number
 from mgspmv.os_errors import describe_os_error, is_operators, translating
-from mgspmv.store.chunks import CHUNK_ELEMENTS, find_chunk_fault, find_chunks
+from mgspmv.store.chunks import find_chunk_fault, find_chunks, run_pieces
 from mgspmv.store.digests import digest_array
 from mgspmv.store.places import (
     ZARR_ERRORS,
@@ -339,15 +339,16 @@ class Checkpoints:
             for name in self._list_states():
                 # One with a higher number is being written, when what hung and was given up gets on late.
                 if name not in self._kept and find_version_number(name) <= find_version_number(self._kept[-1]):
-                    failure = self._try_to_remove(name) or failure
+                    failure = self.drop(name) or failure
         except Exception as error:  # libraries of object stores have errors of their own
             return describe_failure(error)
         return failure
 
-    def _try_to_remove(self, name: str) -> str | None:
-        """Why a state cannot be removed."""
+    def drop(self, name: str) -> str | None:
+        """Remove a state; why it cannot be removed."""
         try:
-            self._remove(name)
+            states = zarr.open_group(locate_store(self.place), mode="r+", path="states", use_consolidated=False)
+            del states[name]
         except Exception as error:  # as above
             return describe_failure(error)
         return None
@@ -360,10 +361,6 @@ class Checkpoints:
                 f"{missing} of the {len(slices)} slices that workers wrote are not there; name a place by "
                 "checkpoint= that all of them reach"
             )
-
-    def drop(self, address: StateAddress) -> None:
-        """Remove what was written of a state that will not be finished, as far as that can be done."""
-        self._try_to_remove(address.name)  # of a place that failed, which is what is told
 
     def _look(self) -> bool:
         """Whether checkpoints may be there."""
@@ -385,10 +382,6 @@ class Checkpoints:
         """Names of the states, also of those that are not whole, the last one first."""
         names = filter(_STATE_NAME.fullmatch, list_dir(locate_store(self.place), "states"))
         return sorted(names, key=find_version_number, reverse=True)
-
-    def _remove(self, name: str) -> None:
-        states = zarr.open_group(locate_store(self.place), mode="r+", path="states", use_consolidated=False)
-        del states[name]
 
     def _read(self, name: str) -> Restored | None:
         """A state; None where its writing was broken off."""
@@ -450,10 +443,7 @@ def _read_slice(group: zarr.Group, own: WrittenSlice, out: np.ndarray) -> None:
         if fault := find_chunk_fault(array):
             raise ValueError(f"{own.name} {fault}")
         chunks = find_chunks(array)
-        for first in range(0, own.n, CHUNK_ELEMENTS):
-            last = min(first + CHUNK_ELEMENTS, own.n)
-            chunks.read(slice(first, last), out[first:last])
-            mark()
+        run_pieces(lambda piece: chunks.read(piece, out[piece]), 0, own.n, 1)
     if (digest_array(out), out.dtype.name) != (own.digest, own.dtype):
         raise ValueError(f"{own.name} does not match its digest")
 

@@ -167,7 +167,7 @@ class Keeper:
         if own is not None and own.committing is not None:
             self._finish_commit(own)
         elif own is not None:
-            self._thread.submit(self.checkpoints.drop, own.address)
+            self._thread.submit(self.checkpoints.drop, own.address.name)
         return None if self.kept is None else self._restore()
 
     def go_on(self, before: Reached) -> None:
@@ -195,7 +195,7 @@ class Keeper:
                 return
             slices = [each for each in written if isinstance(each, WrittenSlice)]
             if failures := [each for each in written if isinstance(each, str)]:
-                self._thread.submit(self.checkpoints.drop, own.address)
+                self._thread.submit(self.checkpoints.drop, own.address.name)
                 self._fail(own.reached, failures[0])
                 return
             own.n_bytes = sum(each.n_bytes for each in slices)
