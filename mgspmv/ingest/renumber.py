@@ -81,11 +81,13 @@ def _find_order(matrix: SortedRows, method: str, report: Report) -> np.ndarray:
     return find_order(method, lengths)
 
 
-def _count_rows(matrix: SortedRows, report: Report) -> np.ndarray:
-    """(n_rows,) int64: the entries of each row."""
+def _count_rows(matrix: SortedRows, report: Report, columns: np.ndarray | None = None) -> np.ndarray:
+    """(n_rows,) int64: the entries of each row; the columns of all go into an array that is as long, or longer."""
     lengths, n_read = np.zeros(matrix.shape[0], np.int64), 0
     for block in matrix.blocks():
         lengths[block.row_offset : block.row_offset + block.n_rows] += np.diff(block.indptr)
+        if columns is not None:
+            columns[n_read : n_read + block.nnz] = block.indices
         n_read += block.nnz
         report("order", n_read, matrix.most_entries)
     return lengths
@@ -94,19 +96,16 @@ def _count_rows(matrix: SortedRows, report: Report) -> np.ndarray:
 def _read_pattern(matrix: SortedRows, report: Report) -> tuple[np.ndarray, np.ndarray]:
     """The entries of each row and the columns of all, in the order of the source."""
     n = matrix.shape[0]
-    lengths, indices, n_read = np.zeros(n, np.int64), np.empty(matrix.most_entries, index_dtype(n)), 0
-    for block in matrix.blocks():
-        lengths[block.row_offset : block.row_offset + block.n_rows] += np.diff(block.indptr)
-        indices[n_read : n_read + block.nnz] = block.indices
-        n_read += block.nnz
-        report("order", n_read, matrix.most_entries)
-    indices = indices[:n_read]
+    indices = np.empty(matrix.most_entries, index_dtype(n))
+    lengths = _count_rows(matrix, report, indices)
+    indices = indices[: int(lengths.sum())]
     if matrix.order is None:
         return lengths, indices
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     from scipy.sparse import csr_array
 
-    pattern = csr_array((np.ones(n_read, bool), matrix.order[indices], indptr), shape=(n, n))[invert(matrix.order)]
+    entries = np.ones(len(indices), bool), matrix.order[indices], indptr
+    pattern = csr_array(entries, shape=(n, n))[invert(matrix.order)]
     pattern.sort_indices()
     return np.diff(pattern.indptr).astype(np.int64), pattern.indices
 
