@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numba import njit
 
 from mgspmv.errors import CapacityError, KindError, OptionError, ShapeError
@@ -237,14 +236,18 @@ def _count_kept(is_kept: np.ndarray) -> np.ndarray:
 
 def _list_kept(ids: StoredIds | None, is_kept: np.ndarray, folder: Path | None) -> Ids:
     """The ids, or numbers, of the vertices that stay, in a file."""
-    are_names = ids is not None and ids.dtype != np.int64
-    writer: Any = NameWriter(folder) if are_names else IdWriter(folder)
+    writer = make_writer(ids, folder)
     for first in range(0, len(is_kept), PIECE_IDS):
         own = is_kept[first : first + PIECE_IDS]
         if own.any():
             known = np.arange(first, first + len(own)) if ids is None else ids[first : first + len(own)]
-            writer.append(pa.array(known[own], pa.string()) if are_names else known[own])
+            writer.append(known[own])
     return writer.finish()
+
+
+def make_writer(ids: StoredIds | None, folder: Path | None) -> Any:
+    """Make what puts ids like those of a store into a file, or numbers where it has none."""
+    return IdWriter(folder) if ids is None or ids.dtype == np.int64 else NameWriter(folder)
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------

@@ -17,19 +17,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.build import find_column_bytes
 from mgspmv.ingest.counts import make_report
 from mgspmv.ingest.edge_mask import EdgeSet
 from mgspmv.ingest.entries import Report, SortedSource, shrink, sort_source
-from mgspmv.ingest.ids import IdWriter
-from mgspmv.ingest.names import NameWriter
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.stored import RowNumbers, StoredIds, list_rows
-from mgspmv.ingest.subgraph import FilteredRows
+from mgspmv.ingest.subgraph import ORDER_BYTES, PIECE_IDS, FilteredRows, Ids, make_writer
 from mgspmv.ingest.vertices import are_numbers
 from mgspmv.ingest.write import Room, check_stated, describe_matrix, write_matrix
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, MatrixInfo, index_dtype
@@ -40,17 +37,10 @@ from mgspmv.validation import to_json
 
 GROWTH, GROWTH_ROOM = 4, 1 << 20
 """Rows for each vertex, and beside these, that a list of edges may make of numbers that are new."""
-
-PIECE_IDS = 1 << 16
-"""Ids that are compared at a time."""
-ORDER_BYTES = 32
-"""Of a vertex, while its place in an order is looked up."""
 PLACE_BYTES = 36
 """Of an entry that is to be deleted, while these are put in the order of rows."""
 
 Missing = Literal["ignore", "error"]
-Ids = Any
-"""Ascending ids: an array, or what has a dtype and a length and is sliced like one."""
 
 
 @dataclass(frozen=True)
@@ -376,14 +366,13 @@ def _unite(ids: StoredIds, labels: Ids, folder: Path | None) -> tuple[Ids, np.nd
 
     Where none is new, they are those of the store.
     """
-    before, are_names = [np.zeros(0, np.int64)], ids.dtype != np.int64
-    writer: Any = NameWriter(folder) if are_names else IdWriter(folder)
+    before, writer = [np.zeros(0, np.int64)], make_writer(ids, folder)
     for first, known, given in _pair(ids, labels):
         found, is_known = _look_up(given, known)
         places = found[~is_known]
         before.append(first + places)
         united = np.insert(known, places, given[~is_known])
-        writer.append(pa.array(united, pa.string()) if are_names else united)
+        writer.append(united)
     united, places = writer.finish(), np.concatenate(before)
     if len(places):
         return united, places
