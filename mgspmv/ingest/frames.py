@@ -182,7 +182,6 @@ class KeptPartitions:
         self._meta, self._batch_rows = meta, batch_rows
         self._file: ScratchFile | None = None
         self._places: dict[int, tuple[int, int]] = {}
-        self._n_bytes = 0
 
     def keep(self, number: int, frame: Any, folder: Path | None) -> None:
         """Take a partition; several threads may give one, but not at once.
@@ -208,9 +207,7 @@ class KeptPartitions:
                 stream.write_batch(batch)
         data = np.frombuffer(sink.getvalue(), np.uint8)
         self._file = self._file or ScratchFile(folder)
-        self._file.append(data)
-        self._places[number] = (self._n_bytes, len(data))
-        self._n_bytes += len(data)
+        self._places[number] = (self._file.append(data), len(data))
 
     def read(self, names: list[str]) -> Iterator[Any]:
         """Give columns as record batches, a partition at a time."""

@@ -4,42 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numba import njit
 
-from mgspmv.ingest.scratch import ScratchFile
+from mgspmv.ingest.scratch import FileArray
 
 PIECE_IDS = 1 << 17
 """Ids that are read or written at a time."""
 
-_INT64 = np.dtype(np.int64)
 
-
-class SortedIds:
-    """Different int64 ids, ascending, in a file; see `IdWriter`."""
-
-    dtype = _INT64
-
-    def __init__(self, file: ScratchFile, n_ids: int) -> None:
-        self._file, self._n_ids = file, n_ids
-
-    def __len__(self) -> int:
-        return self._n_ids
-
-    @overload
-    def __getitem__(self, which: int) -> int: ...
-
-    @overload
-    def __getitem__(self, which: slice) -> np.ndarray: ...
-
-    def __getitem__(self, which: int | slice) -> int | np.ndarray:
-        if isinstance(which, slice):
-            start, stop, _ = which.indices(self._n_ids)
-            return self._read(start, stop)
-        number = range(self._n_ids)[which]
-        return int(self._read(number, number + 1)[0])
+class SortedIds(FileArray):
+    """Different int64 ids, ascending; see `IdWriter`."""
 
     def find(self, id: int) -> int:
         """How many ids are less."""
@@ -48,14 +25,7 @@ class SortedIds:
     def read_range(self, lowest: int, highest: int) -> tuple[int, np.ndarray]:
         """The number of the first id that is not less than `lowest`, and all from there to `highest`."""
         start = self.find(lowest)
-        return start, self._read(start, self.find(highest + 1))
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._file.close()
-
-    def _read(self, start: int, stop: int) -> np.ndarray:
-        return self._file.read(start * _INT64.itemsize, max(0, stop - start), _INT64)
+        return start, self[start : self.find(highest + 1)]
 
 
 class IdWriter:
@@ -67,23 +37,25 @@ class IdWriter:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._file = ScratchFile(folder)
+        self._ids = SortedIds(folder, np.dtype(np.int64))
         self.last: int | None = None
-        self.n_ids = 0
+
+    @property
+    def n_ids(self) -> int:
+        """Those that are there."""
+        return len(self._ids)
 
     def append(self, ids: np.ndarray) -> None:
         """Put int64 ids at the end, of which none is there twice and only the first may be the last that there is."""
         if len(ids) and ids[0] == self.last:
             ids = ids[1:]
-        if not len(ids):
-            return
-        self.last = int(ids[-1])
-        self.n_ids += len(ids)
-        self._file.append(ids)
+        if len(ids):
+            self.last = int(ids[-1])
+            self._ids.append(ids)
 
     def finish(self) -> SortedIds:
         """What was written."""
-        return SortedIds(self._file, self.n_ids)
+        return self._ids
 
 
 class UnionWriter:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from mgspmv.ingest.scratch import ScratchFile
+from mgspmv.ingest.scratch import FileArray, ScratchFile
 from mgspmv.ingest.sorter import Entries, EntrySorter
 from mgspmv.model import CooBatch
 
@@ -95,7 +95,7 @@ class NameWriter:
     """
 
     def __init__(self, folder: Path | None, *, has_codes: bool = False) -> None:
-        self._file, self._pages, self._n_bytes = ScratchFile(folder), list[_Page](), 0
+        self._file, self._pages = ScratchFile(folder), list[_Page]()
         self._schema = pa.schema([("name", pa.string())] + [("code", pa.int64())] * has_codes)
 
     def append(self, names: Any, *codes: np.ndarray) -> None:
@@ -106,9 +106,7 @@ class NameWriter:
                 for column, field in zip((names, *codes), self._schema, strict=True)
             ]
             data = np.frombuffer(pa.record_batch(own, self._schema).serialize(), np.uint8)
-            self._pages.append(_Page(self._n_bytes, len(data), len(own[0]), own[0][0].as_py()))
-            self._file.append(data)
-            self._n_bytes += len(data)
+            self._pages.append(_Page(self._file.append(data), len(data), len(own[0]), own[0][0].as_py()))
 
     def finish(self) -> SortedNames:
         """What was written."""
@@ -197,7 +195,7 @@ def number_names(
         writer.append(names)
         n += len(names)
     spilled.close()
-    numbers = ScratchFile(folder)
+    numbers = FileArray(folder, _INT64)
     for own in by_code.ranges(_order_by_code):
         numbers.append(own)
     by_code.close()
@@ -219,10 +217,10 @@ def _order_by_code(lowest: int, highest: int, parts: list[Entries]) -> np.ndarra
     return ordered
 
 
-def _number_rows(numbers: ScratchFile, lowest: int, highest: int, parts: list[Entries]) -> CooBatch:
+def _number_rows(numbers: FileArray, lowest: int, highest: int, parts: list[Entries]) -> CooBatch:
     """Entries with numbers for the codes of rows, rows and columns exchanged."""
     rows, cols = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
     first, last = int(rows.min()), int(rows.max())
-    known = numbers.read(first * _INT64.itemsize, last + 1 - first, _INT64)
+    known = numbers[first : last + 1]
     values = [values for _, _, values in parts if values is not None]
     return CooBatch(cols, known[rows - first], np.concatenate(values) if values else None)

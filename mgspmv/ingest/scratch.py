@@ -7,12 +7,15 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, overload
 
 import numpy as np
 
 from mgspmv.errors import StoreError
 from mgspmv.os_errors import describe_os_error
+
+_PIECE = 1 << 20
+"""Elements of an array that are read at a time."""
 
 
 class ScratchFile:
@@ -28,7 +31,7 @@ class ScratchFile:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+        self._folder, self._n_bytes = folder, 0
         with self._blame():
             self._file = tempfile.TemporaryFile(prefix="mgspmv-", dir=self._folder, buffering=0)  # noqa: SIM115  # kept
 
@@ -40,12 +43,14 @@ class ScratchFile:
         """Of the open file."""
         return self._file.fileno()
 
-    def append(self, array: np.ndarray) -> None:
-        """Put an array at its end."""
-        left = array.view(np.uint8).data
+    def append(self, array: np.ndarray) -> int:
+        """Put an array at its end; the byte that it begins at."""
+        left, first = array.view(np.uint8).data, self._n_bytes
         with self._blame():
             while left:
                 left = left[self._file.write(left) or 0 :]
+        self._n_bytes += array.nbytes
+        return first
 
     def read(self, offset: int, n: int, dtype: np.dtype[Any]) -> np.ndarray:
         """Elements that begin at a byte; several threads may read."""
@@ -72,3 +77,49 @@ class ScratchFile:
                 f"cannot write what is sorted to {folder}: {describe_os_error(error, folder)}; name another folder by "
                 "scratch=, or allow more memory by memory="
             ) from error
+
+
+class FileArray:
+    """An array in such a file, made from its begin on, and indexed like one in memory.
+
+    Parameters
+    ----------
+    folder : as of `ScratchFile`
+    """
+
+    def __init__(self, folder: Path | None, dtype: np.dtype[Any]) -> None:
+        self.dtype, self._file, self._n = dtype, ScratchFile(folder), 0
+
+    def append(self, elements: np.ndarray) -> None:
+        """Put elements at its end."""
+        self._file.append(np.ascontiguousarray(elements, self.dtype))
+        self._n += len(elements)
+
+    def finish(self) -> Self:
+        """Give it itself: nothing is appended any more."""
+        return self
+
+    def pieces(self) -> Iterator[np.ndarray]:
+        """Give what was put there, one part after the other."""
+        for start in range(0, self._n, _PIECE):
+            yield self[start : start + _PIECE]
+
+    def __len__(self) -> int:
+        return self._n
+
+    @overload
+    def __getitem__(self, which: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> np.ndarray: ...
+
+    def __getitem__(self, which: int | slice) -> Any:
+        if isinstance(which, slice):
+            start, stop, _ = which.indices(self._n)
+            return self._file.read(start * self.dtype.itemsize, max(0, stop - start), self.dtype)
+        number = range(self._n)[which]
+        return self[number : number + 1][0].item()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()

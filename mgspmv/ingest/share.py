@@ -19,7 +19,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -34,7 +33,7 @@ from mgspmv.ingest.counts import EntryCounts
 from mgspmv.ingest.entries import Report, SortedSource, choose_rule, feed_entries, number_entries
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.ids import SortedIds, find_ids
-from mgspmv.ingest.scratch import ScratchFile
+from mgspmv.ingest.scratch import FileArray
 from mgspmv.ingest.sorter import Entries, EntrySorter, Positions
 from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.ingest.vertices import NAME_BYTES
@@ -103,38 +102,6 @@ class MergedIds:
     first: Any
     """The least; None where there is none."""
     last: Any
-
-
-class FileArray:
-    """An array in a file, made from its begin on, and sliced like one in memory."""
-
-    def __init__(self, folder: Path | None, dtype: np.dtype[Any]) -> None:
-        self.dtype, self._file, self._n = dtype, ScratchFile(folder), 0
-
-    def append(self, elements: np.ndarray) -> None:
-        """Put elements at its end."""
-        self._file.append(np.ascontiguousarray(elements, self.dtype))
-        self._n += len(elements)
-
-    def finish(self) -> FileArray:
-        """Give it itself: nothing is appended any more."""
-        return self
-
-    def pieces(self) -> Iterator[np.ndarray]:
-        """Give what was put there, one part after the other."""
-        for start in range(0, self._n, PIECE_ENTRIES):
-            yield self[start : start + PIECE_ENTRIES]
-
-    def __len__(self) -> int:
-        return self._n
-
-    def __getitem__(self, which: slice) -> np.ndarray:
-        start, stop, _ = which.indices(self._n)
-        return self._file.read(start * self.dtype.itemsize, max(0, stop - start), self.dtype)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._file.close()
 
 
 class Share:

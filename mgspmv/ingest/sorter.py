@@ -415,7 +415,7 @@ class _Group:
 
 
 class _Run:
-    """Entries by bucket, in a file: all rows, then all columns, then all values, then where buckets begin."""
+    """Entries by bucket, in a file: all rows, then all columns, then all values."""
 
     def __init__(
         self, file: ScratchFile, dtypes: Sequence[np.dtype[Any] | None], shift: int, base: int, starts: np.ndarray
@@ -495,7 +495,6 @@ def _write_run(groups: Sequence[_Group], shift: int, base: int, file: ScratchFil
                     for array, own in zip(arrays, bounds, strict=True)
                 ]
                 file.append(np.concatenate(slices).astype(dtype, copy=False))
-    file.append(starts)
     return _Run(file, dtypes, shift, base, starts)
 
 
