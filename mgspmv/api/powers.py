@@ -403,7 +403,6 @@ def _multiply_here(A: Matrix, run: Run, backend: Backend) -> Products:
 
         into = partial(_multiply_into, multiply, partial(first.zeros, n, dtype))
         place = Products(into, first.put, first.get, first.describe(), sum(k.nbytes for k in kernels))
-        place = replace(place, threads=run.threads)
     return _in_order_of_source(place, A.order, dtype)
 
 

@@ -20,9 +20,10 @@ from mgspmv.exchange.halo import Halo
 from mgspmv.exchange.turns import Turns
 from mgspmv.iterate.pagerank import Times
 from mgspmv.iterate.power import PowerLoop, PowerTask, Products, Step, compile_product
-from mgspmv.iterate.tally import Tally
+from mgspmv.iterate.tally import Norm, combine
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device
+from mgspmv.model import TolMode
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class Workmates:
         self._turns, self._measure = turns, measure
         self._seen = (0.0, 0.0, 0)
 
-    def add_up(self, tally: Tally) -> Tally:
-        return Tally.combine([Tally.unpack(told) for told in self._turns.gather(tally.pack())])
+    def combine(self, own: float, of: Norm | TolMode) -> float:
+        return combine([told["own"] for told in self._turns.gather({"own": own})], of)
 
     def tell_times(self, elapsed_s: float, n_bytes: int) -> Times:
         turns, (exchanged_s, waited_s, received_bytes) = self._turns, self._seen
@@ -114,8 +115,8 @@ class PowerSession(Session):
             Columns(turns, halo, find_wanted(hellos, halo, k), dtype) for k, halo in enumerate(self._halos)
         ]
         self._links.phase = "iteration 1"
-        mates, threads = Workmates(turns, self._measure_held), task.threads or self._part.threads
-        products = Products(self._multiply_all, np.array, np.asarray, "", 0, mates.add_up, mates.tell_times, threads)
+        mates = Workmates(turns, self._measure_held)
+        products = Products(self._multiply_all, np.array, np.asarray, "", 0, mates.combine, mates.tell_times)
         loop = PowerLoop(products, self._start.step, self._start.x, task)
         turns.begin()
         return loop

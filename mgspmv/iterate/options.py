@@ -36,16 +36,10 @@ class PageRankOptions:
     """`change`, or `topk:100`: also as soon as the 100 highest vertices can no longer change."""
 
     def __post_init__(self) -> None:
-        check_choice("tol_mode", self.tol_mode, ("l1", "l1_per_node", "linf", "relative", "fixed"))
+        check_stopping(self.tol, self.tol_mode, self.max_iter)
         check_choice("precision", self.precision, ("exact", "float64", "float32"))
         if not _is_real(self.alpha) or not 0 <= self.alpha < 1:
             raise OptionError(f"alpha must be at least 0 and less than 1, not {self.alpha!r}")
-        if not hasattr(self.max_iter, "__index__") or self.max_iter < 1:
-            raise OptionError(f"max_iter must be an integer of at least 1, not {self.max_iter!r}")
-        if self.tol_mode == "fixed" and self.tol is not None:
-            raise OptionError("tol_mode='fixed' makes max_iter iterations and has no tolerance; leave out tol=")
-        if self.tol is not None and not (_is_real(self.tol) and 0 < self.tol < math.inf):
-            raise OptionError(f"tol must be a positive number, not {self.tol!r}; tol_mode='fixed' stops by count alone")
         if self.top is not None and self.tol_mode == "fixed":
             raise OptionError(
                 f"tol_mode='fixed' makes max_iter iterations, and stop={self.stop!r} stops before; leave out either"
@@ -197,6 +191,21 @@ class RankTask:
     """Name of a kernel, or `auto`."""
     threads: int | None = None
     """Of each process; None for what suits it."""
+
+
+def check_stopping(tol: float | None, tol_mode: TolMode, max_iter: int) -> None:
+    """
+    Raises
+    ------
+    OptionError : no iteration can stop by these
+    """
+    check_choice("tol_mode", tol_mode, ("l1", "l1_per_node", "linf", "relative", "fixed"))
+    if not hasattr(max_iter, "__index__") or max_iter < 1:
+        raise OptionError(f"max_iter must be an integer of at least 1, not {max_iter!r}")
+    if tol_mode == "fixed" and tol is not None:
+        raise OptionError("tol_mode='fixed' makes max_iter iterations and has no tolerance; leave out tol=")
+    if tol is not None and not (_is_real(tol) and 0 < float(tol) < math.inf):
+        raise OptionError(f"tol must be a positive number, not {tol!r}; tol_mode='fixed' stops by count alone")
 
 
 def _most_change(tol_mode: TolMode) -> float:

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -40,6 +40,9 @@ from mgspmv.model import (
     Underflow,
     ignore,
 )
+
+if TYPE_CHECKING:
+    from mgspmv.iterate.power import PowerOptions
 
 STEPS_AT_ONCE = 20
 """Most steps of a device between two looks at what they did."""
@@ -425,7 +428,9 @@ class Loop:
         return judge(self._options, self._threshold, self.iteration, change, is_wrong)
 
 
-def judge(options: PageRankOptions, threshold: float, iteration: int, change: float, is_wrong: bool) -> Status | None:
+def judge(
+    options: PageRankOptions | PowerOptions, threshold: float, iteration: int, change: float, is_wrong: bool
+) -> Status | None:
     """How a run ends after so many iterations, of which the last had this change; None when it goes on."""
     is_fixed = options.tol_mode == "fixed"
     if is_wrong:

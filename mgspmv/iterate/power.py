@@ -13,15 +13,14 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from mgspmv.errors import OptionError, ShapeError
-from mgspmv.iterate.options import DEFAULT_TOL
-from mgspmv.iterate.pagerank import Outcome, Times, sum_seconds
-from mgspmv.iterate.tally import Norm, Tally, read_change, read_norm, tally_change, tally_norm
+from mgspmv.iterate.options import DEFAULT_TOL, check_stopping
+from mgspmv.iterate.pagerank import Outcome, Times, judge, sum_seconds
+from mgspmv.iterate.tally import Norm, find_change, find_norm
 from mgspmv.kernels.select import BoundKernel, bind_kernel
 from mgspmv.model import CsrBlock, Event, Status, TolMode, check_choice
 
@@ -72,14 +71,8 @@ class PowerOptions:
     """What each x' is divided by: its sum of absolutes (`l1`), Euclidean norm (`l2`) or largest absolute (`max`)."""
 
     def __post_init__(self) -> None:
-        check_choice("tol_mode", self.tol_mode, ("l1", "l1_per_node", "linf", "relative", "fixed"))
+        check_stopping(self.tol, self.tol_mode, self.max_iter)
         check_choice("norm", self.norm, get_args(Norm))
-        if not hasattr(self.max_iter, "__index__") or self.max_iter < 1:
-            raise OptionError(f"max_iter must be an integer of at least 1, not {self.max_iter!r}")
-        if self.tol_mode == "fixed" and self.tol is not None:
-            raise OptionError("tol_mode='fixed' makes max_iter iterations and has no tolerance; leave out tol=")
-        if self.tol is not None and not _is_positive(self.tol):
-            raise OptionError(f"tol must be a positive number, not {self.tol!r}; tol_mode='fixed' stops by count alone")
         if self.tol_mode == "relative" and self.tol is not None and self.tol >= 1:
             raise OptionError(
                 f"tol={self.tol:g} with tol_mode='relative' is met by any elements that grow, however much; pass less "
@@ -92,16 +85,6 @@ class PowerOptions:
             return 0.0
         tol = DEFAULT_TOL if self.tol is None else float(self.tol)
         return tol * n if self.tol_mode == "l1_per_node" else tol
-
-    def judge(self, iteration: int, change: float, threshold: float) -> Status | None:
-        """How the iteration ends; None where it goes on."""
-        if not math.isfinite(change):
-            return Status.NON_FINITE
-        if change < threshold:
-            return Status.CONVERGED
-        if iteration < self.max_iter:
-            return None
-        return Status.COMPLETED if self.tol_mode == "fixed" else Status.MAX_ITER
 
 
 @dataclass(frozen=True)
@@ -140,12 +123,10 @@ class Products:
     """What computes."""
     nbytes: int
     """Bytes that this process holds of the matrix."""
-    add_up: Callable[[Tally], Tally] = lambda tally: tally
-    """Gives the tallies of all who have a part in the run, added."""
+    combine: Callable[[float, Norm | TolMode], float] = lambda own, of: own
+    """Gives the norm or the change of whole vectors from that of the elements that this process has."""
     tell_times: Callable[[float, int], Times] = count_alone
     """Gives what the last iteration took, by the seconds that it took in this process, and the bytes held here."""
-    threads: int | None = None
-    """That sum vectors on the host; None for the processors this process may use."""
 
     def after(self, others: Products) -> Products:
         """The product of this matrix with another one: A B x."""
@@ -153,7 +134,7 @@ class Products:
 
 
 class PowerLoop:
-    """Iterates to the end. Everybody who goes through it with the same tallies makes the same iterations.
+    """Iterates to the end. Everybody who goes through it with the same norms and changes makes the same iterations.
 
     Parameters
     ----------
@@ -185,7 +166,8 @@ class PowerLoop:
             with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # it ends the iteration, and is said
                 change = self._step()
             self.iteration += 1
-            self.status = self._options.judge(self.iteration, change, self._task.threshold)
+            is_wrong = not math.isfinite(change)
+            self.status = judge(self._options, self._task.threshold, self.iteration, change, is_wrong)
             held = self._products.nbytes + 3 * self.x.nbytes
             times = self._products.tell_times(time.perf_counter() - began, held)
             yield Event(self._task.run, 0, self.iteration, change, **vars(times))
@@ -195,16 +177,13 @@ class PowerLoop:
         products, options, x = self._products, self._options, self.x
         new = _check_update(self._update(products.multiply(x), _protect(x)), x)
         if options.norm != "none":
-            length = self._add_up(tally_norm(new, options.norm, products.threads), read_norm, options.norm)
+            length = products.combine(find_norm(new, options.norm), options.norm)
             new = _divide(new, length)
             if not math.isfinite(length):  # undivided, so that who became none first can be told
                 self.x = new
                 return math.nan
         self.x = new
-        return self._add_up(tally_change(new, x, options.tol_mode, products.threads), read_change, options.tol_mode)
-
-    def _add_up(self, tally: Tally, read: Callable[[Tally, Any], float], of: str) -> float:
-        return read(self._products.add_up(tally), of)
+        return products.combine(find_change(new, x, options.tol_mode), options.tol_mode)
 
 
 def iterate_power(
@@ -242,16 +221,12 @@ def compile_product(kernel: BoundKernel, dtype: str) -> None:
 
 def normalize(x: np.ndarray, norm: Norm) -> np.ndarray:
     """A whole vector over its norm, which is not `none`; zeros stay zeros, and so does what has no finite norm."""
-    divided: np.ndarray = _divide(x, read_norm(tally_norm(x, norm), norm))
+    divided: np.ndarray = _divide(x, find_norm(x, norm))
     return divided
 
 
 def _divide(x: Any, length: float) -> Any:
     return x if length in (0.0, 1.0) or not math.isfinite(length) else x / x.dtype.type(length)
-
-
-def _is_positive(number: object) -> bool:
-    return isinstance(number, Real) and 0 < float(number) < math.inf
 
 
 def _protect(x: Any) -> Any:

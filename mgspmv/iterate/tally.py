@@ -1,122 +1,74 @@
 """Norms of vectors and of their changes, which decide in power iteration, from the parts of several workers.
 
-Each is one number over all elements, a sum or a largest one. Who has some of the elements makes a tally of these, and
-everybody combines the tallies of all, in any order, to the same number. Sums are of float64, so that their last bits
-depend on how the elements are divided between workers, but not on threads.
+Each is one number over all elements, a sum, a root of a sum of squares, or a largest one. Who has some of the elements
+finds it of these, and everybody combines the numbers of all, in the same order, to the same one. Sums are of float64,
+so that their last bits depend on how the elements are divided between workers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from mgspmv.model import RELATIVE_LIMIT, TolMode, default_threads
+from mgspmv.model import RELATIVE_LIMIT, TolMode
 
 Norm = Literal["none", "l1", "l2", "max"]
 
 CHUNK = 1 << 16
-"""Elements that are looked at at a time on the host."""
+"""Elements that are looked at at a time on the host, which takes no memory for all of them."""
 
 
-@dataclass(frozen=True)
-class Tally:
-    """Of some elements, a sum or the largest of what they are measured by, as the run needs."""
+def find_norm(x: Any, norm: Norm) -> float:
+    """The norm of these elements, not finite where one is not, or where it is too large for a float.
 
-    sum: float = 0.0
-    """Of squares over 4^exponent, so that none overflows or vanishes."""
-    largest: float = 0.0
-    """The largest, NaN where one is not finite."""
-    exponent: int = 0
-
-    @classmethod
-    def combine(cls, tallies: Sequence[Tally]) -> Tally:
-        """Add tallies: the sum is rounded once, and so the same in any order."""
-        largest = float(np.max([0.0, *(t.largest for t in tallies)]))
-        exponent = max((t.exponent for t in tallies if t.sum), default=0)
-        total = _add_up(math.ldexp(t.sum, 2 * (t.exponent - exponent)) for t in tallies)
-        return cls(total, largest, exponent)
-
-    @property
-    def root(self) -> float:
-        """Square root of the sum; NaN where it is too large for a float."""
-        try:
-            return math.ldexp(math.sqrt(self.sum), self.exponent)
-        except OverflowError:
-            return math.nan
-
-    def pack(self) -> dict[str, Any]:
-        """For a message to another process."""
-        return asdict(self)
-
-    @classmethod
-    def unpack(cls, message: dict[str, Any]) -> Tally:
-        """What `pack` packed."""
-        return cls(message["sum"], message["largest"], message["exponent"])
-
-
-def tally_norm(x: Any, norm: Norm, threads: int | None = None) -> Tally:
-    """Of these elements, what `read_norm` makes the norm of all of.
+    No sum of squares overflows or vanishes on its way.
 
     Parameters
     ----------
     x : (n,) float32 or float64, of NumPy, or of CuPy on a device
-    threads : that sum on the host
     """
-    if norm == "max":
-        return Tally(largest=_find_largest(abs(x[c]) for c in _cut(x)))
     if norm == "l1":
-        return Tally(_sum(lambda c: abs(_widen(x[c])), x, threads))
+        return _sum(lambda c: abs(_widen(x[c])), x)
     largest = _find_largest(abs(x[c]) for c in _cut(x))
-    if largest == 0 or not math.isfinite(largest):
-        return Tally(0.0 if largest == 0 else math.nan)
-    exponent = math.frexp(largest)[1] - 1
-    scale = math.ldexp(1.0, exponent)
-    return Tally(_sum(lambda c: (x[c].astype(np.float64) / scale) ** 2, x, threads), exponent=exponent)
+    if norm == "max" or largest == 0 or not math.isfinite(largest):
+        return largest
+    scale = math.ldexp(1.0, math.frexp(largest)[1] - 1)
+    root = scale * math.sqrt(_sum(lambda c: (x[c].astype(np.float64) / scale) ** 2, x))
+    return root if math.isfinite(root) else math.nan
 
 
-def read_norm(tally: Tally, norm: Norm) -> float:
-    """The norm of the elements that were tallied. No sum of squares overflows or vanishes on its way."""
-    if norm == "max":
-        return tally.largest
-    return tally.sum if norm == "l1" else tally.root
-
-
-def tally_change(new: Any, x: Any, tol_mode: TolMode, threads: int | None = None) -> Tally:
-    """Of these elements, what `read_change` makes the change of all of; parameters as for `tally_norm`."""
+def find_change(new: Any, x: Any, tol_mode: TolMode) -> float:
+    """|x' - x| of these elements, not finite where one is not: for `linf` the largest, for `relative` the largest
+    |x' - x| / |x'|, counted up to `RELATIVE_LIMIT` and 0 where x' is 0; else the sum. Parameters as for `find_norm`."""
     if tol_mode == "linf":
-        return Tally(largest=_find_largest(abs(_widen(new[c]) - x[c]) for c in _cut(new)))
+        return _find_largest(abs(_widen(new[c]) - x[c]) for c in _cut(new))
     if tol_mode == "relative":
         largest = _find_largest(_compare(_widen(new[c]), x[c]) for c in _cut(new))
-        return Tally(largest=largest if math.isnan(largest) else min(largest, RELATIVE_LIMIT))
-    return Tally(_sum(lambda c: abs(_widen(new[c]) - x[c]), new, threads))
+        return largest if math.isnan(largest) else min(largest, RELATIVE_LIMIT)
+    return _sum(lambda c: abs(_widen(new[c]) - x[c]), new)
 
 
-def read_change(tally: Tally, tol_mode: TolMode) -> float:
-    """|x' - x| of the elements that were tallied, not finite where one is not: for `linf` the largest, for `relative`
-    the largest |x' - x| / |x'|, counted up to `RELATIVE_LIMIT` and 0 where x' is 0; else the sum."""
-    return tally.largest if tol_mode in ("linf", "relative") else tally.sum
+def combine(parts: Sequence[float], of: Norm | TolMode) -> float:
+    """The norm, or the change, of all elements from those of all parts of them; not finite where one is not."""
+    if of in ("max", "linf", "relative"):
+        return float(np.max(parts))
+    if of != "l2":
+        return _add_up(parts)
+    root = math.hypot(*parts)
+    return root if math.isfinite(root) else math.nan
 
 
-def _sum(find: Callable[[slice], Any], x: Any, threads: int | None) -> float:
-    """Sum of what is found of each chunk of x, NaN where that is not finite; the same for any number of threads."""
+def _sum(find: Callable[[slice], Any], x: Any) -> float:
+    """Sum of what is found of each chunk of x, NaN where that is not finite."""
     if not isinstance(x, np.ndarray):
         from mgspmv.kernels.dense import sum_vector
 
         return _add_up(float(sum_vector(find(c).astype(np.float64))) for c in _cut(x))
-
-    def sum_chunk(chunk: slice) -> float:
-        with np.errstate(over="ignore", invalid="ignore"):  # it ends the iteration, which says so
-            return float(find(chunk).sum())
-
-    if len(x) <= CHUNK:
-        return _add_up(map(sum_chunk, _cut(x)))
-    with ThreadPoolExecutor(threads or default_threads()) as pool:
-        return _add_up(pool.map(sum_chunk, _cut(x)))
+    with np.errstate(over="ignore", invalid="ignore"):  # it ends the iteration, which says so
+        return _add_up(float(find(c).sum()) for c in _cut(x))
 
 
 def _add_up(numbers: Iterable[float]) -> float:
