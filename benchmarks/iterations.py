@@ -80,7 +80,7 @@ class StepIterations:
         uniform = kernel.put(np.array([1 / n]))
         rows = Rows(kernel, x, self._weight, uniform, uniform, n_dangling=int((self._weight == 0).sum()))
         options = PageRankOptions(ALPHA, tol_mode="fixed", max_iter=2**31, precision=self._precision)
-        steps = LocalSteps([rows], options)
+        steps = LocalSteps(rows, options)
         self._rows, self._loop = rows, Loop(steps, options, 0.0)
         self._loop.start()
 

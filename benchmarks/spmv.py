@@ -230,7 +230,7 @@ def _find_stored(store: str) -> Case:
 
     def load(machine: Machine) -> CsrBlock:
         with open_matrix(store) as matrix:
-            [block] = matrix.blocks(dtype)
+            block = matrix.block(dtype)
             return _put(block, machine)
 
     return Case(store.rstrip("/").rpartition("/")[2], "store", load, has_values=False)

@@ -103,7 +103,7 @@ class Graph:
     def pull(self) -> sp.csr_array:
         """Entry (j, i) for the arc i -> j, bool; what A is in the product A x."""
         with mg.open_matrix(self.store) as A:
-            (block,) = A.blocks(None)
+            block = A.block(None)
         pattern = np.ones(block.nnz, dtype=bool)
         return sp.csr_array((pattern, block.indices, block.indptr.astype(np.int32)), shape=(self.n, self.n))
 

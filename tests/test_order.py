@@ -115,7 +115,7 @@ def shuffle_stored(A: mg.Matrix, place: Any, seed: int = 5) -> mg.Matrix:
 
 def read_stored(A: mg.Matrix) -> sp.csr_array:
     """The matrix as its rows are stored."""
-    [block] = A.blocks(None if A.is_pattern else "float64")
+    block = A.block(None if A.is_pattern else "float64")
     data = np.ones(block.nnz) if block.data is None else block.data
     return sp.csr_array((data, block.indices, block.indptr), shape=A.shape)
 
@@ -554,7 +554,7 @@ def test_products_are_in_the_order_of_the_source(shuffled, is_transposed, client
         for columns, options in PRODUCTS:
             x, options = make_vectors(90, columns, options)
             wanted = mg.spmv(A, x, **options)
-            check_product(mg.spmv(B.load(4), x, **options), wanted)
+            check_product(mg.spmv(B, x, **options), wanted)
             check_product(mg.spmv(D, x, **options), wanted)
 
 
@@ -629,7 +629,7 @@ def test_ranks_are_in_the_order_of_the_source(web, drive, client):
                     wanted = mg.pagerank(A, **options)
                     check_same(mg.pagerank(D, **options, drive=drive), wanted, name=name)
                     if drive == "scheduler":
-                        check_same(found := mg.pagerank(B.load(3), **options), wanted, name=name)
+                        check_same(found := mg.pagerank(B, **options), wanted, name=name)
                         assert found.top(5) == wanted.top(5)
 
 

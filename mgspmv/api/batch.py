@@ -27,7 +27,7 @@ from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import free_device_memory, measure_memory
 from mgspmv.kernels.highest import order_highest
 from mgspmv.kernels.many import WIDTHS
-from mgspmv.kernels.select import BoundMany, bind_many
+from mgspmv.kernels.select import bind_many
 from mgspmv.logs import log_iteration, name_run
 from mgspmv.model import Event, Precision, Progress, Status, TolMode, check_choice, free_memory, ignore
 from mgspmv.monitor.progress import watched
@@ -180,15 +180,14 @@ def _rank_embedded(
     """In this process."""
     dtype, precision = task.dtype, task.options.precision
     binding: dict[str, Any] = {"backend": backend, "threads": task.threads}
-    kernels = [bind_many(block, precision, **binding) for block in A.blocks(dtype, **binding)]
-    kernel, n = kernels[0], A.shape[0]
+    kernel, n = bind_many(A.block(dtype, **binding), precision, **binding), A.shape[0]
     panels = make_local(n, kernel.zeros_many)
     free = free_memory() if backend == "cpu" else free_device_memory()
     needed = {w: count_bytes(panels, n, precision, kernel.z_dtype.itemsize, w) for w in WIDTHS}
     width = choose_width(task.width, len(queries), [("", kernel.best_width, [Room("here", free, needed)])])
     keeper.make_room()
     weight = start.take_weight(lambda: A.read_out_weight(dtype is not None, task.threads))
-    rows = [_cut(kernel, weight, start.dangling) for kernel in kernels]
+    rows = ManyRows(kernel, kernel.put(weight), kernel.put(start.dangling))
     n_dangling = int(np.count_nonzero(weight == 0))
     loaded = time.perf_counter()
     batch = Batch(rows, queries, task, width, panels, n_dangling, A.order, lambda kept: keeper.keep([kept]))
@@ -257,13 +256,6 @@ def _check_options(queries: Sequence[Query], asked: dict[str, Any], n: int, nnz:
             except OptionError as error:
                 raise OptionError(f"vector {query.label!r}: {error}") from error
     return checked[queries[0].alpha]
-
-
-def _cut(kernel: BoundMany, weight: np.ndarray, dangling: np.ndarray) -> ManyRows:
-    """What the batch has of a block."""
-    start, stop = kernel.block.row_offset, kernel.block.row_offset + kernel.block.n_rows
-    own = dangling if len(dangling) <= 1 else dangling[start:stop]
-    return ManyRows(kernel, kernel.put(weight[start:stop]), kernel.put(own))
 
 
 # --- what comes out --------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -43,7 +42,7 @@ from mgspmv.lookup import VertexLookup
 from mgspmv.model import CsrBlock, Precision, Progress, check_choice, describe_entries, free_memory
 from mgspmv.monitor.progress import watched
 from mgspmv.order import permute, restore
-from mgspmv.partition import Plan, choose_piece, plan_rows, predict_seconds, split_rows, warn_of_streaming
+from mgspmv.partition import Plan, choose_piece, plan_rows, predict_seconds, warn_of_streaming
 from mgspmv.store.described import DescribedMatrix
 from mgspmv.store.places import StoreLike
 from mgspmv.store.read import StoredMatrix, open_store
@@ -81,9 +80,8 @@ class Matrix(DescribedMatrix):
         super().__init__(stored)
         self._transpose = transpose_of
         self._is_owner = transpose_of is None
-        self._n_blocks = 1
-        self._loaded: dict[tuple[str | None, Backend], list[CsrBlock]] = {}
-        self._bound: dict[Hashable, list[BoundKernel]] = {}
+        self._loaded: dict[tuple[str | None, Backend], CsrBlock] = {}
+        self._bound: dict[Hashable, BoundKernel] = {}
         self._layouts: dict[Hashable, LaidPieces] = {}
         self._streamed: dict[Hashable, StreamedCsr | None] = {}
         self._out_weights: OutWeights | None = None
@@ -195,14 +193,6 @@ class Matrix(DescribedMatrix):
         return plan_rows(
             info, indptr, workers, **planning, **limits, rates=measure_rates(threads) if is_known else None
         )
-
-    def load(self, n_blocks: int = 1) -> Matrix:
-        """Say in how many row blocks to hold the matrix; results are the same for any number. Drops what was loaded."""
-        if not isinstance(n_blocks, int | np.integer) or n_blocks < 1:
-            raise OptionError(f"n_blocks must be an integer of at least 1, not {n_blocks!r}")
-        self.close()
-        self._n_blocks = int(n_blocks)
-        return self
 
     def close(self) -> None:
         """Free the memory of what was loaded. The matrix can be used again, and is then loaded again."""
@@ -345,10 +335,10 @@ class Matrix(DescribedMatrix):
             indptr, indices, data = block.indptr, block.indices, block.data
         return scipy.sparse.csr_array((data, indices, indptr), shape=self.shape)
 
-    def blocks(
+    def block(
         self, dtype: str | None, threads: int | None = None, backend: Backend = "cpu", top: int | None = None
-    ) -> list[CsrBlock]:
-        """The row blocks as stored, with values of this dtype, or without; loaded once, by so many threads.
+    ) -> CsrBlock:
+        """The rows as stored, with values of this dtype, or without; loaded once, by so many threads.
 
         Parameters
         ----------
@@ -362,7 +352,7 @@ class Matrix(DescribedMatrix):
         dtype = None if self.is_pattern else dtype
         key = (dtype, backend)
         if key not in self._loaded:
-            self._loaded[key] = self._load_blocks(dtype, threads, backend, top)
+            self._loaded[key] = self._load_block(dtype, threads, backend, top)
         return self._loaded[key]
 
     def bind(
@@ -374,12 +364,12 @@ class Matrix(DescribedMatrix):
         threads: int | None = None,
         backend: Backend = "cpu",
         top: int | None = None,
-    ) -> list[BoundKernel]:
-        """The kernels of the blocks with values of this dtype, or without; bound once.
+    ) -> BoundKernel:
+        """The kernel of the rows with values of this dtype, or without; bound once.
 
         Parameters
         ----------
-        top : as for `blocks`
+        top : as for `block`
 
         Raises
         ------
@@ -389,9 +379,9 @@ class Matrix(DescribedMatrix):
         """
         key = (dtype, precision, kernel, threads, backend)
         if key not in self._bound:
-            blocks = self.blocks(dtype, threads, backend, top)
+            block = self.block(dtype, threads, backend, top)
             options: dict[str, Any] = {"kernel": kernel, "threads": threads, "backend": backend}
-            self._bound[key] = [bind_kernel(b, precision, **options) for b in blocks]
+            self._bound[key] = bind_kernel(block, precision, **options)
         return self._bound[key]
 
     def bind_products(
@@ -402,8 +392,8 @@ class Matrix(DescribedMatrix):
         threads: int | None = None,
         backend: Backend = "cpu",
         weights: bool = True,
-    ) -> list[BoundKernel]:
-        """The kernels of the blocks for products with x of this dtype; bound once.
+    ) -> BoundKernel:
+        """The kernel of the rows for products with x of this dtype; bound once.
 
         Parameters
         ----------
@@ -415,9 +405,9 @@ class Matrix(DescribedMatrix):
         """
         key = ("products", dtype if weights else None, dtype, kernel, threads, backend)
         if key not in self._bound:
-            blocks = self.blocks(dtype if weights else None, threads, backend)
+            block = self.block(dtype if weights else None, threads, backend)
             options: dict[str, Any] = {"kernel": kernel, "threads": threads, "backend": backend}
-            self._bound[key] = [bind_product(b, dtype, **options) for b in blocks]
+            self._bound[key] = bind_product(block, dtype, **options)
         return self._bound[key]
 
     def bind_streamed(
@@ -473,7 +463,7 @@ class Matrix(DescribedMatrix):
 
         Parameters
         ----------
-        top : as for `blocks`
+        top : as for `block`
         limits : `device_memory` and `host_memory`, as for `pagerank`, in bytes
 
         Raises
@@ -536,12 +526,10 @@ class Matrix(DescribedMatrix):
         else:
             k = x.shape[1] if x.ndim == 2 else 1
             binding["kernel"] = choose_for_vectors(kernel, computes, self.shape, k)
-            kernels = self.bind_products(chosen, **binding, backend=computes)
-            x, out = kernels[0].put(x), kernels[0].put(out)
-            for bound in kernels:
-                start = bound.block.row_offset
-                bound.multiply(x, out[start : start + bound.block.n_rows], alpha, beta)
-            product = kernels[0].get(out)
+            bound = self.bind_products(chosen, **binding, backend=computes)
+            x, out = bound.put(x), bound.put(out)
+            bound.multiply(x, out, alpha, beta)
+            product = bound.get(out)
         restored: np.ndarray = restore(product, self.order)
         if integers is not None:
             options: dict[str, Any] = {"kernel": kernel, "backend": computes, "threads": threads, **limits}
@@ -609,14 +597,14 @@ class Matrix(DescribedMatrix):
         """
         Parameters
         ----------
-        top : as for `blocks`
+        top : as for `block`
         limits : `device_memory` and `host_memory`, as for `pagerank`, in bytes
 
         Raises
         ------
         CapacityError : the current device has no room for CSR with values of this dtype, or without, and for vectors
         """
-        self._read_indptr(dtype, threads, top, **limit_to_free(**limits))
+        self._check_fits(dtype, threads, top, **limit_to_free(**limits))
 
     def _read_top(self, stop: str) -> int | None:
         """How many highest vertices are to be proven; None for none."""
@@ -625,19 +613,15 @@ class Matrix(DescribedMatrix):
             raise OptionError(f"stop={stop!r} is of PageRank, and {self.info.url} is of kind 'matrix'; leave it out")
         return top
 
-    def _read_indptr(self, dtype: str | None, threads: int | None, top: int | None, **memory: Any) -> np.ndarray:
-        """The row pointers of a matrix that fits."""
+    def _check_fits(self, dtype: str | None, threads: int | None, top: int | None, **memory: Any) -> None:
         indptr = self.stored.read_array("indptr", threads=threads)
         loaded = self.info if dtype else replace(self.info, dtype=None)
         precision: Precision = "float32" if dtype == "float32" else "float64"
         plan_rows(loaded, indptr, precision=precision, threads=threads, top=top, **memory)
-        return indptr
 
-    def _load_blocks(self, dtype: str | None, threads: int | None, backend: Backend, top: int | None) -> list[CsrBlock]:
+    def _load_block(self, dtype: str | None, threads: int | None, backend: Backend, top: int | None) -> CsrBlock:
         is_cuda = backend == "cuda"
         memory = {"device_memory": free_device_memory()} if is_cuda else {"host_memory": free_memory()}
-        indptr = self._read_indptr(dtype, threads, top, **memory)
-        bounds = split_rows(indptr, self._n_blocks, bytes_per_nonzero=4, bytes_per_row=16)
-        del indptr
+        self._check_fits(dtype, threads, top, **memory)
         read = read_block if is_cuda else StoredMatrix.read_block
-        return [read(self.stored, int(start), int(stop), dtype, threads) for start, stop in pairwise(bounds)]
+        return read(self.stored, 0, self.shape[0], dtype, threads)

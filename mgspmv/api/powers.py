@@ -391,18 +391,11 @@ def _multiply_here(A: Matrix, run: Run, backend: Backend) -> Products:
         place = Products(partial(_multiply_into, streamed.multiply, partial(zeros, n, dtype)), put, get, "", 0)
         place = replace(place, hardware=describe_device(), nbytes=streamed.nbytes)
     else:
-        kernels = A.bind_products(dtype, backend=backend, **binding)
-        first = kernels[0]
+        kernel = A.bind_products(dtype, backend=backend, **binding)
         if backend == "cpu":
-            compile_product(first, dtype)
-
-        def multiply(x: Any, y: Any) -> None:
-            for kernel in kernels:
-                start = kernel.block.row_offset
-                kernel.multiply(x, y[start : start + kernel.block.n_rows])
-
-        into = partial(_multiply_into, multiply, partial(first.zeros, n, dtype))
-        place = Products(into, first.put, first.get, first.describe(), sum(k.nbytes for k in kernels))
+            compile_product(kernel, dtype)
+        into = partial(_multiply_into, kernel.multiply, partial(kernel.zeros, n, dtype))
+        place = Products(into, kernel.put, kernel.get, kernel.describe(), kernel.nbytes)
     return _in_order_of_source(place, A.order, dtype)
 
 

@@ -24,7 +24,6 @@ from mgspmv.iterate.pagerank import (
     DeviceSteps,
     LocalSteps,
     Outcome,
-    Rows,
     add_event,
     find_before,
     run_here,
@@ -36,7 +35,7 @@ from mgspmv.iterate.underflow import Step, find_lost, find_resolution
 from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.catalogue import BACKENDS, Backend
 from mgspmv.kernels.device import measure_memory
-from mgspmv.kernels.select import BoundKernel, check_step_kernel, find_step_layout, list_kernels
+from mgspmv.kernels.select import check_step_kernel, find_step_layout, list_kernels
 from mgspmv.logs import log_iteration, log_recovery, name_run
 from mgspmv.model import (
     Event,
@@ -265,8 +264,7 @@ def _rank_embedded(
     steps: LocalSteps | DeviceSteps
     if layout is None:
         binding: dict[str, Any] = {"kernel": task.kernel, "threads": threads, "backend": backend, "top": options.top}
-        kernels = A.bind(dtype, options.precision, **binding)
-        steps = LocalSteps([_cut(start, weight, kernel) for kernel in kernels], options)
+        steps = LocalSteps(start.bind(A.bind(dtype, options.precision, **binding), weight), options)
     else:
         device = A.bind_steps(dtype, options.precision, layout, threads, options.top, **limits)
         vectors, is_counted = start.on_device(weight), start.is_counted
@@ -280,12 +278,6 @@ def _rank_embedded(
     taken = measure_memory(has_device=backend == "cuda")
     outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})
     return outcome
-
-
-def _cut(start: Start, weight: np.ndarray, kernel: BoundKernel) -> Rows:
-    """What a block of this process starts with."""
-    first, last = kernel.block.row_offset, kernel.block.row_offset + kernel.block.n_rows
-    return start.cut(first, last).bind(kernel, weight[first:last])
 
 
 def _rank_distributed(

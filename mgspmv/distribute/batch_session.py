@@ -103,7 +103,7 @@ class BatchSession(Session):
         spec, piece = self._spec, self._piece
         assert self._panels is not None
         given = (width, self._panels, self._n_dangling, piece.order, partial(_keep, self._kept))
-        batch = Batch([self._rows], piece.queries, spec.task, *given)
+        batch = Batch(self._rows, piece.queries, spec.task, *given)
         batch.start()
         self._first_bytes = batch.held_bytes
         self.n_terms *= width

@@ -367,7 +367,7 @@ class RowsSession(RankSession):
         kernel, part = self._rows.kernel, self._part
         if part.backend == "cuda":
             transport = StagedTransport(transport, part.start, part.stop, kernel.z_dtype, kernel.put, kernel.get)
-        return LocalSteps([self._rows], self._spec.task.options, transport)
+        return LocalSteps(self._rows, self._spec.task.options, transport)
 
 
 class DeviceSession(RankSession):

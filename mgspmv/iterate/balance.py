@@ -14,7 +14,6 @@ seen at a look can no longer be seen in the ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -96,7 +95,7 @@ class Tolerance:
         return self.relative * min(total, 2.0) + self.absolute
 
 
-def find_tolerance(rounding: Rounding, weights: Sequence[np.ndarray], precision: str, *, has_values: bool) -> Tolerance:
+def find_tolerance(rounding: Rounding, weight: np.ndarray, precision: str, *, has_values: bool) -> Tolerance:
     """What it is for some rows.
 
     `rounding` bounds that of a step, in L1: in `exact` z and products are off by half a unit of 2^-62 each, and numbers
@@ -106,27 +105,25 @@ def find_tolerance(rounding: Rounding, weights: Sequence[np.ndarray], precision:
 
     Parameters
     ----------
-    weights : out-weights, of one block of the rows after the other
+    weight : out-weights of the rows
     has_values : whether entries are more than a pattern
     """
     relative, least = rounding.find_relative(precision), LEAST_FLOAT[precision]
-    lightest, heavy, n = _survey(weights)
+    lightest, heavy = _survey(weight)
     if has_values and lightest < math.inf:
         relative += rounding.nnz * least / lightest
-    absolute = rounding.find_mass(precision) + least * heavy + n * 0.5 / CHANGE_POINT
+    absolute = rounding.find_mass(precision) + least * heavy + len(weight) * 0.5 / CHANGE_POINT
     return Tolerance(relative, absolute)
 
 
-def _survey(weights: Sequence[np.ndarray]) -> tuple[float, float, int]:
-    """The least of them that is not 0, their sum, and how many there are; without a copy of all of them."""
-    lightest, heavy, n = math.inf, 0.0, 0
-    for weight in weights:
-        for first in range(0, len(weight), _PIECE):
-            piece = weight[first : first + _PIECE]
-            lightest = min(lightest, float(piece.min(where=piece > 0, initial=math.inf)))
-            with np.errstate(over="ignore"):  # a run over such weights ends as non_finite, and says why
-                heavy, n = heavy + float(piece.sum()), n + len(piece)
-    return lightest, heavy, n
+def _survey(weight: np.ndarray) -> tuple[float, float]:
+    """The least of them that is not 0, and their sum; without a mask of all of them."""
+    lightest = math.inf
+    for first in range(0, len(weight), _PIECE):
+        piece = weight[first : first + _PIECE]
+        lightest = min(lightest, float(piece.min(where=piece > 0, initial=math.inf)))
+    with np.errstate(over="ignore"):  # a run over such weights ends as non_finite, and says why
+        return lightest, float(weight.sum())
 
 
 def check_rows(found: RowCheck, mass: float, balance: Balance | None, slack: float, iteration: int) -> None:

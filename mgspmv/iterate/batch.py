@@ -142,7 +142,7 @@ class Pass:
 
     Parameters
     ----------
-    rows : the blocks of this process
+    rows : of this process
     panels : open z of all rows
     width : columns, one of `mgspmv.kernels.many.WIDTHS`
     x_dtype : of the ranks
@@ -152,17 +152,17 @@ class Pass:
     queries : the vector of each column; None where there is none
     """
 
-    def __init__(self, rows: Sequence[ManyRows], panels: Panels, width: int, x_dtype: Any) -> None:
+    def __init__(self, rows: ManyRows, panels: Panels, width: int, x_dtype: Any) -> None:
         self._rows, self._panels, self.width = rows, panels, width
-        self._x = [r.kernel.zeros_many(r.stop - r.start, width, x_dtype) for r in rows]
-        self._panel = panels.open(width, rows[0].kernel.z_dtype)
-        self._terms: list[Terms] = []
+        self._x = rows.kernel.zeros_many(rows.stop - rows.start, width, x_dtype)
+        self._panel = panels.open(width, rows.kernel.z_dtype)
+        self._terms: Terms
         self.queries: list[Query | None] = [None] * width
 
     @property
     def nbytes(self) -> int:
         """Bytes of vectors."""
-        return int(self._panel.nbytes + sum(x.nbytes for x in self._x))
+        return int(self._panel.nbytes + self._x.nbytes)
 
     def enter(self, columns: np.ndarray, queries: Sequence[Query | None], vectors: Any) -> None:
         """Give columns other vectors. Needs `scale` before the next step.
@@ -173,61 +173,48 @@ class Pass:
         """
         for column, query in zip(columns, queries, strict=True):
             self.queries[column] = query
-        for r, x in zip(self._rows, self._x, strict=True):
-            r.kernel.fill(x, columns, vectors if vectors.shape[1] == 1 else vectors[:, self._find(r)])
-        self._terms = [self._make_terms(r) for r in self._rows]
+        self._rows.kernel.fill(self._x, columns, vectors)
+        self._terms = self._make_terms()
 
     def enter_at_jump(self, columns: np.ndarray, queries: Sequence[Query], shares: Sequence[float]) -> None:
         """Give columns other vectors, whose first x is a share of their p. Needs `scale` before the next step."""
         bases = np.array([[share * query.base] for query, share in zip(queries, shares, strict=True)])
-        self.enter(columns, queries, self._rows[0].kernel.put(bases))
+        r = self._rows
+        self.enter(columns, queries, r.kernel.put(bases))
         for column, query, share in zip(columns, queries, shares, strict=True):
-            for r, x in zip(self._rows, self._x, strict=True):
-                own = _cut(query, r)
-                x[r.kernel.put(query.rows[own] - r.start), column] = r.kernel.put(share * query.weights[own])
+            own = _cut(query, r)
+            self._x[r.kernel.put(query.rows[own] - r.start), column] = r.kernel.put(share * query.weights[own])
 
     def take(self, columns: np.ndarray, out: Any) -> None:
         """out[j] = x of columns[j]: (len(columns), n_rows)."""
-        for r, x in zip(self._rows, self._x, strict=True):
-            r.kernel.take(x, columns, out[:, self._find(r)])
+        self._rows.kernel.take(self._x, columns, out)
 
     def scale(self) -> list[StepSums]:
         """Make z of x; the sums of all rows that belong to each x."""
-        slots = [self._panel.slot(r.start, r.stop) for r in self._rows]
-        sums = [r.kernel.scale_many(x, r.weight, z) for r, x, z in zip(self._rows, self._x, slots, strict=True)]
-        return self._panel.exchange_columns(_add_columns(sums))
+        r = self._rows
+        return self._panel.exchange_columns(r.kernel.scale_many(self._x, r.weight, self._panel.slot(r.start, r.stop)))
 
     def step(self, mass: np.ndarray, *, is_relative: bool = False) -> tuple[list[StepSums], Times]:
         """One step of all columns: its sums over all rows, and what it took. `mass` is (width,), of the x before it,
         `is_relative` as for `CpuMany`."""
 
         def multiply() -> list[StepSums]:
-            sums = []
-            for r, x, terms in zip(self._rows, self._x, self._terms, strict=True):
-                slot = self._panel.slot(r.start, r.stop)
-                vectors = (self._panel.z, x, slot, r.weight, mass, terms)
-                sums.append(r.kernel.step_many(*vectors, is_relative=is_relative))
-            return _add_columns(sums)
+            r, z = self._rows, self._panel.z
+            vectors = (z, self._x, self._panel.slot(r.start, r.stop), r.weight, mass, self._terms)
+            return r.kernel.step_many(*vectors, is_relative=is_relative)
 
         return time_step(self._panel, multiply)
 
     def residual(self, mass: np.ndarray) -> np.ndarray:
         """(width,): how far a step would move x of all rows, in L1, at most; blocks and z must be of precision
         `float64`."""
-        parts = zip(self._rows, self._x, self._terms, strict=True)
-        own: np.ndarray = sum(
-            (r.kernel.residual_many(self._panel.z, x, mass, terms) for r, x, terms in parts), np.zeros(self.width)
-        )
+        own = self._rows.kernel.residual_many(self._panel.z, self._x, mass, self._terms)
         total: np.ndarray = sum(self._panels.gather(own), np.zeros(self.width))
         return total
 
-    def _find(self, r: ManyRows) -> slice:
-        """Where the rows of a block are among those of this process."""
-        first = self._rows[0].start
-        return slice(r.start - first, r.stop - first)
-
-    def _make_terms(self, r: ManyRows) -> Terms:
-        """Of all columns on the rows of a block."""
+    def _make_terms(self) -> Terms:
+        """Of all columns on the rows."""
+        r = self._rows
         alpha, base = np.zeros(self.width), np.zeros(self.width)
         rows, columns, weights = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0)]
         for column, query in enumerate(self.queries):
@@ -265,7 +252,7 @@ class Batch:
 
     Parameters
     ----------
-    rows : blocks that make up the rows of this process
+    rows : of this process
     queries : the vectors
     width : most vectors in a pass
     panels : of all who make the same passes
@@ -276,7 +263,7 @@ class Batch:
 
     def __init__(
         self,
-        rows: Sequence[ManyRows],
+        rows: ManyRows,
         queries: Sequence[Query],
         task: BatchTask,
         width: int,
@@ -287,14 +274,14 @@ class Batch:
     ) -> None:
         self._rows, self._queries, self._task, self._options = rows, queries, task, task.options
         self._panels, self._keep = panels, keep
-        self._numbers = None if order is None or task.top is None else rows[0].kernel.put(order)
-        self._n_rows, self._n_dangling = rows[-1].stop - rows[0].start, n_dangling
+        self._numbers = None if order is None or task.top is None else rows.kernel.put(order)
+        self._n_rows, self._n_dangling = rows.stop - rows.start, n_dangling
         self._x_dtype = np.dtype(np.float32 if task.options.precision == "float32" else np.float64)
         self._residual_width = min(width, RESIDUAL_WIDTH)
         self._waiting = deque(range(len(queries)))
         self._seats: list[_Seat] = []
         self._left: list[_Leaver] = []
-        self._room = rows[0].kernel.zeros_many(self._residual_width, self._n_rows, self._x_dtype)
+        self._room = rows.kernel.zeros_many(self._residual_width, self._n_rows, self._x_dtype)
         self._wide: Pass | None = None
         self._endings: dict[int, Ending] = {}
         self._width, self.steps = width, 0
@@ -304,7 +291,7 @@ class Batch:
         """Compile the kernels and let the first vectors in."""
         with self._time("compile"):
             widths, is_relative = narrow_widths(self._width), self._options.is_relative
-            self._rows[0].kernel.compile_many(widths, self._residual_width, is_relative=is_relative)
+            self._rows.kernel.compile_many(widths, self._residual_width, is_relative=is_relative)
         with self._time("enter"):
             self._n_dangling = sum(int(own[0]) for own in self._panels.gather(np.array([self._n_dangling])))
             self._pass = Pass(self._rows, self._panels, self._width, self._x_dtype)
@@ -323,7 +310,7 @@ class Batch:
     @property
     def held_bytes(self) -> int:
         """Bytes of the matrix and of the pass."""
-        return sum(r.kernel.block.nbytes for r in self._rows) + self._pass.nbytes
+        return int(self._rows.kernel.block.nbytes + self._pass.nbytes)
 
     @property
     def n_ended(self) -> int:
@@ -398,7 +385,7 @@ class Batch:
 
     def _narrow(self, width: int) -> None:
         """Go on in a pass of fewer columns."""
-        held = self._rows[0].kernel.zeros_many(len(self._seats), self._n_rows, self._x_dtype)
+        held = self._rows.kernel.zeros_many(len(self._seats), self._n_rows, self._x_dtype)
         self._pass.take(np.array([seat.column for seat in self._seats]), held)
         del self._pass  # before the next one is made, so that both are never there at once
         self._pass = Pass(self._rows, self._panels, width, self._x_dtype)
@@ -426,15 +413,15 @@ class Batch:
 
     def _choose_kept(self, vectors: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """Of each of some vectors the ranks to keep; where these are the highest, the numbers of their vertices too."""
-        kernel = self._rows[0].kernel
+        kernel = self._rows.kernel
         if self._task.top is None:
             return kernel.get(vectors), None
         numbers, ranks = kernel.select_highest(vectors, self._task.top, self._numbers)
-        return ranks, numbers if self._numbers is not None else numbers + self._rows[0].start
+        return ranks, numbers if self._numbers is not None else numbers + self._rows.start
 
     def _find_bounds(self) -> list[float]:
         if self._wide is None:
-            wide = [ManyRows(r.kernel.with_precision("float64"), r.weight, r.dangling) for r in self._rows]
+            wide = replace(self._rows, kernel=self._rows.kernel.with_precision("float64"))
             self._wide = Pass(wide, self._panels, self._residual_width, self._x_dtype)
         queries = [self._queries[leaver.seat.number] for leaver in self._left]
         self._wide.enter(np.arange(len(queries)), queries, self._room[: len(queries)])
@@ -498,7 +485,3 @@ def _cut(query: Query, r: ManyRows) -> slice:
     """Which of the entries of a vector are in the rows of a block."""
     first, last = np.searchsorted(query.rows, (r.start, r.stop))
     return slice(int(first), int(last))
-
-
-def _add_columns(of_blocks: Sequence[list[StepSums]]) -> list[StepSums]:
-    return [sum(sums, StepSums()) for sums in zip(*of_blocks, strict=True)]

@@ -135,22 +135,23 @@ class LocalSteps:
 
     Parameters
     ----------
-    rows : the blocks of this process; their `x` hold the start and, after each step, the ranks
+    rows : those of this process; `x` holds the start and, after each step, the ranks
     transport : for vectors of the kernels' `z_dtype`; None where these are all rows
     """
 
-    def __init__(self, rows: Sequence[Rows], options: PageRankOptions, transport: Transport | None = None) -> None:
+    def __init__(self, rows: Rows, options: PageRankOptions, transport: Transport | None = None) -> None:
         self.rows, self._alpha, self._is_relative = rows, options.alpha, options.is_relative
-        kernel = rows[0].kernel
+        kernel = rows.kernel
         self._transport = transport or LocalTransport(kernel.block.n_cols, kernel.z_dtype, kernel.zeros)
         self._watch: Watch | None = None
 
     def compile(self) -> None:
         """Make the kernels ready, so that no step is timed with it."""
-        self.rows[0].kernel.compile(is_relative=self._is_relative)
+        self.rows.kernel.compile(is_relative=self._is_relative)
 
     def scale(self) -> StepSums:
-        return self._transport.exchange_columns([_scale(self.rows, self._transport)])[0]
+        r, transport = self.rows, self._transport
+        return transport.exchange_columns([r.kernel.scale(r.x, r.weight, transport.slot(r.start, r.stop))])[0]
 
     def advance(self, mass: float, n: int) -> Sequence[Made]:
         return [self.step(mass)]
@@ -160,20 +161,19 @@ class LocalSteps:
         transport = self._transport
         [sums], times = time_step(transport, lambda: [self._multiply(mass)])
         watched = 0 if self._watch is None else self._watch.nbytes
-        return sums, replace(times, memory_bytes=(sum(r.nbytes for r in self.rows) + transport.nbytes + watched,))
+        return sums, replace(times, memory_bytes=(self.rows.nbytes + transport.nbytes + watched,))
 
     def ranks(self) -> np.ndarray:
         ranks = self.collect()
-        return ranks.copy() if ranks is self.rows[0].x else ranks
+        return ranks.copy() if ranks is self.rows.x else ranks
 
     def collect(self) -> np.ndarray:
-        """The ranks, without a copy where there is one block on the host. No more steps can be made after it."""
-        held = [r.kernel.get(r.x) for r in self.rows]
-        return held[0] if len(held) == 1 else np.concatenate(held)
+        """The ranks, without a copy where they are on the host. No more steps can be made after it."""
+        return self.rows.kernel.get(self.rows.x)
 
     def describe(self) -> str:
         """What computes."""
-        return self.rows[0].kernel.describe()
+        return self.rows.kernel.describe()
 
     def watch(self, options: PageRankOptions, gather: Gather | None = None, growth: float = 1.0) -> Watch | None:
         """What looks at the ranks for `stop="topk:..."`; None where nothing is to.
@@ -184,20 +184,20 @@ class LocalSteps:
         """
         if options.top is None:
             return None
-        weight, dangling, personalization = (self._join(n) for n in ("weight", "dangling", "personalization"))
-        self._watch = Watch(options, weight == 0, dangling, personalization, self._rounding, gather, growth)
+        r = self.rows
+        weight, dangling, personalization = map(r.kernel.get, (r.weight, r.dangling, r.personalization))
+        self._watch = Watch(options, weight == 0, dangling, personalization, r.rounding, gather, growth)
         return self._watch
 
     def check_rows(self) -> RowCheck:
         """What the ranks of these rows sum to, and where z is not what they give."""
-        own = [self._transport.get_own(r.start, r.stop) for r in self.rows]
-        found = (r.kernel.check_rows(r.x, r.weight, z) for r, z in zip(self.rows, own, strict=True))
-        return sum(found, RowCheck())
+        r = self.rows
+        return r.kernel.check_rows(r.x, r.weight, self._transport.get_own(r.start, r.stop))
 
     def find_tolerance(self) -> Tolerance:
         """What rounding may do to the sum of the ranks of these rows."""
-        kernel, weights = self.rows[0].kernel, [r.kernel.get(r.weight) for r in self.rows]
-        return find_tolerance(self._rounding, weights, kernel.precision, has_values=kernel.block.data is not None)
+        kernel, weight = self.rows.kernel, self.rows.kernel.get(self.rows.weight)
+        return find_tolerance(self.rows.rounding, weight, kernel.precision, has_values=kernel.block.data is not None)
 
     def measure(self, mass: float) -> float:
         """`residual`, together with all who have rows. No more steps can be made after it."""
@@ -206,9 +206,9 @@ class LocalSteps:
 
     def begin_residual(self) -> None:
         """Make z of the ranks in float64. No more steps can be made after it."""
-        self.rows = [replace(r, kernel=r.kernel.with_precision("float64")) for r in self.rows]
+        self.rows = replace(self.rows, kernel=self.rows.kernel.with_precision("float64"))
         self._transport.restart(np.dtype(np.float64))
-        self._transport.exchange_columns([_scale(self.rows, self._transport)])
+        self.scale()
 
     def residual(self, mass: float) -> float:
         """This process's part of a bound on |G(x) - x| in L1, where G is a step; after `begin_residual`.
@@ -216,29 +216,15 @@ class LocalSteps:
         G is evaluated in float64, and a bound on the rounding of doing so is added, and of the dangling mass: half a
         unit of fixed point for each vertex.
         """
-        vectors = [(self._transport.z, r.x, self._alpha, mass, r.dangling, r.personalization) for r in self.rows]
-        residual = sum(r.kernel.residual(*v) for r, v in zip(self.rows, vectors, strict=True))
-        mass_rounding = bound_mass_rounding(sum(r.n_dangling for r in self.rows))
-        return float(residual + self._alpha * mass_rounding)
-
-    @property
-    def _rounding(self) -> Rounding:
-        return sum((r.rounding for r in self.rows[1:]), self.rows[0].rounding)
-
-    def _join(self, name: str) -> np.ndarray:
-        """(n,) a vector of all blocks, on the host."""
-        each = [r.kernel.get(getattr(r, name)) for r in self.rows]
-        shapes = [(r.kernel.block.n_rows,) for r in self.rows]
-        return np.concatenate([np.broadcast_to(v, shape) for v, shape in zip(each, shapes, strict=True)])
+        r = self.rows
+        residual = r.kernel.residual(self._transport.z, r.x, self._alpha, mass, r.dangling, r.personalization)
+        return float(residual + self._alpha * bound_mass_rounding(r.n_dangling))
 
     def _multiply(self, mass: float) -> StepSums:
-        sums = StepSums()
-        for r in self.rows:
-            slot = self._transport.slot(r.start, r.stop)
-            vectors = (self._transport.z, r.x, slot, r.weight)
-            shares = (r.dangling, r.personalization)
-            sums += r.kernel.step(*vectors, self._alpha, mass, *shares, is_relative=self._is_relative)
-        return sums
+        r = self.rows
+        vectors = (self._transport.z, r.x, self._transport.slot(r.start, r.stop), r.weight)
+        shares = (r.dangling, r.personalization)
+        return r.kernel.step(*vectors, self._alpha, mass, *shares, is_relative=self._is_relative)
 
 
 def time_step(panel: Transport, multiply: Callable[[], list[StepSums]]) -> tuple[list[StepSums], Times]:
@@ -330,7 +316,7 @@ class DeviceSteps:
     def find_tolerance(self) -> Tolerance:
         """As `LocalSteps.find_tolerance`."""
         device = self._device
-        return find_tolerance(self._rounding, [self._vectors.weight], device.precision, has_values=device.has_values)
+        return find_tolerance(self._rounding, self._vectors.weight, device.precision, has_values=device.has_values)
 
     @property
     def _rounding(self) -> Rounding:
@@ -703,7 +689,3 @@ class _Here(Execution):
 def find_before(keeper: Keeper | None) -> Reached | None:
     """What a run goes on from; None where it begins."""
     return None if keeper is None else keeper.before
-
-
-def _scale(rows: Sequence[Rows], transport: Transport) -> StepSums:
-    return sum((r.kernel.scale(r.x, r.weight, transport.slot(r.start, r.stop)) for r in rows), StepSums())

@@ -61,9 +61,9 @@ def hurt(dask_worker, place, call):
         return changed
 
     kind, name, change = {
-        "x": (LocalSteps, "step", after(lambda steps: flip(steps.rows[0].x))),
-        "weight": (LocalSteps, "step", after(lambda steps: flip(steps.rows[0].weight))),
-        "weight before": (LocalSteps, "step", lambda s, m: (flip(s.rows[0].weight, bit=52), original(s, m))[1]),
+        "x": (LocalSteps, "step", after(lambda steps: flip(steps.rows.x))),
+        "weight": (LocalSteps, "step", after(lambda steps: flip(steps.rows.weight))),
+        "weight before": (LocalSteps, "step", lambda s, m: (flip(s.rows.weight, bit=52), original(s, m))[1]),
         "z": (PeerTransport, "exchange_columns", after(lambda transport: in_front(transport.z))),
         "own z": (PeerTransport, "exchange_columns", after(lambda transport: flip(transport.z, -2))),
         "given z": (RelayTransport, "give", give_another),

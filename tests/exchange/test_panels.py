@@ -128,7 +128,7 @@ def check_batches_have_the_bits_of_one_process(nccl, kind, precision):  # noqa: 
         task = BatchTask("", options, options.threshold(130, A.nnz), None)
         n_dangling = int((own == 0).sum())
         keep = lambda k: kept.append(replace(k, ranks=np.array(k.ranks)))  # noqa: E731
-        batch = Batch([rows], queries, task, 4, panels, n_dangling, None, keep)
+        batch = Batch(rows, queries, task, 4, panels, n_dangling, None, keep)
         batch.start()
         while not batch.is_done:
             batch.advance()

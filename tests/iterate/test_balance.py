@@ -139,18 +139,18 @@ def flip(array, k, bit):
 
 def find_heaviest(steps):
     """A vertex with much rank and out-edges."""
-    [rows] = steps.rows
+    rows = steps.rows
     return int((rows.x * (rows.weight > 0)).argmax())
 
 
 def scale_block(steps):
-    steps.rows[0].x[steps.rows[0].weight > 0] *= 1 + 2.0**-20
+    steps.rows.x[steps.rows.weight > 0] *= 1 + 2.0**-20
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_flipped_bit_of_a_rank(graph, precision, monkeypatch):
     for bit in (0, 20, 51 if precision != "float32" else 22):
-        Fault(monkeypatch, lambda steps, bit=bit: flip(steps.rows[0].x, find_heaviest(steps), bit))
+        Fault(monkeypatch, lambda steps, bit=bit: flip(steps.rows.x, find_heaviest(steps), bit))
         with pytest.raises(CorruptionError, match=r"^after iteration 3 the ranks of 1 vertices are not"):
             mg.pagerank(graph, precision=precision)
         monkeypatch.undo()
@@ -163,7 +163,7 @@ def test_a_step_that_computes_wrongly(graph, precision, monkeypatch):
     by = {"exact": 2.0**-30, "float64": 2.0**-30, "float32": 2.0**-12}[precision]
 
     def change(steps):
-        x, weight = steps.rows[0].x, steps.rows[0].weight
+        x, weight = steps.rows.x, steps.rows.weight
         x[weight > 0] *= x.dtype.type(1 + by)
         steps.scale()
 
@@ -174,7 +174,7 @@ def test_a_step_that_computes_wrongly(graph, precision, monkeypatch):
 
 @pytest.mark.parametrize("vectors", VECTORS.values(), ids=VECTORS)
 def test_an_out_weight_that_is_flipped(graph, vectors, monkeypatch):
-    Fault(monkeypatch, lambda steps: flip(steps.rows[0].weight, find_heaviest(steps), 3), after=2)
+    Fault(monkeypatch, lambda steps: flip(steps.rows.weight, find_heaviest(steps), 3), after=2)
     with pytest.raises(CorruptionError, match=r"^after iteration 2 the ranks of 1 vertices are not"):
         mg.pagerank(graph, **vectors)
 
@@ -182,7 +182,7 @@ def test_an_out_weight_that_is_flipped(graph, vectors, monkeypatch):
 @pytest.mark.parametrize("what", ["data", "indices"])
 def test_an_edge_that_is_flipped(what, monkeypatch):
     def change(steps):
-        block = steps.rows[0].kernel.block
+        block = steps.rows.kernel.block
         if what == "data":
             flip(block.data, 17, 50)
         else:
@@ -195,7 +195,7 @@ def test_an_edge_that_is_flipped(what, monkeypatch):
 
 def test_a_rank_of_a_dangling_vertex_that_is_flipped(graph, monkeypatch):
     def change(steps):
-        [rows] = steps.rows
+        rows = steps.rows
         flip(rows.x, int((rows.weight == 0).argmax()), 15)
 
     Fault(monkeypatch, change)
@@ -207,7 +207,7 @@ def test_on_a_device(monkeypatch):
     A = make_graph(make_arcs())
     options = PageRankOptions()
     start, weight = make_start(A.stored, None, options, use_weights=True), read_out_weight(A.stored, True)
-    [block] = A.blocks("float64")
+    block = A.block("float64")
     asked = (options, options.threshold(N, A.nnz), lambda event: None)
 
     def run(damage=None):

@@ -216,7 +216,7 @@ def graph():
 def run(A, place, kind, max_iter, *, resume=False, tell=lambda kept: None):
     """Outcome, and changes of the iterations of this run, on a device or not."""
     options = PageRankOptions(tol=1e-14, max_iter=max_iter)
-    start, [block] = make_start(A.stored, None, options, use_weights=True), A.blocks("float64")
+    start, block = make_start(A.stored, None, options, use_weights=True), A.block("float64")
     weight, threshold = read_out_weight(A.stored, True), options.threshold(55, A.nnz)
     checkpoints = Checkpoints(place)
     checkpoints.prepare(is_shared=False)
@@ -230,7 +230,7 @@ def run(A, place, kind, max_iter, *, resume=False, tell=lambda kept: None):
             steps = (options, threshold, events.append)
             outcome = run_played(device, start.on_device(weight), *steps, keeper=keeper)
         else:
-            rows = [start.bind(bind_kernel(block, "exact"), weight)]
+            rows = start.bind(bind_kernel(block, "exact"), weight)
             outcome = run_here(LocalSteps(rows, options), options, threshold, events.append, keeper=keeper)
     return outcome, [event.change for event in events]
 

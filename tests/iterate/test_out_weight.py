@@ -140,7 +140,7 @@ def test_a_device_has_the_ranks_of_this_process(arcs, graph, use_weights):
     options = PageRankOptions(tol=1e-9)
     start = make_start(graph.stored, None, options, out_weight=weight, use_weights=use_weights, order=graph.order)
     assert not start.is_counted
-    [block] = graph.blocks("float64" if use_weights else None)
+    block = graph.block("float64" if use_weights else None)
     device, threshold = PlayedDevice(block), options.threshold(N, graph.nnz)
     own = start.take_weight(refuse)
     run = run_played(device, start.on_device(own), options, threshold, lambda event: None, is_counted=False)

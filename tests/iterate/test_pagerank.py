@@ -473,16 +473,13 @@ VERTEX_WEIGHTS = {
 
 
 @pytest.mark.parametrize("vectors", VERTEX_WEIGHTS)
-def test_exact_has_the_same_bits_in_any_number_of_threads_and_blocks(large, vectors):
+def test_exact_has_the_same_bits_in_any_number_of_threads(large, vectors):
     A, _, _ = large
     p, d = VERTEX_WEIGHTS[vectors]
     runs = []
-    for n_blocks in (1, 5):
-        blocks = A.load(n_blocks).blocks("float64")
-        assert len(blocks) == n_blocks
-        for threads in (1, 2):
-            assert {bind_kernel(b, "exact", threads=threads).threads for b in blocks} == {threads}
-            runs.append(mg.pagerank(A, personalization=p, dangling=d, threads=threads))
+    for threads in (1, 2):
+        assert bind_kernel(A.block("float64"), "exact", threads=threads).threads == threads
+        runs.append(mg.pagerank(A, personalization=p, dangling=d, threads=threads))
     assert len({(s.digest(), s.changes, s.iterations) for s in runs}) == 1
     assert runs[0].iterations > 10
 
@@ -499,7 +496,7 @@ def test_exact_has_the_same_bits_for_a_renumbered_multigraph(has_weights, dangli
     A, B = (make_graph(arrays, n_vertices=n, duplicates="keep") for arrays in (columns, moved))
     assert A.nnz == B.nnz == m
     one = mg.pagerank(A, dangling=dangling, nstart=start, threads=2)
-    other = mg.pagerank(B.load(7), dangling=dangling, nstart=start[np.argsort(new)], threads=1)
+    other = mg.pagerank(B, dangling=dangling, nstart=start[np.argsort(new)], threads=1)
     assert one.changes == other.changes
     np.testing.assert_array_equal(other.values[new], one.values)
 

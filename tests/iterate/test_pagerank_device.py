@@ -47,7 +47,7 @@ def prepare(A, options, *, use_weights=True, **vectors):
     """Block, start, weights and threshold of a run."""
     start = make_start(A.stored, None, options, **vectors, use_weights=use_weights)
     dtype = None if not use_weights else "float32" if options.precision == "float32" else "float64"
-    [block] = A.blocks(dtype)
+    block = A.block(dtype)
     return block, start, read_out_weight(A.stored, use_weights), options.threshold(*A.shape[:1], A.nnz)
 
 
@@ -59,7 +59,7 @@ def run_both(A, options, **given):
     for run in (
         lambda emit: run_played(device, start.on_device(weight), options, threshold, emit, run="a run"),
         lambda emit: run_here(
-            LocalSteps([start.bind(bind_kernel(block, options.precision), weight)], options),
+            LocalSteps(start.bind(bind_kernel(block, options.precision), weight), options),
             options,
             threshold,
             emit,

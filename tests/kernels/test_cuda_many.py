@@ -102,13 +102,12 @@ def test_steps_are_those_of_the_host(cupy, precision, values, dangling):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("n_blocks", [1, 3])
-def test_batches_are_those_of_the_host(cupy, tmp_path, precision, n_blocks):
+def test_batches_are_those_of_the_host(cupy, tmp_path, precision):
     mg.generate("rmat", tmp_path / "a.zarr", scale=11)
     rng = np.random.default_rng(2)
     seeds = [dict.fromkeys(rng.integers(0, 2048, 3).tolist(), 1.0) for _ in range(20)] + [None]
     alphas = rng.uniform(0.5, 0.9, 21).tolist()
-    A = mg.open_matrix(tmp_path / "a.zarr").load(n_blocks)
+    A = mg.open_matrix(tmp_path / "a.zarr")
     for more in (
         {},
         {"width": 4},
@@ -141,7 +140,7 @@ def test_the_highest_are_those_that_the_host_selects(cupy, tmp_path, precision):
     """Most ranks are the same, and rows are in another order than the vertices of the source."""
     rng, n = np.random.default_rng(3), 20_000
     mg.ingest(tuple(rng.integers(0, 300, (2, 4000))), tmp_path / "a.zarr", kind="graph", n_vertices=n, order="degree")
-    A = mg.open_matrix(tmp_path / "a.zarr").load(2)
+    A = mg.open_matrix(tmp_path / "a.zarr")
     seeds = [[0], [7, 19_999], None, rng.permutation(n)[:50].tolist()]
     for top in (1, 20, 2000, n):
         found, wanted = (

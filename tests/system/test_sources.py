@@ -216,7 +216,7 @@ def test_random_entries_are_those_of_scipy(entries, kind, dtype):
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_products_in_blocks(precision):
+def test_hard_products(precision):
     for name, hard in HARD.items():
         A = store_matrix(make_coo(hard), transpose=True)
         whole = to_dense(merge(hard.entries, "sum"), hard.shape)
@@ -228,9 +228,6 @@ def test_products_in_blocks(precision):
             scale = 1.5 * (abs(wanted) @ x) + y
             assert one.dtype == precision, name
             assert (error <= 8 * np.finfo(precision).eps * scale).all(), name
-            for n_blocks in (2, 7, 50):
-                blocks = mg.spmv(matrix.load(n_blocks), x, alpha=-1.5, beta=0.5, y=y, precision=precision)
-                assert blocks.tobytes() == one.tobytes(), (name, n_blocks)
 
 
 @pytest.fixture(scope="module")
@@ -454,11 +451,7 @@ def test_memory_is_freed_and_loaded_again():
         first = A @ x
         mg.spmv(A, x, precision="float32")
         assert {dtype for dtype, _ in A._loaded} == {"float32", "float64"}
-        assert A.blocks("float64") is A.blocks("float64")
-        assert A.load(3) is A
-        assert not A._loaded
-        assert (A @ x == first).all()
-        assert len(A.blocks("float64")) == 3
+        assert A.block("float64") is A.block("float64")
     assert not A._loaded
     assert (A @ x == first).all()
     A.close()
@@ -472,13 +465,6 @@ def test_memory_is_freed_after_an_error():
         A @ np.ones(7)
         A @ np.ones(8)
     assert not A._loaded
-
-
-@pytest.mark.parametrize("n_blocks", [0, -1, 1.5, "2"])
-def test_number_of_blocks(n_blocks):
-    with pytest.raises(OptionError) as caught:
-        store_matrix(make_coo(HARD["ring"])).load(n_blocks)
-    assert str(caught.value) == f"n_blocks must be an integer of at least 1, not {n_blocks!r}"
 
 
 def test_plan():
