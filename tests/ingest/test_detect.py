@@ -25,13 +25,13 @@ def mat():
     ("data", "message"),
     [
         (mat(), "this is MATLAB, which ingest does not read; read it with scipy.io.loadmat"),
-        (gzip.compress(np.random.default_rng(0).bytes(1000)), "this is not a text; ingest reads Matrix Market"),
+        (gzip.compress(np.random.default_rng(0).bytes(1000), mtime=0), "this is not a text; ingest reads Matrix Market"),
         (
             b"%%__BadBanner matrix coordinate real general\n4 4 0\n",
             "line 1: .*: this looks like a Matrix Market file and is none; ingest reads",
         ),
         ("1 2\n".encode("utf-16"), "this is a text in UTF-16"),
-        (gzip.compress(b"PAR1" + bytes(20)), "this is Parquet, which .* compressed file; decompress it"),
+        (gzip.compress(b"PAR1" + bytes(20), mtime=0), "this is Parquet, which .* compressed file; decompress it"),
         (b"\x89HDF\r\n\x1a\n" + bytes(9), "this is HDF5, which"),
         (b'<?xml version="1.0"?><graphml>', "this is GraphML, which .*networkx.read_graphml"),
     ],
