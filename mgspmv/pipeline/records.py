@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from filelock import FileLock, Timeout
 from mgspmv.errors import PipelineBusyError, hide_secrets
 from mgspmv.files import write_beside
 from mgspmv.os_errors import translate_os_error
-from mgspmv.report.record import RunRecord, StepRecord, read_step
+from mgspmv.pipeline.sources import Checksums
+from mgspmv.report.record import RunRecord, StepRecord, read_record
 from mgspmv.validation import check_seal, parse_json, seal
 
 PRIVATE = ".mgspmv"
@@ -42,6 +44,11 @@ class Records:
     def private(self) -> Path:
         """Where they are."""
         return self.folder / PRIVATE
+
+    @cached_property
+    def checksums(self) -> Checksums:
+        """Of what steps are made of."""
+        return Checksums(self.private / "sources.json")
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -76,7 +83,7 @@ class Records:
         """How a step ended; None where it never did, or where another version of the program wrote it down."""
         path = self._locate("steps", name)
         with suppress(OSError, ValueError):
-            return read_step(parse_json(path.read_bytes()), str(path))
+            return read_record(StepRecord, parse_json(path.read_bytes()), str(path))
         return None
 
     def write_step(self, record: StepRecord) -> None:

@@ -10,7 +10,7 @@ from mgspmv.errors import PipelineError, StoreNotFoundError
 from mgspmv.files import is_url
 from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.report.measure import describe_solution
-from mgspmv.report.record import RunRecord, StepOutcome, StepRecord, read_run
+from mgspmv.report.record import RunRecord, StepOutcome, StepRecord, read_record
 from mgspmv.results import Solution, load_solution
 from mgspmv.validation import parse_json
 
@@ -38,7 +38,7 @@ def load_run(path: str | os.PathLike[str]) -> RunRecord:
             ".parquet)"
         )
     found = find_newest(path) if os.path.isdir(path) else Path(path)
-    return read_run(_read_json(found), str(found))
+    return read_record(RunRecord, _read_json(found), str(found))
 
 
 def find_newest(folder: str | os.PathLike[str]) -> Path:

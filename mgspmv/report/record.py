@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from mgspmv.display.cards import render_card
 from mgspmv.display.numbers import format_seconds
@@ -140,40 +140,18 @@ class RunRecord:
         return f"{len(self.steps)} steps: " + (", ".join(f"{n} {state}" for state, n in counts.items()) or "none")
 
 
-def read_step(described: dict[str, Any], path: str) -> StepRecord:
-    """What `StepRecord.to_dict` gave.
+T = TypeVar("T", StepRecord, RunRecord)
+
+
+def read_record(model: type[T], described: dict[str, Any], path: str) -> T:
+    """What `to_dict` of a `StepRecord` or a `RunRecord` gave.
 
     Raises
     ------
     PipelineError : it is none, or of another format version
     """
-    fields = _check_version(described, "mgspmv_step", path)
-    try:
-        return check_fields(StepRecord, fields)
-    except ValueError as error:
-        raise PipelineError(
-            f"{path} is no record of a step ({error}); remove it, and the step is made again"
-        ) from error
-
-
-def read_run(described: dict[str, Any], path: str) -> RunRecord:
-    """What `RunRecord.to_dict` gave.
-
-    Raises
-    ------
-    PipelineError : it is none, or of another format version
-    """
-    fields = _check_version(described, "mgspmv_run", path)
-    try:
-        run = check_fields(RunRecord, fields)
-        if run.began:
-            datetime.fromisoformat(run.began)
-    except ValueError as error:
-        raise PipelineError(f"{path} is no record of a run ({error}); run the pipeline again") from error
-    return run
-
-
-def _check_version(described: dict[str, Any], key: str, path: str) -> dict[str, Any]:
+    is_step = model is StepRecord
+    key = "mgspmv_step" if is_step else "mgspmv_run"
     if not isinstance(described, dict) or key not in described:
         raise PipelineError(f"{path} is no record of a pipeline; it has no {key!r}")
     if described[key] != FORMAT_VERSION:
@@ -186,4 +164,13 @@ def _check_version(described: dict[str, Any], key: str, path: str) -> dict[str, 
             check_seal(described)
     except ValueError as error:
         raise PipelineError(f"{path} is damaged: {error}; restore a copy, or run the pipeline again") from error
-    return {name: value for name, value in described.items() if name not in (key, "sha256")}
+    try:
+        record = check_fields(model, {name: own for name, own in described.items() if name not in (key, "sha256")})
+        if began := record.began:
+            datetime.fromisoformat(began)
+    except ValueError as error:
+        what, remedy = (
+            ("step", "remove it, and the step is made again") if is_step else ("run", "run the pipeline again")
+        )
+        raise PipelineError(f"{path} is no record of a {what} ({error}); {remedy}") from error
+    return record

@@ -25,7 +25,7 @@ from mgspmv.errors import (
 from mgspmv.pipeline import RunInterrupted, plan_pipeline, run_pipeline
 from mgspmv.pipeline.records import Records
 from mgspmv.report import load_run, render_report
-from mgspmv.report.record import read_run
+from mgspmv.report.record import RunRecord, read_record
 from mgspmv.results import load_solution
 from tests.support.definitions import THREE, WEB, find_digests, find_states, list_files, write_definition, write_sources
 
@@ -71,7 +71,7 @@ class TestWhatIsMade:
         assert ranks.provenance["versions"]["mgspmv"] == mg.__version__
         assert json.loads(Path("out/web/pagerank/record.json").read_text())["key"] == ranks.key
         [kept] = Path("out/.mgspmv/runs").glob("*.json")
-        assert find_states(read_run(json.loads(kept.read_text()), "")) == find_states(record)
+        assert find_states(read_record(RunRecord, json.loads(kept.read_text()), "")) == find_states(record)
         assert ranks.comparison == {}
         assert not Path("out/web/pagerank/comparison.json").exists()
 
@@ -374,7 +374,7 @@ class TestFailures:
         assert list_files("out/web/pagerank") == before
         assert list_files("out/.mgspmv/steps") == steps
         newest = load_run("out")
-        assert newest == read_run(error.record.to_dict(), "")
+        assert newest == read_record(RunRecord, error.record.to_dict(), "")
         step = newest.steps[1]
         assert (step.state, step.record.outputs, step.record.top) == ("failed", [], [])
         assert (step.record.result["status"], len(step.record.result["changes"])) == ("max_iter", 2)

@@ -10,7 +10,7 @@ import pytest
 
 from mgspmv.display.numbers import shorten
 from mgspmv.report import render_report
-from mgspmv.report.record import RunRecord, StepOutcome, StepRecord, read_run
+from mgspmv.report.record import RunRecord, StepOutcome, StepRecord, read_record
 from tests.support.records import BEGAN, KEY, MARKUP, make_run
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -111,7 +111,7 @@ def test_markup_is_text(run):
 
 
 def test_it_is_the_same_of_what_was_read_again(run):
-    assert render_report(read_run(run.to_dict(), "run.json")) == render_report(run)
+    assert render_report(read_record(RunRecord, run.to_dict(), "run.json")) == render_report(run)
 
 
 def test_summary(page, run):
