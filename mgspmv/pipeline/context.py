@@ -20,7 +20,6 @@ from mgspmv.pipeline.definition import ClusterSection
 from mgspmv.pipeline.keys import Identity
 from mgspmv.pipeline.reading import Definition
 from mgspmv.pipeline.records import Records
-from mgspmv.pipeline.sources import Checksums
 from mgspmv.pipeline.steps import Step
 
 
@@ -144,7 +143,6 @@ class Work:
 
     definition: Definition
     records: Records
-    checksums: Checksums
     computing: Computing
     on_progress: Progress
     """Called with (step and phase, done, total or None)."""

@@ -19,11 +19,10 @@ from mgspmv.model import Event, Progress
 from mgspmv.pipeline.context import Computing, OpenedMatrix, Work
 from mgspmv.pipeline.make_matrix import make_matrix
 from mgspmv.pipeline.make_results import make_result
-from mgspmv.pipeline.preflight import explain_matrix, explain_result, plan_steps
+from mgspmv.pipeline.preflight import explain_step, plan_steps
 from mgspmv.pipeline.reading import Definition, read_pipeline
 from mgspmv.pipeline.records import Records, now
 from mgspmv.pipeline.showing import watch_steps
-from mgspmv.pipeline.sources import Checksums
 from mgspmv.pipeline.steps import Step, list_steps
 from mgspmv.report.record import RunRecord, State, StepOutcome, StepRecord
 from mgspmv.version import __version__
@@ -80,14 +79,13 @@ def run_pipeline(
     """
     definition = path if isinstance(path, Definition) else read_pipeline(path, overrides)
     records = Records(definition.folder)
-    checksums = Checksums(records.private / "sources.json")
     began, clock = now(), time.perf_counter()
 
     def describe(outcomes: Iterable[StepOutcome]) -> RunRecord:
         elapsed_s, tables = time.perf_counter() - clock, definition.tables
         return RunRecord(definition.name, definition.file, tables, began, elapsed_s, __version__, [*outcomes])
 
-    planned = plan_steps(definition, records, checksums)
+    planned = plan_steps(definition, records)
     if all(step.state == "kept" for step in planned):
         return describe(StepOutcome(p.name, p.kind, "kept", 0.0, records.read_step(p.name)) for p in planned)
     pipeline = definition.pipeline
@@ -98,7 +96,7 @@ def run_pipeline(
         records.hold(),
         Computing(pipeline.cluster, client, pipeline.limits.threads, on_note) as computing,
     ):
-        work = Work(definition, records, checksums, computing, heard["on_progress"], heard["on_event"])
+        work = Work(definition, records, computing, heard["on_progress"], heard["on_event"])
         why = "the run was interrupted before"
         run = _Run(
             work, heard["on_step"], {p.name: StepOutcome(p.name, p.kind, "skipped", 0.0, None, why) for p in planned}
@@ -167,37 +165,32 @@ class _Run:
         opened : the matrix that results are of; None for the step that makes it
         """
         began = time.perf_counter()
-
-        def note(state: State, record: StepRecord | None, error: str | None = None) -> None:
-            self._note(StepOutcome(step.name, step.kind, state, time.perf_counter() - began, record, error))
-
+        state: State = "failed"
+        record, failure = None, None
         try:
-            state, record, error = self._find(step, opened)
+            state, record, failure = self._find(step, opened)
         except KeyboardInterrupt:  # also of a run that was cancelled
-            note("failed", None, "interrupted")
+            self._note(StepOutcome(step.name, step.kind, state, time.perf_counter() - began, None, "interrupted"))
             raise
-        except Exception as failure:
-            state, record, error = "failed", None, failure
-        if error is None:
-            note(state, record)
-            return True
-        is_own = isinstance(error, MgspmvError)
-        note("failed", record, str(error) if is_own else hide_secrets(f"{type(error).__name__}: {error}"))
-        self.errors.append(error)
-        return False
+        except Exception as error:
+            failure = error
+        said = None
+        if failure is not None:
+            self.errors.append(failure)
+            is_own = isinstance(failure, MgspmvError)
+            said = str(failure) if is_own else hide_secrets(f"{type(failure).__name__}: {failure}")
+        self._note(StepOutcome(step.name, step.kind, state, time.perf_counter() - began, record, said))
+        return failure is None
 
     def _find(self, step: Step, opened: OpenedMatrix | None) -> tuple[State, StepRecord | None, Exception | None]:
         """Keep results or make them; which of the two, and their record. The error of ranks that did not converge."""
-        work, pipeline = self.work, self.work.definition.pipeline
-        if opened is None:
-            why = explain_matrix(step, work.records, work.checksums)
-        else:
-            why = explain_result(step, pipeline, opened.matrix.info, work.records, work.checksums)
-        if not why:
+        work, info = self.work, None if opened is None else opened.matrix.info
+        if not explain_step(step, info, work.definition.pipeline, work.records):
             return "kept", work.records.read_step(step.name), None
         if opened is None:
             return "made", make_matrix(work, step), None
-        return "made", *make_result(work, step, opened)
+        record, failure = make_result(work, step, opened)
+        return "made" if failure is None else "failed", record, failure
 
     def _note(self, outcome: StepOutcome) -> None:
         self.outcomes[outcome.name] = outcome

@@ -8,11 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mgspmv.files import strip_file_scheme
 from mgspmv.ingest.weights import DANGLING_RULES
 from mgspmv.model import MatrixInfo
 from mgspmv.pipeline.definition import PREVIOUS, UNIFORM, MatrixSection, Pipeline
 from mgspmv.pipeline.sources import Checksums
 from mgspmv.pipeline.steps import Step
+from mgspmv.store.read import open_store
 from mgspmv.validation import digest_json
 from mgspmv.version import __version__
 
@@ -39,15 +41,12 @@ class Identity:
     """Of what changes it."""
 
 
-def identify_matrix(section: MatrixSection, checksums: Checksums, info: MatrixInfo | None) -> Identity:
+def identify_matrix(section: MatrixSection, checksums: Checksums) -> Identity:
     """
-    Parameters
-    ----------
-    info : of a store that is there and is used as it is
-
     Raises
     ------
     SourceError, OptionError : as of `Checksums.identify`
+    StoreError : a store that is used as it is cannot be read
     """
     inputs: dict[str, str] = {}
     if section.path is not None:
@@ -63,8 +62,8 @@ def identify_matrix(section: MatrixSection, checksums: Checksums, info: MatrixIn
         changes = {_UPDATES.get(name, name): checksums.identify(files) for name, files in asked.items()}
         update = digest_json({"options": _leave_out(section.update.options, "vertices"), "inputs": changes})
         inputs, options = inputs | changes, options | {"update": section.update.options}
-    elif info is not None:
-        inputs["store"] = info.digest
+    elif section.open is not None:
+        inputs["store"] = open_store(strip_file_scheme(section.open)).info.digest
     key = digest_json([__version__, "matrix", base, update, inputs])
     return Identity(key, options, inputs, base, update)
 

@@ -60,8 +60,8 @@ def make_matrix(work: Work, step: Step) -> StepRecord:
     MgspmvError : what `ingest`, `generate` and `update` raise
     """
     began, seconds = now(), dict[str, float]()
-    identity = _identify(work, step)
-    work.checksums.save()
+    identity = identify_matrix(step.section, work.records.checksums)
+    work.records.checksums.save()
     todo, chain = find_todo(work, step, identity)
     for stage in todo:
         chain += [] if stage == "base" or identity.update is None else [identity.update]
@@ -189,13 +189,8 @@ def _update(work: Work, step: Step) -> None:
     update(step.target, **options, on_progress=work.listen(step)["on_progress"])
 
 
-def _identify(work: Work, step: Step) -> Identity:
-    info = None if step.section.open is None else find_info(step.target)
-    return identify_matrix(step.section, work.checksums, info)
-
-
 def _check_unchanged(work: Work, step: Step, identity: Identity) -> None:
-    again = _identify(work, step).inputs
+    again = identify_matrix(step.section, work.records.checksums).inputs
     changed = [name for name, found in identity.inputs.items() if name != "store" and again[name] != found]
     if changed:
         raise SourceError(f"{' and '.join(changed)} was changed while {step.name} was made of it; run again")

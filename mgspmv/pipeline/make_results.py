@@ -51,8 +51,8 @@ def make_result(work: Work, step: Step, opened: OpenedMatrix) -> tuple[StepRecor
     MgspmvError : what `pagerank`, `pagerank_batch`, `spmv` and the writing of results raise
     """
     began = now()
-    identity = identify_result(step, work.definition.pipeline, opened.matrix.info, work.checksums)
-    work.checksums.save()
+    identity = identify_result(step, work.definition.pipeline, opened.matrix.info, work.records.checksums)
+    work.records.checksums.save()
 
     def describe(outputs: list[Output], fields: dict[str, Any]) -> StepRecord:
         asked = {name: value for name, value in fields.pop("options").items() if name not in identity.options}

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from os import PathLike
 from typing import Any, Literal
 
@@ -23,7 +22,7 @@ from mgspmv.pipeline.make_matrix import check_replacing, find_info
 from mgspmv.pipeline.outputs import find_damage
 from mgspmv.pipeline.reading import Definition, read_pipeline
 from mgspmv.pipeline.records import Records
-from mgspmv.pipeline.sources import Checksums, check_present
+from mgspmv.pipeline.sources import check_present
 from mgspmv.pipeline.steps import Step, list_steps
 from mgspmv.report.record import StepKind, StepRecord
 from mgspmv.store.read import open_store
@@ -91,80 +90,75 @@ def plan_pipeline(
     PipelineError : the definition is wrong
     """
     definition = path if isinstance(path, Definition) else read_pipeline(path, overrides)
-    records = Records(definition.folder)
-    steps = plan_steps(definition, records, Checksums(records.private / "sources.json"))
+    steps = plan_steps(definition, Records(definition.folder))
     return PipelinePlan(definition.name, str(definition.folder), steps)
 
 
-def plan_steps(definition: Definition, records: Records, checksums: Checksums) -> list[PlannedStep]:
+def plan_steps(definition: Definition, records: Records) -> list[PlannedStep]:
     """What would become of each step; see `plan_pipeline`."""
-    pipeline, planned = definition.pipeline, list[PlannedStep]()
-
-    def plan(step: Step, explain: Callable[[], str], state: PlannedState = "to make") -> PlannedStep:
-        try:
-            why = explain()
-        except MgspmvError as error:
-            why, state = str(error), "failing"
-        planned.append(PlannedStep(step.name, step.kind, state if why else "kept", why, step.target))
-        return planned[-1]
-
-    def explain_later(step: Step, matrix: Step) -> str:
-        check_present(list_files(step).values())
-        return f"needs {matrix.name}, which is made first"
-
-    for first, *rest in list_steps(pipeline, str(definition.folder)).values():
-        matrix = plan(first, partial(explain_matrix, first, records, checksums))
+    planned = list[PlannedStep]()
+    for first, *rest in list_steps(definition.pipeline, str(definition.folder)).values():
+        matrix = _plan_step(first, None, None, definition, records)
         info = open_store(first.target).info if matrix.state == "kept" else None
-        for step in rest:
-            if matrix.state == "failing":
-                plan(step, partial(str, f"needs {first.name}, which cannot be made"), "failing")
-            elif info is not None:
-                plan(step, partial(explain_result, step, pipeline, info, records, checksums))
-            else:
-                is_new = records.read_step(step.name) is None
-                plan(step, partial(explain_later, step, first), "to make" if is_new else "unknown")
+        planned += [matrix, *(_plan_step(step, matrix, info, definition, records) for step in rest)]
     return planned
 
 
-# --- the check of a step ---------------------------------------------------------------------------------------------
+def _plan_step(
+    step: Step, matrix: PlannedStep | None, info: MatrixInfo | None, definition: Definition, records: Records
+) -> PlannedStep:
+    """
+    Parameters
+    ----------
+    matrix : the step that makes what results are of
+    info : of what it made, where that is kept
+    """
+    state: PlannedState = "to make"
+    try:
+        if matrix is None or info is not None:
+            why = explain_step(step, info, definition.pipeline, records)
+        elif matrix.state == "failing":
+            state, why = "failing", f"needs {matrix.name}, which cannot be made"
+        else:
+            check_present(list_files(step).values())
+            why = f"needs {matrix.name}, which is made first"
+            state = "to make" if records.read_step(step.name) is None else "unknown"
+    except MgspmvError as error:
+        state, why = "failing", str(error)
+    return PlannedStep(step.name, step.kind, state if why else "kept", why, step.target)
 
 
-def explain_matrix(step: Step, records: Records, checksums: Checksums) -> str:
-    """Why a matrix is to be made, in words; empty where it exists as it is asked for.
+def explain_step(step: Step, info: MatrixInfo | None, pipeline: Pipeline, records: Records) -> str:
+    """Why a step is to be made, in words; empty where what it makes is there as it is asked for.
+
+    Parameters
+    ----------
+    info : of the matrix that results are of; None for the step that makes it
 
     Raises
     ------
     MgspmvError : it is not, and cannot be made: a source is missing, or another matrix is in its place
     """
-    section, record = step.section, records.read_step(step.name)
+    record = records.read_step(step.name)
+    if info is None:
+        return _explain_matrix(step, record, records)
+    identity = identify_result(step, pipeline, info, records.checksums)
+    return NOT_MADE if record is None else _compare(record, identity) or find_damage(step.target, record)
+
+
+def _explain_matrix(step: Step, record: StepRecord | None, records: Records) -> str:
+    section, why = step.section, NOT_MADE
     check_present(list_sources(section))
-    opens = section.open is not None
-    info = open_store(step.target).info if opens else find_info(step.target)
-    why = NOT_MADE
+    info = find_info(step.target) if section.open is None else open_store(step.target).info
     if record is not None:
-        why = _compare(record, identify_matrix(section, checksums, info if opens else None))
+        why = _compare(record, identify_matrix(section, records.checksums))
         if not why and info is None:
             why = f"{step.target} is gone or damaged"
         elif not why and info is not None and info.digest != record.matrix["digest"]:
             why = f"{step.target} was changed since"
-    if why and not opens:
+    if why and section.open is None:
         check_replacing(step, info, records)
     return why
-
-
-def explain_result(step: Step, pipeline: Pipeline, info: MatrixInfo, records: Records, checksums: Checksums) -> str:
-    """Why results are to be made, in words; empty where they exist as they are asked for.
-
-    Parameters
-    ----------
-    info : of the matrix that they are of
-
-    Raises
-    ------
-    MgspmvError : they are not, and cannot be made, as a file is missing
-    """
-    record, identity = records.read_step(step.name), identify_result(step, pipeline, info, checksums)
-    return NOT_MADE if record is None else _compare(record, identity) or find_damage(step.target, record)
 
 
 def _compare(record: StepRecord, identity: Identity) -> str:

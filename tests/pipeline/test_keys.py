@@ -68,7 +68,7 @@ def test_keys_do_not_change(tmp_path, monkeypatch):
         Path(name).write_text(text)
     pipeline, checksums = read_pipeline(write_definition(TEXT)).pipeline, Checksums(tmp_path / "none.json")
     [[matrix, *results]] = list_steps(pipeline, "out").values()
-    found = keys.identify_matrix(matrix.section, checksums, None)
+    found = keys.identify_matrix(matrix.section, checksums)
     assert (found.key, found.base, found.update) == MATRIX
     info: Any = SimpleNamespace(digest="0" * 64)
     assert {own.name: keys.identify_result(own, pipeline, info, checksums).key for own in results} == RESULTS
