@@ -37,21 +37,13 @@ def load_run(path: str | os.PathLike[str]) -> RunRecord:
             f"there is nothing at {path}; name the record of a run (.json), the folder of a pipeline, or ranks (.zarr, "
             ".parquet)"
         )
-    found = find_newest(path) if os.path.isdir(path) else Path(path)
+    found = Path(path)
+    if os.path.isdir(path):
+        records = [*Path(path, RUNS).glob("*.json")]
+        if not records:
+            raise PipelineError(f"{path} has no runs in {RUNS}; name the folder of a pipeline that ran: `mgspmv run`")
+        found = max(records, key=lambda record: record.stem)
     return read_record(RunRecord, _read_json(found), str(found))
-
-
-def find_newest(folder: str | os.PathLike[str]) -> Path:
-    """The record of the last run in the folder of a pipeline.
-
-    Raises
-    ------
-    PipelineError : there is none
-    """
-    records = [*Path(folder, RUNS).glob("*.json")]
-    if not records:
-        raise PipelineError(f"{folder} has no runs in {RUNS}; name the folder of a pipeline that ran: `mgspmv run`")
-    return max(records, key=lambda record: record.stem)
 
 
 def record_solution(solution: Solution, path: str) -> RunRecord:

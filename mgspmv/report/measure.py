@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.model import Event
 from mgspmv.results import BatchSolution, Solution
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.described import DescribedMatrix
@@ -70,18 +69,15 @@ def measure_degrees(matrix: DescribedMatrix) -> dict[str, Pairs]:
     return {"in": _count_degrees(entering), "out": _count_degrees(leaving)}
 
 
-def list_events(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Of each iteration the seconds of each worker, as `StepRecord.result` has them under `events`."""
-    return [{name: list(getattr(event, name)) for name in ("product_s", "exchange_s", "wait_s")} for event in events]
-
-
 def describe_iterations(solution: Solution | BatchSolution) -> dict[str, Any]:
     """The fields of a `StepRecord` that say how ranks were reached: options, matrix, seconds, memory and result, as
     JSON values. Of many vectors, the changes of the slowest, the median and the fastest."""
     described = solution.to_dict()
     fields = {name: described.pop(name) for name in ("options", "matrix", "seconds", "memory")}
     if isinstance(solution, Solution):
-        return fields | {"result": described | {"events": list_events(solution.events)}}
+        names = ("product_s", "exchange_s", "wait_s")
+        events = [{name: list(getattr(event, name)) for name in names} for event in solution.events]
+        return fields | {"result": described | {"events": events}}
     for k, pace in _choose_vectors(solution).items():
         described["vectors"][k] |= {"pace": pace, "changes": to_json(solution.changes[k])}
     return fields | {"result": described}

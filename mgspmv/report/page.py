@@ -149,7 +149,6 @@ def _load_template() -> Template:
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {
-        "before": views.say_before,
         "bytes": _or_dash(format_bytes),
         "count": _or_dash(format_count),
         "json": lambda value: json.dumps(value, indent=2, ensure_ascii=False),

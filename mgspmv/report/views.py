@@ -30,13 +30,6 @@ def say(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def say_before(before: Any) -> str:
-    """When the ranks before were made, or which they are."""
-    if isinstance(before, Mapping):
-        before = before.get("ended") or before.get("key")
-    return say(before)
-
-
 def list_records(run: RunRecord) -> list[StepRecord]:
     """Of the steps that were made or kept, or did not converge."""
     return [step.record for step in run.steps if step.record is not None]
