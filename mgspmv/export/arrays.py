@@ -14,20 +14,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mgspmv.export.entries import read_pointers
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.entries import SortedSource
 from mgspmv.ingest.renumber import reorder_rows
-from mgspmv.ingest.stored import StoredRows
+from mgspmv.ingest.stored import PIECE_ROWS, StoredRows
 from mgspmv.ingest.write import Room
-from mgspmv.model import MatrixInfo, index_dtype
+from mgspmv.model import MatrixInfo, Progress, index_dtype
 from mgspmv.order import restore
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.read import StoredMatrix
 
 ArrayName = Literal["indptr", "indices", "data"]
 Pieces = Iterator[np.ndarray]
-Report = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class SourceArrays:
 
         Raises
         ------
-        StoreDamagedError : as for `read_pointers` and `StoredMatrix.read_array`
+        StoreDamagedError : as for `StoredMatrix.read_pointers` and `StoredMatrix.read_array`
         CapacityError : entries at one place, of a matrix that is renumbered, take more memory than there is
         """
         n, dtype = self.find_length(name), self.find_dtype(name)
@@ -67,7 +65,7 @@ class SourceArrays:
 
 
 @contextmanager
-def open_arrays(stored: StoredMatrix, room: Room, report: Report) -> Iterator[SourceArrays]:
+def open_arrays(stored: StoredMatrix, room: Room, report: Progress) -> Iterator[SourceArrays]:
     """Give the arrays of a stored matrix.
 
     Parameters
@@ -91,8 +89,10 @@ def open_arrays(stored: StoredMatrix, room: Room, report: Report) -> Iterator[So
 
 def _read_stored(stored: StoredMatrix, name: ArrayName, threads: int) -> Pieces:
     if name == "indptr":
-        for k, pointers in enumerate(read_pointers(stored)):
-            yield pointers[1:] if k else pointers
+        n_rows = stored.info.shape[0]
+        for first in range(0, max(1, n_rows), PIECE_ROWS):
+            pointers = stored.read_pointers(first, min(first + PIECE_ROWS, n_rows))
+            yield pointers[1:] if first else pointers
         return
     starts = range(0, stored.info.nnz, CHUNK_ELEMENTS)
 

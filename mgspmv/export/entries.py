@@ -13,23 +13,11 @@ from typing import TypeVar
 import numpy as np
 
 from mgspmv.ingest.ahead import map_ahead
-from mgspmv.ingest.stored import PIECE_ROWS, cut_entries, list_rows, read_entries
-from mgspmv.model import CooBatch, index_dtype
+from mgspmv.ingest.stored import cut_entries, list_rows, read_entries
+from mgspmv.model import CooBatch, Progress, index_dtype
 from mgspmv.store.read import StoredMatrix
 
 T = TypeVar("T")
-
-
-def read_pointers(stored: StoredMatrix) -> Iterator[np.ndarray]:
-    """The row pointers piece by piece, each piece with the last of the one before as its first.
-
-    Raises
-    ------
-    StoreDamagedError : as for `StoredMatrix.read_pointers`
-    """
-    n_rows = stored.info.shape[0]
-    for first in range(0, max(1, n_rows), PIECE_ROWS):
-        yield stored.read_pointers(first, min(first + PIECE_ROWS, n_rows))
 
 
 class SourceEntries:
@@ -50,9 +38,7 @@ class SourceEntries:
             CooBatch(cols, rows, block.data) if self.stored.info.kind == "graph" else CooBatch(rows, cols, block.data)
         )
 
-    def map(
-        self, work: Callable[[CooBatch], T], threads: int, report: Callable[[str, int, int | None], None]
-    ) -> Iterator[T]:
+    def map(self, work: Callable[[CooBatch], T], threads: int, report: Progress) -> Iterator[T]:
         """What a function makes of all entries, range by range in the order of the store.
 
         Parameters

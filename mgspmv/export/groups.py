@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute
 import zarr
 
-from mgspmv.export.arrays import ArrayName, Report, SourceArrays
+from mgspmv.export.arrays import ArrayName, SourceArrays
 from mgspmv.export.vertices import read_ids
+from mgspmv.model import Progress
 from mgspmv.store.growing import GrowingArray
 from mgspmv.store.read import StoredMatrix
 
@@ -37,7 +38,9 @@ _ANNDATA_FRAME: dict[str, Any] = {
 _ANNDATA_STRINGS: dict[str, Any] = {"encoding-type": "string-array", "encoding-version": "0.2.0"}
 
 
-def write_anndata(group: zarr.Group, stored: StoredMatrix, arrays: SourceArrays, threads: int, report: Report) -> None:
+def write_anndata(
+    group: zarr.Group, stored: StoredMatrix, arrays: SourceArrays, threads: int, report: Progress
+) -> None:
     """Write an AnnData: the matrix is X, and the ids are the names of its rows (obs) and columns (var)."""
     x = group.create_group("X")
     _write_arrays(x, {"indptr": "indptr", "indices": "indices", "data": "data"}, arrays, threads, report)
@@ -50,7 +53,7 @@ def write_anndata(group: zarr.Group, stored: StoredMatrix, arrays: SourceArrays,
     group.update_attributes({"encoding-type": "anndata", "encoding-version": "0.1.0"})
 
 
-def write_binsparse(group: zarr.Group, arrays: SourceArrays, threads: int, report: Report) -> None:
+def write_binsparse(group: zarr.Group, arrays: SourceArrays, threads: int, report: Progress) -> None:
     """Write a matrix in the format CSR or, of a graph, CSC of binsparse; a pattern has one value for all, True."""
     info = arrays.info
     names = {name: key for name, key in _BINSPARSE_NAMES.items() if name != "data" or not info.is_pattern}
@@ -70,7 +73,7 @@ def write_binsparse(group: zarr.Group, arrays: SourceArrays, threads: int, repor
 
 
 def _write_arrays(
-    group: zarr.Group, names: dict[ArrayName, str], arrays: SourceArrays, threads: int, report: Report
+    group: zarr.Group, names: dict[ArrayName, str], arrays: SourceArrays, threads: int, report: Progress
 ) -> None:
     total, done = sum(map(arrays.find_length, names)), 0
     with ThreadPoolExecutor(threads, "mgspmv-write") as pool:

@@ -16,7 +16,7 @@ import pyarrow.compute
 import pyarrow.csv
 
 from mgspmv.export.entries import SourceEntries
-from mgspmv.model import CooBatch
+from mgspmv.model import CooBatch, Progress
 
 GZIP_LEVEL = 1
 """Of nine; the sixth took seven times as long for a tenth less."""
@@ -27,9 +27,7 @@ float64 and that was rounded. All were tried."""
 _LINES = pa.csv.WriteOptions(include_header=False, delimiter=" ", quoting_style="none")
 
 
-def write_matrix_market(
-    entries: SourceEntries, file: IO[bytes], name: str, threads: int, report: Callable[[str, int, int | None], None]
-) -> None:
+def write_matrix_market(entries: SourceEntries, file: IO[bytes], name: str, threads: int, report: Progress) -> None:
     """Write a matrix in the layout coordinate and the symmetry general, entries in the order of the store.
 
     Floats are written in the fewest digits that give the same float again. The field is real, integer or pattern.

@@ -8,12 +8,13 @@ from typing import IO
 
 import numpy as np
 
-from mgspmv.export.arrays import ArrayName, Report, SourceArrays
+from mgspmv.export.arrays import ArrayName, SourceArrays
+from mgspmv.model import Progress
 
 _NAMES: tuple[ArrayName, ...] = ("indices", "indptr", "data")
 
 
-def write_npz(arrays: SourceArrays, file: IO[bytes], report: Report) -> None:
+def write_npz(arrays: SourceArrays, file: IO[bytes], report: Progress) -> None:
     """Write a matrix so that `scipy.sparse.load_npz` gives a csr_array or, of a graph, a csc_array."""
     total, done = sum(map(arrays.find_length, _NAMES)), 0
     with zipfile.ZipFile(file, "w") as archive:

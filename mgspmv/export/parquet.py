@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import IO, Any
 
 import numpy as np
@@ -11,12 +10,10 @@ import pyarrow.parquet
 
 from mgspmv.export.entries import SourceEntries
 from mgspmv.export.vertices import read_ids
-from mgspmv.model import CooBatch, index_dtype
+from mgspmv.model import CooBatch, Progress, index_dtype
 
 
-def write_parquet(
-    entries: SourceEntries, file: IO[bytes], threads: int, report: Callable[[str, int, int | None], None]
-) -> None:
+def write_parquet(entries: SourceEntries, file: IO[bytes], threads: int, report: Progress) -> None:
     """Write the columns src, dst and, where there are values, weight; a row group for each span of entries.
 
     Ids are as in the source: int64, strings, or without ids the numbers of rows and columns.

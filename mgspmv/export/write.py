@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -29,12 +29,11 @@ from mgspmv.files import (
     write_beside,
 )
 from mgspmv.ingest.write import Room
-from mgspmv.model import check_choice
+from mgspmv.model import Progress, check_choice
 from mgspmv.store.loop import wait_for
 from mgspmv.store.places import check_links, finishing_tasks, locate_store
 from mgspmv.store.read import StoredMatrix
 
-Report = Callable[[str, int, int | None], None]
 Format = Literal["matrix-market", "parquet", "npz", "anndata", "binsparse"]
 SUFFIXES: dict[Format, tuple[str, ...]] = {
     "matrix-market": (".mtx", ".mtx.gz", ".mtx.zst"),
@@ -103,7 +102,7 @@ def export_matrix(
     target: str | os.PathLike[str],
     format: Format,
     room: Room,
-    report: Report,
+    report: Progress,
     vertices: str | os.PathLike[str] | None = None,
 ) -> None:
     """Write a stored matrix as its source had it.

@@ -64,7 +64,7 @@ def set_sizes(patch, *, chunk, pointers, names):
     for module in MODULES:
         patch.setattr(sys.modules[f"mgspmv.{module}"], "CHUNK_ELEMENTS", chunk)
     patch.setattr(sys.modules["mgspmv.ingest.stored"], "PIECE_ENTRIES", chunk)
-    for module in ("ingest.stored", "export.entries"):
+    for module in ("ingest.stored", "export.arrays"):
         patch.setattr(sys.modules[f"mgspmv.{module}"], "PIECE_ROWS", pointers)
     patch.setattr(sys.modules["mgspmv.export.groups"], "NAMES", names)
 
