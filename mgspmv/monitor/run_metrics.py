@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
@@ -55,16 +55,10 @@ GAUGES = {
 
 
 class RunsCollector(ProcessMetrics):
-    """Numbers of the runs of one scheduler.
+    """Numbers of the runs of one scheduler."""
 
-    Parameters
-    ----------
-    tell_time : seconds since 1970
-    """
-
-    def __init__(self, tell_time: Callable[[], float] = time.time) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._tell_time = tell_time
         self._watched: list[Runs] = []
 
     @property
@@ -88,7 +82,7 @@ class RunsCollector(ProcessMetrics):
         active = Counter(run.operation for run in runs.by_id.values() if run.is_running)
         for operation in runs.begun:
             gauges["runs_active"].add_metric([operation], active[operation])
-        oldest = self._tell_time() - SHOWN_S
+        oldest = time.time() - SHOWN_S
         for run in runs.by_id.values():
             if run.is_running or run.changed >= oldest:
                 _add_run(gauges, run)

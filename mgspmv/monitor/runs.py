@@ -63,9 +63,6 @@ class Curve:
         self.stride, self._limit = 1, limit
         self._points: dict[int, tuple[int, float]] = {}
 
-    def __len__(self) -> int:
-        return len(self._points)
-
     def add(self, iteration: int, value: float) -> None:
         """Take the number of an iteration, from 1, that comes after those before."""
         self._points[(iteration - 1) // self.stride] = (iteration, value)

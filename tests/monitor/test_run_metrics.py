@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from mgspmv.model import Status
+from mgspmv.monitor import run_metrics
 from mgspmv.monitor.run_metrics import SHOWN_S, RunsCollector
 from mgspmv.monitor.runs import RUNS_KEPT, Runs
 from tests.support.messages import begin, checkpoint, end, iterate, miss
@@ -19,7 +20,7 @@ class Watched:
 
     def __init__(self):
         self.runs, self.now = Runs(), 1000.0
-        self.collector = RunsCollector(lambda: self.now)
+        self.collector = RunsCollector()
         self.collector.watch(self.runs)
 
     def hear(self, *messages):
@@ -34,8 +35,10 @@ class Watched:
 
 
 @pytest.fixture
-def watched():
-    return Watched()
+def watched(monkeypatch):
+    found = Watched()
+    monkeypatch.setattr(run_metrics.time, "time", lambda: found.now)
+    return found
 
 
 def tell_all(watched):

@@ -21,13 +21,13 @@ def test_curves_are_thinned_evenly(n, limit):
     curve = Curve(limit)
     for i in range(1, n + 1):
         curve.add(i, -float(i))
-        assert len(curve) <= limit
+        assert len(curve.points[0]) <= limit
     iterations, values = curve.points
     assert (values == -iterations).all()
     assert iterations[-1] == n
     assert (np.diff(iterations[:-1]) == curve.stride).all(), "evenly, but for the last one"
     assert (iterations[:-1] % curve.stride == 0).all()
-    assert curve.stride == 1 or len(curve) > limit // 2
+    assert curve.stride == 1 or len(curve.points[0]) > limit // 2
 
 
 def test_devices_wait_for_the_slowest_and_do_not_say_so():
@@ -83,7 +83,7 @@ def test_messages_of_the_same_iterations_count_once():
     runs = hear_all(begin(), iterate(0, 1, 4), iterate(0, 5, 4), iterate(1, 1, 4))
     run = runs.by_id["r"]
     assert run.iterations == count(runs, "iterations_total") == 8
-    assert len(run.changes) == 8
+    assert len(run.changes.points[0]) == 8
     assert run.mean_seconds.tolist() == [[1.0, 1.0], [0.5, 0.5], [0.25, 0.25]]
 
 
@@ -175,6 +175,6 @@ def test_hundreds_of_workers_and_many_iterations_are_bounded():
         for rank in range(n):
             runs.hear(message | {"ranks": [rank]})
     assert run.iterations == 10_000
-    assert MOST_POINTS // 4 <= len(run.changes) <= MOST_POINTS
+    assert MOST_POINTS // 4 <= len(run.changes.points[0]) <= MOST_POINTS
     assert run.mean_seconds.shape == (3, n)
     assert len(pickle.dumps(runs.by_id)) < 2e6
