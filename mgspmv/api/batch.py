@@ -216,12 +216,10 @@ def _rank_distributed(
     from mgspmv.monitor.stream import publish_run
 
     keeper.make_room()
-    told = publish_run([matrix], task.run, "pagerank_batch", "superstep", task.options, task.threshold)
-    with told as news:
+    with publish_run([matrix], task, "pagerank_batch", "superstep") as news:
         outcome = run_batch(matrix, queries, task, start, keeper.keep, emit, news.report(on_progress))
         status = next((e.status for e in outcome.endings if not e.status.is_success), outcome.endings[0].status)
-        outcome.seconds["start"] += news.begin_s
-        news.end(status, outcome.seconds, outcome.memory, outcome.transport)
+        news.end(status, outcome)
     return outcome
 
 

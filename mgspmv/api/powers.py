@@ -250,18 +250,16 @@ class Place:
         update : of whole vectors in this process, or a `Step`, which any place can make
         x : (n,) float64, in the order of the source
         """
-        loaded, task = time.perf_counter(), run.task
+        loaded = time.perf_counter()
         if not self.matrices:
             outcome = self._iterate(run, update, x, run.emit)
         else:
             from mgspmv.monitor.stream import publish_run
 
             assert self.drive in ("superstep", "scheduler")
-            told = publish_run(self.matrices, task.run, run.operation, self.drive, task.options, task.threshold)
-            with told as news:
+            with publish_run(self.matrices, run.task, run.operation, self.drive) as news:
                 outcome = self._iterate(run, update, x, news.follow(run.emit), news.report(run.on_progress))
-                outcome.seconds["start"] = outcome.seconds.get("start", 0.0) + news.begin_s
-                news.end(outcome.status, outcome.seconds, outcome.memory, outcome.transport)
+                news.end(outcome.status, outcome)
         phase = "load" if self.is_loaded_for_run else "start"
         outcome.seconds[phase] = outcome.seconds.get(phase, 0.0) + loaded - run.began
         outcome.seconds.setdefault("collect", 0.0)

@@ -301,8 +301,7 @@ def _rank_distributed(
     from mgspmv.distribute.recovery import Recovering
     from mgspmv.monitor.stream import publish_run
 
-    told = publish_run([matrix], task.run, "pagerank", drive, task.options, task.threshold)
-    with told as news, nullcontext() if keeper is None else keeper:
+    with publish_run([matrix], task, "pagerank", drive) as news, nullcontext() if keeper is None else keeper:
         if keeper is not None:
             keeper.tell = tell_all(keeper.tell, news.tell_kept)
         tell = tell_all(log_recovery, news.tell_recovery)
@@ -310,8 +309,7 @@ def _rank_distributed(
             tell(recovery, 0)
         hearing = news.follow(emit), news.report(on_progress), tell
         outcome = Recovering(matrix, task, start, drive, recover - len(earlier), *hearing, keeper).run()
-        outcome.seconds["start"] += news.begin_s
-        news.end(outcome.status, outcome.seconds, outcome.memory, outcome.transport)
+        news.end(outcome.status, outcome)
 
     def step(once: PageRankOptions, probe: Start) -> np.ndarray:
         again = replace(task, run=name_run(), options=once, threshold=0.0)

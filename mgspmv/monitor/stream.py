@@ -27,7 +27,11 @@ from mgspmv.distribute.cancelling import listen_for_cancel
 from mgspmv.distribute.matrix import DistributedMatrix
 from mgspmv.distribute.publish import TOPIC, pack_events
 from mgspmv.errors import SchedulerNotFoundError, hide_secrets
+from mgspmv.iterate.batch import BatchOutcome, BatchTask
 from mgspmv.iterate.keeping import Kept
+from mgspmv.iterate.options import RankTask
+from mgspmv.iterate.pagerank import Outcome
+from mgspmv.iterate.power import PowerTask
 from mgspmv.model import Event, Progress, Recovery
 from mgspmv.monitor.plugin import RunsPlugin
 
@@ -38,48 +42,31 @@ FLUSH_S = 0.5
 
 logger = logging.getLogger("mgspmv")
 
+Task = RankTask | BatchTask | PowerTask
+Drive = Literal["superstep", "scheduler"]
+
 
 class News:
-    """Of one run, for the scheduler of its matrices.
+    """Of one run, for the scheduler of its matrices, from its begin on; other parameters as of `publish_run`.
 
     Parameters
     ----------
-    run : its id
-    operation : what is computed
-    options : of which what is a string or a number is told
-    drive : of `scheduler`, iterations are told from here
-    threshold : of the change, below which it has converged
-
-    Attributes
-    ----------
-    begin_s : seconds until it was told that the run begins; those of the first run of a cluster are the longest
+    is_heard : whether the scheduler answers
     """
 
+    begin_s = 0.0
+    """Seconds until it was told that the run begins; those of the first run of a cluster are the longest."""
+
     def __init__(
-        self,
-        matrices: Sequence[DistributedMatrix],
-        run: str,
-        operation: str,
-        drive: Literal["superstep", "scheduler"],
-        options: Any,
-        threshold: float,
+        self, matrices: Sequence[DistributedMatrix], task: Task, operation: str, drive: Drive, *, is_heard: bool
     ) -> None:
-        self._matrices, self._run, self._drive = matrices, run, drive
+        self._matrices, self._run, self._drive, self._is_heard = matrices, task.run, drive, is_heard
         self._client = matrices[0].client
-        self._what: dict[str, Any] = {"operation": operation, "drive": drive, "threshold": float(threshold)}
-        self._what["options"] = _list_plain(vars(options))
         self._waiting: list[Event] = []
         self._flushed = time.monotonic()
-        self._is_heard = False
-        self.begin_s = 0.0
-
-    def begin(self) -> None:
-        """Tell what runs, and where; before that nothing is told."""
-        self._is_heard = True
-        first = self._matrices[0]
-        self._tell(
-            "begin", **self._what, client=self._client.id, matrix=_describe_matrix(first), **self._describe_places()
-        )
+        what: dict[str, Any] = {"operation": operation, "drive": drive, "threshold": float(task.threshold)}
+        what |= {"options": _list_plain(vars(task.options)), "client": self._client.id}
+        self._tell("begin", **what, matrix=_describe_matrix(matrices[0]), **self._describe_places())
 
     def tell_recovery(self, recovery: Recovery, epoch: int) -> None:
         """Tell that the run went on with other workers.
@@ -127,12 +114,13 @@ class News:
         else:
             self._tell("checkpoint_failed", iteration=kept.iteration, error=kept.error)
 
-    def end(self, status: str, seconds: dict[str, float], memory: dict[str, list[int]], transport: str | None) -> None:
-        """Tell how it ended."""
+    def end(self, status: str, outcome: Outcome | BatchOutcome) -> None:
+        """Tell how it ended; to tell that it began is a part of its start."""
         self._flush()
-        plain = {phase: float(elapsed_s) for phase, elapsed_s in seconds.items()}
-        taken = {name: [int(n_bytes) for n_bytes in of_workers] for name, of_workers in memory.items()}
-        self._tell("end", status=str(status), error=None, seconds=plain, memory=taken, transport=transport)
+        outcome.seconds["start"] = outcome.seconds.get("start", 0.0) + self.begin_s
+        plain = {phase: float(elapsed_s) for phase, elapsed_s in outcome.seconds.items()}
+        taken = {name: [int(n_bytes) for n_bytes in of_workers] for name, of_workers in outcome.memory.items()}
+        self._tell("end", status=str(status), error=None, seconds=plain, memory=taken, transport=outcome.transport)
 
     def fail(self, error: BaseException) -> None:
         """Tell what ended it, unless that is a scheduler that does not answer, for which nobody waits once more."""
@@ -160,27 +148,24 @@ class News:
 
 
 @contextmanager
-def publish_run(
-    matrices: Sequence[DistributedMatrix],
-    run: str,
-    operation: str,
-    drive: Literal["superstep", "scheduler"],
-    options: Any,
-    threshold: float,
-) -> Iterator[News]:
-    """Tell the scheduler of a run, from here to the end of the context; parameters as of `News`.
+def publish_run(matrices: Sequence[DistributedMatrix], task: Task, operation: str, drive: Drive) -> Iterator[News]:
+    """Tell the scheduler of a run, from here to the end of the context.
 
     Others may cancel it meanwhile (`mgspmv.distribute.cancelling`).
 
-    Who uses it says how the run ended, and counts `begin_s` among its seconds; that it failed is told when the context
-    ends with an error.
+    Who uses it says how the run ended; that it failed is told when the context ends with an error.
+
+    Parameters
+    ----------
+    operation : what is computed
+    drive : of `scheduler`, iterations are told from here
     """
-    news, began = News(matrices, run, operation, drive, options, threshold), time.perf_counter()
-    if has_scheduler := install_monitor(matrices[0].client):
-        news.begin()
+    began, client = time.perf_counter(), matrices[0].client
+    is_heard = install_monitor(client)
+    news = News(matrices, task, operation, drive, is_heard=is_heard)
     news.begin_s = time.perf_counter() - began
     try:
-        with listen_for_cancel(matrices[0].client, run) if has_scheduler else nullcontext():
+        with listen_for_cancel(client, task.run) if is_heard else nullcontext():
             yield news
     except BaseException as error:
         news.fail(error)

@@ -168,6 +168,14 @@ def make_matrices(answer):
     return [matrix], calls
 
 
+def make_task(**options):
+    return SimpleNamespace(run="r", options=SimpleNamespace(**options), threshold=np.float64(1e-6))
+
+
+def make_outcome():
+    return SimpleNamespace(seconds={"start": 1.0}, memory={}, transport="nccl")
+
+
 class FakeComm:
     """A connection of a client to its scheduler."""
 
@@ -193,8 +201,8 @@ def test_a_scheduler_that_refuses_is_said_and_runs_go_on(caplog):
             raise ModuleNotFoundError("No module named 'mgspmv'")
 
     matrices, calls = make_matrices(answer)
-    with publish_run(matrices, "r", "pagerank", "superstep", SimpleNamespace(alpha=0.5), 1e-6) as news:
-        news.end("converged", {"start": 1.0}, {}, "nccl")
+    with publish_run(matrices, make_task(), "pagerank", "superstep") as news:
+        news.end("converged", make_outcome())
     [record] = caplog.records
     assert record.levelno == logging.WARNING
     assert "No module named 'mgspmv'" in record.getMessage()
@@ -208,7 +216,7 @@ def test_a_scheduler_that_is_gone_is_not_asked_again(error, caplog):
             raise error
 
     matrices, calls = make_matrices(answer)
-    with publish_run(matrices, "r", "p", "superstep", SimpleNamespace(), 0.0) as news:
+    with publish_run(matrices, make_task(), "p", "superstep") as news:
         news.report(None)("start", 0, None)
     assert [told["kind"] for told in list_told(calls)] == ["begin"]
     assert not caplog.records
@@ -219,16 +227,16 @@ def test_a_scheduler_that_does_not_answer_is_no_reason_to_warn(caplog):
         raise TimeoutError
 
     matrices, calls = make_matrices(answer)
-    with publish_run(matrices, "r", "p", "superstep", SimpleNamespace(), 0.0) as news:
-        news.end("converged", {}, {}, None)
+    with publish_run(matrices, make_task(), "p", "superstep") as news:
+        news.end("converged", make_outcome())
     assert not caplog.records
     assert len(calls) == 1, "it was waited for once"
 
 
 def test_options_are_what_any_program_reads():
     matrices, calls = make_matrices(lambda function: None)
-    options = SimpleNamespace(alpha=0.5, tol=None, top=3, vector=np.ones(2), most=math.inf)
-    with publish_run(matrices, "r", "p", "superstep", options, np.float64(1e-6)):
+    options = {"alpha": 0.5, "tol": None, "top": 3, "vector": np.ones(2), "most": math.inf}
+    with publish_run(matrices, make_task(**options), "p", "superstep"):
         pass
     assert [(w["host_bytes"], w["device_bytes"]) for w in list_told(calls)[0]["workers"]] == [(7, 80)] * 2
     assert list_told(calls)[0]["options"] == {"alpha": 0.5, "top": 3, "most": "inf"}
