@@ -15,7 +15,6 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from mgspmv.display.numbers import format_scaled
-from mgspmv.errors import escape_controls
 from mgspmv.iterate.left import RATE_WINDOW, predict_iterations_left
 from mgspmv.logs import log_call
 from mgspmv.os_errors import translating
@@ -139,7 +138,7 @@ class Progress(Line):
         max_iter: int | None = None,
         is_shown: bool = True,
     ) -> None:
-        super().__init__(_make_bars(console, is_shown=is_shown), tol, max_iter)
+        super().__init__(make_bars(console, is_shown=is_shown), tol, max_iter)
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -149,40 +148,8 @@ class Progress(Line):
         self._bars.stop()
 
 
-class StepsProgress(Progress):
-    """A line for all steps of a pipeline and one for the step that runs; what is said of steps that fail stays above.
-
-    Parameters
-    ----------
-    n_steps : that there are
-    console : as of `Progress`
-    """
-
-    def __init__(self, n_steps: int, console: Console | None = None) -> None:
-        super().__init__(console)
-        self._steps, self._step = Line(self._bars), Line(self._bars)
-        self._steps.phase("steps", n_steps)
-
-    def on_step_progress(self, step: str, phase: str, done: int, total: int | None) -> None:
-        """`done` of `total` units of a phase of `step` are done."""
-        self._step.before = f"{step}: "
-        self._step.on_progress(phase, done, total)
-
-    def on_step_event(self, step: str, event: Event, tol: float | None, max_iter: int | None) -> None:
-        """An iteration of `step` is done, which stops at the change `tol`, or after `max_iter`; None: not known."""
-        self._step.before, self._step.tol, self._step.max_iter = f"{step}: ", tol, max_iter
-        self._step.on_event(event)
-
-    def end(self, said: str = "") -> None:
-        """The step has ended; `said` stays."""
-        self._step.remove()
-        self._step = Line(self._bars)
-        self._steps.advance()
-        if said:
-            self._bars.console.print(escape_controls(said), markup=False, highlight=False, soft_wrap=True)
-
-
-def _make_bars(console: Console | None, *, is_shown: bool) -> Bars:
+def make_bars(console: Console | None, *, is_shown: bool = True) -> Bars:
+    """The display of lines, on `console`; default stderr, or below the cell of a notebook."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.text import Text

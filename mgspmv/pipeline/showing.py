@@ -4,13 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mgspmv.errors import escape_controls
 from mgspmv.model import Event
-from mgspmv.monitor.progress import StepsProgress, find_change, is_watched, take_turn, tell_all
+from mgspmv.monitor.progress import Line, find_change, is_watched, make_bars, take_turn, tell_all
 from mgspmv.pipeline.reading import Definition
 from mgspmv.pipeline.steps import Step, list_steps
 from mgspmv.report.record import StepOutcome
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class StepsProgress:
+    """A line for all steps of a pipeline and one for the step that runs; what is said of steps that fail stays above.
+
+    Parameters
+    ----------
+    n_steps : that there are
+    console : as of `make_bars`
+    """
+
+    def __init__(self, n_steps: int, console: Console | None = None) -> None:
+        self.bars = make_bars(console)
+        self._steps, self._step = Line(self.bars), Line(self.bars)
+        self._steps.phase("steps", n_steps)
+
+    def on_progress(self, name: str, done: int, total: int | None) -> None:
+        """`done` of `total` units of "step: phase" are done."""
+        step, _, phase = name.partition(": ")
+        if phase != "iterate":  # of which `on_event` tells more
+            self._step.before = f"{step}: "
+            self._step.on_progress(phase, done, total)
+
+    def on_event(self, step: Step, event: Event) -> None:
+        """An iteration of a step is done."""
+        asked, line = step.section, self._step
+        if step.kind == "pagerank":  # of batches the vectors that have ended are shown
+            line.tol, line.max_iter = find_change(asked.tol, asked.tol_mode, stop=asked.stop), asked.max_iter
+            line.before = f"{step.name}: "
+            line.on_event(event)
+
+    def on_step(self, outcome: StepOutcome) -> None:
+        """A step has ended."""
+        self._step.remove()
+        self._step = Line(self.bars)
+        self._steps.advance()
+        if outcome.state == "failed":
+            said = escape_controls(f"{outcome.name} failed: {outcome.error}")
+            self.bars.console.print(said, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -18,26 +61,10 @@ def watch_steps(
     definition: Definition, hearers: dict[str, Callable[..., Any] | None]
 ) -> Iterator[dict[str, Callable[..., None]]]:
     """Give what a run is to call: the hearers that it was given and, where `show_progress` asks for it, the display."""
-
-    def on_progress(name: str, done: int, total: int | None) -> None:
-        step, _, phase = name.partition(": ")
-        if phase != "iterate":  # of which `on_event` tells more
-            shown.on_step_progress(step, phase, done, total)
-
-    def on_event(step: Step, event: Event) -> None:
-        asked = step.section
-        if step.kind == "pagerank":  # of batches the vectors that have ended are shown
-            change = find_change(asked.tol, asked.tol_mode, stop=asked.stop)
-            shown.on_step_event(step.name, event, change, asked.max_iter)
-
-    def on_step(outcome: StepOutcome) -> None:
-        shown.end(f"{outcome.name} failed: {outcome.error}" if outcome.state == "failed" else "")
-
     with take_turn() as is_wanted:
         if not (is_wanted and is_watched()):
             yield {name: tell_all(hear) for name, hear in hearers.items()}
             return
-        lanes = list_steps(definition.pipeline, str(definition.folder))
-        with StepsProgress(sum(map(len, lanes.values()))) as shown:
-            display: dict[str, Any] = {"on_progress": on_progress, "on_event": on_event, "on_step": on_step}
-            yield {name: tell_all(display[name], hear) for name, hear in hearers.items()}
+        shown = StepsProgress(sum(map(len, list_steps(definition.pipeline, str(definition.folder)).values())))
+        with shown.bars:
+            yield {name: tell_all(getattr(shown, name), hear) for name, hear in hearers.items()}

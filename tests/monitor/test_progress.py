@@ -10,11 +10,7 @@ import pytest
 from rich.console import Console
 
 from mgspmv.model import Event
-from mgspmv.monitor.progress import (
-    Progress,
-    StepsProgress,
-    open_progress,
-)
+from mgspmv.monitor.progress import Progress, open_progress
 
 
 def make_event(iteration: int, change: float) -> Event:
@@ -122,29 +118,3 @@ def test_it_is_shown_on_stderr_and_never_on_stdout(monkeypatch, capsys):
         progress.phase("read", 3)
         assert progress._bars.console.stderr
     assert capsys.readouterr().out == ""
-
-
-def test_steps_one_after_another():
-    console = make_console()
-    with StepsProgress(3, console) as steps:
-        steps.on_step_progress("web", "read", 3, 10)
-        assert show(steps, console) == ["steps 0/3", "web: read 3/10"]
-        steps.end()
-        steps.on_step_progress("wiki", "sort", 1, None)
-        assert show(steps, console) == ["steps 1/3", "wiki: sort 1/?"]
-        steps.end("wiki failed: line 3 of wiki.txt is not an edge")
-        for k in (1, 2, 3):
-            steps.on_step_event("roads/run", make_event(k, 0.5**k), 1e-3, 100)
-        iterating = "roads/run: iterate change 1.25e-01, about 7 to go 3/10"
-        assert show(steps, console) == ["steps 2/3", iterating]
-    assert console.file.getvalue().count("line 3 of wiki.txt") == 1
-
-
-def show(steps, console) -> list[str]:
-    """The lines of the frame that is drawn next, without their bars and times."""
-    console.file.seek(0, io.SEEK_END)
-    before = console.file.tell()
-    steps._bars.refresh()
-    drawn = console.file.getvalue()[before:]
-    lines = [" ".join(re.sub("[⠀-⣿━╸╺]", " ", strip(line)).split()) for line in drawn.splitlines()]
-    return [line.removesuffix(" 0:00:00").removesuffix(" -:--:--") for line in lines if line]

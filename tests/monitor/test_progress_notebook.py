@@ -18,7 +18,9 @@ import time, warnings
 warnings.simplefilter("error")
 import mgspmv.monitor.progress as progress
 from mgspmv.model import Event
-from mgspmv.monitor.progress import StepsProgress, open_progress
+from mgspmv.monitor.progress import open_progress
+from mgspmv.pipeline.showing import StepsProgress
+from mgspmv.report.record import StepOutcome
 progress.REFRESH_S = 0.0
 event = lambda k: Event("run", 0, k, 10.0**-k, (0.1,), (0.0,), (0.0,), (0,), (0,))
 """
@@ -27,8 +29,8 @@ CELLS = {
     "iterations": "bars = open_progress(tol=1e-6, max_iter=100)\nbars.__enter__()\n"
     "for k in (1, 2, 3, 4):\n    bars.on_event(event(k))\n    time.sleep(0.4)",
     "ended": "with open_progress() as bars:\n    bars.on_progress('read', 4, 10)",
-    "failed": "with StepsProgress(2) as bars:\n    bars.on_step_progress('web', 'read', 4, 10)\n"
-    "    bars.end('web failed: [no] <file>')",
+    "failed": "steps = StepsProgress(2)\nwith steps.bars:\n    steps.on_progress('web: read', 4, 10)\n"
+    "    steps.on_step(StepOutcome('web', 'matrix', 'failed', 1.0, None, '[no] <file>'))",
     "seldom": "progress.REFRESH_S = 3600.0\nbars = open_progress()\nbars.__enter__()\n"
     "for k in range(100):\n    bars.on_progress('read', k, 100)",
 }
