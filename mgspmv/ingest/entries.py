@@ -23,8 +23,8 @@ from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.counts import NO_ENTRIES, EntryCounts, count_entries
 from mgspmv.ingest.names import number_names
-from mgspmv.ingest.numbering import number_columns
-from mgspmv.ingest.sorter import EntrySorter, Positions
+from mgspmv.ingest.numbering import number_ids
+from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import FileSource, Layout, Source, mirror
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.values import convert_values
@@ -50,8 +50,8 @@ class SortedSource:
     layout: Layout
     name: str
     """For messages."""
-    positions: Positions
-    """Numbers of the codes that the sorter holds, ascending, or ids that its rows are; None where all are numbers."""
+    positions: np.ndarray | None
+    """Numbers of the codes that the sorter holds, ascending; None where all are numbers."""
     sorter: EntrySorter
     order: np.ndarray | None = None
     """(n_rows,): the source's number of each row and column; None where they are in the order of the source."""
@@ -144,17 +144,14 @@ def sort_source(
         layout = source.layout()
         feed.check(layout)
         sorter.reserve(layout.nbytes)
-        positions: Positions = layout.positions
         if not layout.is_numbered:
             report("number", 0, None)
             sorter.reserve(memory // 2)
             make_sorter = partial(EntrySorter, memory // 2, threads, folder)
-            sorter, layout, positions = number_entries(
-                sorter, layout, lambda: stack.enter_context(make_sorter()), folder
-            )
+            sorter, layout = number_entries(sorter, layout, lambda: stack.enter_context(make_sorter()), folder)
             sorter.reserve(-memory // 2)
         rule = choose_rule(options, is_pattern=feed.dtype is None)
-        own = kind, layout.shape, feed.dtype, rule, layout, source.name, positions, sorter
+        own = kind, layout.shape, feed.dtype, rule, layout, source.name, layout.positions, sorter
         yield SortedSource(*own, drops_loops=options.self_loops == "drop", counts=feed.counts)
 
 
@@ -176,21 +173,21 @@ def _follow(source: Source) -> Iterator[tuple[CooBatch, float | None]]:
 
 def number_entries(
     coded: EntrySorter, layout: Layout, make_sorter: Callable[[], EntrySorter], folder: Path | None
-) -> tuple[EntrySorter, Layout, Positions]:
-    """Entries whose rows ascend as their numbers do, what is known then, and what the numbers are."""
+) -> tuple[EntrySorter, Layout]:
+    """Entries whose rows and columns are numbers, and what is known then."""
     if layout.are_ids:
-        sorter, ids = number_columns(coded, make_sorter, folder)
+        sorter, ids = number_ids(coded, make_sorter, folder)
         vertex_ids = None if are_numbers(ids) else ids
-        return sorter, replace(layout, shape=(len(ids), len(ids)), vertex_ids=vertex_ids), ids
+        return sorter, replace(layout, shape=(len(ids), len(ids)), vertex_ids=vertex_ids, are_ids=False)
     if layout.names is not None:
         sorter, names = number_names(coded, layout.names, make_sorter, folder)
-        return sorter, replace(layout, shape=(len(names), len(names)), vertex_ids=names, names=None), None
+        return sorter, replace(layout, shape=(len(names), len(names)), vertex_ids=names, names=None)
     sorter, positions = make_sorter(), layout.positions
     assert positions is not None
     for batch in coded.drain():
         sorter.add(CooBatch(positions[batch.rows], positions[batch.cols], batch.values))
     coded.close()
-    return sorter, replace(layout, positions=None), None
+    return sorter, replace(layout, positions=None)
 
 
 def choose_rule(options: IngestOptions, *, is_pattern: bool) -> Duplicates:

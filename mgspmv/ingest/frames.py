@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.names import wrap_numbers
 from mgspmv.ingest.parts import cut_evenly, make_absolute
 from mgspmv.ingest.scratch import ScratchFile
 from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_index, make_empty
@@ -275,7 +276,7 @@ def source_from_arrays(
     name, n = f"{len(ends['src'])} arcs in arrays", len(ends["src"])
     if weights is not None:
         vector = _take_vector("weights", weights)
-        ends["weights"] = _wrap(vector.astype(choose_value_dtype(vector.dtype, name), copy=False))
+        ends["weights"] = wrap_numbers(vector.astype(choose_value_dtype(vector.dtype, name), copy=False))
     for label, column in ends.items():
         if len(column) != n:
             raise OptionError(f"src has {n} entries and {label} has {len(column)}; pass equally many")
@@ -290,7 +291,7 @@ def _take_ids(name: str, ids: Any) -> Any:
     if not len(vector):
         return pa.array([], pa.int64())  # NumPy makes float64 of an empty list
     if vector.dtype.kind in "iu":
-        return _wrap(vector.astype(vector.dtype.newbyteorder("="), copy=False))
+        return wrap_numbers(vector.astype(vector.dtype.newbyteorder("="), copy=False))
     if vector.dtype.kind not in "OUST":
         raise OptionError(
             f"{name} must hold integers or strings, it is of dtype {vector.dtype}; pass .astype('int64') if these are "
@@ -315,9 +316,3 @@ def _take_vector(name: str, array: Any) -> np.ndarray:
     if vector.dtype.kind == "f" and (n_missing() if callable(n_missing) else n_missing):  # NumPy has them as NaN
         raise SourceError(f"{name} has missing values; drop these arcs, or fill them")
     return vector
-
-
-def _wrap(vector: np.ndarray) -> Any:
-    """Return numbers as an array of Arrow of the same memory, without pandas, which `pyarrow.array` imports."""
-    buffer = pa.py_buffer(np.ascontiguousarray(vector))
-    return pa.Array.from_buffers(pa.from_numpy_dtype(vector.dtype), len(vector), [None, buffer])

@@ -1,4 +1,4 @@
-"""Names of vertices that do not fit into memory: sorted runs of them in files, merged range by range.
+"""Ids of vertices in files, ascending, as many as there are; of names that do not fit into memory, sorted runs.
 
     names, as they come  --codes-->  a dictionary, until it is full  --sort-->  a run in a file
     runs  --merge-->  all names, ascending, in a file; and the place of each code among them
@@ -24,59 +24,68 @@ from mgspmv.ingest.sorter import Entries, EntrySorter
 from mgspmv.model import CooBatch
 
 PAGE_NAMES = 1 << 14
-"""Names that are read at a time, and of which the first is in memory."""
+"""Ids that are read at a time, and of which the first is in memory."""
 MERGED_PAGES = 16
 """Pages that begin in a range of names that are merged together."""
 
-_INT64, _BYTE = np.dtype(np.int64), np.dtype(np.uint8)
+_INT64, _BYTE, _NAMES = map(np.dtype, (np.int64, np.uint8, object))
 
 
 @dataclass(frozen=True)
 class _Page:
-    """Some names in a file, as a record batch of Arrow."""
+    """Some ids in a file, as a record batch of Arrow."""
 
     offset: int
     n_bytes: int
-    n_names: int
-    first: str
+    n_ids: int
+    first: Any
 
 
-class SortedNames:
-    """Names in a file, ascending, and maybe their codes; see `NameWriter`."""
-
-    dtype = np.dtype(object)
+class SortedIds:
+    """Different ids in a file, integers or names, ascending, and maybe their codes; see `IdWriter`."""
 
     def __init__(self, file: ScratchFile, pages: Sequence[_Page], schema: Any) -> None:
         self.file, self.pages, self._schema = file, pages, schema
-        self._starts = np.cumsum([0, *(page.n_names for page in pages)]).tolist()
+        self.dtype = _INT64 if schema.types[0] == pa.int64() else np.dtype(object)
+        self._starts = np.cumsum([0, *(page.n_ids for page in pages)]).tolist()
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
     @overload
-    def __getitem__(self, which: int) -> str: ...
+    def __getitem__(self, which: int) -> Any: ...
 
     @overload
     def __getitem__(self, which: slice) -> np.ndarray: ...
 
-    def __getitem__(self, which: int | slice) -> str | np.ndarray:
+    def __getitem__(self, which: int | slice) -> Any:
         if isinstance(which, slice):
             start, stop, _ = which.indices(len(self))
             pages = range(bisect_right(self._starts, start) - 1, bisect_right(self._starts, max(start, stop - 1)))
-            names = [self.read_page(k)[0].to_numpy(zero_copy_only=False) for k in pages if k < len(self.pages)]
+            ids = [self.read_page(k)[0].to_numpy(zero_copy_only=False) for k in pages if k < len(self.pages)]
             base = self._starts[pages.start]
-            return np.concatenate([np.zeros(0, object), *names])[start - base : max(start, stop) - base]
+            return np.concatenate([np.zeros(0, self.dtype), *ids])[start - base : max(start, stop) - base]
         number = range(len(self))[which]
         page = bisect_right(self._starts, number) - 1
-        return str(self.read_page(page)[0][number - self._starts[page]])
+        return self.read_page(page)[0][number - self._starts[page]].as_py()
 
     @property
-    def firsts(self) -> list[str]:
-        """The first name of each page."""
+    def firsts(self) -> list[Any]:
+        """The first id of each page."""
         return [page.first for page in self.pages]
 
+    def find(self, ids: np.ndarray) -> np.ndarray:
+        """(k,) int64: the numbers of ascending ids, which are all there; a page is in memory at a time."""
+        pages = np.searchsorted(np.array(self.firsts, self.dtype), ids, side="right") - 1
+        parts = [np.zeros(0, np.int64)]
+        for own in np.split(np.arange(len(ids)), np.flatnonzero(np.diff(pages)) + 1) if len(ids) else ():
+            page = int(pages[own[0]])
+            known = self.read_page(page)[0].to_numpy(zero_copy_only=False)
+            parts.append(self._starts[page] + np.searchsorted(known, ids[own]))
+        return np.concatenate(parts)
+
     def read_page(self, k: int) -> Any:
-        """A page, an Arrow record batch of names and, where there are some, codes."""
+        """A page, an Arrow record batch of ids and, where there are some, codes."""
         page = self.pages[k]
         return pa.ipc.read_record_batch(pa.py_buffer(self.file.read(page.offset, page.n_bytes, _BYTE)), self._schema)
 
@@ -85,32 +94,45 @@ class SortedNames:
         self.file.close()
 
 
-class NameWriter:
-    """Takes names that ascend.
+class IdWriter:
+    """Takes different ids that ascend.
 
     Parameters
     ----------
     folder : of the file; None for the one that the system has for such files
-    has_codes : whether names have codes
+    dtype : int64, or object for names
+    has_codes : whether ids have codes
     """
 
-    def __init__(self, folder: Path | None, *, has_codes: bool = False) -> None:
+    def __init__(self, folder: Path | None, dtype: np.dtype[Any], *, has_codes: bool = False) -> None:
         self._file, self._pages = ScratchFile(folder), list[_Page]()
-        self._schema = pa.schema([("name", pa.string())] + [("code", pa.int64())] * has_codes)
+        own = pa.int64() if dtype == _INT64 else pa.string()
+        self._schema = pa.schema([("id", own)] + [("code", pa.int64())] * has_codes)
 
-    def append(self, names: Any, *codes: np.ndarray) -> None:
-        """Put an Arrow array of strings at the end, or an array of NumPy."""
-        for first in range(0, len(names), PAGE_NAMES):
+    def append(self, ids: Any, *codes: np.ndarray) -> None:
+        """Put an array of Arrow or NumPy at the end."""
+        for first in range(0, len(ids), PAGE_NAMES):
             own = [
-                pa.array(column[first : first + PAGE_NAMES]).cast(field.type)
-                for column, field in zip((names, *codes), self._schema, strict=True)
+                _to_arrow(column[first : first + PAGE_NAMES], field.type)
+                for column, field in zip((ids, *codes), self._schema, strict=True)
             ]
             data = np.frombuffer(pa.record_batch(own, self._schema).serialize(), np.uint8)
             self._pages.append(_Page(self._file.append(data), len(data), len(own[0]), own[0][0].as_py()))
 
-    def finish(self) -> SortedNames:
+    def finish(self) -> SortedIds:
         """What was written."""
-        return SortedNames(self._file, self._pages, self._schema)
+        return SortedIds(self._file, self._pages, self._schema)
+
+
+def _to_arrow(column: Any, type: Any) -> Any:
+    is_plain = isinstance(column, np.ndarray) and column.dtype == _INT64
+    return wrap_numbers(column) if is_plain else pa.array(column).cast(type)
+
+
+def wrap_numbers(vector: np.ndarray) -> Any:
+    """Return numbers as an array of Arrow of the same memory, without pandas, which `pyarrow.array` imports."""
+    buffer = pa.py_buffer(np.ascontiguousarray(vector))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(vector.dtype), len(vector), [None, buffer])
 
 
 class SpilledNames:
@@ -122,13 +144,13 @@ class SpilledNames:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder, self._runs, self.n_codes = folder, list[SortedNames](), 0
+        self._folder, self._runs, self.n_codes = folder, list[SortedIds](), 0
 
     def add(self, names: Any, codes: np.ndarray) -> None:
         """Put away different names, ascending, whose codes are the next ones in any order."""
         if not len(names):
             return
-        writer = NameWriter(self._folder, has_codes=True)
+        writer = IdWriter(self._folder, _NAMES, has_codes=True)
         writer.append(names, codes)
         self._runs.append(writer.finish())
         self.n_codes += len(names)
@@ -160,7 +182,7 @@ class SpilledNames:
         for run in self._runs:
             run.close()
 
-    def _read_range(self, run: SortedNames, low: Any, high: Any) -> Iterator[tuple[Any, np.ndarray]]:
+    def _read_range(self, run: SortedIds, low: Any, high: Any) -> Iterator[tuple[Any, np.ndarray]]:
         """What a run has from one name to before another, page by page; None for no end."""
         firsts = run.firsts
         for k in range(max(0, bisect_right(firsts, low) - 1), len(firsts)):
@@ -175,7 +197,7 @@ class SpilledNames:
 
 def number_names(
     held: EntrySorter, spilled: SpilledNames, make_sorter: Callable[[], EntrySorter], folder: Path | None
-) -> tuple[EntrySorter, SortedNames]:
+) -> tuple[EntrySorter, SortedIds]:
     """Number names in their order.
 
     Parameters
@@ -189,7 +211,7 @@ def number_names(
     -------
     A sorter of the entries, whose rows and columns are numbers; and the names.
     """
-    writer, by_code, n = NameWriter(folder), make_sorter(), 0
+    writer, by_code, n = IdWriter(folder, _NAMES), make_sorter(), 0
     for names, codes, places in spilled.merge():
         by_code.add(CooBatch(codes, n + places, None))
         writer.append(names)

@@ -1,27 +1,33 @@
 """Vertices numbered by ids that do not fit into memory, nor a table for them.
 
     entries (id, id)  --ranges of rows-->  ids of rows in a file; entries by column
-                      --ranges of columns-->  ids of all in a file; entries (id, number), to be sorted by row
+                      --ranges of columns-->  ids of columns in a file, and of all in another
+                      --ranges of columns-->  entries (id, number)  --ranges of rows-->  entries (number, number)
 
-Ids are numbered as they ascend, so that a row's number is its place among the ids in the file, which is looked up when
-rows are sorted. The sorters take what memory they have and files for the rest.
+Ids are numbered as they ascend. The sorters take what memory they have and files for the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from mgspmv.ingest.ids import IdWriter, SortedIds, UnionWriter
+from mgspmv.ingest.names import IdWriter, SortedIds
 from mgspmv.ingest.sorter import Entries, EntrySorter, sort_keys
 from mgspmv.model import CooBatch
 
+PIECE_IDS = 1 << 16
+"""Ids that are compared at a time."""
 
-def number_columns(
+Ids = Any
+"""Ascending ids: an array, or what has a dtype and a length and is sliced like one."""
+
+
+def number_ids(
     held: EntrySorter, make_sorter: Callable[[], EntrySorter], folder: Path | None
 ) -> tuple[EntrySorter, SortedIds]:
     """Number the ids that occur, from the least on.
@@ -34,53 +40,77 @@ def number_columns(
 
     Returns
     -------
-    A sorter of the entries, whose rows are ids and whose columns are numbers; and the ids.
+    A sorter of the entries, whose rows and columns are numbers; and the ids.
     """
-    row_ids, by_column = IdWriter(folder), make_sorter()
-    for ids, parts in held.ranges(_find_rows):
-        row_ids.append(ids)
-        for rows, cols, values in parts:
-            by_column.add(CooBatch(cols, rows, values))
+    by_column = make_sorter()
+    row_ids = _write_ids(held, folder, lambda rows, cols, values: by_column.add(CooBatch(cols, rows, values)))
     held.close()
-    known = row_ids.finish()
-    union, by_row = UnionWriter(known, folder), make_sorter()
-    for ids, places, parts in by_column.ranges(_find_columns):
-        numbers, first = union.add(ids)[places], 0
-        for _, rows, values in parts:
-            by_row.add(CooBatch(rows, numbers[first : first + len(rows)], values))
-            first += len(rows)
-    by_column.close()
-    all_ids = union.finish()
-    known.close()
-    return by_row, all_ids
+    col_ids = _write_ids(by_column, folder)
+    writer = IdWriter(folder, row_ids.dtype)
+    for _, one, other in pair_ids(row_ids, col_ids):
+        writer.append(np.union1d(one, other))
+    known = writer.finish()
+    by_row = _number_rows(by_column, known, make_sorter(), exchanges=True)
+    numbered = _number_rows(by_row, known, make_sorter(), exchanges=False)
+    row_ids.close()
+    col_ids.close()
+    return numbered, known
 
 
-def _find_rows(lowest: int, highest: int, parts: list[Entries]) -> tuple[np.ndarray, list[Entries]]:
-    """The different rows of entries, ascending."""
-    keys, _ = sort_keys(_take_keys(lowest, parts), None, (highest - lowest).bit_length())
-    different = np.empty(len(keys), bool)
-    different[:1] = True
-    np.not_equal(keys[1:], keys[:-1], out=different[1:])
-    return _make_ids(keys[different], lowest), parts
+def pair_ids(ids: Ids, labels: Ids) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Parts of two ascending lists that end at the same id, from the first id to the last.
+
+    Returns
+    -------
+    of each: the number of the first of `ids`, and what is of `ids` and of `labels`
+    """
+    n_known = n_given = 0
+    known, given = ids[:PIECE_IDS], labels[:PIECE_IDS]
+    while len(known) or len(given):
+        a, b = len(known), len(given)
+        if a and b:
+            end = min(known[-1], given[-1])
+            a, b = (int(np.searchsorted(part, end, side="right")) for part in (known, given))
+        yield n_known, known[:a], given[:b]
+        n_known, n_given = n_known + a, n_given + b
+        known = known[a:] if a < len(known) else ids[n_known : n_known + PIECE_IDS]
+        given = given[b:] if b < len(given) else labels[n_given : n_given + PIECE_IDS]
 
 
-def _find_columns(lowest: int, highest: int, parts: list[Entries]) -> tuple[np.ndarray, np.ndarray, list[Entries]]:
-    """The different ids that entries are sorted by, ascending, and which of them each entry has."""
-    keys = _take_keys(lowest, parts)
+def _write_ids(
+    held: EntrySorter, folder: Path | None, take: Callable[..., None] = lambda rows, cols, values: None
+) -> SortedIds:
+    """The different rows of entries, which are given to a function in parts."""
+    writer, last = IdWriter(folder, np.dtype(np.int64)), None
+    for ids, _, parts in held.ranges(_find_places):
+        writer.append(ids[int(ids[0] == last) :])  # of a row there may be several ranges
+        last = ids[-1]
+        for part in parts:
+            take(*part)
+    return writer.finish()
+
+
+def _number_rows(held: EntrySorter, known: SortedIds, numbered: EntrySorter, *, exchanges: bool) -> EntrySorter:
+    """Have a sorter take entries with the numbers of their rows, maybe rows and columns exchanged; one is closed."""
+    for ids, places, parts in held.ranges(_find_places):
+        numbers, first = known.find(ids)[places], 0
+        for _, cols, values in parts:
+            own = numbers[first : first + len(cols)]
+            rows, cols = (cols, own) if exchanges else (own, cols)
+            numbered.add(CooBatch(rows, cols, values))
+            first += len(cols)
+    held.close()
+    return numbered
+
+
+def _find_places(lowest: int, highest: int, parts: list[Entries]) -> tuple[np.ndarray, np.ndarray, list[Entries]]:
+    """The different rows of entries, ascending, and which of them each entry has."""
+    rows = np.concatenate([rows for rows, _, _ in parts]).astype(np.int64, copy=False)
+    keys = rows.view(np.uint64) - np.uint64(lowest % (1 << 64))  # may be more than an int64 holds
     keys, order = sort_keys(keys, np.arange(len(keys)), (highest - lowest).bit_length())
     places = np.empty(len(keys), np.int64)
     n = _number_runs(keys, order, places)
-    return _make_ids(keys[:n], lowest), places, parts
-
-
-def _take_keys(lowest: int, parts: list[Entries]) -> np.ndarray:
-    """How far the ids are from the lowest, which may be more than an int64 holds."""
-    ids = np.concatenate([rows for rows, _, _ in parts]).astype(np.int64, copy=False)
-    return ids.view(np.uint64) - np.uint64(lowest % (1 << 64))
-
-
-def _make_ids(keys: np.ndarray, lowest: int) -> np.ndarray:
-    return (keys + np.uint64(lowest % (1 << 64))).view(np.int64)
+    return (keys[:n] + np.uint64(lowest % (1 << 64))).view(np.int64), places, parts
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # Numba has no types

@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import Any, Self
 
 import numpy as np
 
@@ -80,7 +80,7 @@ class ScratchFile:
 
 
 class FileArray:
-    """An array in such a file, made from its begin on, and indexed like one in memory.
+    """An array in such a file, made from its begin on, and sliced like one in memory.
 
     Parameters
     ----------
@@ -107,18 +107,9 @@ class FileArray:
     def __len__(self) -> int:
         return self._n
 
-    @overload
-    def __getitem__(self, which: int) -> Any: ...
-
-    @overload
-    def __getitem__(self, which: slice) -> np.ndarray: ...
-
-    def __getitem__(self, which: int | slice) -> Any:
-        if isinstance(which, slice):
-            start, stop, _ = which.indices(self._n)
-            return self._file.read(start * self.dtype.itemsize, max(0, stop - start), self.dtype)
-        number = range(self._n)[which]
-        return self[number : number + 1][0].item()
+    def __getitem__(self, which: slice) -> np.ndarray:
+        start, stop, _ = which.indices(self._n)
+        return self._file.read(start * self.dtype.itemsize, max(0, stop - start), self.dtype)
 
     def close(self) -> None:
         """Let go of the file."""

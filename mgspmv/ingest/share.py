@@ -32,9 +32,9 @@ from mgspmv.ingest.build import ColumnSums, PartialSums, assemble
 from mgspmv.ingest.counts import EntryCounts
 from mgspmv.ingest.entries import Report, SortedSource, choose_rule, feed_entries, number_entries
 from mgspmv.ingest.frames import FrameSource
-from mgspmv.ingest.ids import SortedIds, find_ids
+from mgspmv.ingest.names import SortedIds
 from mgspmv.ingest.scratch import FileArray
-from mgspmv.ingest.sorter import Entries, EntrySorter, Positions
+from mgspmv.ingest.sorter import Entries, EntrySorter
 from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.ingest.vertices import NAME_BYTES
 from mgspmv.ingest.write import Room
@@ -130,7 +130,7 @@ class Share:
         self._places: list[np.ndarray] = []
         self._kind, self._is_transposed, self._rows_sum_to_1 = spec.kind, False, False
         self._numbers: np.ndarray | None = None
-        self._positions: Positions = None
+        self._positions: np.ndarray | None = None
         self._firsts: list[int] = []
         self._arrays: dict[str, FileArray] = {}
         self._transposed: EntrySorter | None = None
@@ -193,11 +193,11 @@ class Share:
         if part.has_known_vertices or claim is not None:
             self._ids = layout.vertex_ids
             return OwnIds(layout.shape, None if self._ids is None else _find_type(self._ids), [])
-        self._positions = layout.positions
         if layout.are_ids or layout.names is not None:
             make_sorter = partial(self._make_sorter, self.memory // 4)
             self._given.reserve(self.memory // 4)
-            self._given, layout, self._positions = number_entries(self._given, layout, make_sorter, self._folder)
+            self._given, layout = number_entries(self._given, layout, make_sorter, self._folder)
+        self._positions = layout.positions
         self._ids = np.arange(layout.shape[0]) if layout.vertex_ids is None else layout.vertex_ids
         self._check_ids_fit(len(self._ids))
         step = max(1, len(self._ids) // SAMPLED_IDS)
@@ -298,7 +298,7 @@ class Share:
         First rows of buckets, which are the same in all shares, and how many entries each has here.
         """
         self._shape, self._are_listed = shape, are_listed
-        is_grouped = self._numbers is None or (are_numbers and not isinstance(self._positions, SortedIds))
+        is_grouped = self._numbers is None or (are_numbers and not isinstance(self._ids, SortedIds))
         if not is_grouped and self._given.n_entries:
             held, self._given = self._given, self._make_sorter(self.memory // 2)
             for batch in self._renumber(held):
@@ -311,10 +311,7 @@ class Share:
     def _renumber(self, held: EntrySorter) -> Iterator[CooBatch]:
         numbers, positions = self._numbers, self._positions
         assert numbers is not None
-        if isinstance(positions, SortedIds):
-            yield from _join(held.ranges(partial(_number_rows, positions, numbers)))
-            return
-        if isinstance(positions, np.ndarray):
+        if positions is not None:
             numbers = np.where(positions < 0, -1, numbers[positions])  # of codes that no entry has
         for batch in held.drain():
             yield CooBatch(numbers[batch.rows], numbers[batch.cols], batch.values)
@@ -523,16 +520,3 @@ class _SharedIds:
     def __getitem__(self, number: int) -> Any:
         owner = next(r for r, (a, b) in enumerate(pairwise(self._firsts)) if a <= number < b)
         return self._ask(owner, "name_vertex", number - self._firsts[owner])
-
-
-def _number_rows(
-    ids: SortedIds, numbers: np.ndarray, lowest: int, highest: int, parts: list[Entries]
-) -> list[CooBatch]:
-    """Entries whose rows are ids and whose columns are places among these, by the numbers of both."""
-    start, known = ids.read_range(lowest, highest)
-    return [CooBatch(numbers[start + find_ids(rows, known)], numbers[cols], values) for rows, cols, values in parts]
-
-
-def _join(batches: Iterator[list[CooBatch]]) -> Iterator[CooBatch]:
-    for own in batches:
-        yield from own

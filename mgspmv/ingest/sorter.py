@@ -25,7 +25,6 @@ from numba import njit
 
 from mgspmv.errors import CapacityError
 from mgspmv.ingest.ahead import map_ahead
-from mgspmv.ingest.ids import SortedIds, find_ids
 from mgspmv.ingest.scratch import ScratchFile
 from mgspmv.model import CooBatch, CsrBlock, index_dtype
 
@@ -49,7 +48,6 @@ WRITE_BYTES = 1 << 23
 """About what is written to a file at a time."""
 
 T = TypeVar("T")
-Positions = np.ndarray | SortedIds | None
 Entries = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 """Rows, columns and values."""
 
@@ -142,7 +140,7 @@ class EntrySorter:
     def blocks(
         self,
         shape: tuple[int, int],
-        positions: Positions = None,
+        positions: np.ndarray | None = None,
         finish: Callable[[CsrBlock], CsrBlock] = lambda block: block,
     ) -> Iterator[CsrBlock]:
         """Give all entries, row after row; rows that a block leaves out before the next have none.
@@ -152,8 +150,8 @@ class EntrySorter:
         Parameters
         ----------
         shape : rows and columns
-        positions : the numbers of rows and columns that came as codes, ascending as these do; ids, where rows are among
-            them and columns are numbers; None where all are numbers already
+        positions : the numbers of rows and columns that came as codes, ascending as these do; None where all are
+            numbers already
         finish : what becomes of a block, in the thread that made it
 
         Raises
@@ -162,7 +160,7 @@ class EntrySorter:
         """
         self._settle()
         self._find_bounds()
-        n_rows = self._count_rows(positions)
+        n_rows = self._count_rows()
 
         def sort(run: tuple[int, int]) -> CsrBlock:
             return finish(self._sort(*run, shape, positions))
@@ -198,7 +196,7 @@ class EntrySorter:
             with self._divide(bucket, None) as sorter:
                 yield from sorter.ranges(work, dense=dense)
 
-        n_rows = self._count_rows(None) if dense else np.zeros(N_BUCKETS, np.int64)
+        n_rows = self._count_rows() if dense else np.zeros(N_BUCKETS, np.int64)
         yield from self._map_runs(take, split, n_rows)
 
     # --- with others, each of which has entries of the same rows
@@ -293,13 +291,9 @@ class EntrySorter:
         """The first row, or column, of a bucket."""
         return ((self._lowest >> self._shift) + bucket) << self._shift
 
-    def _count_rows(self, positions: Positions) -> np.ndarray:
+    def _count_rows(self) -> np.ndarray:
         """(N_BUCKETS,): rows of each bucket."""
-        if self._row is not None:
-            return np.zeros(N_BUCKETS, np.int64)
-        if not isinstance(positions, SortedIds):
-            return np.full(N_BUCKETS, min(1 << self._shift, MANY_ROWS))
-        return np.diff([positions.find(self._find_lowest(bucket)) for bucket in range(N_BUCKETS + 1)])
+        return np.full(N_BUCKETS, 0 if self._row is not None else min(1 << self._shift, MANY_ROWS))
 
     def _most_sorted(self) -> int:
         """Entries that a thread may sort at a time."""
@@ -332,28 +326,22 @@ class EntrySorter:
             for start in range(a, b, step):
                 yield piece.take(start, min(start + step, b))
 
-    def _sort(self, first: int, last: int, shape: tuple[int, int], positions: Positions) -> CsrBlock:
+    def _sort(self, first: int, last: int, shape: tuple[int, int], positions: np.ndarray | None) -> CsrBlock:
         parts = list(self._take(first, last))
         lowest, highest = (self._row,) * 2 if self._row is not None else self._find_rows(first, last)
         if positions is None:
             return sort_parts(parts, lowest, min(highest + 1, shape[0]), shape[1], None)
-        if isinstance(positions, SortedIds):
-            start, known = positions.read_range(lowest, highest)
-            numbered = [(start + find_ids(rows, known), cols, values) for rows, cols, values in parts]
-            return sort_parts(numbered, start, start + len(known), shape[1], None)
         return sort_parts(parts, *_find_range(positions, lowest, highest), shape[1], positions)
 
     def _find_rows(self, first: int, last: int) -> tuple[int, int]:
         """The first and the last row of buckets first .. last - 1."""
         return self._find_lowest(first), self._find_lowest(last) - 1
 
-    def _check_split(self, bucket: int, positions: Positions) -> None:
+    def _check_split(self, bucket: int, positions: np.ndarray | None) -> None:
         if self._shift or self._row is None:
             return
         row, col = self._row, self._find_lowest(bucket)
-        if isinstance(positions, SortedIds):
-            row = positions.find(row)
-        elif positions is not None:
+        if positions is not None:
             row, col = positions[[row, col]].tolist()
         raise CapacityError(
             f"the entries at row {row}, column {col} take more than the memory that there is for sorting; "

@@ -13,8 +13,7 @@ from mgspmv.errors import SourceError
 from mgspmv.model import CooBatch, Kind
 
 if TYPE_CHECKING:
-    from mgspmv.ingest.ids import SortedIds  # Numba takes a second to import
-    from mgspmv.ingest.names import SortedNames, SpilledNames
+    from mgspmv.ingest.names import SortedIds, SpilledNames  # Numba takes a second to import
     from mgspmv.ingest.stored import StoredIds
     from mgspmv.ingest.vertices import IdRoom
 
@@ -41,7 +40,7 @@ class Layout:
 
     shape: tuple[int, int]
     """Rows and columns of the source's matrix; (n, n) vertices of a graph."""
-    vertex_ids: np.ndarray | SortedIds | SortedNames | StoredIds | None = None
+    vertex_ids: np.ndarray | SortedIds | StoredIds | None = None
     """int64 or strings (object), shape (n,), ascending: the source's own names; None when they are 0..n-1."""
     positions: np.ndarray | None = None
     """Shape (codes,): number of the vertex for each code that the batches hold; None when codes are numbers already."""

@@ -31,8 +31,8 @@ from mgspmv.ingest.edge_mask import (
     number_edges,
 )
 from mgspmv.ingest.entries import Report
-from mgspmv.ingest.ids import IdWriter
-from mgspmv.ingest.names import NameWriter
+from mgspmv.ingest.names import IdWriter
+from mgspmv.ingest.numbering import PIECE_IDS, Ids
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.stored import RowNumbers, StoredIds, StoredRows, read_entries
 from mgspmv.ingest.streams import take_name
@@ -46,13 +46,8 @@ from mgspmv.store.places import StoreLike
 from mgspmv.store.read import StoredMatrix
 from mgspmv.store.write import begin_version
 
-PIECE_IDS = 1 << 16
-"""Ids that are looked at at a time."""
 ORDER_BYTES = 32
 """Of a vertex, while its place in an order is found."""
-
-Ids = Any
-"""Ascending ids: an array, or what has a dtype and a length and is sliced like one."""
 
 
 # --- what stays ------------------------------------------------------------------------------------------------------
@@ -236,18 +231,13 @@ def _count_kept(is_kept: np.ndarray) -> np.ndarray:
 
 def _list_kept(ids: StoredIds | None, is_kept: np.ndarray, folder: Path | None) -> Ids:
     """The ids, or numbers, of the vertices that stay, in a file."""
-    writer = make_writer(ids, folder)
+    writer = IdWriter(folder, np.dtype(np.int64) if ids is None else ids.dtype)
     for first in range(0, len(is_kept), PIECE_IDS):
         own = is_kept[first : first + PIECE_IDS]
         if own.any():
             known = np.arange(first, first + len(own)) if ids is None else ids[first : first + len(own)]
             writer.append(known[own])
     return writer.finish()
-
-
-def make_writer(ids: StoredIds | None, folder: Path | None) -> Any:
-    """Make what puts ids like those of a store into a file, or numbers where it has none."""
-    return IdWriter(folder) if ids is None or ids.dtype == np.int64 else NameWriter(folder)
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------

@@ -23,10 +23,12 @@ from mgspmv.ingest.build import find_column_bytes
 from mgspmv.ingest.counts import make_report
 from mgspmv.ingest.edge_mask import EdgeSet
 from mgspmv.ingest.entries import Report, SortedSource, shrink, sort_source
+from mgspmv.ingest.names import IdWriter
+from mgspmv.ingest.numbering import PIECE_IDS, Ids, pair_ids
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.stored import RowNumbers, StoredIds, list_rows
-from mgspmv.ingest.subgraph import ORDER_BYTES, PIECE_IDS, FilteredRows, Ids, make_writer
+from mgspmv.ingest.subgraph import ORDER_BYTES, FilteredRows
 from mgspmv.ingest.vertices import are_numbers
 from mgspmv.ingest.write import Room, check_stated, describe_matrix, write_matrix
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, MatrixInfo, index_dtype
@@ -329,7 +331,7 @@ class _Numbering(RowNumbers):
                 given = labels[first : first + PIECE_IDS]
                 yield given.copy(), (given >= 0) & (given < self.shape[0])
             return
-        for first, known, given in _pair(self.vertex_ids, labels):
+        for first, known, given in pair_ids(self.vertex_ids, labels):
             found, is_known = _look_up(given, known)
             yield first + found, is_known
 
@@ -366,13 +368,12 @@ def _unite(ids: StoredIds, labels: Ids, folder: Path | None) -> tuple[Ids, np.nd
 
     Where none is new, they are those of the store.
     """
-    before, writer = [np.zeros(0, np.int64)], make_writer(ids, folder)
-    for first, known, given in _pair(ids, labels):
+    before, writer = [np.zeros(0, np.int64)], IdWriter(folder, ids.dtype)
+    for first, known, given in pair_ids(ids, labels):
         found, is_known = _look_up(given, known)
         places = found[~is_known]
         before.append(first + places)
-        united = np.insert(known, places, given[~is_known])
-        writer.append(united)
+        writer.append(np.insert(known, places, given[~is_known]))
     united, places = writer.finish(), np.concatenate(before)
     if len(places):
         return united, places
@@ -394,26 +395,6 @@ def _move(before: np.ndarray, n: int) -> np.ndarray | None:
         own = np.arange(first, min(first + PIECE_IDS, n))
         moved[first : first + len(own)] = own + np.searchsorted(before, own, side="right")
     return moved
-
-
-def _pair(ids: Ids, labels: Ids) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Parts of two ascending lists that end at the same id, from the first id to the last.
-
-    Returns
-    -------
-    of each: the number of the first of `ids`, and what is of `ids` and of `labels`
-    """
-    n_known = n_given = 0
-    known, given = ids[:PIECE_IDS], labels[:PIECE_IDS]
-    while len(known) or len(given):
-        a, b = len(known), len(given)
-        if a and b:
-            end = min(known[-1], given[-1])
-            a, b = (int(np.searchsorted(part, end, side="right")) for part in (known, given))
-        yield n_known, known[:a], given[:b]
-        n_known, n_given = n_known + a, n_given + b
-        known = known[a:] if a < len(known) else ids[n_known : n_known + PIECE_IDS]
-        given = given[b:] if b < len(given) else labels[n_given : n_given + PIECE_IDS]
 
 
 def _look_up(labels: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

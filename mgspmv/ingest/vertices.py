@@ -20,9 +20,8 @@ from numba import njit
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.columns import INT64_MAX, Column, TableFormat, read_chunks, split_line
 from mgspmv.ingest.edge_list_head import DEFAULT_READING, Reading
-from mgspmv.ingest.ids import SortedIds
 from mgspmv.ingest.name_table import NameTable
-from mgspmv.ingest.names import NameWriter, SpilledNames
+from mgspmv.ingest.names import IdWriter, SortedIds, SpilledNames
 from mgspmv.ingest.rules import (
     SAMPLE_BYTES,
     SAMPLE_LINES,
@@ -241,7 +240,7 @@ class ListedNames:
     def __init__(self, names: Any, folder: Path | None = None, first: str | None = None) -> None:
         self.unused_first = first
         """The name on the first line as long as no edge has it, so that it may be a header."""
-        self._codes, writer = NameTable(), NameWriter(folder)
+        self._codes, writer = NameTable(), IdWriter(folder, np.dtype(object))
         self._codes.encode(names)
         writer.append(names)
         self._names = writer.finish()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import mgspmv as mg
 from mgspmv.ingest.entries import sort_source
-from mgspmv.ingest.numbering import number_columns
+from mgspmv.ingest.numbering import number_ids
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.vertices import IdRoom
@@ -26,7 +26,7 @@ PLENTY = 1 << 40
 def small(monkeypatch):
     """Buckets, groups and pieces of which a few entries make many."""
     sorter = {"N_BUCKETS": 4, "GROUPED_ENTRIES": 20, "BLOCK_ENTRIES": 7, "BLOCK_ROWS": 8}
-    shrink(monkeypatch, ingest__sorter=sorter, ingest__ids={"PIECE_IDS": 8})
+    shrink(monkeypatch, ingest__sorter=sorter, ingest__numbering={"PIECE_IDS": 8}, ingest__names={"PAGE_NAMES": 8})
 
 
 def check(rows, cols, memory, threads=2):
@@ -35,12 +35,12 @@ def check(rows, cols, memory, threads=2):
     with EntrySorter(memory, threads) as held:
         for part in np.array_split(np.arange(len(rows)), max(1, len(rows) // 9)):
             held.add(CooBatch(rows[part], cols[part], values[part]))
-        by_row, ids = number_columns(held, lambda: EntrySorter(memory, threads), None)
+        by_row, ids = number_ids(held, lambda: EntrySorter(memory, threads), None)
         known = np.unique(np.concatenate([rows, cols]))
         assert ids[:].tolist() == known.tolist()
         found, end = [], 0
         with by_row:
-            for block in by_row.blocks((len(known), len(known)), ids):
+            for block in by_row.blocks((len(known), len(known))):
                 assert block.row_offset >= end or block.row_offset == end - 1
                 end = block.row_offset + block.n_rows
                 own = np.repeat(np.arange(block.n_rows), np.diff(block.indptr)) + block.row_offset
@@ -109,7 +109,6 @@ def test_ingesting(tmp_path, kind, ids, weighted):
         source = open_source(tmp_path / "a.txt", id_room=IdRoom(1000))
         with sort_source(source, IngestOptions(kind=kind), lambda *_: None) as matrix:
             assert matrix.layout.vertex_ids is None
-            assert matrix.positions is not None
             rows = [b.row_offset + np.repeat(np.arange(b.n_rows), np.diff(b.indptr)) for b in matrix.blocks()]
         assert len(np.concatenate(rows)) == len({*zip(src.tolist(), dst.tolist(), strict=True)})
         return
