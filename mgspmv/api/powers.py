@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, reduce
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
@@ -35,7 +35,7 @@ AnyUpdate = Step | Update
 
 
 class Running(TypedDict, total=False):
-    """Keywords of `power_iteration` that those that stand on it take too."""
+    """Keywords of `power_iteration`, which those that stand on it take too; `Run` has what they are by default."""
 
     tol: float | None
     tol_mode: TolMode
@@ -124,21 +124,7 @@ def power_iteration(
     x: Weights | None = None,
     *,
     norm: Norm = "none",
-    tol: float | None = None,
-    tol_mode: TolMode = "l1",
-    max_iter: int = 100,
-    weights: bool = True,
-    precision: Literal["float64", "float32"] = "float64",
-    drive: Drive = "auto",
-    backend: Literal["auto", "cpu", "cuda"] = "auto",
-    threads: int | None = None,
-    client: Any = None,
-    device_memory: str | int | None = None,
-    host_memory: str | int | None = None,
-    timeout: float = 30.0,
-    throw: bool = True,
-    on_event: Callable[[Event], None] | None = None,
-    on_progress: Progress | None = None,
+    **running: Unpack[Running],
 ) -> Solution:
     """Multiply a vector by a matrix again and again, with a step of the user's between.
 
@@ -156,7 +142,7 @@ def power_iteration(
     tol : stop when the change is below; default 1e-6
     tol_mode : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol; `linf` largest |x' - x| < tol; `relative`
         largest |x' - x| / |x'| < tol, 0 where x' is 0; `fixed` makes exactly max_iter iterations and takes no tol
-    max_iter : most iterations; converging on the last one is converging
+    max_iter : most iterations, default 100; converging on the last one is converging
     weights : False takes each stored entry as 1
     precision : of vectors and values; norms and changes are summed in float64
     drive : `embedded`, in this process; `superstep`, in which the workers of a cluster iterate in lockstep, and which
@@ -186,10 +172,7 @@ def power_iteration(
     """
     if update is not None and not callable(update):
         raise OptionError(f"update must be a function of (y, x), not {update!r}")
-    run = Run(
-        A, "power iteration", norm, tol, tol_mode, max_iter, weights, precision, drive, backend, threads, client,
-        device_memory, host_memory, timeout, throw, on_event, on_progress,
-    )  # fmt: skip
+    run = Run(A, "power iteration", norm, **running)
     if update is not None and run.chosen_drive == "superstep":
         if run.drive == "superstep":
             raise OptionError(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import OptionError
-from mgspmv.iterate.vectors import Weights, make_weights
+from mgspmv.iterate.vectors import Weights, make_vector
 from mgspmv.model import Precision
 
 ROUNDING = 1e-6
@@ -33,7 +33,7 @@ def make_out_weight(given: Weights, stored: np.ndarray, vertex_ids: np.ndarray |
     ShapeError : an array of another length
     OptionError : an unknown id; a weight that is negative, not finite, or less than the stored out-edges weigh
     """
-    weight = make_weights("out_weight", given, len(stored), vertex_ids)
+    weight = make_vector("out_weight", given, len(stored), vertex_ids, is_signed=False)
     is_less = weight < stored * (1.0 - ROUNDING)
     if is_less.any():
         place = int(is_less.argmax())

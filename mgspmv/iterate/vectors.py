@@ -37,35 +37,32 @@ def make_distribution(name: str, weights: Weights, n: int, vertex_ids: np.ndarra
     OptionError : an unknown id or one that comes again; a weight that is negative or not finite; a sum of 0; as of
         `classify_vector`
     """
-    vector = make_weights(name, weights, n, vertex_ids)
+    vector = make_vector(name, weights, n, vertex_ids, is_signed=False)
     if not vector.any():
         raise OptionError(f"{name} is 0 everywhere and cannot be made to sum to 1; give at least one vertex a weight")
     return normalize(vector, n)
 
 
-def make_weights(name: str, weights: Weights, n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
-    """(n,) float64 weights, finite and not negative; parameters and errors as for `make_distribution`."""
-    vector = _to_vector(name, weights, n, vertex_ids)
-    if not np.isfinite(vector).all() or (vector < 0).any():
-        place = int(np.flatnonzero(~np.isfinite(vector) | (vector < 0))[0])
-        label = place if vertex_ids is None else vertex_ids[place]
-        raise OptionError(f"{name} must be finite and not negative; vertex {label} has {vector[place]}")
-    return vector
-
-
-def make_vector(name: str, numbers: Weights, n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
-    """(n,) float64: numbers of any sign as a user gave them; parameters as for `make_distribution`.
+def make_vector(
+    name: str, numbers: Weights, n: int, vertex_ids: np.ndarray | None, *, is_signed: bool = True
+) -> np.ndarray:
+    """(n,) float64: numbers as a user gave them; parameters as for `make_distribution`.
 
     Raises
     ------
     ShapeError : an array of another length
-    OptionError : an unknown id or one that comes again; a number that is not finite; as of `classify_vector`
+    OptionError : an unknown id or one that comes again; a number that is not finite, or negative unless `is_signed`; as
+        of `classify_vector`
     """
     vector = _to_vector(name, numbers, n, vertex_ids)
-    if not np.isfinite(vector).all():
-        place = int(np.flatnonzero(~np.isfinite(vector))[0])
+    wrong = ~np.isfinite(vector)
+    if not is_signed:
+        wrong |= vector < 0
+    if wrong.any():
+        place = int(np.argmax(wrong))
         label = place if vertex_ids is None else vertex_ids[place]
-        raise OptionError(f"{name} must be finite; vertex {label} has {vector[place]}")
+        wanted = "finite" if is_signed else "finite and not negative"
+        raise OptionError(f"{name} must be {wanted}; vertex {label} has {vector[place]}")
     return vector
 
 

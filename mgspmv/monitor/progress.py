@@ -305,4 +305,4 @@ def _read_end(known: Mapping[str, Any]) -> dict[str, Any]:
     """When an iteration ends, by the options that it was given."""
     n = getattr(known.get("A"), "shape", (None,))[0]
     change = find_change(known.get("tol"), known.get("tol_mode", "l1"), n, known.get("stop", "change"))
-    return {"tol": change, "max_iter": known.get("max_iter")}
+    return {"tol": change, "max_iter": known.get("max_iter", 100)}
