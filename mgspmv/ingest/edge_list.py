@@ -33,7 +33,6 @@ from mgspmv.ingest.edge_list_head import (
     Form,
     Head,
     Reading,
-    check_columns,
     read_head,
     read_next_head,
     refuse_unlike,
@@ -226,18 +225,11 @@ class EdgeListSource(FileSource):
     path : local path or URL, or several; may be compressed with gzip, bzip2, xz or zstd; `-` is standard input
     n_vertices : number of vertices, isolated ones included
     vertices : path of a list of vertices (LDBC's `.v`): one per line, its id in the first column
-    delimiter : character between columns; a space stands for any run of blanks; None to tell it by the first lines
-    header : whether the first line names the columns; None to tell it by the first lines
-    skip_rows : lines at the beginning of each file that are not looked at
-    comment : characters that begin comments, or "none"; None for `#` and `%`. Where it is given, comments state nothing
-    columns : of sources, targets and, maybe, weights: names, or numbers counted from 1; None to choose by name or place
-    weights : whether weights are read (float64); "auto" if there is such a column
-    ids : "int", "string", or "auto" to tell by the first edge
-    extra_columns : "ignore" columns that no rule takes, or take them for an "error"
     batch_bytes : bytes of text a batch is made from
     threads : that parse
     id_room : what the vertices' ids may take
     is_vertex : tells a name that is known to be an id, so that a first line of it is no header
+    reading : the fields of `Reading`
 
     Raises
     ------
@@ -254,23 +246,14 @@ class EdgeListSource(FileSource):
         *,
         n_vertices: int | None = None,
         vertices: str | os.PathLike[str] | None = None,
-        delimiter: str | None = None,
-        header: bool | None = None,
-        skip_rows: int = 0,
-        comment: str | None = None,
-        columns: Sequence[str | int] | None = None,
-        weights: Literal["auto"] | bool = "auto",
-        ids: Literal["auto", "int", "string"] = "auto",
-        extra_columns: Literal["error", "ignore"] = "error",
         batch_bytes: int = BATCH_BYTES,
         threads: int | None = None,
         id_room: IdRoom = ANY_ROOM,
         is_vertex: Callable[[str], bool] | None = None,
+        **reading: Any,
     ) -> None:
-        check_columns(columns, weights)  # also a text, whose letters are no columns
-        chosen = None if columns is None else tuple(columns)
-        self._reading = Reading(delimiter, header, skip_rows, comment, chosen, weights, ids, extra_columns)
-        check_vertex_options(n_vertices, vertices, ids)
+        self._reading = Reading(**reading)
+        check_vertex_options(n_vertices, vertices, self._reading.ids)
         self._files = list_paths(path)
         self._segments = tuple(map(Segment, self._files))
         self._form: Form | None = None

@@ -44,13 +44,25 @@ from mgspmv.model import check_choice
 
 @dataclass(frozen=True)
 class Reading:
-    """How a user says that lines are to be read."""
+    """How a user says that lines are to be read.
+
+    Parameters
+    ----------
+    delimiter : character between columns; a space stands for any run of blanks; None to tell it by the first lines
+    header : whether the first line names the columns; None to tell it by the first lines
+    skip_rows : lines at the beginning of each file that are not looked at
+    comment : characters that begin comments, or "none"; None for `#` and `%`. Where it is given, comments state nothing
+    columns : of sources, targets and, maybe, weights: names, or numbers counted from 1; None to choose by name or place
+    weights : whether weights are read (float64); "auto" if there is such a column
+    ids : "int", "string", or "auto" to tell by the first edge
+    extra_columns : "ignore" columns that no rule takes, or take them for an "error"
+    """
 
     delimiter: str | None = None
     header: bool | None = None
     skip_rows: int = 0
     comment: str | None = None
-    columns: tuple[str | int, ...] | None = None
+    columns: Sequence[str | int] | None = None
     weights: Literal["auto"] | bool = "auto"
     ids: Literal["auto", "int", "string"] = "auto"
     extra_columns: Literal["error", "ignore"] = "error"
@@ -71,7 +83,9 @@ class Reading:
             raise OptionError(f"delimiter {delimiter!r} begins comments too; pass comment= with other characters")
         check_columns(self.columns, self.weights)
         if self.header is False and self.columns and isinstance(self.columns[0], str):
-            raise OptionError(f"header=False and columns={self.columns!r} names columns; pass their numbers, from 1")
+            raise OptionError(
+                f"header=False and columns={tuple(self.columns)!r} names columns; pass their numbers, from 1"
+            )
 
     @property
     def comments(self) -> bytes:
@@ -352,7 +366,7 @@ def _choose_columns(names: list[str] | None, n_columns: int, reading: Reading) -
     if reading.columns is not None:
         if names is None and isinstance(reading.columns[0], str):
             raise Undecided(
-                f"columns={reading.columns!r} are names, and no line names the columns; pass numbers from 1"
+                f"columns={tuple(reading.columns)!r} are names, and no line names the columns; pass numbers from 1"
             )
         return resolve_columns(reading.columns, names, n_columns, reading.weights)
     return choose_columns(names, n_columns, reading.weights, reading.extra_columns)

@@ -33,7 +33,6 @@ class FrameSource(TableSource):
     Parameters
     ----------
     frame : pandas.DataFrame, polars.DataFrame, dask.dataframe.DataFrame or pyarrow.Table
-    batch_rows : rows of a batch
     threads : that compute a partition, where Dask is set to threads; default as many as it takes itself
     columns, options : of `TableSource`
 
@@ -48,7 +47,6 @@ class FrameSource(TableSource):
         frame: Any,
         *,
         columns: Sequence[str | int] | None = None,
-        batch_rows: int = BATCH_ROWS,
         threads: int | None = None,
         **options: Any,
     ) -> None:
@@ -60,7 +58,7 @@ class FrameSource(TableSource):
             )
         size = f"{frame.npartitions} partitions" if library == "dask" else f"{len(frame)} rows"
         super().__init__(f"{library} {_CLASSES[library]} of {size}", columns=_take_labels(frame, columns), **options)
-        self._frame, self._library, self._batch_rows, self._threads = frame, library, batch_rows, threads
+        self._frame, self._library, self._threads = frame, library, threads
         self._format, self._described, self._is_computed = library, self.name, library == "dask"
         self.kept: KeptPartitions | None = None
         """Of a part, whose partitions are computed by the cluster: those that were given to it."""
@@ -69,9 +67,9 @@ class FrameSource(TableSource):
         if self.kept is not None:
             yield Table(self.name, self.kept.columns, self.kept.read)
         elif self._library == "dask":
-            yield _open_dask(self._frame, self.name, self._batch_rows, self._threads)
+            yield _open_dask(self._frame, self.name, self._threads)
         else:
-            yield _open_frame(self._frame, self.name, self._batch_rows)
+            yield _open_frame(self._frame, self.name)
 
     def _describe(self) -> dict[str, Any]:
         return {"format": self._format, "name": self._described}
@@ -97,7 +95,7 @@ class FrameSource(TableSource):
             part.name = f"partitions {own[0]} to {own[-1]} of {self.name}"
             part._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
             part._frame = None
-            part.kept = KeptPartitions(self._frame._meta, part.name, self._batch_rows, own)
+            part.kept = KeptPartitions(self._frame._meta, part.name, own)
             parts.append(part)
         return parts
 
@@ -108,7 +106,7 @@ class FrameSource(TableSource):
 
     def list_partitions(self) -> list[Any]:
         """Partitions of a Dask DataFrame with the columns that are read, each as a `Delayed`."""
-        table = _open_dask(self._frame, self.name, self._batch_rows, None)
+        table = _open_dask(self._frame, self.name, None)
         partitions: list[Any] = self._frame[_find_labels(self._frame, self._choose_columns(table))].to_delayed()
         return partitions
 
@@ -120,7 +118,7 @@ class FrameSource(TableSource):
         return held
 
 
-def _open_frame(frame: Any, name: str, batch_rows: int) -> Table:
+def _open_frame(frame: Any, name: str) -> Table:
     """A DataFrame of pandas or polars or a pyarrow Table, of which each slice becomes one of Arrow.
 
     Names of columns that are no strings are taken as such.
@@ -129,13 +127,13 @@ def _open_frame(frame: Any, name: str, batch_rows: int) -> Table:
 
     def take(names: list[str], start: int) -> Any:
         if library == "pandas":
-            rows = frame.iloc[start : start + batch_rows]  # columns alone would be copied whole
+            rows = frame.iloc[start : start + BATCH_ROWS]  # columns alone would be copied whole
             return pa.Table.from_pandas(rows[_find_labels(frame, names)], preserve_index=False)
-        part = frame.select(names).slice(start, batch_rows)
+        part = frame.select(names).slice(start, BATCH_ROWS)
         return part if library == "pyarrow" else part.to_arrow()
 
     def read(names: list[str]) -> Iterator[Any]:
-        for start in range(0, max(1, len(frame)), batch_rows):
+        for start in range(0, max(1, len(frame)), BATCH_ROWS):
             try:
                 arrow = take(names, start)
             except (pa.ArrowException, TypeError, OverflowError) as error:
@@ -147,7 +145,7 @@ def _open_frame(frame: Any, name: str, batch_rows: int) -> Table:
     return Table(name, columns, read, index, n_rows=len(frame))
 
 
-def _open_dask(frame: Any, name: str, batch_rows: int, threads: int | None) -> Table:
+def _open_dask(frame: Any, name: str, threads: int | None) -> Table:
     """A Dask DataFrame, of which a partition is computed when it is its turn, with no other columns."""
     settings = {} if threads is None else {"num_workers": threads}
 
@@ -159,11 +157,11 @@ def _open_dask(frame: Any, name: str, batch_rows: int, threads: int | None) -> T
             with dask.config.set(settings):
                 rows = partition.compute()
             if len(rows):  # else a column of objects has no type
-                yield from _open_frame(rows, name, batch_rows).read(names)
+                yield from _open_frame(rows, name).read(names)
             n_rows += len(rows)
             del rows  # before the next is made
         if not n_rows:
-            yield from _open_frame(chosen._meta, name, batch_rows).read(names)
+            yield from _open_frame(chosen._meta, name).read(names)
 
     return Table(name, [str(label) for label in frame.columns], read)
 
@@ -177,10 +175,10 @@ class KeptPartitions:
     numbers : of the partitions
     """
 
-    def __init__(self, meta: Any, name: str, batch_rows: int, numbers: Sequence[int]) -> None:
+    def __init__(self, meta: Any, name: str, numbers: Sequence[int]) -> None:
         self.name, self.numbers = name, numbers
         self.columns = [str(label) for label in meta.columns]
-        self._meta, self._batch_rows = meta, batch_rows
+        self._meta = meta
         self._file: ScratchFile | None = None
         self._places: dict[int, tuple[int, int]] = {}
 
@@ -201,7 +199,7 @@ class KeptPartitions:
             self._places[number] = (0, 0)
             return
         sink, names = pa.BufferOutputStream(), [str(label) for label in frame.columns]
-        batches = _open_frame(frame, self.name, self._batch_rows).read(names)
+        batches = _open_frame(frame, self.name).read(names)
         first = next(batches)
         with pa.ipc.new_stream(sink, first.schema) as stream:
             for batch in chain([first], batches):
@@ -213,7 +211,7 @@ class KeptPartitions:
     def read(self, names: list[str]) -> Iterator[Any]:
         """Give columns as record batches, a partition at a time."""
         if self._file is None:
-            yield from _open_frame(self._meta, self.name, self._batch_rows).read(names)
+            yield from _open_frame(self._meta, self.name).read(names)
             return
         for number in self.numbers:
             offset, n_bytes = self._places[number]

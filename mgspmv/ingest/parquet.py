@@ -29,7 +29,6 @@ class ParquetSource(TableSource):
     Parameters
     ----------
     path : local path or URL, or several, whose rows follow each other
-    batch_rows : rows of a batch
     threads : that decode; several unless it is 1
     options : of `TableSource`
 
@@ -40,17 +39,10 @@ class ParquetSource(TableSource):
     SourceNotFoundError : by `batches`, if there is no file
     """
 
-    def __init__(
-        self,
-        path: Path | Sequence[Path],
-        *,
-        batch_rows: int = BATCH_ROWS,
-        threads: int | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, path: Path | Sequence[Path], *, threads: int | None = None, **options: Any) -> None:
         self._files = list_paths(path)
         super().__init__(name_files(self._files), **options)
-        self._batch_rows, self._threads, self._n_tables = batch_rows, threads, len(self._files)
+        self._threads, self._n_tables = threads, len(self._files)
         self._groups: Sequence[range | None] = [None] * len(self._files)
         self._n_groups = 0
         self._read_files: list[dict[str, Any]] = []
@@ -94,7 +86,7 @@ class ParquetSource(TableSource):
         def read(names: list[str]) -> Iterator[Any]:
             n_rows = 0
             with reading_table(name, "the Parquet file is damaged or cut short ({}); fetch it again"):
-                for rows in file.iter_batches(self._batch_rows, groups, names, use_threads=self._threads != 1):
+                for rows in file.iter_batches(BATCH_ROWS, groups, names, use_threads=self._threads != 1):
                     if rows.num_rows:
                         yield rows.select(names)
                     n_rows += rows.num_rows

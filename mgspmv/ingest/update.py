@@ -116,7 +116,7 @@ def update_store(
             return _stay(stored, keep)
         gone = None if removed is None else _Deletions(removed, _number(stored, None, room.folder), memory)
         numbering = _number(stored, None if added is None else added.layout, room.folder)
-        sorter = stack.enter_context(_make_sorter(memory, room))
+        sorter = stack.enter_context(EntrySorter(memory, room.threads, room.folder))
         n_kept = _add_stored(sorter, stored, gone, numbering, report, room)
         if gone is not None and missing == "error":
             gone.check_found()
@@ -131,7 +131,9 @@ def update_store(
         rows = _UpdatedRows(*known, None, sorter, numbering.order)
         most_columns = max(1, memory // max(1, find_column_bytes(rows)))
         with begin_version(stored.place, base=info.version, keep=keep) as version:
-            transposed = stack.enter_context(_make_sorter(memory, room)) if info.has_transpose else None
+            transposed = (
+                stack.enter_context(EntrySorter(memory, room.threads, room.folder)) if info.has_transpose else None
+            )
             made = write_matrix(version, rows, transposed, report, room.threads, most_columns, "merge and write")
             changes = Changes(
                 inserted=0 if added is None else added.most_entries - added.counts.n_loops,
@@ -199,10 +201,6 @@ def _check_tables(need: int, room: int, name: str) -> None:
             f"the numbers of the vertices of {name} take {need / 1e9:.3g} GB of memory while they are updated, of which"
             f" {room / 1e9:.3g} GB may be taken; allow more by memory=, or ingest the edited list"
         )
-
-
-def _make_sorter(memory: int, room: Room) -> EntrySorter:
-    return EntrySorter(memory, room.threads, room.folder)
 
 
 @contextlib.contextmanager

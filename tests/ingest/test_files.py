@@ -26,6 +26,7 @@ from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.parquet import ParquetSource
+from tests.support.shrinking import shrink
 
 COMPRESS = {
     "": lambda data: data,
@@ -260,13 +261,14 @@ def write_table(path, *columns, names=("src", "dst", "weight")):
     pq.write_table(pa.table(list(columns), names=list(names[: len(columns)])), path)
 
 
-def test_parquet_tables_follow_each_other(tmp_path):
+def test_parquet_tables_follow_each_other(tmp_path, monkeypatch):
     rng = np.random.default_rng(3)
     ends, weights = rng.integers(0, 10**6, (2, 100)), rng.random(100)
     for k, places in enumerate((slice(0, 40), slice(40, 40), slice(40, 100))):
         write_table(tmp_path / f"e/{k}.parquet", *ends[:, places], weights[places])
     for batch_rows in (3, 2**20):
-        arcs, layout = read(ParquetSource(find_files(tmp_path / "e"), batch_rows=batch_rows))
+        shrink(monkeypatch, ingest__parquet={"BATCH_ROWS": batch_rows})
+        arcs, layout = read(ParquetSource(find_files(tmp_path / "e")))
         assert arcs == list(zip(*ends.tolist(), weights.tolist(), strict=True))
     source = layout.provenance
     assert source["header"] == {"columns": ["src", "dst", "weight"], "rows": 100, "row_groups": 3}

@@ -18,6 +18,7 @@ from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.open import open_source
 from tests.support.pairwise import cover_pairs
+from tests.support.shrinking import shrink
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")
@@ -55,11 +56,12 @@ def make_edges(n_edges):
     return {"label": ["x"] * n_edges, "w": rng.random(n_edges), "to": dst, "from": src}
 
 
-def test_the_store_is_that_of_the_arrays(library):
+def test_the_store_is_that_of_the_arrays(library, monkeypatch):
     edges = make_edges(5000)
     wanted = mg.ingest((edges["from"], edges["to"], edges["w"]), MemoryStore(), duplicates="keep")
     for batch_rows in (1 << 20, 700):
-        source = FrameSource(MAKERS[library](edges), columns=["from", "to", "w"], batch_rows=batch_rows)
+        shrink(monkeypatch, ingest__frames={"BATCH_ROWS": batch_rows})
+        source = FrameSource(MAKERS[library](edges), columns=["from", "to", "w"])
         info = mg.ingest(source, MemoryStore(), duplicates="keep")
         assert info.digest == wanted.digest
         assert info.provenance["source"]["format"] == library

@@ -29,6 +29,7 @@ from mgspmv.ingest.streams import TextStream
 from mgspmv.ingest.vertices import ANY_ROOM
 from tests.support.buckets import serve_s3
 from tests.support.commands import invoke
+from tests.support.shrinking import shrink
 from tests.support.waiting import HANG_S
 
 TEXT = "".join(f"{k} {k * k % 977}\n" for k in range(60_000)).encode()
@@ -229,7 +230,8 @@ def test_pieces_of_a_parquet_table_are_fetched_once(web, table, monkeypatch):
     """But for the last, which says where everything is and is needed first."""
     monkeypatch.setattr(remote, "PIECE_BYTES", 200_000)
     web.files["/e"] = table.read_bytes()
-    source = ParquetSource(f"{web.url}/e", batch_rows=10_000)
+    shrink(monkeypatch, ingest__parquet={"BATCH_ROWS": 10_000})
+    source = ParquetSource(f"{web.url}/e")
     assert sum(len(batch.rows) for batch in source.batches()) == 100_000
     n_pieces = -(-len(web.files["/e"]) // 200_000)
     assert n_pieces == len(set(web.ranges)) <= len(web.ranges) <= n_pieces + 1
@@ -246,9 +248,10 @@ def test_parquet_tables_need_pieces(web, table, has_sizes):
         mg.ingest(f"{web.url}/e", MemoryStore(), format="parquet")
 
 
-def test_a_connection_that_breaks_in_a_parquet_table(web, table):
+def test_a_connection_that_breaks_in_a_parquet_table(web, table, monkeypatch):
     web.files["/e"] = table.read_bytes()
-    batches = ParquetSource(f"{web.url}/e", batch_rows=1000).batches()
+    shrink(monkeypatch, ingest__parquet={"BATCH_ROWS": 1000})
+    batches = ParquetSource(f"{web.url}/e").batches()
     next(batches)
     web.breaks = [20_000] * 100
     with pytest.raises(SourceError, match=r"/e: cannot be read: .*; check the address, the connection"):

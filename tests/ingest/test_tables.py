@@ -15,6 +15,7 @@ from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.frames import _open_frame
 from mgspmv.ingest.tables import TableSource
 from mgspmv.ingest.write import Room
+from tests.support.shrinking import shrink
 
 
 class Tables(TableSource):
@@ -28,7 +29,7 @@ class Tables(TableSource):
         self.n_open += 1
         try:
             for name, columns in self.tables.items():
-                yield _open_frame(pa.table(columns), name, 2)
+                yield _open_frame(pa.table(columns), name)
         finally:
             self.n_open -= 1
 
@@ -39,7 +40,8 @@ class Tables(TableSource):
         return {"header": header}
 
 
-def test_tables_follow_each_other():
+def test_tables_follow_each_other(monkeypatch):
+    shrink(monkeypatch, ingest__frames={"BATCH_ROWS": 2})
     source = Tables(
         {
             "a": {"src": [5, 7, 5], "dst": [2, 2, 2], "w": [1.0, 2.0, 3.0]},
@@ -75,7 +77,8 @@ def test_tables_follow_each_other():
         ({"a": [1, 1, None], "b": [2, 2, 2], "w": [1.0, 1.0, 1.0]}, "b: row 2 has nothing in column 'a'"),
     ],
 )
-def test_tables_that_are_not_alike(other, message):
+def test_tables_that_are_not_alike(other, message, monkeypatch):
+    shrink(monkeypatch, ingest__frames={"BATCH_ROWS": 2})
     source = Tables({"a": {"a": [1, 2, 3], "b": [1, 2, 3], "w": [1.5, 2.5, 3.5]}, "b": other})
     with pytest.raises(SourceError, match=f"^{message}"):
         list(source.batches())
