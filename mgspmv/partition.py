@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
-from functools import cached_property, partial
-from itertools import accumulate, pairwise
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -145,7 +146,17 @@ class WorkerPlan:
     @property
     def seconds(self) -> float | None:
         """Of an iteration without the exchange, predicted from the rates; None without these."""
-        return None if self.rates is None else _predict_seconds(self, self.rates)
+        if self.rates is None:
+            return None
+        in_order = (self.block_bytes + self.vector_bytes) / self.rates.copy_bytes_per_s
+        gathered, coming_by = self.nnz / self.rates.gathers_per_s, 0.0
+        if self.streaming is not None and self.streaming.streamed_bytes:
+            from_host = self.streaming.held == "host"
+            pace = self.rates.upload_bytes_per_s if from_host else self.rates.store_bytes_per_s
+            if pace is None:
+                return None
+            coming_by = self.streaming.streamed_bytes / pace
+        return max(in_order, gathered, coming_by)
 
     @property
     def memory_bytes(self) -> int:
@@ -281,29 +292,18 @@ def split_rows(
     """
     if n_parts < 1:
         raise OptionError(f"the rows must be cut into at least 1 part, not {n_parts}")
-    n_rows = len(indptr) - 1
+    rows = range(len(indptr)) if cuts is None else cuts
 
-    def cost(place: np.ndarray) -> np.ndarray:
-        row = place if cuts is None else cuts[place]
-        total: np.ndarray = indptr[row] * bytes_per_nonzero + row * bytes_per_row
-        return total
+    def cost(place: int) -> int:
+        return int(indptr[rows[place]]) * bytes_per_nonzero + int(rows[place]) * bytes_per_row
 
-    whole = int(indptr[-1]) * bytes_per_nonzero + n_rows * bytes_per_row
-    targets = np.array([whole * k // n_parts for k in range(1, n_parts)], dtype=np.int64)
-    above = _find_first(cost, targets, n_rows if cuts is None else len(cuts) - 1)
-    below = np.maximum(above - 1, 0)
-    nearest = np.where(targets - cost(below) < cost(above) - targets, below, above)
-    return np.concatenate([[0], nearest if cuts is None else cuts[nearest], [n_rows]]).astype(np.int64)
-
-
-def _find_first(cost: Callable[[np.ndarray], np.ndarray], targets: np.ndarray, n_rows: int) -> np.ndarray:
-    """First row whose cost is not below each target: bisection, which needs no costs of all rows in memory."""
-    low, high = np.zeros_like(targets), np.full_like(targets, n_rows)
-    while (low < high).any():
-        middle = (low + high) // 2
-        is_below = cost(middle) < targets
-        low, high = np.where(is_below, middle + 1, low), np.where(is_below, high, middle)
-    return low
+    last, bounds = len(rows) - 1, [0]
+    for k in range(1, n_parts):
+        target = cost(last) * k // n_parts
+        above = bisect_left(range(last), target, key=cost)
+        below = max(above - 1, 0)
+        bounds.append(int(rows[below if target - cost(below) < cost(above) - target else above]))
+    return np.array([*bounds, len(indptr) - 1], np.int64)
 
 
 def plan_rows(
@@ -314,7 +314,6 @@ def plan_rows(
     precision: Precision = "exact",
     device_memory: Memory = None,
     host_memory: Memory = None,
-    rates: Rates | Sequence[Rates] | None = None,
     threads: int | None = None,
     lays_out: bool = False,
     streams: bool = False,
@@ -328,7 +327,6 @@ def plan_rows(
     indptr : int64, shape (n_rows + 1,), of the whole matrix
     device_memory : bytes that each worker's device has, one for all or one for each; None where it computes on the host
     host_memory : bytes that each worker has on the host, likewise; None for no limit
-    rates : of each worker, or of the only one, for predicting seconds
     threads : of each worker, for the chunks in flight
     lays_out : devices have a layout for steps of PageRank instead of CSR
     streams : rows for which a device has no room come by in pieces, from the host or from the store
@@ -342,47 +340,21 @@ def plan_rows(
     check_choice("precision", precision, ("exact", "float64", "float32"))
     if n_workers < 1:
         raise OptionError(f"workers must be at least 1, not {n_workers}")
-    threads = threads or default_threads()
-    devices, hosts = _spread(device_memory, n_workers), _spread(host_memory, n_workers)
-    place = partial(_place, _Sizes.of(info, precision), lays_out, streams)
-    plan = place(_plan(info, indptr, n_workers, precision, threads, top, checkpoint), devices, hosts)
-    if rates is not None:
-        plan = predict_seconds(plan, [rates] if isinstance(rates, Rates) else rates)
-    if shortage := _find_shortage(plan, devices, hosts, top):
-        if not isinstance(device_memory, int | None) or not isinstance(host_memory, int | None):
-            raise CapacityError(f"{shortage}; use more workers, or ones with more memory")
-        n_enough = n_workers
-        while n_enough < min(2 * info.shape[0], MOST_WORKERS):
-            n_enough *= 2
-            memory = _spread(device_memory, n_enough), _spread(host_memory, n_enough)
-            larger = place(_plan(info, indptr, n_enough, precision, threads, top, checkpoint), *memory)
-            if not _find_shortage(larger, *memory, top):
-                raise CapacityError(f"{shortage}; {n_enough} workers of that size would do")
-        raise CapacityError(
-            f"{shortage}; no number of workers of that size would do, for each holds a vector of all "
-            f"{info.shape[1]} columns and at least one row"
-        )
-    return plan
-
-
-def find_watch_bytes(n_rows: int, n: int, n_workers: int, top: int | None, precision: Precision) -> int:
-    """Bytes that a worker of so many takes on its host to prove which vertices are highest.
-
-    Parameters
-    ----------
-    n_rows, n : its own, and all
-    top : how many vertices; None for none
-    """
-    if top is None:
-        return 0
-    told = min(n, n_workers * (top + 1)) if n_workers > 1 else 0
-    return (WATCH_BYTES + WATCH_RANKS * (4 if precision == "float32" else 8)) * n_rows + TOP_BYTES * told
-
-
-def find_copy_bytes(n_rows: int, precision: Precision) -> int:
-    """Bytes that a worker takes on its host to write the ranks of so many rows: a copy, and a chunk on its way."""
-    itemsize = 4 if precision == "float32" else 8
-    return itemsize * (n_rows + 2 * min(CHUNK_ELEMENTS, n_rows))
+    planner = _Planner(info, indptr, precision, threads or default_threads(), lays_out, streams, top, checkpoint)
+    plan, shortage = planner.plan(device_memory, host_memory, n_workers)
+    if shortage is None:
+        return plan
+    if not isinstance(device_memory, int | None) or not isinstance(host_memory, int | None):
+        raise CapacityError(f"{shortage}; use more workers, or ones with more memory")
+    n_enough = n_workers
+    while n_enough < min(2 * info.shape[0], MOST_WORKERS):
+        n_enough *= 2
+        if planner.plan(device_memory, host_memory, n_enough)[1] is None:
+            raise CapacityError(f"{shortage}; {n_enough} workers of that size would do")
+    raise CapacityError(
+        f"{shortage}; no number of workers of that size would do, for each holds a vector of all {info.shape[1]} "
+        "columns and at least one row"
+    )
 
 
 def parse_bytes(size: str | int) -> int:
@@ -398,58 +370,141 @@ def parse_bytes(size: str | int) -> int:
     return int(Decimal(match[1]) * _UNITS[match[2] or ""])
 
 
-def _plan(
-    info: MatrixInfo,
-    indptr: np.ndarray,
-    n_workers: int,
-    precision: Precision,
-    threads: int,
-    top: int | None,
-    checkpoint: bool,
-) -> Plan:
-    sizes = _Sizes.of(info, precision)
-    cuts = part_bounds(info.shape[0]) if info.order == "dealt" and n_workers > 1 else None
-    costs = {"bytes_per_nonzero": sizes.nonzero, "bytes_per_row": sizes.per_row}
-    bounds = split_rows(indptr, n_workers, **costs, cuts=cuts)
-    workers = tuple(
-        _plan_worker(info, sizes, int(a), int(b), int(indptr[b] - indptr[a]), n_workers, threads)
-        for a, b in pairwise(bounds)
-    )
-    operation = "spmv" if info.kind == "matrix" else "pagerank"
-    if top is not None:
-        find = partial(find_watch_bytes, n=info.shape[0], n_workers=n_workers, top=top, precision=precision)
-        workers = tuple(replace(w, watch_bytes=find(w.stop - w.start)) for w in workers)
-    if checkpoint:
-        workers = tuple(replace(w, copy_bytes=find_copy_bytes(w.stop - w.start, precision)) for w in workers)
-    return Plan(info.url, operation, precision, workers, None)
+class _Planner:
+    """Plans runs over any number of workers."""
 
+    def __init__(
+        self,
+        info: MatrixInfo,
+        indptr: np.ndarray,
+        precision: Precision,
+        threads: int,
+        lays_out: bool,
+        streams: bool,
+        top: int | None,
+        checkpoint: bool,
+    ) -> None:
+        self._info, self._indptr, self._precision, self._threads = info, indptr, precision, threads
+        self._lays_out, self._streams, self._top, self._checkpoint = lays_out, streams, top, checkpoint
+        self._is_product = info.kind == "matrix"
+        self._real = 4 if precision == "float32" else 8
+        self._index = np.dtype(info.index_dtype).itemsize
+        self._entry = self._index + (0 if info.is_pattern else self._real)
+        """Bytes of an entry of the block."""
+        # The float64 residual at the end needs larger z than float32 steps do.
+        self._z = 0 if self._is_product else 8
+        """Bytes of what steps read, for each column, and write, for each own row; made after the block is read."""
+        self._row = self._real if self._is_product else self._real + 8
+        """Bytes of the vectors that are made before the block is read, for each own row: ranks and out-weights, or y;
+        of a product also x, which has an element for each column."""
 
-def _place(
-    sizes: _Sizes,
-    lays_out: bool,
-    streams: bool,
-    plan: Plan,
-    devices: Sequence[int | None],
-    hosts: Sequence[int | None],
-) -> Plan:
-    """The plan with rows on the devices that there are, in a layout or in CSR, or in pieces where there is no room."""
-    workers = []
-    for worker, device, host in zip(plan.workers, devices, hosts, strict=True):
-        own = worker
-        if device is not None:
-            own = replace(worker, held="device")
-            own = _lay_out(own, sizes) if lays_out else own
-            own = _stream(own, sizes, device, host) if streams else own
-        workers.append(own)
-    return replace(plan, workers=tuple(workers))
+    def plan(self, device_memory: Memory, host_memory: Memory, n_workers: int) -> tuple[Plan, str | None]:
+        """The plan, with rows on the devices that there are; and what is too small for it, None when all fits."""
+        info = self._info
+        cuts = part_bounds(info.shape[0]) if info.order == "dealt" and n_workers > 1 else None
+        costs = {"bytes_per_nonzero": self._entry, "bytes_per_row": 8 + self._row + self._z}
+        bounds = split_rows(self._indptr, n_workers, **costs, cuts=cuts)
+        devices, hosts = _spread(device_memory, n_workers), _spread(host_memory, n_workers)
+        workers = []
+        for start, stop, device, host in zip(bounds[:-1], bounds[1:], devices, hosts, strict=True):
+            worker = self._plan_worker(int(start), int(stop), n_workers)
+            workers.append(worker if device is None else self._place(worker, device, host))
+        operation = "spmv" if self._is_product else "pagerank"
+        plan = Plan(info.url, operation, self._precision, tuple(workers), None)
+        return plan, self._find_shortage(plan, devices, hosts)
 
+    def _plan_worker(self, start: int, stop: int, n_workers: int) -> WorkerPlan:
+        """A worker that computes on its host."""
+        n_rows, (n, n_cols) = stop - start, self._info.shape
+        nnz = int(self._indptr[stop] - self._indptr[start])
+        others = n_cols - n_rows if n_workers > 1 else 0
+        made_before = self._row * n_rows + (self._real * n_cols if self._is_product else 0)
+        in_flight = self._count_in_flight(max(n_rows + 1, nnz), n_workers)
+        vectors = made_before + self._z * (n_rows + n_cols)
+        if n_workers > 1 and not self._is_product:
+            in_flight = max(in_flight, (1 + self._index) * n_cols)
+            packed = int(DENSE * n_rows) * (n_workers - 1)
+            vectors += self._z * (n_rows + others) + (2 * self._z + self._index) * packed
+            vectors += self._index * int(DENSE * others)
+        id_bytes = watch = 0
+        if n_workers == 1:
+            order = 0 if self._info.order is None else self._index + (2 * self._real if self._is_product else 0)
+            id_bytes = (ID_BYTES[self._info.vertex_ids] + order) * n_rows
+        if self._top is not None:
+            told = min(n, n_workers * (self._top + 1)) if n_workers > 1 else 0
+            watch = (WATCH_BYTES + WATCH_RANKS * self._real) * n_rows + TOP_BYTES * told
+        return WorkerPlan(
+            start=start,
+            stop=stop,
+            nnz=nnz,
+            block_bytes=8 * (n_rows + 1) + self._entry * nnz,
+            vector_bytes=vectors,
+            load_bytes=made_before + in_flight,
+            id_bytes=id_bytes,
+            exchange_bytes=self._real * others + SUMS_BYTES * (n_workers - 1),
+            watch_bytes=watch,
+            # a copy of the ranks, and a chunk on its way
+            copy_bytes=self._real * (n_rows + 2 * min(CHUNK_ELEMENTS, n_rows)) if self._checkpoint else 0,
+        )
 
-def _lay_out(worker: WorkerPlan, sizes: _Sizes) -> WorkerPlan:
-    """The worker with all of its rows in a layout on its device."""
-    laid = int(LAID_RATIO * sizes.nonzero * worker.nnz)
-    making = (sizes.nonzero + sizes.index) * min(worker.nnz, choose_piece(worker.nnz))  # CSR, and places of columns
-    order = sizes.index * (worker.stop - worker.start)
-    return replace(worker, layout_bytes=laid + making, vector_bytes=worker.vector_bytes + order)
+    def _count_in_flight(self, n: int, n_workers: int) -> int:
+        """Most bytes beside the block while the larger one of its arrays, of n elements, is read."""
+        info, threads = self._info, self._threads
+        stored = 0 if info.dtype is None else np.dtype(info.dtype).itemsize
+        if not is_read_in_place(info.url):
+            return 2 * max(self._index, stored) * min(threads * CHUNK_ELEMENTS, n)
+        chunk = min(CHUNK_ELEMENTS, n)
+        n_read, n_cut = min(threads * chunk, n), min(threads, 2)  # chunks of which a part is wanted: first and last
+        if n_workers == 1:
+            last = n % chunk
+            n_read, n_cut = min(n_read, (threads - 1) * chunk + (last or chunk)), int(last > 0)
+        indices = int(INDEX_RATIO * self._index * n_read) + self._index * n_cut * chunk
+        is_converted = info.dtype is not None and np.dtype(info.dtype) != np.dtype(f"float{8 * self._real}")
+        values = stored * (2 * n_read if is_converted else n_read + n_cut * chunk)
+        return max(indices, values)
+
+    def _place(self, worker: WorkerPlan, device: int, host: int | None) -> WorkerPlan:
+        """The worker with its rows on its device, in a layout or in CSR; in pieces where there is no room for them, but
+        for pieces."""
+        own = replace(worker, held="device")
+        if self._lays_out:
+            laid = int(LAID_RATIO * self._entry * own.nnz)
+            making = (self._entry + self._index) * min(own.nnz, choose_piece(own.nnz))  # CSR, and places of columns
+            order = self._index * (own.stop - own.start)
+            own = replace(own, layout_bytes=laid + making, vector_bytes=own.vector_bytes + order)
+        if not self._streams or own.device_bytes <= device:
+            return own
+        from_host = self._stream("host", own, device)
+        if from_host.streaming is not None and (host is None or from_host.host_bytes <= host):
+            return from_host
+        return self._stream("store", own, device)
+
+    def _stream(self, held: Literal["host", "store"], worker: WorkerPlan, device: int) -> WorkerPlan:
+        """The worker with its rows in pieces; as it is where its device has no room for these either."""
+        room, passing = device - worker.vector_bytes, PASSING[held]
+        piece_bytes = min(self._entry * MOST_PIECE_ENTRIES, room // (passing * PASSING_SHARE[held]))
+        if piece_bytes < LEAST_PIECE_BYTES:
+            return worker
+        ratio = 1.0 if worker.layout_bytes is None else LAID_RATIO
+        whole = worker.block_bytes if worker.layout_bytes is None else int(ratio * self._entry * worker.nnz)
+        kept = min(whole, room - passing * piece_bytes)
+        streamed = int((whole - kept) / (ratio if held == "store" else 1))
+        streaming = Streaming(held, piece_bytes // self._entry, kept, passing * piece_bytes, streamed)
+        return replace(worker, held=held if streamed else "device", streaming=streaming)
+
+    def _find_shortage(self, plan: Plan, devices: list[int | None], hosts: list[int | None]) -> str | None:
+        for w, device, host in zip(plan.workers, devices, hosts, strict=True):
+            on_host = w.memory_bytes if device is None else w.host_bytes
+            for place, have, need in (("device", device, w.device_bytes), ("host", host, on_host)):
+                if have is None or need <= have:
+                    continue
+                each = f"{plan.operation} of {plan.url} on {len(plan.workers)} workers needs {need / 1e9:.3g} GB"
+                said = f"{each} of {place} memory on one of them, which has {have / 1e9:.3g} GB"
+                if place == "device" or not w.watch_bytes:
+                    return said
+                watch = f"up to {w.watch_bytes / 1e9:.3g} GB of it for stop='topk:{self._top}'"
+                return f"{said} ({watch}, which stop='change' does without)"
+        return None
 
 
 def choose_piece(nnz: int, streaming: Streaming | None = None) -> int:
@@ -465,37 +520,12 @@ def choose_piece(nnz: int, streaming: Streaming | None = None) -> int:
     return n_entries if streaming is None else min(n_entries, streaming.piece_entries)
 
 
-def _stream(worker: WorkerPlan, sizes: _Sizes, device: int, host: int | None) -> WorkerPlan:
-    """The worker with its rows in pieces where its device has no room for them; as it is where it has none for pieces
-    either."""
-    own = worker
-    if worker.device_bytes > device:
-        for held in ("host", "store"):
-            own = _stream_from(held, worker, sizes, device)
-            if own.streaming is not None and (host is None or own.host_bytes <= host):
-                break
-    return own
-
-
-def _stream_from(held: Literal["host", "store"], worker: WorkerPlan, sizes: _Sizes, device: int) -> WorkerPlan:
-    room, passing = device - worker.vector_bytes, PASSING[held]
-    piece_bytes = min(sizes.nonzero * MOST_PIECE_ENTRIES, room // (passing * PASSING_SHARE[held]))
-    if piece_bytes < LEAST_PIECE_BYTES:
-        return worker
-    ratio = 1.0 if worker.layout_bytes is None else LAID_RATIO
-    whole = worker.block_bytes if worker.layout_bytes is None else int(ratio * sizes.nonzero * worker.nnz)
-    kept = min(whole, room - passing * piece_bytes)
-    streamed = int((whole - kept) / (ratio if held == "store" else 1))
-    streaming = Streaming(held, piece_bytes // sizes.nonzero, kept, passing * piece_bytes, streamed)
-    return replace(worker, held=held if streamed else "device", streaming=streaming)
-
-
 def warn_of_streaming(plan: Plan, stacklevel: int) -> None:
     """Say that rows come by in each iteration, where they do: it takes many times as long."""
-    streamed = [w for w in plan.workers if w.streams]
+    streamed = [own for w in plan.workers if (own := w.streaming) is not None and own.streamed_bytes]
     if streamed:
-        n_bytes = max(w.streaming.streamed_bytes for w in streamed if w.streaming is not None)
-        kept = " and ".join(sorted({"pinned memory" if w.held == "host" else "the store" for w in streamed}))
+        n_bytes = max(own.streamed_bytes for own in streamed)
+        kept = " and ".join(sorted({"pinned memory" if own.held == "host" else "the store" for own in streamed}))
         warnings.warn(
             f"{len(streamed)} of {len(plan.workers)} GPUs have no room for all of their rows: up to "
             f"{n_bytes / 1e9:.3g} GB come by from {kept} in each iteration; plan says what that takes, more GPUs would "
@@ -510,134 +540,13 @@ def limit(memory: int | None, most: int | None) -> int | None:
 
 
 def predict_seconds(plan: Plan, rates: Sequence[Rates]) -> Plan:
-    """The plan with seconds, where there are rates of each worker."""
-    if len(rates) != len(plan.workers):
-        return plan
+    """The plan with seconds, by the rates of each worker."""
     workers = tuple(replace(w, rates=own) for w, own in zip(plan.workers, rates, strict=True))
     seconds = [w.seconds for w in workers]
     most = None if None in seconds else max(s for s in seconds if s is not None)
     return replace(plan, workers=workers, seconds_per_iteration=most)
 
 
-@dataclass(frozen=True)
-class _Sizes:
-    nonzero: int
-    """Bytes of an entry of the block."""
-    row: int
-    """Bytes of the vectors that are made before the block is read, for each own row: ranks and out-weights, or y."""
-    column: int
-    """Bytes of the vector that is there before the block is read, for each column of the matrix: x of a product."""
-    z: int
-    """Bytes of what steps read, for each column, and write, for each own row; made after the block is read."""
-    index: int
-    """Bytes of a column in the store."""
-    stored: int
-    """Bytes of a value in the store; 0 where none is read."""
-    is_converted: bool
-    """Whether values are held in another dtype than they are stored in."""
-    sent: int
-    """Bytes exchanged for each column."""
-    order: int
-    """Bytes of the order of a renumbered store and, for a product, of x and y in both orders, for each row."""
-
-    @property
-    def per_row(self) -> int:
-        """Bytes of a row beside its entries, in the block and in vectors."""
-        return 8 + self.row + self.z
-
-    @classmethod
-    def of(cls, info: MatrixInfo, precision: Precision) -> _Sizes:
-        real = 4 if precision == "float32" else 8
-        index, value = np.dtype(info.index_dtype).itemsize, 0 if info.is_pattern else real
-        stored = 0 if info.dtype is None else np.dtype(info.dtype).itemsize
-        is_converted = info.dtype is not None and np.dtype(info.dtype) != np.dtype(f"float{8 * real}")
-        reads: dict[str, Any] = {"index": index, "stored": stored, "is_converted": is_converted}
-        order = 0 if info.order is None else index
-        if info.kind == "matrix":
-            order += 2 * real if order else 0
-            return cls(index + value, row=real, column=real, z=0, **reads, sent=real, order=order)
-        # The float64 residual at the end needs larger z than float32 steps do.
-        return cls(index + value, row=real + 8, column=0, z=8, **reads, sent=real, order=order)
-
-
-def _plan_worker(
-    info: MatrixInfo, sizes: _Sizes, start: int, stop: int, nnz: int, n_workers: int, threads: int
-) -> WorkerPlan:
-    n_rows, n_cols = stop - start, info.shape[1]
-    others = n_cols - n_rows if n_workers > 1 else 0
-    made_before = sizes.row * n_rows + sizes.column * n_cols
-    in_flight = _count_in_flight(info, sizes, max(n_rows + 1, nnz), n_workers, threads)
-    vectors = made_before + sizes.z * (n_rows + n_cols)
-    if n_workers > 1 and info.kind != "matrix":
-        index = np.dtype(info.index_dtype).itemsize
-        in_flight = max(in_flight, (1 + index) * n_cols)
-        packed = int(DENSE * n_rows) * (n_workers - 1)
-        vectors += sizes.z * (n_rows + others) + (2 * sizes.z + index) * packed + index * int(DENSE * others)
-    return WorkerPlan(
-        start=start,
-        stop=stop,
-        nnz=nnz,
-        block_bytes=8 * (n_rows + 1) + sizes.nonzero * nnz,
-        vector_bytes=vectors,
-        load_bytes=made_before + in_flight,
-        id_bytes=(ID_BYTES[info.vertex_ids] + sizes.order) * n_rows if n_workers == 1 else 0,
-        exchange_bytes=sizes.sent * others + SUMS_BYTES * (n_workers - 1),
-    )
-
-
-def _count_in_flight(info: MatrixInfo, sizes: _Sizes, n: int, n_workers: int, threads: int) -> int:
-    """Most bytes beside the block while the larger one of its arrays, of n elements, is read by so many threads."""
-    if not is_read_in_place(info.url):
-        return 2 * max(sizes.index, sizes.stored) * min(threads * CHUNK_ELEMENTS, n)
-    chunk = min(CHUNK_ELEMENTS, n)
-    n_read, n_cut = min(threads * chunk, n), min(threads, 2)  # chunks of which a part is wanted: the first and the last
-    if n_workers == 1:
-        last = n % chunk
-        n_read, n_cut = min(n_read, (threads - 1) * chunk + (last or chunk)), int(last > 0)
-    indices = int(INDEX_RATIO * sizes.index * n_read) + sizes.index * n_cut * chunk
-    values = sizes.stored * (2 * n_read if sizes.is_converted else n_read + n_cut * chunk)
-    return max(indices, values)
-
-
-def _predict_seconds(worker: WorkerPlan, rates: Rates) -> float | None:
-    streamed = (worker.block_bytes + worker.vector_bytes) / rates.copy_bytes_per_s
-    gathered = worker.nnz / rates.gathers_per_s
-    coming_by = 0.0
-    if worker.streaming is not None and worker.streaming.streamed_bytes:
-        pace = rates.upload_bytes_per_s if worker.streaming.held == "host" else rates.store_bytes_per_s
-        if pace is None:
-            return None
-        coming_by = worker.streaming.streamed_bytes / pace
-    return max(streamed, gathered, coming_by)
-
-
 def _spread(memory: Memory, n_workers: int) -> list[int | None]:
     """Of each worker."""
     return [memory] * n_workers if isinstance(memory, int | None) else list(memory)
-
-
-def _list_needs(
-    plan: Plan, devices: Sequence[int | None], hosts: Sequence[int | None]
-) -> list[tuple[str, int | None, int]]:
-    """Of each worker, on its device and on its host: where, the bytes that it has, None for no limit, and needs."""
-    needs: list[tuple[str, int | None, int]] = []
-    for w, device, host in zip(plan.workers, devices, hosts, strict=True):
-        needs += [
-            ("device", device, w.device_bytes),
-            ("host", host, w.memory_bytes if device is None else w.host_bytes),
-        ]
-    return needs
-
-
-def _find_shortage(
-    plan: Plan, devices: Sequence[int | None], hosts: Sequence[int | None], top: int | None
-) -> str | None:
-    """What is too small, in words; None when everything fits."""
-    for k, (place, have, need) in enumerate(_list_needs(plan, devices, hosts)):
-        if have is not None and need > have:
-            each = f"{plan.operation} of {plan.url} on {len(plan.workers)} workers"
-            said = f"{each} needs {need / 1e9:.3g} GB of {place} memory on one of them, which has {have / 1e9:.3g} GB"
-            watch = plan.workers[k // 2].watch_bytes if place == "host" else 0
-            proof = f" (up to {watch / 1e9:.3g} GB of it for stop='topk:{top}', which stop='change' does without)"
-            return said + proof if watch else said
-    return None

@@ -189,10 +189,9 @@ class Matrix(DescribedMatrix):
             rates = measure_device(self.stored, 0, info.shape[0], dtype, precision, **options)
             release_device_memory()
             return predict_seconds(plan, [rates])
+        plan = plan_rows(info, indptr, workers, **planning, **limits)
         is_known = workers == 1 and limits["device_memory"] is None
-        return plan_rows(
-            info, indptr, workers, **planning, **limits, rates=measure_rates(threads) if is_known else None
-        )
+        return predict_seconds(plan, [measure_rates(threads)]) if is_known else plan
 
     def close(self) -> None:
         """Free the memory of what was loaded. The matrix can be used again, and is then loaded again."""
@@ -437,10 +436,8 @@ class Matrix(DescribedMatrix):
             self._streamed[key] = None
             is_there = any(held == "cuda" for _, held in self._loaded)
             if not is_there or any(limit is not None for limit in limits.values()):
-                loaded = self.info if not is_pattern else replace(self.info, dtype=None)
-                planning: dict[str, Any] = {"precision": dtype, "threads": threads, "streams": True}
-                indptr = self.stored.read_array("indptr", threads=threads)
-                plan = plan_rows(loaded, indptr, **planning, **limit_to_free(**limits))
+                own = None if is_pattern else dtype
+                _, plan = self._plan_here(own, dtype, threads, streams=True, **limit_to_free(**limits))
                 warn_of_streaming(plan, stacklevel=3)
                 streaming = plan.workers[0].streaming
                 if streaming is not None:
@@ -572,12 +569,8 @@ class Matrix(DescribedMatrix):
         top: int | None,
         **limits: int | None,
     ) -> LaidPieces:
-
-        indptr = self.stored.read_array("indptr", threads=threads)
-        loaded = self.info if dtype else replace(self.info, dtype=None)
-        planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": True, "streams": True}
-        planning["top"] = top
-        plan = plan_rows(loaded, indptr, **planning, **limit_to_free(**limits))
+        memory = limit_to_free(**limits)
+        indptr, plan = self._plan_here(dtype, precision, threads, lays_out=True, streams=True, top=top, **memory)
         warn_of_streaming(plan, stacklevel=6)
         streaming = plan.workers[0].streaming
 
@@ -604,7 +597,8 @@ class Matrix(DescribedMatrix):
         ------
         CapacityError : the current device has no room for CSR with values of this dtype, or without, and for vectors
         """
-        self._check_fits(dtype, threads, top, **limit_to_free(**limits))
+        precision: Precision = "float32" if dtype == "float32" else "float64"
+        self._plan_here(dtype, precision, threads, top=top, **limit_to_free(**limits))
 
     def _read_top(self, stop: str) -> int | None:
         """How many highest vertices are to be proven; None for none."""
@@ -613,15 +607,18 @@ class Matrix(DescribedMatrix):
             raise OptionError(f"stop={stop!r} is of PageRank, and {self.info.url} is of kind 'matrix'; leave it out")
         return top
 
-    def _check_fits(self, dtype: str | None, threads: int | None, top: int | None, **memory: Any) -> None:
+    def _plan_here(
+        self, dtype: str | None, precision: Precision, threads: int | None, **planning: Any
+    ) -> tuple[np.ndarray, Plan]:
+        """The row pointers of a matrix that fits with values of this dtype, or without; and how it does."""
         indptr = self.stored.read_array("indptr", threads=threads)
         loaded = self.info if dtype else replace(self.info, dtype=None)
-        precision: Precision = "float32" if dtype == "float32" else "float64"
-        plan_rows(loaded, indptr, precision=precision, threads=threads, top=top, **memory)
+        return indptr, plan_rows(loaded, indptr, precision=precision, threads=threads, **planning)
 
     def _load_block(self, dtype: str | None, threads: int | None, backend: Backend, top: int | None) -> CsrBlock:
         is_cuda = backend == "cuda"
         memory = {"device_memory": free_device_memory()} if is_cuda else {"host_memory": free_memory()}
-        self._check_fits(dtype, threads, top, **memory)
+        precision: Precision = "float32" if dtype == "float32" else "float64"
+        self._plan_here(dtype, precision, threads, top=top, **memory)
         read = read_block if is_cuda else StoredMatrix.read_block
         return read(self.stored, 0, self.shape[0], dtype, threads)
