@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from mgspmv.errors import CapacityError, ShapeError
+from mgspmv.errors import ShapeError
 from mgspmv.model import PARTS, CooBatch, CsrBlock, index_dtype
 
 _PIECE = 1 << 20
@@ -25,17 +25,6 @@ ROW_BYTES = 32
 
 
 # --- orders ----------------------------------------------------------------------------------------------------------
-
-
-def find_order(method: str, lengths: np.ndarray, indices: np.ndarray | None = None) -> np.ndarray:
-    """The order of the rows and columns of a square matrix that a method of `METHODS` gives, (n,) of `index_dtype`.
-
-    Parameters
-    ----------
-    lengths : (n,) int64, the entries of each row, in the order of the source; it is not needed any more
-    indices : (nnz,) the columns of all entries, row after row; for methods of `WITH_PATTERN`, others do not look at it
-    """
-    return METHODS[method](lengths, indices)
 
 
 def _find_rcm(lengths: np.ndarray, indices: np.ndarray | None) -> np.ndarray:
@@ -87,7 +76,9 @@ METHODS: dict[str, Callable[[np.ndarray, np.ndarray | None], np.ndarray]] = {
     "degree": _sort_by_degree,
     "dealt": _deal,
 }
-"""What finds an order, by name; `OrderMethod` has these and `none`."""
+"""What finds the order of the rows and columns of a square matrix, (n,) of `index_dtype`, by name; `OrderMethod` has
+these and `none`. It is given the entries of each row, (n,) int64, in the order of the source, which are not needed any
+more; and for methods of `WITH_PATTERN` the columns of all entries, (nnz,), row after row."""
 
 WITH_PATTERN = ("rcm",)
 """Methods that look at the columns of all entries, the others at the lengths of rows only."""
@@ -193,18 +184,4 @@ def check_square(shape: tuple[int, int], name: str) -> None:
         raise ShapeError(
             f"an order is one of rows and columns alike, so the matrix must be square; {name} has {n_rows} rows "
             f"and {n_cols} columns: use it in the order of its source"
-        )
-
-
-def check_room(need_bytes: int, room_bytes: int, name: str) -> None:
-    """
-    Raises
-    ------
-    CapacityError : finding an order for the matrix of that name takes more than there may be taken
-    """
-    if need_bytes > room_bytes:
-        raise CapacityError(
-            f"reordering {name} needs {need_bytes / 1e9:.3g} GB of host memory while the order is found, of which "
-            f"{room_bytes / 1e9:.3g} GB may be taken; allow more by memory=, or use it in the order that it "
-            "has"
         )

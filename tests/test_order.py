@@ -30,6 +30,7 @@ from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.write import Room
 from mgspmv.model import IngestOptions
 from mgspmv.order import (
+    METHODS,
     PARTS,
     estimate_bytes,
     invert,
@@ -77,7 +78,7 @@ def store_matrix(source: Any, place: Any, **options: Any) -> mg.Matrix:
 
 def find_order(matrix: CsrArrays, method: str) -> np.ndarray:
     """The order of a matrix that is in memory."""
-    return mgspmv.order.find_order(method, np.diff(matrix.indptr), matrix.indices)
+    return METHODS[method](np.diff(matrix.indptr), matrix.indices)
 
 
 def apply_order(matrix: CsrArrays, order: np.ndarray, method: str) -> CsrArrays:

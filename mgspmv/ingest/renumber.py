@@ -17,21 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from mgspmv.errors import CapacityError
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.entries import Report, SortedRows, SortedSource
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.model import index_dtype
-from mgspmv.order import (
-    WITH_PATTERN,
-    check_room,
-    estimate_bytes,
-    find_order,
-    invert,
-    renumber_entries,
-    restore,
-)
+from mgspmv.order import METHODS, WITH_PATTERN, estimate_bytes, invert, renumber_entries, restore
 
 
 @contextlib.contextmanager
@@ -57,7 +50,11 @@ def reorder_rows(
     SourceError, StoreError : as for its blocks
     """
     n = matrix.shape[0]
-    check_room(estimate_bytes(method, n, matrix.most_entries), memory, matrix.name)
+    if (need := estimate_bytes(method, n, matrix.most_entries)) > memory:
+        raise CapacityError(
+            f"reordering {matrix.name} needs {need / 1e9:.3g} GB of host memory while the order is found, of which "
+            f"{memory / 1e9:.3g} GB may be taken; allow more by memory=, or use it in the order that it has"
+        )
     order = None if method == "none" else _find_order(matrix, method, report)
     places = _find_places(matrix.order, order, n)
     with EntrySorter(memory - 2 * places.nbytes, threads, folder) as sorter:
@@ -74,11 +71,11 @@ def _find_order(matrix: SortedRows, method: str, report: Report) -> np.ndarray:
     if method in WITH_PATTERN:
         lengths, indices = _read_pattern(matrix, report)
         report("order", 0, None)
-        return find_order(method, lengths, indices)
+        return METHODS[method](lengths, indices)
     lengths = matrix.count_rows() if isinstance(matrix, StoredRows) else _count_rows(matrix, report)
     lengths = restore(lengths, matrix.order)
     report("order", 0, None)
-    return find_order(method, lengths)
+    return METHODS[method](lengths, None)
 
 
 def _count_rows(matrix: SortedRows, report: Report, columns: np.ndarray | None = None) -> np.ndarray:
