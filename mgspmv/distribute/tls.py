@@ -17,7 +17,6 @@ import ssl
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,81 +33,62 @@ MODULE = "mgspmv.distribute.tls"
 """This one, which schedulers and workers load at their start."""
 
 
-@dataclass(frozen=True)
-class Certificates:
-    """The three files of a folder.
+def read_certificates(folder: Path) -> dict[str, Any]:
+    """Settings of Dask by which connections and pages are encrypted, and only for who has the certificate of a folder.
 
     Raises
     ------
-    OptionError : one is missing, damaged, expired or not the others', or the key is encrypted or readable by others
+    OptionError : a file is missing, damaged, expired or not the others', or the key is encrypted or readable by others
     """
-
-    folder: Path
-
-    def __post_init__(self) -> None:
-        for path in (self.ca, self.cert, self.key):
-            if not path.is_file():
-                raise OptionError(
-                    f"{self.folder} has no {path.name}; a folder for tls= has ca.pem, cert.pem and key.pem; "
-                    "docs/security.md says how to make them"
-                )
-        if self.key.stat().st_mode & 0o077:
-            raise OptionError(f"{self.key} may be read by others than its owner; chmod 600 {self.key}")
-        with dask.config.set(self.config):
-            self._check_whole()
-
-    @property
-    def ca(self) -> Path:
-        return self.folder / "ca.pem"
-
-    @property
-    def cert(self) -> Path:
-        return self.folder / "cert.pem"
-
-    @property
-    def key(self) -> Path:
-        return self.folder / "key.pem"
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """For Dask's configuration: connections and pages are encrypted, and only for who has a certificate."""
-        ca, cert, key = (str(path.resolve()) for path in (self.ca, self.cert, self.key))
-        config: dict[str, Any] = {
-            "distributed.comm.require-encryption": True,
-            "distributed.comm.default-scheme": "tls",
-            "distributed.comm.tls.ca-file": ca,
-            "distributed.scheduler.dashboard.tls.ca-file": ca,
-            "distributed.scheduler.dashboard.tls.cert": cert,
-            "distributed.scheduler.dashboard.tls.key": key,
-        }
-        for role in ("client", "scheduler", "worker"):
-            config |= {f"distributed.comm.tls.{role}.cert": cert, f"distributed.comm.tls.{role}.key": key}
-        for server in ("scheduler", "worker"):
-            loaded = dask.config.get(f"distributed.{server}.preload", [])
-            config[f"distributed.{server}.preload"] = [*(name for name in loaded if name != MODULE), MODULE]
-        return config
-
-    def _check_whole(self) -> None:
-        """Raise unless the key is the certificate's, and the certificate is the authority's and valid now."""
-        for path in (self.ca, self.cert, self.key):
-            text = path.read_text(errors="replace")
-            if "-----BEGIN " not in text:
-                raise OptionError(f"{path} is no file in PEM")
-            if path == self.key and "ENCRYPTED" in text:
-                raise OptionError(f"{path} asks for a password, which nobody is there to give; decrypt it first")
-        try:
-            security = Security()
-            client = security.get_connection_args("client")["ssl_context"]
-            _shake_hands(client, security.get_listen_args("scheduler")["ssl_context"])
-        except ssl.SSLError as error:
-            reason = getattr(error, "verify_message", "") or error.reason or str(error)
+    paths = [folder / name for name in ("ca.pem", "cert.pem", "key.pem")]
+    for path in paths:
+        if not path.is_file():
             raise OptionError(
-                f"the certificates in {self.folder} are not whole: {str(reason).lower().replace('_', ' ')}; key.pem "
-                "must be the key of cert.pem, and ca.pem must have signed that, for a time that is not over"
-            ) from error
+                f"{folder} has no {path.name}; a folder for tls= has ca.pem, cert.pem and key.pem; docs/security.md "
+                "says how to make them"
+            )
+    if paths[-1].stat().st_mode & 0o077:
+        raise OptionError(f"{paths[-1]} may be read by others than its owner; chmod 600 {paths[-1]}")
+    for path in paths:
+        text = path.read_text(errors="replace")
+        if "-----BEGIN " not in text:
+            raise OptionError(f"{path} is no file in PEM")
+        if path == paths[-1] and "ENCRYPTED" in text:
+            raise OptionError(f"{path} asks for a password, which nobody is there to give; decrypt it first")
+    ca, cert, key = (str(path.resolve()) for path in paths)
+    config: dict[str, Any] = {
+        "distributed.comm.require-encryption": True,
+        "distributed.comm.default-scheme": "tls",
+        "distributed.comm.tls.ca-file": ca,
+        "distributed.scheduler.dashboard.tls.ca-file": ca,
+        "distributed.scheduler.dashboard.tls.cert": cert,
+        "distributed.scheduler.dashboard.tls.key": key,
+    }
+    for role in ("client", "scheduler", "worker"):
+        config |= {f"distributed.comm.tls.{role}.cert": cert, f"distributed.comm.tls.{role}.key": key}
+    for server in ("scheduler", "worker"):
+        loaded = dask.config.get(f"distributed.{server}.preload", [])
+        config[f"distributed.{server}.preload"] = [*(name for name in loaded if name != MODULE), MODULE]
+    with dask.config.set(config):
+        _check_whole(folder)
+    return config
 
 
-def write_temporary(folder: Path) -> Certificates:
+def _check_whole(folder: Path) -> None:
+    """Raise unless the key is the certificate's, and the certificate is the authority's and valid now."""
+    try:
+        security = Security()
+        client = security.get_connection_args("client")["ssl_context"]
+        _shake_hands(client, security.get_listen_args("scheduler")["ssl_context"])
+    except ssl.SSLError as error:
+        reason = getattr(error, "verify_message", "") or error.reason or str(error)
+        raise OptionError(
+            f"the certificates in {folder} are not whole: {str(reason).lower().replace('_', ' ')}; key.pem must be the "
+            "key of cert.pem, and ca.pem must have signed that, for a time that is not over"
+        ) from error
+
+
+def _write_temporary(folder: Path) -> None:
     """Write certificates that Dask makes into an existing folder, which only its owner may enter.
 
     Raises
@@ -127,7 +107,6 @@ def write_temporary(folder: Path) -> Certificates:
         for name, key in (("ca.pem", "ca_file"), ("cert.pem", "cert"), ("key.pem", "key")):
             with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(made[key])
-    return Certificates(folder)
 
 
 @contextmanager
@@ -136,20 +115,19 @@ def use_tls(where: str | Path | None) -> Iterator[None]:
 
     Parameters
     ----------
-    where : folder of `Certificates`; `temporary` for some that are made now and gone with the context; None for none
+    where : a folder of certificates; `temporary` for some that are made now and gone with the context; None for none
     """
     if where is None:
         yield
         return
     with ExitStack() as stack:
+        folder = Path(where)
         if where == TEMPORARY:
             parent, prefix = Path(tempfile.gettempdir()), "mgspmv-tls-"
             remove_abandoned(parent, prefix)
-            stack.enter_context(hold_folder(made := parent / f"{prefix}{name_own()}"))
-            certificates = write_temporary(made)
-        else:
-            certificates = Certificates(Path(where))
-        with dask.config.set(certificates.config):
+            stack.enter_context(hold_folder(folder := parent / f"{prefix}{name_own()}"))
+            _write_temporary(folder)
+        with dask.config.set(read_certificates(folder)):
             yield
 
 
@@ -160,9 +138,8 @@ def is_tls_required() -> bool:
 
 def list_variables() -> dict[str, str]:
     """Environment variables by which Dask's programs elsewhere find the certificates that are used here."""
-    folder = Path(dask.config.get("distributed.comm.tls.worker.cert")).parent
-    names = {key: f"DASK_{key.replace('.', '__').replace('-', '_').upper()}" for key in Certificates(folder).config}
-    return {name: str(dask.config.get(key)) for key, name in names.items()}
+    keys = read_certificates(Path(dask.config.get("distributed.comm.tls.worker.cert")).parent)
+    return {f"DASK_{key.replace('.', '__').replace('-', '_').upper()}": str(dask.config.get(key)) for key in keys}
 
 
 async def dask_setup(server: Any) -> None:

@@ -21,7 +21,7 @@ from distributed import Client
 
 import mgspmv as mg
 from mgspmv.distribute.connect import connect_client, start_cuda, start_local
-from mgspmv.distribute.tls import Certificates, is_tls_required, use_tls
+from mgspmv.distribute.tls import is_tls_required, use_tls
 from mgspmv.errors import MgspmvError, OptionError, SchedulerNotFoundError
 from tests.support.certificates import make_certificates
 from tests.support.waiting import HANG_S, wait_for
@@ -35,7 +35,7 @@ ETHERNET, IP_BYTES = 14, 65_535
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    return Certificates(make_certificates(tmp_path_factory.mktemp("own") / "tls"))
+    return make_certificates(tmp_path_factory.mktemp("own") / "tls")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def store(tmp_path_factory):
 @pytest.fixture(scope="module")
 def cluster(certificates):
     """That other tests do not know the certificates of."""
-    with use_tls(certificates.folder):
+    with use_tls(certificates):
         started = start_local(2, 1)
     with started:
         yield started
@@ -71,7 +71,7 @@ def make_context(certificates=None):
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if certificates is not None:
-        context.load_cert_chain(certificates.cert, certificates.key)
+        context.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
     return context
 
 
@@ -88,8 +88,8 @@ def speak(address, context):
 
 @pytest.mark.slow
 def test_no_port_answers_who_has_no_certificate(cluster, certificates, others, store, tmp_path):
-    foreign = Certificates(make_certificates(tmp_path / "foreign"))
-    with use_tls(certificates.folder), Client(cluster, set_as_default=False) as client:
+    foreign = make_certificates(tmp_path / "foreign")
+    with use_tls(certificates), Client(cluster, set_as_default=False) as client:
         mg.pagerank(mg.open_matrix(store), client=client)
         ports = find_ports(psutil.Process(), others)
         assert len(ports) == 4 + 4, "scheduler, its pages, two nannies; two workers and their pages"
@@ -108,7 +108,7 @@ def test_no_port_answers_who_has_no_certificate(cluster, certificates, others, s
 def test_no_port_of_gpu_workers_answers_who_has_no_certificate(certificates, others, store):
     pytest.importorskip("dask_cuda", reason="dask-cuda is not installed, which starts a worker for each GPU")
     with (
-        use_tls(certificates.folder),
+        use_tls(certificates),
         start_cuda(1) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
@@ -128,7 +128,7 @@ def test_other_machines_do_not_reach_nccl_of_gpu_workers(certificates, store):
     preload = {"distributed.worker.preload": [*dask.config.get("distributed.worker.preload", []), str(OWN_DEVICE)]}
     with (
         dask.config.set(preload),
-        use_tls(certificates.folder),
+        use_tls(certificates),
         start_local(2, 1) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
@@ -150,7 +150,7 @@ def test_other_machines_do_not_reach_nccl_of_gpu_workers(certificates, store):
     ],
 )
 def test_commands_of_dask_find_them_by_their_configuration(preloaded, certificates, store, tmp_path):
-    environment = os.environ | {"DASK_CONFIG": str(certificates.folder / "dask.yaml")}
+    environment = os.environ | {"DASK_CONFIG": str(certificates / "dask.yaml")}
     file, started = tmp_path / "scheduler.json", []
 
     def start(module, *options):
@@ -163,7 +163,7 @@ def test_commands_of_dask_find_them_by_their_configuration(preloaded, certificat
         assert wait_for(lambda: file.exists() and file.read_text().endswith("}"), HANG_S)
         address = json.loads(file.read_text())["address"]
         start("dask_worker", "--host", "127.0.0.1", "--nthreads", "1", "--memory-limit", "0")
-        with use_tls(certificates.folder), Client(address, set_as_default=False) as client:
+        with use_tls(certificates), Client(address, set_as_default=False) as client:
             client.wait_for_workers(1, timeout=HANG_S)
             assert mg.pagerank(mg.open_matrix(store), client=client).status == "converged"
             ports = set().union(*(find_ports(psutil.Process(process.pid)) for process in started))
@@ -191,7 +191,7 @@ def test_clients_without_a_certificate_get_in_nowhere(cluster, certificates, tmp
     make_certificates(tmp_path / "others")
     with use_tls(tmp_path / "others"), pytest.raises(SchedulerNotFoundError):
         connect_client(address, 5.0)
-    with use_tls(certificates.folder):
+    with use_tls(certificates):
         with pytest.raises(OptionError, match="is no address that encrypts, and connections must be encrypted"):
             connect_client(address.replace("tls", "tcp"), 5.0)
         connect_client(address, 5.0).close()
@@ -301,14 +301,14 @@ def test_keys_that_others_may_read_or_that_ask_for_a_password(certificates, tmp_
 
 
 def test_what_does_not_encrypt_is_not_started(certificates):
-    with use_tls(certificates.folder), pytest.raises(OptionError, match="protocol='ucxx' does not encrypt"):
+    with use_tls(certificates), pytest.raises(OptionError, match="protocol='ucxx' does not encrypt"):
         start_cuda(protocol="ucxx")
 
 
 def copy(certificates, tmp_path):
     copied = tmp_path / "copied"
     copied.mkdir(exist_ok=True)
-    for path in certificates.folder.iterdir():
+    for path in certificates.iterdir():
         target = copied / path.name
         target.write_bytes(path.read_bytes())
         os.chmod(target, path.stat().st_mode)
