@@ -169,7 +169,7 @@ class Matrix(DescribedMatrix):
         limits: dict[str, Any] = {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
         beside: dict[str, Any] = {"top": self._read_top(stop), "checkpoint": checkpoint}
         if client is not None:
-            from mgspmv.distribute.matrix import plan_on_cluster
+            from mgspmv.distribute.loading import plan_on_cluster
 
             reads = None if self.kind == "matrix" and precision == "exact" else precision
             options: dict[str, Any] = {"precision": reads, "threads": threads, "backend": backend, **beside}
@@ -266,12 +266,6 @@ class Matrix(DescribedMatrix):
         options |= {"top": self._read_top(stop), "checkpoint": checkpoint}
         waits: dict[str, Any] = {"timeout": timeout, "recover": recover, "on_progress": on_progress}
         return distribute_matrix(self.stored, client, **options, **waits)
-
-    def distribute_for_products(self, client: Any, **options: Any) -> DistributedMatrix:
-        """As `distribute`, but on devices a graph is not laid out for the steps of PageRank before there are any."""
-        from mgspmv.distribute.matrix import distribute_matrix
-
-        return distribute_matrix(self.stored, client, lay_out=False, **options)
 
     def as_linear_operator(
         self,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mgspmv.distribute.agent import join_team, load_part, measure_part
 from mgspmv.distribute.cluster import Cluster, WorkerInfo
@@ -125,21 +125,31 @@ def load_matrix(
     return replace(arranged, parts=parts, seconds=time.perf_counter() - began)
 
 
-def measure_plan(stored: StoredMatrix, cluster: Cluster, request: LoadRequest) -> Plan:
-    """What the workers will hold, and how fast they measure themselves to be."""
-    arranged = _arrange(stored, cluster, request, {}, is_again=False)
-    plan, team = arranged.plan, arranged.team
-    if team is None:
-        return plan
-    with cluster.lease(lambda: None):  # a run would be in the way, and be kept waiting
-        futures = [
-            cluster.submit(w.member, f"mgspmv-measure-{uuid.uuid4().hex}", measure_part, spec, plan.precision)
-            for spec, w in zip(arranged.specs, arranged.workers, strict=True)
-        ]
-        try:
-            return predict_seconds(plan, cluster.settle(futures, arranged.members, "measure"))
-        finally:
-            cluster.release(futures)
+def plan_on_cluster(stored: StoredMatrix, client: Any, *, timeout: float, **asked: Any) -> Plan:
+    """What the workers of a cluster will hold, and how fast they measure themselves to be; see
+    `mgspmv.api.Matrix.plan`.
+
+    Parameters
+    ----------
+    asked : fields of `LoadRequest`
+    """
+    stored.address()
+    with closing(Cluster(client, timeout)) as cluster:
+        arranged = _arrange(stored, cluster, LoadRequest(**asked), {}, is_again=False)
+        plan = arranged.plan
+        if arranged.team is None:
+            return plan
+        with cluster.lease(lambda: None):  # a run would be in the way, and be kept waiting
+            futures = [
+                cluster.submit(
+                    w.member, f"mgspmv-measure-{uuid.uuid4().hex}", measure_part, spec, arranged.plan.precision
+                )
+                for spec, w in zip(arranged.specs, arranged.workers, strict=True)
+            ]
+            try:
+                return predict_seconds(plan, cluster.settle(futures, arranged.members, "measure"))
+            finally:
+                cluster.release(futures)
 
 
 def _arrange(
@@ -162,7 +172,8 @@ def _arrange(
             "device_memory= limits what is taken of GPUs, and none of the workers computes on one; leave it out, or "
             "pass host_memory="
         )
-    precision = request.precision or _default_precision(info)
+    of_products: Precision = "float32" if info.dtype == "float32" else "float64"
+    precision = request.precision or ("exact" if info.kind != "matrix" else of_products)
     dtype = None if info.is_pattern or not request.weights else "float32" if precision == "float32" else "float64"
     team = _make_team(info, members, places, precision, dtype, cluster.patience) if request.lay_out else None
     plan = plan_rows(
@@ -202,7 +213,8 @@ def _load(cluster: Cluster, arranged: Loading, held: list[HeldPart], report: Pro
     kept = {
         part.member: part
         for part in held
-        if part.future.key in keys.get(part.member, ()) and _is_same(part.spec, specs[part.member])
+        if part.future.key in keys.get(part.member, ())
+        and replace(part.spec, address=specs[part.member].address) == specs[part.member]
     }
     _drop(cluster, held, [part for part in held if part.member not in kept])
     jobs = [(member, spec) for member, spec in specs.items() if member not in kept]
@@ -254,11 +266,6 @@ def _read(
     return list(zip(futures, sizes, strict=True))
 
 
-def _is_same(before: PartSpec, spec: PartSpec) -> bool:
-    """Whether a worker that holds the one holds the other."""
-    return replace(before, address=spec.address) == spec
-
-
 def _drop(cluster: Cluster, held: list[HeldPart], parts: list[HeldPart]) -> None:
     """Let go of parts, at once where their workers answer."""
     held[:] = [part for part in held if part not in parts]
@@ -288,10 +295,3 @@ def _even(memory: Sequence[int | None]) -> Memory:
     if all(m is None for m in memory):
         return None
     return list(memory) if any(m is None for m in memory) else min(m for m in memory if m is not None)
-
-
-def _default_precision(info: MatrixInfo) -> Precision:
-    """What most products or ranks of a matrix are computed in."""
-    if info.kind != "matrix":
-        return "exact"
-    return "float32" if info.dtype == "float32" else "float64"

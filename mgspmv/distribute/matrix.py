@@ -15,7 +15,7 @@ import numpy as np
 from mgspmv.display.cards import render_card
 from mgspmv.distribute.agent import multiply_part
 from mgspmv.distribute.cluster import Cluster
-from mgspmv.distribute.loading import Loading, LoadRequest, load_matrix, measure_plan
+from mgspmv.distribute.loading import Loading, LoadRequest, load_matrix
 from mgspmv.distribute.losses import Loss
 from mgspmv.distribute.places import Places
 from mgspmv.distribute.spans import Spans
@@ -433,23 +433,6 @@ def _load_until_done(
             return loading, tuple(loss.end(0, len(loading.parts)) for loss in losses)
         report("recover", 0, None)
         cluster.await_workers(losses[-1].workers_before)
-
-
-def plan_on_cluster(stored: StoredMatrix, client: Any, *, timeout: float = TIMEOUT_S, **asked: Any) -> Plan:
-    """What the workers of a cluster will hold, and how fast they measure themselves to be; see
-    `mgspmv.api.Matrix.plan`.
-
-    Parameters
-    ----------
-    asked : fields of `LoadRequest`
-    """
-    stored.address()
-    request = LoadRequest(**asked)
-    cluster = Cluster(client, timeout)
-    try:
-        return measure_plan(stored, cluster, request)
-    finally:
-        cluster.close()
 
 
 def _is_dask(array: Any) -> bool:

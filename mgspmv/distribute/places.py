@@ -49,18 +49,6 @@ def choose_places(workers: Sequence[WorkerInfo], backend: str, transport: Transp
     ------
     ClusterError : a worker has no device, or none of its own, or NCCL is missing
     """
-    backends = choose_backends(workers, backend)
-    n_sharing = Counter(w.device.id for w, own in zip(workers, backends, strict=True) if own == "cuda")
-    memory = tuple(
-        w.device.memory // n_sharing[w.device.id] if own == "cuda" else None
-        for w, own in zip(workers, backends, strict=True)
-    )
-    chosen = _choose_transport(workers, backends, n_sharing, transport)
-    return Places(backends, chosen, memory, may_share=transport != "nccl")
-
-
-def choose_backends(workers: Sequence[WorkerInfo], backend: str) -> tuple[Backend, ...]:
-    """Where each worker computes; parameters and errors as for `choose_places`."""
     problems = {w.member: w.device.problem for w in workers if w.device.problem is not None}
     if backend == "cuda" and problems:
         member, problem = next(iter(problems.items()))
@@ -70,13 +58,17 @@ def choose_backends(workers: Sequence[WorkerInfo], backend: str) -> tuple[Backen
             worker=str(member.name),
             phase="join",
         )
-    return tuple("cpu" if backend == "cpu" or w.member in problems else "cuda" for w in workers)
+    on_hosts = [w for w in workers if backend == "cpu" or w.member in problems]
+    n_sharing = Counter(w.device.id for w in workers if w not in on_hosts)
+    memory = tuple(None if w in on_hosts else w.device.memory // n_sharing[w.device.id] for w in workers)
+    chosen = _choose_transport(workers, on_hosts, n_sharing, transport)
+    backends: tuple[Backend, ...] = tuple("cpu" if w in on_hosts else "cuda" for w in workers)
+    return Places(backends, chosen, memory, may_share=transport != "nccl")
 
 
 def _choose_transport(
-    workers: Sequence[WorkerInfo], backends: Sequence[Backend], n_sharing: Counter[str], transport: Transport
+    workers: Sequence[WorkerInfo], on_hosts: Sequence[WorkerInfo], n_sharing: Counter[str], transport: Transport
 ) -> Literal["nccl", "peer"]:
-    on_hosts = [w for w, own in zip(workers, backends, strict=True) if own == "cpu"]
     shared = [w for w in workers if n_sharing[w.device.id] > 1]
     without = [w for w in workers if w.device.nccl_problem is not None]
     if transport == "peer" or (transport == "auto" and on_hosts):
@@ -105,7 +97,8 @@ def _choose_transport(
             worker=str(without[0].member.name),
             phase="join",
         )
-    if transport == "auto" and (machines := _count_encrypted(workers)) > 1:
+    machines = len({get_address_host(w.member.address) for w in workers if w.member.address.startswith("tls://")})
+    if transport == "auto" and machines > 1:
         warnings.warn(
             f"the workers are on {machines} machines and connected by TLS, and NCCL does not encrypt: slices go "
             "through their hosts; pass transport='nccl' where the network between the GPUs is one to trust",
@@ -113,8 +106,3 @@ def _choose_transport(
         )
         return "peer"
     return "nccl"
-
-
-def _count_encrypted(workers: Sequence[WorkerInfo]) -> int:
-    """Machines between which connections are encrypted."""
-    return len({get_address_host(w.member.address) for w in workers if w.member.address.startswith("tls://")})

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import psutil
@@ -16,6 +16,7 @@ from mgspmv.api import open_matrix
 from mgspmv.api.matrix import Matrix
 from mgspmv.model import Event, Progress, default_threads
 from mgspmv.monitor.versions import find_versions
+from mgspmv.partition import parse_bytes
 from mgspmv.pipeline.definition import ClusterSection
 from mgspmv.pipeline.keys import Identity
 from mgspmv.pipeline.reading import Definition
@@ -76,8 +77,9 @@ class Computing(ExitStack):
         """Options of `Matrix.distribute`."""
         started = {} if self._given is not None else {"local": "cpu", "cuda": "cuda"}
         backend = started.get(self.section.kind, "auto")
-        given = self.section.given("device_memory", "host_memory", "transport", "timeout", "threads")
-        return {"backend": backend} | given
+        given = self.section.given("transport", "timeout", "threads")
+        sizes = self.section.given("device_memory", "host_memory")
+        return {"backend": backend, **given, **{name: parse_bytes(size) for name, size in sizes.items()}}
 
 
 class OpenedMatrix:
@@ -127,7 +129,10 @@ class OpenedMatrix:
         if self._distributed is None or self._distributed[0] != wanted:
             self._release()
             options: dict[str, Any] = {**self._computing.distributing, "on_progress": on_progress}
-            distribute = matrix.distribute if for_steps else matrix.distribute_for_products
+            from mgspmv.distribute.matrix import distribute_matrix
+
+            for_products = partial(distribute_matrix, matrix.stored, lay_out=False)
+            distribute: Any = matrix.distribute if for_steps else for_products
             self._distributed = wanted, distribute(self._computing.client, **options)
         return self._distributed[1]
 

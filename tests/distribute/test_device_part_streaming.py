@@ -12,6 +12,7 @@ import scipy.sparse
 
 import mgspmv as mg
 from mgspmv.distribute.connect import start_cuda
+from mgspmv.distribute.matrix import distribute_matrix
 from mgspmv.errors import CapacityError, FormatError
 from mgspmv.model import default_threads
 from mgspmv.partition import plan_rows
@@ -130,7 +131,7 @@ def test_products(name, dtype, held, devices, stores):  # noqa: F811
     tolerance: dict[str, Any] = {"rtol": 2e-5 if dtype == "float32" else 1e-12}
     limits = find_limits(A, held, n=n, precision=dtype, lays_out=False)
     with pytest.warns(UserWarning, match="come by"):
-        distributed = A.distribute_for_products(devices, precision=dtype, **limits)
+        distributed = distribute_matrix(A.stored, devices, precision=dtype, lay_out=False, **limits)
     with distributed as D:
         assert {w.held for w in D.plan.workers} == {held}
         for _ in range(2):
