@@ -10,6 +10,7 @@ workers below it. A file whose process is gone counts for nothing, and is replac
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import signal
@@ -28,7 +29,7 @@ import dask
 import psutil
 from filelock import FileLock
 
-from mgspmv.distribute.connect import Serving, has_devices, start_cuda, start_local
+from mgspmv.distribute.connect import has_devices, start_cuda, start_local
 from mgspmv.distribute.tls import use_tls
 from mgspmv.errors import ClusterError, OptionError
 from mgspmv.files import find_state_folder, write_beside
@@ -156,7 +157,6 @@ def register(launched: Launched) -> Iterator[None]:
 
 def serve(
     name: str,
-    serving: Serving,
     on_ready: Callable[[Launched], None],
     *,
     backend: str,
@@ -164,6 +164,8 @@ def serve(
     threads: int | None,
     protocol: str,
     tls: str | None,
+    host: str,
+    **serving: Any,
 ) -> None:
     """Be a cluster until SIGTERM or SIGINT; then end it, and all of its processes.
 
@@ -174,6 +176,7 @@ def serve(
     threads : of each worker
     protocol : of Dask's comms between GPU workers
     tls : as for `use_tls`
+    host, serving : where it listens, as of `start_local`
 
     Raises
     ------
@@ -188,10 +191,13 @@ def serve(
         stack.enter_context(register(launched))
         stack.enter_context(use_tls(tls))
         dask.config.update_defaults({"distributed": {"scheduler": {"events-cleanup-delay": EVENTS_KEPT}}})
+        # The dashboard, which has no password, leaves this machine only encrypted.
+        dashboard = {} if tls is None else {"dashboard_host": host}
+        serving |= {"host": host, "silence_logs": logging.WARNING} | dashboard
         if is_cuda:
-            cluster: Any = start_cuda(workers, threads, protocol, serving)
+            cluster: Any = start_cuda(workers, threads, protocol, **serving)
         else:
-            cluster = start_local(workers, threads, serving)
+            cluster = start_local(workers, threads, **serving)
         stack.enter_context(cluster)
         is_over = _catch_signals()
         certificate = dask.config.get("distributed.comm.tls.client.cert") if tls is not None else None

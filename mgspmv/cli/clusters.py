@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-import logging
 import re
 import shlex
 from collections.abc import Callable
@@ -58,21 +56,18 @@ def start(
 ) -> Answer:
     """Start a scheduler and workers on this machine, which stay until `mgspmv cluster stop`."""
     from mgspmv import launching
-    from mgspmv.distribute.connect import Serving
 
     _check(name, backend, protocol, dashboard_origin or [], timeout)
     if foreground:
-        # The dashboard, which has no password, leaves this machine only encrypted.
-        dashboard_host = Serving.dashboard_host if tls is None else host
-        origins = tuple(dashboard_origin or ())
-        serving = Serving(host, port, dashboard_host, logging.WARNING, dashboard_port, origins)
-        asked: dict[str, Any] = {"backend": backend, "workers": workers, "threads": threads}
+        asked: dict[str, Any] = {"backend": backend, "workers": workers, "threads": threads, "protocol": protocol}
+        asked |= {"tls": tls, "host": host, "scheduler_port": port}
+        asked |= {"dashboard_port": dashboard_port, "dashboard_origins": dashboard_origin or []}
 
         def tell(launched: Launched) -> None:
             say(_describe_started(launched))
             _warn(host, tls)
 
-        launching.serve(name, serving, tell, **asked, protocol=protocol, tls=tls)
+        launching.serve(name, tell, **asked)
         return Answer({"cluster": name, "state": "stopped"}, [f"cluster {name} is stopped"])
     launched = launching.start(name, ARGS.get(), timeout)
     _warn(host, tls)
@@ -102,16 +97,10 @@ def _check(name: str, backend: str, protocol: str, origins: list[str], timeout: 
 
 
 def _warn(host: str, tls: str | None) -> None:
-    if tls is None and not _is_local(host):
+    from mgspmv.distribute.dashboards import is_local
+
+    if tls is None and not is_local(host):
         say(f"warning: whoever reaches {host} can run code here; --tls lets in nobody without a certificate")
-
-
-def _is_local(host: str) -> bool:
-    """Tell whether only processes of this machine reach an address."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _describe(launched: Launched) -> dict[str, Any]:

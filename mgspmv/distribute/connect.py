@@ -10,10 +10,9 @@ import os
 import signal
 import socket
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -43,34 +42,6 @@ DRIVER = Path("/proc/driver/nvidia/version")
 WORKER_BYTES = 200_000_000
 """That a worker process takes at least before it holds rows, beside what it shares with the others."""
 _UNHEARD = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, socket.EAI_NONAME)
-
-
-@dataclass(frozen=True)
-class Serving:
-    """How a cluster that is started can be reached, and what it logs; by default for who starts it alone."""
-
-    host: str = "127.0.0.1"
-    """Address or name at which scheduler and workers listen."""
-    port: int = 0
-    """Of the scheduler; 0 for any that is free."""
-    dashboard_host: str = "127.0.0.1"
-    log_level: int = logging.CRITICAL
-    """From which on Dask's own loggers write to stderr; by default what ends a run is raised, which says more."""
-    dashboard_port: int | None = None
-    """None for `DASHBOARD_PORT`, or another one where that is taken, also by the scheduler."""
-    dashboard_origins: tuple[str, ...] = ()
-    """Hosts that the dashboard answers to, besides its own."""
-
-    @property
-    def dashboard_address(self) -> str:
-        """As Dask takes it."""
-        port = self.dashboard_port
-        if port is None:
-            port = 0 if self.port == DASHBOARD_PORT else DASHBOARD_PORT  # Dask would take it before the scheduler does
-        return f"{self.dashboard_host}:{port}"
-
-
-DEFAULT_SERVING = Serving()
 
 
 def connect_client(client: Any, timeout: float) -> Client:
@@ -168,26 +139,25 @@ class PatientNanny(Nanny):  # type: ignore[misc]  # Dask has no types
             await super().kill(reason=reason)  # which waits, now that it was killed
 
 
-def start_local(
-    n_workers: int | None = None, threads: int | None = None, serving: Serving = DEFAULT_SERVING, **options: Any
-) -> LocalCluster:
+def start_local(n_workers: int | None = None, threads: int | None = None, **options: Any) -> LocalCluster:
     """Start worker processes on this machine that share its processors.
 
     Parameters
     ----------
     n_workers : default as Dask's own: few processes of few threads each
     threads : of each worker; default so many that all workers together have one for each processor
-    options : of `distributed.LocalCluster`, which are stronger than what is chosen here
+    options : of `_start`; or of `distributed.LocalCluster`, which are stronger than what is chosen here
 
     Raises
     ------
     CapacityError : this machine has no memory for so many
     ClusterError : a worker did not start, or nobody can listen there
+    OptionError : the class takes no such options
     """
     if n_workers is not None:
         check_room(n_workers)
         threads = threads or _share_processors(n_workers)
-    return _start(LocalCluster, serving, {"n_workers": n_workers, "threads_per_worker": threads} | options)
+    return _start(LocalCluster, **{"n_workers": n_workers, "threads_per_worker": threads} | options)
 
 
 def _share_processors(n_workers: int) -> int:
@@ -196,11 +166,7 @@ def _share_processors(n_workers: int) -> int:
 
 
 def start_cuda(
-    n_workers: int | None = None,
-    threads: int | None = None,
-    protocol: str = "tcp",
-    serving: Serving = DEFAULT_SERVING,
-    **options: Any,
+    n_workers: int | None = None, threads: int | None = None, protocol: str = "tcp", **options: Any
 ) -> LocalCluster:
     """Start a worker process for each GPU of this machine that `CUDA_VISIBLE_DEVICES` leaves.
 
@@ -209,21 +175,21 @@ def start_cuda(
     n_workers : default as many as there are GPUs
     threads : of each worker, which read and decompress; default so many that all have one for each processor
     protocol : of Dask's comms: `tcp`, or `ucxx`
-    options : of `dask_cuda.LocalCUDACluster`, which are stronger than what is chosen here
+    options : of `_start`; or of `dask_cuda.LocalCUDACluster`, which are stronger than what is chosen here
 
     Raises
     ------
     MissingDependencyError : dask-cuda, or what UCX needs, is not installed
     ClusterError : there are no GPUs, or fewer than that; or as for `start_local`
-    OptionError : UCX is to be encrypted, which it cannot
+    OptionError : UCX is to be encrypted, which it cannot; or as for `start_local`
     """
     check_choice("protocol", protocol, ("tcp", "ucxx"))
     if protocol == "ucxx" and is_tls_required():
         raise OptionError("protocol='ucxx' does not encrypt, and connections must be encrypted; leave one of both out")
-    _need_dask_cuda()
+    _need("dask_cuda", "a cluster of GPU workers needs dask-cuda", "cuda12] or mgspmv[cuda13")
     if protocol == "ucxx":
         _need("distributed_ucxx", "protocol='ucxx' needs distributed-ucxx", "ucxx12] or mgspmv[ucxx13")
-    n_devices = len(list_devices())
+    n_devices = count_devices()
     if n_workers is None:
         n_workers = n_devices
     if not 1 <= n_workers <= n_devices:
@@ -241,7 +207,12 @@ def start_cuda(
         given["protocol"] = protocol
     # NCCL does not encrypt; GPUs of one machine have nothing to say to others. What the environment says is stronger.
     with dask.config.set({"distributed.nanny.environ.NCCL_SOCKET_IFNAME": "lo"}):
-        return _start(LocalCUDACluster, serving, given | options)
+        return _start(LocalCUDACluster, **given | options)
+
+
+def _need(module: str, what: str, extra: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise MissingDependencyError(f"{what}, which is not installed; install mgspmv[{extra}]")
 
 
 def has_devices() -> bool:
@@ -250,7 +221,7 @@ def has_devices() -> bool:
     if importlib.util.find_spec("pynvml") is None:
         return Path("/dev/nvidiactl").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
     try:
-        return bool(list_devices())
+        return count_devices() > 0
     except ClusterError as error:
         if DRIVER.exists() and "CUDA_VISIBLE_DEVICES" not in os.environ:
             why = error.__cause__ or "it finds none"
@@ -262,8 +233,8 @@ def has_devices() -> bool:
         return False
 
 
-def list_devices() -> list[str]:
-    """The GPUs that workers may use, as `CUDA_VISIBLE_DEVICES` names them; CUDA is not started for it.
+def count_devices() -> int:
+    """How many GPUs workers may use, as `CUDA_VISIBLE_DEVICES` names them; CUDA is not started for it.
 
     Raises
     ------
@@ -271,63 +242,68 @@ def list_devices() -> list[str]:
     """
     import pynvml
 
+    cause: Exception | None = None
+    visible, named, why = os.environ.get("CUDA_VISIBLE_DEVICES"), list[str](), "NVIDIA's driver finds none"
     try:
         pynvml.nvmlInit()
         n_devices = int(pynvml.nvmlDeviceGetCount())
     except pynvml.NVMLError as error:
-        raise _no_devices(f"NVIDIA's driver finds none ({error})") from error
-    if not n_devices:
-        raise _no_devices("NVIDIA's driver finds none")
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return [str(k) for k in range(n_devices)]
-    named: list[str] = []
-    for name in (part.strip() for part in visible.split(",")):
+        n_devices, cause, why = 0, error, f"{why} ({error})"
+    if n_devices:
+        why = f"it has {n_devices}, of which CUDA_VISIBLE_DEVICES={visible!r} leaves none"
+    for name in map(str, range(n_devices)) if visible is None else map(str.strip, visible.split(",")):
         is_number = name.lstrip("-").isdigit()
         if not name or name in named or (is_number and not 0 <= int(name) < n_devices):
             break  # CUDA too takes those before the first that is none
         named.append(name)
-    if not named:
-        raise _no_devices(f"it has {n_devices}, of which CUDA_VISIBLE_DEVICES={visible!r} leaves none")
-    return named
+    if not n_devices or not named:
+        raise ClusterError(
+            f"there is no GPU on this machine for workers: {why}; use cluster='local', or a machine with GPUs",
+            phase="start",
+        ) from cause
+    return len(named)
 
 
-def _no_devices(why: str) -> ClusterError:
-    return ClusterError(
-        f"there is no GPU on this machine for workers: {why}; use cluster='local', or a machine with GPUs",
-        phase="start",
-    )
+def _start(
+    kind: Callable[..., LocalCluster],
+    *,
+    host: str = "127.0.0.1",
+    scheduler_port: int = 0,
+    dashboard_host: str = "127.0.0.1",
+    dashboard_port: int | None = None,
+    dashboard_origins: Sequence[str] = (),
+    **given: Any,
+) -> LocalCluster:
+    """Make a cluster on this machine; by default one that can be reached from there alone.
 
-
-def _need_dask_cuda() -> None:
-    _need("dask_cuda", "a cluster of GPU workers needs dask-cuda", "cuda12] or mgspmv[cuda13")
-
-
-def _need(module: str, what: str, extra: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        raise MissingDependencyError(f"{what}, which is not installed; install mgspmv[{extra}]")
-
-
-def _start(kind: Callable[..., LocalCluster], serving: Serving, given: dict[str, Any]) -> LocalCluster:
-    """Make a cluster on this machine."""
+    Parameters
+    ----------
+    host : address or name at which scheduler and workers listen
+    dashboard_port : None for `DASHBOARD_PORT`, or another one where that is taken, also by the scheduler
+    dashboard_origins : hosts that the dashboard answers to, besides its own
+    given : arguments of the class, which are stronger than what is chosen here
+    """
+    port = dashboard_port
+    if port is None:
+        port = 0 if scheduler_port == DASHBOARD_PORT else DASHBOARD_PORT  # Dask would take it before the scheduler does
     options: dict[str, Any] = {
-        "host": serving.host,
-        "scheduler_port": serving.port,
+        "host": host,
+        "scheduler_port": scheduler_port,
         "worker_class": PatientNanny,
         "memory_limit": 0,  # the plan is checked instead: a nanny that kills at 95 % knows less than the plan does
-        "dashboard_address": serving.dashboard_address,
-        "silence_logs": serving.log_level,
+        "dashboard_address": f"{dashboard_host}:{port}",
+        "silence_logs": logging.CRITICAL,  # what ends a run is raised, which says more
     }
-    hosts = list_hosts((serving.host, serving.dashboard_host), serving.dashboard_origins)
+    hosts = list_hosts((host, dashboard_host), dashboard_origins)
     try:
         cluster = make_cluster(lambda: kind(**options | given), hosts)
-    except (RuntimeError, OSError) as error:
-        raise _explain_start(error, serving) from error
-    if serving.dashboard_port and cluster.scheduler.http_server.port != serving.dashboard_port:
+    except (RuntimeError, OSError, TypeError, ValueError) as error:
+        raise _explain_start(error, f"{host}:{scheduler_port}" if scheduler_port else host) from error
+    if dashboard_port and cluster.scheduler.http_server.port != dashboard_port:
         cluster.close()
         raise ClusterError(
-            f"the dashboard cannot listen at {serving.dashboard_address}, which is taken; choose another port for it, "
-            "or none to take any that is free",
+            f"the dashboard cannot listen at {options['dashboard_address']}, which is taken; choose another port for "
+            "it, or none to take any that is free",
             phase="start",
         )
     return cluster
@@ -375,17 +351,19 @@ def check_room(n_workers: int) -> None:
         )
 
 
-def _explain_start(error: BaseException, serving: Serving) -> ClusterError:
-    causes = list(_list_causes(error))
-    unheard = [cause for cause in causes if isinstance(cause, OSError) and cause.errno in _UNHEARD]
-    if unheard:
-        where = f"{serving.host}:{serving.port}" if serving.port else serving.host
-        message = f"the scheduler cannot listen at {where}: {unheard[0]}; choose another port, or an address of this "
-        return ClusterError(f"{message}machine", phase="start")
+def _explain_start(error: BaseException, where: str) -> ClusterError | OptionError:
+    causes = list_causes(error)
+    if isinstance(error, ValueError) or isinstance(causes[-1], TypeError):
+        return OptionError(f"the class of the local cluster refuses its options: {causes[-1]}")
+    for cause in causes:
+        if isinstance(cause, OSError) and cause.errno in _UNHEARD:
+            return ClusterError(
+                f"the scheduler cannot listen at {where}: {cause}; choose another port, or an address of this machine",
+                phase="start",
+            )
     return ClusterError(f"a worker of the local cluster did not start: {causes[-1]}", phase="start")
 
 
-def _list_causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__
+def list_causes(error: BaseException) -> list[BaseException]:
+    """An error, and what raised it."""
+    return [error, *([] if error.__cause__ is None else list_causes(error.__cause__))]

@@ -49,15 +49,15 @@ class Strangers(Matcher):
         """Return a dict for requests that are refused and None for others, as Tornado wants it."""
         try:
             host = parse_host(request.host)
-            origin = _parse_origin(request.headers.get("Origin"))
+            said = request.headers.get("Origin")
+            origin = None if said is None else parse_host(urlsplit(said).netloc)
         except ValueError:
             return {}
         is_own = self._is_known(*host) or (self._is_anywhere and _find_address(host[0]) is not None)
         return None if is_own and (origin is None or origin == host or self._is_known(*origin)) else {}
 
     def _is_known(self, name: str, port: int | None) -> bool:
-        address = _find_address(name)
-        if name == "localhost" or (address is not None and address.is_loopback):
+        if is_local(name):
             return True
         return any(
             fnmatchcase(name, known) and (own in (None, port) or (port is None and own in WEB_PORTS))
@@ -128,8 +128,10 @@ def parse_host(host: str) -> tuple[str, int | None]:
     return found["name"].strip("[]").lower(), None if found["port"] is None else int(found["port"])
 
 
-def _parse_origin(origin: str | None) -> tuple[str, int | None] | None:
-    return None if origin is None else parse_host(urlsplit(origin).netloc)
+def is_local(name: str) -> bool:
+    """Whether only processes of this machine reach an address or name."""
+    address = _find_address(name)
+    return name == "localhost" or (address is not None and bool(address.is_loopback))
 
 
 def _find_address(name: str) -> Any:

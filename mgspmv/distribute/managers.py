@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import ipaddress
 import logging
 import shlex
 import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,8 +23,8 @@ from urllib.parse import urlsplit
 import dask
 from distributed import Security, SpecCluster, Status
 
-from mgspmv.distribute.connect import make_cluster, start_cuda, start_local
-from mgspmv.distribute.dashboards import list_hosts
+from mgspmv.distribute.connect import list_causes, make_cluster, start_cuda, start_local
+from mgspmv.distribute.dashboards import is_local, list_hosts
 from mgspmv.distribute.tls import MODULE, TEMPORARY, is_tls_required, list_variables
 from mgspmv.errors import ClusterError, MissingDependencyError, OptionError
 
@@ -59,8 +58,6 @@ class Manager:
     """`module:Class`."""
     prepare: Callable[[Asked], tuple[dict[str, Any], int]] | None = None
     """Arguments of the class for what is asked, and how many workers will come; None where options are all there is."""
-    passes_to: tuple[str, ...] = ()
-    """Classes to which it passes the other options on."""
     extra: str = ""
     """Of mgspmv, which installs what it needs besides Dask."""
     wait_s: float = WAIT_S
@@ -168,16 +165,14 @@ def _name_queue(name: str, command: str) -> Manager:
     return Manager(f"dask_jobqueue:{name}", _prepare_jobs, extra="jobqueue", wait_s=QUEUE_S, look=look)
 
 
-_WORKERS = ("distributed:Nanny", "distributed:Worker")
 MANAGERS = {
-    "local": Manager("distributed:LocalCluster", passes_to=_WORKERS),
-    "cuda": Manager("dask_cuda:LocalCUDACluster", passes_to=_WORKERS, extra="cuda12] or mgspmv[cuda13"),
+    "local": Manager("distributed:LocalCluster"),
+    "cuda": Manager("dask_cuda:LocalCUDACluster"),
     "slurm": _name_queue("SLURMCluster", "squeue"),
     "pbs": _name_queue("PBSCluster", "qstat"),
     "ssh": Manager(
         "distributed:SSHCluster",
         _prepare_ssh,
-        passes_to=("distributed:SpecCluster",),
         extra="ssh",
         look="whether all hosts have the same mgspmv and Python, and reach each other at all ports",
     ),
@@ -246,26 +241,6 @@ def _check_class(manager: Manager) -> None:
         raise OptionError(f"{manager.target} is not a cluster class of Dask: it has no {', '.join(missing)}")
 
 
-def _check_options(manager: Manager, options: dict[str, Any]) -> None:
-    """Raise for what the class does not take; what it passes on to classes that are not known is left to them."""
-    own = load(manager.target)
-    named, takes_others = _list_parameters(own, *getattr(getattr(own, "job_cls", None), "__mro__", ()))
-    if takes_others and manager not in MANAGERS.values():
-        return
-    passed = _list_parameters(*getattr(own, "__mro__", ()), *map(load, manager.passes_to))[0] if takes_others else set()
-    if unknown := [name for name in options if name not in named | passed]:
-        named |= {"wait", "gpus"} if manager.prepare else {"wait"}
-        raise OptionError(f"{manager.target} takes no {', '.join(unknown)}, but {', '.join(sorted(named))}")
-
-
-def _list_parameters(*makers: Any) -> tuple[set[str], bool]:
-    """Names, and whether there may be others."""
-    signatures = [inspect.signature(maker) for maker in makers if maker is not object]
-    parameters = [p for signature in signatures for p in signature.parameters.values()]
-    named = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
-    return named - {"asynchronous", "loop"}, any(p.kind == p.VAR_KEYWORD for p in parameters)
-
-
 # --- clusters --------------------------------------------------------------------------------------------------------
 
 
@@ -303,8 +278,6 @@ def start_cluster(
     for name, value in (("wait", wait_s), ("gpus", 1 if gpus is None else gpus)):
         if not isinstance(value, int | float) or not value > 0:
             raise OptionError(f"the option {name} must be a positive number, not {value!r}")
-    if options:
-        _check_options(manager, options)
     asked = Asked(kind, workers, threads, gpus, options)
     if kind in ("local", "cuda"):
         start = start_cuda if kind == "cuda" else start_local
@@ -371,11 +344,8 @@ def _await_workers(
 
 
 def _explain(manager: Manager, error: Exception) -> ClusterError:
-    causes: list[BaseException] = [error]
-    while (cause := causes[-1].__cause__) is not None:
-        causes.append(cause)
     return ClusterError(
-        f"{manager.target} does not start: {_write_line(causes[-1])}; look at {manager.look}", phase="start"
+        f"{manager.target} does not start: {_write_line(list_causes(error)[-1])}; look at {manager.look}", phase="start"
     )
 
 
@@ -389,9 +359,8 @@ def _warn_of_strangers(address: str) -> None:
     """Warn where others reach a scheduler that does not encrypt."""
     url = urlsplit(address)
     host = url.hostname or ""
-    with suppress(ValueError):
-        if url.scheme in ("tls", "inproc") or ipaddress.ip_address(host).is_loopback:
-            return
+    if url.scheme in ("tls", "inproc") or is_local(host):
+        return
     warnings.warn(
         f"whoever reaches {host} or the ports of workers can run code there; pass tls= to let in nobody without a "
         "certificate",

@@ -18,7 +18,7 @@ from distributed import Client
 
 import mgspmv as mg
 from mgspmv.distribute import connect
-from mgspmv.distribute.connect import Serving, has_devices, start_cuda, start_local
+from mgspmv.distribute.connect import has_devices, start_cuda, start_local
 from mgspmv.distribute.tls import use_tls
 from mgspmv.errors import CapacityError, ClusterError, MissingDependencyError, OptionError, SchedulerNotFoundError
 from tests.support.certificates import make_certificates
@@ -105,7 +105,7 @@ def test_more_workers_than_memory(monkeypatch):
 def test_addresses_where_nobody_can_listen():
     for host, why in (("192.0.2.77", "Cannot assign requested address"), ("nowhere.invalid", "not known")):
         with pytest.raises(ClusterError, match=f"^the scheduler cannot listen at {host}: .*{why}; choose another port"):
-            start_local(1, 1, Serving(host))
+            start_local(1, 1, host=host)
 
 
 @pytest.mark.slow
@@ -171,7 +171,7 @@ def started(monkeypatch):
     play_module(monkeypatch, "dask_cuda", LocalCUDACluster=PlayedCluster)
     monkeypatch.setitem(sys.modules, "distributed_ucxx", None)
     monkeypatch.setattr(connect, "default_threads", lambda: 12)
-    monkeypatch.setattr(connect, "_start", lambda kind, serving, given: calls.append((kind, given)) or "started")
+    monkeypatch.setattr(connect, "_start", lambda kind, **given: calls.append((kind, given)) or "started")
     return calls
 
 
@@ -294,7 +294,21 @@ def test_a_cluster_that_does_not_start():
         raise RuntimeError("Cluster failed to start") from MemoryError("no memory on GPU 1")
 
     with pytest.raises(ClusterError, match="a worker of the local cluster did not start: no memory on GPU 1") as caught:
-        connect._start(make, connect.DEFAULT_SERVING, {"n_workers": 2, "device_memory_limit": None})
+        connect._start(make, n_workers=2, device_memory_limit=None)
     assert caught.value.phase == "start"
     assert {"n_workers": 2, "device_memory_limit": None, "memory_limit": 0}.items() <= given.items()
     assert given["worker_class"] is connect.PatientNanny
+
+
+@pytest.mark.parametrize("is_of_workers", [False, True])
+def test_options_that_the_class_does_not_take(is_of_workers):
+    def make(**options):
+        try:
+            raise TypeError("unexpected argument")
+        except TypeError as error:
+            if is_of_workers:
+                raise RuntimeError("Nanny failed to start") from error
+            raise
+
+    with pytest.raises(OptionError, match="the class of the local cluster refuses its options: unexpected argument"):
+        connect._start(make)

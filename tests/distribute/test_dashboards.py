@@ -12,7 +12,7 @@ from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
 
 import mgspmv as mg
 from mgspmv.distribute import connect
-from mgspmv.distribute.connect import Serving, start_local
+from mgspmv.distribute.connect import start_local
 from mgspmv.distribute.dashboards import ORIGINS, Strangers, list_hosts, parse_host
 from mgspmv.errors import ClusterError
 from tests.support.waiting import HANG_S
@@ -82,8 +82,8 @@ UPGRADE = {
 @pytest.mark.slow
 def test_dashboards_of_schedulers_and_workers(tmp_path):
     mg.generate("rmat", tmp_path / "g.zarr", scale=5, seed=1)
-    serving = Serving(dashboard_origins=("dash.example.org",))
-    with start_local(1, 1, serving) as cluster, Client(cluster, set_as_default=False) as client:
+    serving = {"dashboard_origins": ["dash.example.org"]}
+    with start_local(1, 1, **serving) as cluster, Client(cluster, set_as_default=False) as client:
         mg.pagerank(mg.open_matrix(tmp_path / "g.zarr"), client=client)  # which adds a page, and an agent to workers
         scheduler = cluster.scheduler.http_server.port
         [worker] = cluster.scheduler.workers.values()
@@ -107,11 +107,11 @@ def test_the_dashboard_gives_way_to_the_scheduler(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     monkeypatch.setattr(connect, "DASHBOARD_PORT", port)  # 8787 may be taken here
-    with start_local(1, 1, Serving(port=port)) as cluster:
+    with start_local(1, 1, scheduler_port=port) as cluster:
         assert cluster.scheduler_address == f"tcp://127.0.0.1:{port}"
         assert cluster.scheduler.http_server.port not in (0, port)
         taken = cluster.scheduler.http_server.port
         with pytest.raises(ClusterError, match=f"the dashboard cannot listen at 127.0.0.1:{taken}, which is taken"):
-            start_local(1, 1, Serving(dashboard_port=taken))
-    with start_local(1, 1, Serving(dashboard_port=taken)) as cluster:
+            start_local(1, 1, dashboard_port=taken)
+    with start_local(1, 1, dashboard_port=taken) as cluster:
         assert cluster.scheduler.http_server.port == taken

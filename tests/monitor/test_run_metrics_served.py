@@ -11,7 +11,7 @@ import yaml
 from distributed import Client
 
 import mgspmv as mg
-from mgspmv.distribute.connect import Serving, start_local
+from mgspmv.distribute.connect import start_local
 from mgspmv.distribute.publish import TOPIC
 from mgspmv.distribute.tls import use_tls
 from mgspmv.distribute.worker_metrics import PHASES
@@ -226,8 +226,8 @@ def test_with_certificates_prometheus_gets_in(tmp_path):
     page = (DEPLOYED.parents[1] / "docs" / "metrics.md").read_text()
     files = yaml.safe_load(next(line for line in page.splitlines() if "tls_config:" in line))["tls_config"]
     files |= {key: str(tmp_path / path) for key, path in files.items() if key.endswith("_file")}
-    there = Serving(host="127.0.0.2", dashboard_host="127.0.0.2")  # an address that certificates do not have
-    with use_tls(own), start_local(2, 1, there) as started, Client(started, set_as_default=False) as client:
+    there = dict.fromkeys(("host", "dashboard_host"), "127.0.0.2")  # an address that certificates do not have
+    with use_tls(own), start_local(2, 1, **there) as started, Client(started, set_as_default=False) as client:
         client.register_plugin(RunsPlugin())
         path = deploy(f"127.0.0.2:{started.scheduler.http_server.port}", tmp_path)
         config = yaml.safe_load(path.read_text())
