@@ -199,8 +199,10 @@ class Cluster:
         self._silent.update(member for member in asked if member not in answers)
         versions = {member: answer["packages"] for member, answer in answers.items()}
         unfit = {m: f"{said[0]}, and is left out" for m in versions if (said := list_differences({m: versions[m]}))}
-        if not is_again or len(unfit) == len(versions):
-            _check_versions(versions)
+        if unfit and (not is_again or len(unfit) == len(versions)):
+            raise VersionMismatchError(
+                f"{'; '.join(list_differences(versions))}. Install the same versions on all workers as here", phase="join"
+            )
         fit = [member for member in versions if member not in unfit]
         await asyncio.gather(*map(self._install, fit))
         message = {"op": DESCRIBE_OP, "devices": devices}
@@ -692,7 +694,7 @@ class Cluster:
         failures = [(rank, task) for rank, task in tasks if task.status == "error"]
         if not failures:
             return ClusterError(f"the tasks were cancelled (during {phase}); was the cluster restarted?", phase=phase)
-        causes = [_explain(await _get_exception(task), members, rank, phase) for rank, task in failures]
+        causes = [_explain(await task.exception(), members, rank, phase) for rank, task in failures]
         cause = min(causes, key=_rank_cause)
         if isinstance(cause, WorkerMemoryError) and cause.rank is not None:
             self._starved.add(members[cause.rank])
@@ -730,14 +732,6 @@ def list_differences(found: dict[Member, dict[str, Any]]) -> list[str]:
     ]
 
 
-def _check_versions(found: dict[Member, dict[str, Any]]) -> None:
-    """Raise when a worker has other versions than this process; all of them in one message."""
-    if differences := list_differences(found):
-        raise VersionMismatchError(
-            f"{'; '.join(differences)}. Install the same versions on all workers as here", phase="join"
-        )
-
-
 def _describe_hang(hangs: Sequence[tuple[str, str, str]]) -> str:
     """What an agent said of itself, after the name of its worker."""
     [(phase, what, _), *_] = hangs
@@ -772,11 +766,6 @@ def _watch_done(futures: Iterable[Future]) -> asyncio.Queue[Future]:
     for future in futures:
         future.add_done_callback(lambda f: loop.call_soon_threadsafe(done.put_nowait, f))
     return done
-
-
-async def _get_exception(future: Future) -> BaseException:
-    error: BaseException = await future.exception()
-    return error
 
 
 def _rank_cause(error: BaseException) -> int:
