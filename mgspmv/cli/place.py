@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date, time
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.cli.mode import MODE, open_progress, say
+from mgspmv.cli.mode import open_progress, say
 from mgspmv.errors import OptionError
 
 if TYPE_CHECKING:
@@ -129,24 +129,10 @@ def check_choices(place: Place, **chosen: Any) -> None:
 
 @contextmanager
 def quieten_dask() -> Iterator[None]:
-    """Keep its loggers off stderr; what ends a run is raised, and printed once."""
-    with _mute_others() if MODE.get().log else _mute_all():
-        yield
+    """Keep its loggers off stderr, and those of all others but ours; what ends a run is raised, and printed once.
 
-
-@contextmanager
-def _mute_all() -> Iterator[None]:
-    disabled = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(disabled)
-
-
-@contextmanager
-def _mute_others() -> Iterator[None]:
-    """Let none but ours write: loggers of programs that are loaded have handlers of their own."""
+    Loggers of programs that are loaded have handlers of their own.
+    """
     import distributed  # noqa: F401 (or it would be loaded later, and give its loggers handlers then)
 
     loggers = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
