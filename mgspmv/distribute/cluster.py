@@ -200,9 +200,8 @@ class Cluster:
         versions = {member: answer["packages"] for member, answer in answers.items()}
         unfit = {m: f"{said[0]}, and is left out" for m in versions if (said := list_differences({m: versions[m]}))}
         if unfit and (not is_again or len(unfit) == len(versions)):
-            raise VersionMismatchError(
-                f"{'; '.join(list_differences(versions))}. Install the same versions on all workers as here", phase="join"
-            )
+            differences = "; ".join(list_differences(versions))
+            raise VersionMismatchError(f"{differences}. Install the same versions on all workers as here", phase="join")
         fit = [member for member in versions if member not in unfit]
         await asyncio.gather(*map(self._install, fit))
         message = {"op": DESCRIBE_OP, "devices": devices}
