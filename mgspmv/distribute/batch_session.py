@@ -145,7 +145,7 @@ class BatchSession(Session):
         rooms = []
         if part.backend == "cuda":
             rooms.append(Room(device_id(), free_device_memory(), needed))
-            needed = {w: panels.count_staged_bytes(w, itemsize) for w in WIDTHS}
+            needed = {w: panels.n_staged * w * itemsize for w in WIDTHS}
         rooms.append(Room(name_host(), free_memory(), needed))
         if (limit := self._worker.memory_manager.memory_limit) is not None:
             used = self._worker.monitor.get_process_memory()

@@ -40,14 +40,6 @@ class Panels:
     n_staged: int = 0
     """That it takes on the host besides."""
 
-    def count_bytes(self, width: int, itemsize: int) -> int:
-        """Bytes that a panel takes where the kernels compute."""
-        return self.n_elements * width * itemsize
-
-    def count_staged_bytes(self, width: int, itemsize: int) -> int:
-        """Bytes that it takes on the host besides."""
-        return self.n_staged * width * itemsize
-
 
 def make_local(n_cols: int, zeros: Zeros) -> Panels:
     """Panels where all rows belong to this process.

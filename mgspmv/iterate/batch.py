@@ -447,7 +447,7 @@ def count_bytes(panels: Panels, n_rows: int, precision: str, z_itemsize: int, wi
     """
     rank, bounded = 4 if precision == "float32" else 8, min(width, RESIDUAL_WIDTH)
     of_row = width * rank + bounded * 2 * rank + 8 + KEEP_BYTES
-    return n_rows * of_row + panels.count_bytes(width, z_itemsize) + panels.count_bytes(bounded, 8)
+    return n_rows * of_row + panels.n_elements * (width * z_itemsize + bounded * 8)
 
 
 def choose_width(asked: int | None, n_vectors: int, found: Sequence[tuple[str, int, Sequence[Room]]]) -> int:

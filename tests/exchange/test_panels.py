@@ -93,7 +93,7 @@ def check_everybody_holds_what_everybody_wrote(nccl, kind, bounds):  # noqa: F81
                 gathered = panels.gather(np.array([rank, 0.5 * step]))
                 assert [own.tolist() for own in gathered] == [[r, 0.5 * step] for r in range(n_workers)]
         lists = halos[rank].nbytes + sum(own.nbytes for own in find_wanted(halos, rank) if own is not None)
-        assert 0 < wide.nbytes <= panels.count_bytes(4, 8) + panels.count_staged_bytes(4, 8) + lists
+        assert 0 < wide.nbytes <= (panels.n_elements + panels.n_staged) * 4 * 8 + lists
         received = (halos[rank].starts[-1] - (bounds[rank + 1] - bounds[rank])) * 4 * 8
         assert wide.exchanged_bytes == 7 * received
         narrow = panels.open(2, np.dtype(np.float32))
@@ -157,4 +157,4 @@ def test_one_process_holds_all_itself():
     assert panel.exchange_columns([StepSums(1), StepSums(2)]) == [StepSums(1), StepSums(2)]
     assert panel.z.tolist() == [[3.0, 3.0]] * 6
     assert panels.gather(np.arange(3))[0].tolist() == [0, 1, 2]
-    assert (panel.nbytes, panels.count_staged_bytes(2, 4)) == (panels.count_bytes(2, 4), 0)
+    assert (panel.nbytes, panels.n_staged) == (panels.n_elements * 2 * 4, 0)
