@@ -53,7 +53,13 @@ ASK_OP = "mgspmv_ask"
 
 
 class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
-    """Holds parts and sessions of this worker, and answers clients and other workers."""
+    """Holds parts and sessions of this worker, and answers clients and other workers.
+
+    Attributes
+    ----------
+    sessions, made : what runs hold, and rows that were made, until they are written; by the key of the task that began
+        or made them, until that is released
+    """
 
     name = NAME
 
@@ -63,8 +69,8 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             guard(worker.http_application, hosts)
         self._worker = worker
         self._parts: dict[str, Part] = {}
-        self._sessions: dict[str, Linked] = {}
-        self._made: dict[str, Any] = {}
+        self.sessions: dict[str, Linked] = {}
+        self.made: dict[str, Any] = {}
         self._ending: WeakValueDictionary[str, Linked] = WeakValueDictionary()  # a task that still runs holds its own
         METRICS.register()
         METRICS.holders.add(self)
@@ -84,9 +90,9 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         METRICS.holders.discard(self)
         for holder in self._list_held():
             holder.close("the worker closed")
-        for made in self._made.values():
+        for made in self.made.values():
             made.close()
-        for held in (self._sessions, self._parts, self._made):
+        for held in (self.sessions, self._parts, self.made):
             held.clear()
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
@@ -105,23 +111,15 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         self._parts[key] = part
         METRICS.has_device |= part.backend == "cuda"
 
-    def hold_session(self, key: str, session: Linked) -> None:
-        """Keep it until the key is released."""
-        self._sessions[key] = session
-
-    def hold_made(self, key: str, made: Any) -> None:
-        """Keep rows that were made, until they are written or the key is released."""
-        self._made[key] = made
-
     def get_made(self, key: str) -> Any:
         """
         Raises
         ------
         ClosedError : they are not there any more
         """
-        if key not in self._made:
+        if key not in self.made:
             raise ClosedError(f"worker {self._worker.name} does not hold what it made; it was restarted: make it again")
-        return self._made[key]
+        return self.made[key]
 
     def get_part(self, key: str) -> Part:
         """A part, for a task that may go through all of its entries between two marks.
@@ -145,14 +143,14 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         ------
         ClosedError : it is not there, or not any more
         """
-        if key not in self._sessions:
+        if key not in self.sessions:
             raise ClosedError(f"worker {self._worker.name} knows nothing of this run; it ended, or it was restarted")
-        return self._sessions[key]
+        return self.sessions[key]
 
     def measure_held(self) -> tuple[int, int]:
         """Bytes of rows, and of what runs hold, rows and vectors."""
         rows = sum(part.nbytes for part in [*self._parts.values()])
-        return rows, sum(held.held_bytes for held in [*self._sessions.values()] if isinstance(held, Session))
+        return rows, sum(held.held_bytes for held in [*self.sessions.values()] if isinstance(held, Session))
 
     # --- for clients and other workers
 
@@ -176,7 +174,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     async def abort(self, key: str, reason: str, wait_s: float) -> bool:
         """End a session: its task is told the reason, and has some seconds to end, unless it hangs and does not just
         wait for others; whether it did."""
-        session = self._sessions.get(key) or self._ending.get(key)
+        session = self.sessions.get(key) or self._ending.get(key)
         if session is None:
             return True
         session.close(reason)
@@ -188,7 +186,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     async def abort_run(self, run: str, reason: str, wait_s: float) -> bool:
         """End all sessions of a run, whose client does not; see `abort`."""
-        keys = [key for key, session in self._sessions.items() if session.run == run]
+        keys = [key for key, session in self.sessions.items() if session.run == run]
         return all(await asyncio.gather(*(self.abort(key, reason, wait_s) for key in keys)))
 
     async def answer(self, key: str, question: str, arguments: Sequence[Any]) -> dict[str, Any]:
@@ -212,7 +210,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         return ServerStatus.dont_reply
 
     def _list_held(self) -> list[Linked | Part]:
-        return [*self._sessions.values(), *self._parts.values()]
+        return [*self.sessions.values(), *self._parts.values()]
 
     def _list_hangs(self, *, waits: bool = True) -> list[tuple[str, str, str]]:
         """What of this worker hangs, as `Hang.describe` has it; with tasks that just wait for others, or without."""
@@ -222,8 +220,8 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         return hangs
 
     def _let_go(self, key: Any) -> None:
-        part, session = self._parts.pop(key, None), self._sessions.pop(key, None)
-        made = self._made.pop(key, None)
+        part, session = self._parts.pop(key, None), self.sessions.pop(key, None)
+        made = self.made.pop(key, None)
         if made is not None:
             made.close()
         if part is not None:
@@ -332,7 +330,7 @@ def begin_session(
     """
     agent, worker = get_agent(), get_worker()
     session = make(worker, agent.get_part(part_key), spec, piece)
-    agent.hold_session(key, session)
+    agent.sessions[key] = session
     return session.computes
 
 

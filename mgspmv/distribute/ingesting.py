@@ -177,7 +177,7 @@ class HeldShare(Share):
 def begin_share(key: str, offer: ShareOffer) -> int:
     """Make and hold a share; the bytes of memory that it may take."""
     share = HeldShare(offer, get_worker())
-    get_agent().hold_made(key, share)
+    get_agent().made[key] = share
     return share.memory
 
 

@@ -55,4 +55,4 @@ class LinkTrial(Linked):
 
 def begin_trial(key: str, spec: Spec, rank: int) -> None:
     """The task that makes a worker ready for the links of the others."""
-    get_agent().hold_session(key, LinkTrial(get_worker(), rank, spec))
+    get_agent().sessions[key] = LinkTrial(get_worker(), rank, spec)

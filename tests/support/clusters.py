@@ -50,7 +50,7 @@ def check_left(client: Client, before: set[str], timeout_s: float = HANG_S) -> N
 
 def _count_held(dask_worker: Any) -> tuple[int, int, int]:
     agent = dask_worker.plugins.get("mgspmv")
-    return (0, 0, 0) if agent is None else (len(agent._parts), len(agent._sessions), len(agent._made))
+    return (0, 0, 0) if agent is None else (len(agent._parts), len(agent.sessions), len(agent.made))
 
 
 def _list_keys(dask_scheduler: Any) -> list[str]:
