@@ -221,11 +221,6 @@ class KindError(MgspmvError, ValueError):
     exit_code = 2
 
 
-def describe_missing_transpose(url: str) -> str:
-    """Return the message for a store that does not hold its transpose."""
-    return f"{url} does not hold the transpose; add it by mgspmv.transpose(store), and open the store again"
-
-
 class CapacityError(MgspmvError, MemoryError):
     """The work does not fit into the memory there is."""
 

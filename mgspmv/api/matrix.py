@@ -12,7 +12,7 @@ import numpy as np
 
 from mgspmv.api.arguments import check_threads, limit_to_free, parse_size
 from mgspmv.display.cards import render_card
-from mgspmv.errors import KindError, OptionError, describe_missing_transpose, hide_secrets
+from mgspmv.errors import KindError, OptionError, hide_secrets
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.start import OutWeights
 from mgspmv.kernels.catalogue import Backend
@@ -103,7 +103,8 @@ class Matrix(DescribedMatrix):
 
     @property
     def _missing_transpose(self) -> str:
-        return describe_missing_transpose(self.info.url)
+        url = self.info.url
+        return f"{url} does not hold the transpose; add it by mgspmv.transpose(store), and open the store again"
 
     def find_vertices(self, ids: Sequence[Any] | np.ndarray) -> np.ndarray:
         """(k,) int64: the numbers of vertices by their ids, -1 for what is no vertex; not all ids are loaded for it.
@@ -345,7 +346,12 @@ class Matrix(DescribedMatrix):
         dtype = None if self.is_pattern else dtype
         key = (dtype, backend)
         if key not in self._loaded:
-            self._loaded[key] = self._load_block(dtype, threads, backend, top)
+            is_cuda = backend == "cuda"
+            memory = {"device_memory": free_device_memory()} if is_cuda else {"host_memory": free_memory()}
+            precision: Precision = "float32" if dtype == "float32" else "float64"
+            self._plan_here(dtype, precision, threads, top=top, **memory)
+            read = read_block if is_cuda else StoredMatrix.read_block
+            self._loaded[key] = read(self.stored, 0, self.shape[0], dtype, threads)
         return self._loaded[key]
 
     def bind(
@@ -465,7 +471,20 @@ class Matrix(DescribedMatrix):
         dtype = None if self.is_pattern else dtype
         key = (dtype, layout, *limits.values())
         if key not in self._layouts:
-            self._layouts[key] = self._read_layout(dtype, precision, layout, threads, top, **limits)
+            memory = limit_to_free(**limits)
+            indptr, plan = self._plan_here(dtype, precision, threads, lays_out=True, streams=True, top=top, **memory)
+            warn_of_streaming(plan, stacklevel=5)
+            streaming = plan.workers[0].streaming
+
+            def read(start: int, stop: int) -> CsrBlock:
+                return read_block(self.stored, start, stop, dtype, threads)
+
+            named = None if layout == "auto" else layout
+            with report_full_device("the layout of the matrix for steps of PageRank"):
+                rows = LaidRows(indptr, read, layout=named, piece_entries=choose_piece(self.nnz, streaming))
+                is_read = read_out_degree(self.stored, 0, self.shape[0], threads) > 0
+                places = rows.place_streamed(is_read, streaming)
+                self._layouts[key] = rows.lay_out(places, places.all_columns, places.n_sent, streaming)
         return RankSteps(self._layouts[key], precision)
 
     def read_out_weight(self, use_weights: bool, threads: int | None = None) -> np.ndarray:
@@ -554,30 +573,6 @@ class Matrix(DescribedMatrix):
     def _repr_html_(self) -> str:
         return render_card(self, self.info)
 
-    def _read_layout(
-        self,
-        dtype: str | None,
-        precision: Precision,
-        layout: StepLayout,
-        threads: int | None,
-        top: int | None,
-        **limits: int | None,
-    ) -> LaidPieces:
-        memory = limit_to_free(**limits)
-        indptr, plan = self._plan_here(dtype, precision, threads, lays_out=True, streams=True, top=top, **memory)
-        warn_of_streaming(plan, stacklevel=6)
-        streaming = plan.workers[0].streaming
-
-        def read(start: int, stop: int) -> CsrBlock:
-            return read_block(self.stored, start, stop, dtype, threads)
-
-        named = None if layout == "auto" else layout
-        with report_full_device("the layout of the matrix for steps of PageRank"):
-            rows = LaidRows(indptr, read, layout=named, piece_entries=choose_piece(self.nnz, streaming))
-            is_read = read_out_degree(self.stored, 0, self.shape[0], threads) > 0
-            places = rows.place_streamed(is_read, streaming)
-            return rows.lay_out(places, places.all_columns, places.n_sent, streaming)
-
     def check_room(
         self, dtype: str | None, threads: int | None = None, top: int | None = None, **limits: int | None
     ) -> None:
@@ -608,11 +603,3 @@ class Matrix(DescribedMatrix):
         indptr = self.stored.read_array("indptr", threads=threads)
         loaded = self.info if dtype else replace(self.info, dtype=None)
         return indptr, plan_rows(loaded, indptr, precision=precision, threads=threads, **planning)
-
-    def _load_block(self, dtype: str | None, threads: int | None, backend: Backend, top: int | None) -> CsrBlock:
-        is_cuda = backend == "cuda"
-        memory = {"device_memory": free_device_memory()} if is_cuda else {"host_memory": free_memory()}
-        precision: Precision = "float32" if dtype == "float32" else "float64"
-        self._plan_here(dtype, precision, threads, top=top, **memory)
-        read = read_block if is_cuda else StoredMatrix.read_block
-        return read(self.stored, 0, self.shape[0], dtype, threads)

@@ -116,8 +116,11 @@ class DevicePart(Part):
         with self._lock:  # a kernel has room for one product on its way, and tasks are several
             key = (dtype, kernel, weights)
             if key not in self._products:
-                bind = self._bind_product if self._streaming is None else self._bind_streamed
-                self._products[key] = bind(*key)
+                if self._streaming is None:
+                    block = self._read_whole(dtype if weights else None)
+                    self._products[key] = bind_product(block, dtype, kernel=kernel, backend="cuda")
+                else:
+                    self._products[key] = self._bind_streamed(dtype, kernel, weights)
             product = cupy.empty(shape, dtype) if beta == 0 or y is None else cupy.array(y, dtype, order="C")
             self._products[key].multiply(cupy.ascontiguousarray(put(x)), product, alpha, beta)
         return get(product) if isinstance(x, np.ndarray) else product
@@ -137,9 +140,6 @@ class DevicePart(Part):
         if values not in self._blocks:
             self._blocks[values] = read_block(self.stored, self.start, self.stop, values, self.threads)
         return self._blocks[values]
-
-    def _bind_product(self, dtype: Literal["float32", "float64"], kernel: str, weights: bool) -> BoundKernel:
-        return bind_product(self._read_whole(dtype if weights else None), dtype, kernel=kernel, backend="cuda")
 
     def _bind_streamed(self, dtype: Literal["float32", "float64"], kernel: str, weights: bool) -> StreamedCsr:
         streaming = self._streaming
