@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from threading import Lock, Thread
 from typing import Any
@@ -211,6 +212,13 @@ class NcclGroup:
         self.wait(cupy.cuda.get_current_stream(), check)
         return gathered
 
+    def gather_hosts(self, own: np.ndarray, check: Callable[[], None]) -> np.ndarray:
+        """(n_devices, len(own)): arrays of the hosts, of one dtype and length, by rank."""
+        import cupy
+
+        found: np.ndarray = self.gather(cupy.asarray(own), [len(own)] * self.n_devices, check).get()
+        return found.reshape(self.n_devices, len(own))
+
     def share(self, n_bytes: int, check: Callable[[], None]) -> DirectMemory | None:
         """Memory of all devices that each of them writes into; None where they cannot. It is kept for the next time.
 
@@ -218,18 +226,12 @@ class NcclGroup:
         ------
         CapacityError : there is no room for it on this device
         """
-        import cupy
-
-        def gather(own: np.ndarray) -> np.ndarray:
-            found = self.gather(cupy.asarray(own), [len(own)] * self.n_devices, check).get()
-            return np.asarray(found).reshape(self.n_devices, len(own))
-
         if self._can_share and (self._memory is None or self._memory.n_bytes < n_bytes):
             if self._memory is not None:
                 self._memory.close()
-                gather(np.zeros(1, np.uint8))  # nobody has this device's open when it is freed
+                self.gather_hosts(np.zeros(1, np.uint8), check)  # nobody has this device's open when it is freed
             self._memory = None
-            self._memory = open_memory(self.rank, n_bytes, gather)
+            self._memory = open_memory(self.rank, n_bytes, partial(self.gather_hosts, check=check))
             self._can_share = self._memory is not None
         return self._memory
 

@@ -96,11 +96,7 @@ def make_nccl(group: NcclGroup, bounds: Sequence[int], zeros: Zeros, check: Call
     """
 
     def gather(own: np.ndarray) -> list[np.ndarray]:
-        import cupy
-
-        n = group.n_devices
-        found: np.ndarray = group.gather(cupy.asarray(own), [len(own)] * n, check).get()
-        return list(found.reshape(n, len(own)))
+        return list(group.gather_hosts(own, check))
 
     def open_panel(width: int, dtype: np.dtype[Any]) -> _NcclPanel:
         return _NcclPanel(group, bounds, lambda n, dtype: zeros(n, width, dtype), gather, dtype)
