@@ -370,24 +370,22 @@ def parse_bytes(size: str | int) -> int:
     return int(Decimal(match[1]) * _UNITS[match[2] or ""])
 
 
+@dataclass(eq=False)
 class _Planner:
-    """Plans runs over any number of workers."""
+    """Plans runs over any number of workers; fields as parameters of `plan_rows`."""
 
-    def __init__(
-        self,
-        info: MatrixInfo,
-        indptr: np.ndarray,
-        precision: Precision,
-        threads: int,
-        lays_out: bool,
-        streams: bool,
-        top: int | None,
-        checkpoint: bool,
-    ) -> None:
-        self._info, self._indptr, self._precision, self._threads = info, indptr, precision, threads
-        self._lays_out, self._streams, self._top, self._checkpoint = lays_out, streams, top, checkpoint
-        self._is_product = info.kind == "matrix"
-        self._real = 4 if precision == "float32" else 8
+    info: MatrixInfo
+    indptr: np.ndarray
+    precision: Precision
+    threads: int
+    lays_out: bool
+    streams: bool
+    top: int | None
+    checkpoint: bool
+
+    def __post_init__(self) -> None:
+        info, self._is_product = self.info, self.info.kind == "matrix"
+        self._real = 4 if self.precision == "float32" else 8
         self._index = np.dtype(info.index_dtype).itemsize
         self._entry = self._index + (0 if info.is_pattern else self._real)
         """Bytes of an entry of the block."""
@@ -400,23 +398,26 @@ class _Planner:
 
     def plan(self, device_memory: Memory, host_memory: Memory, n_workers: int) -> tuple[Plan, str | None]:
         """The plan, with rows on the devices that there are; and what is too small for it, None when all fits."""
-        info = self._info
+        info = self.info
         cuts = part_bounds(info.shape[0]) if info.order == "dealt" and n_workers > 1 else None
         costs = {"bytes_per_nonzero": self._entry, "bytes_per_row": 8 + self._row + self._z}
-        bounds = split_rows(self._indptr, n_workers, **costs, cuts=cuts)
-        devices, hosts = _spread(device_memory, n_workers), _spread(host_memory, n_workers)
+        bounds = split_rows(self.indptr, n_workers, **costs, cuts=cuts)
+        devices, hosts = (
+            [memory] * n_workers if isinstance(memory, int | None) else list(memory)
+            for memory in (device_memory, host_memory)
+        )
         workers = []
         for start, stop, device, host in zip(bounds[:-1], bounds[1:], devices, hosts, strict=True):
             worker = self._plan_worker(int(start), int(stop), n_workers)
             workers.append(worker if device is None else self._place(worker, device, host))
         operation = "spmv" if self._is_product else "pagerank"
-        plan = Plan(info.url, operation, self._precision, tuple(workers), None)
+        plan = Plan(info.url, operation, self.precision, tuple(workers), None)
         return plan, self._find_shortage(plan, devices, hosts)
 
     def _plan_worker(self, start: int, stop: int, n_workers: int) -> WorkerPlan:
         """A worker that computes on its host."""
-        n_rows, (n, n_cols) = stop - start, self._info.shape
-        nnz = int(self._indptr[stop] - self._indptr[start])
+        n_rows, (n, n_cols) = stop - start, self.info.shape
+        nnz = int(self.indptr[stop] - self.indptr[start])
         others = n_cols - n_rows if n_workers > 1 else 0
         made_before = self._row * n_rows + (self._real * n_cols if self._is_product else 0)
         in_flight = self._count_in_flight(max(n_rows + 1, nnz), n_workers)
@@ -428,10 +429,10 @@ class _Planner:
             vectors += self._index * int(DENSE * others)
         id_bytes = watch = 0
         if n_workers == 1:
-            order = 0 if self._info.order is None else self._index + (2 * self._real if self._is_product else 0)
-            id_bytes = (ID_BYTES[self._info.vertex_ids] + order) * n_rows
-        if self._top is not None:
-            told = min(n, n_workers * (self._top + 1)) if n_workers > 1 else 0
+            order = 0 if self.info.order is None else self._index + (2 * self._real if self._is_product else 0)
+            id_bytes = (ID_BYTES[self.info.vertex_ids] + order) * n_rows
+        if self.top is not None:
+            told = min(n, n_workers * (self.top + 1)) if n_workers > 1 else 0
             watch = (WATCH_BYTES + WATCH_RANKS * self._real) * n_rows + TOP_BYTES * told
         return WorkerPlan(
             start=start,
@@ -444,12 +445,12 @@ class _Planner:
             exchange_bytes=self._real * others + SUMS_BYTES * (n_workers - 1),
             watch_bytes=watch,
             # a copy of the ranks, and a chunk on its way
-            copy_bytes=self._real * (n_rows + 2 * min(CHUNK_ELEMENTS, n_rows)) if self._checkpoint else 0,
+            copy_bytes=self._real * (n_rows + 2 * min(CHUNK_ELEMENTS, n_rows)) if self.checkpoint else 0,
         )
 
     def _count_in_flight(self, n: int, n_workers: int) -> int:
         """Most bytes beside the block while the larger one of its arrays, of n elements, is read."""
-        info, threads = self._info, self._threads
+        info, threads = self.info, self.threads
         stored = 0 if info.dtype is None else np.dtype(info.dtype).itemsize
         if not is_read_in_place(info.url):
             return 2 * max(self._index, stored) * min(threads * CHUNK_ELEMENTS, n)
@@ -467,12 +468,12 @@ class _Planner:
         """The worker with its rows on its device, in a layout or in CSR; in pieces where there is no room for them, but
         for pieces."""
         own = replace(worker, held="device")
-        if self._lays_out:
+        if self.lays_out:
             laid = int(LAID_RATIO * self._entry * own.nnz)
             making = (self._entry + self._index) * min(own.nnz, choose_piece(own.nnz))  # CSR, and places of columns
             order = self._index * (own.stop - own.start)
             own = replace(own, layout_bytes=laid + making, vector_bytes=own.vector_bytes + order)
-        if not self._streams or own.device_bytes <= device:
+        if not self.streams or own.device_bytes <= device:
             return own
         from_host = self._stream("host", own, device)
         if from_host.streaming is not None and (host is None or from_host.host_bytes <= host):
@@ -502,7 +503,7 @@ class _Planner:
                 said = f"{each} of {place} memory on one of them, which has {have / 1e9:.3g} GB"
                 if place == "device" or not w.watch_bytes:
                     return said
-                watch = f"up to {w.watch_bytes / 1e9:.3g} GB of it for stop='topk:{self._top}'"
+                watch = f"up to {w.watch_bytes / 1e9:.3g} GB of it for stop='topk:{self.top}'"
                 return f"{said} ({watch}, which stop='change' does without)"
         return None
 
@@ -545,8 +546,3 @@ def predict_seconds(plan: Plan, rates: Sequence[Rates]) -> Plan:
     seconds = [w.seconds for w in workers]
     most = None if None in seconds else max(s for s in seconds if s is not None)
     return replace(plan, workers=workers, seconds_per_iteration=most)
-
-
-def _spread(memory: Memory, n_workers: int) -> list[int | None]:
-    """Of each worker."""
-    return [memory] * n_workers if isinstance(memory, int | None) else list(memory)

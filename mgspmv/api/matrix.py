@@ -184,15 +184,16 @@ class Matrix(DescribedMatrix):
         is_here = workers == 1 and choose_backend(backend) == "cuda"
         if is_here:
             limits = limit_to_free(**limits)
+        plan = plan_rows(info, indptr, workers, **planning, **limits)
         if is_here and lays_out:
-            plan = plan_rows(info, indptr, **planning, **limits)
             options = {"threads": threads, "streaming": plan.workers[0].streaming}
             rates = measure_device(self.stored, 0, info.shape[0], dtype, precision, **options)
             release_device_memory()
-            return predict_seconds(plan, [rates])
-        plan = plan_rows(info, indptr, workers, **planning, **limits)
-        is_known = workers == 1 and limits["device_memory"] is None
-        return predict_seconds(plan, [measure_rates(threads)]) if is_known else plan
+        elif workers == 1 and limits["device_memory"] is None:
+            rates = measure_rates(threads)
+        else:
+            return plan
+        return predict_seconds(plan, [rates])
 
     def close(self) -> None:
         """Free the memory of what was loaded. The matrix can be used again, and is then loaded again."""

@@ -155,14 +155,8 @@ def start_local(n_workers: int | None = None, threads: int | None = None, **opti
     OptionError : the class takes no such options
     """
     if n_workers is not None:
-        check_room(n_workers)
-        threads = threads or _share_processors(n_workers)
+        threads = _choose_threads(n_workers, threads)
     return _start(LocalCluster, **{"n_workers": n_workers, "threads_per_worker": threads} | options)
-
-
-def _share_processors(n_workers: int) -> int:
-    """Threads of each of so many workers."""
-    return max(1, default_threads() // n_workers)
 
 
 def start_cuda(
@@ -199,8 +193,7 @@ def start_cuda(
         )
     from dask_cuda import LocalCUDACluster
 
-    check_room(n_workers)
-    given: dict[str, Any] = {"n_workers": n_workers, "threads_per_worker": threads or _share_processors(n_workers)}
+    given: dict[str, Any] = {"n_workers": n_workers, "threads_per_worker": _choose_threads(n_workers, threads)}
     given["device_memory_limit"] = None  # nothing of ours is to be spilled
     given["preload"] = [*dask.config.get("distributed.worker.preload")]  # else dask-cuda's own takes its place
     if not is_tls_required():  # which is a protocol of its own
@@ -339,8 +332,8 @@ def make_cluster(make: Callable[[], Any], hosts: Iterable[str]) -> Any:
             raise
 
 
-def check_room(n_workers: int) -> None:
-    """Raise unless this machine has memory for so many workers."""
+def _choose_threads(n_workers: int, threads: int | None) -> int:
+    """Threads of each of so many workers; raises unless this machine has memory for these."""
     if n_workers < 1:
         raise OptionError(f"the number of workers must be at least 1, not {n_workers}")
     free = free_memory()
@@ -349,6 +342,7 @@ def check_room(n_workers: int) -> None:
             f"{n_workers} workers take {n_workers * WORKER_BYTES / 1e9:.3g} GB before they hold rows, and this "
             f"machine has {free / 1e9:.3g} GB free; start {max(1, free // WORKER_BYTES)} at most"
         )
+    return threads or max(1, default_threads() // n_workers)
 
 
 def _explain_start(error: BaseException, where: str) -> ClusterError | OptionError:

@@ -22,7 +22,7 @@ from mgspmv.distribute.spans import Spans
 from mgspmv.errors import ClusterError, OptionError, StoreError, StoreNotFoundError
 from mgspmv.exchange.links import Member
 from mgspmv.kernels.select import find_step_layout
-from mgspmv.model import MatrixInfo, Precision, Progress
+from mgspmv.model import Precision, Progress
 from mgspmv.partition import Memory, Plan, limit, plan_rows, predict_seconds, warn_of_streaming
 from mgspmv.store.read import StoredMatrix
 
@@ -175,7 +175,11 @@ def _arrange(
     of_products: Precision = "float32" if info.dtype == "float32" else "float64"
     precision = request.precision or ("exact" if info.kind != "matrix" else of_products)
     dtype = None if info.is_pattern or not request.weights else "float32" if precision == "float32" else "float64"
-    team = _make_team(info, members, places, precision, dtype, cluster.patience) if request.lay_out else None
+    team = None
+    if request.lay_out and places.transport == "nccl" and info.kind != "matrix":
+        layout = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight)
+        if layout is not None:
+            team = TeamSpec(f"team-{uuid.uuid4().hex}", members, cluster.patience, dtype, precision, layout)
     plan = plan_rows(
         info if dtype else replace(info, dtype=None),
         stored.read_array("indptr"),
@@ -272,22 +276,6 @@ def _drop(cluster: Cluster, held: list[HeldPart], parts: list[HeldPart]) -> None
     cluster.release([part.future for part in parts])
     with suppress(ClusterError):  # what a worker did not let go of now it drops with the key
         cluster.free([part.future.key for part in parts], [part.member for part in parts])
-
-
-def _make_team(
-    info: MatrixInfo,
-    members: tuple[Member, ...],
-    places: Places,
-    precision: Precision,
-    dtype: str | None,
-    patience: float,
-) -> TeamSpec | None:
-    """What workers are told that lay rows out for steps on their devices; None where kernels over CSR make them."""
-    if places.transport != "nccl" or info.kind == "matrix":
-        return None
-    layout = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight)
-    run = f"team-{uuid.uuid4().hex}"
-    return None if layout is None else TeamSpec(run, members, patience, dtype, precision, layout)
 
 
 def _even(memory: Sequence[int | None]) -> Memory:

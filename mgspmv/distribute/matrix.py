@@ -17,7 +17,6 @@ from mgspmv.distribute.agent import multiply_part
 from mgspmv.distribute.cluster import Cluster
 from mgspmv.distribute.loading import Loading, LoadRequest, load_matrix
 from mgspmv.distribute.losses import Loss
-from mgspmv.distribute.places import Places
 from mgspmv.distribute.spans import Spans
 from mgspmv.errors import (
     ClosedError,
@@ -110,11 +109,6 @@ class DistributedMatrix(DescribedMatrix):
         return self._loading.plan
 
     @property
-    def places(self) -> Places:
-        """Where the workers compute."""
-        return self._loading.places
-
-    @property
     def members(self) -> tuple[Member, ...]:
         """The workers, in the order of their rows."""
         return self._loading.members
@@ -137,13 +131,13 @@ class DistributedMatrix(DescribedMatrix):
     @property
     def backend(self) -> Literal["cpu", "cuda"] | None:
         """Where all workers compute; None where some do on their hosts and some on devices."""
-        return self.places.backend
+        return self._loading.places.backend
 
     @property
     def transport(self) -> Literal["nccl", "peer"]:
         """How slices go from worker to worker in supersteps; devices that may use NCCL may write directly as well, and
         `Solution.matrix["transport"]` says what a run did."""
-        return self.places.transport
+        return self._loading.places.transport
 
     @property
     def workers(self) -> tuple[str | int, ...]:
