@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from mgspmv.errors import MgspmvError, WorkerTimeoutError
 from mgspmv.model import Recovery
 
+End = Callable[[int, int], Recovery]
+"""The run goes on now, after so many iterations and with so many workers."""
 
-@dataclass(frozen=True)
-class Loss:
-    """Why a run has to go on with other workers; fields as of `Recovery`, where nothing else is said."""
 
-    kind: str
-    iteration: int
-    worker: str | None
-    error: str
-    workers_before: int
-    began_s: float
-    """When the run had ended on the others, by `time.perf_counter`."""
+def note_loss(error: MgspmvError, iteration: int, n_workers: int) -> End:
+    """Note an error that says which of so many workers is gone or silent, when the run has ended on the others."""
+    kind, began = "silent" if isinstance(error, WorkerTimeoutError) else "lost", time.perf_counter()
+    worker, said = getattr(error, "worker", None), str(error)
 
-    @classmethod
-    def of(cls, error: MgspmvError, iteration: int, n_workers: int) -> Loss:
-        """Of an error that says which worker is gone or silent."""
-        kind = "silent" if isinstance(error, WorkerTimeoutError) else "lost"
-        return cls(kind, iteration, getattr(error, "worker", None), str(error), n_workers, time.perf_counter())
+    def end(resumed_after: int, n_left: int) -> Recovery:
+        seconds = time.perf_counter() - began
+        return Recovery(kind, iteration, resumed_after, worker, said, seconds, n_workers, n_left)
 
-    def end(self, resumed_after: int, n_workers: int) -> Recovery:
-        """The run goes on now, with so many workers."""
-        seconds, before = time.perf_counter() - self.began_s, self.workers_before
-        return Recovery(self.kind, self.iteration, resumed_after, self.worker, self.error, seconds, before, n_workers)
+    return end

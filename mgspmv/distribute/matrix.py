@@ -16,7 +16,7 @@ from mgspmv.display.cards import render_card
 from mgspmv.distribute.agent import multiply_part
 from mgspmv.distribute.cluster import Cluster
 from mgspmv.distribute.loading import Loading, LoadRequest, load_matrix
-from mgspmv.distribute.losses import Loss
+from mgspmv.distribute.losses import End, note_loss
 from mgspmv.distribute.spans import Spans
 from mgspmv.errors import (
     ClosedError,
@@ -415,18 +415,18 @@ def _load_until_done(
     stored: StoredMatrix, cluster: Cluster, request: LoadRequest, report: Progress, recover: int
 ) -> tuple[Loading, tuple[Recovery, ...]]:
     """Load over who is left when workers are lost meanwhile, as often as is allowed."""
-    losses: list[Loss] = []
+    losses: list[End] = []
     while True:
         try:
             loading = load_matrix(stored, cluster, request, report)
         except (WorkerLostError, WorkerTimeoutError, WorkerMemoryError) as error:
             if error.worker is None or len(losses) == recover:
                 raise
-            losses.append(Loss.of(error, 0, cluster.n_joined))
+            losses.append(note_loss(error, 0, cluster.n_joined))
         else:
-            return loading, tuple(loss.end(0, len(loading.parts)) for loss in losses)
+            return loading, tuple(end(0, len(loading.parts)) for end in losses)
         report("recover", 0, None)
-        cluster.await_workers(losses[-1].workers_before)
+        cluster.await_workers(cluster.n_joined)
 
 
 def _is_dask(array: Any) -> bool:

@@ -28,12 +28,15 @@ SUMMED = {"product_s": np.float64, "exchange_s": np.float64, "wait_s": np.float6
 """What is told of groups."""
 
 
-def pack_events(events: Sequence[Event], ranks: Sequence[int]) -> dict[str, Any]:
+def pack_events(
+    events: Sequence[Event], ranks: Sequence[int], columns: dict[str, np.ndarray] | None = None
+) -> dict[str, Any]:
     """The message of some iterations in a row, in groups of as many each but for the last one.
 
     Parameters
     ----------
     ranks : of the workers that the events are of
+    columns : as of `_tabulate`, where it was made
 
     Returns
     -------
@@ -41,35 +44,7 @@ def pack_events(events: Sequence[Event], ranks: Sequence[int]) -> dict[str, Any]
     `change` of that; by rank lists of what the iterations of each group took together, `product_s`, `exchange_s`,
     `wait_s` and `exchanged_bytes`; and by rank the `held_bytes` after the last one.
     """
-    return _pack(events, _tabulate(events), ranks)
-
-
-def publish_iterations(share: Session, events: Sequence[Event]) -> None:
-    """Count what the iterations of a task did on this worker, and send it; does not wait."""
-    if not events:
-        return
-    columns = _tabulate(events)
-    seconds = np.array([columns[f"{phase}_s"][:, 0] for phase in PHASES])
-    edges = len(events) * sum(part.nnz for part in share.parts)
-    METRICS.count_iterations(seconds, edges, int(columns["exchanged_bytes"].sum()))
-    share.held_bytes = events[-1].memory_bytes[0]
-    get_worker().log_event(TOPIC, _pack(events, columns, [share.rank]) | {"taken": [share.measure_memory()]})
-
-
-def _tabulate(events: Sequence[Event]) -> dict[str, np.ndarray]:
-    """What is added up of the events: of each name (len(events), n_workers).
-
-    Each is made of a flat stream of numbers, of which NumPy makes an array with a fifth of the instructions that a list
-    of tuples takes.
-    """
-    return {
-        name: np.fromiter(chain.from_iterable(map(attrgetter(name), events)), dtype).reshape(len(events), -1)
-        for name, dtype in SUMMED.items()
-    }
-
-
-def _pack(events: Sequence[Event], columns: dict[str, np.ndarray], ranks: Sequence[int]) -> dict[str, Any]:
-    """See `pack_events`."""
+    columns = _tabulate(events) if columns is None else columns
     size = -(-len(events) // MOST_GROUPS)
     starts = np.arange(0, len(events), size)
     lasts = [events[min(start + size, len(events)) - 1] for start in starts.tolist()]
@@ -84,4 +59,28 @@ def _pack(events: Sequence[Event], columns: dict[str, np.ndarray], ranks: Sequen
         "change": [float(event.change) for event in lasts],
         **{name: np.add.reduceat(rows, starts, axis=0).T.tolist() for name, rows in columns.items()},
         "held_bytes": [int(n_bytes) for n_bytes in last.memory_bytes],
+    }
+
+
+def publish_iterations(share: Session, events: Sequence[Event]) -> None:
+    """Count what the iterations of a task did on this worker, and send it; does not wait."""
+    if not events:
+        return
+    columns = _tabulate(events)
+    seconds = np.array([columns[f"{phase}_s"][:, 0] for phase in PHASES])
+    edges = len(events) * sum(part.nnz for part in share.parts)
+    METRICS.count_iterations(seconds, edges, int(columns["exchanged_bytes"].sum()))
+    share.held_bytes = events[-1].memory_bytes[0]
+    get_worker().log_event(TOPIC, pack_events(events, [share.rank], columns) | {"taken": [share.measure_memory()]})
+
+
+def _tabulate(events: Sequence[Event]) -> dict[str, np.ndarray]:
+    """What is added up of the events: of each name (len(events), n_workers).
+
+    Each is made of a flat stream of numbers, of which NumPy makes an array with a fifth of the instructions that a list
+    of tuples takes.
+    """
+    return {
+        name: np.fromiter(chain.from_iterable(map(attrgetter(name), events)), dtype).reshape(len(events), -1)
+        for name, dtype in SUMMED.items()
     }

@@ -17,7 +17,7 @@ from typing import Any
 
 from mgspmv.checkpoints import Reached, Restored, describe_failure
 from mgspmv.distribute.drives import Drive, run_course
-from mgspmv.distribute.losses import Loss
+from mgspmv.distribute.losses import End, note_loss
 from mgspmv.distribute.matrix import DistributedMatrix
 from mgspmv.errors import (
     ClosedError,
@@ -59,7 +59,7 @@ class Recovering:
         self._epoch = 0 if self._before is None else self._before.epoch + 1
         self._changes = () if self._before is None else self._before.changes
         self._events: list[Event] = []
-        self._losses: list[Loss] = []
+        self._losses: list[End] = []
         self._n_lost = 0
         self._raised: BaseException | None = None
         self._recoveries: list[Recovery] = []
@@ -130,14 +130,14 @@ class Recovering:
 
     # --- workers that are lost
 
-    def _judge(self, error: MgspmvError) -> Loss:
-        """What was lost; raises the error where that is nothing, or too much."""
+    def _judge(self, error: MgspmvError) -> End:
+        """Note what was lost; raises the error where that is nothing, or too much."""
         if error is self._raised or not self.recover or not self._is_loss(error):
             raise error
         if self._n_lost == self.recover:
             raise say_more(error, f"the run had gone on {self._n_lost} times (recover={self.recover})") from error
         self._n_lost += 1
-        return Loss.of(error, self._iteration, len(self.matrix.members))
+        return note_loss(error, self._iteration, len(self.matrix.members))
 
     def _is_loss(self, error: MgspmvError) -> bool:
         if isinstance(error, WorkerLostError | WorkerTimeoutError | WorkerMemoryError):
@@ -147,7 +147,7 @@ class Recovering:
         is_vague = type(error) in (ClusterError, RunAbortedError)
         return is_vague and bool(self.matrix.cluster.find_gone(self.matrix.members))
 
-    def _go_back(self, loss: Loss) -> None:
+    def _go_back(self, loss: End) -> None:
         """Begin at the last state that is known, with who is there when those that were lost had time to come back."""
         self._call(self.report, "recover", 0, None)
         self._losses.append(loss)
@@ -158,7 +158,7 @@ class Recovering:
         self._epoch += 1
         if self.keeper is not None:
             self.keeper.go_on(self._before)
-        self.matrix.cluster.await_workers(loss.workers_before)
+        self.matrix.cluster.await_workers(len(self.matrix.members))
 
     @property
     def _n_before(self) -> int:
@@ -176,6 +176,6 @@ class Recovering:
     def _end_losses(self) -> None:
         """The iterations go on."""
         losses, self._losses = self._losses, []
-        for loss in losses:
-            self._recoveries.append(loss.end(self._n_before, len(self.matrix.members)))
+        for end in losses:
+            self._recoveries.append(end(self._n_before, len(self.matrix.members)))
             self.on_recovery(self._recoveries[-1], self._epoch)
