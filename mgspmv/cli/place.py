@@ -139,17 +139,17 @@ def quieten_dask() -> Iterator[None]:
     others = [logging.root, *(logger for logger in loggers if logger.name.partition(".")[0] != "mgspmv")]
     handlers = [handler for logger in others for handler in logger.handlers]
     handlers += [] if logging.lastResort is None else [logging.lastResort]
+
+    def refuse(record: logging.LogRecord) -> bool:
+        return False
+
     for handler in handlers:
-        handler.addFilter(_refuse)
+        handler.addFilter(refuse)
     try:
         yield
     finally:
         for handler in handlers:
-            handler.removeFilter(_refuse)
-
-
-def _refuse(record: logging.LogRecord) -> bool:
-    return False
+            handler.removeFilter(refuse)
 
 
 @contextmanager

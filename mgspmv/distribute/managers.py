@@ -15,8 +15,8 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,27 +37,14 @@ PAGES = 8787
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked of a cluster manager."""
-
-    kind: str
-    workers: int | None = None
-    threads: int | None = None
-    """Of each worker."""
-    gpus: int | None = None
-    """Of each job, host or pod."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the class."""
-
-
-@dataclass(frozen=True)
 class Manager:
     """A class of Dask's that starts workers."""
 
     target: str
     """`module:Class`."""
-    prepare: Callable[[Asked], tuple[dict[str, Any], int]] | None = None
-    """Arguments of the class for what is asked, and how many workers will come; None where options are all there is."""
+    prepare: Callable[..., tuple[dict[str, Any], int]] | None = None
+    """Called with the name of the cluster, workers and threads as of `start_cluster`, GPUs of each job, host or pod,
+    and options. Gives arguments of the class, and how many workers will come; None where options are all there is."""
     extra: str = ""
     """Of mgspmv, which installs what it needs besides Dask."""
     wait_s: float = WAIT_S
@@ -68,32 +55,34 @@ class Manager:
 # --- what each class is given ----------------------------------------------------------------------------------------
 
 
-def _prepare_jobs(asked: Asked) -> tuple[dict[str, Any], int]:
-    given = dict(asked.options)
+def _prepare_jobs(
+    kind: str, workers: int | None, threads: int | None, gpus: int | None, options: dict[str, Any]
+) -> tuple[dict[str, Any], int]:
+    given = dict(options)
 
     def take(name: str) -> Any:
-        configured = dask.config.get(f"jobqueue.{asked.kind}.{name.replace('_', '-')}")
+        configured = dask.config.get(f"jobqueue.{kind}.{name.replace('_', '-')}")
         return given.pop(name, configured)
 
-    class ClosedJob(load(MANAGERS[asked.kind].target).job_cls):  # type: ignore[misc]
+    class ClosedJob(load(MANAGERS[kind].target).job_cls):  # type: ignore[misc]
         """Says that it is closed when it is, which Dask asserts of those that somebody still holds at the end."""
 
         async def close(self) -> None:
             await super().close()
             self.status = Status.closed
 
-    ClosedJob.__name__ = load(MANAGERS[asked.kind].target).job_cls.__name__  # of which dask-jobqueue's messages speak
-    words = ["--memory-limit", "0", "--no-dashboard", "--dashboard-address", "127.0.0.1:0", *_name_threads(asked)]
+    ClosedJob.__name__ = load(MANAGERS[kind].target).job_cls.__name__  # of which dask-jobqueue's messages speak
+    words = ["--memory-limit", "0", "--no-dashboard", "--dashboard-address", "127.0.0.1:0", *_name_threads(threads)]
     prologue, directives, pages = [], [], {"dashboard_address": f"127.0.0.1:{PAGES}"}
-    if asked.gpus:
+    if gpus:
         words += ["--device-memory-limit", "0"]
-        given = {"processes": asked.gpus, "worker_command": "dask_cuda.cli"} | given
-        directives = [f"--gpus-per-node={asked.gpus}"] if asked.kind == "slurm" else []
+        given = {"processes": gpus, "worker_command": "dask_cuda.cli"} | given
+        directives = [f"--gpus-per-node={gpus}"] if kind == "slurm" else []
     if is_tls_required():
         given = {"security": Security()} | given
         prologue = [f"export {name}={shlex.quote(value)}" for name, value in list_variables().items()]
         pages = {"dashboard_address": f":{PAGES}"}
-        words += ["--preload", MODULE] if asked.gpus else []  # dask-cuda takes none of a configuration
+        words += ["--preload", MODULE] if gpus else []  # dask-cuda takes none of a configuration
     own = {
         "worker_extra_args": [*take("worker_extra_args"), *words],
         "job_script_prologue": [*take("job_script_prologue"), *prologue],
@@ -102,22 +91,24 @@ def _prepare_jobs(asked: Asked) -> tuple[dict[str, Any], int]:
         "silence_logs": logging.CRITICAL,
         "job_cls": ClosedJob,
     }
-    return own | given, _count_workers(asked)
+    return own | given, _count_workers(kind, workers, gpus)
 
 
-def _prepare_ssh(asked: Asked) -> tuple[dict[str, Any], int]:
-    given = dict(asked.options)
+def _prepare_ssh(
+    kind: str, workers: int | None, threads: int | None, gpus: int | None, options: dict[str, Any]
+) -> tuple[dict[str, Any], int]:
+    given = dict(options)
     hosts = given.pop("hosts", None) or []
     hosts = [host.strip() for host in hosts.split(",")] if isinstance(hosts, str) else [*hosts]
-    if len(hosts) < 2 or asked.workers is not None:
+    if len(hosts) < 2 or workers is not None:
         raise OptionError(
             "cluster='ssh' starts a scheduler on the first host and a worker on each other one; give the option hosts, "
             "such as a,a,b, and leave workers= out"
         )
     at = "" if is_tls_required() else "127.0.0.1"
     worker: dict[str, Any] = {"memory_limit": 0, "dashboard_address": f"{at}:0", "death_timeout": DEATH_S}
-    worker |= {"nthreads": asked.threads} if asked.threads else {}
-    if asked.gpus:
+    worker |= {"nthreads": threads} if threads else {}
+    if gpus:
         given = {"worker_class": "dask_cuda.CUDAWorker"} | given
         worker |= {"device_memory_limit": 0, "preload": [*dask.config.get("distributed.worker.preload")]}
     worker |= given.pop("worker_options", {})
@@ -132,32 +123,28 @@ def _prepare_ssh(asked: Asked) -> tuple[dict[str, Any], int]:
         "scheduler_options": scheduler,
         "silence_logs": logging.CRITICAL,
     }
-    return own | given, (len(hosts) - 1) * (asked.gpus or worker.get("n_workers", 1))
+    return own | given, (len(hosts) - 1) * (gpus or worker.get("n_workers", 1))
 
 
-def _prepare_kubernetes(asked: Asked) -> tuple[dict[str, Any], int]:
-    words = ["dask", "cuda", "worker", "--device-memory-limit", "0"] if asked.gpus else ["dask", "worker"]
-    words += ["--memory-limit", "0", *_name_threads(asked)]
-    own = {"n_workers": _count_workers(asked) // (asked.gpus or 1), "worker_command": words, "quiet": True}
-    return own | asked.options, _count_workers(asked)
+def _prepare_kubernetes(
+    kind: str, workers: int | None, threads: int | None, gpus: int | None, options: dict[str, Any]
+) -> tuple[dict[str, Any], int]:
+    words = ["dask", "cuda", "worker", "--device-memory-limit", "0"] if gpus else ["dask", "worker"]
+    words += ["--memory-limit", "0", *_name_threads(threads)]
+    own = {"n_workers": _count_workers(kind, workers, gpus) // (gpus or 1), "worker_command": words, "quiet": True}
+    return own | options, _count_workers(kind, workers, gpus)
 
 
-def _prepare_others(asked: Asked, manager: Manager) -> tuple[dict[str, Any], int]:
-    """Options of a class of others, and what encrypts if it takes that; 0 workers where only the class knows."""
-    takes = is_tls_required() and "security" in inspect.signature(load(manager.target)).parameters
-    return ({"security": Security()} if takes else {}) | asked.options, asked.workers or 0
+def _count_workers(kind: str, workers: int | None, gpus: int | None) -> int:
+    if workers is None:
+        raise OptionError(f"cluster={kind!r} starts a number of workers; give workers=")
+    if workers % (gpus or 1):
+        raise OptionError(f"workers={workers} is no multiple of gpus, {gpus}, which all have a worker")
+    return workers
 
 
-def _count_workers(asked: Asked) -> int:
-    if asked.workers is None:
-        raise OptionError(f"cluster={asked.kind!r} starts a number of workers; give workers=")
-    if asked.workers % (asked.gpus or 1):
-        raise OptionError(f"workers={asked.workers} is no multiple of gpus, {asked.gpus}, which all have a worker")
-    return asked.workers
-
-
-def _name_threads(asked: Asked) -> list[str]:
-    return ["--nthreads", str(asked.threads)] if asked.threads else []
+def _name_threads(threads: int | None) -> list[str]:
+    return ["--nthreads", str(threads)] if threads else []
 
 
 def _name_queue(name: str, command: str) -> Manager:
@@ -278,27 +265,26 @@ def start_cluster(
     for name, value in (("wait", wait_s), ("gpus", 1 if gpus is None else gpus)):
         if not isinstance(value, int | float) or not value > 0:
             raise OptionError(f"the option {name} must be a positive number, not {value!r}")
-    asked = Asked(kind, workers, threads, gpus, options)
     if kind in ("local", "cuda"):
         start = start_cuda if kind == "cuda" else start_local
         with start(workers, threads, **options) as cluster:
             yield cluster
         return
-    given, wanted = manager.prepare(asked) if manager.prepare else _prepare_others(asked, manager)
-    with _showing_pages(manager), closing(_make(manager, given)) as cluster:
+    link = {}
+    if manager.prepare in (_prepare_jobs, _prepare_ssh) and not is_tls_required():  # the dashboard is on the loopback
+        named = dask.config.get("distributed.dashboard.link")
+        link = {"distributed.dashboard.link": named.replace("{host}", "127.0.0.1")}
+    if manager.prepare:
+        given, wanted = manager.prepare(kind, workers, threads, gpus, options)
+    else:
+        takes = is_tls_required() and "security" in inspect.signature(load(manager.target)).parameters
+        given, wanted = ({"security": Security()} if takes else {}) | options, workers or 0  # 0: only the class knows
+    with dask.config.set(link), closing(_make(manager, given)) as cluster:
         if workers is not None:
             _scale(cluster, manager, workers)
         _await_workers(cluster, manager, wanted, wait_s, on_note)
         _warn_of_strangers(cluster.scheduler_address)
         yield cluster
-
-
-def _showing_pages(manager: Manager) -> AbstractContextManager[Any]:
-    """Let Dask link to the dashboard where it is without TLS, on the loopback interface."""
-    if manager.prepare not in (_prepare_jobs, _prepare_ssh) or is_tls_required():
-        return nullcontext()
-    link = dask.config.get("distributed.dashboard.link").replace("{host}", "127.0.0.1")
-    return dask.config.set({"distributed.dashboard.link": link})  # type: ignore[no-any-return]
 
 
 def _make(manager: Manager, given: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from distributed import Client, LocalCluster
 
 import mgspmv as mg
 from mgspmv.distribute import managers
-from mgspmv.distribute.managers import MANAGERS, Asked, load, start_cluster
+from mgspmv.distribute.managers import MANAGERS, load, start_cluster
 from mgspmv.distribute.tls import use_tls
 from mgspmv.errors import ClusterError, MissingDependencyError, OptionError
 from tests.support.certificates import make_certificates
@@ -181,7 +181,7 @@ def test_dask_configures_jobs_too(queued):
 
 
 def prepare(kind, workers=None, threads=None, gpus=None, **options):
-    given, wanted = MANAGERS[kind].prepare(Asked(kind, workers, threads, gpus, options))
+    given, wanted = MANAGERS[kind].prepare(kind, workers, threads, gpus, options)
     assert {*given} <= {*inspect.signature(load(MANAGERS[kind].target)).parameters} | {"silence_logs"}
     return given, wanted
 
