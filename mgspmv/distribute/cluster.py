@@ -470,9 +470,11 @@ class Cluster:
             self._sync(asyncio.wait_for(wait(), self.timeout))
 
     @contextmanager
-    def scatter(self, data: Any, members: Sequence[Member], phase: str, task: str) -> Iterator[Future]:
-        """Send data to the first member, from which Dask brings them to the others when their tasks need them; they
-        are there until the context ends, however it does.
+    def scatter_each(
+        self, pieces: Sequence[Any], members: Sequence[Member], phase: str, task: str
+    ) -> Iterator[list[Future]]:
+        """Send a piece to each of the first members, from which Dask brings them to others when their tasks need them;
+        they are there until the context ends, however it does.
 
         Parameters
         ----------
@@ -482,14 +484,6 @@ class Cluster:
         As fast as `broadcast=True`, which must not be used: when a worker is lost meanwhile, the scheduler tries to
         reach it for 30 s, and until then nobody on the cluster can broadcast.
         """
-        with self.scatter_each([data], members, phase, task) as [sent]:
-            yield sent
-
-    @contextmanager
-    def scatter_each(
-        self, pieces: Sequence[Any], members: Sequence[Member], phase: str, task: str
-    ) -> Iterator[list[Future]]:
-        """Send a piece to each of the first members; likewise."""
 
         async def send() -> list[Future]:
             sending = [

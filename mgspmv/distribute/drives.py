@@ -266,7 +266,7 @@ class _Scheduled(_OnWorkers):
 
     def measure(self) -> float:
         self._z = np.concatenate(self._workers.do("residual", "rescale"))
-        with self._scatter("residual", "measure_given") as z:
+        with self._scatter("residual", "measure_given") as [z]:
             self._z = np.empty(0)
             return float(sum(self._workers.do("residual", "measure_given", z, self._loop.mass)))
 
@@ -285,7 +285,7 @@ class _Scheduled(_OnWorkers):
             nonlocal multiplied
             multiplied = time.perf_counter()
 
-        with self._scatter(phase, "step") as z:
+        with self._scatter(phase, "step") as [z]:
             sent = time.perf_counter()
             reports = self._workers.do(phase, "step", z, mass, on_done=look)
         sums = self._take(reports)
@@ -302,7 +302,7 @@ class _Scheduled(_OnWorkers):
     def _scatter(self, phase: str, method: str) -> AbstractContextManager[Any]:
         """Send z to all workers, for a method."""
         matrix = self._workers.matrix
-        return matrix.cluster.scatter(self._z, matrix.members, phase, name_task(method, phase))
+        return matrix.cluster.scatter_each([self._z], matrix.members, phase, name_task(method, phase))
 
     def _take(self, reports: list[RoundReport]) -> StepSums:
         """Put the slices of all workers together; their sums."""

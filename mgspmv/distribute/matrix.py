@@ -237,7 +237,8 @@ class DistributedMatrix(DescribedMatrix):
         keys = self.part_keys
         options = (alpha, beta, chosen, kernel, threads, weights)
         with ExitStack() as stack:
-            x_sent = stack.enter_context(self.cluster.scatter(x, self.members, "send x", "mgspmv-multiply"))
+            sending = self.cluster.scatter_each([x], self.members, "send x", "mgspmv-multiply")
+            [x_sent] = stack.enter_context(sending)
             y_sent: list[Any] = [None] * len(keys)
             if beta != 0:
                 pieces = [out[a:b] for a, b in slices]

@@ -50,7 +50,7 @@ class Rounds:
 
         with ExitStack() as stack:
             ordered = permute(np.ascontiguousarray(x, self._asked[0]), matrix.order)
-            sent = stack.enter_context(cluster.scatter(ordered, members, phase, "mgspmv-multiply"))
+            [sent] = stack.enter_context(cluster.scatter_each([ordered], members, phase, "mgspmv-multiply"))
             ready = time.perf_counter()
             futures = [
                 cluster.submit(member, f"mgspmv-multiply-{token}-{rank}", multiply_timed, key, sent, *self._asked)
