@@ -221,12 +221,8 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON values."""
         totals = {"memory_bytes": self.memory_bytes, "exchange_bytes": self.exchange_bytes}
-        workers = [
-            asdict(w)
-            | {"memory_bytes": w.memory_bytes, "device_bytes": w.device_bytes, "host_bytes": w.host_bytes}
-            | {"seconds": w.seconds}
-            for w in self.workers
-        ]
+        names = ("memory_bytes", "device_bytes", "host_bytes", "seconds")
+        workers = [asdict(w) | {name: getattr(w, name) for name in names} for w in self.workers]
         return asdict(self) | totals | {"workers": workers}
 
     def __repr__(self) -> str:

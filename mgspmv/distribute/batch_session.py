@@ -15,6 +15,7 @@ from mgspmv.distribute.integrity import Report
 from mgspmv.distribute.part import Part
 from mgspmv.distribute.session import Session, Spec, find_wanted, greet_asking, say
 from mgspmv.exchange.direct import name_host
+from mgspmv.exchange.nccl import greet
 from mgspmv.exchange.panels import Panels, make_local, make_nccl, make_peer, make_staged
 from mgspmv.exchange.turns import Turns
 from mgspmv.iterate.batch import Batch, BatchTask, Ending, Kept, ManyRows, Room, count_bytes
@@ -95,7 +96,7 @@ class BatchSession(Session):
     def open_links(self) -> tuple[int, list[Room]]:
         """Open the links to the other workers; the width that computes fastest here, and the room that there is."""
         with self._working("connect"):
-            self._panels = self._make_panels(self._links.connect())
+            self._panels = self._make_panels(self.links.connect())
             return self._rows.kernel.best_width, self._find_room(self._panels)
 
     def _connect(self, width: int) -> Passes:
@@ -125,7 +126,7 @@ class BatchSession(Session):
         return batch.endings, batch.seconds, self.measure_memory() | {"held_bytes": self._first_bytes}
 
     def _make_panels(self, hellos: dict[int, dict[str, Any]]) -> Panels:
-        part, links, kernel = self._part, self._links, self._rows.kernel
+        part, links, kernel = self._part, self.links, self._rows.kernel
         if self._spec.transport == "nccl":
             assert isinstance(part, DevicePart)
             part.join_devices(links, hellos)
@@ -174,6 +175,6 @@ def _bind(part: Part, spec: BatchSpec) -> BoundMany:
 def _make_hello(part: Part, spec: BatchSpec) -> Callable[[int], dict[str, Any]]:
     if spec.transport == "nccl":
         assert isinstance(part, DevicePart)
-        return partial(say, part.greet())
+        return partial(say, greet(part.group))
     assert part.halo is not None
     return partial(greet_asking, [part.halo])

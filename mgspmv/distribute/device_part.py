@@ -162,10 +162,6 @@ class DevicePart(Part):
 
     # --- layouts for steps on devices, made by all workers together
 
-    def greet(self) -> dict[str, Any]:
-        """The first message to other workers that have devices."""
-        return greet(self.group)
-
     def join_team(self, spec: TeamSpec) -> None:
         """Lay the rows out together with the other workers, whose links were made ready by `meet`."""
         assert self.links is not None
@@ -182,7 +178,7 @@ class DevicePart(Part):
         worker : the `distributed.Worker` that this is on
         """
         self.run = spec.run
-        hello = self.greet()
+        hello = greet(self.group)
         self.links = DaskLinks(worker, spec.run, self.rank, spec.members, lambda rank: hello, spec.patience)
 
     def join_devices(self, links: DaskLinks, hellos: dict[int, dict[str, Any]]) -> None:

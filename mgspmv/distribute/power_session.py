@@ -108,13 +108,13 @@ class PowerSession(Session):
         return self._loop.x, "peer", self.measure_memory()
 
     def _connect(self, width: int) -> PowerLoop:
-        task, hellos = self._spec.task, self._links.connect()
-        turns = Turns(self._links, self._part.rank, len(self._spec.members))
+        task, hellos = self._spec.task, self.links.connect()
+        turns = Turns(self.links, self._part.rank, len(self._spec.members))
         dtype = np.dtype(task.precision)
         self._columns = [
             Columns(turns, halo, find_wanted(hellos, halo, k), dtype) for k, halo in enumerate(self._halos)
         ]
-        self._links.phase = "iteration 1"
+        self.links.phase = "iteration 1"
         mates = Workmates(turns, self._measure_held)
         products = Products(self._multiply_all, np.array, np.asarray, "", 0, mates.combine, mates.tell_times)
         loop = PowerLoop(products, self._start.step, self._start.x, task)

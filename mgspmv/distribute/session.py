@@ -19,6 +19,7 @@ from mgspmv.distribute.publish import publish_iterations
 from mgspmv.errors import ClusterError, RunAbortedError
 from mgspmv.exchange.halo import Halo, find_asked
 from mgspmv.exchange.links import DaskLinks, Member
+from mgspmv.exchange.nccl import greet
 from mgspmv.exchange.peer import PeerTransport
 from mgspmv.exchange.relay import RelayTransport
 from mgspmv.exchange.staged import StagedTransport
@@ -76,23 +77,18 @@ class Linked:
 
     def __init__(self, worker: Any, rank: int, spec: Spec, hello: Any) -> None:
         self.run, self.name, self.rank = spec.run, worker.name, rank
-        self._links = DaskLinks(worker, spec.run, rank, spec.members, hello, spec.patience)
+        self.links = DaskLinks(worker, spec.run, rank, spec.members, hello, spec.patience)
         self._end: str | None = None
         self.is_busy = False
         """Whether a task of the run is running."""
         self.n_terms = 0
         """Products of an iteration, about."""
 
-    @property
-    def links(self) -> DaskLinks:
-        """To the other workers."""
-        return self._links
-
     def close(self, reason: str) -> None:
         """End the run here: a task that waits is told the reason, and none can begin."""
         self._end = reason
         WORKERS.info("worker %s: %s", self.name, reason, extra={"run": self.run, "worker": self.name})
-        self._links.close(reason)
+        self.links.close(reason)
 
     @contextmanager
     def _working(self, phase: str) -> Iterator[Marks]:
@@ -102,7 +98,7 @@ class Linked:
             raise ClusterError(f"two tasks of run {self.run} are running on one worker", phase=phase)
         self.is_busy = True
         try:
-            with self._links.active(phase) as marks:
+            with self.links.active(phase) as marks:
                 marks.n_terms = self.n_terms
                 yield marks
         finally:
@@ -170,7 +166,7 @@ class Session(Linked, ABC):
                 events.append(event)
                 log(event)
                 marks.end_step()
-                self._links.phase = f"iteration {loop.iteration + 1}"
+                self.links.phase = f"iteration {loop.iteration + 1}"
             self._slowest_s, marks.slowest_s = marks.slowest_s, None
             return events, loop.status
 
@@ -255,8 +251,8 @@ class RankSession(Session):
 
     def _connect(self, width: int) -> Loop:
         spec, task = self._spec, self._spec.task
-        self._made, gather = self._open(self._links.connect())
-        self._links.phase = "iteration 1"
+        self._made, gather = self._open(self.links.connect())
+        self.links.phase = "iteration 1"
         watch = self._made.watch(task.options, gather, self._growth)
         loop = Loop(self._made, task.options, task.threshold, task.run, watch, spec.before, spec.balance)
         loop.start()
@@ -301,7 +297,7 @@ class RowsSession(RankSession):
     # --- in lockstep with the other workers
 
     def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[LocalSteps, Gather]:
-        turns = Turns(self._links, self._part.rank, len(self._spec.members))
+        turns = Turns(self.links, self._part.rank, len(self._spec.members))
         wanted = find_wanted(hellos, self._halo)
         transport = PeerTransport(turns, self._halo, wanted, self._rows.kernel.z_dtype)
         return self._make_steps(transport), turns.gather
@@ -379,14 +375,14 @@ class DeviceSession(RankSession):
     """
 
     def __init__(self, worker: Any, part: DevicePart, spec: RunSpec, start: Start) -> None:
-        super().__init__(worker, part, spec, partial(say, part.greet()))
+        super().__init__(worker, part, spec, partial(say, greet(part.group)))
         self._device_part = part
         weight = start.take_weight(lambda: part.out_weights.read(spec.task.dtype is not None))
         self._vectors, self._is_counted, self._growth = start.on_device(weight), start.is_counted, start.growth
         self.computes = describe_device()
 
     def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[DeviceSteps, Gather]:
-        spec, task, links = self._spec, self._spec.task, self._links
+        spec, task, links = self._spec, self._spec.task, self.links
         self._device_part.join_devices(links, hellos)
         assert spec.layout is not None
         device = self._device_part.bind_steps(task.dtype, spec.layout, task.options.precision, links.check)

@@ -35,15 +35,15 @@ class LinkTrial(Linked):
         n = len(self._members)
         wanted = np.arange(n * SLICE, dtype=np.float64).reshape(n, SLICE)
         with self._working("doctor"):
-            hellos = self._links.connect()
+            hellos = self.links.connect()
             if transport == "peer" or n == 1:
-                told = Turns(self._links, self.rank, n).gather({"own": wanted[self.rank]})
+                told = Turns(self.links, self.rank, n).gather({"own": wanted[self.rank]})
                 gathered = np.concatenate([slices["own"] for slices in told])
             else:
                 import cupy
 
-                check = self._links.check
-                group = join_group(self._links, hellos, self.rank, None, check, may_share=True)
+                check = self.links.check
+                group = join_group(self.links, hellos, self.rank, None, check, may_share=True)
                 try:
                     gathered = cupy.asnumpy(group.gather(cupy.asarray(wanted[self.rank]), [SLICE] * n, check))
                     group.gather(cupy.zeros(1, np.uint8), [1] * n, check)  # none closes while others still receive
