@@ -386,11 +386,16 @@ class DeviceSession(RankSession):
         self._device_part.join_devices(links, hellos)
         assert spec.layout is not None
         device = self._device_part.bind_steps(task.dtype, spec.layout, task.options.precision, links.check)
-        self.transport = "direct" if device.writes_there else "nccl"
+        self._device = device
         rules = (task.options, task.threshold, spec.steps_at_once)
         steps = DeviceSteps(device, self._vectors, *rules, is_counted=self._is_counted)
         steps.compile()
         return steps, Turns(links, self._part.rank, len(spec.members)).gather
+
+    def collect(self) -> tuple[np.ndarray, str, dict[str, int]]:
+        """As of `RankSession`; devices agree on their memory when they start."""
+        self.transport = "direct" if self._device.writes_there else "nccl"
+        return super().collect()
 
 
 def begin(worker: Any, part: Part, spec: RunSpec, start: Start) -> RankSession:
