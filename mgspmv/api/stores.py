@@ -118,10 +118,9 @@ def ingest(
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
     base = check_target(store, overwrite=overwrite)
     asked = {"format": format, **edge_list_options}
-    opening = partial(open_source, source, **asked)
-    working: dict[str, Any] = {"client": client, "memory": memory, "threads": threads, "scratch": scratch}
-    working |= {"timeout": timeout, "base": base, "allow_hypersparse": allow_hypersparse}
-    return _store(opening, store, options, asked, on_progress or ignore, **working)
+    opening, told = partial(open_source, source, **asked), on_progress or ignore
+    writing: dict[str, Any] = {"base": base, "allow_hypersparse": allow_hypersparse}
+    return _store(opening, store, options, asked, told, client, memory, threads, scratch, timeout, **writing)
 
 
 @watched
@@ -168,9 +167,8 @@ def generate(
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
     base = check_target(store, overwrite=overwrite)
     source = make_generator(model, **parameters)
-    working: dict[str, Any] = {"client": client, "memory": memory, "threads": threads, "scratch": scratch}
-    working |= {"timeout": timeout, "base": base, "allow_hypersparse": False}
-    return _store(lambda **_: source, store, options, {}, on_progress or ignore, **working)
+    working = (on_progress or ignore, client, memory, threads, scratch, timeout)
+    return _store(lambda **_: source, store, options, {}, *working, base=base, allow_hypersparse=False)
 
 
 def _store(
@@ -179,23 +177,21 @@ def _store(
     options: IngestOptions,
     reading: dict[str, Any],
     on_progress: Progress,
-    *,
     client: Any,
     memory: str | int | None,
     threads: int | None,
     scratch: str | os.PathLike[str] | None,
     timeout: float,
-    base: str | None,
-    allow_hypersparse: bool,
+    **writing: Any,
 ) -> MatrixInfo:
     """Store a source, in this process or on a cluster.
 
     Parameters
     ----------
     opening : opens the source; in this process called with what its ids may take
+    writing : others, as of `store_source`
     """
     describe = partial(_describe_making, options=options, reading=reading)
-    writing: dict[str, Any] = {"base": base, "allow_hypersparse": allow_hypersparse}
     n_bytes = parse_size(memory)
     if client is not None:
         from mgspmv.distribute.ingesting import ingest_on_cluster

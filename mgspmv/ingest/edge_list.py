@@ -280,7 +280,8 @@ class EdgeListSource(FileSource):
                     begun, head = self._find_first(texts, notes)
                     form = self._find_form(head)
                 self.is_undirected = form.is_undirected
-                self._made, listed = self._find_vertices(form.id_column)
+                known = self._n_vertices, self._vertices, self._reading, self._id_room
+                self._made, listed = choose_vertices(form.id_column, *known)
                 chunks = self._read(begun, texts, form, notes)
                 yield from _read_batches(chunks, form, self._made, notes, self._threads or default_threads())
         except SourceError as error:
@@ -407,9 +408,6 @@ class EdgeListSource(FileSource):
         plain = self._reading.ids == "auto" and self._n_vertices is None
         source, target = (Column(name, dtype, low, high, hint=hint, plain=plain) for name in ("source", "target"))  # type: ignore[arg-type]  # int32 or int64
         return source, target
-
-    def _find_vertices(self, id_column: Column) -> tuple[Vertices, dict[str, Any]]:
-        return choose_vertices(id_column, self._n_vertices, self._vertices, self._reading, self._id_room)
 
 
 def check_vertex_options(n_vertices: Any, vertices: Any, ids: str) -> None:

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from mgspmv.ingest.rules import is_integer
 from mgspmv.ingest.source import FileSource, Joined, Layout, StatedShape, mirror
 from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, Segment, TextStream, describe_cut
 from mgspmv.model import CooBatch, default_threads, index_dtype
-
-if TYPE_CHECKING:
-    pass
 
 _COMMENTS = b"%"
 _BANNERS = ("%%matrixmarket", "%matrixmarket")

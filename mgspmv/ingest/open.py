@@ -41,7 +41,6 @@ _SUITABLE = {
     "parquet": PARQUET_OPTIONS,
     **dict.fromkeys(("zarr", *GROUP_FORMATS), GROUP_OPTIONS),
 }
-_SUITED: dict[tuple[str, ...], str] = {GROUP_OPTIONS: "plain CSR arrays in Zarr"}
 
 
 def open_source(
@@ -109,7 +108,7 @@ def open_source(
 
 def _check_suitable(options: dict[str, Any], suitable: tuple[str, ...], chosen: str) -> None:
     if wrong := tuple(name for name in options if name not in suitable):
-        what = _SUITED.get(wrong, "an edge list")
+        what = "plain CSR arrays in Zarr" if wrong == GROUP_OPTIONS else "an edge list"
         raise OptionError(
             f"{', '.join(f'{name}=' for name in wrong)} suits {what}, and this source is read as {chosen}; leave it out"
         )
