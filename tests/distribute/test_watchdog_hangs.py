@@ -142,7 +142,7 @@ def rank(graph, client, **options):
     [
         (STEPS, rank, "iteration 7"),
         (POWERS, lambda A, c: mg.eigenvector_centrality(A, client=c, timeout=TIMEOUT_S, **ENDLESS), "iteration 7"),
-        (PASSES, lambda A, c: mg.pagerank_batch(A, [None, {1: 1.0}], client=c, timeout=TIMEOUT_S, tol=1e-15), "iteration 7"),
+        (PASSES, lambda A, c: mg.pagerank_batch(A, [None], client=c, timeout=TIMEOUT_S, tol=1e-15), "iteration 7"),
     ],
     ids=["pagerank", "eigenvector", "batch"],
 )

@@ -25,7 +25,7 @@ def mat():
     ("data", "message"),
     [
         (mat(), "this is MATLAB, which ingest does not read; read it with scipy.io.loadmat"),
-        (gzip.compress(np.random.default_rng(0).bytes(1000), mtime=0), "this is not a text; ingest reads Matrix Market"),
+        (gzip.compress(np.random.default_rng(0).bytes(1000), mtime=0), "this is not a text; ingest reads Matrix"),
         (
             b"%%__BadBanner matrix coordinate real general\n4 4 0\n",
             "line 1: .*: this looks like a Matrix Market file and is none; ingest reads",
