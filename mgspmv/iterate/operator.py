@@ -46,14 +46,12 @@ class MatrixOperator(LinearOperator):  # type: ignore[misc]  # SciPy has no type
     def _matvec(self, x: np.ndarray) -> np.ndarray:
         return _multiply_complex(self._multiply, x)
 
-    def _matmat(self, x: np.ndarray) -> np.ndarray:
-        return _multiply_complex(self._multiply, x)
+    _matmat = _matvec
 
     def _rmatvec(self, x: np.ndarray) -> np.ndarray:
         return _multiply_complex(self._transposed(), x)
 
-    def _rmatmat(self, x: np.ndarray) -> np.ndarray:
-        return _multiply_complex(self._transposed(), x)
+    _rmatmat = _rmatvec
 
     def _adjoint(self) -> MatrixOperator:
         """The transpose, as the matrix is real."""

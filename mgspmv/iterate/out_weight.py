@@ -44,16 +44,12 @@ def make_out_weight(given: Weights, stored: np.ndarray, vertex_ids: np.ndarray |
     return weight
 
 
-def measure_loss(weight: np.ndarray, stored: np.ndarray) -> float:
-    """The least sum of a column of A / w of vertices with out-weights, at most 1."""
+def measure_shares(weight: np.ndarray, stored: np.ndarray) -> tuple[float, float]:
+    """The least sum of a column of A / w of vertices with out-weights, at most 1, and the largest, at least 1: a step
+    grows no L1 distance by more than alpha times this."""
     has_out = weight > 0
-    return float(np.min(stored[has_out] / weight[has_out], initial=1.0))
-
-
-def measure_growth(weight: np.ndarray, stored: np.ndarray) -> float:
-    """The largest sum of a column of A / w, at least 1: a step grows no L1 distance by more than alpha times this."""
-    has_out = weight > 0
-    return float(np.max(stored[has_out] / weight[has_out], initial=1.0))
+    shares = stored[has_out] / weight[has_out]
+    return float(shares.min(initial=1.0)), float(shares.max(initial=1.0))
 
 
 def describe_overflow(weight: np.ndarray, vertex_ids: np.ndarray | None, precision: Precision) -> str | None:

@@ -19,7 +19,7 @@ from mgspmv.ingest.vertex_vectors import (
     is_table,
     list_column,
 )
-from mgspmv.iterate.vectors import find_positions, from_places, locate, normalize, to_float64
+from mgspmv.iterate.vectors import check_numbers, find_positions, from_places, locate, normalize, to_float64
 from mgspmv.order import invert
 
 VECTOR, VERTEX, WEIGHT = "vector", "vertex", "weight"
@@ -40,6 +40,11 @@ class Query:
     """(m,) int64, ascending: the vertices that are listed, by the numbers of the stored rows."""
     weights: np.ndarray
     """(m,) float64: p there."""
+
+    def cut(self, start: int, stop: int) -> Query:
+        """The same, with what is listed of the rows `start` .. `stop` alone."""
+        own = slice(*np.searchsorted(self.rows, (start, stop)).tolist())
+        return replace(self, rows=self.rows[own], weights=self.weights[own])
 
 
 def make_queries(
@@ -63,7 +68,7 @@ def make_queries(
     ShapeError : numbers of vectors and dampings, or of entries and vertices, that do not match
     OptionError : no vector; an unknown id; weights that are no distribution; the vector is named
     """
-    queries = [_make_query(*named, n, vertex_ids) for named in _list_vectors(personalization, n)]
+    queries = [_make_query(*named, n, vertex_ids) for named in _list_vectors(personalization, n, vertex_ids)]
     if not queries:
         raise OptionError("personalization has no vector; give at least one, or None for a uniform one")
     _check_labels([query.label for query in queries])
@@ -87,8 +92,8 @@ def _check_labels(labels: list[Any]) -> None:
 # --- what users give -------------------------------------------------------------------------------------------------
 
 
-def _list_vectors(given: Any, n: int) -> Iterable[tuple[Any, Any]]:
-    """Each vector by its label: `_Placed`, `_Entries`, an id, None, or what `classify_vector` takes."""
+def _list_vectors(given: Any, n: int, vertex_ids: np.ndarray | None) -> Iterable[tuple[Any, Any]]:
+    """Each vector by its label: `_Placed`, an id, None, or what `classify_vector` takes."""
     if given is None:
         return [(0, None)]
     if hasattr(given, "tocsr"):
@@ -103,7 +108,7 @@ def _list_vectors(given: Any, n: int) -> Iterable[tuple[Any, Any]]:
     if is_class(given, "pandas", "Series"):
         return [(0, given)]
     if is_table(given):
-        return _list_table(given)
+        return _list_table(given, n, vertex_ids)
     if (ids := list_column("personalization", given)) is not None:
         return list(enumerate(ids))
     if isinstance(given, Sequence | AbstractSet) and not isinstance(given, str | bytes):
@@ -154,7 +159,7 @@ def _check_columns(shape: tuple[int, ...], n: int) -> None:
         )
 
 
-def _list_table(given: Any) -> Iterable[tuple[Any, Any]]:
+def _list_table(given: Any, n: int, vertex_ids: np.ndarray | None) -> Iterable[tuple[Any, Any]]:
     """Of a table with a row for each entry of each vector, which come in the order of their first rows."""
     import pyarrow as pa
 
@@ -181,16 +186,9 @@ def _list_table(given: Any) -> Iterable[tuple[Any, Any]]:
     vertices = table[VERTEX].to_numpy()[order]
     weights = table[WEIGHT].to_numpy()[order] if WEIGHT in table.column_names else np.ones(len(order))
     for k, label in enumerate(labels.dictionary.to_pylist()):
-        own = slice(bounds[k], bounds[k + 1])
-        yield label, _Entries(vertices[own].tolist(), weights[own])
-
-
-@dataclass(frozen=True, eq=False)
-class _Entries:
-    """Some ids and the weight of each; an id may come again."""
-
-    ids: list[Any]
-    weights: Any
+        own, name = slice(bounds[k], bounds[k + 1]), _name(label)
+        places = find_positions(name, vertices[own].tolist(), n, vertex_ids)
+        yield label, _Placed(places, to_float64(name, weights[own]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,11 +211,7 @@ def _make_query(label: Any, given: Any, n: int, vertex_ids: np.ndarray | None) -
     places, weights = placed.places, placed.weights
     if not len(places):
         raise OptionError(f"{name} has no vertex; give it at least one, or None for a uniform one")
-    is_wrong = ~np.isfinite(weights) | (weights < 0)
-    if is_wrong.any():
-        k = int(np.flatnonzero(is_wrong)[0])
-        wrong = places[k] if vertex_ids is None else vertex_ids[places[k]]
-        raise OptionError(f"{name} must be finite and not negative; vertex {wrong} has {weights[k]}")
+    check_numbers(name, weights, vertex_ids, places)
     if not weights.any():
         raise OptionError(f"{name} is 0 everywhere and cannot be made to sum to 1; give at least one vertex a weight")
     order = np.argsort(places, kind="stable")
@@ -229,8 +223,6 @@ def _make_query(label: Any, given: Any, n: int, vertex_ids: np.ndarray | None) -
 def _find_entries(name: str, given: Any, n: int, vertex_ids: np.ndarray | None) -> _Placed:
     if isinstance(given, _Placed):
         return given
-    if isinstance(given, _Entries):
-        return _Placed(find_positions(name, given.ids, n, vertex_ids), to_float64(name, given.weights))
     if isinstance(given, str | Integral):
         return _Placed(find_positions(name, [given], n, vertex_ids), np.ones(1))
     if isinstance(given, Real):

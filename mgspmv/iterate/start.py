@@ -11,7 +11,7 @@ import numpy as np
 from mgspmv.errors import DanglingError
 from mgspmv.iterate.balance import Balance
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.out_weight import make_out_weight, measure_growth, measure_loss
+from mgspmv.iterate.out_weight import make_out_weight, measure_shares
 from mgspmv.iterate.pagerank import Rows
 from mgspmv.iterate.vectors import Weights, make_distribution
 from mgspmv.kernels.rank_steps import RankVectors
@@ -113,8 +113,8 @@ def make_start(
     if out_weight is not None:
         of_edges = restore(read_out_weight(stored, use_weights), order)
         weight = make_out_weight(out_weight, of_edges, vertex_ids)
-        growth = measure_growth(weight, of_edges)
-        shares = (measure_loss(weight, of_edges) - off, growth + off)
+        least, growth = measure_shares(weight, of_edges)
+        shares = (least - off, growth + off)
     if dangling is None:
         d = p
     elif not isinstance(dangling, str):

@@ -55,15 +55,37 @@ def make_vector(
         of `classify_vector`
     """
     vector = _to_vector(name, numbers, n, vertex_ids)
-    wrong = ~np.isfinite(vector)
+    check_numbers(name, vector, vertex_ids, is_signed=is_signed)
+    return vector
+
+
+def check_numbers(
+    name: str,
+    numbers: np.ndarray,
+    vertex_ids: np.ndarray | None,
+    places: np.ndarray | None = None,
+    *,
+    is_signed: bool = False,
+) -> None:
+    """
+    Parameters
+    ----------
+    numbers : (k,) float64
+    places : (k,) numbers of the vertices that have them; None for those of all
+
+    Raises
+    ------
+    OptionError : one is not finite, or negative unless `is_signed`
+    """
+    wrong = ~np.isfinite(numbers)
     if not is_signed:
-        wrong |= vector < 0
+        wrong |= numbers < 0
     if wrong.any():
-        place = int(np.argmax(wrong))
+        k = int(np.argmax(wrong))
+        place = k if places is None else places[k]
         label = place if vertex_ids is None else vertex_ids[place]
         wanted = "finite" if is_signed else "finite and not negative"
-        raise OptionError(f"{name} must be {wanted}; vertex {label} has {vector[place]}")
-    return vector
+        raise OptionError(f"{name} must be {wanted}; vertex {label} has {numbers[k]}")
 
 
 def locate(name: str, vector: ById, n: int, vertex_ids: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
