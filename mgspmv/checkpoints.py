@@ -80,6 +80,10 @@ class Reached:
     """How it ended, of `mgspmv.model.Status`; None while it went on."""
 
 
+BEGINNING = Reached(0, (), -1, "", {})
+"""Where a run begins that goes on from no other one."""
+
+
 @dataclass(frozen=True, eq=False)
 class Restored:
     """A state as it was kept."""

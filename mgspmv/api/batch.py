@@ -193,13 +193,12 @@ def _rank_embedded(
     batch = Batch(rows, queries, task, width, panels, n_dangling, A.order, lambda kept: keeper.keep([kept]))
     batch.start()
     held_bytes = batch.held_bytes
-    while not batch.is_done:
-        event = batch.advance()
+    for event in batch.advance():
         emit(event, batch.n_ended)
     seconds = batch.seconds | {"load": loaded - began}
     taken = measure_memory(has_device=backend == "cuda") | {"held_bytes": held_bytes}
     memory = {name: [n_bytes] for name, n_bytes in taken.items()}
-    return BatchOutcome(batch.endings, batch.steps, width, kernel.describe(), seconds, memory)
+    return BatchOutcome(batch.endings, batch.iteration, width, kernel.describe(), seconds, memory)
 
 
 def _rank_distributed(

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from mgspmv.api.arguments import read_number
-from mgspmv.checkpoints import Checkpoints, Reached
+from mgspmv.checkpoints import BEGINNING, Checkpoints, Reached
 from mgspmv.errors import CapacityError, CheckpointError, ClosedError, ClusterError, OptionError, say_more
 from mgspmv.iterate.keeping import EVERY_S, Keeper, Kept
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import judge
+from mgspmv.iterate.pagerank import find_before, judge
 from mgspmv.iterate.start import Start
 from mgspmv.logs import log_kept
 from mgspmv.model import Progress
@@ -68,12 +68,11 @@ def check_recover(recover: int) -> None:
 @contextmanager
 def say_what_is_kept(keeper: Keeper | None) -> Iterator[None]:
     """Let an error that ends a run on a cluster say which checkpoint there is, and how to go on from it."""
-    before = None if keeper is None else keeper.before
+    before = find_before(keeper)
     try:
         yield
     except (CapacityError, ClosedError, ClusterError) as error:
-        kept = None if keeper is None else keeper.kept or before
-        if keeper is None or kept is None:
+        if keeper is None or not (kept := keeper.kept or before).iteration:
             raise
         said = f"the checkpoint of iteration {kept.iteration} in {keeper.checkpoints.url} is kept"
         raise say_more(error, f"{said}: go on from it with resume=True") from error
@@ -110,15 +109,16 @@ def begin_keeping(
     checkpoints = Checkpoints(checkpoint, identity["matrix"], A.shape[0])
     checkpoints.prepare(is_shared=is_shared)
     restored = checkpoints.restore() if resume else None
-    before = None if restored is None else restored.reached
-    difference = None if before is None else _compare(before, identity, options, options.threshold(A.shape[0], A.nnz))
+    before = BEGINNING if restored is None else restored.reached
+    threshold = options.threshold(A.shape[0], A.nnz)
+    difference = None if restored is None else _compare(before, identity, options, threshold)
     if difference is not None:
         raise CheckpointError(
             f"the checkpoint in {checkpoints.url} is {difference}; ask for the same, or leave out resume=True, which "
             "starts from the beginning"
         )
     if resume and report is not None:
-        report("resume", 0 if before is None else before.iteration, None)
+        report("resume", before.iteration, None)
 
     def tell(kept: Kept) -> None:
         log_kept(kept)

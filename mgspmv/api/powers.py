@@ -157,7 +157,7 @@ def power_iteration(
 
     Returns
     -------
-    Solution with `values` of shape (n,). The same bits at each run and for any number of threads and blocks; in
+    Solution with `values` of shape (n,). The same bits at each run and for any number of threads; in
     supersteps the last bits depend on how many workers there are. `error_bound_l1` is infinite: nothing is known of a
     user's step.
 

@@ -378,15 +378,14 @@ def _solve(
     outcome: Outcome,
     events: tuple[Event, ...],
     asked: dict[str, Any],
-    before: Reached | None,
+    before: Reached,
 ) -> Solution:
     asked = vars(options) | {"tol": options.choose_tol(A.shape[0], A.nnz)} | asked
     matrix = describe_matrix(A.info, outcome.hardware, outcome.transport, is_reversed=A.is_transpose)
-    n_before = 0 if before is None else before.iteration
-    changes = (() if before is None else before.changes) + tuple(event.change for event in events)
+    changes = before.changes + tuple(event.change for event in events)
     reached = (outcome.values, outcome.status, len(changes), changes, outcome.seconds, outcome.error_bound_l1)
     memory = outcome.memory | ({"held_bytes": list(events[-1].memory_bytes)} if events else {})
     stability = _judge_stability(options, outcome)
     wrong = find_non_finite(outcome.values, A.vertex_ids, outcome.status, len(changes), is_rank=True)
-    found = (stability, n_before, wrong, outcome.underflow, outcome.recoveries)
+    found = (stability, before.iteration, wrong, outcome.underflow, outcome.recoveries)
     return Solution(*reached, A.vertex_ids, asked, matrix, events, memory, *found)

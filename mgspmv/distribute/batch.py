@@ -9,10 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import pairwise
-
-import numpy as np
 
 from mgspmv.distribute.batch_session import BatchPiece, BatchSession, BatchSpec
 from mgspmv.distribute.drives import Supersteps, Workers, join_memory
@@ -102,13 +99,6 @@ def _cut(matrix: DistributedMatrix, queries: Sequence[Query], start: Start, top:
     """What each worker is told of its rows."""
     order = None if top is None else matrix.order
     return [
-        BatchPiece(
-            start.cut(a, b), [_cut_query(query, a, b) for query in queries], None if order is None else order[a:b]
-        )
+        BatchPiece(start.cut(a, b), [query.cut(a, b) for query in queries], None if order is None else order[a:b])
         for a, b in pairwise(matrix.bounds)
     ]
-
-
-def _cut_query(query: Query, start: int, stop: int) -> Query:
-    own = slice(*np.searchsorted(query.rows, (start, stop)).tolist())
-    return replace(query, rows=query.rows[own], weights=query.weights[own])

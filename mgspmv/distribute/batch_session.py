@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -25,7 +24,7 @@ from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import describe_device, device_id, free_device_memory
 from mgspmv.kernels.many import WIDTHS
 from mgspmv.kernels.select import BoundMany
-from mgspmv.model import Event, Status, free_memory
+from mgspmv.model import free_memory
 
 KEPT_BYTES = 1 << 28
 """Of what is kept of vectors on all workers, after which a superstep ends, so that it goes to the client."""
@@ -53,32 +52,10 @@ class BatchPiece:
     """(n_rows,) source's number of each row; None where they ascend, or nobody asks."""
 
 
-@dataclass(frozen=True, eq=False)
-class Passes:
-    """The passes of a batch, as iterations of a session, up to one after which what is kept goes to the client."""
-
-    batch: Batch
-    is_full: Callable[[], bool]
-    """Whether enough is kept."""
-
-    @property
-    def iteration(self) -> int:
-        return self.batch.steps
-
-    @property
-    def status(self) -> Status | None:
-        return Status.COMPLETED if self.batch.is_done else None
-
-    def advance(self, n: int | None = None) -> Iterator[Event]:
-        last = math.inf if n is None else self.iteration + n
-        while self.iteration < last and not (self.batch.is_done or self.is_full()):
-            yield self.batch.advance()
-
-
 class BatchSession(Session):
     """One worker's share of a batch."""
 
-    _loop: Passes | None
+    _loop: Batch | None
 
     def __init__(self, worker: Any, part: Part, spec: BatchSpec, piece: BatchPiece) -> None:
         kernel = _bind(part, spec)
@@ -99,30 +76,30 @@ class BatchSession(Session):
             self._panels = self._make_panels(self.links.connect())
             return self._rows.kernel.best_width, self._find_room(self._panels)
 
-    def _connect(self, width: int) -> Passes:
+    def _connect(self, width: int) -> Batch:
         """Let the first vectors in."""
         spec, piece = self._spec, self._piece
         assert self._panels is not None
-        given = (width, self._panels, self._n_dangling, piece.order, partial(_keep, self._kept))
+        most, kept = self._count_kept(), self._kept
+        given = (width, self._panels, self._n_dangling, piece.order, partial(_keep, kept), lambda: len(kept) >= most)
         batch = Batch(self._rows, piece.queries, spec.task, *given)
         batch.start()
         self._first_bytes = batch.held_bytes
         self.n_terms *= width
-        most, kept = self._count_kept(), self._kept
-        return Passes(batch, lambda: len(kept) >= most)
+        return batch
 
     def superstep(self, n: int) -> Report:
         """As of `Session`: n passes or fewer, up to the end or until enough is kept, which is told too."""
         report = super().superstep(n)
         assert self._loop is not None
-        report = replace(report, kept=[*self._kept], n_ended=self._loop.batch.n_ended)
+        report = replace(report, kept=[*self._kept], n_ended=self._loop.n_ended)
         self._kept.clear()
         return report
 
     def collect(self) -> tuple[list[Ending], dict[str, float], dict[str, int]]:
         """How the vectors ended, the seconds of this worker by phase, and the bytes that it took."""
         assert self._loop is not None
-        batch = self._loop.batch
+        batch = self._loop
         return batch.endings, batch.seconds, self.measure_memory() | {"held_bytes": self._first_bytes}
 
     def _make_panels(self, hellos: dict[int, dict[str, Any]]) -> Panels:

@@ -68,7 +68,7 @@ def run_course(
     report: Progress,
     on_start: Callable[[], None],
     keeper: Keeper | None,
-    before: Reached | None,
+    before: Reached,
 ) -> Outcome:
     """Iterate on the workers that hold a matrix, to the same bits for any drive and number of workers. Who calls has
     the lease of the cluster.
@@ -78,7 +78,7 @@ def run_course(
     emit : gets an event for each iteration
     on_start : called when the iterations begin
     keeper : of the run's states; None where none are kept
-    before : what the start was reached by; None for none
+    before : what the start was reached by
 
     Raises
     ------
@@ -97,9 +97,11 @@ def run_course(
     with Workers(matrix, spec, begin, pieces, "pagerank") as workers:
         entered = time.perf_counter()
         driven = (
-            _Scheduled(workers, spec, start) if drive == "scheduler" else Supersteps(workers, options.max_iter, before)
+            _Scheduled(workers, spec, start)
+            if drive == "scheduler"
+            else Supersteps(workers, options.max_iter, before.iteration)
         )
-        outcome = run_to_end(driven, options, emit, keeper, report, on_start)
+        outcome = run_to_end(driven, options.alpha, emit, keeper, report, on_start)
     outcome.seconds["start"] += entered - began
     return outcome
 
@@ -244,7 +246,7 @@ class _Scheduled(_OnWorkers):
     def __init__(self, workers: Workers, spec: RunSpec, start: Start) -> None:
         super().__init__(workers)
         self._z = np.empty(0)
-        self._iteration, self._phase = 0 if spec.before is None else spec.before.iteration, "start"
+        self._iteration, self._phase = spec.before.iteration, "start"
         self._found: list[RankCheck] = []
         task, watch = spec.task, self._watch(spec.task.options, start)
         self._loop = Loop(self, task.options, task.threshold, task.run, watch, spec.before, spec.balance)
@@ -324,7 +326,7 @@ class Supersteps(_OnWorkers):
     Parameters
     ----------
     max_iter : most iterations, with those before
-    before : what the start was reached by; None for none
+    n_before : iterations that the start was reached by
     width : vectors
     hear : gets the reports of each superstep
     """
@@ -333,12 +335,12 @@ class Supersteps(_OnWorkers):
         self,
         workers: Workers,
         max_iter: int,
-        before: Reached | None = None,
+        n_before: int = 0,
         width: int = 1,
         hear: Callable[[Sequence[Report]], None] = lambda reports: None,
     ) -> None:
         super().__init__(workers)
-        self._max_iter, self._n_before = max_iter, 0 if before is None else before.iteration
+        self._max_iter, self._n_before = max_iter, n_before
         self._width, self._hear = width, hear
 
     def start(self) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +16,7 @@ from mgspmv.distribute.matrix import DistributedMatrix
 from mgspmv.distribute.part import Part
 from mgspmv.distribute.power_session import PowerSession, PowerSpec, PowerStart
 from mgspmv.errors import ClusterError
-from mgspmv.iterate.pagerank import Outcome, sum_seconds
+from mgspmv.iterate.pagerank import Outcome, run_to_end
 from mgspmv.iterate.power import PowerTask, Step
 from mgspmv.model import Event, Progress
 from mgspmv.order import permute, restore
@@ -55,22 +55,12 @@ def run_power(
         start = _arrange(matrix, step, x, task.precision)
         pieces = [(keys[1:], start.cut(*own)) for keys, own in zip(part_keys, pairwise(matrix.bounds), strict=True)]
         with Workers(matrix, spec, make_session, pieces, "power_iteration") as workers:
-            supersteps, events = Supersteps(workers, task.options.max_iter), list[Event]()
-            supersteps.start()
-            started = time.perf_counter()
-            for event, _ in supersteps.iterate():
-                events.append(event)
-                emit(event)
-            assert supersteps.status is not None
-            iterated = time.perf_counter()
-            values = restore(supersteps.collect(), matrix.order)
-    seconds = sum_seconds(events)
-    seconds["schedule"] = max(0.0, iterated - started - sum(seconds.values()))
-    seconds |= {"queue": began - queued, "start": started - began, "collect": time.perf_counter() - iterated}
-    planned = [sum(of_worker) for of_worker in zip(*map(list_planned, matrices), strict=True)]
-    memory = supersteps.memory | {"planned_bytes": planned}
-    told = (workers.hardware, seconds, memory, supersteps.transport)
-    return Outcome(values, supersteps.status, math.inf, *told)
+            entered = time.perf_counter()
+            outcome = run_to_end(Supersteps(workers, task.options.max_iter), None, emit)
+    outcome.seconds["queue"] = began - queued
+    outcome.seconds["start"] += entered - began
+    outcome.memory["planned_bytes"] = [sum(of_worker) for of_worker in zip(*map(list_planned, matrices), strict=True)]
+    return replace(outcome, values=restore(outcome.values, matrix.order))
 
 
 def make_session(worker: Any, part: Part, spec: PowerSpec, piece: tuple[Sequence[str], PowerStart]) -> PowerSession:

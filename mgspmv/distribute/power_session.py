@@ -48,34 +48,6 @@ class PowerStart:
         return PowerStart(self.x[start:stop], self.step.place(lambda vector: vector[start:stop]))
 
 
-class Workmates:
-    """The other workers of a run, as `mgspmv.iterate.power.Products` has them.
-
-    Parameters
-    ----------
-    measure : bytes that this worker holds beside x, y and the next x
-    """
-
-    def __init__(self, turns: Turns, measure: Callable[[], int]) -> None:
-        self._turns, self._measure = turns, measure
-        self._seen = (0.0, 0.0, 0)
-
-    def combine(self, own: float, of: Norm | TolMode) -> float:
-        return combine([told["own"] for told in self._turns.gather({"own": own})], of)
-
-    def tell_times(self, elapsed_s: float, n_bytes: int) -> Times:
-        turns, (exchanged_s, waited_s, received_bytes) = self._turns, self._seen
-        self._seen = (turns.exchanged_s, turns.waited_s, turns.received_bytes)
-        exchange_s, wait_s = turns.exchanged_s - exchanged_s, turns.waited_s - waited_s
-        return Times(
-            (elapsed_s - exchange_s - wait_s,),
-            (exchange_s,),
-            (wait_s,),
-            (turns.received_bytes - received_bytes,),
-            (n_bytes + self._measure(),),
-        )
-
-
 class PowerSession(Session):
     """Products and steps on the rows of a worker, in lockstep with the others.
 
@@ -93,10 +65,11 @@ class PowerSession(Session):
         read = zip(parts, [*parts[1:], parts[0]], strict=True)
         self._halos = [cut_again(_find_columns(part), made_by.bounds) for part, made_by in read]
         self._columns: list[Columns] = []
-        self._multiply = [_bind(part, spec.task) for part in parts]
+        self._multiply, computes = zip(*(_bind(part, spec.task) for part in parts), strict=True)
+        self._told = (0.0, 0.0, 0)
         super().__init__(worker, parts[0], spec, partial(greet_asking, self._halos))
         self._spec = spec
-        self.computes = _describe(parts[0], spec.task)
+        self.computes = computes[0]
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -109,14 +82,13 @@ class PowerSession(Session):
 
     def _connect(self, width: int) -> PowerLoop:
         task, hellos = self._spec.task, self.links.connect()
-        turns = Turns(self.links, self._part.rank, len(self._spec.members))
+        self._turns = turns = Turns(self.links, self._part.rank, len(self._spec.members))
         dtype = np.dtype(task.precision)
         self._columns = [
             Columns(turns, halo, find_wanted(hellos, halo, k), dtype) for k, halo in enumerate(self._halos)
         ]
         self.links.phase = "iteration 1"
-        mates = Workmates(turns, self._measure_held)
-        products = Products(self._multiply_all, np.array, np.asarray, "", 0, mates.combine, mates.tell_times)
+        products = Products(self._multiply_all, np.array, np.asarray, "", 0, self._combine, self._tell_times)
         loop = PowerLoop(products, self._start.step, self._start.x, task)
         turns.begin()
         return loop
@@ -127,7 +99,18 @@ class PowerSession(Session):
             x = multiply(columns.gather(x))
         return x
 
+    def _combine(self, own: float, of: Norm | TolMode) -> float:
+        return combine([told["own"] for told in self._turns.gather({"own": own})], of)
+
+    def _tell_times(self, elapsed_s: float, n_bytes: int) -> Times:
+        turns, (exchanged_s, waited_s, received_bytes) = self._turns, self._told
+        self._told = (turns.exchanged_s, turns.waited_s, turns.received_bytes)
+        exchange_s, wait_s = turns.exchanged_s - exchanged_s, turns.waited_s - waited_s
+        moved = (exchange_s,), (wait_s,), (turns.received_bytes - received_bytes,)
+        return Times((elapsed_s - exchange_s - wait_s,), *moved, (n_bytes + self._measure_held(),))
+
     def _measure_held(self) -> int:
+        """Bytes that this worker holds beside x, y and the next x."""
         added = self._start.step.added
         between = [(part.stop - part.start) * np.dtype(self._spec.task.precision).itemsize for part in self._parts[1:]]
         held = sum(part.nbytes for part in self._parts) + sum(columns.nbytes for columns in self._columns)
@@ -140,12 +123,14 @@ def _find_columns(part: Part) -> Halo:
     return hold_all(part.rank, part.bounds) if halo is None else halo
 
 
-def _bind(part: Part, task: PowerTask) -> Callable[[np.ndarray], np.ndarray]:
-    """The product with a part, of its columns."""
+def _bind(part: Part, task: PowerTask) -> tuple[Callable[[np.ndarray], np.ndarray], int | str]:
+    """The product with a part, of its columns; what computes: threads of the host, or the device by its name."""
     dtype, threads = task.precision, task.threads
     if part.backend == "cuda":
-        return partial(part.multiply, y=None, alpha=1.0, beta=0.0, dtype=dtype, threads=threads, weights=task.weights)
+        options: dict[str, Any] = {"dtype": dtype, "threads": threads, "weights": task.weights}
+        return partial(part.multiply, y=None, alpha=1.0, beta=0.0, **options), describe_device()
     kernel = part.bind(dtype if task.weights else None, dtype, threads=threads)
+    assert isinstance(kernel, CpuBlock)
     compile_product(kernel, dtype)
 
     def multiply(x: np.ndarray) -> np.ndarray:
@@ -153,13 +138,4 @@ def _bind(part: Part, task: PowerTask) -> Callable[[np.ndarray], np.ndarray]:
         kernel.multiply(x, y)
         return y
 
-    return multiply
-
-
-def _describe(part: Part, task: PowerTask) -> int | str:
-    """Threads of the host, or the device by its name."""
-    if part.backend == "cuda":
-        return describe_device()
-    kernel = part.bind(task.precision if task.weights else None, task.precision, threads=task.threads)
-    assert isinstance(kernel, CpuBlock)
-    return kernel.threads
+    return multiply, kernel.threads

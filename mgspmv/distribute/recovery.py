@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from mgspmv.checkpoints import Reached, Restored, describe_failure
+from mgspmv.checkpoints import Restored, describe_failure
 from mgspmv.distribute.drives import Drive, run_course
 from mgspmv.distribute.losses import End, note_loss
 from mgspmv.distribute.matrix import DistributedMatrix
@@ -31,7 +31,7 @@ from mgspmv.errors import (
 )
 from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import RankTask
-from mgspmv.iterate.pagerank import Outcome, add_event, sum_seconds
+from mgspmv.iterate.pagerank import Outcome, add_event, find_before, sum_seconds
 from mgspmv.iterate.start import Start
 from mgspmv.model import Event, Progress, Recovery, ignore
 
@@ -55,9 +55,8 @@ class Recovering:
     """Of the run's states, the last of which is the start; None where none are kept."""
 
     def __post_init__(self) -> None:
-        self._before = None if self.keeper is None else self.keeper.before
-        self._epoch = 0 if self._before is None else self._before.epoch + 1
-        self._changes = () if self._before is None else self._before.changes
+        self._before = find_before(self.keeper)
+        self._epoch, self._n_first = self._before.epoch + 1, self._before.iteration
         self._events: list[Event] = []
         self._losses: list[End] = []
         self._n_lost = 0
@@ -107,7 +106,7 @@ class Recovering:
     @property
     def _iteration(self) -> int:
         """Iterations made, also by a run before."""
-        return len(self._changes) + len(self._events)
+        return self._n_first + len(self._events)
 
     def _make_course(self) -> Outcome:
         report = partial(self._call, self.report)
@@ -152,30 +151,26 @@ class Recovering:
         self._call(self.report, "recover", 0, None)
         self._losses.append(loss)
         restored = self._restore()
-        if restored is not None and restored.reached.iteration >= self._n_before:
+        if restored is not None and restored.reached.iteration >= self._before.iteration:
             self.start, self._before = replace(self.start, x=restored.x), restored.reached
-        self._before = replace(self._before or Reached(0, (), 0, self.task.run, {}), epoch=self._epoch)
+        self._before = replace(self._before, epoch=self._epoch)
         self._epoch += 1
         if self.keeper is not None:
-            self.keeper.go_on(self._before)
+            self.keeper.before = self._before
         self.matrix.cluster.await_workers(len(self.matrix.members))
-
-    @property
-    def _n_before(self) -> int:
-        """Iterations that the course begins with."""
-        return 0 if self._before is None else self._before.iteration
 
     def _restore(self) -> Restored | None:
         """The last state of this run that was kept."""
         try:
             return None if self.keeper is None else self.keeper.go_back()
         except Exception as error:  # libraries of object stores have errors of their own
-            warnings.warn(f"{describe_failure(error)}; the run goes on from iteration {self._n_before}", stacklevel=2)
+            begun = self._before.iteration
+            warnings.warn(f"{describe_failure(error)}; the run goes on from iteration {begun}", stacklevel=2)
             return None
 
     def _end_losses(self) -> None:
         """The iterations go on."""
         losses, self._losses = self._losses, []
         for end in losses:
-            self._recoveries.append(end(self._n_before, len(self.matrix.members)))
+            self._recoveries.append(end(self._before.iteration, len(self.matrix.members)))
             self.on_recovery(self._recoveries[-1], self._epoch)

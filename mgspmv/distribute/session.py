@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mgspmv.checkpoints import Reached, SliceWriter, StateAddress, WrittenSlice
+from mgspmv.checkpoints import BEGINNING, Reached, SliceWriter, StateAddress, WrittenSlice
 from mgspmv.distribute.device_part import DevicePart
 from mgspmv.distribute.integrity import RankCheck, Report, RoundReport
 from mgspmv.distribute.part import Part
@@ -37,6 +37,10 @@ from mgspmv.logs import WORKERS, choose_own_log
 from mgspmv.marks import Marks
 from mgspmv.model import Event, Stability, Status, StepSums
 
+if TYPE_CHECKING:
+    from mgspmv.iterate.batch import Batch
+    from mgspmv.iterate.power import PowerLoop
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -60,8 +64,8 @@ class RunSpec(Spec):
     """Of the rows, where devices send slices by NCCL; None where these go over Dask's comms, or to the client."""
     steps_at_once: int
     """Of devices between two looks."""
-    before: Reached | None = None
-    """What the run goes on from; None where it begins."""
+    before: Reached = BEGINNING
+    """What the run goes on from."""
     balance: Balance | None = None
     """What the first ranks sum to; None where that is not foreseen."""
 
@@ -105,18 +109,6 @@ class Linked:
             self.is_busy = False
 
 
-class Advancing(Protocol):
-    """What iterates on a worker, as `mgspmv.iterate.pagerank.Loop`."""
-
-    @property
-    def iteration(self) -> int: ...
-
-    @property
-    def status(self) -> Status | None: ...
-
-    def advance(self, n: int | None = None) -> Iterator[Event]: ...
-
-
 class Session(Linked, ABC):
     """One worker's share of a run: its rows, what iterates over them, and its links to the other workers.
 
@@ -131,7 +123,7 @@ class Session(Linked, ABC):
     def __init__(self, worker: Any, part: Part, spec: Spec, hello: Any) -> None:
         super().__init__(worker, part.rank, spec, hello)
         self._part = part
-        self._loop: Advancing | None = None
+        self._loop: Loop | PowerLoop | Batch | None = None
         self.held_bytes = 0
         """For rows and vectors, after the last iteration that was told of."""
         self.n_terms = sum(each.nnz for each in self.parts)
@@ -149,7 +141,7 @@ class Session(Linked, ABC):
             return self._loop.status
 
     @abstractmethod
-    def _connect(self, width: int) -> Advancing: ...
+    def _connect(self, width: int) -> Loop | PowerLoop | Batch: ...
 
     def advance(self, n: int) -> tuple[list[Event], Status | None]:
         """Make n iterations or fewer, up to the end, together with all other workers.
@@ -362,7 +354,7 @@ class RowsSession(RankSession):
     def _make_steps(self, transport: Transport) -> LocalSteps:
         kernel, part = self._rows.kernel, self._part
         if part.backend == "cuda":
-            transport = StagedTransport(transport, part.start, part.stop, kernel.z_dtype, kernel.put, kernel.get)
+            transport = StagedTransport(transport, part.stop - part.start, kernel.z_dtype, kernel.put, kernel.get)
         return LocalSteps(self._rows, self._spec.task.options, transport)
 
 

@@ -77,11 +77,10 @@ def make_staged(
 ) -> Panels:
     """As `make_peer`, with kernels on a device; `put` and `get` as of `StagedTransport`."""
     host = make_peer(turns, halo, wanted, lambda n, width, dtype: np.zeros((n, width), dtype))
-    rows = halo.bounds[halo.rank], halo.bounds[halo.rank + 1]
 
     def open_panel(width: int, dtype: np.dtype[Any]) -> StagedTransport:
         zeros = lambda n, dtype: np.zeros((n, width), dtype)  # noqa: E731
-        return StagedTransport(host.open(width, dtype), *rows, dtype, put, get, zeros)
+        return StagedTransport(host.open(width, dtype), halo.count(halo.rank), dtype, put, get, zeros)
 
     return Panels(open_panel, host.gather, halo.starts[-1] + halo.count(halo.rank), host.n_elements)
 
@@ -118,7 +117,6 @@ class _NcclPanel:
         dtype: np.dtype[Any],
     ) -> None:
         self._group, self._bounds, self._zeros, self._gather = group, bounds, zeros, gather
-        self._first = bounds[group.rank]
         self.exchanged_bytes = 0
         self._z: Any
         self._slot: Any
@@ -132,11 +130,11 @@ class _NcclPanel:
     def nbytes(self) -> int:
         return int(self._z.nbytes + self._slot.nbytes)
 
-    def slot(self, start: int, stop: int) -> Any:
-        return self._slot[start - self._first : stop - self._first]
+    def slot(self) -> Any:
+        return self._slot
 
-    def get_own(self, start: int, stop: int) -> Any:
-        return self._z[start:stop]
+    def get_own(self) -> Any:
+        return self._z[self._bounds[self._group.rank] : self._bounds[self._group.rank + 1]]
 
     def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
         slices = [self._z[a:b] for a, b in pairwise(self._bounds)]
@@ -151,4 +149,4 @@ class _NcclPanel:
     def restart(self, dtype: np.dtype[Any]) -> None:
         self._z = self._slot = None  # so that old and new are never there at once
         self._z = self._zeros(self._bounds[-1], dtype)
-        self._slot = self._zeros(self._bounds[self._group.rank + 1] - self._first, dtype)
+        self._slot = self._zeros(self._bounds[self._group.rank + 1] - self._bounds[self._group.rank], dtype)

@@ -56,17 +56,16 @@ class PeerTransport:
         assert self._columns is not None
         return self._columns.nbytes + sum(slot.nbytes for slot in self._slots)
 
-    def slot(self, start: int, stop: int) -> np.ndarray:
-        first = self._halo.bounds[self._halo.rank]
-        return self._slots[self._turns.number % 2][start - first : stop - first]
+    def slot(self) -> np.ndarray:
+        return self._slots[self._turns.number % 2]
 
-    def get_own(self, start: int, stop: int) -> np.ndarray:
-        before = self._halo.starts[self._halo.rank] - self._halo.bounds[self._halo.rank]
-        return self.z[start + before : stop + before]
+    def get_own(self) -> np.ndarray:
+        rank = self._halo.rank
+        return self.z[self._halo.starts[rank] : self._halo.starts[rank + 1]]
 
     def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
         assert self._columns is not None
-        own, before = self._slots[self._turns.number % 2], self._turns.received_bytes
+        own, before = self.slot(), self._turns.received_bytes
         told = [(s.change_l1, s.change_linf, s.dangling, s.n_wrong) for s in sums]
         totals = list(sums)
         for message in self._columns.trade(own, {"sums": told}).values():

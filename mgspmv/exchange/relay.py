@@ -47,18 +47,16 @@ class RelayTransport:
         own, self._own = self._own, np.empty_like(self._own)
         return own
 
-    def slot(self, start: int, stop: int) -> np.ndarray:
-        first = self._halo.bounds[self._halo.rank]
-        return self._own[start - first : stop - first]
+    def slot(self) -> np.ndarray:
+        return self._own
 
-    def get_own(self, start: int, stop: int) -> np.ndarray:
+    def get_own(self) -> np.ndarray:
         """Before it is taken."""
-        return self.slot(start, stop)
+        return self._own
 
     def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
         return list(sums)
 
     def restart(self, dtype: np.dtype[Any]) -> None:
-        bounds, rank = self._halo.bounds, self._halo.rank
         self._held = np.empty(0, dtype)
-        self._own = np.empty(bounds[rank + 1] - bounds[rank], dtype)
+        self._own = np.empty(self._halo.count(self._halo.rank), dtype)

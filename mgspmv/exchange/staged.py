@@ -17,7 +17,7 @@ class StagedTransport:
     Parameters
     ----------
     staged : on the host
-    start, stop : rows of this worker
+    n_rows : of this worker
     put, get : copy a vector to the device, and to the host
     zeros : makes what is put there at first, from (rows, dtype)
     """
@@ -25,16 +25,14 @@ class StagedTransport:
     def __init__(
         self,
         staged: Transport,
-        start: int,
-        stop: int,
+        n_rows: int,
         dtype: np.dtype[Any],
         put: Callable[[np.ndarray], Any],
         get: Callable[[Any], np.ndarray],
         zeros: Callable[[int, Any], np.ndarray] = np.zeros,
     ) -> None:
-        self._staged, self._start, self._stop, self._put, self._get = staged, start, stop, put, get
-        self._zeros = zeros
-        self._own = put(zeros(stop - start, dtype))
+        self._staged, self._n_rows, self._put, self._get, self._zeros = staged, n_rows, put, get, zeros
+        self._own = put(zeros(n_rows, dtype))
 
     @property
     def exchanged_bytes(self) -> int:
@@ -52,16 +50,16 @@ class StagedTransport:
     def nbytes(self) -> int:
         return self._staged.nbytes + int(self._own.nbytes)
 
-    def slot(self, start: int, stop: int) -> Any:
-        return self._own[start - self._start : stop - self._start]
+    def slot(self) -> Any:
+        return self._own
 
-    def get_own(self, start: int, stop: int) -> Any:
-        return self.slot(start, stop)
+    def get_own(self) -> Any:
+        return self._own
 
     def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
-        self._staged.slot(self._start, self._stop)[:] = self._get(self._own)
+        self._staged.slot()[:] = self._get(self._own)
         return self._staged.exchange_columns(sums)
 
     def restart(self, dtype: np.dtype[Any]) -> None:
         self._staged.restart(dtype)
-        self._own = self._put(self._zeros(self._stop - self._start, dtype))
+        self._own = self._put(self._zeros(self._n_rows, dtype))

@@ -33,13 +33,12 @@ class Transport(Protocol):
         """Bytes held for vectors and for moving them."""
         ...
 
-    def slot(self, start: int, stop: int) -> Any:
-        """(stop - start,), or so many rows of all columns: where the owner of these rows writes its slice of the next
-        z."""
+    def slot(self) -> Any:
+        """(n_rows,), or so many rows of all columns: where this worker writes its slice of the next z."""
         ...
 
-    def get_own(self, start: int, stop: int) -> Any:
-        """As `slot`: of these rows of this worker, what the last exchange made z of."""
+    def get_own(self) -> Any:
+        """As `slot`: of the rows of this worker, what the last exchange made z of."""
         ...
 
     def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
@@ -76,8 +75,8 @@ class LocalTransport:
     def nbytes(self) -> int:
         return 2 * int(self._current.nbytes)
 
-    def slot(self, start: int, stop: int) -> Any:
-        return self._next[start:stop]
+    def slot(self) -> Any:
+        return self._next
 
     def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
         self._current, self._next = self._next, self._current
@@ -87,5 +86,5 @@ class LocalTransport:
         self._current = self._next = np.empty(0)  # before the new ones, so that both are never there at once
         self._current, self._next = self._zeros(self._n_cols, dtype), self._zeros(self._n_cols, dtype)
 
-    def get_own(self, start: int, stop: int) -> Any:
-        return self._current[start:stop]
+    def get_own(self) -> Any:
+        return self._current

@@ -182,8 +182,7 @@ class Pass:
         r = self._rows
         self.enter(columns, queries, r.kernel.put(bases))
         for column, query, share in zip(columns, queries, shares, strict=True):
-            own = _cut(query, r)
-            self._x[r.kernel.put(query.rows[own] - r.start), column] = r.kernel.put(share * query.weights[own])
+            self._x[r.kernel.put(query.rows - r.start), column] = r.kernel.put(share * query.weights)
 
     def take(self, columns: np.ndarray, out: Any) -> None:
         """out[j] = x of columns[j]: (len(columns), n_rows)."""
@@ -192,7 +191,7 @@ class Pass:
     def scale(self) -> list[StepSums]:
         """Make z of x; the sums of all rows that belong to each x."""
         r = self._rows
-        return self._panel.exchange_columns(r.kernel.scale_many(self._x, r.weight, self._panel.slot(r.start, r.stop)))
+        return self._panel.exchange_columns(r.kernel.scale_many(self._x, r.weight, self._panel.slot()))
 
     def step(self, mass: np.ndarray, *, is_relative: bool = False) -> tuple[list[StepSums], Times]:
         """One step of all columns: its sums over all rows, and what it took. `mass` is (width,), of the x before it,
@@ -200,7 +199,7 @@ class Pass:
 
         def multiply() -> list[StepSums]:
             r, z = self._rows, self._panel.z
-            vectors = (z, self._x, self._panel.slot(r.start, r.stop), r.weight, mass, self._terms)
+            vectors = (z, self._x, self._panel.slot(), r.weight, mass, self._terms)
             return r.kernel.step_many(*vectors, is_relative=is_relative)
 
         return time_step(self._panel, multiply)
@@ -219,10 +218,10 @@ class Pass:
         rows, columns, weights = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0)]
         for column, query in enumerate(self.queries):
             if query is not None:
-                alpha[column], base[column], own = query.alpha, query.base, _cut(query, r)
-                rows.append(query.rows[own] - r.start)
-                columns.append(np.full(len(rows[-1]), column))
-                weights.append(query.weights[own])
+                alpha[column], base[column] = query.alpha, query.base
+                rows.append(query.rows - r.start)
+                columns.append(np.full(len(query.rows), column))
+                weights.append(query.weights)
         order = np.argsort(np.concatenate(rows), kind="stable")
         entries = (r.kernel.put(np.concatenate(part)[order]) for part in (rows, columns, weights))
         return Terms(alpha, r.dangling, base, *entries)
@@ -237,14 +236,8 @@ class _Seat:
     mass: float = 0.0
     is_wrong: bool = False
     changes: list[float] = field(default_factory=list)
-
-
-@dataclass(frozen=True, eq=False)
-class _Leaver:
-    """A vector that has ended, and whose error is still to be bounded."""
-
-    seat: _Seat
-    status: Status
+    status: Status | None = None
+    """How it ended; None before that."""
 
 
 class Batch:
@@ -253,12 +246,17 @@ class Batch:
     Parameters
     ----------
     rows : of this process
-    queries : the vectors
+    queries : the vectors, with those of their entries that are in these rows
     width : most vectors in a pass
     panels : of all who make the same passes
     n_dangling : dangling ones among the rows
     order : (n_rows,) source's number of each row, ascending where it is None; only `top` needs it
     keep : takes what is kept of each
+    is_full : whether enough is kept for `advance` to end early
+
+    Attributes
+    ----------
+    iteration : passes over the matrix with a step in each, so far
     """
 
     def __init__(
@@ -271,20 +269,21 @@ class Batch:
         n_dangling: int,
         order: np.ndarray | None,
         keep: Keep,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self._rows, self._queries, self._task, self._options = rows, queries, task, task.options
-        self._panels, self._keep = panels, keep
+        self._panels, self._keep, self._is_full = panels, keep, is_full
         self._numbers = None if order is None or task.top is None else rows.kernel.put(order)
         self._n_rows, self._n_dangling = rows.stop - rows.start, n_dangling
         self._x_dtype = np.dtype(np.float32 if task.options.precision == "float32" else np.float64)
         self._residual_width = min(width, RESIDUAL_WIDTH)
         self._waiting = deque(range(len(queries)))
         self._seats: list[_Seat] = []
-        self._left: list[_Leaver] = []
+        self._left: list[_Seat] = []
         self._room = rows.kernel.zeros_many(self._residual_width, self._n_rows, self._x_dtype)
         self._wide: Pass | None = None
         self._endings: dict[int, Ending] = {}
-        self._width, self.steps = width, 0
+        self._width, self.iteration = width, 0
         self.seconds = dict.fromkeys(("compile", "product", "exchange", "enter", "residual", "keep"), 0.0)
 
     def start(self) -> None:
@@ -298,9 +297,9 @@ class Batch:
             self._seat_waiting()
 
     @property
-    def is_done(self) -> bool:
-        """Whether all vectors have ended, and what is kept of them was handed on."""
-        return not self._seats
+    def status(self) -> Status | None:
+        """Completed when all vectors have ended, and what is kept of them was handed on; None before that."""
+        return None if self._seats else Status.COMPLETED
 
     @property
     def endings(self) -> list[Ending]:
@@ -317,15 +316,19 @@ class Batch:
         """Vectors that have ended."""
         return len(self._queries) - len(self._waiting) - len(self._seats)
 
-    def advance(self) -> Event:
-        """Make a pass; what its step did, with the greatest change of all vectors."""
-        self.steps += 1
-        event = self._step()
-        ended = [(seat, status) for seat in self._seats if (status := self._judge(seat)) is not None]
-        self._release(ended)
-        if not self._seats:
-            self._bound_errors()
-        return event
+    def advance(self, n: int | None = None) -> Iterator[Event]:
+        """Make n passes or fewer, up to the end; what the step of each did, with the greatest change of all vectors."""
+        last = math.inf if n is None else self.iteration + n
+        while self._seats and self.iteration < last and not self._is_full():
+            self.iteration += 1
+            event = self._step()
+            for seat in self._seats:
+                made = len(seat.changes), seat.changes[-1], seat.is_wrong
+                seat.status = judge(self._options, self._task.threshold, *made)
+            self._release([seat for seat in self._seats if seat.status is not None])
+            if not self._seats:
+                self._bound_errors()
+            yield event
 
     def _step(self) -> Event:
         mass = np.zeros(self._pass.width)
@@ -340,14 +343,11 @@ class Batch:
             seat.changes.append(self._options.measure(own))
         greatest = max(seat.changes[-1] for seat in self._seats)
         times = replace(times, memory_bytes=(self.held_bytes,))
-        return Event(self._task.run, 0, self.steps, greatest, **vars(times))
-
-    def _judge(self, seat: _Seat) -> Status | None:
-        return judge(self._options, self._task.threshold, len(seat.changes), seat.changes[-1], seat.is_wrong)
+        return Event(self._task.run, 0, self.iteration, greatest, **vars(times))
 
     # --- entering and leaving ---
 
-    def _release(self, ended: Sequence[tuple[_Seat, Status]]) -> None:
+    def _release(self, ended: Sequence[_Seat]) -> None:
         """Take the ranks of those that have ended, and fill their columns or narrow the pass."""
         if not ended:
             return
@@ -355,13 +355,12 @@ class Batch:
         while rest:
             some = [rest.popleft() for _ in range(min(len(rest), self._residual_width - len(self._left)))]
             with self._time("enter"):
-                columns = np.array([seat.column for seat, _ in some])
+                columns = np.array([seat.column for seat in some])
                 self._pass.take(columns, self._room[len(self._left) : len(self._left) + len(some)])
-            self._left += [_Leaver(*pair) for pair in some]
+            self._left += some
             if len(self._left) == self._residual_width:
                 self._bound_errors()
-        gone = {id(seat) for seat, _ in ended}
-        self._seats = [seat for seat in self._seats if id(seat) not in gone]
+        self._seats = [seat for seat in self._seats if seat.status is None]
         with self._time("enter"):
             if self._waiting:
                 self._seat_waiting()
@@ -405,9 +404,9 @@ class Batch:
             bounds = self._find_bounds()
         with self._time("keep"):
             ranks, sources = self._choose_kept(self._room[: len(self._left)])
-            for k, (leaver, bound) in enumerate(zip(self._left, bounds, strict=True)):
-                seat = leaver.seat
-                self._endings[seat.number] = Ending(leaver.status, tuple(seat.changes), bound)
+            for k, (seat, bound) in enumerate(zip(self._left, bounds, strict=True)):
+                assert seat.status is not None
+                self._endings[seat.number] = Ending(seat.status, tuple(seat.changes), bound)
                 self._keep(Kept(seat.number, ranks[k], None if sources is None else sources[k]))
         self._left = []
 
@@ -423,15 +422,15 @@ class Batch:
         if self._wide is None:
             wide = replace(self._rows, kernel=self._rows.kernel.with_precision("float64"))
             self._wide = Pass(wide, self._panels, self._residual_width, self._x_dtype)
-        queries = [self._queries[leaver.seat.number] for leaver in self._left]
+        queries = [self._queries[seat.number] for seat in self._left]
         self._wide.enter(np.arange(len(queries)), queries, self._room[: len(queries)])
         self._wide.scale()
         mass = np.zeros(self._residual_width)
-        mass[: len(queries)] = [leaver.seat.mass for leaver in self._left]
+        mass[: len(queries)] = [seat.mass for seat in self._left]
         residuals = self._wide.residual(mass)[: len(queries)]
         rounding = bound_mass_rounding(self._n_dangling)
         bounds = [bound_error(r + q.alpha * rounding, q.alpha) for q, r in zip(queries, residuals, strict=True)]
-        is_wrong = [leaver.status == Status.NON_FINITE for leaver in self._left]
+        is_wrong = [seat.status == Status.NON_FINITE for seat in self._left]
         return [math.inf if wrong else bound for wrong, bound in zip(is_wrong, bounds, strict=True)]
 
     @contextmanager
@@ -479,9 +478,3 @@ def choose_width(asked: int | None, n_vectors: int, found: Sequence[tuple[str, i
                 )
             chosen = fitting[-1]
     return chosen
-
-
-def _cut(query: Query, r: ManyRows) -> slice:
-    """Which of the entries of a vector are in the rows of a block."""
-    first, last = np.searchsorted(query.rows, (r.start, r.stop))
-    return slice(int(first), int(last))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from mgspmv.checkpoints import (
+    BEGINNING,
     HANG_S,
     Beside,
     Checkpoints,
@@ -86,7 +87,7 @@ class Keeper:
     run: str
     every_s: float = EVERY_S
     """Seconds from one to the next; 0 begins one as soon as the one before is there."""
-    before: Reached | None = None
+    before: Reached = BEGINNING
     """What the run goes on from."""
     tell: Callable[[Kept], None] = lambda kept: None
     """Hears of each that was made, and of those that could not be."""
@@ -101,21 +102,6 @@ class Keeper:
     _has_failed: bool = False
     _has_left_old: bool = False
     _thread: Beside = field(default_factory=lambda: Beside("mgspmv-commit"))
-
-    @property
-    def iteration(self) -> int:
-        """Iterations that had been made before this run."""
-        return 0 if self.before is None else self.before.iteration
-
-    @property
-    def changes(self) -> tuple[float, ...]:
-        """Of these."""
-        return () if self.before is None else self.before.changes
-
-    @property
-    def epoch(self) -> int:
-        """Of the events of this run."""
-        return 0 if self.before is None else self.before.epoch + 1
 
     def begin(self) -> None:
         """The iterations begin now."""
@@ -170,16 +156,11 @@ class Keeper:
             self._thread.submit(self.checkpoints.drop, own.address.name)
         return None if self.kept is None else self._restore()
 
-    def go_on(self, before: Reached) -> None:
-        """The run goes on from there."""
-        self.before = before
-
     def _begin(self, writers: Writers, changes: Sequence[float], status: Status | None) -> None:
         self._began_s = time.monotonic()
-        iteration = self.iteration + len(changes)
-        whole = (*self.changes, *(float(change) for change in changes))
+        whole = (*self.before.changes, *(float(change) for change in changes))
         said = None if status is None else status.value
-        reached = Reached(iteration, whole, self.epoch, self.run, self.identity, said)
+        reached = Reached(len(whole), whole, self.before.epoch + 1, self.run, self.identity, said)
         address = self.checkpoints.name_next()
         self._writing = _Writing(address, reached, time.perf_counter())
         writers.begin(address)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from mgspmv.checkpoints import Reached, SliceWriter
+from mgspmv.checkpoints import BEGINNING, Reached, SliceWriter
 from mgspmv.exchange.transport import LocalTransport, Transport
 from mgspmv.iterate.balance import Balance, Tolerance, check_rows, find_tolerance
 from mgspmv.iterate.keeping import Keeper, Writers
@@ -151,7 +151,7 @@ class LocalSteps:
 
     def scale(self) -> StepSums:
         r, transport = self.rows, self._transport
-        return transport.exchange_columns([r.kernel.scale(r.x, r.weight, transport.slot(r.start, r.stop))])[0]
+        return transport.exchange_columns([r.kernel.scale(r.x, r.weight, transport.slot())])[0]
 
     def advance(self, mass: float, n: int) -> Sequence[Made]:
         return [self.step(mass)]
@@ -192,7 +192,7 @@ class LocalSteps:
     def check_rows(self) -> RowCheck:
         """What the ranks of these rows sum to, and where z is not what they give."""
         r = self.rows
-        return r.kernel.check_rows(r.x, r.weight, self._transport.get_own(r.start, r.stop))
+        return r.kernel.check_rows(r.x, r.weight, self._transport.get_own())
 
     def find_tolerance(self) -> Tolerance:
         """What rounding may do to the sum of the ranks of these rows."""
@@ -222,7 +222,7 @@ class LocalSteps:
 
     def _multiply(self, mass: float) -> StepSums:
         r = self.rows
-        vectors = (self._transport.z, r.x, self._transport.slot(r.start, r.stop), r.weight)
+        vectors = (self._transport.z, r.x, self._transport.slot(), r.weight)
         shares = (r.dangling, r.personalization)
         return r.kernel.step(*vectors, self._alpha, mass, *shares, is_relative=self._is_relative)
 
@@ -332,7 +332,7 @@ class Loop:
     ----------
     threshold : of the change, from `PageRankOptions.threshold`
     watch : looks at the ranks on the way
-    before : what the first ranks were reached by; None for none
+    before : what the first ranks were reached by
     balance : what the first ranks sum to; None where nothing is known
 
     Attributes
@@ -351,17 +351,17 @@ class Loop:
         threshold: float,
         run: str = "",
         watch: Watch | None = None,
-        before: Reached | None = None,
+        before: Reached = BEGINNING,
         balance: Balance | None = None,
     ) -> None:
         self._steps, self._options, self._threshold, self._run = steps, options, threshold, run
         self._watch = watch
         self._is_wrong = self.is_ahead = False
         self.balance = balance
-        self.iteration, self._epoch = (0, 0) if before is None else (before.iteration, before.epoch + 1)
+        self.iteration, self._epoch = before.iteration, before.epoch + 1
         self.mass = 0.0
         self.status: Status | None = None
-        if before is not None and before.changes:
+        if before.changes:
             self.status = judge(options, threshold, before.iteration, before.changes[-1], False)
 
     def start(self) -> None:
@@ -536,7 +536,7 @@ class Execution(ABC):
 
 def run_to_end(
     execution: Execution,
-    options: PageRankOptions,
+    alpha: float | None,
     emit: Callable[[Event], None],
     keeper: Keeper | None = None,
     report: Progress = ignore,
@@ -546,6 +546,7 @@ def run_to_end(
 
     Parameters
     ----------
+    alpha : damping; None where no error is bounded
     emit : gets an event for each iteration
     keeper : of the run's states; None where none are kept
     report : hears that the error is bounded
@@ -576,8 +577,10 @@ def run_to_end(
     iterated = time.perf_counter()
     kept_s = 0.0 if keeper is None else keeper.blocked_s - before_s
     stability = execution.find_stability()
-    report("residual", 0, None)
-    bound = math.inf if status == Status.NON_FINITE else bound_error(execution.measure(), options.alpha)
+    bound = math.inf
+    if alpha is not None:
+        report("residual", 0, None)
+        bound = bound if status == Status.NON_FINITE else bound_error(execution.measure(), alpha)
     measured = time.perf_counter()
     values = execution.collect()
     collected = time.perf_counter()
@@ -585,7 +588,8 @@ def run_to_end(
         keeper.finish(execution.writers)
     seconds = sum_seconds(events) | execution.seconds
     seconds["schedule"] = max(0.0, iterated - started - kept_s - sum(seconds.values()))
-    seconds |= {"start": started - began, "residual": measured - iterated, "collect": collected - measured}
+    seconds |= {"start": started - began, "collect": collected - measured}
+    seconds |= {} if alpha is None else {"residual": measured - iterated}
     seconds |= {} if keeper is None else {"checkpoint": keeper.blocked_s - before_s}
     told = (execution.hardware, seconds, execution.memory, execution.transport, stability)
     return Outcome(values, status, bound, *told)
@@ -622,7 +626,7 @@ def run_here(
     loop = Loop(steps, options, threshold, run, steps.watch(options, growth=growth), find_before(keeper), balance)
     here = _Here(steps, loop)
     try:
-        outcome = run_to_end(here, options, emit, keeper)
+        outcome = run_to_end(here, options.alpha, emit, keeper)
     finally:
         here.close()
     outcome.seconds["compile"] = compiled - began
@@ -686,6 +690,6 @@ class _Here(Execution):
         return self._steps.ranks()
 
 
-def find_before(keeper: Keeper | None) -> Reached | None:
-    """What a run goes on from; None where it begins."""
-    return None if keeper is None else keeper.before
+def find_before(keeper: Keeper | None) -> Reached:
+    """What a run goes on from."""
+    return BEGINNING if keeper is None else keeper.before

@@ -239,15 +239,15 @@ def fail_in(dask_worker, step):
     """Let a pass of this worker fail, once."""
     from mgspmv.iterate.batch import Batch
 
-    advance = Batch.advance
+    step_once = Batch._step
 
     def fail(self):
-        if self.steps == step:
-            Batch.advance = advance
+        if self.iteration == step:
+            Batch._step = step_once
             raise ZeroDivisionError("of this worker alone")
-        return advance(self)
+        return step_once(self)
 
-    Batch.advance = fail
+    Batch._step = fail
 
 
 def compute_wrongly(dask_worker):
@@ -255,14 +255,14 @@ def compute_wrongly(dask_worker):
 
     from mgspmv.iterate.batch import Batch
 
-    advance = Batch.advance
+    step_once = Batch._step
 
     def change(self):
-        Batch.advance = advance
-        event = advance(self)
+        Batch._step = step_once
+        event = step_once(self)
         return replace(event, change=event.change / 2)
 
-    Batch.advance = change
+    Batch._step = change
 
 
 def test_errors_of_a_worker_end_the_batch(named, client):

@@ -130,7 +130,7 @@ STEPS = ("mgspmv.iterate.pagerank:LocalSteps", "step")
 READS = ("mgspmv.store.read:StoredMatrix", "read_block")
 PRODUCTS = ("mgspmv.distribute.part:Part", "multiply")
 POWERS = ("mgspmv.distribute.power_session:PowerSession", "_multiply_all")
-PASSES = ("mgspmv.iterate.batch:Batch", "advance")
+PASSES = ("mgspmv.iterate.batch:Batch", "_step")
 
 
 def rank(graph, client, **options):

@@ -69,10 +69,8 @@ def check_everybody_holds_what_everybody_wrote(nccl, kind, bounds):  # noqa: F81
         halos = [Halo(rank, bounds, (None,) * n_workers) for rank in range(n_workers)]
 
     def write(panel, rank, step, width, dtype):
-        first, stop = bounds[rank], bounds[rank + 1]
         z = (1000 * step + np.arange(n * width)).reshape(n, width).astype(dtype)
-        for a, b in pairwise([first, (first + stop) // 2, stop]):
-            panel.slot(a, b)[...] = z[a:b]
+        panel.slot()[...] = z[bounds[rank] : bounds[rank + 1]]
         own = [StepSums(step + c, rank * c, 2**62 // n_workers, rank) for c in range(width)]
         sums = panel.exchange_columns(own)
         assert np.asarray(panel.z).tolist() == halos[rank].select(z).tolist()
@@ -128,10 +126,10 @@ def check_batches_have_the_bits_of_one_process(nccl, kind, precision):  # noqa: 
         task = BatchTask("", options, options.threshold(130, A.nnz), None)
         n_dangling = int((own == 0).sum())
         keep = lambda k: kept.append(replace(k, ranks=np.array(k.ranks)))  # noqa: E731
-        batch = Batch(rows, queries, task, 4, panels, n_dangling, None, keep)
+        of_rows = [query.cut(*bounds[rank : rank + 2]) for query in queries]
+        batch = Batch(rows, of_rows, task, 4, panels, n_dangling, None, keep)
         batch.start()
-        while not batch.is_done:
-            batch.advance()
+        assert len(list(batch.advance())) == batch.iteration
         return batch.endings, {one.number: one.ranks for one in kept}
 
     wanted = mg.pagerank_batch(A, seeds, precision=precision, width=4, backend="cpu")
@@ -153,7 +151,7 @@ def test_batches_have_the_bits_of_one_process(nccl, kind):  # noqa: F811
 def test_one_process_holds_all_itself():
     panels = make_local(6, lambda n, width, dtype: np.zeros((n, width), dtype))
     panel = panels.open(2, np.dtype(np.float32))
-    panel.slot(0, 6)[:] = 3
+    panel.slot()[:] = 3
     assert panel.exchange_columns([StepSums(1), StepSums(2)]) == [StepSums(1), StepSums(2)]
     assert panel.z.tolist() == [[3.0, 3.0]] * 6
     assert panels.gather(np.arange(3))[0].tolist() == [0, 1, 2]

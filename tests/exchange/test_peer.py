@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -52,11 +51,9 @@ def make_z(step, n, dtype=INT64):
     return (1000 * step + np.arange(n)).astype(dtype)
 
 
-def write_own(transport, halo, z, n_slots=1):
-    """Fill the slots of a worker's rows, block by block."""
-    start, stop = halo.bounds[halo.rank], halo.bounds[halo.rank + 1]
-    for a, b in pairwise(np.linspace(start, stop, n_slots + 1).astype(int).tolist()):
-        transport.slot(a, b)[:] = z[a:b]
+def write_own(transport, halo, z):
+    """Fill the slot of a worker's rows."""
+    transport.slot()[:] = z[halo.bounds[halo.rank] : halo.bounds[halo.rank + 1]]
 
 
 BOUNDS = {
@@ -81,7 +78,7 @@ def check_slices(bounds, last):
             transport = make_transport(network.links(rank), halos, rank)
             for step in range(1, 7):
                 z = make_z(step, n)
-                write_own(transport, halos[rank], z, n_slots=1 + step % 3)
+                write_own(transport, halos[rank], z)
                 [sums] = transport.exchange_columns([StepSums(step, step + rank, 2 * rank, rank == 1)])
                 assert sums == StepSums(n_workers * step, step + n_workers - 1, n_workers * (n_workers - 1), 1)
                 assert transport.z.tolist() == halos[rank].select(z).tolist()
@@ -241,7 +238,7 @@ def test_restarted_in_another_dtype_while_others_are_still_in_the_old_one(monkey
         transport = make_transport(network.links(rank), halos, rank)
         for dtype in (INT64, np.dtype(np.float64), np.dtype(np.float32)):
             transport.restart(dtype)
-            assert transport.z.dtype == transport.slot(bounds[rank], bounds[rank + 1]).dtype == dtype
+            assert transport.z.dtype == transport.slot().dtype == dtype
             assert not transport.z.any()
             for step in (1, 2):
                 z = make_z(step, 20, dtype) / dtype.type(4) if dtype.kind == "f" else make_z(step, 20)

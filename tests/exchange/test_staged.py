@@ -48,9 +48,9 @@ class Copies:
         return vector.memory.copy()
 
 
-def stage(transport, dtype, start=4, stop=9):
+def stage(transport, dtype, n_rows=5):
     copies = Copies()
-    return StagedTransport(transport, start, stop, np.dtype(dtype), copies.put, copies.get), copies
+    return StagedTransport(transport, n_rows, np.dtype(dtype), copies.put, copies.get), copies
 
 
 def check_devices_hold_what_all_of_them_wrote(bounds):
@@ -62,14 +62,14 @@ def check_devices_hold_what_all_of_them_wrote(bounds):
         everybody = (None,) * n_workers
         turns = Turns(network.links(rank), rank, n_workers)
         peer = PeerTransport(turns, Halo(rank, bounds, everybody), everybody, np.dtype(np.int64))
-        staged, copies = stage(peer, np.int64, start, stop)
+        staged, copies = stage(peer, np.int64, stop - start)
         for step in range(1, 8):
             dtype = np.dtype(np.int64 if step < 5 else np.float32)
             if step == 5:
                 staged.restart(dtype)
                 assert staged.z.memory.tolist() == [0] * n
             z = (1000 * step + np.arange(n)).astype(dtype)
-            staged.slot(start, stop).memory[:] = z[start:stop]
+            staged.slot().memory[:] = z[start:stop]
             [sums] = staged.exchange_columns([StepSums(step, step + rank, 2 * rank, 1)])
             assert sums == StepSums(n_workers * step, step + n_workers - 1, n_workers * (n_workers - 1), n_workers)
             read = staged.z.memory

@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 import mgspmv as mg
-from mgspmv.checkpoints import Beside, Checkpoints, write_slice
+from mgspmv.checkpoints import BEGINNING, Beside, Checkpoints, write_slice
 from mgspmv.errors import CheckpointError
 from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import PageRankOptions
@@ -223,7 +223,7 @@ def run(A, place, kind, max_iter, *, resume=False, tell=lambda kept: None):
     restored = checkpoints.restore() if resume else None
     if restored is not None:
         start = Start(restored.x, start.dangling, start.personalization)
-    before, events = None if restored is None else restored.reached, []
+    before, events = BEGINNING if restored is None else restored.reached, []
     with Keeper(checkpoints, {}, "r", 0.0, before, tell=tell) as keeper:
         if kind == "device":
             device = PlayedDevice(block, "exact")
