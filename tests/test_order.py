@@ -26,8 +26,8 @@ from mgspmv.errors import (
     StoreExistsError,
 )
 from mgspmv.ingest.open import open_source
+from mgspmv.ingest.scratch import Room
 from mgspmv.ingest.sorter import EntrySorter
-from mgspmv.ingest.write import Room
 from mgspmv.model import IngestOptions
 from mgspmv.order import (
     METHODS,

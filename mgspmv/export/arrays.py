@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.entries import SortedSource
 from mgspmv.ingest.renumber import reorder_rows
+from mgspmv.ingest.scratch import Room
 from mgspmv.ingest.stored import PIECE_ROWS, StoredRows
-from mgspmv.ingest.write import Room
 from mgspmv.model import MatrixInfo, Progress, index_dtype
 from mgspmv.order import restore
 from mgspmv.store.chunks import CHUNK_ELEMENTS
@@ -82,8 +82,7 @@ def open_arrays(stored: StoredMatrix, room: Room, report: Progress) -> Iterator[
         return
     rows = StoredRows(stored, room.threads)
     lengths = restore(rows.count_rows(), rows.order)
-    limits: dict[str, Any] = {"memory": room.memory, "threads": room.threads, "folder": room.folder}
-    with reorder_rows(rows, "none", report, **limits) as (source, _):
+    with reorder_rows(rows, "none", report, room) as (source, _):
         yield SourceArrays(stored.info, lambda name: _read_sorted(source, name, lengths))
 
 

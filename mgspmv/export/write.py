@@ -28,7 +28,7 @@ from mgspmv.files import (
     strip_file_scheme,
     write_beside,
 )
-from mgspmv.ingest.write import Room
+from mgspmv.ingest.scratch import Room
 from mgspmv.model import Progress, check_choice
 from mgspmv.store.loop import wait_for
 from mgspmv.store.places import check_links, finishing_tasks, locate_store

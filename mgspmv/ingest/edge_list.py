@@ -44,6 +44,7 @@ from mgspmv.ingest.rules import (
     Undecided,
     are_names,
 )
+from mgspmv.ingest.scratch import ANY_ROOM, Room
 from mgspmv.ingest.source import FileSource, Joined, Layout, StatedShape
 from mgspmv.ingest.streams import (
     BATCH_BYTES,
@@ -56,8 +57,6 @@ from mgspmv.ingest.streams import (
     take_name,
 )
 from mgspmv.ingest.vertices import (
-    ANY_ROOM,
-    IdRoom,
     OccurringIntegers,
     Vertices,
     choose_vertices,
@@ -248,7 +247,7 @@ class EdgeListSource(FileSource):
         vertices: str | os.PathLike[str] | None = None,
         batch_bytes: int = BATCH_BYTES,
         threads: int | None = None,
-        id_room: IdRoom = ANY_ROOM,
+        id_room: Room = ANY_ROOM,
         is_vertex: Callable[[str], bool] | None = None,
         **reading: Any,
     ) -> None:

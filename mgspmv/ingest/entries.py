@@ -24,17 +24,17 @@ from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.counts import NO_ENTRIES, EntryCounts, count_entries
 from mgspmv.ingest.names import number_names
 from mgspmv.ingest.numbering import number_ids
+from mgspmv.ingest.scratch import ANY_ROOM, Room
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import FileSource, Layout, Source, mirror
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.values import convert_values
 from mgspmv.ingest.vertices import are_numbers
-from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, default_threads
+from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind
 from mgspmv.order import check_square
 
 Report = Callable[[str, int, int | None], None]
 
-UNLIMITED = 1 << 62
 """Bytes of memory, where nothing is to go by way of files."""
 
 
@@ -116,19 +116,14 @@ def sort_source(
     source: Source,
     options: IngestOptions,
     report: Report,
-    *,
-    memory: int = UNLIMITED,
-    threads: int | None = None,
-    folder: Path | None = None,
+    room: Room = ANY_ROOM,
 ) -> Iterator[SortedSource]:
     """Read a source to its end, and have its entries ready in the order of their rows.
 
     Parameters
     ----------
     report : called with (phase, entries done, entries in all or None)
-    memory : bytes for the entries; where they take more, they go to files
-    threads : that sort
-    folder : for the files; None for the one that the system has for such
+    room : for the entries
 
     Raises
     ------
@@ -137,19 +132,19 @@ def sort_source(
     OptionError : duplicates='sum' and there are no values to sum
     ShapeError : a matrix that is to be renumbered and is not square
     """
-    kind, threads = options.kind or source.default_kind, threads or default_threads()
+    kind = options.kind or source.default_kind
     with contextlib.ExitStack() as stack:
-        sorter = stack.enter_context(EntrySorter(memory, threads, folder))
+        sorter = stack.enter_context(EntrySorter(room.memory, room.threads, room.folder))
         feed = feed_entries(source, options, sorter, report)
         layout = source.layout()
         feed.check(layout)
         sorter.reserve(layout.nbytes)
         if not layout.is_numbered:
             report("number", 0, None)
-            sorter.reserve(memory // 2)
-            make_sorter = partial(EntrySorter, memory // 2, threads, folder)
-            sorter, layout = number_entries(sorter, layout, lambda: stack.enter_context(make_sorter()), folder)
-            sorter.reserve(-memory // 2)
+            sorter.reserve(room.memory // 2)
+            make_sorter = partial(EntrySorter, room.memory // 2, room.threads, room.folder)
+            sorter, layout = number_entries(sorter, layout, lambda: stack.enter_context(make_sorter()), room.folder)
+            sorter.reserve(-(room.memory // 2))
         rule = choose_rule(options, is_pattern=feed.dtype is None)
         own = kind, layout.shape, feed.dtype, rule, layout, source.name, layout.positions, sorter
         yield SortedSource(*own, drops_loops=options.self_loops == "drop", counts=feed.counts)

@@ -16,10 +16,9 @@ import pyarrow.ipc
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.names import wrap_numbers
 from mgspmv.ingest.parts import cut_evenly, make_absolute
-from mgspmv.ingest.scratch import ScratchFile
+from mgspmv.ingest.scratch import ANY_ROOM, Room, ScratchFile
 from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_index, make_empty
 from mgspmv.ingest.values import choose_value_dtype
-from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
 
 _CLASSES = {"pandas": "DataFrame", "polars": "DataFrame", "dask": "DataFrame", "pyarrow": "Table"}
 
@@ -255,7 +254,7 @@ def _refuse_types(table: str, names: list[str], error: Exception) -> SourceError
 
 
 def source_from_arrays(
-    src: Any, dst: Any, weights: Any = None, *, n_vertices: int | None = None, id_room: IdRoom | None = None
+    src: Any, dst: Any, weights: Any = None, *, n_vertices: int | None = None, id_room: Room | None = None
 ) -> FrameSource:
     """The source that reads arcs src[k] -> dst[k] in arrays of NumPy, pandas, polars or Arrow, or lists, as a table.
 

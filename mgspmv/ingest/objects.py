@@ -25,7 +25,7 @@ from mgspmv.model import CooBatch, free_memory
 from mgspmv.os_errors import refuse_source
 
 if TYPE_CHECKING:
-    from mgspmv.ingest.vertices import IdRoom
+    from mgspmv.ingest.scratch import Room
 
 BATCH_ENTRIES = 2**20
 
@@ -191,7 +191,7 @@ class NetworkxSource:
         raise SourceError(f"{what}, which is not a number; convert it", source=self.name)
 
 
-def source_from_object(obj: Any, id_room: IdRoom | None = None) -> Source:
+def source_from_object(obj: Any, id_room: Room | None = None) -> Source:
     """The source that reads an object: SciPy, NumPy, NetworkX, a tuple of arrays, or a source itself.
 
     Parameters

@@ -21,11 +21,11 @@ from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import NpzSource, source_from_object
 from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.rules import find_format_by_name
+from mgspmv.ingest.scratch import ANY_ROOM, Room
 from mgspmv.ingest.source import FileSource, Source
 from mgspmv.ingest.stored import StoreSource
 from mgspmv.ingest.streams import take_name
 from mgspmv.ingest.tables import TableSource
-from mgspmv.ingest.vertices import ANY_ROOM, IdRoom
 from mgspmv.model import IngestOptions, check_choice
 from mgspmv.store.read import open_store
 
@@ -48,7 +48,7 @@ def open_source(
     *,
     format: str | None = None,
     threads: int | None = None,
-    id_room: IdRoom = ANY_ROOM,
+    id_room: Room = ANY_ROOM,
     is_vertex: Callable[[str], bool] | None = None,
     **edge_list_options: Any,
 ) -> Source:

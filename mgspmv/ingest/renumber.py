@@ -12,7 +12,6 @@ import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 from mgspmv.errors import CapacityError
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.entries import Report, SortedRows, SortedSource
+from mgspmv.ingest.scratch import Room
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.stored import StoredRows
@@ -29,7 +29,7 @@ from mgspmv.order import METHODS, WITH_PATTERN, estimate_bytes, invert, renumber
 
 @contextlib.contextmanager
 def reorder_rows(
-    matrix: SortedRows, method: str, report: Report, *, memory: int, threads: int, folder: Path | None
+    matrix: SortedRows, method: str, report: Report, room: Room
 ) -> Iterator[tuple[SortedSource, dict[str, Any]]]:
     """Renumber a square matrix by a method, or as its source for `none`; the order that it has does not matter.
 
@@ -37,8 +37,7 @@ def reorder_rows(
     ----------
     matrix : is closed
     report : called with (phase, entries done, entries in all or None); phases `order` and `renumber`
-    memory : bytes for the tables of its rows and for its entries; where these take more, they go to files
-    threads, folder : as of `EntrySorter`
+    room : for the tables of its rows and for its entries
 
     Returns
     -------
@@ -50,15 +49,15 @@ def reorder_rows(
     SourceError, StoreError : as for its blocks
     """
     n = matrix.shape[0]
-    if (need := estimate_bytes(method, n, matrix.most_entries)) > memory:
+    if (need := estimate_bytes(method, n, matrix.most_entries)) > room.memory:
         raise CapacityError(
             f"reordering {matrix.name} needs {need / 1e9:.3g} GB of host memory while the order is found, of which "
-            f"{memory / 1e9:.3g} GB may be taken; allow more by memory=, or use it in the order that it has"
+            f"{room.memory / 1e9:.3g} GB may be taken; allow more by memory=, or use it in the order that it has"
         )
     order = None if method == "none" else _find_order(matrix, method, report)
     places = _find_places(matrix.order, order, n)
-    with EntrySorter(memory - 2 * places.nbytes, threads, folder) as sorter:
-        widths = _renumber(matrix, places, sorter, report, threads)
+    with EntrySorter(room.memory - 2 * places.nbytes, room.threads, room.folder) as sorter:
+        widths = _renumber(matrix, places, sorter, report, room.threads)
         del places
         matrix.close()
         made = {"method": method, "bandwidth_before": widths[0], "bandwidth_after": widths[1]}

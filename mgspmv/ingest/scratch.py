@@ -6,6 +6,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,8 +15,31 @@ import numpy as np
 from mgspmv.errors import StoreError
 from mgspmv.os_errors import describe_os_error
 
+UNLIMITED = 1 << 62
+"""Bytes."""
+_IDS_PART = 4
+"""Of the memory, what ids may take at most."""
 _PIECE = 1 << 20
 """Elements of an array that are read at a time."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What ingesting may take."""
+
+    memory: int = UNLIMITED
+    """Bytes, for entries and ids; what takes more goes to files."""
+    threads: int = 1
+    folder: Path | None = None
+    """For these; None for the one that the system has for such files."""
+
+    @property
+    def for_ids(self) -> Room:
+        """What the ids of vertices may take of it while they are read."""
+        return replace(self, memory=self.memory // _IDS_PART)
+
+
+ANY_ROOM = Room()
 
 
 class ScratchFile:

@@ -33,11 +33,10 @@ from mgspmv.ingest.counts import EntryCounts
 from mgspmv.ingest.entries import Report, SortedSource, choose_rule, feed_entries, number_entries
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.names import SortedIds
-from mgspmv.ingest.scratch import FileArray
+from mgspmv.ingest.scratch import FileArray, Room
 from mgspmv.ingest.sorter import Entries, EntrySorter
 from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.ingest.vertices import NAME_BYTES
-from mgspmv.ingest.write import Room
 from mgspmv.model import CooBatch, IngestOptions, Kind, index_dtype
 from mgspmv.store.ranges import WrittenRange, write_range
 from mgspmv.store.write import VersionAddress

@@ -14,8 +14,8 @@ from mgspmv.model import CooBatch, Kind
 
 if TYPE_CHECKING:
     from mgspmv.ingest.names import SortedIds, SpilledNames  # Numba takes a second to import
+    from mgspmv.ingest.scratch import Room
     from mgspmv.ingest.stored import StoredIds
-    from mgspmv.ingest.vertices import IdRoom
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class FileSource:
         self.has_known_vertices = True
         """Whether all parts number rows and columns alike; else `Layout.vertex_ids` are those of a part alone."""
         self._threads: int | None = None
-        self._id_room: IdRoom | None = None
+        self._id_room: Room | None = None
         self._told: Any = None
         """What a part tells, once it was read, unless that is its layout."""
         self.is_undirected = False
@@ -148,7 +148,7 @@ class FileSource:
         """
         return [self]
 
-    def prepare(self, threads: int, id_room: IdRoom) -> None:
+    def prepare(self, threads: int, id_room: Room) -> None:
         """Take over what the process that reads it may use; by `split`, parts have nothing of that."""
         self._threads, self._id_room = threads, id_room
 

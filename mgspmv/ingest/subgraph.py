@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,13 @@ from mgspmv.ingest.edge_mask import (
 from mgspmv.ingest.entries import Report
 from mgspmv.ingest.names import IdWriter
 from mgspmv.ingest.numbering import PIECE_IDS, Ids
-from mgspmv.ingest.sorter import EntrySorter
+from mgspmv.ingest.scratch import Room
 from mgspmv.ingest.stored import RowNumbers, StoredIds, StoredRows, read_entries
 from mgspmv.ingest.streams import take_name
 from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class
 from mgspmv.ingest.vertices import are_numbers, read_vertices
 from mgspmv.ingest.weights import read_vector
-from mgspmv.ingest.write import Room, describe_matrix, write_matrix
+from mgspmv.ingest.write import describe_matrix, write_matrix
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import CsrBlock, MatrixInfo, index_dtype
 from mgspmv.store.places import StoreLike
@@ -325,9 +325,11 @@ def write_subgraph(
     rows = FilteredRows(stored, _number(stored, is_kept, room), bounds, room.threads, edge_set)
     memory = (room.memory - need) // (2 if info.has_transpose else 1)
     most_columns = max(1, memory // max(1, find_column_bytes(rows)))
-    with EntrySorter(memory, room.threads, room.folder) as sorter, begin_version(target, base=base) as version:
-        transposed = sorter if info.has_transpose else None
-        made = write_matrix(version, rows, transposed, report, room.threads, most_columns, "filter and write")
+    with begin_version(target, base=base) as version:
+        own = replace(room, memory=memory)
+        made = write_matrix(
+            version, rows, report, own, most_columns, "filter and write", has_transpose=info.has_transpose
+        )
         if edge_set is not None and edge_set.must_exist:
             check_found(stored, edge_set)
         provenance = describe(rows.shape[0] if is_selected else None)

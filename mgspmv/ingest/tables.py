@@ -27,10 +27,9 @@ from mgspmv.ingest.rules import (
     list_names,
     resolve_columns,
 )
+from mgspmv.ingest.scratch import ANY_ROOM, Room
 from mgspmv.ingest.source import FileSource, Joined
 from mgspmv.ingest.vertices import (
-    ANY_ROOM,
-    IdRoom,
     choose_vertices,
     find_unknown,
 )
@@ -160,7 +159,7 @@ class TableSource(FileSource):
         vertices: str | os.PathLike[str] | None = None,
         weights: Literal["auto"] | bool = "auto",
         extra_columns: Literal["error", "ignore"] = "error",
-        id_room: IdRoom = ANY_ROOM,
+        id_room: Room = ANY_ROOM,
     ) -> None:
         check_choice("weights", weights, ("auto", True, False))
         check_choice("extra_columns", extra_columns, ("error", "ignore"))

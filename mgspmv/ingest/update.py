@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,12 +25,13 @@ from mgspmv.ingest.edge_mask import EdgeSet
 from mgspmv.ingest.entries import Report, SortedSource, shrink, sort_source
 from mgspmv.ingest.names import IdWriter
 from mgspmv.ingest.numbering import PIECE_IDS, Ids, pair_ids
+from mgspmv.ingest.scratch import Room
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.stored import RowNumbers, StoredIds, list_rows
 from mgspmv.ingest.subgraph import ORDER_BYTES, FilteredRows
 from mgspmv.ingest.vertices import are_numbers
-from mgspmv.ingest.write import Room, check_stated, describe_matrix, write_matrix
+from mgspmv.ingest.write import check_stated, describe_matrix, write_matrix
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, MatrixInfo, index_dtype
 from mgspmv.order import check_square, invert
 from mgspmv.store.read import StoredMatrix
@@ -104,7 +105,9 @@ def update_store(
         def sort(source: Source | None, chosen: IngestOptions) -> SortedSource | None:
             if source is None:
                 return None
-            return stack.enter_context(_sort_batch(source, info, chosen, report, memory // 2, room))
+            batch = stack.enter_context(sort_source(source, chosen, report, replace(room, memory=memory // 2)))
+            _check_labels(source, batch.layout, info)
+            return batch
 
         added = sort(insert, _choose_insertions(info, options))
         removed = sort(delete, _choose_deletions(info, options))
@@ -131,10 +134,10 @@ def update_store(
         rows = _UpdatedRows(*known, None, sorter, numbering.order)
         most_columns = max(1, memory // max(1, find_column_bytes(rows)))
         with begin_version(stored.place, base=info.version, keep=keep) as version:
-            transposed = (
-                stack.enter_context(EntrySorter(memory, room.threads, room.folder)) if info.has_transpose else None
+            own = replace(room, memory=memory)
+            made = write_matrix(
+                version, rows, report, own, most_columns, "merge and write", has_transpose=info.has_transpose
             )
-            made = write_matrix(version, rows, transposed, report, room.threads, most_columns, "merge and write")
             changes = Changes(
                 inserted=0 if added is None else added.most_entries - added.counts.n_loops,
                 deleted=info.nnz - n_kept,
@@ -201,15 +204,6 @@ def _check_tables(need: int, room: int, name: str) -> None:
             f"the numbers of the vertices of {name} take {need / 1e9:.3g} GB of memory while they are updated, of which"
             f" {room / 1e9:.3g} GB may be taken; allow more by memory=, or ingest the edited list"
         )
-
-
-@contextlib.contextmanager
-def _sort_batch(
-    source: Source, info: MatrixInfo, options: IngestOptions, report: Report, memory: int, room: Room
-) -> Iterator[SortedSource]:
-    with sort_source(source, options, report, memory=memory, threads=room.threads, folder=room.folder) as batch:
-        _check_labels(source, batch.layout, info)
-        yield batch
 
 
 def _choose_insertions(info: MatrixInfo, options: IngestOptions) -> IngestOptions:

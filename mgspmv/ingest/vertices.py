@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from codecs import BOM_UTF8
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ import pyarrow.compute
 from numba import njit
 
 from mgspmv.errors import CapacityError, SourceError
-from mgspmv.ingest.columns import INT64_MAX, Column, TableFormat, read_chunks, split_line
+from mgspmv.ingest.columns import Column, TableFormat, read_chunks, split_line
 from mgspmv.ingest.edge_list_head import DEFAULT_READING, Reading
 from mgspmv.ingest.name_table import NameTable
 from mgspmv.ingest.names import IdWriter, SortedIds, SpilledNames
@@ -31,6 +31,7 @@ from mgspmv.ingest.rules import (
     has_list_header,
     is_integer,
 )
+from mgspmv.ingest.scratch import ANY_ROOM, Room
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.streams import Chunk, Line, TextStream, read_head
 from mgspmv.model import index_dtype
@@ -56,21 +57,6 @@ _ROOM = 2**20
 """Ids below this are few enough for a table, however few edges there are."""
 _MARKED = 2**27
 """Ids below this are marked however few edges were read, for more may come."""
-
-
-@dataclass(frozen=True)
-class IdRoom:
-    """What the ids of vertices may take while they are read."""
-
-    memory: int = INT64_MAX
-    """Bytes; what takes more is numbered by way of files."""
-    folder: Path | None = None
-    """For these; None for the one that the system has for such files."""
-    threads: int = 1
-    """That read a list of them."""
-
-
-ANY_ROOM = IdRoom()
 
 
 class Vertices(Protocol):
@@ -112,7 +98,7 @@ class OccurringIntegers:
     room : what marks and table may take
     """
 
-    def __init__(self, room: IdRoom = ANY_ROOM) -> None:
+    def __init__(self, room: Room = ANY_ROOM) -> None:
         self._most = room.memory // ID_BYTES
         self._seen: np.ndarray | None = np.zeros(0, bool)
         self._lowest, self._highest = 0, -1
@@ -167,7 +153,7 @@ class OccurringNames:
     room : what names may take
     """
 
-    def __init__(self, room: IdRoom = ANY_ROOM) -> None:
+    def __init__(self, room: Room = ANY_ROOM) -> None:
         self._room = room
         self._codes, self._spilled = NameTable(), SpilledNames(room.folder)
 
@@ -286,7 +272,7 @@ def read_vertices(
     path: str | os.PathLike[str],
     id_column: Column,
     reading: Reading = DEFAULT_READING,
-    room: IdRoom = ANY_ROOM,
+    room: Room = ANY_ROOM,
     is_vertex: Callable[[str], bool] | None = None,
 ) -> tuple[ListedIntegers | ListedNames, dict[str, Any]]:
     """Read a list of vertices: one per line, its id in the first column or in the one that a header names.
@@ -328,7 +314,7 @@ def choose_vertices(
     n_vertices: int | None,
     path: str | os.PathLike[str] | None,
     reading: Reading,
-    id_room: IdRoom | None,
+    id_room: Room | None,
 ) -> tuple[Vertices, dict[str, Any]]:
     """What becomes of ids, and the provenance of the list of vertices at a path."""
     id_room = id_room or ANY_ROOM
@@ -408,7 +394,7 @@ def _estimate_bytes(ids: Any) -> int:
     )
 
 
-def _check_room(need: int, text: TextStream, room: IdRoom) -> None:
+def _check_room(need: int, text: TextStream, room: Room) -> None:
     if need <= room.memory:
         return
     whole = f"about {need / text.fraction / 1e9:.3g}" if text.fraction else f"more than {need / 1e9:.3g}"

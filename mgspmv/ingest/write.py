@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,10 @@ from mgspmv.ingest.counts import make_report
 from mgspmv.ingest.entries import Report, SortedRows, SortedSource, sort_source
 from mgspmv.ingest.groups import GroupSource
 from mgspmv.ingest.renumber import reorder_rows
+from mgspmv.ingest.scratch import Room
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout, Source, StatedShape
 from mgspmv.ingest.stored import StoredRows
-from mgspmv.ingest.vertices import IdRoom
 from mgspmv.model import IngestOptions, MatrixInfo, default_threads, free_memory, index_dtype
 from mgspmv.os_errors import describe_os_error, is_operators
 from mgspmv.store.growing import GrowingArray
@@ -41,26 +41,8 @@ BATCH_BYTES = 80 << 20
 """What a thread takes that reads, parses and writes: text, columns, chunks and what is compressed of them."""
 LEAST_SORTING = 64 << 20
 """Bytes with which entries can be sorted in pieces of a useful size."""
-IDS_PART = 4
-"""Of the memory, what ids may take at most."""
 ROWS_PER_ENTRY, FREE_ROWS = 100, 1 << 23
 """Rows or columns that a source may state for each of its entries, and those that it may state in any case."""
-
-
-@dataclass(frozen=True)
-class Room:
-    """What ingesting may take."""
-
-    memory: int
-    """Bytes, for entries and ids."""
-    threads: int
-    folder: Path | None
-    """For what does not fit into the memory; None for the one that the system has for such files."""
-
-    @property
-    def for_ids(self) -> IdRoom:
-        """What the ids of vertices may take of it while they are read."""
-        return IdRoom(self.memory // IDS_PART, self.folder, self.threads)
 
 
 def find_room(
@@ -165,25 +147,24 @@ def store_source(
     StoreError : as for `begin_version`
     """
     order = None if options.order == "none" else options.order
-    memory = room.memory // 2 if options.transpose or order else room.memory
-    sorting: dict[str, Any] = {"memory": memory, "threads": room.threads, "folder": room.folder}
+    own = replace(room, memory=room.memory // 2) if options.transpose or order else room
     with contextlib.ExitStack() as stack:
         if isinstance(source, GroupSource):  # whose arrays may be of any size, without a chunk
             _check_group(source, store, options, room, allow_hypersparse=allow_hypersparse)
-        read = stack.enter_context(sort_source(source, options, report, **sorting))
+        read = stack.enter_context(sort_source(source, options, report, own))
         size = find_size(read, has_transpose=options.transpose)
         check_stated(read.layout.stated, size, allow_hypersparse=allow_hypersparse)
         made_from = dict(read.layout.provenance)
         matrix, provenance = read, describe(made_from)
         if order:
-            reordered = reorder_rows(read, order, report, **sorting)
+            reordered = reorder_rows(read, order, report, own)
             matrix, provenance["reordering"] = stack.enter_context(reordered)
-        most_columns = _reserve_columns(matrix, memory)
+        most_columns = _reserve_columns(matrix, own.memory)
         check_space(store, find_size(matrix, has_transpose=options.transpose))
         with begin_version(store, base=base) as version:
-            with EntrySorter(memory - (read.layout.nbytes if order else 0), room.threads, room.folder) as sorter:
-                transposed = sorter if options.transpose else None
-                made = write_matrix(version, matrix, transposed, report, room.threads, most_columns)
+            if order:
+                own = replace(own, memory=own.memory - read.layout.nbytes)
+            made = write_matrix(version, matrix, report, own, most_columns, has_transpose=options.transpose)
             ingested = make_report(made_from, read.counts, made.nnz, read.rule, provenance.get("options", {}))
             provenance["report"] = to_json(ingested)
             return version.commit(describe_matrix(version, matrix, made, provenance, order))
@@ -216,15 +197,14 @@ def reorder_store(
     CapacityError : as for `reorder_rows`; entries at one place take more than the memory
     StoreError : the matrix cannot be read, the target cannot be written; as for `begin_version`
     """
-    memory = room.memory // 2 if stored.info.has_transpose else room.memory
-    sorting: dict[str, Any] = {"memory": memory, "threads": room.threads, "folder": room.folder}
+    has_transpose = stored.info.has_transpose
+    own = replace(room, memory=room.memory // 2) if has_transpose else room
     with (
         begin_version(target, base=base) as version,
-        reorder_rows(StoredRows(stored, room.threads), method, report, **sorting) as (matrix, reordering),
-        EntrySorter(**sorting) as sorter,
+        reorder_rows(StoredRows(stored, room.threads), method, report, own) as (matrix, reordering),
     ):
-        transposed = sorter if stored.info.has_transpose else None
-        made = write_matrix(version, matrix, transposed, report, room.threads, _reserve_columns(matrix, memory))
+        most_columns = _reserve_columns(matrix, own.memory)
+        made = write_matrix(version, matrix, report, own, most_columns, has_transpose=has_transpose)
         order = None if method == "none" else method
         return version.commit(describe_matrix(version, matrix, made, describe(reordering), order))
 
@@ -249,13 +229,10 @@ def transpose_store(
     CapacityError : entries of one column take more than the memory
     StoreError : the matrix cannot be read or written; as for `begin_version`
     """
-    info, rows, memory = stored.info, StoredRows(stored, room.threads), room.memory // 2
-    most_columns = max(1, memory // max(1, find_column_bytes(rows)))
-    with (
-        EntrySorter(memory, room.threads, room.folder) as transposed,
-        begin_version(stored.place, base=info.version, keep=keep) as version,
-    ):
-        made = write_matrix(version, rows, transposed, report, room.threads, most_columns, "read and write")
+    info, rows, own = stored.info, StoredRows(stored, room.threads), replace(room, memory=room.memory // 2)
+    most_columns = max(1, own.memory // max(1, find_column_bytes(rows)))
+    with begin_version(stored.place, base=info.version, keep=keep) as version:
+        made = write_matrix(version, rows, report, own, most_columns, "read and write", has_transpose=True)
         attributes = describe_matrix(version, rows, made, provenance, info.order)
         if attributes["digest"] != info.digest:
             raise StoreDamagedError(
@@ -327,17 +304,18 @@ def _reserve_columns(matrix: SortedSource, memory: int) -> int:
 def write_matrix(
     version: Version,
     matrix: SortedRows,
-    transposed: EntrySorter | None,
     report: Report,
-    threads: int,
+    room: Room,
     most_columns: int,
     phase: str = "sort and write",
+    *,
+    has_transpose: bool,
 ) -> Assembled:
     """Write the arrays of a matrix as those of a version.
 
     Parameters
     ----------
-    transposed : for the entries of the transpose; None where none is wanted
+    room : for the entries of the transpose
     most_columns : that are added up at a time
     phase : for the report
 
@@ -348,24 +326,25 @@ def write_matrix(
 
     def write_rows(place: str, own: SortedRows, phase: str, transposed: EntrySorter | None = None) -> Assembled:
         group = version.open_rows(place, own.shape, has_values=own.dtype is not None)
-        with ThreadPoolExecutor(threads, "mgspmv-write") as pool:
+        with ThreadPoolExecutor(room.threads, "mgspmv-write") as pool:
             make = partial(GrowingArray, group, pool=pool, n_ahead=1)
             made = assemble(own, make, report, transposed, phase, most_columns)
         version.written.update({f"{place}/{name}".lstrip("/"): array for name, array in made.arrays.items()})
         return made
 
-    check_space(version.place, find_size(matrix, has_transpose=transposed is not None))
-    made = write_rows("", matrix, phase, transposed)
-    matrix.close()
-    pa.default_memory_pool().release_unused()  # names take most when they are written
-    if matrix.vertex_ids is not None:
-        version.write_array("vertex_ids", matrix.vertex_ids, threads)
-    if matrix.order is not None:
-        version.write_array("order", matrix.order, threads)
-    if transposed is not None:
-        shape: tuple[int, int] = matrix.shape[::-1]
-        other = SortedSource("matrix", shape, matrix.dtype, "keep", Layout(shape), matrix.name, None, transposed)
-        write_rows("transpose", other, "write the transpose")
+    check_space(version.place, find_size(matrix, has_transpose=has_transpose))
+    with EntrySorter(room.memory, room.threads, room.folder) as transposed:
+        made = write_rows("", matrix, phase, transposed if has_transpose else None)
+        matrix.close()
+        pa.default_memory_pool().release_unused()  # names take most when they are written
+        if matrix.vertex_ids is not None:
+            version.write_array("vertex_ids", matrix.vertex_ids, room.threads)
+        if matrix.order is not None:
+            version.write_array("order", matrix.order, room.threads)
+        if has_transpose:
+            shape: tuple[int, int] = matrix.shape[::-1]
+            other = SortedSource("matrix", shape, matrix.dtype, "keep", Layout(shape), matrix.name, None, transposed)
+            write_rows("transpose", other, "write the transpose")
     return made
 
 

@@ -30,7 +30,7 @@ from mgspmv.errors import (
     StoreNotFoundError,
 )
 from mgspmv.ingest import parts, share
-from mgspmv.ingest.write import Room
+from mgspmv.ingest.scratch import Room
 from tests.support.clusters import check_left, find_left, start_cluster
 from tests.support.stores import forget_checksums
 from tests.support.waiting import HANG_S

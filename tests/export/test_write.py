@@ -28,7 +28,7 @@ from mgspmv.errors import (
     StoreExistsError,
 )
 from mgspmv.export.write import SUFFIXES
-from mgspmv.ingest.write import Room
+from mgspmv.ingest.scratch import Room
 from mgspmv.store.read import open_store, read_array_digests
 from tests.support.matrices import HARD
 from tests.support.memory import measure_peak

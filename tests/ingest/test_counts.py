@@ -14,7 +14,8 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 from mgspmv.ingest.frames import source_from_arrays
 from mgspmv.ingest.objects import ScipySource
-from mgspmv.ingest.write import Room, store_source
+from mgspmv.ingest.scratch import Room
+from mgspmv.ingest.write import store_source
 from mgspmv.model import IngestOptions
 from mgspmv.validation import check_fields
 from tests.support.shrinking import shrink

@@ -21,8 +21,8 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 from mgspmv.errors import CapacityError, OptionError, ShapeError, SourceError, StoreNotFoundError
 from mgspmv.ingest.edge_mask import EDGE_BYTES, ListedEdges, choose_edges, number_edges, read_edges
+from mgspmv.ingest.scratch import Room
 from mgspmv.ingest.subgraph import find_table_bytes, write_subgraph
-from mgspmv.ingest.write import Room
 from mgspmv.store.read import open_store
 from tests.support.pairwise import cover_pairs
 from tests.support.stores import WatchingStore, make_scipy

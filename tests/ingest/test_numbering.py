@@ -11,8 +11,8 @@ import mgspmv as mg
 from mgspmv.ingest.entries import sort_source
 from mgspmv.ingest.numbering import number_ids
 from mgspmv.ingest.open import open_source
+from mgspmv.ingest.scratch import Room
 from mgspmv.ingest.sorter import EntrySorter
-from mgspmv.ingest.vertices import IdRoom
 from mgspmv.model import CooBatch, IngestOptions
 from mgspmv.store.read import open_store
 from tests.support.pairwise import cover_pairs
@@ -106,7 +106,7 @@ def test_ingesting(tmp_path, kind, ids, weighted):
     text = zip(known[src].tolist(), known[dst].tolist(), weight.tolist(), strict=True)
     (tmp_path / "a.txt").write_text("".join(f"{i} {j} {w}\n" if weighted else f"{i} {j}\n" for i, j, w in text))
     if ids == "numbers":  # more than there is memory for
-        source = open_source(tmp_path / "a.txt", id_room=IdRoom(1000))
+        source = open_source(tmp_path / "a.txt", id_room=Room(1000))
         with sort_source(source, IngestOptions(kind=kind), lambda *_: None) as matrix:
             assert matrix.layout.vertex_ids is None
             rows = [b.row_offset + np.repeat(np.arange(b.n_rows), np.diff(b.indptr)) for b in matrix.blocks()]

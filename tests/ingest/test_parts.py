@@ -18,8 +18,8 @@ from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.parts import cut_texts
+from mgspmv.ingest.scratch import ANY_ROOM
 from mgspmv.ingest.streams import Segment
-from mgspmv.ingest.vertices import ANY_ROOM
 from tests.support.stores import forget_checksums
 
 

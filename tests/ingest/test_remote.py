@@ -25,8 +25,8 @@ from mgspmv.ingest import parts, remote
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.parquet import ParquetSource
+from mgspmv.ingest.scratch import ANY_ROOM
 from mgspmv.ingest.streams import TextStream
-from mgspmv.ingest.vertices import ANY_ROOM
 from tests.support.buckets import serve_s3
 from tests.support.commands import invoke
 from tests.support.shrinking import shrink

@@ -9,8 +9,8 @@ import pytest
 from mgspmv.errors import ClosedError
 from mgspmv.ingest import parts, share
 from mgspmv.ingest.edge_list import EdgeListSource
+from mgspmv.ingest.scratch import Room
 from mgspmv.ingest.share import Share, ShareSpec, _merge
-from mgspmv.ingest.write import Room
 from mgspmv.model import IngestOptions
 
 

@@ -26,8 +26,8 @@ from mgspmv.errors import (
     StoreNotFoundError,
 )
 from mgspmv.ingest.edge_list_head import Reading
+from mgspmv.ingest.scratch import Room
 from mgspmv.ingest.subgraph import Bounds, check_bounds, find_table_bytes, read_selection, write_subgraph
-from mgspmv.ingest.write import Room
 from mgspmv.store.read import open_store
 from tests.support.commands import invoke
 from tests.support.shrinking import shrink

@@ -13,8 +13,8 @@ from mgspmv.errors import SourceError
 from mgspmv.ingest import tables
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.frames import _open_frame
+from mgspmv.ingest.scratch import Room
 from mgspmv.ingest.tables import TableSource
-from mgspmv.ingest.write import Room
 from tests.support.shrinking import shrink
 
 

@@ -20,7 +20,7 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, ShapeError, SourceError, StoreError
-from mgspmv.ingest.write import Room
+from mgspmv.ingest.scratch import Room
 from tests.support.arrays import read_arrays
 from tests.support.pairwise import cover_pairs
 from tests.support.shrinking import shrink

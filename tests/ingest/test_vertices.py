@@ -19,10 +19,10 @@ from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.edge_list_head import Reading
 from mgspmv.ingest.entries import sort_source
+from mgspmv.ingest.scratch import Room
 from mgspmv.ingest.streams import TextStream
 from mgspmv.ingest.vertices import (
     UNKNOWN,
-    IdRoom,
     ListedIntegers,
     _list_vertices,
     read_vertices,
@@ -94,14 +94,14 @@ def test_a_list_of_many_chunks_is_read_by_several_threads(tmp_path, monkeypatch,
     path, text = tmp_path / f"a.v{suffix}", "".join(f"{each}\tx\n" for each in ids).encode()
     path.write_bytes(gzip.compress(text) if suffix else text)
     column = NAME if are_names else INT
-    listed, provenance = read_vertices(path, column, Reading(), IdRoom(threads=3))
+    listed, provenance = read_vertices(path, column, Reading(), Room(threads=3))
     assert listed.finish().vertex_ids[:].tolist() == sorted(ids)
     assert listed.encode(pa.array(sorted(ids)) if are_names else np.sort(numbers))[0].tolist() == list(range(20_000))
     assert provenance["bytes"] == path.stat().st_size
     text += text[: text.index(b"\n") + 1]
     path.write_bytes(gzip.compress(text) if suffix else text)
     with pytest.raises(SourceError, match=rf"vertex '?{ids[0]}'? is listed more than once"):
-        read_vertices(path, column, Reading(), IdRoom(threads=3))
+        read_vertices(path, column, Reading(), Room(threads=3))
 
 
 LISTS = {"integers": (INT, [f"{7 * k}" for k in range(50_000)]), "names": (NAME, [f"v{k:039}" for k in range(50_000)])}
@@ -125,13 +125,13 @@ def test_a_list_must_fit(tmp_path, monkeypatch, kind, source):
             threading.Thread(target=write_pipe, args=(path, text), daemon=True).start()
 
     give()
-    assert len(read_vertices(path, column, Reading(), IdRoom(need))[0].finish().vertex_ids) == 50_000
+    assert len(read_vertices(path, column, Reading(), Room(need))[0].finish().vertex_ids) == 50_000
     give()
     message = (
         r"a\.v: the list of vertices takes (about|more than) (.*) GB of memory, of which .* GB may be taken; allow"
     )
     with pytest.raises(CapacityError, match=message) as caught:
-        read_vertices(path, column, Reading(), IdRoom(need // 2))
+        read_vertices(path, column, Reading(), Room(need // 2))
     said, about = re.search(message, str(caught.value)).groups()
     assert said == ("about" if source == "file" else "more than")
     assert 0.4 * need <= 1e9 * float(about) <= 1.1 * need
@@ -158,7 +158,7 @@ def test_a_list_takes_no_more_than_is_counted(tmp_path, kind):
 @pytest.mark.parametrize("memory", [1 << 40, 100])
 def test_vertices_of_loops_that_are_dropped_are_there_whatever_the_memory(memory, tmp_path):
     (tmp_path / "edges.txt").write_text("1 2\n7 7\n")
-    source = EdgeListSource(tmp_path / "edges.txt", id_room=IdRoom(memory))
+    source = EdgeListSource(tmp_path / "edges.txt", id_room=Room(memory))
     with sort_source(source, IngestOptions(self_loops="drop"), lambda *_: None) as found:
         assert list(found.vertex_ids[:]) == [1, 2, 7]
         assert sum(block.nnz for block in found.blocks()) == 1

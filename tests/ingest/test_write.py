@@ -26,7 +26,8 @@ from mgspmv.ingest import write
 from mgspmv.ingest.frames import source_from_arrays
 from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.open import open_source
-from mgspmv.ingest.write import Room, find_room, store_source
+from mgspmv.ingest.scratch import Room
+from mgspmv.ingest.write import find_room, store_source
 from mgspmv.model import IngestOptions
 from mgspmv.store.read import open_store
 from mgspmv.store.versions import check_target

@@ -12,7 +12,7 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, StoreDamagedError, StoreNotFoundError
-from mgspmv.ingest.write import Room
+from mgspmv.ingest.scratch import Room
 from mgspmv.store.read import read_array_digests
 from tests.support.shrinking import shrink
 from tests.support.stores import make_scipy, make_stochastic, seal
