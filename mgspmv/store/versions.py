@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import zarr
 from zarr.abc.store import Store
-from zarr.storage import LocalStore
 
 from mgspmv.errors import (
     OptionError,
@@ -201,14 +200,6 @@ def number_versions(store: Store) -> dict[str, int]:
     """Names and numbers of the versions, also of those that have lost their zarr.json; nothing else there is ours."""
     matches = map(_VERSION_NAME.fullmatch, list_dir(store, "versions"))
     return {match[0]: int(match[1]) for match in matches if match}
-
-
-def drop_version(group: zarr.Group, name: str) -> None:
-    """Remove a group; where it is a symbolic link, that and nothing behind it."""
-    if type(group.store) is LocalStore and (place := group.store.root / group.path / name).is_symlink():
-        place.unlink()
-    else:
-        del group[name]
 
 
 @contextlib.contextmanager

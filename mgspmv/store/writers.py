@@ -30,7 +30,7 @@ import zarr
 from filelock import FileLock, Timeout
 from zarr.abc.store import Store
 from zarr.buffer import default_buffer_prototype
-from zarr.storage import FsspecStore, ObjectStore
+from zarr.storage import FsspecStore, LocalStore, ObjectStore
 
 from mgspmv.errors import MgspmvError, StoreError, hide_secrets
 from mgspmv.files import CHECK_WRITING, describe_error
@@ -44,7 +44,6 @@ from mgspmv.store.versions import (
     KEY,
     LOCK,
     MARK,
-    drop_version,
     get_version,
     number_versions,
 )
@@ -241,18 +240,15 @@ class Writer:
             ) from (error or failure)
 
     def give_up(self, name: str, *, is_new: bool) -> None:
-        """Remove a version that was begun, with the root where that is new."""
+        """Remove a version that was begun, with the root where that is new and nobody else uses it."""
         wait_for(self.place.delete_dir(f"versions/{name}"))
-        if is_new:
-            self._remove_begun()
-
-    def _remove_begun(self) -> None:
-        """Remove a root that names nothing, unless others have begun a version."""
+        if not is_new:
+            return
         with self._naming():
-            if number_versions(self.place) or self.read_own().get("current") is not None:
-                return
-            wait_for(self.place.delete_dir("versions"))
-            wait_for(self.place.delete(ROOT))
+            # Others may have begun a version meanwhile.
+            if not number_versions(self.place) and self.read_own().get("current") is None:
+                wait_for(self.place.delete_dir("versions"))
+                wait_for(self.place.delete(ROOT))
 
     def refuse(self, base: str | None = None) -> StoreError:
         """The error of a writer that another was quicker than.
@@ -384,10 +380,14 @@ class UnknownOutcomeError(StoreError):
 
 
 def _drop(versions: zarr.Group, name: str) -> None:
+    """Remove a version; where it is a symbolic link, that and nothing behind it."""
+    if type(versions.store) is LocalStore and (place := versions.store.root / versions.path / name).is_symlink():
+        place.unlink()
+        return
     try:
-        drop_version(versions, name)
+        del versions[name]
     except FileNotFoundError:  # another removes it too
-        drop_version(versions, name)
+        del versions[name]
 
 
 def find_leftovers(versions: zarr.Group, names: list[str], *, is_locked: bool) -> set[str]:
