@@ -38,11 +38,12 @@ def verify_store(store: StoreLike, report: Report | None = None) -> list[str]:
         problems += _check_ids(arrays["vertex_ids"])
     if "order" in arrays:
         problems += _check_order(arrays["order"])
-    if not arrays.keys() >= _needed_arrays(info):
+    needed = {name for name in stored.arrays if name != "vertex_ids" and not name.startswith("transpose/")}
+    if not arrays.keys() >= needed:
         return problems
     if wrong := list(_check_csr(info, arrays)):
         return problems + wrong
-    problems += _check_attributes(stored, arrays)
+    problems += _check_attributes(stored, {name: arrays[name] for name in needed})
     problems += _check_values(info, arrays)
     if info.kind != "matrix":
         problems += _check_columns(info, arrays)
@@ -71,13 +72,6 @@ def list_unchecked(store: StoreLike) -> list[str]:
             "of arrays are noticed only where they contradict the arrays; ingest again to have it recorded"
         )
     return notes
-
-
-def _needed_arrays(info: MatrixInfo) -> set[str]:
-    """What the checks of values look at."""
-    of_columns = set() if info.kind == "matrix" else {"out_degree"} if info.is_pattern else {"out_degree", "out_weight"}
-    optional = (set() if info.is_pattern else {"data"}) | (set() if info.order is None else {"order"})
-    return {"indptr", "indices"} | optional | of_columns
 
 
 def _read_arrays(
@@ -117,7 +111,7 @@ def _check_csr(info: MatrixInfo, arrays: dict[str, np.ndarray]) -> Iterator[str]
 
 def _check_attributes(stored: StoredMatrix, arrays: dict[str, np.ndarray]) -> Iterator[str]:
     info = stored.info
-    nbytes = sum(arrays[name].nbytes for name in _needed_arrays(info))
+    nbytes = sum(array.nbytes for array in arrays.values())
     if nbytes != info.nbytes:
         yield f"attributes: the arrays take {nbytes} bytes, the attributes say {info.nbytes}"
     shape = stored.group.attrs.get("shape")

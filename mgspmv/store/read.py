@@ -101,7 +101,7 @@ class StoredMatrix:
             stop = self.info.shape[0] + 1 if stop is None else stop
             pointers: np.ndarray = self.read_pointers(start, max(start, stop) - 1, threads)
             return pointers
-        elements = self.read_unchecked(name, start, stop, threads, limit=self._find_limit(name))
+        elements = self._read_elements(name, start, stop, threads, self._find_limit(name))
         if name == "vertex_ids" and (falls := np.flatnonzero(elements[1:] <= elements[:-1])).size:
             row = start + int(falls[0])
             raise StoreDamagedError(
@@ -110,25 +110,13 @@ class StoredMatrix:
             )
         return elements
 
-    def read_unchecked(
-        self,
-        name: str,
-        start: int = 0,
-        stop: int | None = None,
-        threads: int | None = None,
-        *,
-        limit: int | None = None,
+    def read_unchecked(self, name: str) -> np.ndarray:
+        """Read an array as it is stored, for a caller that checks what it may hold; errors as of chunks."""
+        return self._read_elements(name, 0, None, None, None)
+
+    def _read_elements(
+        self, name: str, start: int, stop: int | None, threads: int | None, limit: int | None
     ) -> np.ndarray:
-        """Read elements of an array as they are stored, for a caller that checks what they may be.
-
-        Parameters
-        ----------
-        limit : the elements must be integers from 0 and less than this; None for any
-
-        Raises
-        ------
-        StoreError : as for `read_array`, but for numbers that nothing has where `limit` is None
-        """
         array = self._get_array(name)
         stop = array.shape[0] if stop is None else stop
         out = HostArray(stop - start, object if chunks.is_string(array) else array.dtype)
