@@ -260,15 +260,6 @@ def ingest_on_cluster(
         cluster.close()
 
 
-@dataclass(frozen=True)
-class _Ids:
-    """How all vertices are numbered."""
-
-    shape: tuple[int, int]
-    type: str | None
-    """Of ids, `int64` or `string`; None where they are the numbers."""
-
-
 class _Ingesting:
     """The steps of ingesting, each on all workers."""
 
@@ -318,21 +309,21 @@ class _Ingesting:
         read: list[ReadPart] = self._do("read", "read")
         joined = self._source.join([own.told for own in read if own.told is not None])
         self._dtype = self._find_dtype(read)
-        ids = self._number(joined.claim)
+        shape, id_type = self._number(joined.claim)
         n_read, has_sums = sum(own.n_entries for own in read), self._kind != "matrix"
-        size = StoreSize(ids.shape, n_read, self._dtype, has_sums, self._options.transpose)
+        size = StoreSize(shape, n_read, self._dtype, has_sums, self._options.transpose)
         check_stated(joined.stated, size, allow_hypersparse=self._allow_hypersparse)
         check_space(version.place, size)
-        are_known = {"are_numbers": ids.type is None, "are_listed": ids.type is not None and not self._are_merged}
-        counted = self._do("number", "group", ids.shape, **are_known)
-        nnz, least = self._build(ids.shape, counted, "sort", transpose=self._options.transpose)
+        are_known = {"are_numbers": id_type is None, "are_listed": id_type is not None and not self._are_merged}
+        counted = self._do("number", "group", shape, **are_known)
+        nnz, least = self._build(shape, counted, "sort", transpose=self._options.transpose)
         if self._kind != "matrix":
-            self._sum_columns(version, ids.shape[1])
-        self._write(version, "", ids.shape, nnz)
-        if ids.type is not None:
-            self._write_ids(version, ids)
+            self._sum_columns(version, shape[1])
+        self._write(version, "", shape, nnz)
+        if id_type is not None:
+            self._write_ids(version, shape[0], id_type)
         if self._options.transpose:
-            counted, other = self._do("transpose", "group_transpose"), ids.shape[::-1]
+            counted, other = self._do("transpose", "group_transpose"), shape[::-1]
             n_entries, _ = self._build(other, counted, "sort the transpose", transpose=False)
             self._write(version, "transpose", other, n_entries)
         source, counts = dict(joined.provenance), sum((own.counts for own in read), EntryCounts())
@@ -340,12 +331,12 @@ class _Ingesting:
         provenance["report"] = to_json(make_report(source, counts, sum(nnz), rule, provenance["options"]))
         attributes = version.describe(
             kind=self._kind,
-            shape=ids.shape,
+            shape=shape,
             nnz=sum(nnz),
             dtype=self._dtype,
-            index=index_dtype(ids.shape[1]),
+            index=index_dtype(shape[1]),
             duplicates=rule,
-            vertex_ids=ids.type,
+            vertex_ids=id_type,
             order=None,
             min_weight=least,
             provenance=provenance,
@@ -443,11 +434,12 @@ class _Ingesting:
             raise SourceError(f"values are of different types in different parts: {names}", source=self._source.name)
         return dtypes.pop()
 
-    def _number(self, claim: int | None) -> _Ids:
+    def _number(self, claim: int | None) -> tuple[tuple[int, int], str | None]:
+        """Number all vertices: rows and columns, and the type of ids as of `OwnIds`."""
         own: list[OwnIds] = self._do("number", "list_ids", claim, self._dtype)
         self._are_merged = own[0].shape is None  # the first share has a part, if any has
         if (shape := own[0].shape) is not None:
-            return _Ids(shape, own[0].type)
+            return shape, own[0].type
         sample, n = sorted(id for ids in own for id in ids.sample), len(own)
         cuts = [sample[len(sample) * rank // n] for rank in range(1, n)] if sample else [0] * (n - 1)
         merged: list[MergedIds] = self._do("number", "merge_ids", cuts)
@@ -456,11 +448,11 @@ class _Ingesting:
         filled = [ids for ids in merged if ids.n_ids]
         n, type = firsts[-1], own[0].type
         if type == "int64" and (not filled or (filled[0].first, filled[-1].last) == (0, n - 1)):
-            return _Ids((n, n), None)
-        return _Ids((n, n), type)
+            return (n, n), None
+        return (n, n), type
 
-    def _write_ids(self, version: Version, ids: _Ids) -> None:
-        version.create_array("vertex_ids", ids.shape[0], str if ids.type == "string" else np.dtype(np.int64))
+    def _write_ids(self, version: Version, n: int, type: str) -> None:
+        version.create_array("vertex_ids", n, str if type == "string" else np.dtype(np.int64))
         written: list[dict[str, WrittenRange]] = self._do("write", "write_ids", version.address())
         version.finish_array("vertex_ids", [own["vertex_ids"] for own in written if own])
 
