@@ -254,7 +254,7 @@ def _refuse_types(table: str, names: list[str], error: Exception) -> SourceError
 
 
 def source_from_arrays(
-    src: Any, dst: Any, weights: Any = None, *, n_vertices: int | None = None, id_room: Room | None = None
+    src: Any, dst: Any, weights: Any = None, *, n_vertices: int | None = None, id_room: Room = ANY_ROOM
 ) -> FrameSource:
     """The source that reads arcs src[k] -> dst[k] in arrays of NumPy, pandas, polars or Arrow, or lists, as a table.
 
@@ -277,7 +277,7 @@ def source_from_arrays(
     for label, column in ends.items():
         if len(column) != n:
             raise OptionError(f"src has {n} entries and {label} has {len(column)}; pass equally many")
-    source = FrameSource(pa.table(ends), n_vertices=n_vertices, id_room=id_room or ANY_ROOM)
+    source = FrameSource(pa.table(ends), n_vertices=n_vertices, id_room=id_room)
     source.name, source._described, source._format = name, name, "arrays"
     return source
 

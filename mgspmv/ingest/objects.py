@@ -12,20 +12,18 @@ from dataclasses import replace
 from itertools import islice
 from numbers import Complex, Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError, SourceError, SourceNotFoundError
+from mgspmv.ingest.scratch import ANY_ROOM, Room
 from mgspmv.ingest.source import Layout, Source, StatedShape
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
 from mgspmv.ingest.weights import NPY_DAMAGE
 from mgspmv.model import CooBatch, free_memory
 from mgspmv.os_errors import refuse_source
-
-if TYPE_CHECKING:
-    from mgspmv.ingest.scratch import Room
 
 BATCH_ENTRIES = 2**20
 
@@ -191,12 +189,12 @@ class NetworkxSource:
         raise SourceError(f"{what}, which is not a number; convert it", source=self.name)
 
 
-def source_from_object(obj: Any, id_room: Room | None = None) -> Source:
+def source_from_object(obj: Any, id_room: Room = ANY_ROOM) -> Source:
     """The source that reads an object: SciPy, NumPy, NetworkX, a tuple of arrays, or a source itself.
 
     Parameters
     ----------
-    id_room : what the ids of vertices may take; None for any room
+    id_room : what the ids of vertices may take
 
     Raises
     ------

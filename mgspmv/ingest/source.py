@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from mgspmv.errors import SourceError
+from mgspmv.ingest.scratch import ANY_ROOM, Room
 from mgspmv.model import CooBatch, Kind
 
 if TYPE_CHECKING:
     from mgspmv.ingest.names import SortedIds, SpilledNames  # Numba takes a second to import
-    from mgspmv.ingest.scratch import Room
     from mgspmv.ingest.stored import StoredIds
 
 
@@ -116,7 +116,7 @@ class FileSource:
         self.has_known_vertices = True
         """Whether all parts number rows and columns alike; else `Layout.vertex_ids` are those of a part alone."""
         self._threads: int | None = None
-        self._id_room: Room | None = None
+        self._id_room: Room = ANY_ROOM
         self._told: Any = None
         """What a part tells, once it was read, unless that is its layout."""
         self.is_undirected = False

@@ -157,9 +157,8 @@ class StoreSource:
         ------
         StoreError : they cannot be read
         """
-        dtype = index_dtype(self._info.shape[1])
-        nothing = CsrBlock(0, self._info.shape[1], np.zeros(1, np.int64), np.zeros(0, dtype), self._make_values())
-        yield self._give(nothing)
+        nothing, dtype = np.zeros(0, index_dtype(self._info.shape[1])), self._rows.dtype
+        yield CooBatch(nothing, nothing, None if dtype is None else np.zeros(0, dtype))
         for block in self._rows.blocks():
             yield self._give(block)
 
@@ -175,9 +174,6 @@ class StoreSource:
         if (order := self._rows.order) is not None:
             rows, cols = order[rows], order[cols]
         return CooBatch(cols, rows, block.data) if self._info.kind == "graph" else CooBatch(rows, cols, block.data)
-
-    def _make_values(self) -> np.ndarray | None:
-        return None if self._rows.dtype is None else np.zeros(0, self._rows.dtype)
 
 
 def cut_entries(

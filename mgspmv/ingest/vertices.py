@@ -314,10 +314,9 @@ def choose_vertices(
     n_vertices: int | None,
     path: str | os.PathLike[str] | None,
     reading: Reading,
-    id_room: Room | None,
+    id_room: Room,
 ) -> tuple[Vertices, dict[str, Any]]:
     """What becomes of ids, and the provenance of the list of vertices at a path."""
-    id_room = id_room or ANY_ROOM
     if n_vertices is not None:
         return NumberedVertices(n_vertices), {}
     if path is not None:
