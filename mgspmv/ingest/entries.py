@@ -35,23 +35,18 @@ from mgspmv.order import check_square
 
 Report = Callable[[str, int, int | None], None]
 
-"""Bytes of memory, where nothing is to go by way of files."""
-
 
 @dataclass(frozen=True, eq=False)
 class SortedSource:
     """A source that was read to its end and checked, whose rows can be had as often as they are asked for."""
 
     kind: Kind
-    shape: tuple[int, int]
     dtype: np.dtype[Any] | None
     """Of the values; None for a pattern."""
     rule: Duplicates
     layout: Layout
     name: str
     """For messages."""
-    positions: np.ndarray | None
-    """Numbers of the codes that the sorter holds, ascending; None where all are numbers."""
     sorter: EntrySorter
     order: np.ndarray | None = None
     """(n_rows,): the source's number of each row and column; None where they are in the order of the source."""
@@ -59,6 +54,11 @@ class SortedSource:
     """Whether self loops are left out; till then they say which vertices there are."""
     counts: EntryCounts = NO_ENTRIES
     """Of the entries that were read."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.layout.shape
 
     @property
     def vertex_ids(self) -> Any:
@@ -77,7 +77,7 @@ class SortedSource:
         ------
         SourceError : what is there more than once was to be an error, or its sum does not fit into int64
         """
-        return self.sorter.blocks(self.shape, self.positions, self._merge)
+        return self.sorter.blocks(self.shape, self.layout.positions, self._merge)
 
     def close(self) -> None:
         """Let go of all entries."""
@@ -146,7 +146,7 @@ def sort_source(
             sorter, layout = number_entries(sorter, layout, lambda: stack.enter_context(make_sorter()), room.folder)
             sorter.reserve(-(room.memory // 2))
         rule = choose_rule(options, is_pattern=feed.dtype is None)
-        own = kind, layout.shape, feed.dtype, rule, layout, source.name, layout.positions, sorter
+        own = kind, feed.dtype, rule, layout, source.name, sorter
         yield SortedSource(*own, drops_loops=options.self_loops == "drop", counts=feed.counts)
 
 

@@ -62,8 +62,7 @@ def reorder_rows(
         matrix.close()
         made = {"method": method, "bandwidth_before": widths[0], "bandwidth_after": widths[1]}
         layout = Layout(matrix.shape, matrix.vertex_ids)
-        known = matrix.kind, matrix.shape, matrix.dtype, matrix.rule, layout, matrix.name
-        yield SortedSource(*known, None, sorter, order), made
+        yield SortedSource(matrix.kind, matrix.dtype, matrix.rule, layout, matrix.name, sorter, order=order), made
 
 
 def _find_order(matrix: SortedRows, method: str, report: Report) -> np.ndarray:

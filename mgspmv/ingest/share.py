@@ -389,9 +389,9 @@ class Share:
         self._rows = rows
         self._transposed = self._make_sorter(self.memory // 4) if transpose else None
         layout = Layout(self._shape, vertex_ids=self._name_vertices())
-        own = self._dtype, self._rule, layout, self._spec.name
+        own = self._kind, self._dtype, self._rule, layout, self._spec.name, self._taken
         drops_loops = self._spec.options.self_loops == "drop" and not self._is_transposed
-        matrix = SortedSource(self._kind, self._shape, *own, None, self._taken, drops_loops=drops_loops)
+        matrix = SortedSource(*own, drops_loops=drops_loops)
         made = assemble(matrix, self._make_array, self._tell, self._transposed, phase, rows=rows)
         self._arrays = made.arrays
         self._rows_sum_to_1 |= made.rows_sum_to_1  # False of the transpose, which is no stochastic matrix

@@ -126,12 +126,9 @@ def update_store(
         if added is not None:
             _add_inserted(sorter, added, numbering, memory // 4)
         name = info.url if added is None else added.name
-        dtype, layout = (
-            None if info.dtype is None else np.dtype(info.dtype),
-            Layout(numbering.shape, numbering.vertex_ids),
-        )
-        known = info.kind, numbering.shape, dtype, info.duplicates, layout, name
-        rows = _UpdatedRows(*known, None, sorter, numbering.order)
+        dtype = None if info.dtype is None else np.dtype(info.dtype)
+        layout = Layout(numbering.shape, numbering.vertex_ids)
+        rows = _UpdatedRows(info.kind, dtype, info.duplicates, layout, name, sorter, order=numbering.order)
         most_columns = max(1, memory // max(1, find_column_bytes(rows)))
         with begin_version(stored.place, base=info.version, keep=keep) as version:
             own = replace(room, memory=memory)

@@ -342,8 +342,8 @@ def write_matrix(
         if matrix.order is not None:
             version.write_array("order", matrix.order, room.threads)
         if has_transpose:
-            shape: tuple[int, int] = matrix.shape[::-1]
-            other = SortedSource("matrix", shape, matrix.dtype, "keep", Layout(shape), matrix.name, None, transposed)
+            layout = Layout(matrix.shape[::-1])
+            other = SortedSource("matrix", matrix.dtype, "keep", layout, matrix.name, transposed)
             write_rows("transpose", other, "write the transpose")
     return made
 
