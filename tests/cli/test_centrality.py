@@ -142,6 +142,9 @@ def test_on_a_running_cluster(command, drive, cluster, client):
     answer = invoke_json(command, store, *options, "--scheduler", cluster.scheduler_address, "--drive", drive)
     found = [(a["hubs"], a["authorities"]) if command == "hits" else (a,) for a in (wanted, answer)]
     for own, other in zip(*found, strict=True):
-        assert own["digest"] == other["digest"]
+        if other["options"]["drive"] == "scheduler":  # in supersteps the last bits depend on how many workers there are
+            assert own["digest"] == other["digest"]
+        ranks = [[top["rank"] for top in each["top"]] for each in (own, other)]
+        np.testing.assert_allclose(*ranks, rtol=1e-12)
         assert other["options"]["drive"] == ("superstep" if drive == "auto" else drive)
         assert len(other["memory"]["planned_bytes"]) == 4
