@@ -1,7 +1,7 @@
 """The matrix store: one Zarr v3 group per matrix. The only package that knows its layout.
 
     STORE/                              attributes: format_version, current = name of the version to read, older = names
-                                        of those before it that were kept, the oldest first
+                                        of the kept versions before it, oldest first
       versions/v000001-1f0c9a2e/        attributes: kind, shape, nnz, digests, the CRC-32C of each chunk; an anndata
                                         csr_matrix where it has values
         indptr  indices  [data]         CSR, indices sorted in each row
@@ -10,10 +10,10 @@
         [order]                         source's number of each row, when rows and columns are renumbered
         [transpose/]                    the same CSR arrays of the transpose
 
-A version is written whole before the root names it, and naming it is the last write: a reader sees the old version or
-the new one, never a part of one. What the root does not name is no version. Chunks hold `CHUNK_ELEMENTS` elements, lz4
-with a CRC-32C, and all are written, so that a missing chunk, a flipped bit or a cut array is an error.
+A version is written completely before the root names it, and naming it is the last write: a reader sees the old version
+or the new one, never a partial one. Groups that the root does not name are not versions. A chunk has `CHUNK_ELEMENTS`
+elements, lz4 and a CRC-32C; all chunks are written, so a missing chunk, a flipped bit or a truncated array is an error.
 
-`read` opens versions and `write` makes them; arrays come whole, as they grow (`growing`) or from several processes
-(`ranges`). Below are the `versions` that a root names, arrays and their `chunks`, and the `places` where stores are.
+`read` opens versions and `write` makes them; arrays are written whole, by appending (`growing`) or by several processes
+(`ranges`). The lower modules are `versions` (named by a root), `chunks` (of arrays) and `places` (locations of stores).
 """

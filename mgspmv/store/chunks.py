@@ -1,4 +1,4 @@
-"""Arrays of a store and their chunks: `CHUNK_ELEMENTS` elements each, lz4 with a CRC-32C, all of them written."""
+"""Arrays of a store and their chunks: `CHUNK_ELEMENTS` elements each, lz4 with a CRC-32C; every chunk is written."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ _STRING_BYTES = 57
 
 
 def create_array(group: zarr.Group, name: str, n: int, dtype: Any) -> zarr.Array[Any]:
-    """Make an array of n elements, of a dtype or `str`, whose chunks are all to be written, where none is.
+    """Create an array of n elements, of a dtype or `str`, where none exists; the caller writes all of its chunks.
 
-    Zarr would look for what is there, and at all groups around it: five requests, which are many for a small array.
+    Zarr's own function also looks for an existing array and for all parent groups: five requests, too many for a small
+    array.
     """
     grid = {"name": "regular", "configuration": {"chunk_shape": (min(CHUNK_ELEMENTS, max(1, n)),)}}
     described: Any = copy.deepcopy(_describe_array(dtype if dtype is str else np.dtype(dtype)))
@@ -62,7 +63,7 @@ def create_array(group: zarr.Group, name: str, n: int, dtype: Any) -> zarr.Array
 
 @functools.cache
 def _describe_array(dtype: Any) -> dict[str, Any]:
-    """What Zarr writes of an array of a dtype or `str`, of any length."""
+    """Return Zarr's metadata for an array of a dtype or `str`; the caller sets shape and chunk grid."""
     array = zarr.create_array(
         MemoryStore(),
         shape=(1,),
@@ -75,7 +76,7 @@ def _describe_array(dtype: Any) -> dict[str, Any]:
 
 
 def find_chunk_fault(array: zarr.Array[Any] | zarr.AsyncArray[Any]) -> str | None:
-    """In what the chunks of an array are not as this module writes them: None, or what to say of it."""
+    """Describe how the chunks of an array differ from what this module writes; None if they do not."""
     metadata: Any = array.metadata
     wanted = ["vlen-utf8" if is_string(array) else "bytes", "blosc", "crc32c"]
     codecs = [codec.to_dict() for codec in getattr(metadata, "codecs", ())]
@@ -96,12 +97,12 @@ def find_chunk_fault(array: zarr.Array[Any] | zarr.AsyncArray[Any]) -> str | Non
 
 
 def read_whole(array: zarr.Array[Any]) -> np.ndarray:
-    """Read all of an array of any number of dimensions of which `find_chunk_fault` finds nothing.
+    """Read all of an array, of any number of dimensions, that `find_chunk_fault` accepts.
 
     Raises
     ------
     MissingChunkError, ValueError, RuntimeError : a chunk is missing, or is not what was written
-    CapacityError : strings do not fit into the memory there is
+    CapacityError : strings do not fit in free memory
     """
     chunks = find_chunks(array)
     out = np.empty(array.shape, chunks.dtype.newbyteorder("="))
@@ -119,11 +120,11 @@ def read_whole(array: zarr.Array[Any]) -> np.ndarray:
 
 
 def find_chunks(array: zarr.Array[Any], checksums: np.ndarray | None = None) -> _Chunks:
-    """The chunks of an array of which `find_chunk_fault` finds nothing, to be read or written.
+    """Return the chunks of an array that `find_chunk_fault` accepts, for reading or writing.
 
     Parameters
     ----------
-    checksums : (n_chunks,) the CRC-32C of each, as it was recorded when it was written; None where none was
+    checksums : (n_chunks,) CRC-32C of each, as recorded when it was written; None if none were recorded
     """
     store: Any = array.store_path.store
     dtype = np.dtype(object) if is_string(array) else array.dtype.newbyteorder("<")
@@ -135,10 +136,10 @@ def find_chunks(array: zarr.Array[Any], checksums: np.ndarray | None = None) -> 
 
 @dataclass(frozen=True)
 class _Chunks(ABC):
-    """The chunks of an array that are written as this module writes them, decoded by the thread that wants them.
+    """Chunks of an array in the encoding of this module, decoded on the calling thread.
 
-    Zarr sends all of them through one thread of its own, which reads 1.2 GB a second however many there are, copies
-    strings several times, and allocates what a chunk says that it unpacks to before it looks at what that should be.
+    Zarr decodes all chunks on one thread of its own, at 1.2 GB/s however many threads call it, copies strings several
+    times, and allocates the uncompressed size that a chunk states before it compares it with the expected size.
     """
 
     dtype: np.dtype[Any]
@@ -149,12 +150,12 @@ class _Chunks(ABC):
     """(n_chunks,) the CRC-32C that was recorded of each, which tells one from another; None where none was."""
 
     def read(self, piece: slice, target: np.ndarray) -> None:
-        """Elements into an array of any dtype.
+        """Read elements into an array of any dtype.
 
         Raises
         ------
         MissingChunkError, ValueError, RuntimeError : a chunk is missing, or is not what was written
-        CapacityError : its strings do not fit into the memory there is
+        CapacityError : its strings do not fit in free memory
         """
         for number in range(piece.start // self.size, -(-piece.stop // self.size)):
             first, last = max(piece.start, number * self.size), min(piece.stop, (number + 1) * self.size)
@@ -165,7 +166,7 @@ class _Chunks(ABC):
                 own[:] = chunk[first - number * self.size : last - number * self.size]
 
     def decode(self, number: str, out: np.ndarray | None = None) -> np.ndarray:
-        """A chunk, into `out` if that is not None and there are no strings; errors as of `read`."""
+        """Decode a chunk, into `out` if given and the elements are no strings; errors as for `read`."""
         raw, last = self.fetch(number)
         checksum = google_crc32c.value(raw)
         if checksum != int.from_bytes(last, "little") or len(last) != _CRC_BYTES:
@@ -180,9 +181,7 @@ class _Chunks(ABC):
         return chunk
 
     def write(self, first: int, elements: np.ndarray) -> int:
-        """Write a chunk, from its first element on, and give its CRC-32C; what it has no elements for is 0 or empty, as
-        Zarr leaves it.
-        """
+        """Write the chunk that begins at element `first`, padded with 0 or empty strings; return its CRC-32C."""
         chunk = np.ascontiguousarray(elements, self.dtype)
         if len(chunk) < self.size:
             missing = np.full(self.size - len(chunk), "" if self.dtype == object else 0, self.dtype)
@@ -196,11 +195,11 @@ class _Chunks(ABC):
 
     @abstractmethod
     def fetch(self, number: str) -> tuple[Any, Any]:
-        """What is kept of a chunk, and its checksum; raises MissingChunkError."""
+        """Return the compressed bytes of a chunk, and its checksum; raises MissingChunkError."""
 
     @abstractmethod
     def put(self, number: str, raw: bytes, checksum: bytes) -> None:
-        """Keep a chunk, and its checksum."""
+        """Store the compressed bytes of a chunk, and its checksum."""
 
     def _check_frame(self, raw: Any) -> None:
         # Blosc allocates what a frame says, and reads as many bytes as it says, whatever there are.
@@ -234,7 +233,7 @@ class _Chunks(ABC):
 
 @dataclass(frozen=True)
 class _ChunkObjects(_Chunks):
-    """Those of an array in any Zarr store, which is asked for them."""
+    """Chunks of an array in any Zarr store, read and written through the store."""
 
     store: Store
     path: str
@@ -253,7 +252,7 @@ class _ChunkObjects(_Chunks):
 
 @dataclass(frozen=True)
 class _ChunkFiles(_Chunks):
-    """Those of an array in a local folder, which are read and written past Zarr."""
+    """Chunks of an array in a local folder, read and written without Zarr."""
 
     folder: Path
 
@@ -280,12 +279,12 @@ class _ChunkFiles(_Chunks):
 
 
 def is_string(array: Any) -> bool:
-    """Whether elements are strings, in an array of NumPy or Zarr."""
+    """Return whether the elements of a NumPy or Zarr array are strings."""
     return bool(array.dtype.kind in "OUT")
 
 
 def cut_pieces(start: int, stop: int) -> Iterator[slice]:
-    """The range in pieces that end where chunks end."""
+    """Split a range into pieces that end where chunks end."""
     while start < stop:
         end = min(stop, (start // CHUNK_ELEMENTS + 1) * CHUNK_ELEMENTS)
         yield slice(start, end)
@@ -293,13 +292,13 @@ def cut_pieces(start: int, stop: int) -> Iterator[slice]:
 
 
 def run_pieces(work: Callable[[slice], None], start: int, stop: int, threads: int | None) -> None:
-    """Do something for each piece of a range, as of `cut_pieces`, several at once."""
+    """Call a function for each piece of a range (see `cut_pieces`), on several threads."""
     for _ in map_pieces(work, start, stop, threads):
         pass
 
 
 def map_pieces(work: Callable[[slice], T], start: int, stop: int, threads: int | None) -> Iterator[T]:
-    """What a function makes of each piece of a range, as of `cut_pieces`, in their order, several at once."""
+    """Yield the results of a function for the pieces of a range (see `cut_pieces`), in order; uses several threads."""
     pieces = list(cut_pieces(start, stop))
     if (threads := min(threads or default_threads(), len(pieces))) <= 1:  # small arrays are many: no thread for each
         for piece in pieces:

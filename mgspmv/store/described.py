@@ -1,4 +1,4 @@
-"""What matrices say of themselves that come from stores."""
+"""Properties of matrices that come from stores."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from mgspmv.store.read import StoredMatrix
 
 
 class DescribedMatrix:
-    """What a matrix says of itself that comes from a store, wherever its entries are."""
+    """Properties of a matrix that comes from a store, wherever its entries are held."""
 
     def __init__(self, stored: StoredMatrix) -> None:
         self.stored = stored
 
     @property
     def info(self) -> MatrixInfo:
-        """All that the store says of itself."""
+        """Metadata of the stored matrix."""
         return self.stored.info
 
     @property
     def ingest_report(self) -> IngestReport | None:
-        """What the source of the store was taken for; None for a store without a report."""
+        """Report of the ingest that made the store; None for a store without a report."""
         return self.info.ingest_report
 
     @property
@@ -35,22 +35,22 @@ class DescribedMatrix:
 
     @property
     def ndim(self) -> int:
-        """2."""
+        """Number of dimensions: 2."""
         return 2
 
     @property
     def nnz(self) -> int:
-        """Entries that are stored."""
+        """Number of stored entries."""
         return self.info.nnz
 
     @property
     def kind(self) -> Kind:
-        """What rows mean: of a `graph` row i has the in-edges of vertex i."""
+        """Meaning of the rows: row i of a `graph` has the in-edges of vertex i."""
         return self.info.kind
 
     @property
     def is_pattern(self) -> bool:
-        """Whether all entries are 1 and none is stored."""
+        """True if all entries are 1 and no values are stored."""
         return self.info.is_pattern
 
     @property
@@ -60,19 +60,19 @@ class DescribedMatrix:
 
     @property
     def is_transpose(self) -> bool:
-        """Whether this is the `T` of another matrix."""
+        """True if this is the `T` of another matrix."""
         return self.stored.original is not None
 
     @cached_property
     def vertex_ids(self) -> np.ndarray | None:
-        """(n_rows,) int64 or strings, ascending: the source's name of each row; None when they are 0..n-1."""
+        """(n_rows,) int64 or strings, ascending: id of each row in the source; None if the ids are 0..n-1."""
         stored = self.stored.original or self.stored
         return None if stored.info.vertex_ids is None else stored.read_array("vertex_ids")
 
     @cached_property
     def order(self) -> np.ndarray | None:
-        """(n,) int32 or int64: the source's number of each stored row and column; None when they are in its order.
+        """(n,) int32 or int64: the source's number of each stored row and column; None if they are in its order.
 
-        Vectors and results are in the source's order all the same.
+        Vectors and results are always in the source's order.
         """
         return self.stored.read_order()

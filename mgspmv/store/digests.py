@@ -17,7 +17,7 @@ from mgspmv.store.chunks import is_string, map_pieces
 
 @dataclass(frozen=True, eq=False)
 class WrittenArray:
-    """Digest and checksums of an array that was written, as a version records them."""
+    """Digest and checksums of a written array, as a version records them."""
 
     digest: str
     """See `digest_array`."""
@@ -31,7 +31,7 @@ def encode_checksums(checksums: np.ndarray) -> str:
 
 
 def decode_checksums(text: Any, n_chunks: int) -> np.ndarray:
-    """The checksums of an array; raises ValueError or TypeError for what `encode_checksums` did not make of so many."""
+    """Decode the output of `encode_checksums`; raises ValueError or TypeError unless it has `n_chunks` checksums."""
     found = np.frombuffer(base64.b64decode(text, validate=True), "<u4")
     if len(found) != n_chunks:
         raise ValueError(f"{len(found)} checksums are recorded of {n_chunks} chunks")
@@ -39,22 +39,22 @@ def decode_checksums(text: Any, n_chunks: int) -> np.ndarray:
 
 
 def digest_array(array: Any, threads: int | None = None) -> str:
-    """SHA-256 over the SHA-256 of every `CHUNK_ELEMENTS` elements, so that pieces can be hashed apart."""
+    """Return the SHA-256 over the SHA-256 of every `CHUNK_ELEMENTS` elements, which can be computed by pieces."""
     digests = map_pieces(lambda piece: digest_elements(array[piece]), 0, len(array), threads)
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 def digest_elements(elements: np.ndarray) -> bytes:
-    """SHA-256 of elements as they are in files, whatever machine this is."""
+    """Return the SHA-256 of elements as they are in files, independent of the machine."""
     return hashlib.sha256(_encode(elements)).digest()
 
 
 def combine_digests(digests: Mapping[str, str], claims: Mapping[str, Any]) -> str:
-    """The digest of a matrix: of its arrays' digests and of what says how to read them.
+    """Return the digest of a matrix, over its arrays' digests and the metadata needed to read them.
 
     Parameters
     ----------
-    claims : kind, shape, dtype, index_dtype, vertex_ids and order as in `MatrixInfo`; what else is there does not count
+    claims : kind, shape, dtype, index_dtype, vertex_ids and order as in `MatrixInfo`; other keys are ignored
     """
     own = {name: digest for name, digest in digests.items() if not name.startswith("transpose/")}
     claimed = {name: claims[name] for name in ("kind", "shape", "dtype", "index_dtype", "vertex_ids")}
@@ -64,13 +64,13 @@ def combine_digests(digests: Mapping[str, str], claims: Mapping[str, Any]) -> st
 
 
 def digest_attributes(attributes: Mapping[str, Any]) -> str:
-    """SHA-256 of all that a version says of itself but this digest."""
+    """Return the SHA-256 of all attributes of a version except this digest."""
     own = {name: value for name, value in attributes.items() if name != "attributes_digest"}
     return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
 
 
 def check_attributes(attributes: Mapping[str, Any]) -> None:
-    """Raise ValueError unless what a version says of itself is what was written, as far as digests tell."""
+    """Raise ValueError if the attributes of a version do not match their recorded digests."""
     recorded = attributes.get("attributes_digest")  # versions of the time before it have none
     if recorded is not None and recorded != digest_attributes(attributes):
         raise ValueError("their digest differs from the one that was recorded")

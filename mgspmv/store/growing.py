@@ -1,4 +1,4 @@
-"""Arrays whose length is known in the end."""
+"""Arrays that are written by appending, as their length is not known in advance."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MANY_CHUNKS = 16
 
 
 class GrowingArray:
-    """An array that is written from its begin on, chunk by chunk.
+    """Array that is written by appending, chunk by chunk.
 
     Parameters
     ----------
-    most : elements that it may come to have
-    pool : its threads compress and write
-    n_ahead : chunks that may wait for them, of an array that may come to have `MANY_CHUNKS`; of a smaller one none does
+    most : largest number of elements
+    pool : threads that compress and write
+    n_ahead : chunks that may be queued for these threads if `most` is at least `MANY_CHUNKS` chunks; otherwise 0
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class GrowingArray:
         """SHA-256 and CRC-32C of each chunk."""
 
     def append(self, elements: np.ndarray) -> None:
-        """Put elements at its end."""
+        """Append elements."""
         while len(elements):
             taken = elements[: chunks.CHUNK_ELEMENTS - self._n_held]
             self._chunk[self._n_held : self._n_held + len(taken)] = taken
@@ -52,7 +52,7 @@ class GrowingArray:
                 self._chunk = np.empty(chunks.CHUNK_ELEMENTS, self._dtype)
 
     def finish(self) -> WrittenArray:
-        """Write what is left."""
+        """Write the remaining elements; return the digest and the checksums of the array."""
         n = self._n_written + self._n_held
         if self._n_held or not n:
             self._flush()
@@ -64,7 +64,7 @@ class GrowingArray:
         return finish_ranges(self._array, [WrittenRange(dict(enumerate(self._written)), [])])
 
     def pieces(self) -> Iterator[np.ndarray]:
-        """What was written, chunk after chunk, once it is finished."""
+        """Yield the written elements, chunk by chunk, once the array is finished."""
         assert self._array is not None
         stored = chunks.find_chunks(self._array)
         for piece in chunks.cut_pieces(0, self._array.shape[0]):

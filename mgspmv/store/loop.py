@@ -1,7 +1,7 @@
-"""Coroutines of Zarr's stores, awaited where Zarr awaits its own.
+"""Coroutines of Zarr's stores, awaited in Zarr's own event loop.
 
-Stores of fsspec keep connections that belong to the event loop in which they were opened, so that Zarr and this package
-have to use the same. Zarr does not say which that is, but it awaits the methods of any store in it.
+Stores of fsspec keep connections that belong to the event loop in which they were opened, so Zarr and this package
+must use the same loop. Zarr does not expose it, but awaits the methods of any store in it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ T = TypeVar("T")
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine in the event loop of Zarr, and return its result; not to be called from within that loop."""
+    """Await a coroutine in Zarr's event loop and return its result; must not be called from within that loop."""
     return asyncio.run_coroutine_threadsafe(work, _find_loop(os.getpid())).result()
 
 
 class _Probe(WrapperStore[Store]):
-    """An empty store that notes in which event loop it is asked for something."""
+    """Empty store that records the event loop in which it is called."""
 
     loop: asyncio.AbstractEventLoop | None = None
 
@@ -38,7 +38,7 @@ class _Probe(WrapperStore[Store]):
 
 @functools.cache
 def _find_loop(pid: int) -> asyncio.AbstractEventLoop:
-    """Find the event loop of Zarr in this process; one that is forked has another."""
+    """Find the event loop of Zarr in this process; a forked process has another."""
     probe = _Probe(MemoryStore())
     with contextlib.suppress(FileNotFoundError):
         zarr.open_group(probe, mode="r+", zarr_format=3)  # for reading alone it would be copied

@@ -1,4 +1,4 @@
-"""Where stores are: paths, URLs and Zarr's own stores; and what leads out of them."""
+"""Locations of stores: paths, URLs and Zarr's own stores; checks of the links in them."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ FINISH_S = 10.0
 
 
 def is_read_in_place(url: str) -> bool:
-    """Whether whole chunks are decoded where their elements are wanted, if in their own dtype; see `chunks`."""
+    """Return whether whole chunks are decoded into the target itself, if it has their dtype; see `chunks`."""
     return find_local_path(url) is not None
 
 
 def locate_store(store: StoreLike) -> Store:
-    """The Zarr store at a place.
+    """Return the Zarr store at a place.
 
     Raises
     ------
-    OptionError : a URL that no library knows
-    MissingDependencyError : the library that knows it is not installed
+    OptionError : no library can open the URL
+    MissingDependencyError : the library that can open it is not installed
     """
     if isinstance(store, Store):
         return store
@@ -69,12 +69,12 @@ def _open_obstore(url: str) -> Store:
 
 
 def describe_store(store: StoreLike) -> str:
-    """The place as a user would write it."""
+    """Return the place of a store as a user would write it."""
     return str(store) if isinstance(store, Store) else os.fspath(store)
 
 
 def find_local_path(store: StoreLike) -> Path | None:
-    """The path that a store was named by; None for a URL or an object of Zarr."""
+    """Return the path of a store that is named by a path or file URL; None for other URLs and for Zarr stores."""
     if isinstance(store, Store):
         return None
     text = os.fspath(store).removeprefix("obstore+").removeprefix("file://")
@@ -82,13 +82,13 @@ def find_local_path(store: StoreLike) -> Path | None:
 
 
 def find_path(store: StoreLike) -> Path | None:
-    """Where a local store is; None for what is elsewhere."""
+    """Return the absolute path of a local store; None for other stores."""
     path = store.root if type(store) is LocalStore else find_local_path(store)
     return None if path is None else path.absolute()
 
 
 def find_files(store: Store) -> Path | None:
-    """The local folder that a store of Zarr has its files in, by whatever library; None for what is elsewhere."""
+    """Return the local folder that has the files of a Zarr store, of any library; None for other stores."""
     store = _unwrap(store)
     if isinstance(store, LocalStore):
         return store.root.absolute()
@@ -100,13 +100,13 @@ def find_files(store: Store) -> Path | None:
 
 
 def find_folder(store: StoreLike) -> Path | None:
-    """The folder that a local store is in, or the nearest one that there is; None for what is elsewhere."""
+    """Return the nearest existing folder above a local store; None for other stores."""
     path = find_path(store)
     return None if path is None else next(folder for folder in path.parents if folder.is_dir())
 
 
 def find_address(place: StoreLike, url: str) -> StoreLike:
-    """What leads other processes to a place; raises OptionError for one in the memory of this process."""
+    """Return the place of a store for other processes; raises OptionError for one in the memory of this process."""
     if is_in_memory(place):
         raise OptionError(
             f"{url} is in the memory of this process, where the workers of a cluster cannot reach it; use a path or "
@@ -117,7 +117,7 @@ def find_address(place: StoreLike, url: str) -> StoreLike:
 
 
 def is_in_memory(store: StoreLike) -> bool:
-    """Tell whether a store is in the memory of this process."""
+    """Return whether a store is in the memory of this process."""
     store = _unwrap(store) if isinstance(store, Store) else store
     if isinstance(store, FsspecStore):
         return "memory" in store.fs.protocol
@@ -129,19 +129,19 @@ def is_in_memory(store: StoreLike) -> bool:
 
 
 def _unwrap(store: Store) -> Store:
-    """The store that a user's wrappers are around: locks and links are of its folder; Zarr gives it privately."""
+    """Return the store inside a user's wrappers, whose folder has the locks and links; a private attribute of Zarr."""
     while isinstance(store, WrapperStore):
         store = store._store
     return store
 
 
 def represent(address: Any, place: StoreLike, *others: Any) -> str:
-    """For Dask, which logs what tasks that fail were given."""
+    """Return the repr of an address, without secrets: Dask logs the arguments of tasks that fail."""
     return f"{type(address).__name__}({', '.join(map(repr, (hide_secrets(describe_store(place)), *others)))})"
 
 
 def list_dir(store: Store, path: str) -> list[str]:
-    """Names of what is in a folder of a Zarr store, in no order; with what other processes have put there by now."""
+    """List the names in a folder of a Zarr store, unordered, including those just created by other processes."""
 
     async def collect() -> list[str]:
         own = _unwrap(store)
@@ -154,8 +154,8 @@ def list_dir(store: Store, path: str) -> list[str]:
 
 @contextlib.contextmanager
 def finishing_tasks() -> Iterator[None]:
-    """Wait, after an error, for what else Zarr has begun: writes would make removed folders again, and Zarr complains
-    of reads that the end of a program cuts off."""
+    """Wait for Zarr's other tasks after an error: their writes would recreate removed folders, and Zarr reports reads
+    that are interrupted when the program exits."""
     try:
         yield
     except BaseException:
@@ -169,17 +169,17 @@ async def _finish_others() -> None:
 
 
 def check_links(store: Store, *paths: str, below: bool = False) -> None:
-    """See that no symbolic link leads out of a local store, and that what is in it are files and folders; the store
-    itself may be reached by a link. To open a pipe that nobody writes to would take forever.
+    """Check that no symbolic link leads out of a local store, and that it holds only files and folders; the store
+    itself may be reached by a link. Opening a pipe without a writer would block forever.
 
     Parameters
     ----------
-    paths : what is looked at
-    below : whether what is in folders is, too
+    paths : to check, relative to the store
+    below : whether the contents of folders are checked too
 
     Raises
     ------
-    StoreError : one does, or something is a pipe, a socket or a device
+    StoreError : a link leads out, or something is a pipe, a socket or a device
     """
     store = _unwrap(store)
     if not isinstance(store, LocalStore):
@@ -196,7 +196,7 @@ def check_links(store: Store, *paths: str, below: bool = False) -> None:
 
 
 def _list_below(root: Path, path: str) -> Iterator[str]:
-    """A path, and what is below it but for files; no link is followed."""
+    """Yield a path and all that is below it, except files; links are not followed."""
     yield path
     if (root / path).is_dir() and not (root / path).is_symlink():
         with contextlib.suppress(FileNotFoundError), os.scandir(root / path) as entries:  # it may be removed meanwhile
@@ -206,11 +206,11 @@ def _list_below(root: Path, path: str) -> Iterator[str]:
 
 
 def open_root(store: Store, url: str) -> zarr.Group:
-    """The group at a place, for reading.
+    """Open the group at a place, for reading.
 
     Raises
     ------
-    StoreError : what is behind a URL cannot be reached, its libraries have errors of their own; as for `check_links`
+    StoreError : a URL cannot be reached, whatever its library raises; as for `check_links`
     """
     check_links(store, "zarr.json")
     ask = partial(zarr.open_group, store, mode="r", zarr_format=3, use_consolidated=False)
@@ -220,7 +220,7 @@ def open_root(store: Store, url: str) -> zarr.Group:
 
 @contextlib.contextmanager
 def explain_reaching(url: str) -> Iterator[None]:
-    """Say what is meant where a library of an object store has an error of its own."""
+    """Raise StoreError with a remedy in place of errors that libraries of object stores raise."""
     try:
         yield
     except (MgspmvError, FileNotFoundError, *ZARR_ERRORS):

@@ -1,4 +1,4 @@
-"""Arrays that are written by ranges, of which several processes may each write one."""
+"""Arrays that are written by ranges, possibly by several processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mgspmv.store.digests import WrittenArray, digest_elements
 
 @dataclass(frozen=True, eq=False)
 class WrittenRange:
-    """What a process wrote of an array."""
+    """Result of writing one range of an array."""
 
     chunks: dict[int, tuple[bytes, int]]
     """SHA-256 and CRC-32C of each chunk that lies in its range, by number."""
@@ -27,11 +27,11 @@ class WrittenRange:
 
 
 def write_range(target: zarr.Array[Any], start: int, elements: Any, threads: int | None = None) -> WrittenRange:
-    """Write the chunks that lie in `start` .. `start` + len(elements); the others are for `finish_ranges`.
+    """Write the chunks that lie within the range `start` .. `start` + len(elements); `finish_ranges` writes the others.
 
     Parameters
     ----------
-    elements : an array, or what has a length and slices like one
+    elements : array, or an object with a length and slices like one
     """
     stored = chunks.find_chunks(target)
     stop, whole, rest = start + len(elements), {}, []
@@ -49,11 +49,11 @@ def write_range(target: zarr.Array[Any], start: int, elements: Any, threads: int
 
 
 def finish_ranges(target: zarr.Array[Any], ranges: Iterable[WrittenRange]) -> WrittenArray:
-    """Write what the ranges of an array left.
+    """Write the chunks that no range covers alone; return the digest and the checksums of the array.
 
     Raises
     ------
-    StoreDamagedError : the ranges are not all of it
+    StoreDamagedError : the ranges do not cover the array
     """
     stored, whole = chunks.find_chunks(target), dict[int, tuple[bytes, int]]()
     left: dict[int, list[tuple[int, np.ndarray]]] = {}

@@ -1,4 +1,4 @@
-"""Versions of stores that are opened for reading."""
+"""Versions of stores, opened for reading."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ _MEND_OPENED = f"open it again if it was replaced since it was opened, else {MEN
 
 
 class Fillable(Protocol):
-    """An array that is filled piece by piece, by several threads at once."""
+    """Array that is filled piece by piece, by several threads at once."""
 
     @property
     def array(self) -> Any:
-        """(n,): what was filled."""
+        """(n,): the filled elements."""
         ...
 
     def piece(self, start: int, stop: int) -> contextlib.AbstractContextManager[np.ndarray]:
-        """Memory of the host for elements start .. stop, to be filled within the `with`."""
+        """Return host memory for elements start .. stop, to be filled within the `with` block."""
         ...
 
 
 class HostArray:
-    """An array on the host, filled in place."""
+    """Array on the host, filled in place."""
 
     def __init__(self, n: int, dtype: Any) -> None:
         self.array: np.ndarray = np.empty(n, dtype)
@@ -65,10 +65,10 @@ class HostArray:
 
 @dataclass(frozen=True)
 class StoredMatrix:
-    """A version of a store, opened for reading; its arrays are read on request.
+    """Version of a store, opened for reading; its arrays are read on request.
 
-    Opening (see `open_store`) found all of it there, so that reading fails only for flipped bits, or when the version
-    was dropped since: an overwrite drops the versions before it, `drop_versions` and an update do on request.
+    `open_store` has checked that all of its chunks exist, so reading fails only for flipped bits, or if the version was
+    dropped since: an overwrite drops the versions before it, `drop_versions` and an update do on request.
     """
 
     info: MatrixInfo
@@ -93,8 +93,8 @@ class StoredMatrix:
         Raises
         ------
         ChecksumError : a chunk does not match its checksum
-        MissingChunkError, StoreDamagedError : something is gone since the store was opened
-        StoreDamagedError : numbers of rows, columns or entries that the matrix does not have; row pointers that do not
+        MissingChunkError, StoreDamagedError : a part of the store was removed since it was opened
+        StoreDamagedError : numbers of rows, columns or entries that are outside the matrix; row pointers that do not
             ascend from 0 to the number of entries; ids that do not ascend
         """
         if name == "indptr":
@@ -111,7 +111,7 @@ class StoredMatrix:
         return elements
 
     def read_unchecked(self, name: str) -> np.ndarray:
-        """Read an array as it is stored, for a caller that checks what it may hold; errors as of chunks."""
+        """Read an array of which the caller checks the elements; errors as for its chunks."""
         return self._read_elements(name, 0, None, None, None)
 
     def _read_elements(
@@ -124,15 +124,15 @@ class StoredMatrix:
         return out.array
 
     def find_dtype(self, name: str) -> np.dtype[Any]:
-        """Of an array."""
+        """Return the dtype of an array."""
         return self._get_array(name).dtype
 
     def read_into(self, out: Fillable, n: int, name: str, start: int, threads: int | None = None) -> None:
-        """Read n elements of an array, from `start` on; errors as of `read_array`."""
+        """Read n elements of an array into `out`, from `start` on; errors as for `read_array`."""
         self._read_into(out, n, name, start, threads, self._find_limit(name))
 
     def read_order(self, threads: int | None = None) -> np.ndarray | None:
-        """Read the source's number of each row and column; None where they are in the order of the source.
+        """Read the source's number of each row and column; None if they are in the order of the source.
 
         Raises
         ------
@@ -154,20 +154,20 @@ class StoredMatrix:
         allocate: Callable[[int, Any], Fillable] | None = None,
         settle: Callable[[], None] = lambda: None,
     ) -> CsrBlock:
-        """Read rows `start` .. `stop` as they are stored, and nothing of the other rows.
+        """Read rows `start` .. `stop` as they are stored, and no other rows.
 
         Parameters
         ----------
         dtype : of the block's values, float32 or float64; None leaves them out
-        threads : how many chunks are in flight; memory peaks at the block plus one chunk, raw and compressed, for each
-        allocate : called with (elements, dtype) for where the arrays go; default on the host
-        settle : called before what was read is looked at
+        threads : number of chunks in flight; memory peaks at the block plus one chunk, raw and compressed, for each
+        allocate : called with (elements, dtype) to allocate each array; default on the host
+        settle : called before the arrays are checked
 
         Raises
         ------
         ChecksumError : a chunk does not match its checksum
-        MissingChunkError, StoreDamagedError : something is gone since the store was opened
-        StoreDamagedError : row pointers that do not ascend; columns that the matrix does not have
+        MissingChunkError, StoreDamagedError : a part of the store was removed since it was opened
+        StoreDamagedError : row pointers that do not ascend; columns that are outside the matrix
         """
         allocate = allocate or HostArray
         indptr = self.read_pointers(start, stop, threads, allocate, settle)
@@ -190,9 +190,9 @@ class StoredMatrix:
         allocate: Callable[[int, Any], Fillable] = HostArray,
         settle: Callable[[], None] = lambda: None,
     ) -> Any:
-        """Read where the entries of each of the rows `start` .. `stop` begin, and where the last row's end.
+        """Read the row pointers of rows `start` .. `stop`, including the end of the last row.
 
-        (stop + 1 - start,) int64; parameters and errors as of `read_block`.
+        (stop + 1 - start,) int64; parameters and errors as for `read_block`.
         """
         pointers = allocate(stop + 1 - start, np.int64)
         self._read_into(pointers, stop + 1 - start, "indptr", start, threads)
@@ -212,9 +212,9 @@ class StoredMatrix:
         )
 
     def read_out_degree(self, start: int = 0, stop: int | None = None, threads: int | None = None) -> np.ndarray:
-        """(stop - start,) int64: entries of each of the columns `start` .. `stop` of a graph.
+        """Read the number of entries of each of the columns `start` .. `stop` of a graph: (stop - start,) int64.
 
-        Columns of a reversed graph are rows of the one that it is the transpose of.
+        Columns of a reversed graph are rows of the original one.
 
         Raises
         ------
@@ -227,7 +227,7 @@ class StoredMatrix:
         return degree
 
     def transpose(self) -> StoredMatrix:
-        """The stored transpose, of a graph the reversed one; `info.has_transpose` says whether there is one."""
+        """Return the stored transpose, of a graph the reversed graph; `info.has_transpose` tells if it exists."""
         if self.original is not None:
             return self.original
         n_rows, n_cols = self.info.shape
@@ -245,14 +245,14 @@ class StoredMatrix:
         return StoredMatrix(info, group, self.place, arrays, checksums, original=self)
 
     def name_entries(self, *, weights: bool = True) -> str:
-        """What no other entries are known by: the digest, and whether they are transposed or stand for 1."""
+        """Return an identifier of the entries: the digest, and whether they are transposed or stand for 1."""
         said = [self.info.digest]
         said += ["transposed"] if self.original is not None else []
         said += [] if weights or self.info.is_pattern else ["pattern"]
         return ", ".join(said)
 
     def address(self) -> StoreAddress:
-        """Where other processes find this version.
+        """Return the address of this version for other processes.
 
         Raises
         ------
@@ -262,7 +262,7 @@ class StoredMatrix:
         return StoreAddress(place, self.info.version, self.info.digest, self.original is not None)
 
     def read_values(self, start: int, stop: int, dtype: Any, threads: int | None = None) -> Any:
-        """Read the values of rows `start` .. `stop` alone, as `read_block` reads them; None for a pattern."""
+        """Read only the values of rows `start` .. `stop`, as `read_block` does; None for a pattern."""
         first, last = (int(self.read_pointers(row, row)[0]) for row in (start, stop))
         if first > last:
             raise self._blame_pointers(start, stop)
@@ -278,9 +278,7 @@ class StoredMatrix:
         return out.array
 
     def _find_limit(self, name: str) -> int | None:
-        """Find what the elements of an array must be less than, and not negative; None for those that are checked
-        otherwise, or need not be.
-        """
+        """Return the exclusive limit of an array's elements, 0 being the least; None for arrays without this check."""
         return {"indices": self.info.shape[1], "out_degree": self.info.nnz + 1}.get(name)
 
     def _name_elements(self, name: str, start: int, stop: int) -> str:
@@ -318,8 +316,8 @@ class StoredMatrix:
         chunks.run_pieces(read, start, start + n, threads)
 
     def _check_limit(self, name: str, piece: slice, elements: Any, limit: int) -> None:
-        """Check numbers that other arrays are indexed by, while they are in the cache or on a device: without it a
-        product reads memory beyond its vectors. Negative ones are large as unsigned ones are read.
+        """Check elements that index other arrays, while they are in the cache or on a device: otherwise a product could
+        read memory beyond its vectors. Negative numbers are large when viewed as unsigned.
         """
         unsigned = elements.view(np.dtype(f"u{elements.itemsize}"))
         least_wrong = min(limit, 1 << (8 * elements.itemsize - 1))
@@ -333,7 +331,7 @@ class StoredMatrix:
 
 @dataclass(frozen=True)
 class StoreAddress:
-    """Where a process finds one version of a store; small, and can be sent."""
+    """Address of one version of a store, small enough to be sent to other processes."""
 
     place: StoreLike
     """An absolute path, a URL or a Zarr store."""
@@ -348,11 +346,11 @@ class StoreAddress:
         return represent(self, self.place, self.version, self.digest, self.is_transpose)
 
     def open(self) -> StoredMatrix:
-        """Open that version again, whether it is the current one or not.
+        """Open that version again, even if it is no longer the current one.
 
         Raises
         ------
-        StoreError : as for `open_store`, and when the store does not hold the version any more
+        StoreError : as for `open_store`, and if the store no longer has the version
         """
         root, url = open_place(self.place)
         names = list_named(root, url)
@@ -366,7 +364,7 @@ class StoreAddress:
 
 
 def open_store(store: StoreLike, version: str | int | None = None) -> StoredMatrix:
-    """Open a version of a matrix store and check that all of it is there.
+    """Open a version of a matrix store and check that it is complete.
 
     Parameters
     ----------
@@ -376,7 +374,7 @@ def open_store(store: StoreLike, version: str | int | None = None) -> StoredMatr
 
     Raises
     ------
-    StoreNotFoundError : nothing is there
+    StoreNotFoundError : there is no store
     StoreFormatError : not a store of mgspmv, or one of another format version
     StoreUnfinishedError : no version was ever finished
     StoreError : there is no such version
@@ -390,13 +388,13 @@ def open_store(store: StoreLike, version: str | int | None = None) -> StoredMatr
 
 
 def read_array_digests(stored: StoredMatrix) -> dict[str, str]:
-    """The digests that were recorded when the version was written, by array."""
+    """Return the digests that were recorded when the version was written, by array."""
     attributes: Any = stored.group.attrs[KEY]
     return dict(attributes.get("array_digests", {}))
 
 
 def has_attributes_digest(stored: StoredMatrix) -> bool:
-    """Tell whether the version recorded a digest of all its attributes."""
+    """Return whether the version recorded a digest of all its attributes."""
     attributes: Any = stored.group.attrs[KEY]
     return "attributes_digest" in attributes
 
@@ -406,7 +404,7 @@ def _open_named(root: zarr.Group, name: str, store: StoreLike, url: str) -> Stor
 
 
 def check_version(group: zarr.Group, place: StoreLike, url: str) -> StoredMatrix:
-    """Check that all of a version is there."""
+    """Check that a version is complete, and return it opened."""
     info = read_info(group, url)
     expected = _expected_arrays(info)
     found = wait_for(_find_all(group, expected, url))
@@ -422,7 +420,7 @@ def check_version(group: zarr.Group, place: StoreLike, url: str) -> StoredMatrix
 
 
 async def _find_all(group: zarr.Group, expected: dict[str, tuple[int, str]], url: str) -> list[Any]:
-    """Arrays of a version, or what is wrong with them; all are asked for at once, as stores may be far away."""
+    """Find the arrays of a version, or their errors; requests are concurrent, as stores may be far away."""
     inside = zarr.AsyncGroup(group.metadata, group.store_path)
     asked: list[Any] = [_find_array(inside, name, *wanted, url) for name, wanted in expected.items()]
     if any(name.startswith(_TRANSPOSE) for name in expected):
@@ -458,7 +456,7 @@ async def _find_transpose(group: zarr.AsyncGroup, url: str) -> None:
 
 
 async def _get(group: zarr.AsyncGroup, name: str) -> Any:
-    """What is in a group by a name; None where nothing is."""
+    """Return the member of a group with this name; None if there is none."""
     try:
         return await group.getitem(name)
     except KeyError:
@@ -466,7 +464,7 @@ async def _get(group: zarr.AsyncGroup, name: str) -> Any:
 
 
 def _expected_arrays(info: MatrixInfo) -> dict[str, tuple[int, str]]:
-    """Length and dtype, or two that it may be, of each array that a version must have."""
+    """Return the length and the dtype, or two allowed ones, of each array that a version must have."""
     indptr, indices = (info.shape[0] + 1, "int64"), (info.nnz, info.index_dtype)
     arrays = {"indptr": indptr, "indices": indices}
     if info.dtype is not None:
@@ -490,7 +488,7 @@ def _expected_arrays(info: MatrixInfo) -> dict[str, tuple[int, str]]:
 
 
 def get_array(group: zarr.Group, name: str, url: str) -> zarr.Array[Any]:
-    """An array of a version; raises StoreDamagedError where it is gone."""
+    """Return an array of a version; raises StoreDamagedError if it is missing."""
     with blame_metadata(url, f"{group.path}/{name}"):
         array = group.get(name)
     if not isinstance(array, zarr.Array):
@@ -503,13 +501,13 @@ def _missing_array(url: str, place: str, name: str) -> StoreDamagedError:
 
 
 def _is_ascending(array: Any) -> bool:
-    """Whether no element is less than the one before; by pieces, which takes less memory than all at once."""
+    """Return whether no element is less than the one before; works by pieces to save memory."""
     pieces = (array[k : k + chunks.CHUNK_ELEMENTS + 1] for k in range(0, len(array) - 1, chunks.CHUNK_ELEMENTS))
     return all(bool((piece[1:] >= piece[:-1]).all()) for piece in pieces)
 
 
 def _is_permutation(array: np.ndarray) -> bool:
-    """Whether each of 0..n-1 is there once; by pieces, as above."""
+    """Return whether the array has each of 0..n-1 once; works by pieces, as above."""
     n = len(array)
     if n and (array.min() < 0 or array.max() >= n):
         return False

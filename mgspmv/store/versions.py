@@ -1,4 +1,4 @@
-"""The versions that the root of a store names; what it does not name is no version."""
+"""Versions of a store: those that its root names, and no others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MEND = "ingest again or restore a copy"
 
 
 def list_versions(store: StoreLike) -> list[MatrixInfo]:
-    """What each version says of itself, the oldest first; the last is the current one. No array is looked at.
+    """Return the metadata of each version, oldest first; the last is the current one. Arrays are not checked.
 
     Raises
     ------
@@ -57,12 +57,11 @@ def list_versions(store: StoreLike) -> list[MatrixInfo]:
 
 
 def read_named(store: StoreLike, read: Callable[[zarr.Group, list[str], str], T]) -> T:
-    """Call a function with the root, the names of the versions and the place; again where these were replaced
-    meanwhile.
+    """Call a function with the root, the names of the versions and the URL; retry if these were replaced meanwhile.
 
     Raises
     ------
-    StoreError : as for `open_store`, and what the function raises while the versions stay
+    StoreError : as for `open_store`, and what the function raises while the versions are unchanged
     """
     while True:
         root, url = open_place(store)
@@ -75,13 +74,13 @@ def read_named(store: StoreLike, read: Callable[[zarr.Group, list[str], str], T]
 
 
 def check_keep(keep: int | None) -> None:
-    """Raise OptionError unless so many versions can be kept; None is all."""
+    """Raise OptionError unless `keep` is at least 1, or None to keep all versions."""
     if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
         raise OptionError(f"keep must be at least 1, the current version is never dropped; not {keep!r}")
 
 
 def check_target(store: StoreLike, *, overwrite: bool) -> str | None:
-    """Raise StoreExistsError unless a store may be written here; name of the version that is replaced, or None."""
+    """Raise StoreExistsError unless a store may be written here; return the version it replaces, or None."""
     url = describe_store(store)
     attributes = read_root_attributes(store, url)
     if attributes is None:
@@ -95,11 +94,11 @@ def check_target(store: StoreLike, *, overwrite: bool) -> str | None:
 
 
 def read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
-    """Those of the group at a place; None where nothing is.
+    """Read the attributes of the group at a place; None if nothing exists there.
 
     Raises
     ------
-    StoreExistsError : something is there that is no group
+    StoreExistsError : something other than a group exists there
     """
     path = find_local_path(store)
     if path is not None and not path.exists():
@@ -118,23 +117,23 @@ def read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
 
 
 def _is_foreign(name: str) -> bool:
-    """Tell whether it is not what the very first write of a store left, that was killed or goes on."""
+    """Return whether a name is none of those that an unfinished first write of a store creates."""
     return not any(fnmatch(name, pattern) for pattern in (BROKEN_OFF, LOCK, f"{MARK}*"))
 
 
 def is_store(group: zarr.Group) -> bool:
-    """Whether a group is a matrix store, and none of its versions."""
+    """Return whether a group is a matrix store, but not one of its versions."""
     attributes = group.attrs.get(KEY)
     return isinstance(attributes, dict) and "current" in attributes
 
 
 def is_version(group: zarr.Group) -> bool:
-    """Whether a group is a matrix store, or one of its versions."""
+    """Return whether a group is a matrix store, or one of its versions."""
     return KEY in group.attrs
 
 
 def open_place(store: StoreLike) -> tuple[zarr.Group, str]:
-    """The root of a store, and the place as a user would write it."""
+    """Open the root of a store; return it and the place as a user would write it."""
     url = describe_store(store)
     path = find_local_path(store)
     if path is not None and not path.exists():
@@ -154,12 +153,12 @@ def _not_found(url: str) -> StoreNotFoundError:
 
 
 def list_named(root: zarr.Group, url: str) -> list[str]:
-    """Names of the versions, the oldest first; the last is the current one."""
+    """List the names of the versions, oldest first; the last is the current one."""
     return parse_names(root.attrs.get(KEY), url)
 
 
 def parse_names(attributes: Any, url: str) -> list[str]:
-    """List the versions that the attributes of a root name, the oldest first."""
+    """List the versions that the attributes of a root name, oldest first."""
     if not isinstance(attributes, dict) or "format_version" not in attributes:
         raise StoreFormatError(f"{url} is a Zarr group but not a matrix store of mgspmv; make one with `mgspmv ingest`")
     if attributes["format_version"] != FORMAT_VERSION:
@@ -178,7 +177,7 @@ def parse_names(attributes: Any, url: str) -> list[str]:
 
 
 def find_version(names: list[str], version: str | int, url: str) -> str:
-    """Name of the version of that name or number; raises StoreError."""
+    """Return the name of the version with this name or number; raises StoreError if there is none."""
     for name in names:
         if version in (name, find_version_number(name)):
             return name
@@ -186,7 +185,7 @@ def find_version(names: list[str], version: str | int, url: str) -> str:
 
 
 def get_version(root: zarr.Group, name: str, url: str) -> zarr.Group:
-    """Its group; raises StoreError where it is gone, or leads elsewhere."""
+    """Return the group of a version; raises StoreError if it is missing or a link leads out of the store."""
     path = f"versions/{name}"
     check_links(root.store, path, below=True)
     with blame_metadata(url, path):
@@ -197,14 +196,14 @@ def get_version(root: zarr.Group, name: str, url: str) -> zarr.Group:
 
 
 def number_versions(store: Store) -> dict[str, int]:
-    """Names and numbers of the versions, also of those that have lost their zarr.json; nothing else there is ours."""
+    """Return the number of each version by name, even without a zarr.json; other names are ignored."""
     matches = map(_VERSION_NAME.fullmatch, list_dir(store, "versions"))
     return {match[0]: int(match[1]) for match in matches if match}
 
 
 @contextlib.contextmanager
 def blame_metadata(url: str, path: str) -> Iterator[None]:
-    """Raise StoreDamagedError for what Zarr raises where a zarr.json is not as it was written."""
+    """Raise StoreDamagedError in place of the errors that Zarr raises for a damaged zarr.json."""
     try:
         yield
     except ZARR_ERRORS as error:
@@ -212,7 +211,7 @@ def blame_metadata(url: str, path: str) -> Iterator[None]:
 
 
 def read_info(group: zarr.Group, url: str) -> MatrixInfo:
-    """What a version says of itself; raises StoreDamagedError."""
+    """Read the metadata of a version; raises StoreDamagedError."""
     attributes: Any = group.attrs.get(KEY)
     with blame_metadata(url, group.path):
         if attributes.get("version") != group.basename:

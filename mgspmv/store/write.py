@@ -1,4 +1,4 @@
-"""Versions that are written: whole, before the root names them."""
+"""New versions of a store, written completely before the root names them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _HYPERSPARSE = 1000
 
 @dataclass
 class Version:
-    """A version under construction: no reader sees it before `commit`."""
+    """Version under construction: no reader sees it before `commit`."""
 
     root: zarr.Group
     group: zarr.Group
@@ -88,13 +88,13 @@ class Version:
         min_weight: float | None,
         provenance: dict[str, Any],
     ) -> dict[str, Any]:
-        """The attributes of the version.
+        """Return the attributes of the version.
 
         Parameters
         ----------
         dtype : of the values; None for a pattern
         index : dtype of the columns
-        kind, shape, nnz, duplicates, vertex_ids, order, min_weight, provenance : as of `MatrixInfo`
+        kind, shape, nnz, duplicates, vertex_ids, order, min_weight, provenance : as in `MatrixInfo`
         """
         value = 0 if dtype is None else dtype.itemsize
         n_of_columns = sum(name in self.written for name in ("out_degree", "out_weight"))
@@ -122,7 +122,7 @@ class Version:
         return claims | {"attributes_digest": digest_attributes(claims)}
 
     def open_rows(self, place: str, shape: tuple[int, int], *, has_values: bool) -> zarr.Group:
-        """The group of CSR arrays, its own or that of the `transpose`; with values it is an anndata csr_matrix."""
+        """Open the group of CSR arrays, its own or the `transpose`; with values it is an anndata csr_matrix."""
         group = self.group.require_group(place) if place else self.group
         if has_values:
             group.update_attributes({**_ANNDATA_CSR, "shape": list(shape)})
@@ -133,15 +133,15 @@ class Version:
         self.written[name] = write_array(self.group, name, array, threads)
 
     def create_array(self, name: str, n: int, dtype: Any) -> None:
-        """Make an array of n elements, of a dtype or `str`, which processes write by ranges; see `VersionAddress`."""
+        """Create an array of n elements, of a dtype or `str`, to be written by ranges; see `VersionAddress`."""
         create_array(self.group, name, n, dtype)
 
     def finish_array(self, name: str, ranges: Iterable[WrittenRange]) -> None:
-        """Write what the ranges of an array left; see `finish_ranges`."""
+        """Write the chunks that no range covers alone; see `finish_ranges`."""
         self.written[name] = finish_ranges(get_array(self.group, name, self.url), ranges)
 
     def address(self) -> VersionAddress:
-        """Where other processes find it.
+        """Return the address of this version for other processes that write its arrays.
 
         Raises
         ------
@@ -150,15 +150,15 @@ class Version:
         return VersionAddress(find_address(self.place, self.url), self.name)
 
     def commit(self, attributes: dict[str, Any]) -> MatrixInfo:
-        """Write the version's attributes, check that all of it is there, then name it in the root: the last write.
+        """Write the version's attributes, check that it is complete, then name it in the root: the last write.
 
         Returns
         -------
-        What the version says of itself.
+        Metadata of the version.
 
         Raises
         ------
-        StoreError : another version than `base` is the current one by now; it cannot be told whether this one is
+        StoreError : `base` is no longer the current version; it is unknown whether the root names this one
         """
         self.group.attrs[KEY] = attributes
         made = check_version(get_version(self.root, self.name, self.url), self.place, self.url)
@@ -166,7 +166,7 @@ class Version:
         return made.info
 
     def check_base(self) -> None:
-        """Raise StoreError where another version than `base` is the current one by now."""
+        """Raise StoreError if `base` is no longer the current version."""
         self._check_base(self.writer.read_own())
 
     def _check_base(self, own: dict[str, Any]) -> None:
@@ -182,7 +182,7 @@ class Version:
 
 @dataclass(frozen=True)
 class VersionAddress:
-    """Where other processes find a version that is under construction."""
+    """Address of a version under construction, for other processes."""
 
     place: StoreLike
     name: str
@@ -191,7 +191,7 @@ class VersionAddress:
         return represent(self, self.place, self.name)
 
     def open(self, name: str) -> zarr.Array[Any]:
-        """One of its arrays, for writing."""
+        """Open one of its arrays for writing."""
         path, store = f"versions/{self.name}", locate_store(self.place)
         group = zarr.open_group(store, mode="r+", path=path, use_consolidated=False)
         return get_array(group, name, describe_store(self.place))
@@ -199,7 +199,7 @@ class VersionAddress:
 
 @dataclass(frozen=True)
 class StoreSize:
-    """Bytes that a matrix takes in a store, before its chunks are compressed and entries at one place are merged."""
+    """Size of a matrix in a store, before its chunks are compressed and duplicates are merged."""
 
     shape: tuple[int, int]
     n_entries: int
@@ -211,14 +211,14 @@ class StoreSize:
 
     @property
     def lines(self) -> list[int]:
-        """Elements of each array that has one for each row or column, of 8 bytes each."""
+        """Number of elements, of 8 bytes each, of each array that has one per row or column."""
         n_rows, n_cols = self.shape
         sums = [n_cols] * (self.has_sums * (1 if self.dtype is None else 2))
         return [n_rows + 1, *sums, *([n_cols + 1] if self.has_transpose else [])]
 
     @property
     def lines_bytes(self) -> int:
-        """Bytes of these arrays."""
+        """Bytes of the arrays in `lines`."""
         return 8 * sum(self.lines)
 
     @property
@@ -235,20 +235,20 @@ class StoreSize:
 
     @property
     def is_hypersparse(self) -> bool:
-        """Whether there are far more rows than entries."""
+        """True if there are far more rows or columns than entries."""
         return max(self.shape) > _HYPERSPARSE * (self.n_entries + 1)
 
 
 def check_space(store: StoreLike, size: StoreSize) -> None:
-    """Check that there is room for what a store keeps of each row and column, before anything is written.
+    """Check that the arrays with one element per row or column fit in free space, before anything is written.
 
-    A source may say that it has any number of these; entries take the room that they had there. The room is that of the
-    disk; in memory, and for a hypersparse matrix in an object store, that of this process, which reads row pointers
-    whole.
+    A source may state any number of rows and columns, while its entries needed space there too. The space is that of
+    the disk; in memory, and for a hypersparse matrix in an object store, the memory of this process, which reads whole
+    arrays of row pointers.
 
     Raises
     ------
-    DiskSpaceError, CapacityError : there is not
+    DiskSpaceError, CapacityError : they do not fit
     """
     if (path := find_path(store)) is not None:
         free, where = (
@@ -274,20 +274,20 @@ def check_space(store: StoreLike, size: StoreSize) -> None:
 
 @contextlib.contextmanager
 def begin_version(store: StoreLike, *, base: str | None = None, keep: int | None = 1) -> Iterator[Version]:
-    """Open a store for one new version, as its only writer where it has locks. What an exception leaves unfinished is
-    removed, with the store where there was none before; on success versions that are not kept go, and what others left
-    unfinished. A version that is not committed is removed too.
+    """Open a store for one new version, as its only writer if it has locks. After an exception, the unfinished version
+    is removed, and the store if it is new; on success, versions that are not kept are removed, and leftovers of other
+    writers. A version that is not committed is removed too.
 
     Parameters
     ----------
-    base : name of the version that the new one is made from or replaces, see `check_target`: where another is the
-        current one, at first or in the end, nothing is changed; None where there is none
-    keep : how many of the versions up to `base` and the new one stay; None for all
+    base : name of the version that the new one is made from or replaces, see `check_target`: if another is the current
+        one, at the start or at the end, nothing is changed; None if there is none
+    keep : number of versions up to `base` and the new one to keep; None for all
 
     Raises
     ------
-    StoreExistsError : a finished store is there and `base` is None, or something that is no store of mgspmv
-    StoreError : nothing can be written there; another writes it; another version than `base` is the current one
+    StoreExistsError : a finished store exists and `base` is None, or something that is not a store of mgspmv exists
+    StoreError : the place cannot be written; another process writes it; `base` is not the current version
     """
     with translating(describe_store(store), "write"):
         yield from _begin_version(store, base, keep)
@@ -349,16 +349,16 @@ def _say_that_it_is_named(version: Version) -> None:
 
 
 def drop_versions(store: StoreLike, *, keep: int) -> list[str]:
-    """Remove all but the newest versions, and what others left unfinished; names of the versions that were removed.
+    """Remove all but the newest versions, and unfinished ones; return the names of the removed versions.
 
     Parameters
     ----------
-    keep : how many stay, the current one among them
+    keep : number of versions to keep, including the current one
 
     Raises
     ------
     OptionError : fewer than one
-    StoreError : as for `open_store`; another writes it
+    StoreError : as for `open_store`; another process writes it
     """
     check_keep(keep)
     root, url = open_place(store)
@@ -381,13 +381,13 @@ def drop_versions(store: StoreLike, *, keep: int) -> list[str]:
 
 
 def write_array(group: zarr.Group, name: str, array: Any, threads: int | None = None) -> WrittenArray:
-    """Write a whole array, or what has a dtype, a length and slices like one."""
+    """Write a whole array, or an object with a dtype, a length and slices like one."""
     target = create_array(group, name, len(array), str if is_string(array) else array.dtype)
     own_threads = 1 if is_string(array) else threads  # strings of Python are many times as large as what is written
     return finish_ranges(target, [write_range(target, 0, array, own_threads)])
 
 
 def find_least(data: np.ndarray | None) -> float | None:
-    """Least value; None where there is none, or it is not a finite number, which JSON cannot hold."""
+    """Return the least value; None if there is none or it is not finite, which JSON cannot represent."""
     least = math.nan if data is None or not len(data) else float(data.min())
     return least if math.isfinite(least) else None
