@@ -1,4 +1,4 @@
-"""Work of other threads whose results come in order."""
+"""Work on other threads whose results are returned in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 def map_ahead(pool: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T], n_ahead: int) -> Iterator[R]:
-    """What a function makes of items, in their order, with so many of them under way; the others wait."""
+    """Yield the results of a function for the items, in order, with at most `n_ahead` of them queued or running."""
     ahead: deque[Future[R]] = deque()
     try:
         for item in items:
@@ -37,22 +37,22 @@ def map_ahead(pool: ThreadPoolExecutor, function: Callable[[T], R], items: Itera
 
 
 def _take(ahead: deque[Future[R]]) -> R:
-    """The next result, once it is there."""
+    """Wait for the next result and return it."""
     result = ahead.popleft().result()
     mark()
     return result
 
 
 class Ahead(Generic[T]):
-    """An iterator over the items of another, some of which a thread takes from it before they are asked for.
+    """Iterator that takes items of another iterator ahead of time, on a thread.
 
-    What it reads from, such as a pipe or a server, may keep the thread waiting for ever; then neither `close` nor the
-    end of the program waits for it.
+    The thread may be blocked forever, for example by a pipe or a server; then neither `close` nor the end of the
+    program waits for it.
 
     Parameters
     ----------
-    items : the other, which is nobody else's
-    n_ahead : so many items wait to be asked for
+    items : the other iterator, which nothing else uses
+    n_ahead : largest number of items taken ahead
     name : of the thread
     """
 
@@ -78,7 +78,7 @@ class Ahead(Generic[T]):
         return taken
 
     def close(self) -> bool:
-        """Take no more, and tell whether the other iterator is free, or still keeps the thread waiting."""
+        """Stop taking items; return whether the other iterator is free, or False if it still blocks the thread."""
         self._is_over = True
         if self._thread.ident is None:
             return True

@@ -1,7 +1,7 @@
-"""From rows to the CSR arrays of a matrix, with the sums of its columns.
+"""CSR arrays of a matrix and sums of its columns, built from its rows.
 
-Blocks of rows come one after the other, see `mgspmv.ingest.entries`: the matrix is in memory as a whole only where
-someone holds all of them.
+Blocks of rows are streamed, see `mgspmv.ingest.entries`: the whole matrix is in memory only if the caller keeps all of
+them.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ _FILLED = 1 << 20
 
 
 def find_column_bytes(matrix: SortedRows) -> int:
-    """Bytes of what is added up for a column."""
+    """Return the bytes of the sums of one column."""
     return 0 if matrix.kind == "matrix" else 8 if matrix.dtype is None else 32
 
 
 class Appendable(Protocol):
-    """An array that is made from its begin on."""
+    """Array that is built by appending."""
 
     def append(self, elements: np.ndarray) -> None:
-        """Put elements at its end."""
+        """Append elements."""
         ...
 
     def finish(self) -> Any:
-        """What was made; nothing is appended any more."""
+        """Return the complete array; nothing is appended afterwards."""
         ...
 
     def pieces(self) -> Iterator[np.ndarray]:
-        """What was put there, one part after the other, once it is finished."""
+        """Yield the elements, one part after the other, once the array is finished."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Assembled:
-    """What became of the rows of a matrix."""
+    """Arrays built from the rows of a matrix."""
 
     nnz: int
     arrays: dict[str, Any]
@@ -75,12 +75,12 @@ class Assembled:
 
     @property
     def least(self) -> float | None:
-        """Least value; None where there is none, or it is not finite."""
+        """Least value; None if there is none or it is not finite."""
         return find_finite(self.lowest)
 
 
 def find_finite(value: float | None) -> float | None:
-    """A number if it is finite."""
+    """Return a number if it is finite, else None."""
     return None if value is None or not np.isfinite(value) else value
 
 
@@ -93,16 +93,16 @@ def assemble(
     most_columns: int | None = None,
     rows: tuple[int, int] | None = None,
 ) -> Assembled:
-    """Make the arrays of a matrix, from its first row to its last.
+    """Build the arrays of a matrix, from its first row to its last.
 
     Parameters
     ----------
     make_array : called with (name, dtype, most elements)
-    transposed : gets all entries, rows and columns exchanged
+    transposed : receives all entries, with rows and columns exchanged
     phase : for `report`
-    most_columns : that are added up at a time, for which all entries are read again; None for all
-    rows : the only ones that it has entries in, and for which row pointers are made; None for all. Degrees and weights
-        are made of all only
+    most_columns : number of columns that are summed at a time; each further range reads all entries again; None for all
+    rows : range that has all entries, and for which row pointers are made; None for all. Degrees and weights are
+        computed only for all rows
 
     Raises
     ------
@@ -158,12 +158,12 @@ def _add_up(
     make_array: Callable[[str, np.dtype[Any], int], Appendable],
     report: Report,
 ) -> dict[str, Appendable]:
-    """The sums of all columns.
+    """Compute the sums of all columns.
 
     Parameters
     ----------
-    sums : of the first of the ranges of columns
-    entries : the indices and, where there are values, the data of all, which the other ranges are added up from
+    sums : of the first range of columns
+    entries : the indices and, if there are values, the data of all entries, from which the other ranges are summed
     """
     made = {"out_degree": make_array("out_degree", np.dtype(np.int64), matrix.shape[1])}
     if matrix.dtype is not None:
@@ -187,7 +187,7 @@ def _append_sums(made: dict[str, Appendable], sums: ColumnSums) -> None:
 
 
 class RowPointers:
-    """The row pointers of blocks that follow each other; of a row that has several, its end is that of the last.
+    """Row pointers of consecutive blocks of rows; a row that continues in later blocks ends in the last of them.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ class RowPointers:
         self._array.append(np.zeros(1, np.int64))
 
     def put(self, block: CsrBlock) -> None:
-        """Take the next block, whose last row may go on in the one after it."""
+        """Append the pointers of the next block, whose last row may continue in the one after it."""
         self._fill(block.row_offset)
         ends = block.indptr[1:-1]
         self._array.append(ends + self._n)
@@ -207,7 +207,7 @@ class RowPointers:
         self._n += block.nnz
 
     def end(self, n_rows: int) -> None:
-        """The last row has been there, of so many."""
+        """Append the pointers of the remaining rows, up to `n_rows`."""
         self._fill(n_rows)
 
     def _fill(self, row: int) -> None:
@@ -218,7 +218,7 @@ class RowPointers:
 
 
 class RowSums:
-    """Sums of the rows of blocks that follow each other, of which a row may go on in the next one.
+    """Sums of the rows of consecutive blocks, where a row may continue in the next block.
 
     Attributes
     ----------
@@ -242,16 +242,12 @@ class RowSums:
         self.are_1 = bool(((sums == 0) | (np.abs(sums - 1) <= STOCHASTIC_TOLERANCE)).all())
 
     def end(self) -> bool:
-        """`are_1`, of the last row too."""
+        """Return `are_1`, including the last row."""
         return self.are_1 and (self._rest == 0 or abs(self._rest - 1) <= STOCHASTIC_TOLERANCE)
 
 
 def _check_signs(matrix: SortedRows, block: CsrBlock) -> None:
-    """
-    Raises
-    ------
-    SourceError : an entry of a stochastic matrix is negative
-    """
+    """Raise SourceError if an entry of a stochastic matrix is negative."""
     if block.data is None or not (is_negative := (block.data < 0) & (block.data > -np.inf)).any():
         return
     k = int(np.argmax(is_negative))
@@ -266,17 +262,17 @@ def _check_signs(matrix: SortedRows, block: CsrBlock) -> None:
 
 
 class ColumnSums:
-    """Entries of each of the columns of a range, and the sums of their values.
+    """Number of entries and sum of their values for each column of a range.
 
     Parameters
     ----------
     kind, name, dtype : of the matrix
     start, stop : the range
-    order : the source's number of each column; None where it is that of the column
+    order : the source's number of each column; None if columns are not renumbered
 
     Attributes
     ----------
-    rows_sum_to_1 : of a stochastic matrix, whether each row of those that were added does, or is empty
+    rows_sum_to_1 : of a stochastic matrix, whether each added row sums to 1 or is empty
     """
 
     def __init__(
@@ -293,7 +289,7 @@ class ColumnSums:
         self.begin(start, stop)
 
     def begin(self, start: int, stop: int) -> None:
-        """Let go of what was added up, and begin with columns start .. stop."""
+        """Discard the sums, and start again with columns start .. stop."""
         self._start, self._n_infinite = start, 0
         self._degree, self._sums = np.zeros(0, np.int64), None
         self._degree = np.zeros(stop - start, np.int64)
@@ -306,13 +302,13 @@ class ColumnSums:
             _add_columns(indices, data, self._start, *self._sums)
 
     def give(self, start: int, stop: int) -> PartialSums:
-        """What was added up of some of the columns, for `join` elsewhere."""
+        """Return the sums of columns start .. stop, for `join` elsewhere."""
         own = slice(start - self._start, stop - self._start)
         sums = None if self._sums is None else self._sums[:, own]
         return PartialSums(self._degree[own], sums, self._n_infinite, self.rows_sum_to_1)
 
     def join(self, other: PartialSums) -> None:
-        """Add what was added up elsewhere, of other entries of these columns."""
+        """Add the sums of other entries of these columns, computed elsewhere."""
         self._degree += other.degree
         self._n_infinite += other.n_infinite
         self.rows_sum_to_1 &= other.rows_sum_to_1
@@ -320,7 +316,7 @@ class ColumnSums:
             _join_sums(*self._sums, *other.sums)
 
     def finish(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Degrees, and weights where there are values."""
+        """Return degrees, and weights if there are values; raises SourceError for sums that do not suit the kind."""
         if self._n_infinite:
             raise SourceError(
                 f"a {self._kind} needs finite weights, {self._n_infinite} are NaN or infinite; clean the source, or "
@@ -351,7 +347,7 @@ class ColumnSums:
 
 @dataclass(frozen=True, eq=False)
 class PartialSums:
-    """What some of the entries of a matrix add up to in some columns."""
+    """Sums of some of the entries of a matrix in some columns."""
 
     degree: np.ndarray
     """int64, (columns,)."""
@@ -364,7 +360,7 @@ class PartialSums:
 
 
 def _join_sums(high: np.ndarray, low: np.ndarray, other_high: np.ndarray, other_low: np.ndarray) -> None:
-    """Add sums in double-double arithmetic to others."""
+    """Add other sums to high + low, in double-double arithmetic."""
     with np.errstate(invalid="ignore"):  # infinite values are refused in the end
         total = high + other_high
         part = total - high
@@ -374,7 +370,7 @@ def _join_sums(high: np.ndarray, low: np.ndarray, other_high: np.ndarray, other_
 
 @njit(nogil=True, cache=True)
 def _count(keys, start, counts):
-    """Of each of the keys from start on, as many as there are counts."""
+    """Count each of the keys from `start` on, as many keys as there are counts."""
     for key in keys:
         if start <= key < start + len(counts):
             counts[key - start] += 1
@@ -384,7 +380,7 @@ def _count(keys, start, counts):
 def _add_columns(indices, data, start, high, low):
     """Add each value to high + low of its column, from start on, in double-double arithmetic (Knuth's two-sum).
 
-    So the sums do not depend on the order of the rows, and neither do the ranks of `exact`.
+    The sums, and the ranks of `exact`, are thus independent of the order of the rows.
     """
     for k in range(len(indices)):
         j = indices[k] - start
@@ -401,14 +397,14 @@ def _add_columns(indices, data, start, high, low):
 
 
 def sum_rows(stored: StoredMatrix, start: int, stop: int, threads: int | None = None) -> np.ndarray:
-    """The sum of the values of each of the rows `start` .. `stop`: of the transpose's columns, its out-weights.
+    """Return the sum of the values of each of the rows `start` .. `stop`: the out-weights of the transpose.
 
-    Each row is added up in its order, as the ingest of the reversed graph adds up that column: to the same bits.
+    Each row is summed in its order, as the ingest of the reversed graph sums that column: bit-identical.
 
     Parameters
     ----------
-    stored : of a graph with values
-    threads : that read; one adds up
+    stored : graph with values
+    threads : number of threads that read; one thread adds
 
     Returns
     -------
@@ -430,7 +426,7 @@ def sum_rows(stored: StoredMatrix, start: int, stop: int, threads: int | None = 
 
 
 def _read_values(stored: StoredMatrix, entries: tuple[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The row and the value of each entry of one of the ranges that `cut_entries` gives."""
+    """Read the row and the value of each entry of one of the ranges that `cut_entries` yields."""
     row, bounds = entries
     rows = np.repeat(np.arange(row, row + len(bounds) - 1), np.diff(bounds))
     return rows, stored.read_array("data", int(bounds[0]), int(bounds[-1]), threads=1)

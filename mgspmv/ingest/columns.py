@@ -1,10 +1,9 @@
-"""Lines of numbers and names into columns: quickly where all is well, line by line where something is not.
+"""Parsing of lines of numbers and names into columns: quickly if all lines are valid, otherwise line by line.
 
-Lines of nothing but integers without signs, or of nothing but names without quotations, one character between them, are
-read by a loop over their bytes, which is three times as fast as the parsers there are; other chunks go to Arrow's CSV
-parser. What neither can read is read again
-line by line in Python, which is the definition of what is accepted, accepts more (signs, Fortran's exponents) and knows
-the line of what is wrong.
+Lines of unsigned integers with one character between them are read by a loop over their bytes, which is three times as
+fast as existing parsers; other chunks are parsed by Arrow's CSV parser. Chunks that neither can read are parsed again
+line by line in Python, which defines what is accepted, accepts more (signs, Fortran's exponents) and names the line of
+an error.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _SURE_DIGITS = 18
 
 @dataclass(frozen=True)
 class Column:
-    """What one column of a text may hold."""
+    """Allowed contents of one column of a text."""
 
     name: str
     """For messages."""
@@ -78,7 +77,7 @@ class Column:
 
 @dataclass(frozen=True)
 class TableFormat:
-    """How the lines of a text are made up."""
+    """Format of the lines of a text."""
 
     columns: tuple[Column, ...]
     """All columns, wanted or not: every line has as many."""
@@ -122,18 +121,18 @@ def read_chunks(
     threads: int,
     make: Callable[[Chunk, list[Any]], Any] = lambda *each: each,
 ) -> Iterator[Any]:
-    """Parse chunks by several threads, and give what these make of each and its columns, in order; else just these.
+    """Parse chunks on several threads, and yield the result of `make` for each and its columns, in order.
 
     Raises
     ------
-    SourceError : as of `read_columns`
+    SourceError : as for `read_columns`
     """
     with ThreadPoolExecutor(threads, "mgspmv-parse") as pool:
         yield from map_ahead(pool, lambda chunk: make(chunk, read_columns(chunk, form)), chunks, AHEAD * threads)
 
 
 def nth_line(chunk: Chunk, form: TableFormat, n: int) -> Line:
-    """Give the line of a chunk's entry number `n`, from 0."""
+    """Return the line of a chunk's entry number `n`, from 0."""
     return next(islice(_data_lines(chunk, form), n, None))
 
 
@@ -153,11 +152,11 @@ def split_line(line: Line, delimiter: str) -> list[str]:
 
 
 def count_comments(chunk: Chunk, form: TableFormat, n_entries: int) -> int:
-    """Count the comments of a chunk that so many entries were read from.
+    """Count the comments of a chunk from which `n_entries` entries were read.
 
     Raises
     ------
-    SourceError : one of them has the form of an entry, where `form` has its comments by default
+    SourceError : a comment has the form of an entry, and the comment characters of `form` are the default ones
     """
     if not form.comments or np.count_nonzero(np.frombuffer(chunk.data, np.uint8) == _LINE_FEED) == n_entries:
         return 0
@@ -171,7 +170,7 @@ def count_comments(chunk: Chunk, form: TableFormat, n_entries: int) -> int:
 
 
 def refuse_comment(line: Line) -> SourceError:
-    """Give the error for a comment that may be an entry."""
+    """Return the error for a comment that may be an entry."""
     return line.refuse(
         'this line begins like a comment and has the columns of an edge; pass comment="none" if it is an edge, or '
         f"comment={line.text[:1]!r} if lines that begin so are comments"
@@ -179,7 +178,7 @@ def refuse_comment(line: Line) -> SourceError:
 
 
 def _parse_integers(data: bytes, form: TableFormat) -> list[Any] | None:
-    """The columns of lines of integers; None if there is anything else, or one that does not fit."""
+    """Parse lines of integers into columns; None if there is anything else, or an integer out of range."""
     dtypes = {column.dtype for column in form.columns}
     if len(dtypes) != 1 or not dtypes <= {"int32", "int64"} or not data:
         return None
@@ -193,7 +192,7 @@ def _parse_integers(data: bytes, form: TableFormat) -> list[Any] | None:
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
 def _read_digits(text: Any, separators: Any, limits: Any, are_plain: Any, found: Any) -> bool:
-    """Fill columns with the integers of lines that end in line feeds; whether all lines are like that."""
+    """Fill columns with the integers of lines that end in line feeds; return whether all lines are valid."""
     at, n_lines, n_columns = 0, 0, len(found)
     while at < len(text):
         for k in range(n_columns):
@@ -219,10 +218,10 @@ def _read_digits(text: Any, separators: Any, limits: Any, are_plain: Any, found:
 
 
 def _spellings(data: bytes, form: TableFormat) -> Iterator[tuple[bytes, str]]:
-    """Give what may be parsed quickly: the text without comments, then without superfluous blanks too.
+    """Yield texts that may be parsed quickly: without comments, then without superfluous blanks too.
 
-    As it stands, a line with superfluous blanks has empty columns, and those are no numbers. They could be names or
-    columns that nobody looks at, so texts with such columns are always cleaned.
+    With superfluous blanks a line has empty columns, which are no numbers. They could be names or columns that are not
+    read, so texts with such columns are always cleaned.
     """
     data = _drop_comments(data, form)
     if any(mark in data for mark in _find_traps(form)):
@@ -251,7 +250,7 @@ def _has_padding(data: bytes, delimiter: str) -> bool:
 
 
 def _find_traps(form: TableFormat) -> list[bytes]:
-    """Give what Arrow could take for a number where we do not: 0x10 and nan(5)."""
+    """Return the characters of what Arrow may read as a number and this module does not: 0x10 and nan(5)."""
     integers = any(c.dtype in ("int32", "int64") for c in form.columns)
     numbers = any(c.dtype == "float64" and not c.finite for c in form.columns)
     return [b"x", b"X"] * integers + [b"("] * numbers
@@ -273,7 +272,7 @@ def _squeeze_blanks(data: bytes, may_have_exponents: bool) -> bytes:
 
 
 def _parse_quickly(data: bytes, delimiter: str, form: TableFormat) -> list[Any] | None:
-    """Parse with Arrow; None if a line does not fit the format, or may not."""
+    """Parse with Arrow; None if a line does not, or may not, fit the format."""
     names = [str(i) for i in range(len(form.columns))]
     types = {name: column.dtype for name, column in zip(names, form.columns, strict=True) if column.dtype is not None}
     try:

@@ -1,4 +1,4 @@
-"""How many entries there are at each step of an ingest, from which its report is made."""
+"""Numbers of entries at each step of an ingest, from which its report is made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEAST_TIMES = 2
 
 @dataclass(frozen=True)
 class EntryCounts:
-    """Of the entries of a source, or of some of them. Parts are added exactly, so in any order."""
+    """Counts of the entries of a source, or of some of them; they add up exactly, in any order."""
 
     n_given: int = 0
     """Entries that batches had."""
@@ -51,7 +51,7 @@ NO_ENTRIES = EntryCounts()
 
 
 def count_entries(n_given: int, prepared: CooBatch, *, drops_loops: bool) -> EntryCounts:
-    """Counts of a batch.
+    """Count the entries of a batch.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def count_entries(n_given: int, prepared: CooBatch, *, drops_loops: bool) -> Ent
 
 
 def measure_values(values: np.ndarray | None) -> tuple[float | None, float | None, bool]:
-    """The least and the greatest finite value, and whether all may be times as far as this shows."""
+    """Return the least and the greatest finite value, and whether all values may be times, as far as this shows."""
     if values is None or not len(values):
         return None, None, True
     least, greatest = values.min(), values.max()
@@ -85,17 +85,17 @@ def make_report(
     rule: Duplicates,
     options: Mapping[str, Any],
 ) -> IngestReport:
-    """The report of what was read and stored.
+    """Make the report of what was read and stored.
 
     Parameters
     ----------
-    source : provenance of the source, of which `taken` is taken out: what its reader knows of columns and lines, as
+    source : provenance of the source, from which `taken` is removed: what its reader knows of columns and lines, as
         `columns` (`source`, `target` and `weight`, each [number, name] or None), `not_read` (likewise a list),
         `delimiter`, `header` and `header_by`, `n_header`, `n_comments`, `n_rows`, and `notes`, sentences.
         Each may be missing
     counts : of all entries
-    nnz : entries that were stored
-    rule : for entries at one place
+    nnz : number of stored entries
+    rule : for duplicates
     options : of the ingest, those that were given
     """
     taken = source.pop("taken", {})

@@ -23,7 +23,7 @@ def detect_format(files: list[str]) -> Format:
 
     Raises
     ------
-    SourceError : the names are of different formats; a format that is not read, with what to do; no text
+    SourceError : the names are of different formats; the format is not supported, with a remedy; not a text
     SourceNotFoundError : there is no file
     """
     formats = [find_format_by_name(name) for name in files]

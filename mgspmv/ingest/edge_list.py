@@ -86,16 +86,16 @@ class _Notes:
 
     @property
     def claims(self) -> dict[str, int]:
-        """What the comments of all files state alike."""
+        """Numbers that the comments of all files state alike."""
         first, *others = self._claims or [{}]
         return {what: n for what, n in first.items() if all(found.get(what) == n for found in others)}
 
     def find_stated(self, claim: int | None) -> StatedShape | None:
-        """Return where a comment states the number of vertices; None where it is not `claim`, the one that is used."""
+        """Return where a comment states the number of vertices; None unless it is `claim`, the one that is used."""
         return None if claim is None or claim != self.claims.get("nodes") else self._stated
 
     def begin(self, name: str, head: Head) -> None:
-        """Take the beginning of a file.
+        """Record the beginning of a file.
 
         Raises
         ------
@@ -111,15 +111,15 @@ class _Notes:
             self._name_columns(name, head.names)
 
     def end(self, provenance: dict[str, Any]) -> None:
-        """Take where a file came from."""
+        """Record the provenance of a file."""
         self._files.append(provenance)
 
     def join(self, later: _Notes) -> None:
-        """Take over those of files, or parts of them, that follow.
+        """Add the notes of the files, or parts of files, that follow.
 
         Raises
         ------
-        SourceError : as of `begin`
+        SourceError : as for `begin`
         """
         self._claims += later._claims
         self._stated = self._stated or later._stated
@@ -130,11 +130,7 @@ class _Notes:
             self._name_columns(later._named, later.names)
 
     def check_doubts(self) -> None:
-        """
-        Raises
-        ------
-        SourceError : the first line of a file may be a header after all
-        """
+        """Raise SourceError if the first line of a file may be a header after all."""
         settled = {doubt.place for doubt in self.doubts if doubt.is_settled}
         for doubt in self.doubts:
             if doubt.place not in settled:
@@ -151,11 +147,11 @@ class _Notes:
             )
 
     def describe(self, name: str, form: Form, unused_first: str | None) -> dict[str, Any]:
-        """Where all edges came from, and what was taken as what.
+        """Return the provenance of all edges, and how the columns were read.
 
         Parameters
         ----------
-        unused_first : as of `ListedNames`
+        unused_first : as in `ListedNames`
         """
         header = {**self.claims, **({"columns": self.names} if self.names else {})}
         described = {"format": "edge-list", **describe_files(name, self._files), "header": header}
@@ -191,7 +187,7 @@ class _Notes:
 
 @dataclass(frozen=True)
 class _Told:
-    """Facts about a part of edge lists."""
+    """Facts about a part of edge lists, for `join`."""
 
     notes: _Notes
     """Of the files that begin in it."""
@@ -207,10 +203,10 @@ class _Told:
 class EdgeListSource(FileSource):
     """Edge lists as a `Source`: an arc per line, from a column of sources to one of targets, and maybe with a weight.
 
-    `mgspmv.ingest.rules` says how delimiter, header, columns, comments and ids are told; options say it where lines do
-    not. Blank lines are skipped. Every line must have as many columns as the first. Ids are integers if those of the
-    first edge are. Several files are read as if they were one; each has its own comments and header, and all must
-    agree in delimiter, header and columns.
+    Delimiter, header, columns, comments and ids are detected by `mgspmv.ingest.rules`, or stated by options where lines
+    do not tell. Blank lines are skipped. Every line must have as many columns as the first. Ids are integers if those
+    of the first edge are. Several files are read as if they were one; each has its own comments and header, and all
+    must agree in delimiter, header and columns.
 
     The vertices are
     - 0..n_vertices-1 if `n_vertices` is given;
@@ -226,14 +222,14 @@ class EdgeListSource(FileSource):
     vertices : path of a list of vertices (LDBC's `.v`): one per line, its id in the first column
     batch_bytes : bytes of text a batch is made from
     threads : that parse
-    id_room : what the vertices' ids may take
-    is_vertex : tells a name that is known to be an id, so that a first line of it is no header
+    id_room : memory for the vertices' ids
+    is_vertex : returns whether a name is a known id, so that a first line with it is no header
     reading : the fields of `Reading`
 
     Raises
     ------
     OptionError : options that contradict each other
-    SourceError : by `batches`, for lines that do not fit, or may be read in several ways; names what decides
+    SourceError : by `batches`, for lines that do not fit, or are ambiguous; names the option that decides
     SourceNotFoundError : by `batches`, if there is no file
     """
 
@@ -269,7 +265,7 @@ class EdgeListSource(FileSource):
         self._is_vertex = is_vertex
 
     def batches(self) -> Iterator[CooBatch]:
-        """Give all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
+        """Yield all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
         notes = _Notes()
         notes.doubts += self._doubts
         try:
@@ -292,7 +288,7 @@ class EdgeListSource(FileSource):
             self._layout = replace(self.number(joined.claim), provenance=joined.provenance, stated=joined.stated)
 
     def split(self, n_parts: int) -> list[EdgeListSource]:
-        """As of `FileSource`; the first edge says how all lines are to be read."""
+        """Return parts for other processes, see `FileSource`; the first edge determines how all lines are read."""
         for name in (*self._files, self._vertices):
             if isinstance(name, Pipe):
                 raise OptionError(f"{name} is a pipe, which one process reads; save it as a file, or leave client= out")
@@ -311,11 +307,11 @@ class EdgeListSource(FileSource):
         return parts
 
     def number(self, claim: int | None) -> Layout:
-        """As of `FileSource`."""
+        """Return the layout; see `FileSource`."""
         return Layout((claim, claim)) if claim is not None else self._made.finish()
 
     def join(self, told: Sequence[_Told]) -> Joined:
-        """As of `FileSource`."""
+        """Combine the notes of all parts; see `FileSource`."""
         notes = _Notes()
         for part in told:
             notes.join(part.notes)
@@ -328,7 +324,7 @@ class EdgeListSource(FileSource):
         return Joined(used, {**described, **told[0].listed}, notes.find_stated(used))
 
     def _find_first(self, texts: Iterator[TextStream], notes: _Notes) -> tuple[TextStream | None, Head | None]:
-        """The first of the files that has an edge, and its beginning; None where none has."""
+        """Find the first file that has an edge, and read its beginning; None if none has."""
         for text in texts:
             head = read_head(text, self._reading, notes.names, self._is_vertex)
             if head.first is not None and head.names is None and notes.names is not None:
@@ -342,7 +338,7 @@ class EdgeListSource(FileSource):
     def _read(
         self, begun: TextStream | None, others: Iterator[TextStream], form: Form, notes: _Notes
     ) -> Iterator[Chunk]:
-        """The edges of a text whose beginning was read, and of all after it, in at least one chunk."""
+        """Yield the edges of a text whose beginning was read, and of all later texts, in at least one chunk."""
         n_chunks = 0
         for k, text in enumerate(others if begun is None else chain([begun], others)):
             if text is not begun and not text.segment.begin:
@@ -381,7 +377,7 @@ class EdgeListSource(FileSource):
         return Form(table, head.columns, head.names, preamble.is_undirected, by, mentions)
 
     def _find_empty_form(self) -> Form:
-        """A list without edges: only the vertices have ids, if any."""
+        """Return the form of a list without edges, where only the vertices have ids, if any."""
         if self._n_vertices is None and self._vertices is None and not self.may_be_empty:
             where = "this file" if len(self._files) == 1 else "these files"
             raise SourceError(
@@ -437,7 +433,7 @@ def _read_batches(
 
 
 def _check_chunk(form: Form, notes: _Notes, chunk: Chunk, columns: list[Any]) -> tuple[Chunk, list[Any], int]:
-    """A chunk, its sources, targets and, maybe, weights, and how many comments it has."""
+    """Check a chunk; return it with its sources, targets and weights, if any, and its number of comments."""
     sources, targets, *_ = arranged = form.arrange(columns)
     for doubt in notes.doubts:
         if not doubt.is_settled:
@@ -448,11 +444,7 @@ def _check_chunk(form: Form, notes: _Notes, chunk: Chunk, columns: list[Any]) ->
 
 
 def _check_repeated(chunk: Chunk, form: Form, sources: Any, targets: Any) -> None:
-    """
-    Raises
-    ------
-    SourceError : a line names the columns as the header did
-    """
+    """Raise SourceError if a line repeats the header."""
     assert form.names is not None
     source, target = (pa.scalar(form.names[place], pa.string()) for place in form.columns.ids)
     is_header = pa.compute.and_(pa.compute.equal(sources, source), pa.compute.equal(targets, target))

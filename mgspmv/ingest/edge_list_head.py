@@ -1,4 +1,4 @@
-"""Beginning of a file of edges: comments, header, delimiter and columns, told by `mgspmv.ingest.rules`."""
+"""Beginning of a file of edges: comments, header, delimiter and columns, detected by `mgspmv.ingest.rules`."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ from mgspmv.model import check_choice
 
 @dataclass(frozen=True)
 class Reading:
-    """How a user says that lines are to be read.
+    """Options that state how lines are read.
 
     Parameters
     ----------
-    delimiter : character between columns; a space stands for any run of blanks; None to tell it by the first lines
-    header : whether the first line names the columns; None to tell it by the first lines
-    skip_rows : lines at the beginning of each file that are not looked at
-    comment : characters that begin comments, or "none"; None for `#` and `%`. Where it is given, comments state nothing
+    delimiter : character between columns; a space stands for any run of blanks; None to detect it
+    header : whether the first line names the columns; None to detect it
+    skip_rows : lines to skip at the beginning of each file
+    comment : characters that begin comments, or "none"; None for `#` and `%`. If it is given, comments state nothing
     columns : of sources, targets and, maybe, weights: names, or numbers counted from 1; None to choose by name or place
     weights : whether weights are read (float64); "auto" if there is such a column
-    ids : "int", "string", or "auto" to tell by the first edge
+    ids : "int", "string", or "auto" to detect it from the first edge
     extra_columns : "ignore" columns that no rule takes, or take them for an "error"
     """
 
@@ -115,7 +115,7 @@ DEFAULT_READING = Reading()
 
 @dataclass(frozen=True)
 class Form:
-    """How the edges of all files are read, as the first file shows it."""
+    """Format of the edges of all files, as found in the first file."""
 
     table: TableFormat
     columns: Columns
@@ -133,7 +133,7 @@ class Form:
         return self.table.columns[self.columns.source]
 
     def arrange(self, columns: list[Any]) -> list[Any]:
-        """Sources, targets and, maybe, weights, given the columns in the order of the file."""
+        """Return sources, targets and weights, if any, from the columns in the order of the file."""
         places = [self.columns.source, self.columns.target, self.columns.weight]
         read = sorted(place for place in places if place is not None)
         return [columns[read.index(place)] for place in places if place is not None]
@@ -141,7 +141,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Head:
-    """The lines up to the first edge of a file, and how the edges are read."""
+    """Lines up to the first edge of a file, and the format of its edges."""
 
     preamble: Preamble
     n_header: int
@@ -173,9 +173,9 @@ class Doubt:
         self.is_settled = False
 
     def look(self, columns: Sequence[Any]) -> None:
-        """Look for the names among the ids of a chunk; several threads may do so at once.
+        """Look for the names among the ids of a chunk; thread-safe.
 
-        Lines with both are not counted: where files were put together, they are the header of each.
+        Lines with both are not counted: in concatenated files they are the header of each.
         """
         sources, targets = columns
         if pa.types.is_integer(sources.type):
@@ -187,7 +187,7 @@ class Doubt:
             self.is_settled = True
 
     def refuse(self) -> SourceError:
-        """Give the error for a line that may be a header."""
+        """Return the error for a line that may be a header."""
         return self._line.refuse(self._message)
 
 
@@ -203,9 +203,9 @@ def read_head(
 
     Parameters
     ----------
-    known : names of the columns in a file before it, by which a header without edges below it is known
-    is_vertex : as of `EdgeListSource`
-    is_first : whether the file is read from its beginning to its end, and by its lines others will be
+    known : names of the columns in an earlier file, by which a header without edges below it is recognized
+    is_vertex : as in `EdgeListSource`
+    is_first : whether the lines of this file determine how other files are read
 
     Raises
     ------
@@ -266,11 +266,11 @@ def read_head(
 
 
 def read_next_head(text: TextStream, reading: Reading, form: Form) -> Head:
-    """Read the beginning of a file that is read as others are.
+    """Read the beginning of a file that must have the form of the first file.
 
     Raises
     ------
-    SourceError : as of `read_head`; it is not like the first file
+    SourceError : as for `read_head`; the file differs from the first one
     """
     head = read_head(text, reading, form.names, is_first=False)
     if head.first is None or head.columns is None:
@@ -326,7 +326,7 @@ def _read_preamble(text: TextStream, reading: Reading, preamble: Preamble | None
 
 
 def _read_stated_delimiter(text: TextStream, preamble: Preamble) -> str | None:
-    """Read the line by which Excel is told the delimiter, which is counted as a comment."""
+    """Read the line that states the delimiter for Excel, which counts as a comment."""
     line = text.peek_line()
     stated = None if line is None else find_stated_delimiter(line.data.decode("utf-8", "replace"))
     if stated is not None:
@@ -336,11 +336,7 @@ def _read_stated_delimiter(text: TextStream, preamble: Preamble) -> str | None:
 
 
 def _check_preamble(text: TextStream, preamble: Preamble, delimiter: str, n_columns: int, reading: Reading) -> None:
-    """
-    Raises
-    ------
-    SourceError : a comment before the edges has their form
-    """
+    """Raise SourceError if a comment before the edges has the form of an edge."""
     if reading.comment is None and (suspect := preamble.find_suspect(delimiter, n_columns)) is not None:
         raise refuse_comment(Line(text.name, suspect[0], suspect[1].encode()))
 

@@ -1,4 +1,4 @@
-"""Which edges of a stored matrix stay: those of a list or of a mask, or all but these.
+"""Selection of edges of a stored matrix: those of a list or of a mask, or all but these.
 
     ids or numbers  --look up-->  stored rows and columns, ascending  --compare with pieces-->  which entries stay
 
@@ -33,7 +33,7 @@ EDGE_BYTES = 72
 
 @dataclass(frozen=True, eq=False)
 class ListedEdges:
-    """Edges that stay, or go, one by one."""
+    """Edges to keep or to remove, listed one by one."""
 
     name: Literal["edges", "without_edges"]
     """Of the argument: which of both."""
@@ -46,24 +46,24 @@ class ListedEdges:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that looking them up takes."""
+        """Bytes needed to look them up."""
         return EDGE_BYTES * len(self.ends[0]) * (2 if self.symmetrize else 1)
 
     def describe(self) -> dict[str, Any]:
-        """JSON values for the provenance: how many there are."""
+        """Return JSON values for the provenance: the number of listed edges."""
         return {self.name: len(self.ends[0])} | ({"symmetrize": True} if self.symmetrize else {})
 
 
 def choose_edges(info: MatrixInfo, edges: Any, without_edges: Any, *, symmetrize: bool) -> ListedEdges | None:
-    """What is asked for; None for all edges.
+    """Return the edges that the arguments list; None for all edges.
 
     Parameters
     ----------
-    edges, without_edges : as of `mgspmv.subgraph`
+    edges, without_edges : as in `mgspmv.subgraph`
 
     Raises
     ------
-    OptionError : both, or what is none of these; `symmetrize` without edges
+    OptionError : both are given, or an object of another type; `symmetrize` without edges
     ShapeError : a mask of another shape
     SourceError : a mask whose index arrays are damaged
     """
@@ -83,7 +83,7 @@ def choose_edges(info: MatrixInfo, edges: Any, without_edges: Any, *, symmetrize
 
 
 def read_edges(path: str | os.PathLike[str], stored: StoredMatrix, **reading: Any) -> Any:
-    """Read edges from whatever `ingest` reads: pairs of ids from an edge list or table, else a mask.
+    """Read edges from any source that `ingest` reads: pairs of ids from an edge list or table, else a mask.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def _list_pairs(name: str, given: Any) -> tuple[Sequence[Any] | np.ndarray, Sequ
 
 @dataclass(frozen=True, eq=False)
 class EdgeSet:
-    """Places of a stored matrix whose entries stay, or go."""
+    """Positions in a stored matrix whose entries are kept or removed."""
 
     rows: np.ndarray
     """(k,) stored numbers, ascending."""
@@ -175,7 +175,7 @@ class EdgeSet:
 
     @classmethod
     def of(cls, rows: np.ndarray, cols: np.ndarray, *, are_staying: bool, must_exist: bool) -> EdgeSet:
-        """The set of places in any order, some maybe more than once."""
+        """Make the set from positions in any order, possibly with duplicates."""
         by_place = np.lexsort((cols, rows))
         rows, cols = rows[by_place], cols[by_place]
         is_new = np.ones(len(rows), bool)
@@ -186,23 +186,23 @@ class EdgeSet:
         return cls(rows, cols, are_staying, must_exist, np.zeros(len(rows), bool))
 
     def between(self, first_row: int, last_row: int) -> EdgeSet:
-        """Those of rows `first_row` .. `last_row` - 1; `is_found` is of both."""
+        """Return the subset of rows `first_row` .. `last_row` - 1; both sets share `is_found`."""
         own = slice(*(int(np.searchsorted(self.rows, row)) for row in (first_row, last_row)))
         return replace(self, rows=self.rows[own], cols=self.cols[own], is_found=self.is_found[own])
 
     def judge(self, block: CsrBlock) -> np.ndarray:
-        """(nnz,) bool: which entries of some rows stay; several threads may ask at once."""
+        """Return which entries of a block are kept, (nnz,) bool; thread-safe."""
         is_listed = np.zeros(block.nnz, bool)
         _mark(block.row_offset, block.indptr, block.indices, self.rows, self.cols, is_listed, self.is_found)
         return is_listed if self.are_staying else ~is_listed
 
 
 def number_edges(stored: StoredMatrix, listed: ListedEdges, is_kept: np.ndarray | None) -> EdgeSet:
-    """The places of edges.
+    """Find the positions of edges in a stored matrix.
 
     Parameters
     ----------
-    is_kept : as of `select_vertices`: edges that lose an end are left out; None where all vertices stay
+    is_kept : as in `select_vertices`: edges that lose an end are left out; None if all vertices are kept
 
     Raises
     ------
@@ -244,11 +244,7 @@ def _find_numbers(stored: StoredMatrix, listed: ListedEdges) -> list[np.ndarray]
 
 
 def check_found(stored: StoredMatrix, edges: EdgeSet) -> None:
-    """
-    Raises
-    ------
-    OptionError : some of the edges were not found; the message names one
-    """
+    """Raise OptionError if some of the edges were not found; the message names one."""
     if edges.is_found.all():
         return
     k = int(np.argmin(edges.is_found))
@@ -258,7 +254,7 @@ def check_found(stored: StoredMatrix, edges: EdgeSet) -> None:
 
 
 def _name_entry(stored: StoredMatrix, row: int, col: int) -> str:
-    """As a user would write it."""
+    """Format an entry as a user would write it."""
     order = stored.read_order()
     numbers = [row, col] if order is None else [int(order[row]), int(order[col])]
     named = numbers if stored.info.vertex_ids is None else VertexLookup(stored).read(numbers).tolist()
@@ -268,7 +264,7 @@ def _name_entry(stored: StoredMatrix, row: int, col: int) -> str:
 
 @njit(nogil=True, cache=True)
 def _mark(row, indptr, indices, rows, cols, is_listed, is_found):
-    """Tell which entries of rows from `row` on are among ascending places, and which of these there are."""
+    """Mark the entries of rows from `row` on that are among ascending positions, and the positions that have one."""
     d = 0
     for i in range(len(indptr) - 1):
         while d < len(rows) and rows[d] < row + i:

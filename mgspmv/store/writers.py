@@ -1,12 +1,12 @@
-"""One writer of a store at a time, and one that names versions.
+"""Exclusion of other writers: one writer per local store, and one at a time that names versions.
 
-    STORE/.lock             held by the writer of a local store from its begin to its end; says who that is
-    STORE/.naming-1f0c9a2e  of a writer without a lock, while it reads and writes the root
+    STORE/.lock             held by the writer of a local store from start to end; has its process, host and time
+    STORE/.naming-1f0c9a2e  mark of a writer without a lock, while it reads and writes the root
 
-A lock lets a second writer fail at once. Where there is none, writers go on side by side until one of them has named
-its version; the root of the others' is another then, and they fail. Between reading the root and writing it nobody else
-may write it: by a conditional write, or by marks. Each writer puts its own there before it looks for others, so that of
-two at least one sees the other.
+With a lock, a second writer fails at once. Without one, writers run concurrently until one of them has named its
+version; the others then find another root and fail. Between reading and writing the root, no other writer may write
+it: conditional writes or marks ensure this. Each writer creates its own mark before it looks for others, so that of
+two writers at least one sees the other.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ _marks: set[str] = set()
 
 @contextlib.contextmanager
 def hold_store(store: StoreLike) -> Iterator[Writer]:
-    """Have a store for this writer alone, as far as it has locks; a folder that is empty in the end is removed.
+    """Lock a store for this writer, if it has locks; a folder that is empty at the end is removed.
 
     Raises
     ------
-    StoreError : another writer has it; nothing can be written there
+    StoreError : another writer holds the lock; the place cannot be written
     """
     place, url = locate_store(store), hide_secrets(describe_store(store))
     lock = None
@@ -84,7 +84,7 @@ def hold_store(store: StoreLike) -> Iterator[Writer]:
 
 @contextlib.contextmanager
 def explain_writing(url: str) -> Iterator[None]:
-    """Say what is meant where a place cannot be written; libraries of object stores have errors of their own."""
+    """Raise StoreError in place of the errors of the system or of a library when a place cannot be written."""
     try:
         yield
     except Exception as error:
@@ -97,7 +97,7 @@ def explain_writing(url: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def tidying(url: str) -> Iterator[None]:
-    """Have what goes wrong while leftovers are removed be a warning, whatever library says it."""
+    """Turn any error while leftovers are removed into a warning."""
     try:
         yield
     except Exception as error:
@@ -108,7 +108,7 @@ def tidying(url: str) -> Iterator[None]:
 
 
 def _take(folder: Path, url: str) -> FileLock | None:
-    """The lock of a folder; None where it has none."""
+    """Acquire the lock of a folder; None if its file system has no locks."""
     path = folder / LOCK
 
     def introduce(opened: int) -> None:
@@ -166,7 +166,7 @@ class Writer:
     Parameters
     ----------
     store : as a user named it
-    folder : in which a local store is
+    folder : of a local store; None for others
     """
 
     store: StoreLike
@@ -176,7 +176,7 @@ class Writer:
     is_locked: bool
 
     def begin(self) -> bool:
-        """Have a root, which names nothing where there was none; whether there was none."""
+        """Create a root that names no version, if there is no root; return whether it was created."""
         if self._read()[0] is not None:
             return False
         with explain_writing(self.url), self._naming():
@@ -187,16 +187,16 @@ class Writer:
         return document is None
 
     def read_own(self) -> dict[str, Any]:
-        """Read what the root says of versions; empty where there is none."""
+        """Read mgspmv's attributes of the root, which name the versions; empty if there are none."""
         return _find_own(self._read()[0])
 
     def name(self, choose: Callable[[dict[str, Any]], list[str]]) -> list[str]:
-        """Have the root name the versions that `choose` makes of what it says, with no other writer in between; the
-        last of them is the current one.
+        """Make the root name the versions that `choose` returns for its attributes, with no other writer in between;
+        the last of them is the current one.
 
         Raises
         ------
-        StoreError : another has named its version; it cannot be told whether the root names these
+        StoreError : another writer has named its version; it is unknown whether the root names these
         """
         with self._naming():
             document, tag = self._read()
@@ -218,16 +218,16 @@ class Writer:
         return names
 
     def has_named(self, names: list[str], before: Sequence[str] = (), error: Exception | None = None) -> bool:
-        """Tell whether the root names these versions, or others after a new one among them, and the last is there.
+        """Return whether the root names these versions, or others including the new last one, and that one exists.
 
         Parameters
         ----------
-        before : what it named
-        error : for which this is asked
+        before : versions that it named before
+        error : that made this check necessary
 
         Raises
         ------
-        UnknownOutcomeError : it cannot be told
+        UnknownOutcomeError : the root cannot be read
         """
         try:
             found = _list_names(self.read_own())
@@ -240,7 +240,7 @@ class Writer:
             ) from (error or failure)
 
     def give_up(self, name: str, *, is_new: bool) -> None:
-        """Remove a version that was begun, with the root where that is new and nobody else uses it."""
+        """Remove an unfinished version, and the root if it is new and no other writer uses it."""
         wait_for(self.place.delete_dir(f"versions/{name}"))
         if not is_new:
             return
@@ -251,11 +251,11 @@ class Writer:
                 wait_for(self.place.delete(ROOT))
 
     def refuse(self, base: str | None = None) -> StoreError:
-        """The error of a writer that another was quicker than.
+        """Return the error for a writer that another writer has preceded.
 
         Parameters
         ----------
-        base : what the current version was
+        base : the current version when this writer began
         """
         current = self.read_own().get("current")
         found = "no version any more" if current is None else f"version {current}"
@@ -266,7 +266,7 @@ class Writer:
         )
 
     def remove(self, versions: zarr.Group, names: set[str]) -> None:
-        """Remove versions that the root does not name, as many of them as can be."""
+        """Remove versions that the root does not name; after an error the others are removed all the same."""
         failed: Exception | None = None
         for name in sorted(names):
             try:
@@ -277,7 +277,7 @@ class Writer:
             raise failed
 
     def clean(self, versions: zarr.Group, names: list[str]) -> None:
-        """Remove all but the versions that the root names, and what else writers left that are gone."""
+        """Remove the leftovers of writers that have ended: versions that the root does not name, and files."""
         self.remove(versions, find_leftovers(versions, names, is_locked=self.is_locked))
         if self.folder is not None:
             patterns = (BROKEN_OFF, f"{MARK}*") if self.is_locked else (BROKEN_OFF,)
@@ -288,7 +288,7 @@ class Writer:
     # --- the root ----------------------------------------------------------------------------------------------------
 
     def _read(self) -> tuple[dict[str, Any] | None, Any]:
-        """Read the root's metadata, and what a conditional write takes for these; None where there are none."""
+        """Read the root's metadata and its tag for a conditional write; None if there is no root."""
         place: Any = self.place
         try:
             if isinstance(place, ObjectStore):
@@ -307,7 +307,7 @@ class Writer:
         return (None if got is None else json.loads(got.to_bytes())), None
 
     def _write(self, document: dict[str, Any], tag: Any) -> None:
-        """Write the root's metadata, where the store can tell only if they still are what they were."""
+        """Write the root's metadata; with conditional writes, only if it is unchanged since `tag`."""
         place: Any = self.place
         if not _is_conditional(place):
             self._put(ROOT, document)
@@ -326,7 +326,7 @@ class Writer:
         return bool(wait_for(self.place.exists(f"versions/{name}/{ROOT}")))
 
     def _mend(self, names: list[str]) -> None:
-        """Have the root name what is there, if the version that it names was removed by another."""
+        """Make the root name the newest existing version, if another writer removed its current one."""
         document, tag = self._read()
         if document is None or self._has(str(_find_own(document).get("current"))):
             return
@@ -343,7 +343,7 @@ class Writer:
 
     @contextlib.contextmanager
     def _naming(self) -> Iterator[None]:
-        """Keep others from the root as long as it is read and written."""
+        """Keep other writers from the root while it is read and written."""
         if self.is_locked or _is_conditional(self.place):
             yield
             return
@@ -361,7 +361,7 @@ class Writer:
                 wait_for(self.place.delete(own))
 
     def _pass(self, mark: str) -> None:
-        """Remove the mark of a writer that is gone; raise StoreError for one that may be at work."""
+        """Remove the mark of a writer that has ended; raise StoreError if it may still be running."""
         got = wait_for(self.place.get(mark, default_buffer_prototype()))
         if got is None:
             return
@@ -376,11 +376,11 @@ class Writer:
 
 
 class UnknownOutcomeError(StoreError):
-    """The last write failed, and so did looking whether it came through."""
+    """Error of a last write that failed and may have taken effect, as the root cannot be read."""
 
 
 def _drop(versions: zarr.Group, name: str) -> None:
-    """Remove a version; where it is a symbolic link, that and nothing behind it."""
+    """Remove a version; of a symbolic link, only the link itself."""
     if type(versions.store) is LocalStore and (place := versions.store.root / versions.path / name).is_symlink():
         place.unlink()
         return
@@ -391,10 +391,10 @@ def _drop(versions: zarr.Group, name: str) -> None:
 
 
 def find_leftovers(versions: zarr.Group, names: list[str], *, is_locked: bool) -> set[str]:
-    """Versions that the root does not name and that no writer can finish.
+    """Return the versions that the root does not name and that no writer can finish.
 
-    One that another began when the current version was there has a larger number than that, and may be under
-    construction, unless this writer has the lock. Another that is will not be named, as the root has changed since.
+    Unless this writer has the lock, versions with a larger number than the current one may be under construction.
+    Unfinished ones with other numbers will never be named, as the root has changed since they were begun.
     """
     numbers = number_versions(versions.store)
     last = max((numbers.get(name, 0) for name in names), default=0)
@@ -420,19 +420,19 @@ def _find_own(document: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _list_names(own: dict[str, Any]) -> list[Any]:
-    """List what the root names, whether or not these are names of versions."""
+    """List what the root names, without checking that these are names of versions."""
     return [*own.get("older", []), own.get("current")]
 
 
 def _name(document: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """The metadata of a root that names these versions."""
+    """Return the metadata of a root that names these versions."""
     older = {"older": names[:-1]} if names[1:] else {}
     own = {KEY: {"format_version": FORMAT_VERSION, "current": names[-1], **older}}
     return document | {"attributes": document.get("attributes", {}) | own}
 
 
 def _is_conditional(place: Store) -> bool:
-    """Tell whether a store writes on condition that nobody else has written."""
+    """Return whether a store has writes on condition that no other writer has written."""
     return _is_s3(place) or (isinstance(place, ObjectStore) and type(place.store).__name__ != "LocalStore")
 
 
