@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 def map_ahead(pool: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T], n_ahead: int) -> Iterator[R]:
-    """Yield the results of a function for the items, in order, with at most `n_ahead` of them queued or running."""
+    """Yield the results of a function for the items, in order, while up to `n_ahead` later calls are under way."""
     ahead: deque[Future[R]] = deque()
     try:
         for item in items:

@@ -1,9 +1,9 @@
-"""From the batches of a source to rows: entries as the options want them, sorted, and merged at each place.
+"""Sorted rows of a source: entries prepared by the options, sorted, and merged at each position.
 
     batches (i, j[, v])  --orient-->  entries (row, col[, v])  --sort-->  blocks of rows  --merge-->
 
-Entries are sorted within a given memory, see `mgspmv.ingest.sorter`, and those at the same place keep the order of the
-source, which `first` and the sums of `sum` depend on.
+Entries are sorted within a given memory, see `mgspmv.ingest.sorter`, and those at the same position keep the order of
+the source, on which `first` and the sums of `sum` depend.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Report = Callable[[str, int, int | None], None]
 
 @dataclass(frozen=True, eq=False)
 class SortedSource:
-    """A source that was read to its end and checked, whose rows can be had as often as they are asked for."""
+    """Source that was read to its end and checked; its rows can be read any number of times."""
 
     kind: Kind
     dtype: np.dtype[Any] | None
@@ -57,30 +57,30 @@ class SortedSource:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """(n_rows, n_cols)."""
         return self.layout.shape
 
     @property
     def vertex_ids(self) -> Any:
-        """As of `Layout`."""
+        """Ids of the vertices, as in `Layout`."""
         return self.layout.vertex_ids
 
     @property
     def most_entries(self) -> int:
-        """How many entries there are before those at one place are merged."""
+        """Number of entries before duplicates are merged."""
         return self.sorter.n_entries
 
     def blocks(self) -> Iterator[CsrBlock]:
-        """All entries, merged, row after row, as of `EntrySorter.blocks`.
+        """Yield all entries, merged, row after row, as `EntrySorter.blocks` does.
 
         Raises
         ------
-        SourceError : what is there more than once was to be an error, or its sum does not fit into int64
+        SourceError : an entry is duplicated and duplicates='error', or the sum of duplicates does not fit in int64
         """
         return self.sorter.blocks(self.shape, self.layout.positions, self._merge)
 
     def close(self) -> None:
-        """Let go of all entries."""
+        """Free all entries."""
         self.sorter.close()
 
     def _merge(self, block: CsrBlock) -> CsrBlock:
@@ -98,7 +98,7 @@ class SortedSource:
         )
 
     def _name_entry(self, row: int, col: int) -> str:
-        """As a user would write it."""
+        """Format an entry as a user would write it."""
         ends: tuple[Any, Any] = (col, row) if self.kind == "graph" else (row, col)
         if self.order is not None:
             ends = int(self.order[ends[0]]), int(self.order[ends[1]])
@@ -118,7 +118,7 @@ def sort_source(
     report: Report,
     room: Room = ANY_ROOM,
 ) -> Iterator[SortedSource]:
-    """Read a source to its end, and have its entries ready in the order of their rows.
+    """Read a source to its end, and sort its entries by row.
 
     Parameters
     ----------
@@ -127,8 +127,7 @@ def sort_source(
 
     Raises
     ------
-    SourceError : what the source holds does not suit the options: a self loop that was to be an error, a graph that is
-        not square
+    SourceError : the entries do not suit the options: a self loop with self_loops='error', a graph that is not square
     OptionError : duplicates='sum' and there are no values to sum
     ShapeError : a matrix that is to be renumbered and is not square
     """
@@ -151,7 +150,7 @@ def sort_source(
 
 
 def feed_entries(source: Source, options: IngestOptions, sorter: EntrySorter, report: Report) -> Feed:
-    """Have a sorter take all entries of a source, which are yet to be checked; errors as of `sort_source`."""
+    """Add all entries of a source to a sorter; the caller checks them afterwards. Errors as for `sort_source`."""
     feed = Feed(source, options)
     with ThreadPoolExecutor(sorter.threads, "mgspmv-prepare") as pool:
         for batch in map_ahead(pool, feed.prepare, _follow(source), sorter.threads):
@@ -161,7 +160,7 @@ def feed_entries(source: Source, options: IngestOptions, sorter: EntrySorter, re
 
 
 def _follow(source: Source) -> Iterator[tuple[CooBatch, float | None]]:
-    """The batches of a source, and about how much of all was read with each."""
+    """Yield the batches of a source, each with the approximate fraction of the source read so far."""
     for batch in source.batches():
         yield batch, source.fraction if isinstance(source, FileSource) else None
 
@@ -169,7 +168,7 @@ def _follow(source: Source) -> Iterator[tuple[CooBatch, float | None]]:
 def number_entries(
     coded: EntrySorter, layout: Layout, make_sorter: Callable[[], EntrySorter], folder: Path | None
 ) -> tuple[EntrySorter, Layout]:
-    """Entries whose rows and columns are numbers, and what is known then."""
+    """Replace codes of rows and columns by their numbers; return the sorter of these and the new layout."""
     if layout.are_ids:
         sorter, ids = number_ids(coded, make_sorter, folder)
         vertex_ids = None if are_numbers(ids) else ids
@@ -186,7 +185,7 @@ def number_entries(
 
 
 def choose_rule(options: IngestOptions, *, is_pattern: bool) -> Duplicates:
-    """What is done with entries at the same place."""
+    """Return the rule for entries at the same position."""
     return options.duplicates or ("first" if is_pattern else "sum")
 
 
@@ -195,7 +194,7 @@ def choose_rule(options: IngestOptions, *, is_pattern: bool) -> Duplicates:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """Entries as the options want them."""
+    """Entries of a batch, prepared by the options."""
 
     entries: CooBatch
     extents: list[tuple[int, int]]
@@ -208,7 +207,7 @@ class _Prepared:
 
 
 class Feed:
-    """Puts the batches of a source into a sorter, and sees to what is known to be wrong only in the end."""
+    """Transfer of the batches of a source to a sorter, with the checks that need all entries."""
 
     def __init__(self, source: Source, options: IngestOptions) -> None:
         self._source, self._options, self._kind = source, options, options.kind or source.default_kind
@@ -225,11 +224,11 @@ class Feed:
         self._loop: int | None = None
 
     def prepare(self, read: tuple[CooBatch, float | None]) -> _Prepared:
-        """What is to be put there; several threads may ask at once.
+        """Prepare a batch for `put`; thread-safe.
 
         Raises
         ------
-        OptionError, SourceError : as of `prepare_batch`
+        OptionError, SourceError : as for `prepare_batch`
         """
         batch, loop = prepare_batch(self._source, read[0], self._wanted), None
         counts = count_entries(len(read[0].rows), batch, drops_loops=self._options.self_loops == "drop")
@@ -241,7 +240,7 @@ class Feed:
         return _Prepared(batch, extents, loop, read[1], counts)
 
     def put(self, batch: _Prepared, sorter: EntrySorter) -> None:
-        """Have a sorter take entries, in their order."""
+        """Add the entries of a batch to a sorter, in the order of the source."""
         if not self._n_batches and batch.entries.values is not None:
             self.dtype = batch.entries.values.dtype
         self._n_batches += 1
@@ -253,10 +252,11 @@ class Feed:
         sorter.add(batch.entries, *batch.extents[:1])
 
     def check(self, layout: Layout) -> None:
-        """
+        """Check the entries that were put, now that the layout is known.
+
         Raises
         ------
-        SourceError : a graph that is not square; a number outside the matrix; a self loop that was to be an error
+        SourceError : a graph that is not square; a number outside the matrix; a self loop with self_loops='error'
         ShapeError : a matrix that is to be renumbered and is not square
         """
         _check_square(self._source, layout.shape, self._kind, self._options)
@@ -270,12 +270,12 @@ class Feed:
 
 
 def prepare_batch(source: Source, batch: CooBatch, options: IngestOptions) -> CooBatch:
-    """Entries as the options want them: with values of the right dtype or none, without loops, mirrored.
+    """Apply the options to a batch: values of the right dtype or none, loops dropped, entries mirrored.
 
     Raises
     ------
     OptionError : duplicates='sum' and there are no values to sum
-    SourceError : a value that does not fit into the dtype
+    SourceError : a value does not fit in the dtype
     """
     rows, cols = shrink(batch.rows), shrink(batch.cols)
     values = None if options.ignore_weights or batch.values is None else batch.values
@@ -295,20 +295,20 @@ def prepare_batch(source: Source, batch: CooBatch, options: IngestOptions) -> Co
 
 
 def _counts_parallel(source: Source, options: IngestOptions) -> bool:
-    """Whether entries without a value count 1, so that those at one place sum up."""
+    """Return whether entries without a value count 1, so that entries at one position are summed."""
     is_wanted = not options.ignore_weights and options.duplicates in (None, "sum")
     return is_wanted and getattr(source, "counts_parallel", False)
 
 
 def shrink(codes: np.ndarray) -> np.ndarray:
-    """As int32 where they fit."""
+    """Convert codes to int32 if all of them fit."""
     if codes.dtype == np.int32 or (len(codes) and (codes.max() >= INT32_LIMIT or codes.min() < -INT32_LIMIT)):
         return codes
     return codes.astype(np.int32)
 
 
 def refuse_self_loop(source: Source, code: int, layout: Layout) -> None:
-    """Raise the error that says which vertex has one."""
+    """Raise SourceError for a self loop, naming its vertex."""
     vertex = code if layout.positions is None else int(layout.positions[code])
     label: Any = vertex if layout.vertex_ids is None else layout.vertex_ids[vertex]
     if layout.names is not None:
@@ -337,7 +337,7 @@ def _check_square(source: Source, shape: tuple[int, int], kind: Kind, options: I
 
 
 def _drop_loops(block: CsrBlock) -> CsrBlock:
-    """A block without the entries on the diagonal."""
+    """Return a block without the entries on the diagonal."""
     lengths = np.diff(block.indptr)
     rows = np.repeat(np.arange(block.n_rows), lengths)
     keep = rows + block.row_offset != block.indices
@@ -351,11 +351,11 @@ def _drop_loops(block: CsrBlock) -> CsrBlock:
 
 
 def merge_duplicates(name: str, block: CsrBlock, rule: Duplicates) -> CsrBlock:
-    """Treat entries at the same place of some rows, which are not needed any more, by a rule other than `error`.
+    """Merge duplicate entries of a block by a rule other than `error`, overwriting the block.
 
     Raises
     ------
-    SourceError : a sum that does not fit into int64; of the source of that name
+    SourceError : a sum does not fit in int64; `name` is that of the source
     """
     indptr, indices, data = block.indptr, block.indices, block.data
     if rule not in ("sum", "first"):
@@ -373,7 +373,7 @@ def merge_duplicates(name: str, block: CsrBlock, rule: Duplicates) -> CsrBlock:
 
 
 def find_duplicate(block: CsrBlock) -> tuple[int, int] | None:
-    """Row and column of an entry that is there more than once; None where there is none."""
+    """Return row and column of a duplicated entry; None if there is none."""
     row, col = _find_duplicate(block.indptr, block.indices)
     return None if row < 0 else (row + block.row_offset, col)
 
@@ -389,7 +389,7 @@ def _find_duplicate(indptr, indices):
 
 @njit(nogil=True, cache=True)
 def _compact(indptr, indices, data, add, most):
-    """Merge equal neighbours in each row in place; give the number of entries left, -1 if a sum is beyond `most`."""
+    """Merge equal neighbors in each row in place; return the number of entries left, -1 if a sum is beyond `most`."""
     out = 0
     start = indptr[0]
     for i in range(len(indptr) - 1):

@@ -1,9 +1,9 @@
-"""Which files a source names: one, those that match a pattern, those of a folder, or several of these.
+"""Files that a source names: one, those that match a pattern, those of a folder, or several of these.
 
     "edges.csv"    "edges/*.csv.gz"    "edges"    "s3://bucket/edges/*.parquet"    ["2024.csv", "2025.csv"]
 
 Names are sorted, character by character. Where a pattern or a folder finds them, those that begin with `_` or `.`, and
-what is in folders of such names, are left out, as programs that write folders put their own notes there.
+the contents of folders with such names, are left out, as programs that write folders put metadata there.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _TABLE_LOGS = {"_delta_log": "a Delta", ".hoodie": "a Hudi"}
 
 
 def is_path(source: Any) -> bool:
-    """Tell a path or URL from other objects."""
+    """Return whether a source is a path or URL."""
     return isinstance(source, str | os.PathLike)
 
 
 def list_paths(paths: Path | Sequence[Path]) -> tuple[str, ...]:
-    """Make a tuple of one path or of several."""
+    """Return one path, or several, as a tuple."""
     return (os.fspath(paths),) if isinstance(paths, str | os.PathLike) else tuple(os.fspath(path) for path in paths)
 
 
@@ -43,7 +43,7 @@ def name_files(files: Sequence[str]) -> str:
 
 
 def describe_files(name: str, files: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The provenance of files, given that of each: as it is of a single one; of several, all of them, and their sum."""
+    """Combine the provenance of files: that of a single one; or all of them, with the sum of their sizes."""
     if len(files) == 1:
         return files[0]
     total = {"bytes": sum(file["bytes"] for file in files)} if all("bytes" in file for file in files) else {}
@@ -51,7 +51,7 @@ def describe_files(name: str, files: Sequence[dict[str, Any]]) -> dict[str, Any]
 
 
 def find_files(source: Path | Sequence[Path]) -> list[str]:
-    """Find the files that a source names, at least one; whether one that is named itself is there is not looked at.
+    """Find the files that a source names, at least one; a file named itself is not checked for existence.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Tables of edges that are in memory, or that Dask makes part by part: DataFrames and Arrow's tables."""
+"""Tables of edges in memory, or computed by Dask one partition at a time: DataFrames and Arrow tables."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class FrameSource(TableSource):
     """A pandas, polars or Dask DataFrame, or an Arrow table, as a `Source`; see `TableSource` for what it may hold.
 
     The partitions of a Dask DataFrame are computed one after the other, by the scheduler that Dask is set to, and rows
-    are counted over all of them. An index is not looked at. What pandas holds as NaN is missing.
+    are counted over all of them. Indexes are ignored. NaN in pandas is a missing value.
 
     Parameters
     ----------
     frame : pandas.DataFrame, polars.DataFrame, dask.dataframe.DataFrame or pyarrow.Table
-    threads : that compute a partition, where Dask is set to threads; default as many as it takes itself
+    threads : that compute a partition, if Dask is set to threads; default Dask's own number
     columns, options : of `TableSource`
 
     Raises
     ------
-    OptionError : an object of another sort; options that contradict each other
+    OptionError : an object of another type; options that contradict each other
     SourceError : by `batches`, for columns or a row that do not fit
     """
 
@@ -77,7 +77,7 @@ class FrameSource(TableSource):
         return {**told[0], "header": header}
 
     def split(self, n_parts: int) -> list[FrameSource]:
-        """As of `FileSource`: partitions of a Dask DataFrame, which `kept` takes once they are computed.
+        """Split a Dask DataFrame by partitions, which `kept` of each part receives once they are computed.
 
         Raises
         ------
@@ -100,17 +100,17 @@ class FrameSource(TableSource):
 
     @property
     def n_partitions(self) -> int:
-        """Of a Dask DataFrame."""
+        """Number of partitions of a Dask DataFrame."""
         return int(self._frame.npartitions)
 
     def list_partitions(self) -> list[Any]:
-        """Partitions of a Dask DataFrame with the columns that are read, each as a `Delayed`."""
+        """List the partitions of a Dask DataFrame, each as a `Delayed` of the columns that are read."""
         table = _open_dask(self._frame, self.name, None)
         partitions: list[Any] = self._frame[_find_labels(self._frame, self._choose_columns(table))].to_delayed()
         return partitions
 
     def find_futures(self) -> list[Any]:
-        """Futures of what a cluster holds of a Dask DataFrame."""
+        """Find the futures of a Dask DataFrame that a cluster holds."""
         from distributed import futures_of
 
         held: list[Any] = futures_of(self._frame)
@@ -118,9 +118,9 @@ class FrameSource(TableSource):
 
 
 def _open_frame(frame: Any, name: str) -> Table:
-    """A DataFrame of pandas or polars or a pyarrow Table, of which each slice becomes one of Arrow.
+    """Open a pandas or polars DataFrame or a pyarrow Table, of which each slice is converted to Arrow.
 
-    Names of columns that are no strings are taken as such.
+    Column names that are not strings are converted to strings.
     """
     library = _find_library(frame)
 
@@ -145,7 +145,7 @@ def _open_frame(frame: Any, name: str) -> Table:
 
 
 def _open_dask(frame: Any, name: str, threads: int | None) -> Table:
-    """A Dask DataFrame, of which a partition is computed when it is its turn, with no other columns."""
+    """Open a Dask DataFrame; its partitions are computed one at a time, with only the columns that are read."""
     settings = {} if threads is None else {"num_workers": threads}
 
     def read(names: list[str]) -> Iterator[Any]:
@@ -166,11 +166,11 @@ def _open_dask(frame: Any, name: str, threads: int | None) -> Table:
 
 
 class KeptPartitions:
-    """Partitions of a Dask DataFrame that others computed, which are in a file until they are read.
+    """Computed partitions of a Dask DataFrame, which are in a file until they are read.
 
     Parameters
     ----------
-    meta : a DataFrame without rows
+    meta : DataFrame without rows
     numbers : of the partitions
     """
 
@@ -182,7 +182,7 @@ class KeptPartitions:
         self._places: dict[int, tuple[int, int]] = {}
 
     def keep(self, number: int, frame: Any, folder: Path | None) -> None:
-        """Take a partition; several threads may give one, but not at once.
+        """Write a partition to the file; several threads may call it, but not at once.
 
         Parameters
         ----------
@@ -191,7 +191,7 @@ class KeptPartitions:
 
         Raises
         ------
-        SourceError : a column that Arrow does not hold
+        SourceError : Arrow cannot represent a column
         StoreError : the file cannot be written
         """
         if not len(frame):  # a column of objects has no type then
@@ -208,7 +208,7 @@ class KeptPartitions:
         self._places[number] = (self._file.append(data), len(data))
 
     def read(self, names: list[str]) -> Iterator[Any]:
-        """Give columns as record batches, a partition at a time."""
+        """Yield columns as record batches, a partition at a time."""
         if self._file is None:
             yield from _open_frame(self._meta, self.name).read(names)
             return
@@ -221,7 +221,7 @@ class KeptPartitions:
 
 
 def is_frame(obj: Any) -> bool:
-    """Whether `FrameSource` reads an object; found without importing the library that it comes from."""
+    """Return whether `FrameSource` reads an object, without importing the library that it comes from."""
     return _find_library(obj) is not None
 
 
@@ -231,7 +231,7 @@ def _find_library(obj: Any) -> str | None:
 
 
 def _take_labels(frame: Any, columns: Sequence[str | int] | None) -> Sequence[str | int] | None:
-    """Columns as they were given, but for integers that are labels of a DataFrame, which become its names."""
+    """Return the given columns; integers that are labels of a DataFrame are replaced by its column names."""
     if columns is None or isinstance(columns, str) or not any(isinstance(label, int) for label in frame.columns):
         return columns
     return [str(each) if each in list(frame.columns) else each for each in columns]
@@ -256,13 +256,13 @@ def _refuse_types(table: str, names: list[str], error: Exception) -> SourceError
 def source_from_arrays(
     src: Any, dst: Any, weights: Any = None, *, n_vertices: int | None = None, id_room: Room = ANY_ROOM
 ) -> FrameSource:
-    """The source that reads arcs src[k] -> dst[k] in arrays of NumPy, pandas, polars or Arrow, or lists, as a table.
+    """Return a source of arcs src[k] -> dst[k], given as arrays of NumPy, pandas, polars or Arrow, or as lists.
 
     Parameters
     ----------
-    src, dst : integers, or whatever else `TableSource` takes for ids; shape (k,)
+    src, dst : integers, or other ids that `TableSource` accepts; shape (k,)
     weights : real, shape (k,); None for a pattern
-    n_vertices, id_room : as of `TableSource`
+    n_vertices, id_room : as in `TableSource`
 
     Raises
     ------
@@ -283,7 +283,7 @@ def source_from_arrays(
 
 
 def _take_ids(name: str, ids: Any) -> Any:
-    """Return ids as an array of Arrow, in which what pandas and NumPy have as NaN, None or NA is missing."""
+    """Return ids as an Arrow array, in which NaN, None and NA of pandas and NumPy are missing."""
     vector = _take_vector(name, ids)
     if not len(vector):
         return pa.array([], pa.int64())  # NumPy makes float64 of an empty list
@@ -305,7 +305,7 @@ def _take_ids(name: str, ids: Any) -> Any:
 
 
 def _take_vector(name: str, array: Any) -> np.ndarray:
-    """Return one of the arrays of arcs, where no number is missing, as an array of NumPy."""
+    """Return one of the arrays of arcs as a NumPy array; raises SourceError for missing numbers."""
     vector = np.asarray(array)
     if vector.ndim != 1:
         raise OptionError(f"{name} must be one-dimensional, it has shape {vector.shape}")

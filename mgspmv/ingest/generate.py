@@ -1,7 +1,7 @@
-"""Matrices made by rule: R-MAT and uniform random graphs, grids, bands.
+"""Generated matrices: R-MAT and uniform random graphs, grids, bands.
 
 Every entry is a pure function of the parameters and the entry's own number, so any range of entries can be made
-anywhere, in any order and on any device, to the same bits. The random words are those of SplitMix64 with random
+anywhere, in any order and on any device, and is bit-identical. The random words are those of SplitMix64 with random
 access:
 
     word(key, t) = mix(key + (t + 1) G)                      t = 0, 1, 2, ...;  all modulo 2^64
@@ -57,7 +57,7 @@ Words = Any
 
 
 def mix64(z: Words) -> Words:
-    """SplitMix64's finaliser, a bijection of 64-bit words."""
+    """Apply SplitMix64's finalizer, a bijection of 64-bit words."""
     z = (z ^ (z >> _30)) * MIX_1
     z = (z ^ (z >> _27)) * MIX_2
     return z ^ (z >> _31)
@@ -67,25 +67,25 @@ _mix64 = njit(mix64)
 
 
 def random_words(key: np.uint64, counters: np.ndarray) -> np.ndarray:
-    """word(key, t) for each t of `counters` (uint64); uint64 of the same shape."""
+    """Return word(key, t) for each t of `counters` (uint64); uint64 of the same shape."""
     words: np.ndarray = mix64(key + (counters + _1) * GOLDEN)
     return words
 
 
 def random_values(key: np.uint64, counters: np.ndarray) -> np.ndarray:
-    """Float64 values, uniform in (0, 1], one for each of `counters` (uint64)."""
+    """Return float64 values, uniform in (0, 1], one for each of `counters` (uint64)."""
     values: np.ndarray = ((random_words(key, counters) >> _11) + _1).astype(np.float64)
     values *= 2.0**-53
     return values
 
 
 def derive_keys(seed: int) -> np.ndarray:
-    """key[0] to key[5] of a seed, uint64, shape (6,)."""
+    """Return key[0] to key[5] of a seed, uint64, shape (6,)."""
     return random_words(np.uint64(seed), np.arange(6, dtype=np.uint64))
 
 
 def scale_words(words: np.ndarray, n: int) -> np.ndarray:
-    """floor(word n / 2^64), int64: numbers in 0..n-1, uniform to within n / 2^64."""
+    """Return floor(word n / 2^64), int64: numbers in 0..n-1, uniform to within n / 2^64."""
     high, low = words >> _32, words & _LOW_32
     n_high, n_low = np.uint64(n >> 32), np.uint64(n & (2**32 - 1))
     middle = high * n_low + (low * n_low >> _32)
@@ -95,7 +95,7 @@ def scale_words(words: np.ndarray, n: int) -> np.ndarray:
 
 
 def scramble_ids(x: Words, mask: np.uint64, half: np.uint64, keys: np.ndarray) -> Words:
-    """The bijection of 0..mask that `RmatSource` describes; `keys` are key[2..5], `half` is ceil(scale / 2)."""
+    """Apply the bijection of 0..mask that `RmatSource` describes; `keys` are key[2..5], `half` is ceil(scale / 2)."""
     x = (x + keys[0]) & mask
     for k in range(1, 4):
         x = (x * (keys[k] | _1)) & mask
@@ -145,7 +145,7 @@ _fill_rmat = njit(nogil=True, cache=True)(fill_rmat)
 
 
 class GeneratedSource(FileSource, ABC):
-    """Entries by rule, numbered from 0; some numbers may stand for no entry."""
+    """Generated entries, numbered from 0; some numbers may stand for no entry."""
 
     batch_entries = 2**20
     """Most entries in a batch; it has no influence on the entries."""
@@ -168,16 +168,16 @@ class GeneratedSource(FileSource, ABC):
 
     @abstractmethod
     def make_entries(self, begin: int, end: int) -> CooBatch:
-        """Entries with numbers `begin` to `end` - 1, in order; rows and columns are int64."""
+        """Return the entries with numbers `begin` to `end` - 1, in order; rows and columns are int64."""
 
     def batches(self) -> Iterator[CooBatch]:
-        """Give all entries; one empty batch where there are none."""
+        """Yield all entries; one empty batch if there are none."""
         start, stop = self._range
         for begin in range(start, max(stop, start + 1), self.batch_entries):
             yield self.make_entries(begin, min(begin + self.batch_entries, stop))
 
     def split(self, n_parts: int) -> Sequence[GeneratedSource]:
-        """As of `FileSource`."""
+        """Return parts with consecutive ranges of entry numbers; see `FileSource`."""
         n = max(1, min(n_parts, self.n_slots))
         parts = [copy.copy(self) for _ in range(n)]
         for k, part in enumerate(parts):
@@ -246,7 +246,7 @@ class RmatSource(GeneratedSource):
         )  # fmt: skip
 
     def make_entries(self, begin: int, end: int) -> CooBatch:
-        """Arcs `begin` to `end` - 1, as the class describes them."""
+        """Return arcs `begin` to `end` - 1, as the class describes them."""
         rows, cols = np.empty(end - begin, np.int64), np.empty(end - begin, np.int64)
         _fill_rmat(
             rows, cols, np.uint64(begin), self._keys[0], self.scale, self._thresholds, self._scramble, self._keys[2:]
@@ -284,23 +284,23 @@ class UniformSource(GeneratedSource):
         )  # fmt: skip
 
     def make_entries(self, begin: int, end: int) -> CooBatch:
-        """Arcs `begin` to `end` - 1, as the class describes them."""
+        """Return arcs `begin` to `end` - 1, as the class describes them."""
         ends = scale_words(random_words(self._keys[0], _count(2 * begin, 2 * end)), self._n)
         values = random_values(self._keys[1], _count(begin, end)) if self._weights else None
         return CooBatch(ends[0::2].copy(), ends[1::2].copy(), values)
 
 
 class StencilSource(GeneratedSource):
-    """The same neighbourhood around every cell of a box of cells; neighbours outside the box are left out.
+    """Same neighborhood around every cell of a box of cells; neighbors outside the box are left out.
 
     Cell (x, y, z) of a box of (nx, ny, nz) has number x + nx (y + ny z). Entry number t is that of cell floor(t / K)
-    and of neighbour t mod K of K, so entries come in order of rows and, within one, of columns.
+    and of neighbor t mod K of K, so entries come in order of rows and, within one, of columns.
 
     Parameters
     ----------
     model : name of the generator
     extents : cells along each dimension, the fastest first
-    offsets : int64, shape (K, len(extents)): what to add to a cell's coordinates, in order of the neighbours' numbers
+    offsets : int64, shape (K, len(extents)): what to add to a cell's coordinates, in order of the neighbors' numbers
     make_values : gives the values of entry numbers (int64, shape (k,)); None for a pattern
     parameters : for the provenance
     """
@@ -319,7 +319,7 @@ class StencilSource(GeneratedSource):
         self._strides = [math.prod(extents[:d]) for d in range(len(extents))]
 
     def make_entries(self, begin: int, end: int) -> CooBatch:
-        """Those of the entries `begin` to `end` - 1 that lie in the box."""
+        """Return those of the entries `begin` to `end` - 1 that lie in the box."""
         slots = np.arange(begin, end, dtype=np.int64)
         rows, neighbours = np.divmod(slots, len(self._offsets))
         cols, inside = rows.copy(), np.ones(len(rows), bool)
@@ -333,9 +333,9 @@ class StencilSource(GeneratedSource):
 
 
 def stencil2d(nx: int, ny: int, points: int = 5, pattern: bool = False) -> StencilSource:
-    """Laplacian of a grid of nx by ny cells, or the grid as a graph.
+    """Make the Laplacian of a grid of nx by ny cells, or the grid as a graph.
 
-    A[i, i] = points - 1 and A[i, j] = -1 for each neighbour j: the 4 beside the cell with 5 points, the corners too
+    A[i, i] = points - 1 and A[i, j] = -1 for each neighbor j: the 4 next to the cell with 5 points, the corners too
     with 9. Rows on the border have the same diagonal (the value outside the grid is 0). Cell (x, y) is row x + nx y;
     values are float64.
 
@@ -343,7 +343,7 @@ def stencil2d(nx: int, ny: int, points: int = 5, pattern: bool = False) -> Stenc
     ----------
     nx, ny : cells along each side, at least 1
     points : 5 or 9
-    pattern : the neighbours only, without the diagonal and without values: both arcs between each two neighbours
+    pattern : the neighbors only, without the diagonal and without values: both arcs between each two neighbors
 
     Raises
     ------
@@ -354,16 +354,16 @@ def stencil2d(nx: int, ny: int, points: int = 5, pattern: bool = False) -> Stenc
 
 
 def stencil3d(nx: int, ny: int, nz: int, points: int = 7, pattern: bool = False) -> StencilSource:
-    """Laplacian of a grid of nx by ny by nz cells, or the grid as a graph.
+    """Make the Laplacian of a grid of nx by ny by nz cells, or the grid as a graph.
 
-    As `stencil2d`, with 7 points (6 neighbours, one through each face) or 27 (all 26 around a cell). Cell (x, y, z)
+    As `stencil2d`, with 7 points (6 neighbors, one through each face) or 27 (all 26 around a cell). Cell (x, y, z)
     is row x + nx (y + ny z).
 
     Parameters
     ----------
     nx, ny, nz : cells along each side, at least 1
     points : 7 or 27
-    pattern : the neighbours only, without the diagonal and without values
+    pattern : the neighbors only, without the diagonal and without values
 
     Raises
     ------
@@ -374,7 +374,7 @@ def stencil3d(nx: int, ny: int, nz: int, points: int = 7, pattern: bool = False)
 
 
 def banded(n: int, bandwidth: int, seed: int = 1, pattern: bool = False) -> StencilSource:
-    """Matrix of n rows that has all entries (i, j), |i - j| <= bandwidth, values uniform in (0, 1].
+    """Make a matrix of n rows that has all entries (i, j), |i - j| <= bandwidth, values uniform in (0, 1].
 
     The value of (i, j) is made from word(key[1], i (2 b + 1) + j - i + b), where b = min(bandwidth, n - 1); float64.
 
@@ -409,7 +409,7 @@ GENERATORS: dict[str, Callable[..., GeneratedSource]] = {
 
 
 def make_generator(model: str, **options: Any) -> GeneratedSource:
-    """The source that a generator's name and options describe.
+    """Return the source that a generator's name and options describe.
 
     Parameters
     ----------
@@ -433,7 +433,7 @@ def make_generator(model: str, **options: Any) -> GeneratedSource:
 
 
 def quadrant_thresholds(a: Any, b: Any, c: Any) -> np.ndarray:
-    """A, B and C of `RmatSource`, uint64, shape (3,)."""
+    """Return A, B and C of `RmatSource`, uint64, shape (3,)."""
     # Decimal fractions that sum to 1 may exceed it by a rounding error.
     if not all(isinstance(p, Real) and float(p) >= 0 for p in (a, b, c)) or not a + b + c <= 1 + 1e-12:
         raise OptionError(
@@ -444,14 +444,14 @@ def quadrant_thresholds(a: Any, b: Any, c: Any) -> np.ndarray:
 
 
 def _check_int(name: str, value: Any, low: int, high: int) -> int:
-    """`value` as an int; OptionError unless it is an integer from `low` to `high`."""
+    """Return `value` as an int; raises OptionError unless it is an integer from `low` to `high`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
         raise OptionError(f"{name} must be an integer from {low} to {high}, not {value!r}")
     return int(value)
 
 
 def _check_flag(name: str, value: Any) -> bool:
-    """`value`; OptionError unless it is True or False."""
+    """Return `value`; raises OptionError unless it is True or False."""
     if not isinstance(value, bool):
         raise OptionError(f"{name} must be True or False, not {value!r}")
     return value
@@ -472,7 +472,7 @@ def _make_stencil(model: str, sides: dict[str, int], points: int, star: bool, pa
 
 
 def _box_offsets(n_dims: int) -> np.ndarray:
-    """All of {-1, 0, 1}^n_dims, the first dimension fastest; int64, shape (3^n_dims, n_dims)."""
+    """Return all of {-1, 0, 1}^n_dims, the first dimension fastest; int64, shape (3^n_dims, n_dims)."""
     return np.array(list(itertools.product((-1, 0, 1), repeat=n_dims)), np.int64)[:, ::-1]
 
 

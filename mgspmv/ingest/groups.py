@@ -1,7 +1,7 @@
-"""Sparse matrices that are in Zarr already: groups of anndata and of binsparse, and plain CSR arrays.
+"""Sparse matrices in existing Zarr groups: groups of anndata and of binsparse, and plain CSR arrays.
 
-A compressed matrix lists its entries row after row or column after column: these are its lines. binsparse is read as
-version 0.1 of its specification has it (https://binsparse.org); differs from it in that entries need not be sorted.
+A compressed matrix lists its entries row after row or column after column: these are its lines. binsparse is read by
+version 0.1 of its specification (https://binsparse.org), except that entries need not be sorted.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _BINSPARSE_TYPES = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 
 
 
 class GroupSource:
-    """A sparse matrix in a Zarr group as a `Source`; only what a batch needs is read at a time, and whole chunks.
+    """Sparse matrix in a Zarr group as a `Source`; a batch is read at a time, by whole chunks.
 
-    What is given are the entries as they are stored, zeros and duplicates too; a missing chunk holds the array's fill
-    value, as Zarr has it. A bool matrix is a pattern: of its True entries, without values. Other values become int64,
-    float32 or float64.
+    Entries are those that are stored, including zeros and duplicates; a missing chunk holds the array's fill value, as
+    in Zarr. A bool matrix is a pattern: of its True entries, without values. Other values become int64, float32 or
+    float64.
 
     Parameters
     ----------
@@ -58,10 +58,10 @@ class GroupSource:
     Raises
     ------
     SourceNotFoundError : there is no group
-    SourceError : the group does not hold what it should; by `batches`, what its arrays hold does not fit
-    SourceError : a group of another sort
-    CapacityError : a chunk of an array takes more than the memory that is free, by what the array says
-    OptionError : n_cols, and the group says by itself how many there are
+    SourceError : the group is incomplete or inconsistent; by `batches`, elements of its arrays are invalid
+    SourceError : a group of another type
+    CapacityError : a chunk of an array, by its metadata, takes more than the free memory
+    OptionError : n_cols contradicts the group's shape, or the format has its own
     """
 
     default_kind: Literal["graph", "matrix"] = "matrix"
@@ -82,12 +82,12 @@ class GroupSource:
         self.name = self._matrix.found.name
 
     def batches(self) -> Iterator[CooBatch]:
-        """Give all entries, at least one batch."""
+        """Yield all entries, in at least one batch."""
         for start, lines in _read_lines(self._matrix):
             yield _make_batch(self._matrix, start, lines)
 
     def layout(self) -> Layout:
-        """Shape; rows and columns are numbers already."""
+        """Return the shape; rows and columns are numbers already."""
         matrix = self._matrix
         zarr_format = matrix.found.group.metadata.zarr_format
         header = {"shape": list(matrix.shape), "entries": len(matrix.indices), "zarr_format": zarr_format}
@@ -96,16 +96,16 @@ class GroupSource:
 
     @property
     def n_entries(self) -> int:
-        """Entries that are stored, as the group states."""
+        """Number of stored entries, as the group states."""
         return len(self._matrix.indices)
 
 
 def find_matrix_store(source: StoreLike | zarr.Group) -> StoreLike | None:
-    """The place of a source if it is a matrix store of ours as a whole, and in no .zip file.
+    """Return the place of a source that is a whole matrix store of mgspmv, and in no .zip file; None for others.
 
     Raises
     ------
-    SourceNotFoundError, SourceError : as of `GroupSource`, where there is no group
+    SourceNotFoundError, SourceError : as for `GroupSource`, if there is no group
     """
     if isinstance(source, zarr.Group) or isinstance(_find_store(source)[0], ZipStore):
         return None
@@ -113,7 +113,7 @@ def find_matrix_store(source: StoreLike | zarr.Group) -> StoreLike | None:
 
 
 def is_group_path(path: str | os.PathLike[str]) -> bool:
-    """Whether a path or URL is meant to be that of a Zarr group: by its name or, if it is local, by what is there."""
+    """Return whether a path or URL is that of a Zarr group: by its name or, if it is local, by its contents."""
     text = os.fspath(path)
     if "://" in text:
         return any(part.endswith(".zarr") for part in text.split("/"))
@@ -138,7 +138,7 @@ def _is_zipped_group(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class _Group:
-    """A Zarr group, and its name for messages."""
+    """Zarr group, and its name for messages."""
 
     name: str
     group: zarr.Group
@@ -148,7 +148,7 @@ class _Group:
         return dict(self.group.attrs)
 
     def get(self, name: str) -> zarr.Group | zarr.Array[Any] | None:
-        """What the group has of this name; None where there is nothing."""
+        """Return the member of this name; None if there is none."""
         with _blame_damage(self.name, name):
             return self.group.get(name)
 
@@ -156,7 +156,7 @@ class _Group:
         return all(isinstance(self.get(name), zarr.Array) for name in names)
 
     def open_indices(self, name: str) -> _Array:
-        """An array of integers.
+        """Open an array of integers.
 
         Raises
         ------
@@ -168,12 +168,12 @@ class _Group:
         return array
 
     def open_values(self, name: str) -> _Array:
-        """An array of numbers, or of what is true or false.
+        """Open an array of numbers or booleans.
 
         Raises
         ------
         SourceError : there is no such array
-        SourceError : its values are not held
+        SourceError : its dtype is not supported
         """
         array = self._open_array(name)
         if array.dtype.kind != "b":
@@ -199,7 +199,7 @@ class _Group:
 
 
 def _check_chunks(source: str, name: str, array: zarr.Array[Any]) -> None:
-    """Raise CapacityError for chunks that are larger, by what the array says, than the memory there is."""
+    """Raise CapacityError for chunks that, by the array's metadata, are larger than the free memory."""
     n_bytes, free = array.chunks[0] * array.dtype.itemsize, free_memory()
     if n_bytes > free:
         raise CapacityError(
@@ -209,7 +209,7 @@ def _check_chunks(source: str, name: str, array: zarr.Array[Any]) -> None:
 
 
 class _Array:
-    """Elements of a one-dimensional array, by ranges that ascend: each chunk is decoded once."""
+    """One-dimensional array that is read by ascending ranges, so that each chunk is decoded once."""
 
     def __init__(self, source: str, name: str, array: zarr.Array[Any]) -> None:
         self.name, self.dtype = name, array.dtype
@@ -227,11 +227,7 @@ class _Array:
             raise self.refuse(f"has {len(self)} elements instead of {n}")
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """
-        Raises
-        ------
-        SourceError : a chunk is damaged or cannot be fetched
-        """
+        """Read elements start .. stop; raises SourceError for a chunk that is damaged or cannot be fetched."""
         parts = []
         while start < stop:
             if not self._first <= start < self._first + len(self._held):
@@ -242,11 +238,11 @@ class _Array:
         return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, self.dtype), *parts])
 
     def read_below(self, start: int, stop: int, limit: int) -> np.ndarray:
-        """The same for integers that are to be in 0 .. limit-1: int32 or int64.
+        """Read integers that must be in 0 .. limit-1, as int32 or int64.
 
         Raises
         ------
-        SourceError : one is not, or as of `read`
+        SourceError : one is outside, or as for `read`
         """
         found = self.read(start, stop)
         if len(found) and (found.min() < 0 or found.max() >= limit):
@@ -281,7 +277,7 @@ def _open_group(source: StoreLike) -> zarr.Group:
 
 
 def _find_store(source: StoreLike) -> tuple[Store, str]:
-    """The store, and the path inside it where the source's own leads into a .zip file."""
+    """Find the store, and the path inside it if the source leads into a .zip file."""
     if isinstance(source, Store):
         return source, ""
     text = os.fspath(source).removeprefix("obstore+").removeprefix("file://")
@@ -312,11 +308,11 @@ def _blame_damage(source: str, what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Matrix:
-    """A sparse matrix, and the arrays that its entries are in.
+    """Sparse matrix, and the arrays that hold its entries.
 
     Raises
     ------
-    SourceError : arrays whose lengths do not go together
+    SourceError : the lengths of the arrays do not match
     """
 
     found: _Group
@@ -451,7 +447,7 @@ _DESCRIBE = {"anndata": _describe_anndata, "binsparse": _describe_binsparse}
 
 
 def _read_header(found: _Group) -> dict[str, Any]:
-    """The descriptor of a group of binsparse, with all that it must have."""
+    """Read the descriptor of a binsparse group, and check that it is complete and supported."""
     header = found.attributes.get("binsparse")
     if isinstance(header, dict) and "binsparse" in header:  # as the reference implementation in Python writes it
         header = header["binsparse"]
@@ -478,7 +474,7 @@ def _read_header(found: _Group) -> dict[str, Any]:
 
 
 def _open_binsparse_values(found: _Group, declared: Any) -> tuple[_Array | np.ndarray | None, bool]:
-    """Values, and whether they are true or false."""
+    """Open the values; return them and whether they are booleans."""
     text = str(declared)
     inner = text[4:-1] if text.startswith("iso[") else text
     if inner.startswith("complex["):
@@ -514,7 +510,7 @@ def _read_shape(found: _Group, stated: Any) -> tuple[int, int]:
 
 
 def _read_lines(matrix: _Matrix) -> Iterator[tuple[int, np.ndarray]]:
-    """Number of the first entry of each batch, and the line of each of its entries; at least one batch."""
+    """Yield the number of the first entry of each batch, and the line of each entry; at least one batch."""
     if not len(matrix.indices):
         yield 0, np.zeros(0, index_dtype(matrix.n_lines))
     if matrix.pointers is not None:

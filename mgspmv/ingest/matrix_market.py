@@ -35,7 +35,7 @@ _BEYOND_INT64 = 'to read integers beyond int64 and infinities, ingest with dtype
 
 @dataclass(frozen=True)
 class Header:
-    """What a Matrix Market file says of itself."""
+    """Contents of the banner and the size line of a Matrix Market file."""
 
     layout: str
     """`coordinate` or `array`."""
@@ -56,7 +56,7 @@ class Header:
 
     @property
     def stated(self) -> StatedShape | None:
-        """Where the shape is stated; None for an array, which lists each row and column."""
+        """Place where the shape is stated; None for an array, which lists each row and column."""
         if self.layout == "array" and self.n_entries:
             return None
         return StatedShape(self.size_line.source, self.size_line.number, self.size_line.text)
@@ -65,10 +65,11 @@ class Header:
 class MatrixMarketSource(FileSource):
     """A Matrix Market file as a `Source`.
 
-    Read are the object `matrix`; the layouts coordinate and array; the fields real, integer and pattern; the symmetries
-    general, symmetric and skew-symmetric, where each entry off the diagonal is given at both places. A coordinate
-    file's explicit zeros are entries; of an array all values are entries but exact zeros. Values are float64 for real
-    and int64 for integer; with `as_float64` those for integer are float64 too, also beyond int64 and infinite ones.
+    Supported are the object `matrix`; the layouts coordinate and array; the fields real, integer and pattern; the
+    symmetries general, symmetric and skew-symmetric, where each entry off the diagonal is given at both places. A
+    coordinate file's explicit zeros are entries; of an array, all values except exact zeros are entries. Values are
+    float64 for real and int64 for integer; with `as_float64` those for integer are float64 too, also beyond int64 and
+    infinite ones.
 
     Parameters
     ----------
@@ -95,7 +96,7 @@ class MatrixMarketSource(FileSource):
         """Of a part of a coordinate file, whose lines are in the segment."""
 
     def batches(self) -> Iterator[CooBatch]:
-        """Give all entries, at least one batch, symmetric entries and their mirror images in the same one."""
+        """Yield all entries, in at least one batch; symmetric entries and their mirror images are in the same one."""
         try:
             with TextStream(self._segment, self._batch_bytes) as text:
                 header = self._header or read_header(text)
@@ -117,7 +118,7 @@ class MatrixMarketSource(FileSource):
             raise place_error(error, [self._segment]) from error.__cause__
 
     def split(self, n_parts: int) -> list[FileSource]:
-        """As of `FileSource`; what is not a coordinate file of plain text is read by one process."""
+        """Return parts for other processes, see `FileSource`; only coordinate files of plain text are divided."""
         whole, name = copy(self), make_absolute(self.name)
         whole.name, whole._segment = name, Segment(name)
         with TextStream(name) as text:
@@ -131,7 +132,7 @@ class MatrixMarketSource(FileSource):
         return list(parts)
 
     def join(self, told: Sequence[Any]) -> Joined:
-        """As of `FileSource`."""
+        """Combine the results of all parts; see `FileSource`."""
         if not isinstance(told[0], _Told):
             return super().join(told)
         counted = _Counted(told[0].header, sum(own.n_entries for own in told))
@@ -141,7 +142,7 @@ class MatrixMarketSource(FileSource):
 
 @dataclass(frozen=True)
 class _Told:
-    """What a part of a Matrix Market file tells."""
+    """Facts about a part of a Matrix Market file, for `join`."""
 
     header: Header
     n_entries: int
@@ -150,17 +151,17 @@ class _Told:
 
 
 def is_banner(line: Line) -> bool:
-    """Tell whether a line is the first of a Matrix Market file."""
+    """Return whether a line is the first of a Matrix Market file."""
     return line.text.lower().startswith(_BANNERS)
 
 
 def read_header(text: TextStream) -> Header:
-    """Read the banner and the size line, and what stands between.
+    """Read the banner and the size line, and the comments between them.
 
     Raises
     ------
     SourceError : complex values, hermitian symmetry, a vector
-    SourceError : no banner, or a banner or size line that does not make sense
+    SourceError : no banner, or an invalid banner or size line
     """
     banner = text.read_line()
     if banner is None:
@@ -223,17 +224,13 @@ def _parse_size(token: str, name: str, line: Line) -> int:
 
 
 class _Counted:
-    """Counts entries, of which there are to be as many as the size line says."""
+    """Count of entries, which must become that of the size line."""
 
     def __init__(self, header: Header, n_read: int = 0) -> None:
         self._header, self.n_read = header, n_read
 
     def add(self, chunk: Chunk, form: TableFormat, n_new: int) -> None:
-        """
-        Raises
-        ------
-        SourceError : there are more
-        """
+        """Count the entries of a chunk; raises SourceError if there are more than the size line states."""
         header = self._header
         if self.n_read + n_new > header.n_entries:
             line = nth_line(chunk, form, header.n_entries - self.n_read)
@@ -242,11 +239,7 @@ class _Counted:
         self.n_read += n_new
 
     def check(self) -> None:
-        """
-        Raises
-        ------
-        SourceError : there are not as many
-        """
+        """Raise SourceError unless there are as many entries as the size line states."""
         if self.n_read > self._header.n_entries:
             raise self._header.size_line.refuse(
                 f"expected the file to end after {self._header.n_entries} entries, and it has {self.n_read}; its size "
@@ -305,7 +298,7 @@ def _value_columns(header: Header, as_float64: bool) -> tuple[Column, ...]:
 def _read_entries(
     text: TextStream, counted: _Counted, form: TableFormat, threads: int
 ) -> Iterator[tuple[Chunk, int, list[Any]]]:
-    """Give chunks, the number of their first entry and their columns."""
+    """Yield chunks, the number of their first entry and their columns."""
     for chunk, columns in read_chunks(text.chunks(), form, threads):
         first = counted.n_read
         counted.add(chunk, form, len(columns[0]))
@@ -328,7 +321,7 @@ def _describe(file: dict[str, Any], header: Header) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Dense:
-    """Where the values of an array stand, column by column.
+    """Positions of the values of an array, column by column.
 
     A symmetric array is listed from the diagonal down, a skew-symmetric one below it: column j lists h - t j values
     from row s + t j on, where h is the first column's height, t is 0 for a general matrix and 1 otherwise, s is 1 for a
@@ -339,12 +332,12 @@ class _Dense:
     symmetry: str
 
     def offset(self, col: Any) -> Any:
-        """Number of values before column `col` (an int or an array): h j - t j (j - 1) / 2."""
+        """Return the number of values before column `col` (an int or an array): h j - t j (j - 1) / 2."""
         above = col * (col - 1) // 2 if self._is_triangle else 0
         return col * (self.n_rows - self._start) - above
 
     def locate(self, first: int, which: np.ndarray, n_cols: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and columns of the values numbered `first + which`, where `which` ascends."""
+        """Return rows and columns of the values numbered `first + which`, where `which` ascends."""
         if not len(which):
             return which, which
         # only the columns in question: all offsets of a large matrix would not fit into memory
