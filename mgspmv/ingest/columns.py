@@ -220,7 +220,7 @@ def _read_digits(text: Any, separators: Any, limits: Any, are_plain: Any, found:
 def _spellings(data: bytes, form: TableFormat) -> Iterator[tuple[bytes, str]]:
     """Yield texts that may be parsed quickly: without comments, then without superfluous blanks too.
 
-    With superfluous blanks a line has empty columns, which are no numbers. They could be names or columns that are not
+    With superfluous blanks a line has empty columns, which are not numbers. They could be names or columns that are not
     read, so texts with such columns are always cleaned.
     """
     data = _drop_comments(data, form)

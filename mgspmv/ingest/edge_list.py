@@ -223,7 +223,7 @@ class EdgeListSource(FileSource):
     batch_bytes : bytes of text a batch is made from
     threads : that parse
     id_room : memory for the vertices' ids
-    is_vertex : returns whether a name is a known id, so that a first line with it is no header
+    is_vertex : returns whether a name is a known id, so that a first line with it is not a header
     reading : the fields of `Reading`
 
     Raises

@@ -306,7 +306,7 @@ def refuse_unlike(text: TextStream, found: str) -> SourceError:
 
 
 def _read_preamble(text: TextStream, reading: Reading, preamble: Preamble | None = None) -> Preamble:
-    """Read comments, and what they state unless the user says which lines are comments."""
+    """Read comments, and the facts they state unless the user says which lines are comments."""
     preamble = preamble or Preamble()
     for line in text.read_comments(reading.comments):
         if is_banner(line):

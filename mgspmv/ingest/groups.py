@@ -1,7 +1,7 @@
 """Sparse matrices in existing Zarr groups: groups of anndata and of binsparse, and plain CSR arrays.
 
-A compressed matrix lists its entries row after row or column after column: these are its lines. binsparse is read by
-version 0.1 of its specification (https://binsparse.org), except that entries need not be sorted.
+A compressed matrix lists its entries row after row or column after column: these are its lines. binsparse is read as
+in version 0.1 of its specification (https://binsparse.org), except that entries need not be sorted.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class GroupSource:
     SourceError : the group is incomplete or inconsistent; by `batches`, elements of its arrays are invalid
     SourceError : a group of another type
     CapacityError : a chunk of an array, by its metadata, takes more than the free memory
-    OptionError : n_cols contradicts the group's shape, or the format has its own
+    OptionError : n_cols contradicts the group's shape, or the format states its own
     """
 
     default_kind: Literal["graph", "matrix"] = "matrix"

@@ -166,7 +166,7 @@ class _Chunks(ABC):
                 own[:] = chunk[first - number * self.size : last - number * self.size]
 
     def decode(self, number: str, out: np.ndarray | None = None) -> np.ndarray:
-        """Decode a chunk, into `out` if given and the elements are no strings; errors as for `read`."""
+        """Decode a chunk, into `out` if given and the elements are not strings; errors as for `read`."""
         raw, last = self.fetch(number)
         checksum = google_crc32c.value(raw)
         if checksum != int.from_bytes(last, "little") or len(last) != _CRC_BYTES:

@@ -227,7 +227,7 @@ class StoredMatrix:
         return degree
 
     def transpose(self) -> StoredMatrix:
-        """Return the stored transpose, of a graph the reversed graph; `info.has_transpose` tells if it exists."""
+        """Return the stored transpose, for a graph the reversed one; `info.has_transpose` is True if it exists."""
         if self.original is not None:
             return self.original
         n_rows, n_cols = self.info.shape
@@ -245,7 +245,7 @@ class StoredMatrix:
         return StoredMatrix(info, group, self.place, arrays, checksums, original=self)
 
     def name_entries(self, *, weights: bool = True) -> str:
-        """Return an identifier of the entries: the digest, and whether they are transposed or stand for 1."""
+        """Return an identifier of the entries: the digest, and whether they are transposed or taken as 1."""
         said = [self.info.digest]
         said += ["transposed"] if self.original is not None else []
         said += [] if weights or self.info.is_pattern else ["pattern"]

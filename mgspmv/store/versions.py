@@ -117,7 +117,7 @@ def read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
 
 
 def _is_foreign(name: str) -> bool:
-    """Return whether a name is none of those that an unfinished first write of a store creates."""
+    """Return whether a name is not one that an unfinished first write of a store creates."""
     return not any(fnmatch(name, pattern) for pattern in (BROKEN_OFF, LOCK, f"{MARK}*"))
 
 

@@ -242,9 +242,9 @@ class StoreSize:
 def check_space(store: StoreLike, size: StoreSize) -> None:
     """Check that the arrays with one element per row or column fit in free space, before anything is written.
 
-    A source may state any number of rows and columns, while its entries needed space there too. The space is that of
-    the disk; in memory, and for a hypersparse matrix in an object store, the memory of this process, which reads whole
-    arrays of row pointers.
+    A source may state any number of rows and columns, whereas its entries take about as much space as in the source.
+    The space is that of the disk; in memory, and for a hypersparse matrix in an object store, the memory of this
+    process, which reads row pointers whole.
 
     Raises
     ------

@@ -266,7 +266,7 @@ class Writer:
         )
 
     def remove(self, versions: zarr.Group, names: set[str]) -> None:
-        """Remove versions that the root does not name; after an error the others are removed all the same."""
+        """Remove versions that the root does not name; after an error, continue with the others and then raise it."""
         failed: Exception | None = None
         for name in sorted(names):
             try:
@@ -277,7 +277,7 @@ class Writer:
             raise failed
 
     def clean(self, versions: zarr.Group, names: list[str]) -> None:
-        """Remove the leftovers of writers that have ended: versions that the root does not name, and files."""
+        """Remove the leftovers of writers that have ended: unnamed versions, partial files and marks."""
         self.remove(versions, find_leftovers(versions, names, is_locked=self.is_locked))
         if self.folder is not None:
             patterns = (BROKEN_OFF, f"{MARK}*") if self.is_locked else (BROKEN_OFF,)
@@ -432,7 +432,7 @@ def _name(document: dict[str, Any], names: list[str]) -> dict[str, Any]:
 
 
 def _is_conditional(place: Store) -> bool:
-    """Return whether a store has writes on condition that no other writer has written."""
+    """Return whether a store has writes that fail if another writer has written."""
     return _is_s3(place) or (isinstance(place, ObjectStore) and type(place.store).__name__ != "LocalStore")
 
 
