@@ -1,4 +1,4 @@
-"""A hash table from names to codes 0, 1, ... in the order in which names first come.
+"""Hash table from names to codes 0, 1, ... in the order in which names first occur.
 
 Open addressing with linear probing, at most half full. A slot has 32 bits of a name's hash and the code, after which
 the bytes of the name are compared. Numba has no types that mypy could read, hence the ignored decorators.
@@ -21,7 +21,7 @@ _AT_ONCE = 128
 
 
 class NameTable:
-    """Codes of names, which are kept one after the other as in an Arrow array."""
+    """Codes of names, which are stored contiguously as in an Arrow array."""
 
     def __init__(self) -> None:
         self._n_names = 0
@@ -42,7 +42,7 @@ class NameTable:
         return pa.LargeStringArray.from_buffers(len(self), pa.py_buffer(self._ends), pa.py_buffer(self._text))
 
     def encode(self, names: Any) -> np.ndarray:
-        """(n,) int64 codes of an Arrow array of strings, new ones where a name is new.
+        """Return the (n,) int64 codes of an Arrow array of strings, adding names that are new.
 
         Raises
         ------
@@ -67,7 +67,7 @@ class NameTable:
 
 
 def _take_buffers(names: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Where names end, the begin of the first before, and their bytes."""
+    """Return the (n + 1,) offsets of names and their bytes."""
     _, ends, text = names.buffers()
     dtype = np.int64 if pa.types.is_large_string(names.type) else np.int32
     if ends is None or not len(names):
@@ -92,7 +92,7 @@ _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _hash(text: Any, begin: int, end: int) -> Any:
-    """Four bytes at a time, mixed as by the finalizer of SplitMix64 (Steele, Lea, Flood 2014)."""
+    """Hash four bytes at a time, mixed as by the finalizer of SplitMix64 (Steele, Lea, Flood 2014)."""
     x, at = np.uint64(end - begin) * _MIX_2, begin
     while at < end:
         word = _0
@@ -107,7 +107,7 @@ def _hash(text: Any, begin: int, end: int) -> Any:
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _look_up(hashed: Any, text: Any, begin: int, end: int, slots: Any, known_ends: Any, known_text: Any) -> Any:
-    """The slot of a name, or the empty one where it belongs."""
+    """Return the slot of a name, or the empty slot where it belongs."""
     mask = np.uint64(len(slots) - 1)
     slot = hashed & _LOW & mask
     while slots[slot] != _0:
@@ -126,7 +126,7 @@ def _look_up(hashed: Any, text: Any, begin: int, end: int, slots: Any, known_end
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _encode(ends: Any, text: Any, slots: Any, known_ends: Any, known_text: Any, n: int, codes: Any) -> int:
-    """The codes of names, those that are new added; how many there are then."""
+    """Write the codes of names, adding names that are new; return the number of names then known."""
     hashes = np.empty(_AT_ONCE, np.uint64)
     for first in range(0, len(codes), _AT_ONCE):
         last = min(first + _AT_ONCE, len(codes))
@@ -146,7 +146,7 @@ def _encode(ends: Any, text: Any, slots: Any, known_ends: Any, known_text: Any, 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _touch(ends: Any, text: Any, slots: Any, known_ends: Any, known_text: Any, hashes: Any, codes: Any) -> None:
-    """Hash names, and read what they are compared with, so that the processor waits for all of it at once."""
+    """Hash names, and load what they are compared with, so that the cache misses overlap."""
     mask = np.uint64(len(slots) - 1)
     for j in range(len(codes)):
         hashes[j] = _hash(text, np.int64(ends[j]), np.int64(ends[j + 1]))
@@ -159,7 +159,7 @@ def _touch(ends: Any, text: Any, slots: Any, known_ends: Any, known_text: Any, h
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _refill(old: Any, slots: Any) -> None:
-    """Put what is in slots, which are different names', into others, which are empty."""
+    """Copy the entries of `old`, all of distinct names, into empty slots."""
     mask = np.uint64(len(slots) - 1)
     for entry in old:
         if entry != _0:

@@ -1,9 +1,9 @@
-"""Ids of vertices in files, ascending, as many as there are; of names that do not fit into memory, sorted runs.
+"""Sorted ids of vertices in files, and sorted runs of names that do not fit into memory.
 
-    names, as they come  --codes-->  a dictionary, until it is full  --sort-->  a run in a file
+    names, in input order  --codes-->  a dictionary, until it is full  --sort-->  a run in a file
     runs  --merge-->  all names, ascending, in a file; and the place of each code among them
 
-A name that comes again after its dictionary was put away has another code then; all its codes lead to one place.
+A name that occurs again after its dictionary was spilled gets another code; all its codes lead to one place.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _INT64, _BYTE, _NAMES = map(np.dtype, (np.int64, np.uint8, object))
 
 @dataclass(frozen=True)
 class _Page:
-    """Some ids in a file, as a record batch of Arrow."""
+    """Page of ids in a file, stored as an Arrow record batch."""
 
     offset: int
     n_bytes: int
@@ -42,7 +42,7 @@ class _Page:
 
 
 class SortedIds:
-    """Different ids in a file, integers or names, ascending, and maybe their codes; see `IdWriter`."""
+    """Distinct ids in a file, integers or names, ascending, optionally with their codes; see `IdWriter`."""
 
     def __init__(self, file: ScratchFile, pages: Sequence[_Page], schema: Any) -> None:
         self.file, self.pages, self._schema = file, pages, schema
@@ -71,11 +71,11 @@ class SortedIds:
 
     @property
     def firsts(self) -> list[Any]:
-        """The first id of each page."""
+        """First id of each page."""
         return [page.first for page in self.pages]
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """(k,) int64: the numbers of ascending ids, which are all there; a page is in memory at a time."""
+        """Return the (k,) int64 numbers of ascending ids, all of which exist; one page is in memory at a time."""
         pages = np.searchsorted(np.array(self.firsts, self.dtype), ids, side="right") - 1
         parts = [np.zeros(0, np.int64)]
         for own in np.split(np.arange(len(ids)), np.flatnonzero(np.diff(pages)) + 1) if len(ids) else ():
@@ -85,7 +85,7 @@ class SortedIds:
         return np.concatenate(parts)
 
     def read_page(self, k: int) -> Any:
-        """A page, an Arrow record batch of ids and, where there are some, codes."""
+        """Return a page as an Arrow record batch of ids and, if they have any, codes."""
         page = self.pages[k]
         return pa.ipc.read_record_batch(pa.py_buffer(self.file.read(page.offset, page.n_bytes, _BYTE)), self._schema)
 
@@ -95,11 +95,11 @@ class SortedIds:
 
 
 class IdWriter:
-    """Takes different ids that ascend.
+    """Writer of distinct ascending ids.
 
     Parameters
     ----------
-    folder : of the file; None for the one that the system has for such files
+    folder : for the file; None for the system's temporary folder
     dtype : int64, or object for names
     has_codes : whether ids have codes
     """
@@ -110,7 +110,7 @@ class IdWriter:
         self._schema = pa.schema([("id", own)] + [("code", pa.int64())] * has_codes)
 
     def append(self, ids: Any, *codes: np.ndarray) -> None:
-        """Put an array of Arrow or NumPy at the end."""
+        """Append ids, and their codes if they have any, as Arrow or NumPy arrays."""
         for first in range(0, len(ids), PAGE_NAMES):
             own = [
                 _to_arrow(column[first : first + PAGE_NAMES], field.type)
@@ -120,7 +120,7 @@ class IdWriter:
             self._pages.append(_Page(self._file.append(data), len(data), len(own[0]), own[0][0].as_py()))
 
     def finish(self) -> SortedIds:
-        """What was written."""
+        """Return the ids that were written."""
         return SortedIds(self._file, self._pages, self._schema)
 
 
@@ -147,7 +147,7 @@ class SpilledNames:
         self._folder, self._runs, self.n_codes = folder, list[SortedIds](), 0
 
     def add(self, names: Any, codes: np.ndarray) -> None:
-        """Put away different names, ascending, whose codes are the next ones in any order."""
+        """Spill distinct ascending names whose codes are the next ones, in any order."""
         if not len(names):
             return
         writer = IdWriter(self._folder, _NAMES, has_codes=True)
@@ -156,7 +156,7 @@ class SpilledNames:
         self.n_codes += len(names)
 
     def find(self, code: int) -> str:
-        """The name that has a code."""
+        """Return the name that has a code."""
         for run in self._runs:
             for page in map(run.read_page, range(len(run.pages))):
                 found = np.flatnonzero(np.asarray(page[1]) == code)
@@ -165,7 +165,7 @@ class SpilledNames:
         raise KeyError(code)
 
     def merge(self) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
-        """All names, ascending, range after range: the names, codes, and which of the range's names each code has."""
+        """Yield all names in ascending ranges: names, codes, and for each code the index of its name in the range."""
         firsts = sorted(first for run in self._runs for first in run.firsts)
         bounds = [*dict.fromkeys(firsts[::MERGED_PAGES]), None]
         for low, high in pairwise(bounds):
@@ -178,12 +178,12 @@ class SpilledNames:
             yield encoded.dictionary.take(order), codes, places[np.asarray(encoded.indices)]
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for run in self._runs:
             run.close()
 
     def _read_range(self, run: SortedIds, low: Any, high: Any) -> Iterator[tuple[Any, np.ndarray]]:
-        """What a run has from one name to before another, page by page; None for no end."""
+        """Yield the names of a run from `low` to before `high` (None for no end) and their codes, page by page."""
         firsts = run.firsts
         for k in range(max(0, bisect_right(firsts, low) - 1), len(firsts)):
             if high is not None and firsts[k] >= high:
@@ -198,13 +198,13 @@ class SpilledNames:
 def number_names(
     held: EntrySorter, spilled: SpilledNames, make_sorter: Callable[[], EntrySorter], folder: Path | None
 ) -> tuple[EntrySorter, SortedIds]:
-    """Number names in their order.
+    """Number names in ascending order.
 
     Parameters
     ----------
-    held : has entries whose rows and columns are codes; it is closed
-    spilled : the names by code; it is closed
-    make_sorter : makes one for the same entries
+    held : sorter of entries whose rows and columns are codes; it is closed
+    spilled : names by code; it is closed
+    make_sorter : makes another sorter for the same entries
     folder : for files
 
     Returns
@@ -232,7 +232,7 @@ def number_names(
 
 
 def _order_by_code(lowest: int, highest: int, parts: list[Entries]) -> np.ndarray:
-    """The numbers of codes, one after the other: each code is there once."""
+    """Return the numbers in the order of their codes, each of which occurs once."""
     codes, numbers = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
     ordered = np.empty(len(codes), np.int64)
     ordered[codes - codes.min()] = numbers
@@ -240,7 +240,7 @@ def _order_by_code(lowest: int, highest: int, parts: list[Entries]) -> np.ndarra
 
 
 def _number_rows(numbers: FileArray, lowest: int, highest: int, parts: list[Entries]) -> CooBatch:
-    """Entries with numbers for the codes of rows, rows and columns exchanged."""
+    """Replace the codes of rows by numbers, and exchange rows and columns."""
     rows, cols = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
     first, last = int(rows.min()), int(rows.max())
     known = numbers[first : last + 1]

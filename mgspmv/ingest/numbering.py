@@ -1,10 +1,10 @@
-"""Vertices numbered by ids that do not fit into memory, nor a table for them.
+"""Numbering of vertices whose ids, or a table of them, do not fit into memory.
 
     entries (id, id)  --ranges of rows-->  ids of rows in a file; entries by column
                       --ranges of columns-->  ids of columns in a file, and of all in another
                       --ranges of columns-->  entries (id, number)  --ranges of rows-->  entries (number, number)
 
-Ids are numbered as they ascend. The sorters take what memory they have and files for the rest.
+Ids are numbered in ascending order. The sorters use files for what does not fit into their memory.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Ids = Any
 def number_ids(
     held: EntrySorter, make_sorter: Callable[[], EntrySorter], folder: Path | None
 ) -> tuple[EntrySorter, SortedIds]:
-    """Number the ids that occur, from the least on.
+    """Number the ids that occur, in ascending order.
 
     Parameters
     ----------
-    held : has entries whose rows and columns are ids; it is closed
-    make_sorter : makes one for the same entries
+    held : sorter of entries whose rows and columns are ids; it is closed
+    make_sorter : makes another sorter for the same entries
     folder : for files
 
     Returns
@@ -58,11 +58,11 @@ def number_ids(
 
 
 def pair_ids(ids: Ids, labels: Ids) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Parts of two ascending lists that end at the same id, from the first id to the last.
+    """Yield pairs of parts of two ascending lists that end at the same id, from the first id to the last.
 
-    Returns
-    -------
-    of each: the number of the first of `ids`, and what is of `ids` and of `labels`
+    Yields
+    ------
+    The index of the first of `ids`, and the parts of `ids` and of `labels`.
     """
     n_known = n_given = 0
     known, given = ids[:PIECE_IDS], labels[:PIECE_IDS]
@@ -80,7 +80,7 @@ def pair_ids(ids: Ids, labels: Ids) -> Iterator[tuple[int, np.ndarray, np.ndarra
 def _write_ids(
     held: EntrySorter, folder: Path | None, take: Callable[..., None] = lambda rows, cols, values: None
 ) -> SortedIds:
-    """The different rows of entries, which are given to a function in parts."""
+    """Write the distinct rows of entries to a file, and pass the entries to a function in parts."""
     writer, last = IdWriter(folder, np.dtype(np.int64)), None
     for ids, _, parts in held.ranges(_find_places):
         writer.append(ids[int(ids[0] == last) :])  # of a row there may be several ranges
@@ -91,7 +91,7 @@ def _write_ids(
 
 
 def _number_rows(held: EntrySorter, known: SortedIds, numbered: EntrySorter, *, exchanges: bool) -> EntrySorter:
-    """Have a sorter take entries with the numbers of their rows, maybe rows and columns exchanged; one is closed."""
+    """Add entries with numbered rows, rows and columns optionally exchanged, to `numbered`, and close `held`."""
     for ids, places, parts in held.ranges(_find_places):
         numbers, first = known.find(ids)[places], 0
         for _, cols, values in parts:
@@ -104,7 +104,7 @@ def _number_rows(held: EntrySorter, known: SortedIds, numbered: EntrySorter, *, 
 
 
 def _find_places(lowest: int, highest: int, parts: list[Entries]) -> tuple[np.ndarray, np.ndarray, list[Entries]]:
-    """The different rows of entries, ascending, and which of them each entry has."""
+    """Return the distinct rows of entries, ascending, for each entry the index of its row, and the entries."""
     rows = np.concatenate([rows for rows, _, _ in parts]).astype(np.int64, copy=False)
     keys = rows.view(np.uint64) - np.uint64(lowest % (1 << 64))  # may be more than an int64 holds
     keys, order = sort_keys(keys, np.arange(len(keys)), (highest - lowest).bit_length())
@@ -115,7 +115,7 @@ def _find_places(lowest: int, highest: int, parts: list[Entries]) -> tuple[np.nd
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
 def _number_runs(keys: Any, order: Any, places: Any) -> int:
-    """Leave different keys only, and say of the entry that each came from which it is; how many are left."""
+    """Compact sorted keys to the distinct ones, write the index of each entry's key, and return their number."""
     n = -1
     for k in range(len(keys)):
         if n < 0 or keys[k] != keys[n]:

@@ -1,4 +1,4 @@
-"""Matrices that are in memory already: SciPy, NumPy and NetworkX objects, and SciPy's own files."""
+"""Sources that are in memory: SciPy, NumPy and NetworkX objects, and SciPy's .npz files."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ INGESTIBLE = (
 
 
 class ScipySource:
-    """A SciPy sparse array or matrix of any format, or the non-zeros of a two-dimensional NumPy array.
+    """SciPy sparse array or matrix of any format, or the non-zeros of a two-dimensional NumPy array, as a `Source`.
 
-    Duplicates and stored zeros are given as they are. Integers become int64 and float16 becomes float32. A bool
-    matrix is a pattern: of its True entries, without values.
+    Duplicates and stored zeros are kept. Integers become int64 and float16 becomes float32. A bool matrix is a pattern
+    of its True entries, without values.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class ScipySource:
 
     Raises
     ------
-    OptionError : not such an object, or not two-dimensional
+    OptionError : an object of another type, or not two-dimensional
     SourceError : values that are not real, or wider than 64 bits
     SourceError : while reading: indices that do not fit the shape, integers beyond int64
     """
@@ -69,14 +69,14 @@ class ScipySource:
         self._matrix = matrix.astype(np.float32) if is_half else matrix
 
     def batches(self) -> Iterator[CooBatch]:
-        """Give the stored entries, or the non-zeros of a dense array; at least one batch."""
+        """Yield the stored entries, or the non-zeros of a dense array, in at least one batch."""
         sparse = is_sparse(self._matrix)
         parts = _slice_sparse(check_format(self._matrix, self.name)) if sparse else _slice_dense(self._matrix)
         for rows, cols, data in parts:
             yield self._make_batch(rows, cols, data)
 
     def layout(self) -> Layout:
-        """Shape; rows and columns are numbers already."""
+        """Return the shape; rows and columns are already numbers."""
         n_rows, n_cols = self._matrix.shape
         return Layout((int(n_rows), int(n_cols)), provenance={"name": self.name, "format": type(self._matrix).__name__})
 
@@ -87,7 +87,7 @@ class ScipySource:
 
 
 class NpzSource(ScipySource):
-    """A file that `scipy.sparse.save_npz` wrote, read whole.
+    """File written by `scipy.sparse.save_npz`, read as a whole, as a `Source`.
 
     Parameters
     ----------
@@ -95,8 +95,8 @@ class NpzSource(ScipySource):
 
     Raises
     ------
-    SourceNotFoundError : no such file
-    SourceError : not a whole .npz archive, or one with other arrays
+    SourceNotFoundError : missing file
+    SourceError : damaged .npz archive, or one with other arrays
     SourceError : as for `ScipySource`
     """
 
@@ -105,7 +105,7 @@ class NpzSource(ScipySource):
         super().__init__(_load_npz(self.path), name=str(path))
 
     def layout(self) -> Layout:
-        """Shape, with the file's size and SHA-256."""
+        """Return the shape, with the file's size and SHA-256."""
         layout = super().layout()
         with self.path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -114,11 +114,11 @@ class NpzSource(ScipySource):
 
 
 class NetworkxSource:
-    """A NetworkX graph, directed or not, with parallel edges or not.
+    """NetworkX graph, directed or undirected, with or without parallel edges, as a `Source`.
 
-    An undirected edge gives both arcs, a self loop one. Parallel edges are given one by one. Vertices are numbered by
-    ascending node. Weights are float64; where some edges have a `weight`, those without it weigh 1, as in
-    NetworkX; where none has it the graph is a pattern, or, if it has parallel edges, each counts 1, as in NetworkX.
+    An undirected edge gives both arcs, a self loop one. Parallel edges are kept separate. Vertices are numbered by
+    ascending node. Weights are float64; if some edges have a `weight`, those without it weigh 1, as in NetworkX; if
+    none has it the graph is a pattern, or, if it has parallel edges, each counts 1, as in NetworkX.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class NetworkxSource:
         self.counts_parallel: bool = graph.is_multigraph() and _has_parallel_edges(graph)
 
     def batches(self) -> Iterator[CooBatch]:
-        """Give all arcs; at least one batch."""
+        """Yield all arcs, in at least one batch."""
         number = {node: k for k, node in enumerate(self._nodes)}
         edges = iter(self._graph.edges(data=self._weight, default=1.0) if self._weight else self._graph.edges())
         chunk = list(islice(edges, BATCH_ENTRIES // 2))
@@ -152,7 +152,7 @@ class NetworkxSource:
             yield self._make_batch(chunk, number)
 
     def layout(self) -> Layout:
-        """Shape and, unless they are 0..n-1, the nodes."""
+        """Return the shape and, unless they are 0..n-1, the nodes."""
         n = len(self._nodes)
         weight = None if self._weight is None else [None, self._weight]
         taken = {"columns": {"weight": weight}, "n_rows": self._graph.number_of_edges()}
@@ -190,15 +190,15 @@ class NetworkxSource:
 
 
 def source_from_object(obj: Any, id_room: Room = ANY_ROOM) -> Source:
-    """The source that reads an object: SciPy, NumPy, NetworkX, a tuple of arrays, or a source itself.
+    """Return the source that reads an object: SciPy, NumPy, NetworkX, a tuple of arrays, or a source itself.
 
     Parameters
     ----------
-    id_room : what the ids of vertices may take
+    id_room : memory for the ids of vertices
 
     Raises
     ------
-    OptionError : an object of another sort
+    OptionError : an object of another type
     """
     if hasattr(obj, "batches") and hasattr(obj, "layout"):
         source: Source = obj
@@ -226,7 +226,7 @@ def _slice_sparse(matrix: Any) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def _slice_diagonals(matrix: Any) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Entries other than 0: SciPy's conversion takes room for all rows, however few have some, and knows no float16."""
+    """Yield non-zero entries: SciPy's conversion allocates memory for empty rows too and rejects float16."""
     n_rows, n_cols = matrix.shape
     cols = np.arange(min(matrix.data.shape[1], n_cols))
     step = max(1, BATCH_ENTRIES // max(1, len(cols)))
@@ -247,7 +247,7 @@ def _slice_dense(matrix: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, n
 
 
 def check_format(matrix: Any, source: str) -> Any:
-    """SciPy's compiled conversion trusts the indices of compressed formats, so they are checked before it.
+    """Check the indices of compressed formats, which SciPy's compiled conversion trusts, and return a copy.
 
     Raises
     ------
@@ -314,7 +314,7 @@ def _sort_nodes(graph: Any) -> list[int] | list[str]:
 
 
 def _has_parallel_edges(graph: Any) -> bool:
-    """Whether a multigraph has two edges between the same nodes."""
+    """Return whether a multigraph has two edges between the same nodes."""
     return any(len(edges) > 1 for neighbors in graph.adj.values() for edges in neighbors.values())
 
 
@@ -323,7 +323,7 @@ def _name_vertices(ids: np.ndarray) -> np.ndarray | None:
 
 
 def is_sparse(obj: Any) -> bool:
-    """Whether it is a sparse array or matrix of SciPy."""
+    """Return whether an object is a SciPy sparse array or matrix."""
     return hasattr(obj, "tocoo") and hasattr(obj, "format") and _comes_from(obj, "scipy")
 
 
@@ -332,7 +332,7 @@ def _is_networkx(obj: Any) -> bool:
 
 
 def _comes_from(obj: Any, library: str) -> bool:
-    """Whether a class of the object is the library's, found without importing the library."""
+    """Return whether a class of the object is from a library, without importing the library."""
     return any(cls.__module__.partition(".")[0] == library for cls in type(obj).__mro__)
 
 

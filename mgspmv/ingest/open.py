@@ -1,4 +1,4 @@
-"""Which reader suits a source."""
+"""Choice of the reader for a source."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def open_source(
     ----------
     source : paths or fsspec URLs of files, see `find_files`, or of a Zarr group or a matrix store; or an object: a Zarr
         store or group, a DataFrame (see `FrameSource`), or another (see `source_from_object`)
-    format : one of `FORMATS`; default: by the file's name and first line, or by what a Zarr group has
-    threads : that parse a text, decode Parquet or compute a partition; default one for each processor
-    id_room : what the ids of vertices may take
-    is_vertex : as of `EdgeListSource`
+    format : one of `FORMATS`; default: by the file's name and first line, or by the arrays of a Zarr group
+    threads : number of threads that parse a text, decode Parquet or compute a partition; default one per processor
+    id_room : memory for the ids of vertices
+    is_vertex : see `EdgeListSource`
     edge_list_options : of `EdgeListSource`, one of `EDGE_LIST_OPTIONS`; of `TableSource`, one of `PARQUET_OPTIONS`; of
         `GroupSource`, one of `GROUP_OPTIONS`. They suit no other format, but `n_vertices` suits a tuple of arrays too
 
@@ -69,7 +69,7 @@ def open_source(
     ------
     OptionError : an option that does not exist or does not suit the source
     SourceError : the file cannot be read
-    StoreError : a matrix store cannot be
+    StoreError : the matrix store cannot be read
     """
     _check_names(edge_list_options)
     check_choice("format", format, (*FORMATS, None))
@@ -121,14 +121,13 @@ def open_update(
     is_vertex: Callable[[str], bool] | None = None,
     **options: Any,
 ) -> tuple[Source | None, Source | None]:
-    """Open what is to be inserted into a store and deleted from it, which may be nothing; of what is deleted, weights
-    are not looked at.
+    """Open the sources of entries to insert into a store and to delete from it; weights of deletions are ignored.
 
     Parameters
     ----------
     insert, delete : as for `open_source`; None for nothing
-    vertex_ids : what the store's are: an edge list for one with `string` is read so, whatever its ids look like
-    is_vertex : tells a name that is a vertex of the store
+    vertex_ids : type of the store's ids: with `string`, ids of an edge list are strings, whatever they look like
+    is_vertex : tells whether a name is a vertex of the store
     options : as for `open_source`, for both
 
     Raises

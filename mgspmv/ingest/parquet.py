@@ -1,4 +1,4 @@
-"""Parquet tables of edges: an arc a row."""
+"""Parquet tables of edges, one arc per row."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class ParquetSource(TableSource):
 
     Parameters
     ----------
-    path : local path or URL, or several, whose rows follow each other
-    threads : that decode; several unless it is 1
+    path : local path or URL, or several, whose rows are concatenated
+    threads : 1 to decode in one thread, else in several
     options : of `TableSource`
 
     Raises
     ------
     OptionError : options that contradict each other
-    SourceError : by `batches`, for what is no such file, or a row that does not fit; names it
-    SourceNotFoundError : by `batches`, if there is no file
+    SourceError : from `batches`: not a Parquet file, or an invalid row; names it
+    SourceNotFoundError : from `batches`: missing file
     """
 
     def __init__(self, path: Path | Sequence[Path], *, threads: int | None = None, **options: Any) -> None:
@@ -48,7 +48,7 @@ class ParquetSource(TableSource):
         self._read_files: list[dict[str, Any]] = []
 
     def split(self, n_parts: int) -> list[TableSource]:
-        """As of `FileSource`; files are cut between row groups, and not at all where there are many."""
+        """Split the source, see `FileSource`; files are cut between row groups, or not at all if there are many."""
         files = [make_absolute(name) for name in self._files]
         if len(files) >= MANY_FILES * n_parts:
             groups: list[tuple[str, range | None]] = [(name, None) for name in files]
@@ -63,7 +63,7 @@ class ParquetSource(TableSource):
         return [self._take(own) for own in cut_evenly(groups, sizes, n_parts)]
 
     def _take(self, groups: Sequence[tuple[str, range | None]]) -> TableSource:
-        """The part that has these row groups of files."""
+        """Return the part that reads these row groups of files."""
         part, files = copy(self), list(dict.fromkeys(name for name, _ in groups))
         part._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
         part._files, part._n_tables, part._read_files = tuple(files), len(files), []
@@ -106,12 +106,12 @@ class ParquetSource(TableSource):
 
 
 def _measure_groups(file: Any) -> list[int]:
-    """Rows of each row group."""
+    """Return the number of rows of each row group."""
     return [file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]
 
 
 def _describe_file(name: str, *, is_whole: bool) -> dict[str, Any]:
-    """The provenance of a file; of others than local ones, which would be fetched twice, and of parts just the name."""
+    """Return the provenance of a file: only the name of a part, or of a remote file, which would be fetched twice."""
     if "://" in name or not is_whole:
         return {"name": name}
     with open(name, "rb") as file:
@@ -120,11 +120,11 @@ def _describe_file(name: str, *, is_whole: bool) -> dict[str, Any]:
 
 @contextmanager
 def _open(name: str) -> Iterator[tuple[Any, list[str]]]:
-    """A Parquet file of Arrow's, which reads a local one by itself, and the names of its columns.
+    """Open a Parquet file and yield it with the names of its columns; Arrow itself opens local files.
 
     Raises
     ------
-    SourceError : no such file, or it is none of Parquet
+    SourceError : missing file, or not a Parquet file
     """
     with open_sought(name) if "://" in name else open_anywhere(name) as raw:
         with reading_table(name, "this is no Parquet file, or it is damaged or cut short ({})"):
@@ -135,6 +135,6 @@ def _open(name: str) -> Iterator[tuple[Any, list[str]]]:
 
 
 def _join_ranges(ranges: Sequence[range | None]) -> range | None:
-    """The one range that ranges make which follow each other; None, for all, is alone."""
+    """Join consecutive ranges into one; None, for all row groups, occurs alone."""
     first, last = ranges[0], ranges[-1]
     return None if first is None or last is None else range(first.start, last.stop)

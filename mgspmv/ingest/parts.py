@@ -1,7 +1,7 @@
 """Parts of files that several processes read: ranges of a text's bytes, row groups of tables, whole files.
 
-Parts follow each other as the entries of the source do, and are about alike in size. A text is cut at ends of lines;
-one that is compressed, or whose server does not tell its size or give pieces, is read by one process.
+Parts are in the order of the source's entries and of about the same size. A text is cut at line ends; a text that is
+compressed, or whose server reports no size or supports no range requests, is read by one process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MANY_FILES = 4
 
 @dataclass(frozen=True)
 class _Extent:
-    """How much there is of a file."""
+    """Size of a file, and whether it can be cut."""
 
     size: int
     """Bytes; 1 where that is not known."""
@@ -43,7 +43,7 @@ class _Extent:
 
 
 def make_absolute(name: str) -> str:
-    """A path or URL that means the same in other processes."""
+    """Return a path or URL that means the same in other processes."""
     if "://" in name:
         return name
     path = os.path.abspath(name)
@@ -51,12 +51,12 @@ def make_absolute(name: str) -> str:
 
 
 def cut_texts(names: Sequence[str], n_parts: int) -> list[list[Segment]]:
-    """Cut texts that follow each other.
+    """Cut consecutive texts into parts of about the same size.
 
     Parameters
     ----------
     names : paths or URLs
-    n_parts : at most, and at least one
+    n_parts : greatest number of parts, at least 1
 
     Raises
     ------
@@ -75,14 +75,14 @@ def cut_texts(names: Sequence[str], n_parts: int) -> list[list[Segment]]:
 
 
 def cut_evenly(items: Sequence[Any], sizes: Sequence[int], n_parts: int) -> list[list[Any]]:
-    """Items that follow each other in at most so many parts of about the same size, none of which is empty."""
+    """Cut consecutive items into at most `n_parts` parts of about the same size, none of which is empty."""
     ends = np.cumsum(sizes)
     owners = (ends - np.asarray(sizes) / 2) * n_parts // max(1, ends[-1])
     return [[items[k] for k in np.flatnonzero(owners == owner).tolist()] for owner in sorted(set(owners.tolist()))]
 
 
 def count_lines_before(segment: Segment) -> int:
-    """Lines of the file before those of a segment."""
+    """Return the number of lines of the file before a segment."""
     if not segment.begin:
         return 0
     with TextStream(Segment(segment.name, 0, segment.begin), CHUNK_BYTES) as text:
@@ -90,7 +90,7 @@ def count_lines_before(segment: Segment) -> int:
 
 
 def place_error(error: SourceError, segments: Sequence[Segment]) -> SourceError:
-    """An error whose line was counted from the begin of one of the segments on, with that of the file."""
+    """Return an error with the line number in the file instead of that within one of the segments."""
     segment = next((own for own in segments if own.name == error.source), None)
     if segment is None or error.line_number is None or not segment.begin:
         return error
@@ -113,7 +113,7 @@ def _measure(name: str) -> _Extent:
 
 
 def _find_cut(name: str, number: int, offset: int, extent: _Extent) -> tuple[int, int]:
-    """Where to cut, near a byte of a file: the file's number and the byte that a line begins with."""
+    """Find a cut near a byte of a file: the number of the file, and the byte at which a line begins."""
     nearest = (number, 0) if offset < extent.size / 2 else (number + 1, 0)
     if not extent.is_plain or not LEAST_BYTES <= offset <= extent.size - LEAST_BYTES:
         return nearest

@@ -1,4 +1,4 @@
-"""Files of web servers and object stores, by way of fsspec, whose files fetch pieces."""
+"""Files of web servers and object stores, read in pieces through fsspec."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _REFUSED, _MISSING = (401, 403), (404, 410)
 
 
 def open_url(url: str, cache_type: str = "readahead", **cache_options: Any) -> IO[bytes]:
-    """A file at a URL, for reading from any place on.
+    """Open a file at a URL for reading from any position.
 
     Parameters
     ----------
-    cache_type, cache_options : of fsspec; `none` to fetch what is read and nothing after it
+    cache_type, cache_options : of fsspec; `none` to fetch nothing beyond what is read
 
     Raises
     ------
-    SourceNotFoundError, SourceError, MissingDependencyError : as of `explain`, and while it is read
-    OptionError : fsspec does not know the protocol
+    SourceNotFoundError, SourceError, MissingDependencyError : see `explain`; also raised while it is read
+    OptionError : fsspec does not support the protocol
     """
     file = _open(url, cache_type, cache_options)
     if (cache := getattr(file, "cache", None)) is not None and file.size:
@@ -48,11 +48,11 @@ def open_url(url: str, cache_type: str = "readahead", **cache_options: Any) -> I
 
 
 def open_streamed(url: str) -> IO[bytes]:
-    """A file at a URL, for reading from its begin to its end.
+    """Open a file at a URL for reading from beginning to end.
 
     Raises
     ------
-    SourceError : it is changed meanwhile
+    SourceError : the file changes while it is read
     others : as of `open_url`
     """
     file = _open(url, "readahead", {})
@@ -80,11 +80,11 @@ def open_streamed(url: str) -> IO[bytes]:
 
 
 def open_sought(url: str) -> IO[bytes]:
-    """A file at a URL, for reading here and there, as Parquet is.
+    """Open a file at a URL for random access, which Parquet needs.
 
     Raises
     ------
-    SourceError : the server does not tell how large the file is
+    SourceError : the server does not report the size of the file
     others : as of `open_url`
     """
     file = open_url(url, "blockcache", maxblocks=PIECES_KEPT)
@@ -108,7 +108,7 @@ def _open(url: str, cache_type: str, cache_options: dict[str, Any]) -> Any:
 
 
 def _fetch(url: str, fetch: Callable[[int, int], bytes], size: int, start: int, stop: int) -> bytes:
-    """Bytes start .. stop of a file, as many as there are; errors as of `explain`."""
+    """Fetch bytes start .. stop - 1 of a file, up to its end; for errors see `explain`."""
     stop = min(stop, size)
     try:
         piece = _persist(fetch, start, stop)
@@ -120,7 +120,7 @@ def _fetch(url: str, fetch: Callable[[int, int], bytes], size: int, start: int, 
 
 
 def _persist(fetch: Callable[[int, int], bytes], start: int, stop: int) -> bytes:
-    """Ask again where the connection breaks."""
+    """Fetch bytes, and retry if the connection breaks."""
     for wait_s in WAITS_S:
         try:
             return fetch(start, stop)
@@ -132,18 +132,18 @@ def _persist(fetch: Callable[[int, int], bytes], start: int, stop: int) -> bytes
 
 
 def _describe(file: Any) -> dict[str, Any]:
-    """What tells this content of a file from another, as far as the server says it."""
+    """Return the metadata that identify the content of a file, as far as the server reports them."""
     info = file.fs.info(file.path)
     return {name: info.get(name) for name in ("size", "ETag", "Last-Modified", "LastModified")}
 
 
 def refuse_protocol(url: str, error: ValueError) -> OptionError:
-    """Give the error for a protocol that fsspec does not know."""
+    """Return the error for a protocol that fsspec does not support."""
     return OptionError(f"{url}: {error}; pass a local path or a URL of a protocol that fsspec knows")
 
 
 def explain(name: str, error: Exception) -> MgspmvError:
-    """Give the error that says what a failure to open or read a file means, and what to do.
+    """Return an error that states why a file could not be opened or read, and what to do.
 
     Parameters
     ----------
@@ -169,17 +169,17 @@ def explain(name: str, error: Exception) -> MgspmvError:
 
 
 def _find_status(error: Exception) -> int | None:
-    """Of the answer of a server, which libraries call by several names."""
+    """Find the status of a server's response, which libraries name differently."""
     found = (getattr(error, name, None) for name in ("status", "status_code", "code"))
     return next((status for status in found if isinstance(status, int)), None)
 
 
 def describe_url(url: str) -> dict[str, Any]:
-    """What tells this content of a file at a URL from another; of a folder, that of all files in it.
+    """Return the metadata that identify the content of a file at a URL, or of all files in a folder.
 
     Raises
     ------
-    OptionError : fsspec does not know the protocol; the server tells neither of an ETag nor of a date
+    OptionError : fsspec does not support the protocol; the server reports neither an ETag nor a date
     SourceNotFoundError, SourceError, MissingDependencyError : as of `explain`
     """
     import fsspec

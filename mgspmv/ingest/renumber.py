@@ -1,9 +1,9 @@
-"""Rows and columns in another order, of a matrix that need not fit into memory.
+"""Reordering of the rows and columns of a matrix that need not fit into memory.
 
     rows  --count, for `rcm` hold the columns-->  order  -->  the new place of each row
-    rows  --number anew-->  entries  --sort-->  rows in that order
+    rows  --renumber-->  entries  --sort-->  rows in that order
 
-What must fit are tables of the rows, and for `rcm` the pattern. Entries at one place keep their order.
+Tables of the rows, and for `rcm` the pattern, must fit. Entries at the same place keep their order.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from mgspmv.order import METHODS, WITH_PATTERN, estimate_bytes, invert, renumber
 def reorder_rows(
     matrix: SortedRows, method: str, report: Report, room: Room
 ) -> Iterator[tuple[SortedSource, dict[str, Any]]]:
-    """Renumber a square matrix by a method, or as its source for `none`; the order that it has does not matter.
+    """Reorder a square matrix by a method, or as its source for `none`, whatever its current order.
 
     Parameters
     ----------
     matrix : is closed
-    report : called with (phase, entries done, entries in all or None); phases `order` and `renumber`
-    room : for the tables of its rows and for its entries
+    report : called with (phase, entries done, total entries or None); phases `order` and `renumber`
+    room : memory, threads and folder for the tables of its rows and for its entries
 
-    Returns
-    -------
-    The matrix, and what provenance says of it: the method, and the bandwidth before and after.
+    Yields
+    ------
+    The matrix, and the provenance of its order: the method, and the bandwidth before and after.
 
     Raises
     ------
-    CapacityError : what must fit takes more than the memory
+    CapacityError : what must fit does not fit into memory
     SourceError, StoreError : as for its blocks
     """
     n = matrix.shape[0]
@@ -77,7 +77,7 @@ def _find_order(matrix: SortedRows, method: str, report: Report) -> np.ndarray:
 
 
 def _count_rows(matrix: SortedRows, report: Report, columns: np.ndarray | None = None) -> np.ndarray:
-    """(n_rows,) int64: the entries of each row; the columns of all go into an array that is as long, or longer."""
+    """Return the (n_rows,) int64 entries per row; write the columns of all to an array that is long enough."""
     lengths, n_read = np.zeros(matrix.shape[0], np.int64), 0
     for block in matrix.blocks():
         lengths[block.row_offset : block.row_offset + block.n_rows] += np.diff(block.indptr)
@@ -89,7 +89,7 @@ def _count_rows(matrix: SortedRows, report: Report, columns: np.ndarray | None =
 
 
 def _read_pattern(matrix: SortedRows, report: Report) -> tuple[np.ndarray, np.ndarray]:
-    """The entries of each row and the columns of all, in the order of the source."""
+    """Return the entries per row and the columns of all, in the order of the source."""
     n = matrix.shape[0]
     indices = np.empty(matrix.most_entries, index_dtype(n))
     lengths = _count_rows(matrix, report, indices)
@@ -106,7 +106,7 @@ def _read_pattern(matrix: SortedRows, report: Report) -> tuple[np.ndarray, np.nd
 
 
 def _find_places(before: np.ndarray | None, after: np.ndarray | None, n: int) -> np.ndarray:
-    """(n,): the place that each row gets.
+    """Return the (n,) new place of each row.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def _find_places(before: np.ndarray | None, after: np.ndarray | None, n: int) ->
 def _renumber(
     matrix: SortedRows, places: np.ndarray, sorter: EntrySorter, report: Report, threads: int
 ) -> tuple[int, int]:
-    """Have a sorter take all entries at their new places; the bandwidth before and after."""
+    """Add all entries at their new places to a sorter; return the bandwidth before and after."""
     before = after = n_done = 0
     work = partial(renumber_entries, places=places)
     with ThreadPoolExecutor(threads, "mgspmv-renumber") as pool:

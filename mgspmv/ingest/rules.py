@@ -74,7 +74,7 @@ _BLANK_FIELD = re.compile(r'"(?:[^"]|"")*"(?=[ \t\v\f\r]|$)|[^ \t\v\f\r]+')
 
 
 def split_fields(line: str, delimiter: str) -> list[str]:
-    """Split a line into fields, with quotation marks as in CSV; blanks around a field are no part of it, but in quotes.
+    """Split a line into fields, quoted as in CSV; blanks around a field are dropped unless they are quoted.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def split_fields(line: str, delimiter: str) -> list[str]:
 
 @lru_cache
 def _find_fields(delimiter: str) -> re.Pattern[str]:
-    """A field and the delimiter behind it; blanks around quotations are no part of a field."""
+    """Return the pattern of a field and the delimiter after it; blanks around quotations are not part of the field."""
     mark, blanks = re.escape(delimiter), _BLANKS.replace(delimiter, "")
     return re.compile(rf'[{blanks}]*"((?:[^"]|"")*)"[{blanks}]*(?:{mark}|$)|([^{mark}]*)(?:{mark}|$)')
 
@@ -290,7 +290,7 @@ def resolve_columns(
 
     Raises
     ------
-    Undecided : a name that is not there or is there twice, a number out of range, or a column named twice
+    Undecided : a name that is missing or occurs twice, a number out of range, or a column named twice
     """
     places = [_resolve_column(each, names, n_columns) for each in given]
     if len(set(places)) != len(places):
@@ -356,7 +356,7 @@ def _choose_by_place(n_columns: int, weights: Weights, extra_columns: Extra) -> 
 
 
 def _choose_by_names(names: Sequence[str], weights: Weights, extra_columns: Extra) -> Columns | None:
-    """Columns where one of the names is of a source or a target; None where none is."""
+    """Choose columns if a name is that of a source or a target, else return None."""
     roles = [find_role(name) for name in names]
     found: dict[str, int] = {}
     for role in ("source", "target"):
@@ -379,7 +379,7 @@ def _choose_by_names(names: Sequence[str], weights: Weights, extra_columns: Extr
 
 
 def _complete(found: dict[str, int], names: Sequence[str], roles: Sequence[tuple[Role | None, bool]]) -> dict[str, int]:
-    """Both ends where one of them has a name that says it: the other one is the only column that can be it."""
+    """Find both ends, given one by its name: the other is the only column that it can be."""
     role, place = next(iter(found.items()))
     other = "target" if role == "source" else "source"
     left = [k for k, (own, _) in enumerate(roles) if k != place and own is None]
@@ -398,7 +398,7 @@ def _find_weight(
     weights: Weights,
     extra_columns: Extra,
 ) -> int | None:
-    """The column of weights beside both ends, which were found by name."""
+    """Find the column of weights, given both ends, which were found by name."""
     if weights is False:
         return None
     named = [k for k, own in enumerate(roles) if own[0] == "weight" and k not in ends]
@@ -424,7 +424,7 @@ def _find_weight(
 
 
 def _choose_unnamed(names: Sequence[str], weights: Weights, extra_columns: Extra) -> Columns:
-    """Columns by place, where no name says source or target."""
+    """Choose columns by place, where no name says source or target."""
     kept = [k for k, name in enumerate(names) if not is_saved_index(name)]
     roles = [find_role(names[k])[0] for k in kept]
     if len(kept) < 2 or (len(kept) > 3 and extra_columns == "error"):
@@ -486,7 +486,7 @@ def _are_reversed(source: str, target: str) -> bool:
 
 
 def list_names(names: Iterable[str]) -> str:
-    """Return names for a message; one that is empty is shown as such."""
+    """Return names, joined for a message; an empty name is shown as quotes."""
     return ", ".join(name if name.strip() else "''" for name in names)
 
 
@@ -514,7 +514,7 @@ def has_header(
     first : fields of the first line
     below : fields of lines that follow
     given : columns that the user named, or numbered from 1
-    is_vertex : tells a name that is known to be an id, as in a store that is updated
+    is_vertex : tells whether a name is known to be an id, as in a store that is updated
 
     Raises
     ------
@@ -559,7 +559,7 @@ def has_header(
 
 
 def _find_known_ends(first: Sequence[str]) -> tuple[int, int] | None:
-    """Places of names that say source and target and nothing else; single letters may be ids as well."""
+    """Return the places of names that say only source and target; single letters may also be ids."""
     roles = [find_role(name) if len(name.strip()) > 1 else (None, False) for name in first]
     sources, targets = ([k for k, own in enumerate(roles) if own == (end, True)] for end in ("source", "target"))
     return (sources[0], targets[0]) if sources and targets else None
@@ -594,11 +594,7 @@ _LINE = re.compile("[-=:+_]{3,}")
 
 
 def check_lines(rows: Sequence[Sequence[str]], columns: Columns, *, is_below_header: bool) -> None:
-    """
-    Raises
-    ------
-    Undecided : the first edge is a drawn line, or names the columns once more
-    """
+    """Raise Undecided if the first edge is a drawn line, or names the columns again."""
     first, *below = rows
     if all(map(_LINE.fullmatch, filter(None, first))):
         raise Undecided(
@@ -617,16 +613,14 @@ def check_lines(rows: Sequence[Sequence[str]], columns: Columns, *, is_below_hea
 
 
 def check_sizes(rows: Sequence[Sequence[str]], *, is_whole: bool) -> None:
-    """
-    Raises
-    ------
-    Undecided : the first line fits the sizes that some programs write above edges: `rows columns entries`, as in Matrix
-        Market, or `vertices edges`
+    """Raise Undecided if the first line fits the sizes that some programs write above edges.
+
+    These are `rows columns entries`, as in Matrix Market, or `vertices edges`.
 
     Parameters
     ----------
-    rows : of the first lines
-    is_whole : whether these are all
+    rows : fields of the first lines
+    is_whole : whether these are all lines
     """
     first, *below = rows
     if len(first) not in (2, 3) or not all(map(is_plain_integer, first)) or len(below) < 5 - len(first):
@@ -662,9 +656,9 @@ def has_list_header(
     ----------
     first : fields of the first line
     below : fields of lines that follow
-    has_numbers : whether a column of numbers is expected beside the ids
+    has_numbers : whether a column of numbers is expected next to the ids
     are_names : whether ids are known to be names, which may look like numbers
-    is_vertex : tells a name that is known to be an id
+    is_vertex : tells whether a name is known to be an id
 
     Raises
     ------
@@ -751,7 +745,7 @@ _SNAP = re.compile(r"#\s*(directed|undirected) graph\b", re.IGNORECASE)
 
 @dataclass
 class Preamble:
-    """What the comments of a file state, taken one by one."""
+    """Claims in the comments of a file, which are read one by one."""
 
     claims: dict[str, int] = field(default_factory=dict)
     """Numbers of `nodes` and `edges`; of several, the last."""
@@ -770,7 +764,7 @@ class Preamble:
     _suspects: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
 
     def take(self, line: str, number: int = 0) -> None:
-        """Take the next comment.
+        """Read the next comment.
 
         Parameters
         ----------
@@ -823,7 +817,7 @@ def _count_as_edge(line: str, delimiter: str) -> int:
 
 
 def _find_names(comment: str) -> list[str] | None:
-    """Names of columns in a comment: those of a source and a target among them."""
+    """Find names of columns in a comment, those of a source and a target among them."""
     text = comment.lstrip(COMMENTS + _BLANKS)
     delimiter = choose_delimiter([text])
     try:
@@ -847,11 +841,7 @@ _MISSING = frozenset(("", "nan", "na", "n/a", "<na>", "null", "none", "nil"))
 
 
 def check_missing(rows: Sequence[Sequence[str]], columns: Columns) -> None:
-    """
-    Raises
-    ------
-    Undecided : among ids that are numbers there is what some programs write for a missing one
-    """
+    """Raise Undecided if one of the ids, which are numbers otherwise, is a token for a missing value."""
     for place in columns.ids:
         ids = {own[place] for own in rows if place < len(own)}
         missing = sorted(token for token in ids if token.lower() in _MISSING)
@@ -863,12 +853,7 @@ def check_missing(rows: Sequence[Sequence[str]], columns: Columns) -> None:
 
 
 def check_separators(rows: Sequence[Sequence[str]], columns: Columns) -> None:
-    """
-    Raises
-    ------
-    Undecided : a column of ids is a sign between the ends of edges in all rows, or the letter that begins lines of
-        edges of DIMACS
-    """
+    """Raise Undecided if a column of ids holds only a sign between ends of edges, or the letter of DIMACS edges."""
     if len(rows) > 1 and columns.source == 0 and columns.weight is not None:
         kinds = {own[0] for own in rows}
         if (
@@ -1015,16 +1000,16 @@ _PARQUET = b"PAR1"
 
 
 def strip_compression(name: str) -> str:
-    """Return a file's name in lower case without the suffix of a compression."""
+    """Return a file's name in lower case, without the suffix of a compression."""
     name = name.lower()
     stem, suffix = os.path.splitext(name)
     return stem if suffix in _COMPRESSED else name
 
 
 def find_format_by_name(name: str) -> Format | Foreign | None:
-    """Return what the suffix of a file's name says; None where it says nothing, as `.csv` and `.txt` do.
+    """Return the format that the suffix of a file's name indicates; None if it indicates none, as `.csv` and `.txt`.
 
-    `.mtx` says nothing about edges: such a file must have the banner of Matrix Market, see `find_format`.
+    `.mtx` indicates no format: such a file must have the banner of Matrix Market, see `detect_format`.
     """
     suffix = os.path.splitext(strip_compression(name))[1]
     if suffix in _SUFFIXES:
@@ -1033,11 +1018,11 @@ def find_format_by_name(name: str) -> Format | Foreign | None:
 
 
 def find_format_by_bytes(head: bytes) -> Format | Foreign | None:
-    """Return what the first bytes of a file say, decompressed; None for any other text.
+    """Return the format that the first bytes of a file, decompressed, indicate; None for any other text.
 
     Parameters
     ----------
-    head : at least 512 bytes where the file has so many
+    head : at least 512 bytes, or the whole file
     """
     if head.startswith(_PARQUET):
         return "parquet"
@@ -1052,5 +1037,5 @@ def find_format_by_bytes(head: bytes) -> Format | Foreign | None:
 
 
 def take_sample(lines: Iterable[str]) -> list[str]:
-    """Return the lines that rules look at."""
+    """Return the first lines, which the rules examine."""
     return list(islice(lines, SAMPLE_LINES))

@@ -1,4 +1,4 @@
-"""Files for what does not fit into memory, which have no names and go with the process, however it ends."""
+"""Unnamed files for data that does not fit into memory; they vanish with the process, however it ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class Room:
-    """What ingesting may take."""
+    """Memory, threads and folder that ingesting may use."""
 
     memory: int = UNLIMITED
     """Bytes, for entries and ids; what takes more goes to files."""
@@ -35,7 +35,7 @@ class Room:
 
     @property
     def for_ids(self) -> Room:
-        """What the ids of vertices may take of it while they are read."""
+        """Budget for the ids of vertices while they are read."""
         return replace(self, memory=self.memory // _IDS_PART)
 
 
@@ -43,15 +43,15 @@ ANY_ROOM = Room()
 
 
 class ScratchFile:
-    """Arrays in a file that has no name.
+    """Unnamed file of arrays.
 
     Parameters
     ----------
-    folder : where it takes its room; None for the one that the system has for such files
+    folder : of the file; None for the system's temporary folder
 
     Raises
     ------
-    StoreError : it cannot be made, written or read
+    StoreError : the file cannot be created, written or read
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -64,11 +64,11 @@ class ScratchFile:
         return self._file.closed
 
     def fileno(self) -> int:
-        """Of the open file."""
+        """Return the descriptor of the open file."""
         return self._file.fileno()
 
     def append(self, array: np.ndarray) -> int:
-        """Put an array at its end; the byte that it begins at."""
+        """Append an array and return the byte at which it begins."""
         left, first = array.view(np.uint8).data, self._n_bytes
         with self._blame():
             while left:
@@ -77,7 +77,7 @@ class ScratchFile:
         return first
 
     def read(self, offset: int, n: int, dtype: np.dtype[Any]) -> np.ndarray:
-        """Elements that begin at a byte; several threads may read."""
+        """Read elements that begin at a byte; thread-safe."""
         read: np.ndarray = np.empty(n, dtype)
         left = read.view(np.uint8).data
         while left:
@@ -88,7 +88,7 @@ class ScratchFile:
         return read
 
     def close(self) -> None:
-        """Give back the room that it takes."""
+        """Close the file, which frees its disk space."""
         self._file.close()
 
     @contextlib.contextmanager
@@ -104,27 +104,27 @@ class ScratchFile:
 
 
 class FileArray:
-    """An array in such a file, made from its begin on, and sliced like one in memory.
+    """Array in a scratch file, which is appended to, then sliced like one in memory.
 
     Parameters
     ----------
-    folder : as of `ScratchFile`
+    folder : see `ScratchFile`
     """
 
     def __init__(self, folder: Path | None, dtype: np.dtype[Any]) -> None:
         self.dtype, self._file, self._n = dtype, ScratchFile(folder), 0
 
     def append(self, elements: np.ndarray) -> None:
-        """Put elements at its end."""
+        """Append elements."""
         self._file.append(np.ascontiguousarray(elements, self.dtype))
         self._n += len(elements)
 
     def finish(self) -> Self:
-        """Give it itself: nothing is appended any more."""
+        """Return the array itself, once nothing is appended any more."""
         return self
 
     def pieces(self) -> Iterator[np.ndarray]:
-        """Give what was put there, one part after the other."""
+        """Yield the elements in pieces."""
         for start in range(0, self._n, _PIECE):
             yield self[start : start + _PIECE]
 

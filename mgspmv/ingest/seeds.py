@@ -1,4 +1,4 @@
-"""Tables of personalizations that users give as files: a row for each vertex of each vector."""
+"""Tables of personalizations that users pass as files, one row per vertex of each vector."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_seeds(path: str | os.PathLike[str], *, string_ids: bool = False) -> Any
     Raises
     ------
     OptionError : another suffix
-    SourceError : no such file, or it cannot be read as what its suffix says; an id that is no integer where ids are
+    SourceError : missing file, or one not in the format of its suffix; an id that is not an integer where all must be
     """
     suffix = Path(path).suffix
     if suffix not in SUFFIXES:
