@@ -1,13 +1,13 @@
 """One of several processes that ingest a source together, each of which reads, sorts and writes its share of it.
 
-    read        its part of the source, grouped by rows, with ids of its own
-    merge_ids   of all parts, those of its range of ids, which get their numbers there
-    group       its entries by rows, once they are numbered
-    take        from each, the entries of its range of rows, in the order of the parts
-    build       sorted and merged, in files
-    write       its range of each array
+    read        read its part of the source, grouped by rows, with separate ids
+    merge_ids   merge the ids of all parts that are in its range, and number them
+    group       group its numbered entries by rows
+    take        fetch the entries of its range of rows from each share, in the order of the parts
+    build       sort and merge them into files
+    write       write its range of each array
 
-What it takes from others it asks them for, by `Ask`. Nothing here knows how they are reached.
+Shares request data from each other through `Ask`, which hides how they are reached.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ QUESTIONS = ("count_ids", "give_ids", "give_places", "give_entries", "give_sums"
 
 @dataclass(frozen=True)
 class ShareSpec:
-    """What a share is told."""
+    """Specification of a share."""
 
     rank: int
     n_shares: int
@@ -71,7 +71,7 @@ class ShareSpec:
 
 @dataclass(frozen=True)
 class ReadPart:
-    """What a share says of the part that it read."""
+    """Summary of the part that a share read."""
 
     told: Any
     """As of `FileSource.tell`."""
@@ -83,7 +83,7 @@ class ReadPart:
 
 @dataclass(frozen=True)
 class OwnIds:
-    """What a share says of the ids of its part."""
+    """Summary of the ids of a share's part."""
 
     shape: tuple[int, int] | None
     """Rows and columns of all; None where ids are to be merged, or there is no part."""
@@ -95,7 +95,7 @@ class OwnIds:
 
 @dataclass(frozen=True)
 class MergedIds:
-    """What a share says of its range of the ids."""
+    """Summary of a share's range of the merged ids."""
 
     n_ids: int
     first: Any
@@ -104,17 +104,17 @@ class MergedIds:
 
 
 class Share:
-    """See the module.
+    """Share of an ingest on one worker; see the module.
 
     Attributes
     ----------
-    memory : bytes that it may take
+    memory : bytes that it may use
 
     Parameters
     ----------
-    room : what it may take
-    ask : reaches the other shares, and this one
-    report : called with (phase, done, in all or None)
+    room : memory, threads and folder that it may use
+    ask : sends a request to another share, or to this one
+    report : called with (phase, done, total or None)
     """
 
     def __init__(self, spec: ShareSpec, room: Room, ask: Ask, report: Report) -> None:
@@ -136,14 +136,14 @@ class Share:
         self._keeping = Lock()
 
     def close(self) -> None:
-        """Let go of everything; what is still at work ends with an error."""
+        """Release all resources; work in progress ends with an error."""
         self._is_closed = True
         self._held.close()
 
     # --- reading
 
     def keep_partition(self, number: int, frame: Any) -> None:
-        """Take a partition of a Dask DataFrame that others computed, which `read` is to read.
+        """Keep a partition of a Dask DataFrame, computed elsewhere, for `read`.
 
         Raises
         ------
@@ -156,7 +156,7 @@ class Share:
             part.kept.keep(number, frame, self._folder)
 
     def read(self) -> ReadPart:
-        """Read the own part of the source.
+        """Read this share's part of the source.
 
         Raises
         ------
@@ -170,7 +170,7 @@ class Share:
         return ReadPart(part.tell(), self._given.n_entries, self._feed.dtype, self._feed.counts)
 
     def list_ids(self, claim: int | None, dtype: np.dtype[Any] | None) -> OwnIds:
-        """Number the part by itself, where that is not known of all parts together.
+        """Return the ids of the part, which is numbered separately unless all parts have the same numbers.
 
         Parameters
         ----------
@@ -180,7 +180,7 @@ class Share:
         Raises
         ------
         SourceError : as of `Feed.check`
-        CapacityError : the ids of this part take more than the memory
+        CapacityError : the ids of this part do not fit into memory
         """
         self._dtype, self._rule = dtype, choose_rule(self._spec.options, is_pattern=dtype is None)
         part = self._spec.part
@@ -214,7 +214,7 @@ class Share:
     # --- numbering
 
     def merge_ids(self, cuts: Sequence[Any]) -> MergedIds:
-        """Merge the ids of all parts that are in the own range.
+        """Merge the ids of all parts that are in this share's range.
 
         Parameters
         ----------
@@ -222,7 +222,7 @@ class Share:
 
         Raises
         ------
-        CapacityError : these take more than the memory
+        CapacityError : they do not fit into memory
         """
         rank = self._spec.rank
         bounds = [None, *cuts, None][rank : rank + 2]
@@ -235,7 +235,7 @@ class Share:
         return MergedIds(n, *(self._own_ids[k].as_py() for k in (0, n - 1))) if n else MergedIds(0, None, None)
 
     def count_ids(self, low: Any, high: Any) -> int:
-        """How many ids of the own part `give_ids` gives."""
+        """Return the number of ids that `give_ids` returns."""
         start, stop = self._find_range(low, high)
         return stop - start
 
@@ -246,7 +246,7 @@ class Share:
         return start, len(self._ids) if high is None else bisect_left(self._ids, high)
 
     def give_ids(self, low: Any, high: Any) -> Any:
-        """The ids of the own part from `low` on and below `high`, an Arrow array; None where there is no part.
+        """Return the ids of this share's part from `low` to before `high`, as an Arrow array; None without a part.
 
         Parameters
         ----------
@@ -259,19 +259,19 @@ class Share:
         return pa.array(ids, pa.int64() if _find_type(self._ids) == "int64" else pa.large_string())
 
     def give_places(self, rank: int) -> np.ndarray:
-        """Where the ids that a share gave are among those of the own range."""
+        """Return the places, in this share's range, of the ids that a share sent."""
         return self._places[rank]
 
     def name_vertex(self, place: int) -> Any:
-        """The id at some place of the own range, or of a list that all parts have."""
+        """Return the id at a place in this share's range, or in a list that all parts have."""
         return self._ids[place] if self._own_ids is None else self._own_ids[place].as_py()
 
     def number_ids(self, firsts: Sequence[int]) -> None:
-        """Ask for the numbers of the ids of the own part.
+        """Request the numbers of the ids of this share's part.
 
         Parameters
         ----------
-        firsts : the number of the first id in the range of each share, and of all ids
+        firsts : number of the first id in the range of each share, and the number of all ids
         """
         self._firsts = list(firsts)
         given = self._ask_all("give_places", self._spec.rank)
@@ -284,17 +284,17 @@ class Share:
     def group(
         self, shape: tuple[int, int], *, are_numbers: bool, are_listed: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Have the entries grouped by the numbers of their rows.
+        """Group the entries by the numbers of their rows.
 
         Parameters
         ----------
         shape : of the matrix
         are_numbers : whether all ids are the numbers of their vertices
-        are_listed : whether all parts know them from a list
+        are_listed : whether all parts have the ids from a list
 
         Returns
         -------
-        First rows of buckets, which are the same in all shares, and how many entries each has here.
+        First rows of buckets, which are the same in all shares, and the entries per bucket in this share.
         """
         self._shape, self._are_listed = shape, are_listed
         is_grouped = self._numbers is None or (are_numbers and not isinstance(self._ids, SortedIds))
@@ -316,7 +316,7 @@ class Share:
             yield CooBatch(numbers[batch.rows], numbers[batch.cols], batch.values)
 
     def group_transpose(self) -> tuple[np.ndarray, np.ndarray]:
-        """As `group`, for the transpose of what was built."""
+        """Group the entries of the transpose of the built matrix; see `group`."""
         assert self._transposed is not None
         self._given, self._transposed = self._transposed, None
         self._shape, self._kind, self._rule = (self._shape[1], self._shape[0]), "matrix", "keep"
@@ -331,15 +331,14 @@ class Share:
     # --- exchange
 
     def take(self, buckets: Sequence[int], lengths: Sequence[int]) -> None:
-        """Ask every share for the entries of the own range of rows.
+        """Request the entries of this share's range of rows from every share.
 
-        It begins with its own rank, so that not all ask the same one; in the end what those of lower rank gave comes
-        first all the same.
+        Requests begin at its own rank, so that not all go to the same share; entries from lower ranks still come first.
 
         Parameters
         ----------
-        buckets : the first and the end of those that are the own
-        lengths : how many entries each share has in them
+        buckets : first and end of this share's buckets
+        lengths : number of entries that each share has in them
         """
         rank, memory = self._spec.rank, self.memory // 4
         origin = int(self._given.find_bucket_rows()[buckets[0]])
@@ -364,16 +363,16 @@ class Share:
         return CooBatch(*self._ask(rank, "give_entries", *where))
 
     def give_entries(self, first: int, last: int, start: int, stop: int) -> Entries:
-        """See `EntrySorter.give`."""
+        """Return entries of some buckets; see `EntrySorter.give`."""
         batch = self._given.give(first, last, start, stop)
         return batch.rows, batch.cols, batch.values
 
     # --- building
 
     def build(self, rows: tuple[int, int], phase: str, *, transpose: bool) -> tuple[int, float | None]:
-        """Sort and merge the own range of rows into files; how many entries it has, and the least value, if any.
+        """Sort and merge this share's rows into files; return the number of entries, and the least value, if any.
 
-        What the others took is let go of, so all must have taken theirs.
+        Entries for other shares are released, so all shares must have taken theirs.
 
         Parameters
         ----------
@@ -406,7 +405,7 @@ class Share:
         return self._ids
 
     def add_up(self, start: int, stop: int) -> None:
-        """Add up columns start .. stop - 1 over the own rows."""
+        """Add up columns start .. stop - 1 over this share's rows."""
         self._sums = ColumnSums(self._spec.kind, self._spec.name, self._dtype, start, stop)
         self._sums.rows_sum_to_1 = self._rows_sum_to_1
         values = self._arrays["data"].pieces() if "data" in self._arrays else None
@@ -415,7 +414,7 @@ class Share:
             self._check_open()
 
     def give_sums(self, start: int, stop: int) -> PartialSums:
-        """What the own rows add up to in some columns."""
+        """Return the sums of this share's rows in columns start .. stop - 1."""
         return self._sums.give(start, stop)
 
     # --- writing
@@ -435,7 +434,7 @@ class Share:
         return self._write(address, {name: (start, array) for name, array in arrays.items()})
 
     def write(self, address: VersionAddress, prefix: str, first_entry: int) -> dict[str, WrittenRange]:
-        """Write the own rows, and let go of them.
+        """Write this share's rows, and release them.
 
         Parameters
         ----------
@@ -452,7 +451,7 @@ class Share:
         return written
 
     def write_ids(self, address: VersionAddress) -> dict[str, WrittenRange]:
-        """Write the own range of the ids; of a list that all parts have, the first share writes all."""
+        """Write this share's range of the ids; a list that all parts have is written by the first share."""
         if self._firsts:
             start, ids = self._firsts[self._spec.rank], self._own_ids.to_numpy(zero_copy_only=False)
         elif self._spec.rank:
@@ -462,7 +461,7 @@ class Share:
         return self._write(address, {"vertex_ids": (start, ids)})
 
     def _write(self, address: VersionAddress, arrays: dict[str, tuple[int, Any]]) -> dict[str, WrittenRange]:
-        """Write ranges of arrays, of each its begin and its elements."""
+        """Write ranges of arrays, each given as the index of its first element and its elements."""
         self._check_open()
         return {
             name: write_range(address.open(name), start, array, self._threads)
@@ -480,7 +479,7 @@ class Share:
         return array
 
     def _ask_all(self, question: str, *arguments: Any) -> list[Any]:
-        """The answers of all shares, by rank, asked from the own on."""
+        """Return the answers of all shares, by rank; requests begin at this share's rank."""
         n, rank = self._spec.n_shares, self._spec.rank
         with ThreadPoolExecutor(PIECES_AHEAD, "mgspmv-ask") as pool:
             others = [(rank + k) % n for k in range(n)]
@@ -498,7 +497,7 @@ class Share:
 
 
 def _merge(ids: Any) -> tuple[Any, np.ndarray]:
-    """The different ones of some ids, ascending, and where among these each is."""
+    """Return the distinct ids, ascending, and the place of each id among them."""
     coded = ids.dictionary_encode()
     order = np.asarray(pa.compute.sort_indices(coded.dictionary))
     places = np.empty(len(order), index_dtype(len(order)))
@@ -511,7 +510,7 @@ def _find_type(ids: Any) -> str:
 
 
 class _SharedIds:
-    """Ids of vertices, each of which the share has in whose range it is."""
+    """Ids of vertices, each requested from the share in whose range it is."""
 
     def __init__(self, firsts: Sequence[int], ask: Ask) -> None:
         self._firsts, self._ask = firsts, ask

@@ -1,12 +1,12 @@
-"""Entries that come in any order, sorted by row and column within a given memory, by way of files where it is short.
+"""External radix sort of entries by row and column, within a memory budget.
 
-    add       entries are grouped as they come: those of a bucket, which is a range of rows, follow each other
-    spill     where groups take more memory than they may, a file gets all of them, bucket after bucket
-    blocks    buckets are taken together, a few neighbours at a time, and sorted by the other bits of row and column
+    add       group entries by bucket, a range of rows, as they are added
+    spill     write all groups to a file, bucket after bucket, when they exceed their memory
+    blocks    read a few neighboring buckets at a time, and sort them by the other bits of row and column
 
-That is a radix sort from the first digit on, whose second pass meets a bucket in the caches. A bucket that does not fit
-into memory is grouped again by rows, and one that is a single row by columns. Entries at the same place stay in the
-order in which they came.
+The first pass sorts by the most significant digit, so that the second pass finds a bucket in the caches. A bucket that
+does not fit into memory is grouped again by rows, and a bucket of a single row by columns. Entries at the same place
+keep their order.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ Entries = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 
 
 class EntrySorter:
-    """Takes entries, and gives them back as rows.
+    """External sorter of entries into rows.
 
     Parameters
     ----------
-    memory : bytes that entries may take: half of them as they are held, half while they are grouped or sorted
-    threads : that group and sort
-    folder : where files go; None for the one that the system has for them
-    row : of all the entries, which are sorted by their columns then; None for any
-    origin : a row, or column, that is not far from those to come
+    memory : bytes for entries: half to hold them, half to group or sort them
+    threads : number of threads that group and sort
+    folder : for files; None for the system's temporary folder
+    row : row of all the entries, which are then sorted by column; None for any
+    origin : a row, or column, close to those that will be added
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class EntrySorter:
         self.close()
 
     def close(self) -> None:
-        """Let go of all entries, and of the files."""
+        """Release all entries, and close the files."""
         self._pool.shutdown(cancel_futures=True)
         for piece in self._pieces:
             piece.close()
@@ -101,11 +101,11 @@ class EntrySorter:
         self._grouping.clear()
 
     def add(self, batch: CooBatch, extent: tuple[int, int] | None = None) -> None:
-        """Take entries; all batches have values of one dtype, or none has.
+        """Add entries; all batches have values of one dtype, or none has.
 
         Parameters
         ----------
-        extent : the least and the greatest row, where that is known
+        extent : least and greatest row, if known
         """
         if not len(batch.rows):
             return
@@ -122,7 +122,7 @@ class EntrySorter:
         self._spill_if_full()
 
     def drain(self) -> Iterator[CooBatch]:
-        """Give all entries, those at the same place in the order in which they came, and keep none."""
+        """Yield all entries, those at the same place in the order in which they were added, and keep none."""
         self._settle()
         while self._pieces:
             piece = self._pieces.pop(0)
@@ -132,7 +132,7 @@ class EntrySorter:
                     yield CooBatch(*piece.take(first, min(first + step, piece.n_entries)))
 
     def reserve(self, n_bytes: int) -> None:
-        """Take so many bytes less from now on."""
+        """Reduce the memory for entries by `n_bytes`."""
         self._memory -= n_bytes
         self._settle()
         self._spill_if_full()
@@ -143,20 +143,19 @@ class EntrySorter:
         positions: np.ndarray | None = None,
         finish: Callable[[CsrBlock], CsrBlock] = lambda block: block,
     ) -> Iterator[CsrBlock]:
-        """Give all entries, row after row; rows that a block leaves out before the next have none.
+        """Yield all entries in row order; rows that are missing between blocks are empty.
 
-        Of one row with many entries there may be several blocks.
+        A row with many entries may be split into several blocks.
 
         Parameters
         ----------
         shape : rows and columns
-        positions : the numbers of rows and columns that came as codes, ascending as these do; None where all are
-            numbers already
-        finish : what becomes of a block, in the thread that made it
+        positions : numbers of rows and columns that were added as codes, ascending with these; None if all are numbers
+        finish : function applied to each block, in the thread that made it
 
         Raises
         ------
-        CapacityError : entries at one place take more memory than there is
+        CapacityError : entries at one place do not fit into memory
         """
         self._settle()
         self._find_bounds()
@@ -173,14 +172,14 @@ class EntrySorter:
         yield from self._map_runs(sort, split, n_rows)
 
     def ranges(self, work: Callable[[int, int, list[Entries]], T], *, dense: bool = False) -> Iterator[T]:
-        """What a function makes of all entries, range after range of rows.
+        """Yield the results of a function for all entries, one range of rows after the other.
 
-        Of one row with many entries there may be several ranges.
+        A row with many entries may be split into several ranges.
 
         Parameters
         ----------
-        work : called with the first and the last row, and the entries in parts, those of a row as they came
-        dense : whether there is something in memory for each row of a range, entries or not
+        work : called with the first and the last row, and the entries in parts, those of a row in the order added
+        dense : whether each row of a range takes memory, empty rows included
         """
         self._settle()
         self._find_bounds()
@@ -202,21 +201,21 @@ class EntrySorter:
     # --- with others, each of which has entries of the same rows
 
     def cover(self, lowest: int, highest: int) -> None:
-        """Have buckets for these rows, which are then the same in all sorters of the same rows."""
+        """Extend the buckets to these rows, so that they are the same in all sorters of the same rows."""
         self._reach(lowest, highest)
 
     def count_buckets(self) -> np.ndarray:
-        """(N_BUCKETS,) entries of each bucket, where none are added any more."""
+        """Return the (N_BUCKETS,) entries per bucket, once all are added."""
         self._settle()
         self._find_bounds()
         return sum(map(np.diff, self._bounds), np.zeros(N_BUCKETS, np.int64))
 
     def find_bucket_rows(self) -> np.ndarray:
-        """(N_BUCKETS + 1,) first rows of the buckets, and the end of the last."""
+        """Return the (N_BUCKETS + 1,) first rows of the buckets, and the end of the last."""
         return np.array([self._find_lowest(bucket) for bucket in range(N_BUCKETS + 1)])
 
     def give(self, first: int, last: int, start: int, stop: int) -> CooBatch:
-        """Of the entries of buckets first .. last - 1, those of numbers start .. stop - 1, counted as they came."""
+        """Return entries start .. stop - 1, in the order added, of those in buckets first .. last - 1."""
         parts: list[Entries] = []
         for piece, bounds in zip(self._pieces, self._bounds, strict=True):
             a, b = int(bounds[first]), int(bounds[last])
@@ -229,7 +228,7 @@ class EntrySorter:
         )
 
     def put_before(self, earlier: EntrySorter) -> None:
-        """Take over all entries of another sorter, and its memory, as if they had come before the own ones."""
+        """Take over the memory and all entries of another sorter, as if these had been added before the own ones."""
         self._settle()
         earlier._settle()
         if any(isinstance(piece, _Run) for piece in self._pieces):
@@ -275,7 +274,7 @@ class EntrySorter:
             self._spill()
 
     def _spill(self) -> None:
-        """Have all entries in files."""
+        """Write all entries to files."""
         self._settle()
         if groups := [piece for piece in self._pieces if isinstance(piece, _Group)]:
             run = _write_run(groups, self._shift, self._lowest >> self._shift, ScratchFile(self._folder))
@@ -288,21 +287,21 @@ class EntrySorter:
         self._bounds = [piece.bounds(self._shift, self._lowest >> self._shift) for piece in self._pieces]
 
     def _find_lowest(self, bucket: int) -> int:
-        """The first row, or column, of a bucket."""
+        """Return the first row, or column, of a bucket."""
         return ((self._lowest >> self._shift) + bucket) << self._shift
 
     def _count_rows(self) -> np.ndarray:
-        """(N_BUCKETS,): rows of each bucket."""
+        """Return the (N_BUCKETS,) rows per bucket."""
         return np.full(N_BUCKETS, 0 if self._row is not None else min(1 << self._shift, MANY_ROWS))
 
     def _most_sorted(self) -> int:
-        """Entries that a thread may sort at a time."""
+        """Return the number of entries that a thread may sort at a time."""
         return max(1, self._memory // (2 * self._sort_bytes() * (self.threads + 1)))
 
     def _map_runs(
         self, work: Callable[[tuple[int, int]], T], split: Callable[[int], Iterator[T]], n_rows: np.ndarray
     ) -> Iterator[T]:
-        """What is made of neighbouring buckets, together where they are small and by `split` where one is too large."""
+        """Yield the results of `work` for runs of small neighboring buckets, and of `split` for each large bucket."""
         counts, most = sum(map(np.diff, self._bounds), np.zeros(N_BUCKETS, np.int64)), self._most_sorted()
         own = min(BLOCK_ENTRIES, max(BLOCK_ENTRIES // 32, self.n_entries // 256))
         most_rows = max(BLOCK_ROWS, self._memory // (ROW_PARTS * (self.threads + 1)))
@@ -319,7 +318,7 @@ class EntrySorter:
         return SORT_BYTES + SORT_VALUE_BYTES * (0 if self._values_dtype is None else self._values_dtype.itemsize)
 
     def _take(self, first: int, last: int, most: int | None = None) -> Iterator[Entries]:
-        """The entries of buckets first .. last - 1, piece by piece, by so many at a time."""
+        """Yield the entries of buckets first .. last - 1, piece by piece, at most `most` at a time."""
         for piece, bounds in zip(self._pieces, self._bounds, strict=True):
             a, b = int(bounds[first]), int(bounds[last])
             step = max(1, most or b - a)
@@ -334,7 +333,7 @@ class EntrySorter:
         return sort_parts(parts, *_find_range(positions, lowest, highest), shape[1], positions)
 
     def _find_rows(self, first: int, last: int) -> tuple[int, int]:
-        """The first and the last row of buckets first .. last - 1."""
+        """Return the first and the last row of buckets first .. last - 1."""
         return self._find_lowest(first), self._find_lowest(last) - 1
 
     def _check_split(self, bucket: int, positions: np.ndarray | None) -> None:
@@ -350,11 +349,11 @@ class EntrySorter:
 
     @contextlib.contextmanager
     def _divide(self, bucket: int, row: int | None) -> Iterator[EntrySorter]:
-        """A sorter of what is in a bucket, which is too large for the memory.
+        """Yield a sorter of the entries of a bucket that does not fit into memory.
 
         Parameters
         ----------
-        row : of all the entries, which are sorted by their columns then
+        row : row of all the entries, which are then sorted by column
         """
         self._spill()  # what is sorted next has all of the memory
         self._find_bounds()
@@ -371,7 +370,7 @@ class EntrySorter:
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """Entries by bucket, in memory."""
+    """Entries grouped by bucket, in memory."""
 
     rows: np.ndarray
     cols: np.ndarray
@@ -392,18 +391,18 @@ class _Group:
         return self.rows.nbytes + self.cols.nbytes + (0 if self.values is None else self.values.nbytes)
 
     def bounds(self, shift: int, base: int) -> np.ndarray:
-        """As `starts`, for other buckets, that are not smaller."""
+        """Return `starts` for other buckets, which are not smaller."""
         return _coarsen(self.starts, shift - self.shift, self.base, base)
 
     def take(self, first: int, last: int) -> Entries:
         return self.rows[first:last], self.cols[first:last], None if self.values is None else self.values[first:last]
 
     def close(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
 
 class _Run:
-    """Entries by bucket, in a file: all rows, then all columns, then all values."""
+    """Entries grouped by bucket, in a file: all rows, then all columns, then all values."""
 
     def __init__(
         self, file: ScratchFile, dtypes: Sequence[np.dtype[Any] | None], shift: int, base: int, starts: np.ndarray
@@ -416,7 +415,7 @@ class _Run:
         return self.n_entries * sum(dtype.itemsize for dtype in self._dtypes if dtype is not None)
 
     def bounds(self, shift: int, base: int) -> np.ndarray:
-        """As `_Group.bounds`."""
+        """Return the starts of other buckets; see `_Group.bounds`."""
         return _coarsen(self._starts, shift - self._shift, self._base, base)
 
     def take(self, first: int, last: int) -> Entries:
@@ -437,7 +436,7 @@ class _Run:
 
 
 def _coarsen(starts: np.ndarray, n_bits: int, old_base: int, base: int) -> np.ndarray:
-    """Where buckets of 2**n_bits old ones begin, and the last ends."""
+    """Return the starts of buckets of 2**n_bits old ones each, and the end of the last."""
     if (n_bits, old_base) == (0, base):
         return starts
     firsts = (((base + k) << n_bits) - old_base for k in range(N_BUCKETS + 1))
@@ -451,7 +450,7 @@ def _entry_bytes(batch: CooBatch) -> int:
 def _group(
     batches: list[CooBatch], keys: list[np.ndarray], shift: int, base: int, values_dtype: np.dtype[Any] | None
 ) -> _Group:
-    """Batches by bucket."""
+    """Group batches by bucket."""
     is_wide = any(a.dtype != np.int32 for b in batches for a in (b.rows, b.cols))
     dtype, n = np.dtype(np.int64 if is_wide else np.int32), sum(len(b.rows) for b in batches)
     starts = np.zeros(N_BUCKETS + 1, np.int64)
@@ -468,7 +467,7 @@ def _group(
 
 
 def _write_run(groups: Sequence[_Group], shift: int, base: int, file: ScratchFile) -> _Run:
-    """Write what groups hold to a file, by bucket."""
+    """Write the entries of groups to a file, by bucket."""
     bounds = [group.bounds(shift, base) for group in groups]
     starts = np.sum(bounds, axis=0)
     dtypes = [np.result_type(*(g.rows for g in groups))] * 2 + [None if (v := groups[0].values) is None else v.dtype]
@@ -487,9 +486,9 @@ def _write_run(groups: Sequence[_Group], shift: int, base: int, file: ScratchFil
 
 
 def _cut_runs(counts: np.ndarray, most: int, n_rows: np.ndarray, is_large: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Neighbouring buckets with at most so many entries and `BLOCK_ROWS` rows, or one with more; a large one is alone.
+    """Yield runs of neighboring buckets with at most `most` entries and `BLOCK_ROWS` rows; a larger bucket is alone.
 
-    Those at both ends are not empty.
+    The first and the last bucket of a run are not empty.
     """
     filled = np.flatnonzero(counts)
     ends, rows = np.cumsum(counts), np.cumsum(n_rows)
@@ -510,7 +509,7 @@ def _cut_runs(counts: np.ndarray, most: int, n_rows: np.ndarray, is_large: np.nd
 
 
 def _find_range(positions: np.ndarray, lowest: int, highest: int) -> tuple[int, int]:
-    """The first number of the codes lowest .. highest that have one, and the end of them; at least one has."""
+    """Return the begin and end of the numbers of codes lowest .. highest, at least one of which has a number."""
     numbers = positions[lowest : highest + 1]
     numbers = numbers[numbers >= 0]
     return int(numbers[0]), int(numbers[-1]) + 1
@@ -519,7 +518,7 @@ def _find_range(positions: np.ndarray, lowest: int, highest: int) -> tuple[int, 
 def sort_parts(
     parts: Sequence[Entries], start: int, stop: int, n_cols: int, positions: np.ndarray | None = None
 ) -> CsrBlock:
-    """Rows start .. stop, of entries that come in parts; those at the same place keep their order."""
+    """Sort the entries of rows start .. stop - 1, given in parts; those at the same place keep their order."""
     n, has_values = sum(len(rows) for rows, _, _ in parts), parts[0][2] is not None
     col_bits, row_bits = max(0, n_cols - 1).bit_length(), (stop - start - 1).bit_length()
     values = np.concatenate([v for _, _, v in parts if v is not None]) if has_values else None
@@ -537,7 +536,7 @@ def sort_parts(
 
 
 def sort_keys(keys: np.ndarray, values: np.ndarray | None, n_bits: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Keys of so many bits, ascending, and their values, those of equal keys as they came."""
+    """Sort keys of `n_bits` bits and their values; the sort is stable."""
     n_digits = max(1, -(-n_bits // DIGIT_BITS))
     width = -(-n_bits // n_digits)
     counts = np.zeros((n_digits, 1 << width), np.int64)
@@ -558,7 +557,7 @@ def _sort_wide(
     n_cols: int,
     positions: np.ndarray | None,
 ) -> CsrBlock:
-    """As `sort_parts`, where rows and columns do not fit into a key together."""
+    """Sort parts whose rows and columns do not fit into one key; see `sort_parts`."""
     rows, cols = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
     if positions is not None:
         rows, cols = positions[rows], positions[cols]

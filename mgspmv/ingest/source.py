@@ -1,4 +1,4 @@
-"""What every reader offers to the builder."""
+"""Interface of readers, which the builder uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StatedShape:
-    """Where a source states its shape, which may be any, whatever it lists."""
+    """Position in a source that states its shape, which may be larger than what it lists."""
 
     source: str
     """Name of the file or group."""
@@ -30,13 +30,13 @@ class StatedShape:
     """The line."""
 
     def refuse(self, message: str) -> SourceError:
-        """Return the error that says what is wrong with it."""
+        """Return an error about the stated shape."""
         return SourceError(message, source=self.source, line_number=self.line_number, text=self.text)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What is known of a source once its last batch was read."""
+    """Shape, ids and provenance of a source, known once its last batch is read."""
 
     shape: tuple[int, int]
     """Rows and columns of the source's matrix; (n, n) vertices of a graph."""
@@ -55,46 +55,46 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is in memory."""
+        """Bytes of the arrays in memory."""
         held = (self.positions, self.vertex_ids)
         return sum(array.nbytes for array in held if isinstance(array, np.ndarray))
 
     @property
     def is_numbered(self) -> bool:
-        """Whether codes are numbers, or `positions` has these and they ascend as the codes do."""
+        """True if codes are numbers, or `positions` maps them to numbers in ascending order."""
         if self.are_ids or self.names is not None:
             return False
         return self.positions is None or is_ascending(self.positions)
 
 
 def is_ascending(positions: np.ndarray) -> bool:
-    """Whether codes that have a number have it in their order."""
+    """Return whether the numbers of codes ascend with the codes, leaving out codes without a number."""
     numbers = positions[positions >= 0]
     return bool((numbers[1:] > numbers[:-1]).all())
 
 
 class Source(Protocol):
-    """A matrix that can be read once, in batches of bounded size."""
+    """Matrix that can be read once, in batches of bounded size."""
 
     name: str
     """For messages: path or a few words."""
 
     @property
     def default_kind(self) -> Kind:
-        """What the source's entries mean when the user does not say."""
+        """Kind of matrix unless the user passes another."""
         ...
 
     def batches(self) -> Iterator[CooBatch]:
-        """Give all entries, symmetric ones mirrored; all batches with values or none."""
+        """Yield all entries, symmetric ones mirrored; all batches have values, or none has."""
         ...
 
     def layout(self) -> Layout:
-        """Shape and ids; to be called after the last batch."""
+        """Return the shape and ids; call it after the last batch."""
         ...
 
 
 class FileSource:
-    """What readers of files have in common: their layout is known at the end.
+    """Base class of readers of files, whose layout is known at the end.
 
     Parameters
     ----------
@@ -123,15 +123,15 @@ class FileSource:
         """Whether each entry stands for both directions; known once the first batch is given."""
 
     def batches(self) -> Iterator[CooBatch]:
-        """Give all entries; see `Source`."""
+        """Yield all entries; see `Source`."""
         raise NotImplementedError
 
     def layout(self) -> Layout:
-        """Give the shape, the vertices' ids and where it all came from.
+        """Return the shape, the ids of vertices and the provenance.
 
         Raises
         ------
-        SourceError : the last batch was not read yet
+        SourceError : the last batch is not read yet
         """
         if self._layout is None:
             raise SourceError("the layout is known once all batches were read", source=self.name)
@@ -140,27 +140,27 @@ class FileSource:
     # --- for several processes, each of which reads a part
 
     def split(self, n_parts: int) -> Sequence[FileSource]:
-        """Give parts that other processes can read, at most so many, which follow each other as the entries do.
+        """Split the source into at most `n_parts` consecutive parts that other processes can read.
 
         Raises
         ------
-        SourceError : as of `batches`, for what is seen at the begin
+        SourceError : see `batches`, for problems found at the beginning
         """
         return [self]
 
     def prepare(self, threads: int, id_room: Room) -> None:
-        """Take over what the process that reads it may use; by `split`, parts have nothing of that."""
+        """Set the threads and the memory for ids of the process that reads this part, which `split` does not set."""
         self._threads, self._id_room = threads, id_room
 
     def tell(self) -> Any:
-        """What the others, or all together, have to know of this part, once it was read."""
+        """Return the summary of this part for `join`, once it was read."""
         if self._told is not None:
             return self._told
         layout = self.layout()
         return Joined(None, layout.provenance, layout.stated)
 
     def join(self, told: Sequence[Any]) -> Joined:
-        """Check what all parts told, in their order.
+        """Check and join the summaries of all parts, in their order.
 
         Raises
         ------
@@ -170,13 +170,13 @@ class FileSource:
         return joined
 
     def number(self, claim: int | None) -> Layout:
-        """The layout of a part, once it was read; `claim` is as of `Joined`."""
+        """Return the layout of a part, once it was read; for `claim` see `Joined`."""
         return self.layout()
 
 
 @dataclass(frozen=True)
 class Joined:
-    """What is known of a source whose parts were read."""
+    """Summary of a source whose parts were read."""
 
     claim: int | None
     """The number of vertices that it states itself, where all ids are in 0..claim-1."""
@@ -186,11 +186,11 @@ class Joined:
 
 
 def mirror(batch: CooBatch, symmetry: str) -> CooBatch:
-    """Each entry and, off the diagonal, its mirror image after it, so that their order does not depend on batches.
+    """Add the mirror image of each off-diagonal entry right after it, so that the order does not depend on batches.
 
     Parameters
     ----------
-    symmetry : `general`, where nothing is to be done, `symmetric` or `skew-symmetric`
+    symmetry : `general`, which adds nothing, `symmetric` or `skew-symmetric`
     """
     if symmetry == "general":
         return batch

@@ -1,4 +1,4 @@
-"""The rows and the ids of a stored matrix, some at a time, for what makes another store of them."""
+"""Rows and ids of a stored matrix, read in pieces to make another store of them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ PIECE_ROWS = 1 << 22
 
 
 class StoredIds:
-    """The ids of a stored matrix, ascending, read as they are sliced; by one thread.
+    """Ids of a stored matrix, ascending, read as they are sliced, by one thread.
 
-    Of names, a chunk is held, as Arrow does: strings of Python take more than twice as much.
+    One chunk of names is held as Arrow strings: Python strings take more than twice as much.
     """
 
     def __init__(self, stored: StoredMatrix) -> None:
@@ -68,7 +68,7 @@ class StoredIds:
 
 @dataclass(frozen=True, eq=False)
 class RowNumbers:
-    """How rows and columns of a store that is made of another one are numbered."""
+    """Numbering of the rows and columns of a store that is made of another one."""
 
     shape: tuple[int, int]
     vertex_ids: Any
@@ -80,12 +80,12 @@ class RowNumbers:
 
 
 class StoredRows:
-    """A stored matrix as `SortedRows`: its rows as they are stored.
+    """Stored matrix as `SortedRows`: its rows as they are stored.
 
     Parameters
     ----------
-    threads : that read
-    numbers : of its rows; None for those that they have
+    threads : number of threads that read
+    numbers : numbering of the rows; None for the current one
 
     Raises
     ------
@@ -109,7 +109,7 @@ class StoredRows:
         return self._stored.info.nnz
 
     def count_rows(self) -> np.ndarray:
-        """(n_rows,) int64: the entries of each row."""
+        """Return the (n_rows,) int64 entries per row."""
         n = self.shape[0]
         lengths = np.empty(n, np.int64)
         for first in range(0, n, PIECE_ROWS):
@@ -118,7 +118,7 @@ class StoredRows:
         return lengths
 
     def blocks(self) -> Iterator[CsrBlock]:
-        """All entries, a chunk at a time; rows that a block leaves out before the next have none.
+        """Yield all entries, a chunk at a time; rows that are missing between blocks are empty.
 
         Raises
         ------
@@ -130,19 +130,19 @@ class StoredRows:
                     yield block
 
     def close(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def _read(self, entries: tuple[int, np.ndarray]) -> CsrBlock | None:
-        """One of the ranges that `cut_entries` gives; None where nothing of it is wanted."""
+        """Read one of the ranges that `cut_entries` yields; return None if all of it is dropped."""
         return read_entries(self._stored, entries)
 
 
 class StoreSource:
-    """The current version of a matrix store as a `Source`: its entries and its ids, in the numbers of its own source.
+    """Current version of a matrix store as a `Source`: its entries and its ids, in the numbers of its own source.
 
     Parameters
     ----------
-    threads : that read; default one for each processor
+    threads : number of threads that read; default one per processor
     """
 
     def __init__(self, stored: StoredMatrix, threads: int | None = None) -> None:
@@ -151,7 +151,7 @@ class StoreSource:
         self._info, self._rows = stored.info, StoredRows(stored, threads or default_threads())
 
     def batches(self) -> Iterator[CooBatch]:
-        """Give all entries row after row, at least one batch; of a graph the arc i -> j as (i, j).
+        """Yield all entries in row order, in at least one batch; the arc i -> j of a graph as (i, j).
 
         Raises
         ------
@@ -163,7 +163,7 @@ class StoreSource:
             yield self._give(block)
 
     def layout(self) -> Layout:
-        """Shape and ids, and where the store itself came from."""
+        """Return the shape and ids, with the provenance of the store."""
         info = self._info
         made = {"digest": info.digest, "version": info.version, "provenance": info.provenance}
         provenance = {"name": self.name, "format": "mgspmv", **made}
@@ -179,16 +179,16 @@ class StoreSource:
 def cut_entries(
     stored: StoredMatrix, threads: int, first_row: int = 0, last_row: int | None = None
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Ranges of entries, none of more than `PIECE_ENTRIES`.
+    """Yield ranges of at most `PIECE_ENTRIES` entries.
 
     Parameters
     ----------
-    threads : that read row pointers
-    first_row, last_row : the rows that they are of; default all
+    threads : number of threads that read row pointers
+    first_row, last_row : begin and end of the rows; default all
 
-    Returns
-    -------
-    of each: its first row, and where its rows begin and the last one ends, of what is in the range
+    Yields
+    ------
+    The first row of a range, and the pointers of its rows, clipped to the range.
     """
     last_row = stored.info.shape[0] if last_row is None else last_row
     for first in range(first_row, last_row, PIECE_ROWS):
@@ -203,7 +203,7 @@ def cut_entries(
 
 
 def read_entries(stored: StoredMatrix, entries: tuple[int, np.ndarray]) -> CsrBlock:
-    """One of the ranges that `cut_entries` gives; of its first row and its last it may have a part."""
+    """Read one of the ranges that `cut_entries` yields, whose first and last row may be partial."""
     row, bounds = entries
     start, stop = int(bounds[0]), int(bounds[-1])
     indices = stored.read_array("indices", start, stop, threads=1)
@@ -212,5 +212,5 @@ def read_entries(stored: StoredMatrix, entries: tuple[int, np.ndarray]) -> CsrBl
 
 
 def list_rows(block: CsrBlock) -> np.ndarray:
-    """The row of each entry."""
+    """Return the row of each entry."""
     return np.repeat(np.arange(block.row_offset, block.row_offset + block.n_rows), np.diff(block.indptr))

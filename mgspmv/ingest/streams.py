@@ -1,4 +1,4 @@
-"""Texts as they are published: local or remote, compressed or not, given in chunks of whole lines."""
+"""Texts, local or remote, compressed or not, read in chunks of whole lines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MAGIC_BYTES = 16
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a text."""
+    """Line of a text."""
 
     source: str
     """Name of the text."""
@@ -54,7 +54,7 @@ class Line:
         return self.data.decode("utf-8", "replace").strip()
 
     def refuse(self, message: str) -> SourceError:
-        """Give the error that says what is wrong with this line."""
+        """Return an error about this line."""
         return SourceError(message, source=self.source, line_number=self.number, text=self.text)
 
     def is_blank_or_comment(self, comments: bytes) -> bool:
@@ -64,7 +64,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some whole lines of a text."""
+    """Whole lines of a text."""
 
     source: str
     """Name of the text."""
@@ -80,7 +80,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Segment:
-    """Some bytes of a file, or all of them."""
+    """Range of bytes of a file, or all of them."""
 
     name: str
     """Local path or URL."""
@@ -94,20 +94,20 @@ class Segment:
 
 
 class TextStream:
-    r"""The lines of a local or remote text, decompressed if need be; the whole text is never in memory.
+    r"""Lines of a local or remote text, decompressed if necessary; the whole text is never in memory.
 
-    Compression (gzip, bzip2, xz, zstd, each also of several members) is told by the first bytes, not by the name.
-    Lines may end in ``\n``, ``\r\n`` or ``\r``. From the first line on, a thread of its own reads some chunks ahead.
+    Compression (gzip, bzip2, xz, zstd, each also of several members) is detected by the first bytes, not by the name.
+    Lines may end in ``\n``, ``\r\n`` or ``\r``. From the first line on, a separate thread reads some chunks ahead.
 
     Parameters
     ----------
-    path : local path, or URL of any protocol that fsspec knows; or whole lines of such a file that is not compressed
+    path : local path, or URL of any protocol that fsspec supports; or whole lines of such a file, uncompressed
     chunk_bytes : size of the chunks, rounded to whole lines
 
     Raises
     ------
-    SourceNotFoundError : there is nothing at `path`
-    SourceError : it cannot be read, or its compressed data are damaged
+    SourceNotFoundError : missing file
+    SourceError : the file cannot be read, or its compressed data are damaged
     MissingDependencyError : fsspec lacks the library of the URL's protocol
     """
 
@@ -138,17 +138,17 @@ class TextStream:
         self.close()
 
     def close(self) -> None:
-        """Give the file back; nothing is read any more."""
+        """Close the file; nothing is read any more."""
         if self._blocks.close():  # else the file is its thread's, which is still reading
             self._buffered.close()
 
     @property
     def fraction(self) -> float | None:
-        """How much of the file was read; None where its size is not known."""
+        """Fraction of the file that was read; None if its size is not known."""
         return None if self._size is None else self._raw.n_bytes / max(1, self._size)
 
     def peek_line(self) -> Line | None:
-        """Give the next line and leave it there; None at the end of the text."""
+        """Return the next line without consuming it; None at the end of the text."""
         if self._at == len(self._block):
             self._block, self._at = next(self._blocks, b""), 0
         if not self._block:
@@ -156,7 +156,7 @@ class TextStream:
         return Line(self.name, self._next_number, self._block[self._at : self._block.index(b"\n", self._at)])
 
     def peek_lines(self, n_bytes: int, n_lines: int) -> Iterator[Line]:
-        """Give the next lines and leave them there: at most `n_lines`, and about as many as are in `n_bytes`."""
+        """Yield the next lines without consuming them: at most `n_lines`, and about as many as are in `n_bytes`."""
         if self.peek_line() is None:
             return
         self._block, self._at = self._block[self._at :], 0
@@ -166,7 +166,7 @@ class TextStream:
             yield Line(self.name, self._next_number + k, data)
 
     def read_line(self) -> Line | None:
-        """Give the next line and step over it; None at the end of the text."""
+        """Return the next line and consume it; None at the end of the text."""
         line = self.peek_line()
         if line is not None:
             self._at += len(line.data) + 1
@@ -174,9 +174,9 @@ class TextStream:
         return line
 
     def read_comments(self, comments: bytes) -> Iterator[Line]:
-        """Step over blank lines and those that start with one of the characters `comments`; give the latter one by one.
+        """Consume blank lines and those that start with one of the characters `comments`; yield the latter one by one.
 
-        A small archive may hold more of them than there is memory.
+        A small archive may hold more of them than fit into memory.
         """
         while (line := self.peek_line()) is not None and line.is_blank_or_comment(comments):
             self.read_line()
@@ -184,7 +184,7 @@ class TextStream:
                 yield line
 
     def chunks(self) -> Iterator[Chunk]:
-        """Give all lines that are left, in at least one chunk."""
+        """Yield all remaining lines, in at least one chunk."""
         self.peek_line()
         while True:
             block = self._block[self._at :]
@@ -195,7 +195,7 @@ class TextStream:
                 return
 
     def provenance(self) -> dict[str, Any]:
-        """Name, size and checksum of the file as stored, read to its end if that is still to be done, without lines."""
+        """Read the stored file to its end, without its lines, and return its name, size, SHA-256 and compression."""
         self._blocks.close()
         while self._buffered.read(CHUNK_BYTES):
             pass
@@ -208,9 +208,9 @@ class TextStream:
 
 
 def open_texts(texts: Sequence[Segment], chunk_bytes: int) -> Generator[TextStream, None, None]:
-    """Give texts one after the other, each open until the next is asked for.
+    """Yield texts one after the other, each open until the next is requested.
 
-    Parameters, Raises : as of `TextStream`
+    Parameters, Raises : see `TextStream`
     """
     for segment in texts:
         with TextStream(segment, chunk_bytes) as text:
@@ -218,7 +218,7 @@ def open_texts(texts: Sequence[Segment], chunk_bytes: int) -> Generator[TextStre
 
 
 class _CountedFile(io.RawIOBase):
-    """A file of bytes that counts and hashes what is read from it, from where it is on.
+    """File of bytes that counts and hashes what is read from it, from its current position.
 
     Parameters
     ----------
@@ -245,7 +245,7 @@ class _CountedFile(io.RawIOBase):
         return int(n)
 
     def digest(self) -> str:
-        """SHA-256 of what was read."""
+        """Return the SHA-256 of the bytes that were read."""
         return self._sha256.hexdigest()
 
     def close(self) -> None:
@@ -254,7 +254,7 @@ class _CountedFile(io.RawIOBase):
 
 
 def _open_segment(segment: Segment) -> tuple[IO[bytes], int]:
-    """The file at the begin of a segment, and its bytes."""
+    """Open a file at the beginning of a segment; return it and the size of the segment."""
     file = open_anywhere(segment.name)
     end = find_size(file) if segment.end is None else segment.end
     assert end is not None  # else it would not have been cut
@@ -263,7 +263,7 @@ def _open_segment(segment: Segment) -> tuple[IO[bytes], int]:
 
 
 def find_size(file: IO[bytes]) -> int | None:
-    """Bytes of a file; None where that is not known, as of a pipe."""
+    """Return the size of a file in bytes; None if it is not known, as for a pipe."""
     size: int | None = getattr(file, "size", None)  # files of fsspec have one
     if size is None and isinstance(file, io.FileIO):
         size = os.fstat(file.fileno()).st_size
@@ -272,7 +272,7 @@ def find_size(file: IO[bytes]) -> int | None:
 
 @dataclass(frozen=True)
 class FileState:
-    """State of a local file, which is another once it is written to or replaced."""
+    """State of a local file, which changes when the file is written to or replaced."""
 
     inode: int | None
     """None where another machine may see the file, which numbers files otherwise and may know seconds only."""
@@ -282,19 +282,15 @@ class FileState:
 
     @classmethod
     def find(cls, found: os.stat_result) -> FileState | None:
-        """Return that of a regular file; None for others."""
+        """Return the state of a regular file; None for others."""
         return cls(found.st_ino, found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
     def blur(self) -> FileState:
-        """Return as much of it as other machines see too."""
+        """Return the part of the state that other machines see too."""
         return FileState(None, self.size, self.mtime_ns // 10**9 * 10**9)
 
     def check(self, name: str, now: FileState | None) -> None:
-        """
-        Raises
-        ------
-        SourceError : the file of this name is in another state now
-        """
+        """Raise SourceError if the file of this name is in another state now."""
         now = now.blur() if now is not None and self.inode is None else now
         if now != self:
             raise SourceError(
@@ -303,7 +299,7 @@ class FileState:
 
 
 class LocalFile(str):
-    """Name of a local file, which is to be in the same state each time it is opened."""
+    """Name of a local file, which must be in the same state each time it is opened."""
 
     def __new__(cls, name: str, state: FileState) -> LocalFile:
         made = super().__new__(cls, name)
@@ -319,7 +315,7 @@ class LocalFile(str):
 class Pipe(str):
     """Name of a stream that can be read once: a pipe, a FIFO, a device, or `-` for standard input.
 
-    Bytes that were looked at by `peek` are given again to the one reader.
+    Bytes that `peek` returned are read again by the one reader.
     """
 
     def __init__(self, name: str) -> None:
@@ -331,7 +327,7 @@ class Pipe(str):
         return str, (str(self),)  # a copy is the name alone
 
     def peek(self, n_bytes: int) -> bytes:
-        """Give the first bytes, as many as there are up to `n_bytes`, and leave them there."""
+        """Return the first bytes, at most `n_bytes`, without consuming them."""
         if self._is_opened:
             raise SourceError("it is a pipe that was read already; save it as a file", source=self)
         file = self._begin()
@@ -371,7 +367,7 @@ def is_pipe(name: str) -> bool:
 
 
 def take_name(path: str | os.PathLike[str]) -> str:
-    """Return the name of a file: as a `Pipe` where it can be read once, as a `LocalFile` where it is one."""
+    """Return the name of a file: a `Pipe` if it can be read only once, a `LocalFile` if it is a regular file."""
     name = os.fspath(path)
     if isinstance(name, Pipe | LocalFile):
         return name
@@ -385,7 +381,7 @@ def take_name(path: str | os.PathLike[str]) -> str:
 
 
 class _PeekedFile(io.RawIOBase):
-    """A stream whose first bytes were read before."""
+    """Stream whose first bytes were read before."""
 
     def __init__(self, head: bytes, file: IO[bytes]) -> None:
         self._head, self._file = memoryview(head), file
@@ -409,11 +405,11 @@ class _PeekedFile(io.RawIOBase):
 
 
 def read_head(name: str) -> tuple[bytes, bool]:
-    """Give the first bytes of a file, decompressed, and whether it is compressed.
+    """Return the first bytes of a file, decompressed, and whether it is compressed.
 
     Raises
     ------
-    as of `TextStream`, but for damaged data, which give none
+    see `TextStream`; damaged data return no bytes instead
     """
     from lzma import LZMAError
 
@@ -432,12 +428,12 @@ def read_head(name: str) -> tuple[bytes, bool]:
 
 
 def open_whole(name: str) -> IO[bytes]:
-    """A file at a path or URL, for reading from its begin to its end; errors as of `TextStream`."""
+    """Open a file at a path or URL for reading from beginning to end; for errors see `TextStream`."""
     return open_streamed(name) if "://" in name else open_anywhere(name)
 
 
 def open_anywhere(name: str, **options: Any) -> IO[bytes]:
-    """A file at a path or URL, for reading from any place on; errors as of `TextStream`.
+    """Open a file at a path or URL for reading from any position; for errors see `TextStream`.
 
     Parameters
     ----------
@@ -449,7 +445,7 @@ def open_anywhere(name: str, **options: Any) -> IO[bytes]:
 
 
 class _WatchedFile(io.FileIO):
-    """A local file that is not to change until its end, or that of the part that is wanted, was read."""
+    """Local file that must not change until it, or the part that is needed, is read to its end."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, "rb")
@@ -478,7 +474,7 @@ def _open_local(name: str) -> IO[bytes]:
 
 
 def describe_cut(name: str) -> dict[str, Any]:
-    """The provenance of a file that several processes read, each a part: its bytes are in no order to be hashed."""
+    """Return the provenance of a file of which several processes read a part each, hence without a hash."""
     with open_anywhere(name) as file:
         return {"name": name, "bytes": find_size(file), "compression": None}
 
@@ -521,7 +517,7 @@ def _cut_at_lines(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
 
 
 def _drop_byte_order_marks(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Blocks of lines without the mark at the begin of any: files that have one may have been put together."""
+    """Remove byte order marks at the beginning of all lines, as files that have one may have been concatenated."""
     for block in blocks:
         if codecs.BOM_UTF8 in block:  # else nothing is copied
             block = block.removeprefix(codecs.BOM_UTF8).replace(b"\n" + codecs.BOM_UTF8, b"\n")
