@@ -90,7 +90,7 @@ class SortedIds:
         return pa.ipc.read_record_batch(pa.py_buffer(self.file.read(page.offset, page.n_bytes, _BYTE)), self._schema)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.file.close()
 
 
@@ -140,7 +140,7 @@ class SpilledNames:
 
     Parameters
     ----------
-    folder : for files; None for the one that the system has for such files
+    folder : for files; None for the system's temporary folder
     """
 
     def __init__(self, folder: Path | None) -> None:

@@ -60,7 +60,7 @@ def cut_texts(names: Sequence[str], n_parts: int) -> list[list[Segment]]:
 
     Raises
     ------
-    SourceNotFoundError, SourceError, MissingDependencyError : as of `TextStream`
+    SourceNotFoundError, SourceError, MissingDependencyError : see `TextStream`
     """
     if len(names) >= MANY_FILES * n_parts:
         return [[Segment(name) for name in own] for own in cut_evenly(names, [1] * len(names), n_parts)]

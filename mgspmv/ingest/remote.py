@@ -53,7 +53,7 @@ def open_streamed(url: str) -> IO[bytes]:
     Raises
     ------
     SourceError : the file changes while it is read
-    others : as of `open_url`
+    others : see `open_url`
     """
     file = _open(url, "readahead", {})
     if (cache := getattr(file, "cache", None)) is None or not file.size:
@@ -85,7 +85,7 @@ def open_sought(url: str) -> IO[bytes]:
     Raises
     ------
     SourceError : the server does not report the size of the file
-    others : as of `open_url`
+    others : see `open_url`
     """
     file = open_url(url, "blockcache", maxblocks=PIECES_KEPT)
     if getattr(file, "cache", None) is not None and file.size is None:  # type: ignore[attr-defined]  # of fsspec's
@@ -180,7 +180,7 @@ def describe_url(url: str) -> dict[str, Any]:
     Raises
     ------
     OptionError : fsspec does not support the protocol; the server reports neither an ETag nor a date
-    SourceNotFoundError, SourceError, MissingDependencyError : as of `explain`
+    SourceNotFoundError, SourceError, MissingDependencyError : see `explain`
     """
     import fsspec
 

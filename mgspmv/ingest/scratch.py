@@ -136,5 +136,5 @@ class FileArray:
         return self._file.read(start * self.dtype.itemsize, max(0, stop - start), self.dtype)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()

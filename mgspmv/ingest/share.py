@@ -147,7 +147,7 @@ class Share:
 
         Raises
         ------
-        SourceError, StoreError : as of `KeptPartitions.keep`
+        SourceError, StoreError : see `KeptPartitions.keep`
         """
         part = self._spec.part
         assert isinstance(part, FrameSource)
@@ -160,7 +160,7 @@ class Share:
 
         Raises
         ------
-        SourceError, OptionError : as of `feed_entries`
+        SourceError, OptionError : see `feed_entries`
         """
         part, options = self._spec.part, self._spec.options
         if part is None:
@@ -174,12 +174,12 @@ class Share:
 
         Parameters
         ----------
-        claim : as of `Joined`
+        claim : see `Joined`
         dtype : of the values of all parts
 
         Raises
         ------
-        SourceError : as of `Feed.check`
+        SourceError : see `Feed.check`
         CapacityError : the ids of this part do not fit into memory
         """
         self._dtype, self._rule = dtype, choose_rule(self._spec.options, is_pattern=dtype is None)
@@ -381,7 +381,7 @@ class Share:
 
         Raises
         ------
-        SourceError, CapacityError : as of `assemble`
+        SourceError, CapacityError : see `assemble`
         """
         self._given.close()
         self._taken.reserve(0 if transpose else -self.memory // 4)
@@ -424,7 +424,7 @@ class Share:
 
         Raises
         ------
-        SourceError : as of `ColumnSums.finish`
+        SourceError : see `ColumnSums.finish`
         """
         total = ColumnSums(self._spec.kind, self._spec.name, self._dtype, start, stop)
         for given in self._ask_all("give_sums", start, stop):

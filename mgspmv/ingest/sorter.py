@@ -431,7 +431,7 @@ class _Run:
         return rows, cols, values
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
 

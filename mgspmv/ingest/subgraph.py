@@ -1,9 +1,9 @@
-"""A part of a stored matrix as a store of its own: what is between some vertices, or some edges.
+"""Part of a stored matrix as a separate store: entries between selected vertices, or selected edges.
 
-    version  --read-->  pieces  --drop entries, number anew-->  blocks of rows  --write-->  chunks of the other store
+    version  --read-->  pieces  --drop entries, renumber-->  blocks of rows  --write-->  chunks of the other store
 
-Vertices that stay keep their order, so that rows and columns ascend as they did and nothing is sorted. What must fit is
-the new number of each vertex. The result is, to the bit, what ingesting the entries that stay makes.
+Kept vertices keep their order, so that rows and columns still ascend and nothing is sorted. The new number of each
+vertex must fit into memory. The result is bit-identical to ingesting the kept entries.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def read_selection(
     reading: Reading = DEFAULT_READING,
     is_vertex: Callable[[str], bool] | None = None,
 ) -> np.ndarray:
-    """Read which vertices are wanted: a mask or ids from a `.npy` file, else ids, one a line as for `ingest`.
+    """Read a selection of vertices: a mask or ids from a `.npy` file, else ids, one per line as for `ingest`.
 
     Parameters
     ----------
     path : local path or URL; `-` is standard input
     string_ids : ids are strings, as they are in a store with such `vertex_ids`; else they are integers
-    reading : what the user says about delimiter and comments
-    is_vertex : tells the ids of the store
+    reading : options of the user for delimiter and comments
+    is_vertex : tells whether a name is an id of the store
 
     Returns
     -------
@@ -75,7 +75,7 @@ def read_selection(
 
     Raises
     ------
-    SourceError : no such file, a malformed line, an id that is listed twice, no id
+    SourceError : missing file, a malformed line, an id that is listed twice, no id
     """
     if Path(path).suffix == ".npy":
         return read_vector(path)
@@ -87,7 +87,7 @@ def read_selection(
 
 
 def select_vertices(stored: StoredMatrix, vertices: Any) -> np.ndarray:
-    """(n,) bool: which vertices are wanted, in the order of the source.
+    """Return the (n,) bool mask of selected vertices, in the order of the source.
 
     Parameters
     ----------
@@ -95,9 +95,9 @@ def select_vertices(stored: StoredMatrix, vertices: Any) -> np.ndarray:
 
     Raises
     ------
-    KindError : rows and columns are no vertices
+    KindError : rows and columns are not vertices
     ShapeError : a mask of another length
-    OptionError : ids of another kind than the store's, or one that no vertex has; the message names a near one
+    OptionError : ids of another type than the store's, or an unknown id; the message names a similar one
     """
     info = stored.info
     if info.kind == "matrix":
@@ -117,7 +117,7 @@ def select_vertices(stored: StoredMatrix, vertices: Any) -> np.ndarray:
 
 
 def _list_flagged(vertices: Any, info: MatrixInfo) -> Any:
-    """A mask by place, or ids; of flags by id those ids whose flag is set."""
+    """Return a mask by place, or ids; of flags by id, the ids whose flag is set."""
     is_labeled = isinstance(vertices, Mapping) or is_class(vertices, "pandas", "Series")
     if not is_labeled or not _is_mask(list(vertices.values() if isinstance(vertices, Mapping) else vertices)):
         return np.asarray(vertices) if hasattr(vertices, "__array__") else list(vertices)
@@ -148,18 +148,18 @@ def _check_mask(given: Any, info: MatrixInfo) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Which values stay: those from the least to the greatest, both included."""
+    """Range of values to keep, both ends included."""
 
     least: float
     greatest: float
 
 
 def check_bounds(info: MatrixInfo, min_weight: Any, max_weight: Any) -> Bounds | None:
-    """The bounds as numbers of the values' dtype; None where there are none.
+    """Return the bounds as numbers of the values' dtype; None if there are none.
 
     Raises
     ------
-    OptionError : no numbers, or a least that is greater; bounds for a pattern
+    OptionError : bounds that are not numbers, or in descending order; bounds for a pattern
     """
     given = {"min_weight": min_weight, "max_weight": max_weight}
     for name, bound in given.items():
@@ -181,7 +181,7 @@ def check_bounds(info: MatrixInfo, min_weight: Any, max_weight: Any) -> Bounds |
 
 
 def _fit(bound: float, to_integer: Callable[[float], int]) -> int:
-    """The next int64."""
+    """Round a bound to an int64."""
     limits = np.iinfo(np.int64)
     if math.isinf(bound):
         return limits.min if bound < 0 else limits.max
@@ -192,11 +192,7 @@ def _fit(bound: float, to_integer: Callable[[float], int]) -> int:
 
 
 def _number(stored: StoredMatrix, is_kept: np.ndarray | None, room: Room) -> RowNumbers:
-    """
-    Parameters
-    ----------
-    is_kept : as of `select_vertices`; None for all
-    """
+    """Number the kept rows and columns; for `is_kept` see `select_vertices`, None for all."""
     info, ids = stored.info, None if stored.info.vertex_ids is None else StoredIds(stored)
     if is_kept is None:
         return RowNumbers(info.shape, ids, stored.read_order(room.threads), None)
@@ -211,18 +207,18 @@ def _number(stored: StoredMatrix, is_kept: np.ndarray | None, room: Room) -> Row
 
 
 def find_table_bytes(info: MatrixInfo, *, selects: bool) -> int:
-    """Bytes of what is in memory of all vertices.
+    """Return the bytes of the tables of all vertices in memory.
 
     Parameters
     ----------
-    selects : whether some of them go
+    selects : whether some vertices are dropped
     """
     of_order = ORDER_BYTES if info.order else 0
     return info.shape[0] * (of_order + (2 + 2 * index_dtype(info.shape[0]).itemsize if selects else 0))
 
 
 def _count_kept(is_kept: np.ndarray) -> np.ndarray:
-    """(n,): how many before it stay, -1 of what goes."""
+    """Return the (n,) new number of each kept vertex, -1 for the others."""
     places = np.cumsum(is_kept, dtype=index_dtype(len(is_kept)))
     places -= 1
     places[~is_kept] = -1
@@ -230,7 +226,7 @@ def _count_kept(is_kept: np.ndarray) -> np.ndarray:
 
 
 def _list_kept(ids: StoredIds | None, is_kept: np.ndarray, folder: Path | None) -> Ids:
-    """The ids, or numbers, of the vertices that stay, in a file."""
+    """Write the ids, or numbers, of the kept vertices to a file."""
     writer = IdWriter(folder, np.dtype(np.int64) if ids is None else ids.dtype)
     for first in range(0, len(is_kept), PIECE_IDS):
         own = is_kept[first : first + PIECE_IDS]
@@ -244,13 +240,13 @@ def _list_kept(ids: StoredIds | None, is_kept: np.ndarray, folder: Path | None) 
 
 
 class FilteredRows(StoredRows):
-    """What stays of a stored matrix, as `SortedRows`.
+    """Kept entries of a stored matrix, as `SortedRows`.
 
     Parameters
     ----------
     bounds : of the values; None for any
-    threads : that read and drop entries
-    edges : that stay or go; None for all
+    threads : number of threads that read and drop entries
+    edges : edges to keep or to drop; None to keep all
     """
 
     def __init__(
@@ -265,7 +261,7 @@ class FilteredRows(StoredRows):
         self._bounds, self._edges = bounds, edges
 
     def _read(self, entries: tuple[int, np.ndarray]) -> CsrBlock | None:
-        """What stays of one of the ranges that `cut_entries` gives; None where nothing does."""
+        """Read the kept entries of one of the ranges that `cut_entries` yields; return None if there are none."""
         row, bounds = entries
         places = self._places
         own = np.arange(row, row + len(bounds) - 1) if places is None else places[row : row + len(bounds) - 1]
@@ -298,24 +294,24 @@ def write_subgraph(
     base: str | None,
     edges: ListedEdges | None = None,
 ) -> MatrixInfo:
-    """Write what stays of a stored matrix, with its transpose where there is one, as the new version of a store.
+    """Write the kept part of a stored matrix, with its transpose if it has one, as the new version of a store.
 
     Parameters
     ----------
-    vertices : as of `select_vertices`; None for all
-    describe : makes the version's provenance of the number of vertices that stay, None where none was to go
-    edges : which stay or go; None for all
+    vertices : see `select_vertices`; None for all
+    describe : makes the version's provenance from the number of kept vertices, None if none are selected
+    edges : edges to keep or to drop; None to keep all
 
     Returns
     -------
-    What the new version says of itself.
+    Metadata of the new version.
 
     Raises
     ------
     KindError, ShapeError : as for `select_vertices`
     OptionError : as for `select_vertices`, `number_edges` and `check_found`
-    SourceError : the columns of a stochastic matrix do not sum to 1 any more
-    CapacityError : the numbers of the vertices, and edges that are listed, take more than the memory
+    SourceError : the columns of a stochastic matrix no longer sum to 1
+    CapacityError : the numbers of the vertices, and listed edges, do not fit into memory
     StoreError : the matrix cannot be read, the target cannot be written; as for `begin_version`
     """
     info, is_selected = stored.info, vertices is not None
@@ -337,11 +333,11 @@ def write_subgraph(
 
 
 def _check_room(info: MatrixInfo, edges: ListedEdges | None, memory: int, *, selects: bool) -> int:
-    """Bytes of the numbers of vertices, and of edges that are listed.
+    """Return the bytes of the numbers of vertices, and of listed edges.
 
     Raises
     ------
-    CapacityError : they are more than those of the memory
+    CapacityError : they exceed the memory
     """
     of_edges = 0 if edges is None else edges.nbytes
     need = find_table_bytes(info, selects=selects) + of_edges
@@ -356,7 +352,7 @@ def _check_room(info: MatrixInfo, edges: ListedEdges | None, memory: int, *, sel
 
 @njit(nogil=True, cache=True)
 def _drop(indptr, indices, data, is_kept, places, limits, stays, ends, columns, values):
-    """Write the entries that stay, and after the first the end of each row that does; give how many entries do."""
+    """Write the kept entries, and the end of each kept row from `ends[1]` on; return the number of entries."""
     n = row = 0
     for i in range(len(indptr) - 1):
         if not is_kept[i]:

@@ -1,4 +1,4 @@
-"""Tables of edges, an arc a row, whatever they are read from."""
+"""Tables of edges, one arc per row, from files or objects."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Table:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some rows of the columns that were chosen."""
+    """Range of rows of the chosen columns."""
 
     table: str
     """Name of the table."""
@@ -81,7 +81,7 @@ class _Part:
         return list(self.rows.schema.types)
 
     def decode_ids(self) -> _Part:
-        """The same rows with ids as they are where columns of ids are dictionaries of them."""
+        """Return the same rows with ids decoded if they are dictionary-encoded."""
         columns = [_decode(ids) for ids in self.rows.columns[:2]] + self.rows.columns[2:]
         return replace(self, rows=pa.RecordBatch.from_arrays(columns, names=self.names))
 
@@ -91,7 +91,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Told:
-    """What a part of tables tells."""
+    """Summary of a part of the tables."""
 
     described: dict[str, Any]
     """Where its rows came from."""
@@ -108,15 +108,11 @@ class _Told:
 
     @property
     def names(self) -> list[str]:
-        """Of the columns."""
+        """Names of the columns."""
         return self.first.names
 
     def check(self, other: _Told) -> None:
-        """
-        Raises
-        ------
-        SourceError : ids or weights of another part are of another type
-        """
+        """Raise SourceError if ids or weights of another part are of another type."""
         if other.are_names != self.are_names:
             raise _refuse_ids(other.first, self.first)
         if other.dtype != self.dtype:
@@ -124,12 +120,11 @@ class _Told:
 
 
 class TableSource(FileSource):
-    """Tables that follow each other as a `Source`: columns of sources, targets and, maybe, weights, each row an arc.
+    """Concatenated tables as a `Source`: columns of sources, targets and, optionally, weights, one arc per row.
 
-    Ids are integers of any width that fit into 64 bits with a sign, decimals without decimal places among them, or
-    strings; UUIDs (Arrow's type, or 16 bytes of fixed size) become their text; dictionaries of such are read as what
-    they stand for. What the vertices are is as for `EdgeListSource`, but for the number of them, which no comment can
-    state.
+    Ids are integers of any width that fit into int64, decimals without decimal places among them, or strings; UUIDs
+    (Arrow's type, or 16 bytes of fixed size) become their text; dictionary-encoded ids are decoded. Vertices are found
+    as for `EdgeListSource`, except that no comment can state their number.
 
     Parameters
     ----------
@@ -137,15 +132,15 @@ class TableSource(FileSource):
     columns : of sources, targets and, maybe, weights: their names, or their numbers counted from 1; None to choose
         them by their names, or by place where two or three names say nothing (see `rules.choose_columns`)
     n_vertices : number of vertices, whose ids are 0..n_vertices-1
-    vertices : path of a list of vertices, as of `EdgeListSource`
-    weights : whether there are weights; "auto" if there is such a column. With False it is not looked at
-    extra_columns : "ignore" columns that no rule takes, or take them for an "error"
-    id_room : what the vertices' ids may take
+    vertices : path of a list of vertices, see `EdgeListSource`
+    weights : whether there are weights; "auto" if there is such a column. With False it is ignored
+    extra_columns : "ignore" columns that no rule takes, or raise an "error" for them
+    id_room : memory for the ids of vertices
 
     Raises
     ------
     OptionError : options that contradict each other
-    SourceError : by `batches`, for a table or a row that does not fit; names it
+    SourceError : from `batches`: an invalid table or row; names it
     """
 
     default_kind: Literal["graph", "matrix"] = "graph"
@@ -176,7 +171,7 @@ class TableSource(FileSource):
         self.has_known_vertices = n_vertices is not None or vertices is not None
 
     def batches(self) -> Iterator[CooBatch]:
-        """Give all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
+        """Yield all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
         with contextlib.closing(self._tables()) as tables:
             parts = _leave_out_empty(self._read(tables))
             first = next(parts)  # a table gives at least one
@@ -196,7 +191,7 @@ class TableSource(FileSource):
         self._layout = replace(self._made.finish(), provenance=self.join([self._told]).provenance)
 
     def join(self, told: Sequence[_Told]) -> Joined:
-        """As of `FileSource`."""
+        """Check and join the summaries of all parts; see `FileSource`."""
         filled = [own for own in told if own.n_rows] or told  # columns without rows may have no type
         first = filled[0]
         for own in filled:
@@ -207,15 +202,15 @@ class TableSource(FileSource):
         return Joined(None, {**provenance, **first.listed, "taken": taken})
 
     def _tables(self) -> Generator[Table]:
-        """Open the tables, at least one, one after the other."""
+        """Open and yield the tables, at least one, one after the other."""
         raise NotImplementedError
 
     def _describe(self) -> dict[str, Any]:
-        """Where the rows came from that were read."""
+        """Return the provenance of the rows that were read."""
         raise NotImplementedError
 
     def _describe_all(self, told: Sequence[dict[str, Any]], header: dict[str, Any]) -> dict[str, Any]:
-        """The provenance of all parts, whose own `_describe` told; `header` is what they have in common."""
+        """Return the provenance of all parts from that of each, see `_describe`, and their common `header`."""
         raise NotImplementedError
 
     def _read(self, tables: Iterable[Table]) -> Iterator[_Part]:
@@ -230,7 +225,7 @@ class TableSource(FileSource):
                     yield _Part(table.name, first + start, own, fraction)
 
     def _choose_columns(self, table: Table) -> list[str]:
-        """Names of the columns of sources, targets and, maybe, weights."""
+        """Return the names of the columns of sources, targets and, optionally, weights."""
         there = table.columns
         if len(there) < 2:
             raise SourceError(
@@ -257,7 +252,7 @@ class TableSource(FileSource):
     # --- rows, which are all like the first
 
     def _begin(self, first: _Part) -> None:
-        """Take what the columns hold, as the first rows show it; all others are to be like them."""
+        """Set the types of the columns from the first rows, which all others must match."""
         self._first, self._n_rows = first.decode_ids(), 0
         self._dtype: str | None = None
         self._are_names = self._check(self._first)
@@ -266,11 +261,11 @@ class TableSource(FileSource):
         self._made, self._listed = choose_vertices(column, *known)
 
     def _parse(self, part: _Part) -> tuple[_Part, list[Any], np.ndarray | None]:
-        """Rows, and columns of ids and weights; several threads may ask at once.
+        """Return the rows, and their columns of ids and weights; thread-safe.
 
         Raises
         ------
-        SourceError : a row that does not fit, or columns that are not those of the first rows
+        SourceError : an invalid row, or columns of other types than those of the first rows
         """
         part = part.decode_ids()
         if self._check(part) != self._are_names:
@@ -279,11 +274,11 @@ class TableSource(FileSource):
         return part, ids, _to_numbers(part.rows.column(2)) if len(part.types) > 2 else None
 
     def _encode(self, part: _Part, ids: list[Any], weights: np.ndarray | None) -> CooBatch:
-        """Entries of rows that were parsed, in their order.
+        """Return the entries of parsed rows, in their order.
 
         Raises
         ------
-        SourceError : weights are not of the type of those before, or an id is not in the list of vertices
+        SourceError : weights of another type than those before, or an id that is not in the list of vertices
         """
         self._check_dtype(part, "missing" if weights is None else weights.dtype.name)
         self._n_rows += part.rows.num_rows
@@ -356,7 +351,7 @@ def _is_index(name: str, index: Sequence[str]) -> bool:
 
 
 def _describe_columns(there: list[str], chosen: list[str]) -> dict[str, Any]:
-    """Which columns of a table were taken as what, each as its number and name."""
+    """Return the columns of a table by role, and those not read, each as its number and name."""
     listed = {name: [number, name] for number, name in enumerate(there, 1)}
     roles = dict(zip(("source", "target", "weight"), map(listed.get, chosen), strict=False))
     not_read = [column for name, column in listed.items() if name not in chosen]
@@ -364,7 +359,7 @@ def _describe_columns(there: list[str], chosen: list[str]) -> dict[str, Any]:
 
 
 def _is_within(array: np.ndarray, low: int, high: int) -> bool:
-    """Whether integers are low .. high, by their type alone where that says so."""
+    """Return whether integers are in low .. high, by their type alone if that suffices."""
     limits = np.iinfo(array.dtype)
     if low <= limits.min and limits.max <= high:
         return True
@@ -386,19 +381,18 @@ def _refuse_weights(part: _Part, dtype: str, first: _Part, first_dtype: str) -> 
 
 
 def make_empty(schema: Any) -> Any:
-    """A record batch without rows."""
+    """Make a record batch without rows."""
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
 def _make_untyped(schema: Any) -> Any:
-    """A record batch without rows, whose columns have no type unless they hold strings: libraries that see no row guess
-    what a column is of."""
+    """Make a record batch without rows or types, other than string, as libraries guess the type of an empty column."""
     fields = [field if _find_kind(field.type) == "string" else field.with_type(pa.null()) for field in schema]
     return make_empty(pa.schema(fields))
 
 
 def _leave_out_empty(parts: Iterable[_Part]) -> Iterator[_Part]:
-    """The parts that have rows, or else the first one."""
+    """Yield the parts that have rows, or else the first one."""
     empty, n_given = None, 0
     for part in parts:
         if part.rows.num_rows:
@@ -451,7 +445,7 @@ def _find_kind(of: Any) -> Literal["integer", "number", "string"] | None:
 
 
 def _find_cast(of: Any) -> str:
-    """Types that ids of another type can be cast to."""
+    """Return the types that ids of another type can be cast to."""
     if pa.types.is_floating(of) or pa.types.is_decimal(of):
         return "int64, or to strings where they are no whole numbers"
     if pa.types.is_binary(of) or pa.types.is_large_binary(of) or pa.types.is_fixed_size_binary(of):
@@ -469,7 +463,7 @@ def _is_uuid(of: Any) -> bool:
 
 
 def _decode(ids: Any) -> Any:
-    """Return ids that are a dictionary as what they stand for, whose missing values are then seen."""
+    """Decode ids if they are dictionary-encoded, so that missing values of the dictionary are found."""
     if not pa.types.is_dictionary(ids.type):
         return ids
     values = ids.dictionary

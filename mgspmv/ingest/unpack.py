@@ -16,16 +16,16 @@ _MAGIC = {
 
 
 def find_compression(head: bytes) -> str | None:
-    """Tell gzip, bz2, xz or zstd by the first 16 bytes of a file; None for what is none of them."""
+    """Return gzip, bz2, xz or zstd by the first 16 bytes of a file; None for anything else."""
     return next((name for name, magic in _MAGIC.items() if magic.match(head)), None)
 
 
 def decompress(file: IO[bytes], compression: str | None, size: int) -> Iterator[bytes]:
-    """The text of a file, in pieces of at most `size` bytes.
+    """Yield the decompressed text of a file, in pieces of at most `size` bytes.
 
     Parameters
     ----------
-    compression : as of `find_compression`
+    compression : see `find_compression`
 
     Raises
     ------
@@ -47,7 +47,7 @@ def _open_stream(file: IO[bytes], compression: str) -> IO[bytes]:
 
 
 class _LentFile(io.RawIOBase):
-    """A file that stays open when this is closed, as pyarrow does with a stream that is let go of."""
+    """Wrapper that leaves its file open when closed, as pyarrow closes a stream that is released."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

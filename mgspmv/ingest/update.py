@@ -1,11 +1,11 @@
-"""A new version of a store: its entries without those that are deleted, and with those that are inserted.
+"""Update of a store: a new version of it with entries inserted and deleted.
 
-    version before  --read, drop deletions, number anew-->  |
-    insertions      --sort, number----------------------->  |  --sort by row and column--> blocks of rows
+    version before  --read, drop deletions, renumber-->  |
+    insertions      --sort, number-------------------->  |  --sort by row and column--> blocks of rows
 
-Stored entries are sorted with those that are inserted. At each place what is stored comes first, then what is inserted,
-in the order of its source, and to these the rule of the store is applied: the result is, to the bit, what ingesting the
-edited list of entries makes.
+Stored entries are sorted together with inserted ones. At each place stored entries come first, then inserted ones in
+the order of their source, and the duplicates rule of the store is applied to these: the result is bit-identical to
+ingesting the edited list of entries.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Missing = Literal["ignore", "error"]
 
 @dataclass(frozen=True)
 class Changes:
-    """What an update changed."""
+    """Counts of what an update changed."""
 
     inserted: int = 0
     """Entries that the insertions have, mirror images among them, without loops that are dropped."""
@@ -80,22 +80,22 @@ def update_store(
     Parameters
     ----------
     options : `self_loops` of the insertions, `symmetrize` of both, `ignore_weights`; the others are those of the store
-    describe : makes the version's provenance of those of `insert` and `delete`, by these names, and what they changed
-    missing : what to do about deletions where there is no entry
-    keep : as of `begin_version`
-    allow_hypersparse : as of `check_stated`
+    describe : makes the version's provenance from those of `insert` and `delete`, by these names, and the changes
+    missing : whether to ignore deletions without an entry, or to raise an error
+    keep : see `begin_version`
+    allow_hypersparse : see `check_stated`
 
     Returns
     -------
-    What the new version says of itself; where it would have the digest of `stored`, none is made, and what that says.
+    Metadata of the new version; if it would have the digest of `stored`, none is made, and the metadata of `stored`.
 
     Raises
     ------
-    SourceError : as for `sort_source` and `assemble`; ids or values that do not suit the store; an entry that is there
-        already where the store's rule is `error`; one that is not there where `missing` is
+    SourceError : as for `sort_source` and `assemble`; ids or values that do not suit the store; an entry that exists
+        already if the store's rule is `error`; one to delete that is missing if `missing` is `error`
     ShapeError : a store with an order would not stay square
-    CapacityError : the numbers of vertices, or their order, take more than the memory
-    StoreError : the store cannot be read or written, or has got another version meanwhile
+    CapacityError : the numbers of vertices, or their order, do not fit into memory
+    StoreError : the store cannot be read or written, or got another version meanwhile
     """
     info = stored.info
     n_shares = 2 + sum((insert is not None, delete is not None, info.has_transpose))
@@ -161,7 +161,7 @@ def _report(
     rule: Duplicates,
     options: dict[str, Any],
 ) -> dict[str, Any]:
-    """What the insertions and the deletions were taken for, JSON values."""
+    """Report how the insertions and the deletions were read, as JSON values."""
     n_left = {"insert": changes.inserted - changes.merged, "delete": changes.to_delete}
     rules: dict[str, Duplicates] = {"insert": rule, "delete": "first"}
     return {
@@ -172,7 +172,7 @@ def _report(
 
 
 def _is_empty(added: SortedSource | None, info: MatrixInfo) -> bool:
-    """Whether no entry is inserted, and no vertex as far as that is known without the ids of the store."""
+    """Return whether no entry is inserted, and no vertex as far as that is known without the ids of the store."""
     if added is None or added.most_entries:
         return added is None
     layout = added.layout
@@ -181,14 +181,14 @@ def _is_empty(added: SortedSource | None, info: MatrixInfo) -> bool:
 
 
 def _stay(stored: StoredMatrix, keep: int | None) -> MatrixInfo:
-    """Leave the store with its versions, but for those that are not to be kept."""
+    """Make no version; drop all but the `keep` newest."""
     if keep is not None:
         drop_versions(stored.place, keep=keep)
     return stored.info
 
 
 def _find_tables(info: MatrixInfo, room: Room, *, inserts: bool) -> int:
-    """Bytes for what is in memory of all vertices: where they move to, and their order."""
+    """Return the bytes of the tables of all vertices in memory: their new numbers, and their order."""
     moved = index_dtype(info.shape[0]).itemsize if inserts and info.vertex_ids else 0
     need = info.shape[0] * (moved + (ORDER_BYTES if info.order else 0))
     _check_tables(need, room.memory // 2, info.url)
@@ -238,7 +238,7 @@ def _check_values(added: SortedSource, info: MatrixInfo) -> None:
 
 
 def _check_labels(source: Source, layout: Layout, info: MatrixInfo) -> None:
-    """See that rows and columns are called as they are in the store."""
+    """Check that rows and columns have ids of the store's type."""
     if layout.shape == (0, 0):
         return
     ids, is_matrix = layout.vertex_ids, source.default_kind == "matrix"
@@ -267,7 +267,7 @@ _SAID = {"string": "names", "int64": "integers"}
 
 
 def _check_growth(added: SortedSource, info: MatrixInfo) -> None:
-    """See that numbers of vertices that are to be inserted are no ids by mistake."""
+    """Check that the numbers of inserted vertices are not too large, as ids passed by mistake would be."""
     n, ids = info.shape[0], added.layout.vertex_ids
     if info.vertex_ids is not None or ids is None or not len(ids):
         return
@@ -283,7 +283,7 @@ def _check_growth(added: SortedSource, info: MatrixInfo) -> None:
 
 
 def _check_stated(added: SortedSource, info: MatrixInfo, *, allow_hypersparse: bool) -> None:
-    """See that a shape that is stated does not make the matrix far larger than its entries; see `check_stated`."""
+    """Check that a stated shape does not make the matrix far larger than its entries; see `check_stated`."""
     if info.vertex_ids is not None:  # those that occur become vertices
         return
     if (shape := _join_shapes(info.shape, _find_extent(added.layout))) != info.shape:
@@ -297,10 +297,10 @@ def _check_stated(added: SortedSource, info: MatrixInfo, *, allow_hypersparse: b
 
 
 class _Numbering(RowNumbers):
-    """How rows and columns of the new version are numbered; all that there were stay."""
+    """Numbering of the rows and columns of the new version, which has all the old ones."""
 
     def find(self, labels: Ids) -> np.ndarray:
-        """(k,): stored numbers of ascending labels; of those that are no vertex, numbers behind all others."""
+        """Return the (k,) stored numbers of ascending labels; unknown labels get numbers after all others."""
         n, n_found, n_unknown = self.shape[0], 0, 0
         numbers = np.empty(len(labels), index_dtype(n + len(labels)))
         places = None if self.order is None else invert(self.order)
@@ -314,7 +314,7 @@ class _Numbering(RowNumbers):
         return numbers
 
     def _look_up(self, labels: Ids) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """How many ids are less than each label, and whether it is one of them: piece by piece."""
+        """Yield the number of ids less than each label, and whether the label is one of them, piece by piece."""
         if self.vertex_ids is None:
             for first in range(0, len(labels), PIECE_IDS):
                 given = labels[first : first + PIECE_IDS]
@@ -326,7 +326,7 @@ class _Numbering(RowNumbers):
 
 
 def _number(stored: StoredMatrix, added: Layout | None, folder: Path | None) -> _Numbering:
-    """Old and new rows and columns together; in a store with an order, new ones come behind the old.
+    """Number old and new rows and columns together; in a store with an order, new ones come after the old.
 
     Parameters
     ----------
@@ -353,9 +353,9 @@ def _number(stored: StoredMatrix, added: Layout | None, folder: Path | None) -> 
 
 
 def _unite(ids: StoredIds, labels: Ids, folder: Path | None) -> tuple[Ids, np.ndarray]:
-    """The ids of a store and other ascending ones, in a file; and the numbers of the old ids that new ones come before.
+    """Merge ascending ids into those of a store; return all, and the numbers of the old ids that new ones precede.
 
-    Where none is new, they are those of the store.
+    If none is new, the ids of the store are returned.
     """
     before, writer = [np.zeros(0, np.int64)], IdWriter(folder, ids.dtype)
     for first, known, given in pair_ids(ids, labels):
@@ -371,11 +371,11 @@ def _unite(ids: StoredIds, labels: Ids, folder: Path | None) -> tuple[Ids, np.nd
 
 
 def _move(before: np.ndarray, n: int) -> np.ndarray | None:
-    """(n,): the number that each old id has among all; None where none is new.
+    """Return the (n,) number of each old id among all; None if none is new.
 
     Parameters
     ----------
-    before : numbers of the old ids that new ones come before, ascending
+    before : numbers of the old ids that new ones precede, ascending
     """
     if not len(before):
         return None
@@ -387,7 +387,7 @@ def _move(before: np.ndarray, n: int) -> np.ndarray | None:
 
 
 def _look_up(labels: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many of the ascending ids are less than each label, and whether it is one of them."""
+    """Return the number of ascending ids less than each label, and whether the label is one of them."""
     found = np.searchsorted(ids, labels)
     is_known = found < len(ids)
     is_known[is_known] = ids[found[is_known]] == labels[is_known]
@@ -395,12 +395,12 @@ def _look_up(labels: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _list_labels(layout: Layout) -> Ids:
-    """The vertices' names, or numbers where they have none, ascending."""
+    """Return the names of the vertices, or their numbers if they have none, ascending."""
     return np.arange(layout.shape[0]) if layout.vertex_ids is None else layout.vertex_ids
 
 
 def _find_extent(layout: Layout) -> tuple[int, int]:
-    """Rows and columns that there must be for all, where names are numbers."""
+    """Return the numbers of rows and columns that all vertices need if names are numbers."""
     ids = layout.vertex_ids
     return layout.shape if ids is None else (int(ids[-1]) + 1,) * 2 if len(ids) else (0, 0)
 
@@ -413,7 +413,7 @@ def _join_shapes(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int
 
 
 def _find_numbers(batch: SortedSource, numbering: _Numbering, memory: int) -> tuple[Ids, np.ndarray] | None:
-    """The labels of a batch's vertices and their numbers; None where labels are numbers.
+    """Return the labels of a batch's vertices and their numbers; None if labels are numbers.
 
     Parameters
     ----------
@@ -435,23 +435,23 @@ def _find_numbers(batch: SortedSource, numbering: _Numbering, memory: int) -> tu
 
 
 def _list_ends(block: CsrBlock, numbers: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of the rows and columns of entries."""
+    """Return the numbers of the rows and columns of entries."""
     rows, cols = list_rows(block), block.indices
     return (shrink(rows), shrink(cols)) if numbers is None else (shrink(numbers[rows]), shrink(numbers[cols]))
 
 
 class _Deletions:
-    """Places whose stored entries go.
+    """Places whose stored entries are deleted.
 
     Parameters
     ----------
     removed : is closed
-    numbering : of the version before
+    numbering : of the previous version
     memory : bytes for them
 
     Attributes
     ----------
-    places : at the stored numbers; of vertices that there are not, at numbers behind all others
+    places : by stored numbers; unknown vertices have numbers after all others
 
     Raises
     ------
@@ -479,15 +479,11 @@ class _Deletions:
 
     @property
     def n_missing(self) -> int:
-        """Places without an entry, once all stored entries were read."""
+        """Number of places without an entry, once all stored entries are read."""
         return len(self.places.rows) - int(np.count_nonzero(self.places.is_found))
 
     def check_found(self) -> None:
-        """
-        Raises
-        ------
-        SourceError : there was no entry at one of them
-        """
+        """Raise SourceError if one of the places had no entry."""
         if not self.n_missing:
             return
         k = int(np.argmin(self.places.is_found))
@@ -511,7 +507,7 @@ def _add_stored(
     report: Report,
     room: Room,
 ) -> int:
-    """Have a sorter take the stored entries that stay, at their new numbers; how many these are."""
+    """Add the kept stored entries to a sorter, at their new numbers; return the number of entries."""
     info, n = stored.info, 0
     numbers = RowNumbers(info.shape, None, None, None)
     kept = FilteredRows(stored, numbers, None, room.threads, None if gone is None else gone.places)
@@ -523,7 +519,7 @@ def _add_stored(
 
 
 def _add_inserted(sorter: EntrySorter, added: SortedSource, numbering: _Numbering, memory: int) -> None:
-    """Have a sorter take all insertions, which are closed then."""
+    """Add all insertions to a sorter, and close them."""
     known = _find_numbers(added, numbering, memory)
     for block in added.blocks():
         sorter.add(CooBatch(*_list_ends(block, None if known is None else known[1]), block.data))
@@ -531,7 +527,7 @@ def _add_inserted(sorter: EntrySorter, added: SortedSource, numbering: _Numberin
 
 
 class _UpdatedRows(SortedSource):
-    """The matrix of the new version."""
+    """Matrix of the new version."""
 
     def _refuse_duplicate(self, row: int, col: int) -> None:
         raise SourceError(

@@ -1,4 +1,4 @@
-"""Types of values: which are read, and in which they are stored. All sources and options go by these rules.
+"""Dtypes of values that are read, and in which they are stored. All sources and options follow these rules.
 
 | values | stored |
 |---|---|

@@ -1,4 +1,4 @@
-"""Every invariant of a store, checked."""
+"""Checks of every invariant of a store."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Report = Callable[[str, int, int | None], None]
 
 
 def verify_store(store: StoreLike, report: Report | None = None) -> list[str]:
-    """Read all of a store and check it; memory as for loading it whole, twice that with a transpose.
+    """Read all of a store and check it; this takes the memory of the whole store, twice that with a transpose.
 
     Returns
     -------
-    What is wrong and where, a line each; nothing when all is well.
+    Problems and where they are, one line each; empty if there are none.
 
     Raises
     ------
-    StoreNotFoundError, StoreFormatError, StoreUnfinishedError : there is no store to be checked
+    StoreNotFoundError, StoreFormatError, StoreUnfinishedError : there is no store to check
     """
     report = report or (lambda phase, done, total: None)
     try:
@@ -53,7 +53,7 @@ def verify_store(store: StoreLike, report: Report | None = None) -> list[str]:
 
 
 def list_unchecked(store: StoreLike) -> list[str]:
-    """List what cannot be checked of a store, a line each: versions written before record less.
+    """List what cannot be checked of a store, one line each: stores of older versions record less.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def list_unchecked(store: StoreLike) -> list[str]:
 def _read_arrays(
     stored: StoredMatrix, digests: dict[str, str], prefix: str, report: Report
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The arrays that can be read, and what is wrong with them and the others."""
+    """Return the arrays that can be read, and the problems of all arrays."""
     arrays, problems = {}, []
     for name in sorted(stored.group.array_keys()):
         report(f"verify {prefix}{name}", 0, None)

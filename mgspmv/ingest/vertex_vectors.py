@@ -1,4 +1,4 @@
-"""Vectors over vertices as users give them: numbers by place, or ids, each with a number.
+"""Vectors over vertices as users pass them: numbers by place, or ids, each with a number.
 
 Libraries of data frames are recognized by names of classes and by protocols, so that none of them is imported.
 """
@@ -42,7 +42,7 @@ class ById:
 
 
 def classify_vector(name: str, given: Any) -> ByPlace | ById:
-    """Tell whether a vector is given by place or by id.
+    """Classify a vector as given by place or by id.
 
     =============================================  ==========================================================
     given                                          is
@@ -62,7 +62,7 @@ def classify_vector(name: str, given: Any) -> ByPlace | ById:
 
     Raises
     ------
-    OptionError : none of these; a sequence of what is no id, such as floats; columns that do not say what they are
+    OptionError : none of these; a sequence of values that are not ids, such as floats; ambiguous columns
     """
     if isinstance(given, Mapping):
         return ById(_write_ids(list(given)), list(given.values()))
@@ -100,7 +100,7 @@ def list_column(name: str, given: Any) -> list[Any] | np.ndarray | None:
 
     Raises
     ------
-    OptionError : a column of what is no id
+    OptionError : a column of values that are not ids
     """
     if is_class(given, "pandas", "Index"):
         return _take_ids(name, given)
@@ -116,7 +116,7 @@ def list_column(name: str, given: Any) -> list[Any] | np.ndarray | None:
 
 
 def _choose_columns(name: str, columns: Sequence[str]) -> tuple[int, int | None]:
-    """Places of ids and of numbers, None for a table of ids alone; raises OptionError where that is not clear."""
+    """Return the places of ids and of numbers, None for a table of ids alone; raise OptionError if ambiguous."""
     try:
         return choose_list_columns(columns, has_numbers=len(columns) > 1 or names_numbers(columns[0]))
     except Undecided as error:
@@ -131,7 +131,7 @@ def _describe_forms() -> str:
 
 
 def _refuse_unread(name: str, given: Any) -> None:
-    """Refuse what has labels that would be lost, or is yet to be computed."""
+    """Raise OptionError for objects whose labels would be lost, or that are not computed yet."""
     if hasattr(given, "compute") and _has_property(given, "index"):
         raise OptionError(
             f"{name} is a {_name_type(given)}, which is yet to be computed; pass the result of .compute()"
@@ -165,7 +165,7 @@ def _name_type(given: Any) -> str:
 
 
 def _list_ids(name: str, ids: list[Any]) -> ById:
-    """Ids with the number 1 each."""
+    """Return ids with the number 1 each."""
     ids = _write_ids(ids)
     for label in ids:
         if not is_id(label):
@@ -177,7 +177,7 @@ def _list_ids(name: str, ids: list[Any]) -> ById:
 
 
 def _advise_list(ids: list[Any] | np.ndarray) -> str:
-    """What to pass in place of a list that was meant by place, which one of strings cannot be."""
+    """Return advice for a list that may be meant by place, which a list of strings cannot be."""
     return "" if len(ids) and isinstance(ids[0], str) else "a list holds ids: pass np.asarray(...) for numbers by place"
 
 
@@ -187,7 +187,7 @@ def is_id(label: Any) -> bool:
 
 
 def _write_ids(ids: list[Any]) -> list[Any]:
-    """Ids as stores have them: UUIDs as their text, decimals without places as integers."""
+    """Convert ids to those of stores: UUIDs to their text, decimals without places to integers."""
     return [str(label) if isinstance(label, UUID) else _to_integer(label) for label in ids]
 
 
@@ -219,7 +219,7 @@ def _classify_series(name: str, series: Any) -> ById:
 
 
 def _is_default(index: Any) -> bool:
-    """Tell whether an index is the one that pandas makes of itself."""
+    """Tell whether an index is the default one of pandas."""
     bounds = tuple(getattr(index, bound, None) for bound in ("start", "step"))
     return bounds == (0, 1) and index.name is None
 
@@ -273,7 +273,7 @@ def _advise_columns(columns: Sequence[str], own: int, other: int) -> str:
 
 
 def _classify_table(name: str, given: Any) -> ById:
-    """Arrow's tables, and what gives itself as such, as polars does."""
+    """Classify an Arrow table, or an object that converts to one, such as a polars frame."""
     import pyarrow as pa
 
     table = pa.table(given)

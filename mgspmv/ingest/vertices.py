@@ -1,4 +1,4 @@
-"""From the ids of a graph's file to the numbers 0..n-1 of its vertices.
+"""Mapping from the ids in a graph's file to the numbers 0..n-1 of its vertices.
 
 While the edges are read, an id becomes a code (`encode`); when all are read, codes become numbers (`finish`).
 """
@@ -60,22 +60,22 @@ _MARKED = 2**27
 
 
 class Vertices(Protocol):
-    """What becomes of ids."""
+    """Mapping from ids to codes, and from codes to the numbers of vertices."""
 
     def encode(self, *columns: Any) -> list[np.ndarray]:
-        """Give integer codes for columns of ids, `UNKNOWN` for what is no vertex; equal ids in them have one code.
+        """Return integer codes for columns of ids, `UNKNOWN` for ids of no vertex; equal ids in them have one code.
 
-        Batches are given in their order.
+        Batches are passed in their order.
         """
         ...
 
     def finish(self) -> Layout:
-        """The layout, but for where it came from."""
+        """Return the layout, without its provenance."""
         ...
 
 
 class NumberedVertices:
-    """Vertices whose ids are the numbers 0..n-1 already; no other id comes here."""
+    """Vertices whose ids are already the numbers 0..n-1; no other id is passed."""
 
     def __init__(self, n_vertices: int) -> None:
         self._n_vertices = n_vertices
@@ -88,14 +88,14 @@ class NumberedVertices:
 
 
 class OccurringIntegers:
-    """The integers that occur in the edges, each of which is its own code.
+    """Integers that occur in the edges, each of which is its own code.
 
-    Where all are small against the number of edges, and against the memory, they are marked as seen and numbered by a
-    table. Otherwise numbering is left to `mgspmv.ingest.numbering`.
+    If all are small compared with the number of edges and the memory, they are marked as seen and numbered by a table.
+    Otherwise numbering is left to `mgspmv.ingest.numbering`.
 
     Parameters
     ----------
-    room : what marks and table may take
+    room : memory for marks and table
     """
 
     def __init__(self, room: Room = ANY_ROOM) -> None:
@@ -123,12 +123,12 @@ class OccurringIntegers:
 
     @property
     def extent(self) -> tuple[int, int] | None:
-        """The least and the greatest that occur; None where there is none."""
+        """Least and greatest integer that occur; None if there is none."""
         return (self._lowest, self._highest) if self._n_read else None
 
     @property
     def _limit(self) -> int:
-        """Ids below this are small against the number of edges."""
+        """Bound below which ids are small compared with the number of edges."""
         return 2 * self._n_read + _ROOM
 
     def finish(self) -> Layout:
@@ -144,13 +144,13 @@ class OccurringIntegers:
 
 
 class OccurringNames:
-    """The names that occur in the edges, coded as they come.
+    """Names that occur in the edges, coded in the order in which they occur.
 
-    When they take more than the memory, they are put away in a file, and those that come again get another code.
+    Names that do not fit into memory are spilled to a file, and those that occur again get another code.
 
     Parameters
     ----------
-    room : what names may take
+    room : memory for names, and the folder of the file
     """
 
     def __init__(self, room: Room = ANY_ROOM) -> None:
@@ -164,20 +164,20 @@ class OccurringNames:
 
     @property
     def _is_full(self) -> bool:
-        """Whether names take more than the memory."""
+        """True if names take more than the memory."""
         return self._codes.nbytes + NAME_BYTES * len(self._codes) > self._room.memory
 
     def _spill(self) -> None:
-        """Put all names away.
+        """Spill all names to a file.
 
-        Those that come again get greater codes, as entries at one place come to be sorted by codes before they are
-        sorted by numbers.
+        Names that occur again get greater codes, as entries at one place are sorted by codes before they are sorted by
+        numbers.
         """
         names, codes = self._take_all()
         self._spilled.add(names, self._spilled.n_codes + codes)
 
     def _take_all(self) -> tuple[Any, np.ndarray]:
-        """Names, ascending, and their codes; the table is empty then."""
+        """Return the names, ascending, and their codes, and empty the table."""
         names, self._codes = self._codes.names, NameTable()
         order = pa.compute.sort_indices(names)
         return names.take(order), np.asarray(order).astype(np.int64)
@@ -192,7 +192,7 @@ class OccurringNames:
 
 
 class ListedIntegers:
-    """Exactly the integers of a list, ascending."""
+    """Integers of a list of vertices, ascending."""
 
     def __init__(self, ids: np.ndarray) -> None:
         self._ids = ids
@@ -214,13 +214,13 @@ class ListedIntegers:
 
 
 class ListedNames:
-    """Exactly the names of a list.
+    """Names of a list of vertices.
 
     Parameters
     ----------
     names : Arrow array of large strings, ascending
-    folder : for a file of them, which the store's ids are made of; None for the one that the system has for such files
-    first : the one on the first line
+    folder : for a file of them, from which the store's ids are written; None for the system's temporary folder
+    first : name on the first line
     """
 
     def __init__(self, names: Any, folder: Path | None = None, first: str | None = None) -> None:
@@ -250,7 +250,7 @@ def _mark(ids: Any, seen: Any) -> None:
 
 
 def find_unknown(vertices: Vertices, codes: np.ndarray) -> int | None:
-    """Where the first code of an id is that is not in the list of vertices; None if there is none, or no list."""
+    """Return the place of the first id that is not in the list of vertices; None if there is none, or no list."""
     if not isinstance(vertices, ListedIntegers | ListedNames):
         return None
     unknown = np.flatnonzero(codes == UNKNOWN)
@@ -282,10 +282,10 @@ def read_vertices(
     Parameters
     ----------
     path : local path or URL, compressed or not
-    id_column : what an id looks like
-    reading : what the user says about delimiter and comments
-    room : what the list may take
-    is_vertex : tells a name that is known to be an id
+    id_column : format of an id
+    reading : options of the user for delimiter and comments
+    room : memory for the list
+    is_vertex : tells whether a name is known to be an id
 
     Returns
     -------
@@ -293,8 +293,8 @@ def read_vertices(
 
     Raises
     ------
-    SourceError : a line does not fit or may be read in several ways, an id is listed twice, or there is none
-    CapacityError : the list takes more than the room
+    SourceError : an invalid or ambiguous line, an id that is listed twice, or no id
+    CapacityError : the list does not fit into memory
     """
     with TextStream(path) as text:
         form, has_header = _find_list_form(text, id_column, reading, is_vertex)
@@ -316,7 +316,7 @@ def choose_vertices(
     reading: Reading,
     id_room: Room,
 ) -> tuple[Vertices, dict[str, Any]]:
-    """What becomes of ids, and the provenance of the list of vertices at a path."""
+    """Choose how ids are numbered; return that, and the provenance of the list of vertices at a path."""
     if n_vertices is not None:
         return NumberedVertices(n_vertices), {}
     if path is not None:
@@ -329,7 +329,7 @@ def choose_vertices(
 def _find_list_form(
     text: TextStream, id_column: Column, reading: Reading, is_vertex: Callable[[str], bool] | None
 ) -> tuple[TableFormat, bool]:
-    """Read a list up to its first vertex; how all its lines are read, and whether it has a header."""
+    """Read a list up to its first vertex; return the format of its lines, and whether it has a header."""
     are_names, checks = id_column.dtype == "string", reading.comment is None
     sample = _sample_list(text, reading, checks=checks and are_names)
     if not sample:
@@ -356,7 +356,7 @@ def _find_list_form(
 
 
 def _sample_list(text: TextStream, reading: Reading, *, checks: bool = False) -> list[Line]:
-    """Step over the comments of a list, and give the lines that follow."""
+    """Consume the comments of a list, and return the lines that follow."""
     for line in text.read_comments(reading.comments):
         if checks:
             _check_comment(line)
@@ -372,11 +372,7 @@ def _check_comments(chunk: Chunk, form: TableFormat, n_ids: int) -> None:
 
 
 def _check_comment(line: Line) -> None:
-    """
-    Raises
-    ------
-    SourceError : a comment may be a name: nothing is between its sign and its text
-    """
+    """Raise SourceError if a comment may be a name, as nothing separates its sign from its text."""
     if line.text[1:2].strip():
         raise line.refuse(
             f'this line begins like a comment and may be an id; quote it if it is one, or write "{line.text[:1]} ..." '
@@ -385,7 +381,7 @@ def _check_comment(line: Line) -> None:
 
 
 def _estimate_bytes(ids: Any) -> int:
-    """Most bytes of some ids of a list, and of what is made of them."""
+    """Return the most bytes that ids of a list, and the tables made from them, take."""
     if isinstance(ids, np.ndarray):
         return LISTED_BYTES * len(ids)
     return LISTED_NAME_BYTES * len(ids) + LISTED_COPIES * int(
@@ -406,7 +402,7 @@ def _check_room(need: int, text: TextStream, room: Room) -> None:
 def _list_vertices(
     columns: list[Any], source: str, folder: Path | None, *, has_header: bool = True
 ) -> ListedIntegers | ListedNames:
-    """The vertices of a list, which comes in parts and is let go of."""
+    """Return the vertices of a list, given in parts, which are released."""
     if isinstance(columns[0], np.ndarray):
         ids = np.concatenate(columns)
         columns.clear()

@@ -1,4 +1,4 @@
-"""Vectors that users give as files: numbers by place, numbers by id, or ids; x and y of a product."""
+"""Vectors that users pass as files: numbers by place, numbers by id, or ids; x and y of a product."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def read_weights(
 ) -> Weights:
     """Read a number per vertex in their order (`.npy`), or numbers by id or ids alone (text, Parquet).
 
-    A text has an id and a number a line, or one id a line. `mgspmv.ingest.rules` has the rules for delimiters, headers
-    and columns: a header names them, in any order; without one the id is first. Ids may be quoted as in CSV. In a list
-    of ids the whole line is the id, blanks included. Lines at the head that begin with `#` or `%` are comments.
+    A text has an id and a number per line, or one id per line. `mgspmv.ingest.rules` has the rules for delimiters,
+    headers and columns: a header names them, in any order; without one the id is first. Ids may be quoted as in CSV. In
+    a list of ids the whole line is the id, blanks included. Lines at the head that begin with `#` or `%` are comments.
 
     Parameters
     ----------
     path : local path or URL; a text may be compressed
     string_ids : ids are strings, as they are in a store with such `vertex_ids`; else they are integers
-    vertex_ids : the strings; they tell lines `Route 66` from lines `id number`
+    vertex_ids : the strings; they distinguish ids such as `Route 66` from lines of an id and a number
 
     Returns
     -------
@@ -73,8 +73,8 @@ def read_weights(
 
     Raises
     ------
-    SourceError : no such file, a format that is not read, a malformed line, a number that is not finite, an id given
-        twice, columns that leave open what they are
+    SourceError : missing file, a format that is not read, a malformed line, a number that is not finite, an id given
+        twice, ambiguous columns
     """
     name = os.fspath(path)
     if name.endswith(".npy"):
@@ -95,18 +95,18 @@ def read_weights(
 
 
 def check_dangling(rule_or_path: str) -> str:
-    """Give back what is one of `DANGLING_RULES` or a file; raise OptionError for anything else."""
+    """Return the argument if it is one of `DANGLING_RULES` or a file; raise OptionError otherwise."""
     if rule_or_path in DANGLING_RULES or Path(rule_or_path).exists():
         return rule_or_path
     raise OptionError(f"dangling must be {', '.join(DANGLING_RULES)} or a file; there is no file {rule_or_path!r}")
 
 
 def read_table(path: str | os.PathLike[str]) -> Any:
-    """Read a Parquet file, or a folder of them, as pyarrow Table.
+    """Read a Parquet file, or a folder of them, as a pyarrow Table.
 
     Raises
     ------
-    SourceError : no such file, or not Parquet
+    SourceError : missing file, or not Parquet
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -121,11 +121,11 @@ def read_table(path: str | os.PathLike[str]) -> Any:
 
 @contextmanager
 def reading_table(name: str, said: str) -> Iterator[None]:
-    """Raise SourceError for what pyarrow raises on a file that it cannot read, or that is not what it should be.
+    """Convert the errors that pyarrow raises on a damaged or unreadable file to SourceError.
 
     Parameters
     ----------
-    said : message, with a place for what pyarrow says
+    said : message, with a placeholder for that of pyarrow
     """
     import pyarrow as pa
 
@@ -140,7 +140,7 @@ def reading_table(name: str, said: str) -> Iterator[None]:
 
 
 def check_table(table: Any) -> Any:
-    """The same table, whose names and strings are UTF-8 and whose columns are whole; else pyarrow's errors."""
+    """Return a table whose names and strings are UTF-8 and whose columns are complete; else raise pyarrow's errors."""
     table.validate(full=True)
     return table.select(table.column_names)  # reads the names
 
@@ -150,7 +150,7 @@ def read_vector(path: str | os.PathLike[str], *, max_ndim: int = 1) -> np.ndarra
 
     Raises
     ------
-    SourceError : no such file, not a `.npy` file, or one that is shorter than its header claims, another number of
+    SourceError : missing file, not a `.npy` file, or one that is shorter than its header claims, another number of
         dimensions, not real numbers
     """
     try:
@@ -170,7 +170,7 @@ def read_vector(path: str | os.PathLike[str], *, max_ndim: int = 1) -> np.ndarra
 
 
 def _read_head(name: str) -> bytes:
-    """The first bytes of a local file; none of what can be read once only."""
+    """Read the first bytes of a local file; none of a stream that can be read only once."""
     if is_url(name) or not Path(name).is_file():
         return b""
     with open_anywhere(name) as file:
@@ -186,7 +186,7 @@ class _List:
     Parameters
     ----------
     lines : without blank ones
-    string_ids, vertex_ids : as of `read_weights`
+    string_ids, vertex_ids : see `read_weights`
     """
 
     def __init__(self, lines: list[Line], string_ids: bool, vertex_ids: np.ndarray | None) -> None:
@@ -198,7 +198,7 @@ class _List:
         self._delimiter = self._choose_delimiter(sure)
 
     def read(self) -> dict[Any, float] | list[Any]:
-        """A mapping of ids to numbers, or ids."""
+        """Return a mapping of ids to numbers, or a list of ids."""
         if not self._lines:
             self._check_comments(1)
             return {}
@@ -225,7 +225,7 @@ class _List:
         return numbers
 
     def _choose_delimiter(self, lines: Sequence[str]) -> str | None:
-        """What separates ids from numbers; None where each line is one id."""
+        """Return the delimiter of ids and numbers; None if each line is one id."""
         if not lines:
             return None
         found = choose_list_delimiter(lines, are_integers=not self._string_ids)
@@ -262,7 +262,7 @@ class _List:
             raise self._lines[k].refuse(str(error)) from error
 
     def _check_comments(self, n_columns: int) -> None:
-        """Refuse a comment at the head that may be an id, or an id and a number."""
+        """Raise SourceError if a comment at the head may be an id, or an id and a number."""
         for line in self._comments if self._string_ids else ():
             text = line.text
             fields = [text] if self._delimiter is None else _try_split(text, self._delimiter)
@@ -293,7 +293,7 @@ class _List:
         return not is_number(first) and (names_vertices(first) or any(map(is_plain_integer, others[:1])))
 
     def _choose_columns(self, first: Sequence[str], has_header: bool) -> tuple[int, int]:
-        """Places of ids and numbers."""
+        """Return the places of ids and numbers."""
         if not has_header:
             if len(first) != 2:
                 raise self._lines[0].refuse(f"wanted an id and a weight, found {len(first)} fields")
@@ -338,7 +338,7 @@ def _begins_comment(text: str) -> bool:
 
 
 def _have_numbers_behind_blanks(lines: Sequence[str]) -> bool:
-    """Tell whether each line has a name and a number, but for a header that names both."""
+    """Tell whether each line has a name and a number, except for a header that names both."""
     rows = [_try_split(line, " ") for line in lines]
     first = rows[0]
     if not all(len(row) == 2 and is_number(row[1]) for row in rows[1:]) or len(first) != 2:

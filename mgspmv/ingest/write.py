@@ -1,4 +1,4 @@
-"""From a source to a store, within a given memory: rows are written as they are sorted."""
+"""Writing of a source to a store within a memory budget: rows are written as they are sorted."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ def find_room(
     threads: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
 ) -> Room:
-    """What there is for ingesting into a store.
+    """Return the memory, threads and folder for ingesting into a store.
 
     Parameters
     ----------
-    memory : bytes that the whole process may take; None for half of what is free, beside what it has
-    threads : that are wanted, of which as many are taken as there is memory for; None for one for each processor
-    scratch : the folder; None for the one that the store is in, where it is local
+    memory : bytes that the whole process may use; None for its current use plus half of the free memory
+    threads : greatest number of threads, less if memory is short; None for one per processor
+    scratch : folder for files; None for that of the store, if it is local
 
     Raises
     ------
-    OptionError : less than `LEAST_MEMORY`; a scratch that is no folder, or one where nothing can be written
-    CapacityError : the process takes nearly as much already
+    OptionError : less than `LEAST_MEMORY`; a scratch that is not a folder, or not writable
+    CapacityError : the process already uses nearly as much
     """
     check_memory(memory)
     folder = find_folder(store) if scratch is None else Path(scratch)
@@ -72,16 +72,16 @@ def find_room(
 
 
 def make_room(memory: int | None, free: int, threads: int, folder: Path | None) -> Room:
-    """What there is in this process.
+    """Return the memory, threads and folder for this process.
 
     Parameters
     ----------
-    memory : bytes that it may take in all; None for `free` beside what it has
-    threads : that are wanted
+    memory : bytes that it may use in total; None for its current use plus `free`
+    threads : greatest number of threads, less if memory is short
 
     Raises
     ------
-    CapacityError : it takes nearly as much already
+    CapacityError : it already uses nearly as much
     """
     import psutil
 
@@ -98,13 +98,13 @@ def make_room(memory: int | None, free: int, threads: int, folder: Path | None) 
 
 
 def check_memory(memory: int | None) -> None:
-    """Raise OptionError unless so many bytes are enough for a process."""
+    """Raise OptionError if `memory` is too small for a process."""
     if memory is not None and memory < LEAST_MEMORY:
         raise OptionError(f"memory must be at least 1GiB ({LEAST_MEMORY:,} bytes), not {memory:,} bytes")
 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
-    """Raise OptionError unless it is there and of a sort that has files, StoreError where they cannot be written."""
+    """Raise OptionError unless this is a writable folder, StoreError for errors that an operator can fix."""
     if not Path(folder).is_dir():
         raise OptionError(f"scratch must be a folder that is there, and {os.fspath(folder)!r} is none")
     try:
@@ -133,17 +133,17 @@ def store_source(
 
     Parameters
     ----------
-    describe : makes the store's provenance of the source's
-    allow_hypersparse : as of `check_stated`
+    describe : makes the store's provenance from the source's
+    allow_hypersparse : see `check_stated`
 
     Returns
     -------
-    What the new version says of itself.
+    Metadata of the new version.
 
     Raises
     ------
     SourceError, OptionError, ShapeError : as for `sort_source`, `check_stated` and `assemble`
-    CapacityError : entries at one place take more than the memory; as for `reorder_rows` and `check_space`
+    CapacityError : entries at one place do not fit into memory; as for `reorder_rows` and `check_space`
     StoreError : as for `begin_version`
     """
     order = None if options.order == "none" else options.order
@@ -185,16 +185,16 @@ def reorder_store(
     Parameters
     ----------
     method : one of `METHODS`, or `none`
-    describe : makes the version's provenance of what `reorder_rows` says
-    base : as of `begin_version`
+    describe : makes the version's provenance from that of `reorder_rows`
+    base : see `begin_version`
 
     Returns
     -------
-    What the new version says of itself.
+    Metadata of the new version.
 
     Raises
     ------
-    CapacityError : as for `reorder_rows`; entries at one place take more than the memory
+    CapacityError : as for `reorder_rows`; entries at one place do not fit into memory
     StoreError : the matrix cannot be read, the target cannot be written; as for `begin_version`
     """
     has_transpose = stored.info.has_transpose
@@ -217,16 +217,16 @@ def transpose_store(
     Parameters
     ----------
     provenance : of the version
-    keep : as of `begin_version`
+    keep : see `begin_version`
 
     Returns
     -------
-    What the new version says of itself.
+    Metadata of the new version.
 
     Raises
     ------
-    StoreDamagedError : the arrays are not those that the digest of the store is of
-    CapacityError : entries of one column take more than the memory
+    StoreDamagedError : the arrays do not match the digest of the store
+    CapacityError : entries of one column do not fit into memory
     StoreError : the matrix cannot be read or written; as for `begin_version`
     """
     info, rows, own = stored.info, StoredRows(stored, room.threads), replace(room, memory=room.memory // 2)
@@ -243,7 +243,7 @@ def transpose_store(
 
 
 def find_size(matrix: SortedRows, *, has_transpose: bool) -> StoreSize:
-    """Return what a matrix takes in a store."""
+    """Return the size of a matrix in a store."""
     return StoreSize(matrix.shape, matrix.most_entries, matrix.dtype, matrix.kind != "matrix", has_transpose)
 
 
@@ -274,11 +274,11 @@ def check_stated(stated: StatedShape | None, size: StoreSize, *, allow_hyperspar
 def _check_group(
     source: GroupSource, store: StoreLike, options: IngestOptions, room: Room, *, allow_hypersparse: bool
 ) -> None:
-    """Check the sizes that a Zarr group states, before it is read: a missing chunk is one of fill values.
+    """Check the sizes that a Zarr group states before it is read: a missing chunk is one of fill values.
 
     Raises
     ------
-    SourceError, CapacityError : as for `check_stated` and `check_space`; there is no room to sort its entries
+    SourceError, CapacityError : as for `check_stated` and `check_space`; its entries do not fit on disk for sorting
     """
     layout, kind = source.layout(), options.kind or source.default_kind
     size = StoreSize(layout.shape, source.n_entries, None, kind != "matrix", options.transpose)
@@ -294,7 +294,7 @@ def _check_group(
 
 
 def _reserve_columns(matrix: SortedSource, memory: int) -> int:
-    """Have the sorter of a matrix leave memory for the sums of columns, and say for how many at a time."""
+    """Reserve memory of a matrix's sorter for the sums of columns; return how many columns are summed at a time."""
     column_bytes = find_column_bytes(matrix)
     most_columns = max(1, memory // 3 // max(1, column_bytes))
     matrix.sorter.reserve(column_bytes * min(most_columns, matrix.shape[1]))
@@ -316,12 +316,12 @@ def write_matrix(
     Parameters
     ----------
     room : for the entries of the transpose
-    most_columns : that are added up at a time
+    most_columns : columns that are added up at a time
     phase : for the report
 
     Raises
     ------
-    CapacityError : as of `check_space`
+    CapacityError : see `check_space`
     """
 
     def write_rows(place: str, own: SortedRows, phase: str, transposed: EntrySorter | None = None) -> Assembled:
@@ -351,11 +351,11 @@ def write_matrix(
 def describe_matrix(
     version: Version, matrix: SortedRows, made: Assembled, provenance: dict[str, Any], order: str | None
 ) -> dict[str, Any]:
-    """The attributes of a version that a matrix was written as.
+    """Return the attributes of a version to which a matrix was written.
 
     Parameters
     ----------
-    order : what made the order of the matrix; None where it has none
+    order : method that made the order of the matrix; None if it has none
     """
     ids = matrix.vertex_ids
     return version.describe(
