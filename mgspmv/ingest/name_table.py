@@ -33,7 +33,7 @@ class NameTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Size in memory, in bytes."""
         return self._slots.nbytes + self._ends.nbytes + self._text.nbytes
 
     @property

@@ -45,7 +45,7 @@ def reorder_rows(
 
     Raises
     ------
-    CapacityError : what must fit does not fit into memory
+    CapacityError : the tables, or the pattern, do not fit into memory
     SourceError, StoreError : as for its blocks
     """
     n = matrix.shape[0]

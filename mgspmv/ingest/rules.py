@@ -145,7 +145,7 @@ def find_stated_delimiter(line: str) -> str | None:
 
 
 def choose_list_delimiter(lines: Sequence[str], *, are_integers: bool) -> str | None:
-    """Return what separates the id from other columns in a list of vertices; None where each line is one id.
+    """Return the delimiter between the id and other columns in a list of vertices; None if each line is one id.
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ Role = Literal["source", "target", "weight", "index", "other"]
 
 
 def find_role(name: str) -> tuple[Role | None, bool]:
-    """Return what a column's name says, and whether the name says only that.
+    """Return the role that a column's name states, and whether the name states only that.
 
     `source` and `FromNodeId` are sources and nothing else; `source_airport` has a word for sources among others.
     """
@@ -318,14 +318,14 @@ def _resolve_column(given: str | int, names: Sequence[str] | None, n_columns: in
 def choose_columns(
     names: Sequence[str] | None, n_columns: int, weights: Weights = "auto", extra_columns: Extra = "error"
 ) -> Columns:
-    """Return the columns of sources, targets and weights: by their names where these say it, else by place.
+    """Return the columns of sources, targets and weights: by their names if these state it, else by place.
 
-    Places decide only where there are no names, or two or three names that say nothing.
+    Places decide only if there are no names, or two or three names without a known meaning.
 
     Parameters
     ----------
-    names : of all columns; None where there is no header
-    weights : True if there must be weights, False if there are none, "auto" if they are read where they are found
+    names : of all columns; None without a header
+    weights : True if there must be weights, False if there are none, "auto" to read them if they are found
     extra_columns : "ignore" columns that no rule takes, or raise for them
 
     Raises
@@ -424,7 +424,7 @@ def _find_weight(
 
 
 def _choose_unnamed(names: Sequence[str], weights: Weights, extra_columns: Extra) -> Columns:
-    """Choose columns by place, where no name says source or target."""
+    """Choose columns by place, as no name means a source or a target."""
     kept = [k for k, name in enumerate(names) if not is_saved_index(name)]
     roles = [find_role(names[k])[0] for k in kept]
     if len(kept) < 2 or (len(kept) > 3 and extra_columns == "error"):
@@ -472,7 +472,7 @@ _COUNTED = re.compile(r"(.*?)([0-9]+|[a-z])", re.IGNORECASE | re.DOTALL)
 
 
 def _are_reversed(source: str, target: str) -> bool:
-    """Return whether names of columns, taken in this order, say or count the other way: `callee, caller`, `n2, n1`."""
+    """Return whether names of columns, in this order, mean or count the reverse: `callee, caller`, `n2, n1`."""
     own, other = _find_words(source), _find_words(target)
     if any(late in own and early in other for late, early in _PAIRS):
         return True
@@ -559,7 +559,7 @@ def has_header(
 
 
 def _find_known_ends(first: Sequence[str]) -> tuple[int, int] | None:
-    """Return the places of names that say only source and target; single letters may also be ids."""
+    """Return the places of names that mean only source and target; single letters may also be ids."""
     roles = [find_role(name) if len(name.strip()) > 1 else (None, False) for name in first]
     sources, targets = ([k for k, own in enumerate(roles) if own == (end, True)] for end in ("source", "target"))
     return (sources[0], targets[0]) if sources and targets else None
@@ -690,13 +690,13 @@ def has_list_header(
 
 
 def names_vertices(name: str) -> bool:
-    """Return whether a column's name says that it holds the ids of vertices."""
+    """Return whether a column's name means ids of vertices."""
     words, known = _find_words(name), VERTEX_WORDS | {"nodeid", "vertexid"}
     return bool(words & known) and words <= known | _FILLERS
 
 
 def names_numbers(name: str) -> bool:
-    """Return whether a column's name says that it holds the numbers of a vector."""
+    """Return whether a column's name means the numbers of a vector."""
     return bool(_find_words(name) & NUMBER_WORDS) and not names_vertices(name)
 
 
@@ -959,7 +959,7 @@ _FOREIGN = (
 
 @dataclass(frozen=True)
 class Foreign:
-    """A file of a format that is not read."""
+    """File of a format that is not read."""
 
     what: str
     advice: str

@@ -1,6 +1,6 @@
 """One of several processes that ingest a source together, each of which reads, sorts and writes its share of it.
 
-    read        read its part of the source, grouped by rows, with separate ids
+    read        read its part of the source, with separate ids, and group it by rows
     merge_ids   merge the ids of all parts that are in its range, and number them
     group       group its numbered entries by rows
     take        fetch the entries of its range of rows from each share, in the order of the parts

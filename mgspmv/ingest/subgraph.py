@@ -337,7 +337,7 @@ def _check_room(info: MatrixInfo, edges: ListedEdges | None, memory: int, *, sel
 
     Raises
     ------
-    CapacityError : they exceed the memory
+    CapacityError : they exceed `memory`
     """
     of_edges = 0 if edges is None else edges.nbytes
     need = find_table_bytes(info, selects=selects) + of_edges

@@ -130,7 +130,7 @@ class TableSource(FileSource):
     ----------
     name : for messages
     columns : of sources, targets and, maybe, weights: their names, or their numbers counted from 1; None to choose
-        them by their names, or by place where two or three names say nothing (see `rules.choose_columns`)
+        them by their names, or by place if two or three names mean nothing (see `rules.choose_columns`)
     n_vertices : number of vertices, whose ids are 0..n_vertices-1
     vertices : path of a list of vertices, see `EdgeListSource`
     weights : whether there are weights; "auto" if there is such a column. With False it is ignored
@@ -293,7 +293,7 @@ class TableSource(FileSource):
         return CooBatch(codes[0], codes[1], weights)
 
     def _check(self, part: _Part) -> bool:
-        """Whether ids are names."""
+        """Check the columns of a part, and return whether ids are names."""
         _check_filled(part)
         are_names = _check_types(part)
         if are_names and self._n_vertices is not None:
@@ -345,7 +345,7 @@ def find_saved_index(schema: Any) -> Sequence[str]:
 
 
 def _is_index(name: str, index: Sequence[str]) -> bool:
-    """Return whether a column was saved as an index and has no name that says more."""
+    """Return whether a column was saved as an index and is not named as a source or a target."""
     role, _ = find_role(name)
     return is_saved_index(name) or (name in index and role not in ("source", "target"))
 
@@ -412,7 +412,7 @@ def _check_filled(part: _Part) -> None:
 
 
 def _check_types(part: _Part) -> bool:
-    """Whether ids are names."""
+    """Check the types of the columns, and return whether ids are names."""
     names, types = part.names, part.types
     kinds = [_find_kind(each) for each in types]
     for name, kind, each in zip(names[:2], kinds, types, strict=False):
@@ -458,7 +458,7 @@ def _is_string(of: Any) -> bool:
 
 
 def _is_uuid(of: Any) -> bool:
-    """Tell whether a type is of UUIDs: Arrow's own, or 16 bytes, as which older programs write them."""
+    """Tell whether a type is one of UUIDs: Arrow's own, or 16 bytes, as older programs write them."""
     return getattr(of, "extension_name", "") == "arrow.uuid" or of == pa.binary(16)
 
 

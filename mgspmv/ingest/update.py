@@ -181,7 +181,7 @@ def _is_empty(added: SortedSource | None, info: MatrixInfo) -> bool:
 
 
 def _stay(stored: StoredMatrix, keep: int | None) -> MatrixInfo:
-    """Make no version; drop all but the `keep` newest."""
+    """Make no new version; drop all but the `keep` newest versions."""
     if keep is not None:
         drop_versions(stored.place, keep=keep)
     return stored.info
@@ -238,7 +238,7 @@ def _check_values(added: SortedSource, info: MatrixInfo) -> None:
 
 
 def _check_labels(source: Source, layout: Layout, info: MatrixInfo) -> None:
-    """Check that rows and columns have ids of the store's type."""
+    """Check that rows and columns are identified as they are in the store."""
     if layout.shape == (0, 0):
         return
     ids, is_matrix = layout.vertex_ids, source.default_kind == "matrix"

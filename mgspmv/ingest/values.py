@@ -1,4 +1,4 @@
-"""Dtypes of values that are read, and in which they are stored. All sources and options follow these rules.
+"""Dtypes in which values are read and stored. All sources and options follow these rules.
 
 | values | stored |
 |---|---|

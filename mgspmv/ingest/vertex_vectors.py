@@ -53,7 +53,7 @@ def classify_vector(name: str, given: Any) -> ByPlace | ById:
     result with `vertex_ids` and `values`          by id
     list, tuple, set; pandas Index;                ids, each with the number 1
     polars Series or Arrow array of ids
-    NumPy array, and what has `__array__`          by place
+    NumPy array, object with `__array__`           by place
     =============================================  ==========================================================
 
     Parameters

@@ -56,7 +56,7 @@ def find_room(
     Parameters
     ----------
     memory : bytes that the whole process may use; None for its current use plus half of the free memory
-    threads : greatest number of threads, less if memory is short; None for one per processor
+    threads : greatest number of threads, fewer if memory is short; None for one per processor
     scratch : folder for files; None for that of the store, if it is local
 
     Raises
@@ -77,7 +77,7 @@ def make_room(memory: int | None, free: int, threads: int, folder: Path | None) 
     Parameters
     ----------
     memory : bytes that it may use in total; None for its current use plus `free`
-    threads : greatest number of threads, less if memory is short
+    threads : greatest number of threads, fewer if memory is short
 
     Raises
     ------
@@ -254,8 +254,8 @@ def check_stated(stated: StatedShape | None, size: StoreSize, *, allow_hyperspar
 
     Parameters
     ----------
-    stated : where it states the shape; None where it does not
-    allow_hypersparse : whether the user said that the shape is meant
+    stated : where it states the shape; None if it does not
+    allow_hypersparse : whether the user allows such a shape
 
     Raises
     ------
