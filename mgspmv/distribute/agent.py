@@ -1,7 +1,7 @@
-"""What runs on the workers: an agent on each that holds parts of matrices and sessions of runs, and the tasks.
+"""Agent on each worker, which holds parts of matrices and sessions of runs, and the tasks that run there.
 
-What is held belongs to the key of the task that made it. When Dask releases the key, because the client closed the
-matrix or went away, the agent lets go of it.
+Each part or session belongs to the key of the task that made it. When Dask releases the key, because the client closed
+the matrix or is gone, the agent frees it.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ ASK_OP = "mgspmv_ask"
 
 
 class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
-    """Holds parts and sessions of this worker, and answers clients and other workers.
+    """Agent that holds the parts and sessions of a worker, and answers clients and other workers.
 
     Attributes
     ----------
-    sessions, made : what runs hold, and rows that were made, until they are written; by the key of the task that began
-        or made them, until that is released
+    sessions, made : sessions of runs, and shares of ingests, by the key of the task that made them; each is held until
+        its key is released
     """
 
     name = NAME
@@ -96,7 +96,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             held.clear()
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
-        """Let go of what a task made when its result is released; count tasks that failed."""
+        """Free the objects of a task when its result is released; count failed tasks."""
         if finish in ("released", "forgotten"):
             self._let_go(key)
         if finish == "error" and str(key).startswith("mgspmv-"):
@@ -107,26 +107,27 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     # --- for the tasks
 
     def hold_part(self, key: str, part: Part) -> None:
-        """Keep it until the key is released."""
+        """Keep a part until the key is released."""
         self._parts[key] = part
         METRICS.has_device |= part.backend == "cuda"
 
     def get_made(self, key: str) -> Any:
-        """
+        """Return the object that was made under a key.
+
         Raises
         ------
-        ClosedError : they are not there any more
+        ClosedError : it is not held any more
         """
         if key not in self.made:
             raise ClosedError(f"worker {self._worker.name} does not hold what it made; it was restarted: make it again")
         return self.made[key]
 
     def get_part(self, key: str) -> Part:
-        """A part, for a task that may go through all of its entries between two marks.
+        """Return a part, for a task that may read all of its entries between two marks.
 
         Raises
         ------
-        ClosedError : it is not there, or not any more
+        ClosedError : it is not held, or not any more
         """
         if key not in self._parts:
             raise ClosedError(
@@ -138,42 +139,43 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         return part
 
     def get_session(self, key: str) -> Linked:
-        """
+        """Return the session of a key.
+
         Raises
         ------
-        ClosedError : it is not there, or not any more
+        ClosedError : it is not held, or not any more
         """
         if key not in self.sessions:
             raise ClosedError(f"worker {self._worker.name} knows nothing of this run; it ended, or it was restarted")
         return self.sessions[key]
 
     def measure_held(self) -> tuple[int, int]:
-        """Bytes of rows, and of what runs hold, rows and vectors."""
+        """Return the bytes held for parts, and for the rows and vectors of runs."""
         rows = sum(part.nbytes for part in [*self._parts.values()])
         return rows, sum(held.held_bytes for held in [*self.sessions.values()] if isinstance(held, Session))
 
     # --- for clients and other workers
 
     async def ping(self) -> list[tuple[str, str, str]]:
-        """Say that the event loop of this worker runs, and what hangs all the same, see `Hang.describe`."""
+        """Answer that the event loop of this worker runs, with the tasks that hang, see `Hang.describe`."""
         return self._list_hangs()
 
     async def describe(self, devices: bool) -> dict[str, Any]:
-        """What there is to compute with: free memory, and the device, of which the first question takes memory; and the
-        keys of parts that are held. Where something hangs, that is all that is told."""
+        """Describe free memory, device and held keys of parts; only the hangs if there are any. The first query of the
+        device takes some of its memory."""
         if hangs := self._list_hangs():
             return {"hangs": hangs}
         device = await asyncio.to_thread(find_device) if devices else {"problem": "backend='cpu' was asked for"}
         return {"free_memory": free_memory(), "device": device, "parts": [*self._parts]}
 
     async def free(self, keys: list[str]) -> None:
-        """Let go of what these keys hold, at once."""
+        """Free the objects of these keys at once."""
         for key in keys:
             self._let_go(key)
 
     async def abort(self, key: str, reason: str, wait_s: float) -> bool:
-        """End a session: its task is told the reason, and has some seconds to end, unless it hangs and does not just
-        wait for others; whether it did."""
+        """End a session: its task raises with the reason. Wait up to `wait_s` for it, unless it hangs and is not just
+        waiting for others; return whether it ended."""
         session = self.sessions.get(key) or self._ending.get(key)
         if session is None:
             return True
@@ -185,12 +187,12 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         return not session.is_busy
 
     async def abort_run(self, run: str, reason: str, wait_s: float) -> bool:
-        """End all sessions of a run, whose client does not; see `abort`."""
+        """End all sessions of a run whose client does not end them; see `abort`."""
         keys = [key for key, session in self.sessions.items() if session.run == run]
         return all(await asyncio.gather(*(self.abort(key, reason, wait_s) for key in keys)))
 
     async def answer(self, key: str, question: str, arguments: Sequence[Any]) -> dict[str, Any]:
-        """What a share of an ingest has for another one, or the error that it had; see `mgspmv.ingest.share`."""
+        """Answer a question of another worker's share to the share here; see `mgspmv.ingest.share`."""
         from mgspmv.ingest.share import QUESTIONS  # where there is a share, it is there already
 
         if question not in QUESTIONS:
@@ -202,7 +204,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         return {"given": to_serialize(given)}
 
     async def accept_link(self, comm: Any, run: str, rank: int) -> Any:
-        """Serve a link from another worker of a run until it is closed; closes it when the run is not known here."""
+        """Serve a link from another worker of a run until it is closed; close it if the run is unknown here."""
         for holder in self._list_held():
             if holder.run == run and holder.links is not None:
                 await holder.links.accept(comm, rank)
@@ -213,7 +215,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         return [*self.sessions.values(), *self._parts.values()]
 
     def _list_hangs(self, *, waits: bool = True) -> list[tuple[str, str, str]]:
-        """What of this worker hangs, as `Hang.describe` has it; with tasks that just wait for others, or without."""
+        """List the hangs of this worker, as `Hang.describe` does; with or without tasks that just wait for others."""
         hangs = [hang.describe() for hang in WATCHDOG.list_hangs(self._worker) if waits or not hang.waits]
         if (stuck := find_stuck()) is not None:
             hangs.append(("end", *stuck))
@@ -236,7 +238,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
 
 def find_device() -> dict[str, Any]:
-    """The fields of `DeviceInfo` for the current device, if there is one to compute with."""
+    """Return the fields of `DeviceInfo` for the current device, or the problem that prevents its use."""
     if (problem := find_device_problem()) is not None:
         return {"problem": problem}
     await_ends(END_S)
@@ -250,17 +252,17 @@ def find_device() -> dict[str, Any]:
 
 
 async def install(dask_worker: Worker) -> None:
-    """Put an agent on a worker that has none."""
+    """Install an agent on a worker that has none."""
     if NAME not in dask_worker.plugins:
         await dask_worker.plugin_add(plugin=Agent(), name=NAME, catch_errors=False)
 
 
 def get_agent() -> Agent:
-    """That of the worker on which this task runs.
+    """Return the agent of the worker that runs this task.
 
     Raises
     ------
-    ClosedError : it has none
+    ClosedError : the worker has none
     """
     worker = get_worker()
     if NAME not in worker.plugins:
@@ -274,7 +276,7 @@ def get_agent() -> Agent:
 
 
 def load_part(key: str, spec: PartSpec, team: TeamSpec | None) -> int:
-    """Read a part from the store and hold it, ready for its team; the bytes it takes."""
+    """Read a part from the store and hold it, ready for its team; return its bytes."""
     find_marks().n_terms = spec.nnz
     part = DevicePart(spec) if spec.backend == "cuda" else Part(spec)
     if team is not None:
@@ -285,7 +287,7 @@ def load_part(key: str, spec: PartSpec, team: TeamSpec | None) -> int:
 
 
 def join_team(key: str, team: TeamSpec) -> int:
-    """See `DevicePart.join_team`; the bytes it takes."""
+    """Call `DevicePart.join_team` and return the bytes of the part."""
     part = get_agent().get_part(key)
     assert isinstance(part, DevicePart)
     part.join_team(team)
@@ -293,7 +295,7 @@ def join_team(key: str, team: TeamSpec) -> int:
 
 
 def measure_part(spec: PartSpec, precision: Precision) -> Rates:
-    """What this worker's device, and the way to it, does per second with some of the part's rows."""
+    """Measure the rates of this worker's device, and of transfers to it, with some of the part's rows."""
     rows = spec.address.open(), spec.bounds[spec.rank], spec.bounds[spec.rank + 1]
     rates = measure_device(*rows, spec.dtype, precision, threads=spec.threads, streaming=spec.streaming)
     release_device_memory()
@@ -311,7 +313,7 @@ def multiply_part(
     threads: int | None,
     weights: bool,
 ) -> Any:
-    """alpha A x + beta y for the rows of a part; see `Part.multiply`. x may come in pieces of rows, in a list."""
+    """Compute alpha A x + beta y for the rows of a part; see `Part.multiply`. x may be a list of pieces of rows."""
     whole = join_pieces(x) if isinstance(x, list) else x
     part = get_agent().get_part(key)
     return part.multiply(whole, y, alpha, beta, dtype=dtype, kernel=kernel, threads=threads, weights=weights)
@@ -320,13 +322,13 @@ def multiply_part(
 def begin_session(
     key: str, part_key: str, make: Callable[[Worker, Part, Any, Any], Session], spec: Spec, piece: Any
 ) -> int | str:
-    """Make and hold a session over a part; what computes: threads of the host, or a device by its name.
+    """Make and hold a session over a part; return its hardware: number of host threads, or name of the device.
 
     Parameters
     ----------
-    make : called with the worker, the part, and these
-    spec : what all workers are told
-    piece : what this one starts with
+    make : called with the worker, the part, `spec` and `piece`
+    spec : description of the run, the same for all workers
+    piece : start of this worker
     """
     agent, worker = get_agent(), get_worker()
     session = make(worker, agent.get_part(part_key), spec, piece)

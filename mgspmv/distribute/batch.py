@@ -1,7 +1,7 @@
 """PageRank of many vectors on a cluster: passes that all workers make in lockstep, each with its own rows.
 
-As in the drive `superstep` each task makes about a second's worth of passes; what is kept of the vectors that have
-ended comes with what it gives.
+As in the drive `superstep` each task makes about a second's worth of passes; its report includes the kept values of
+the vectors that have ended.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ def run_batch(
     emit: Callable[[Event, int], None],
     on_progress: Progress,
 ) -> BatchOutcome:
-    """Iterate all vectors to their ends on the workers that hold a matrix, to the bits of a batch in one process.
+    """Iterate all vectors to their ends on the workers of a matrix, bit-identical to a batch in one process.
 
     Parameters
     ----------
-    start : of which d, empty for p of each vector, and the out-weights count
-    keep : called with what each worker, by rank, keeps of a vector that has ended
-    emit : gets what each pass did, and how many vectors have ended, as far as the workers told
+    start : only d, empty for the p of each vector, and the out-weights are used
+    keep : called with the values that each worker, by rank, keeps of a vector that has ended
+    emit : called with the event of each pass, and the number of vectors that have ended, as last reported
 
     Raises
     ------
-    CapacityError : a pass has no room on a worker; rows come by on its device
-    WorkerLostError, WorkerTimeoutError : a worker is gone, or silent for too long; the batch has ended on the others
+    CapacityError : a pass does not fit in a worker's memory, or a worker's device streams its rows
+    WorkerLostError, WorkerTimeoutError : a worker is lost, or silent for too long; the batch has ended on the others
     ClosedError : the matrix was closed
     """
     matrix.check_open()
@@ -96,7 +96,7 @@ def _refuse_streaming(matrix: DistributedMatrix) -> None:
 
 
 def _cut(matrix: DistributedMatrix, queries: Sequence[Query], start: Start, top: int | None) -> list[BatchPiece]:
-    """What each worker is told of its rows."""
+    """Cut the start and the queries into the pieces of the workers."""
     order = None if top is None else matrix.order
     return [
         BatchPiece(start.cut(a, b), [query.cut(a, b) for query in queries], None if order is None else order[a:b])

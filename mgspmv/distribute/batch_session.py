@@ -1,4 +1,4 @@
-"""What a worker keeps of a batch of vectors, and the tasks that run there; see `mgspmv.iterate.batch`."""
+"""State of a batch of vectors on one worker, and the tasks that run there; see `mgspmv.iterate.batch`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEPT_BYTES = 1 << 28
 
 @dataclass(frozen=True)
 class BatchSpec(Spec):
-    """What all workers of a batch are told."""
+    """Description of a batch, the same for all of its workers."""
 
     task: BatchTask
     """What was asked for."""
@@ -42,7 +42,7 @@ class BatchSpec(Spec):
 
 @dataclass(frozen=True, eq=False)
 class BatchPiece:
-    """What a worker is told of its rows."""
+    """Start of a batch on one worker, for its rows."""
 
     start: Start
     """Only d, which is empty for p of each vector, and the out-weights count."""
@@ -71,13 +71,13 @@ class BatchSession(Session):
         self.computes = kernel.threads if isinstance(kernel, CpuMany) else describe_device()
 
     def open_links(self) -> tuple[int, list[Room]]:
-        """Open the links to the other workers; the width that computes fastest here, and the room that there is."""
+        """Open the links to the other workers, and return the fastest width here and the free memory."""
         with self._working("connect"):
             self._panels = self._make_panels(self.links.connect())
             return self._rows.kernel.best_width, self._find_room(self._panels)
 
     def _connect(self, width: int) -> Batch:
-        """Let the first vectors in."""
+        """Start the batch with its first vectors."""
         spec, piece = self._spec, self._piece
         assert self._panels is not None
         most, kept = self._count_kept(), self._kept
@@ -89,7 +89,7 @@ class BatchSession(Session):
         return batch
 
     def superstep(self, n: int) -> Report:
-        """As of `Session`: n passes or fewer, up to the end or until enough is kept, which is told too."""
+        """Make n passes or fewer, up to the end or until enough is kept; report also what was kept since the last."""
         report = super().superstep(n)
         assert self._loop is not None
         report = replace(report, kept=[*self._kept], n_ended=self._loop.n_ended)
@@ -97,7 +97,7 @@ class BatchSession(Session):
         return report
 
     def collect(self) -> tuple[list[Ending], dict[str, float], dict[str, int]]:
-        """How the vectors ended, the seconds of this worker by phase, and the bytes that it took."""
+        """Return how the vectors ended, the seconds of this worker by phase, and the bytes that it took."""
         assert self._loop is not None
         batch = self._loop
         return batch.endings, batch.seconds, self.measure_memory() | {"held_bytes": self._first_bytes}
@@ -131,13 +131,13 @@ class BatchSession(Session):
         return rooms
 
     def _count_kept(self) -> int:
-        """Vectors after which a superstep ends: the same on all workers."""
+        """Return the number of kept vectors at which a superstep ends, the same on all workers."""
         n, top = self._part.bounds[-1], self._spec.task.top
         return max(1, KEPT_BYTES // (8 * n if top is None else 16 * min(top, n) * len(self._spec.members)))
 
 
 def _keep(all_kept: list[Kept], kept: Kept) -> None:
-    """Keep a copy of what may be overwritten. No method: a batch that held its session would outlive both."""
+    """Keep a copy, as the arrays may be overwritten. No method: a batch that held its session would outlive both."""
     all_kept.append(replace(kept, ranks=kept.ranks.copy()))
 
 

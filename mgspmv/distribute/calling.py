@@ -1,7 +1,7 @@
-"""A task that calls a worker where a cluster has none, and keeps it.
+"""A task that makes an adaptive cluster without workers start one, and keep it.
 
-A cluster that adapts to its tasks starts workers for tasks that wait, and ends workers that have none: neither sees
-what workers hold beside their tasks.
+An adaptive cluster starts workers for waiting tasks, and ends workers without tasks: neither takes into account the
+data that workers hold outside of tasks.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ LOOK_S = 0.2
 
 
 def call_worker(client: Client) -> Future:
-    """Have a task wait for a worker, and stay on it until the future is released."""
+    """Submit a task that waits for a worker, and occupies it until the future is released."""
     key = f"mgspmv-call-{uuid.uuid4().hex}"
     with enter_default():
         return client.submit(stay, key, key=key, pure=False)
 
 
 def stay(key: str) -> None:
-    """Be a task of this worker until nobody wants that any more; its thread is for other tasks meanwhile."""
+    """Run on this worker until the task's key is released; its thread is given to other tasks meanwhile."""
     worker = get_worker()
     secede()
     while worker.status.name == "running" and (own := worker.state.tasks.get(key)) and own.state != "cancelled":

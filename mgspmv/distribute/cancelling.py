@@ -1,6 +1,6 @@
 """Cancelling a run from another process.
 
-Who cancels logs an event on the scheduler, which passes it on to the client of the run. There whatever waits for the
+The cancelling process logs an event on the scheduler, which sends it to the client of the run. There the wait for the
 workers raises KeyboardInterrupt in the thread of the run, as Ctrl-C does.
 """
 
@@ -28,7 +28,7 @@ _CURRENT: ContextVar[threading.Event | None] = ContextVar("_CURRENT", default=No
 
 @contextmanager
 def listen_for_cancel(client: Client, run: str) -> Iterator[None]:
-    """Let others cancel the run that this thread makes within the context."""
+    """Let other processes cancel the run that this thread makes within the context."""
     if client.scheduler_comm not in _subscribed:
         client.subscribe_topic(TOPIC, _hear)
         _subscribed.add(client.scheduler_comm)

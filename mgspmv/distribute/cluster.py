@@ -1,8 +1,8 @@
-"""A Dask cluster as a client sees it: its workers, tasks pinned to them, and waits that end.
+"""A Dask cluster as seen by a client: its workers, tasks pinned to them, and waits that end.
 
 Every wait is watched: a worker that left the cluster, one whose event loop does not answer for `timeout` seconds, and
-one of whose tasks hangs (see `mgspmv.distribute.watchdog`) end it with an error that names the worker, its rank and
-what was being done.
+one with a task that hangs (see `mgspmv.distribute.watchdog`) end it with an error that names the worker, its rank and
+the phase.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ CHECKED = ("mgspmv", "dask", "distributed", "numpy", "numba", "zarr")
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """What a worker says of its current CUDA device."""
+    """Description of a worker's current CUDA device."""
 
     problem: str | None = None
     """What keeps it from computing there; then there is nothing else."""
@@ -94,7 +94,7 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """What a worker of a cluster offers."""
+    """Resources of a worker of a cluster."""
 
     member: Member
     threads: int
@@ -117,13 +117,13 @@ class Cluster:
     Attributes
     ----------
     patience : seconds that a worker may be silent, somewhat less than the time-out
-    is_owner : whether the client was made here, and is known to nobody else
+    is_owner : whether the client was made here, and is closed with this object
     n_joined : workers that joined the last time
 
     Raises
     ------
     OptionError : none of these, or an asynchronous client
-    SchedulerNotFoundError : nothing answers there
+    SchedulerNotFoundError : no scheduler answers there
     """
 
     def __init__(self, client: Any, timeout: float) -> None:
@@ -144,7 +144,7 @@ class Cluster:
             raise SchedulerNotFoundError(f"the client is {self.client.status}; make a new one")
 
     def close(self) -> None:
-        """Close the client, unless it was given; let go of a worker that was called."""
+        """Close the client unless it was passed in, and release the worker that was called."""
         if self._call is not None:
             self._call.release()
             self._call = None
@@ -166,19 +166,19 @@ class Cluster:
     # --- workers
 
     def join(self, *, devices: bool, is_again: bool = False) -> list[WorkerInfo]:
-        """Check the workers and put an agent on each. Those that do not answer, and those on which something hangs, are
-        left out, with a warning. Where there is none, a task waits for one, for which a cluster that adapts starts it.
+        """Check the workers and install an agent on each. Workers that do not answer, and those with a task that hangs,
+        are left out, with a warning. Without workers, a task waits for one, so that an adaptive cluster starts one.
 
         Parameters
         ----------
         devices : ask them for their devices
-        is_again : some were there before; do not wait long for those that do not answer, and leave out those that
+        is_again : workers joined before; do not wait long for those that do not answer, and leave out those that
             cannot join
 
         Raises
         ------
         ClusterError : there are no workers
-        VersionMismatchError : a worker has other versions of what counts than this process
+        VersionMismatchError : a worker has other versions of the `CHECKED` packages than this process
         """
         self._call_worker()
         workers, left_out = self._sync(self._join(devices, is_again))
@@ -226,7 +226,7 @@ class Cluster:
         return infos, hanging | absent | unfit | dict.fromkeys(starved - described.keys(), why)
 
     def describe_workers(self) -> dict[Member, dict[str, Any]]:
-        """All workers in whatever state, and what the scheduler says of each; none are waited for.
+        """Return the scheduler's description of each worker in any state, without waiting for workers.
 
         Raises
         ------
@@ -240,16 +240,16 @@ class Cluster:
         return {Member(worker["name"], address): worker for address, worker in workers.items()}
 
     def ask_each(self, members: Iterable[Member], message: dict[str, Any], wait_s: float) -> dict[Member, Any]:
-        """The answers of workers to a message; an exception in place of each that does not come within `wait_s`."""
+        """Return the answers of workers to a message, with an exception for each that does not come in `wait_s`."""
         return self._sync(self._ask_each(dict.fromkeys(members, message), wait_s))
 
     def await_workers(self, n: int) -> None:
-        """Wait until so many workers answer, but for those that are left out, for `RETURN_S`; and then for one, for as
-        long as a worker may be silent.
+        """Wait up to `RETURN_S` until n workers answer, less those left out for lack of memory; and then for one, up to
+        `timeout`.
 
         Raises
         ------
-        WorkerTimeoutError : none does
+        WorkerTimeoutError : no worker answers
         """
         self._call_worker()
         self._sync(self._await_workers(n))
@@ -272,18 +272,18 @@ class Cluster:
             )
 
     def find_gone(self, members: Iterable[Member]) -> list[Member]:
-        """Those that are not in the cluster any more, or do not run."""
+        """Return the members that are not in the cluster any more, or do not run."""
         running = {member.address for member, w in self.describe_workers().items() if w["status"] == "running"}
         return [member for member in members if member.address not in running]
 
     async def _find_answering(self) -> list[Member]:
-        """Workers that run, but for those that were silent and still are, and those that had no memory left."""
+        """Find the running workers, except those that are still silent and those that had no memory left."""
         running = [member for member, w in (await self._describe_workers()).items() if w["status"] == "running"]
         silent = await self._find_silent(running)
         return [member for member in running if member not in silent | self._starved]
 
     async def _find_silent(self, members: Sequence[Member]) -> set[Member]:
-        """Those that did not answer before, and still do not."""
+        """Find the members that did not answer before, and still do not."""
         known = [member for member in members if member in self._silent]
         self._silent -= (await self._find_answers(known, {"op": "identity"}, BACK_S)).keys()
         return self._silent.intersection(known)
@@ -291,14 +291,14 @@ class Cluster:
     async def _find_answers(
         self, members: Iterable[Member], message: dict[str, Any], wait_s: float
     ) -> dict[Member, Any]:
-        """The answers of those that give one in time."""
+        """Return the answers of the members that answer in time."""
         answers = await self._ask_each(dict.fromkeys(members, message), wait_s)
         return {member: answer for member, answer in answers.items() if not isinstance(answer, Exception)}
 
     async def _ask_present(
         self, members: Iterable[Member], message: dict[str, Any], wait_s: float, until_s: float
     ) -> dict[Member, Any]:
-        """The answers of those that are not silent for some seconds; if all are, they are asked until `until_s`."""
+        """Return the answers that come within `wait_s`; where none does, ask again until `until_s` have passed."""
         loop, asked = asyncio.get_running_loop(), list(members)
         deadline = loop.time() + until_s
         while not (present := await self._find_answers(asked, message, wait_s)):
@@ -312,7 +312,7 @@ class Cluster:
         return present
 
     async def _list_workers(self) -> dict[Member, dict[str, Any]]:
-        """The running workers, in the order of their names."""
+        """List the running workers, in the order of their names."""
         with suppress(TimeoutError):
             await self.client.wait_for_workers(1, timeout=self.timeout)
         workers = await self._describe_workers()
@@ -347,11 +347,11 @@ class Cluster:
     # --- tasks
 
     def submit(self, member: Member, key: str, function: Callable[..., Any], *args: Any) -> Future:
-        """Start a task on one worker and nowhere else; never twice. The worker watches it, and who waits for it must
-        watch the worker.
+        """Start a task on one worker and nowhere else; never twice. The worker watches it, and the client that waits
+        for it must watch the worker.
 
-        By address: one that was restarted under the same name has nothing of what tasks need, and names that are
-        integers, as those of `LocalCluster`, are refused by the scheduler while there is no such worker.
+        By address: a worker restarted under the same name has lost the data that tasks need, and integer names, as in
+        `LocalCluster`, are rejected by the scheduler while there is no such worker.
         """
         with enter_default():
             return self.client.submit(
@@ -367,7 +367,8 @@ class Cluster:
             )
 
     def check_members(self, members: Sequence[Member], phase: str) -> None:
-        """
+        """Check that all members are in the cluster.
+
         Raises
         ------
         WorkerLostError : a member is not in the cluster any more
@@ -387,7 +388,7 @@ class Cluster:
 
         Parameters
         ----------
-        members : of which all are watched
+        members : all are watched
         on_done : called with the number of tasks that are done
         on_tick : called at least every `TICK_S`
         ranks : of the members that have the tasks
@@ -395,9 +396,9 @@ class Cluster:
         Raises
         ------
         WorkerLostError, WorkerTimeoutError : a member left the cluster, or does not answer
-        MgspmvError : what a task raised
+        MgspmvError : raised by a task
         KeyboardInterrupt : the run was cancelled
-        whatever a function raises that is called
+        Exception : raised by a callback
         """
         tasks = list(zip(range(len(members)) if ranks is None else ranks, futures, strict=True))
         told = SimpleQueue[int | None]()
@@ -407,8 +408,7 @@ class Cluster:
     def await_each(
         self, futures: Sequence[Future], members: Sequence[Member], phase: str, on_done: Callable[[int], None]
     ) -> None:
-        """As `settle`, until tasks are done, or one has failed, which other workers may have, and maybe another
-        client."""
+        """Wait as `settle` does until tasks are done or one failed; other workers or another client may own them."""
         told = SimpleQueue[int | None]()
 
         async def wait() -> None:
@@ -429,7 +429,7 @@ class Cluster:
         on_done: Callable[[int], None],
         on_tick: Callable[[], None],
     ) -> T:
-        """Wait for the end of what tells how many tasks are done, and call who wants to know in this thread."""
+        """Wait until `work` ends, and call the callbacks in this thread with the numbers of done tasks it reports."""
         check, loop = find_check(), self._find_loop()
         settling = asyncio.run_coroutine_threadsafe(self._watch(work, members, phase), loop)
         settling.add_done_callback(lambda _: told.put(None))
@@ -449,17 +449,17 @@ class Cluster:
             del settling  # which has the error, whose traceback has this frame
 
     def release(self, futures: Iterable[Future]) -> None:
-        """End tasks that failed, or whose results nobody wants any more.
+        """Release tasks that failed, or whose results are not needed any more.
 
-        Else they are kept for ever: Dask keeps the error of a task, the error the frames that it went through, and
-        these the futures. `Client.cancel` is not the way: of a key that nobody wants, such as one of a graph that came
-        too late, it breaks the client's connection, and with it all that the user has on the cluster.
+        Otherwise they are kept for ever: Dask keeps the error of a task, the error its frames, and these the futures.
+        `Client.cancel` must not be used: for a key without a dependent, such as one of a graph that came too late, it
+        breaks the client's connection, and with it all that the user has on the cluster.
         """
         for future in futures:
             future.release()
 
     def await_done(self, futures: Sequence[Future]) -> None:
-        """Wait until these are done in whatever way, for `timeout` seconds at most."""
+        """Wait until these finished, failed or were cancelled, for `timeout` seconds at most."""
 
         async def wait() -> None:
             done = _watch_done(futures)
@@ -473,16 +473,16 @@ class Cluster:
     def scatter_each(
         self, pieces: Sequence[Any], members: Sequence[Member], phase: str, task: str
     ) -> Iterator[list[Future]]:
-        """Send a piece to each of the first members, from which Dask brings them to others when their tasks need them;
-        they are there until the context ends, however it does.
+        """Send a piece to each of the first members, from which Dask copies them to others when their tasks need them;
+        they are released when the context ends, also by an error.
 
         Parameters
         ----------
-        task : how keys of the tasks begin that take the data, and so its own key, by which it is in their span; data
-            under another name is in one of Dask's own, which the scheduler makes each time and keeps
+        task : key prefix of the tasks that take the data, and of the data's keys, which puts these in the same span;
+            under another prefix Dask makes a new span each time, which the scheduler keeps
 
         As fast as `broadcast=True`, which must not be used: when a worker is lost meanwhile, the scheduler tries to
-        reach it for 30 s, and until then nobody on the cluster can broadcast.
+        reach it for 30 s, and until then no client of the cluster can broadcast.
         """
 
         async def send() -> list[Future]:
@@ -504,7 +504,7 @@ class Cluster:
             self.release(sent)
 
     async def _send(self, data: Any, members: Sequence[Member], rank: int, phase: str, task: str) -> Future:
-        """Scatter to a member. What is cut off is released when it has arrived, which Dask does not do."""
+        """Scatter data to a member. If cancelled, release the data once it has arrived, which Dask does not do."""
         key = f"{task}-{uuid.uuid4().hex}"
         sending = asyncio.ensure_future(self.client.scatter({key: data}, workers=[members[rank].address]))
         sending.add_done_callback(lambda done: done.cancelled() or done.exception())  # which nobody may ask for
@@ -516,27 +516,28 @@ class Cluster:
         return sent[key]
 
     def free(self, keys: Sequence[str], members: Iterable[Member]) -> None:
-        """Let go of what a key holds on each member, at once where the member answers; nobody else is waited for."""
+        """Free what the keys hold, one key per member, at once on members that answer; do not wait for the others."""
         if self._is_silent:
             return
         messages = [{"op": FREE_OP, "keys": [key]} for key in keys]
         self._sync(self._tell_each(members, messages, min(FREE_S, self.timeout)))
 
     def abort(self, keys: Sequence[str], members: Iterable[Member], reason: str) -> list[Member]:
-        """End the sessions of a run and wait until their tasks have ended; those whose tasks may still be running."""
+        """End the sessions of a run, wait for their tasks, and return the members whose tasks may still be running."""
         messages = [{"op": ABORT_OP, "key": key, "reason": reason, "wait_s": self.timeout / 2} for key in keys]
         answers = self._sync(self._tell_each(members, messages, self.timeout))
         return [member for member, answer in answers.items() if answer is not True]
 
     def lease(self, on_wait: Callable[[], None]) -> AbstractContextManager[None]:
-        """Be the only one that loads or iterates on this cluster; `on_wait` is called when another one is."""
+        """Hold the exclusive lease to load or iterate on this cluster; `on_wait` is called while another run has it."""
         self._scheduler()
         return hold_lease(self.client, self.timeout, on_wait)
 
     # --- waiting
 
     def check_client(self) -> None:
-        """
+        """Check that the client is connected to its scheduler.
+
         Raises
         ------
         SchedulerNotFoundError : the client was closed, or lost its scheduler
@@ -568,7 +569,7 @@ class Cluster:
         return loop
 
     async def _ask(self, request: Awaitable[T], phase: str) -> T:
-        """The answer of the scheduler, which may be silent for as long as a worker."""
+        """Wait up to `patience` for the scheduler's answer to a request."""
         try:
             answer = await asyncio.wait_for(request, self.patience)
         except (OSError, TimeoutError) as error:
@@ -580,7 +581,7 @@ class Cluster:
         return answer
 
     async def _watch(self, work: Coroutine[Any, Any, T], members: Sequence[Member], phase: str) -> T:
-        """Do the work, unless a member is lost or silent."""
+        """Await the work, and raise if a member is lost or silent meanwhile."""
         working = asyncio.ensure_future(work)
         watching = [asyncio.ensure_future(self._watch_members(members, phase))]
         for rank in range(len(members)):
@@ -599,7 +600,7 @@ class Cluster:
             await _cancel([working, *watching])
 
     async def _watch_members(self, members: Sequence[Member], phase: str) -> None:
-        """Raise when a member is not in the cluster any more, or paused for longer than it may be silent."""
+        """Raise when a member is not in the cluster any more, or was paused for longer than `patience`."""
         loop = asyncio.get_running_loop()
         ran = {member: loop.time() for member in members}
         while True:
@@ -620,8 +621,7 @@ class Cluster:
                 raise blame(WorkerLostError, members, rank, phase, "is gone", why)
 
     async def _watch_answers(self, members: Sequence[Member], rank: int, phase: str) -> None:
-        """Raise when a member's event loop does not answer for as long as it may be silent, or says that something
-        hangs."""
+        """Raise when a member's event loop does not answer for `patience` seconds, or reports a task that hangs."""
         loop, member = asyncio.get_running_loop(), members[rank]
         pause_s = min(PING_S, self.timeout / 8)
         answered = loop.time()
@@ -643,7 +643,7 @@ class Cluster:
                 raise blame(WorkerTimeoutError, members, rank, phase, f"did not answer for {self.patience:g} s", why)
 
     async def _ask_each(self, messages: Mapping[Member, dict[str, Any]], wait_s: float) -> dict[Member, Any]:
-        """The answers of workers to messages, by the scheduler; an exception in place of each that does not come."""
+        """Send messages to workers through the scheduler; return answers, an exception for each that does not come."""
 
         async def ask(address: str, message: dict[str, Any]) -> Any:
             request = self._scheduler().broadcast(msg=message, workers=[address], on_error="return")
@@ -655,7 +655,7 @@ class Cluster:
     async def _tell_each(
         self, members: Iterable[Member], messages: Iterable[dict[str, Any]], wait_s: float
     ) -> dict[Member, Any]:
-        """As `_ask_each`; nothing is asked of those that left the cluster or did not answer before."""
+        """Send messages as `_ask_each` does, except to members that left the cluster or did not answer before."""
         told = {m: message for m, message in zip(members, messages, strict=True) if m not in self._silent}
         there = await self._ask(self._scheduler().ncores(workers=[member.address for member in told]), "end")
         return await self._ask_each({m: message for m, message in told.items() if m.address in there}, wait_s)
@@ -681,7 +681,7 @@ class Cluster:
     async def _find_cause(
         self, tasks: Sequence[tuple[int, Future]], members: Sequence[Member], phase: str
     ) -> BaseException:
-        """Why tasks failed: when one does the others do too, soon after, because they lose its link."""
+        """Return the error that made tasks fail: when one does, the others fail too, as they lose its link."""
         await asyncio.sleep(GRACE_S)
         await self._check_members(members, phase)
         failures = [(rank, task) for rank, task in tasks if task.status == "error"]
@@ -695,7 +695,7 @@ class Cluster:
 
 
 def _explain(error: BaseException, members: Sequence[Member], rank: int, phase: str) -> BaseException:
-    """What a task raised; Python's own words for memory that is used up are put into ours."""
+    """Return a task's error, with Python's errors for exhausted memory translated to `WorkerMemoryError`."""
     if isinstance(error, MgspmvError):
         return error
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
@@ -710,11 +710,11 @@ def _explain(error: BaseException, members: Sequence[Member], rank: int, phase: 
 
 
 def list_differences(found: dict[Member, dict[str, Any]]) -> list[str]:
-    """Which workers have other versions than this process, in words.
+    """Describe which workers have other versions than this process, one text per package.
 
     Parameters
     ----------
-    found : versions by package, with Python's, as the workers' op `versions` gives them
+    found : versions by package, with Python's, as returned by the workers' op `versions`
     """
     wanted = get_versions(packages=[*CHECKED])["packages"]
     return [
@@ -726,13 +726,13 @@ def list_differences(found: dict[Member, dict[str, Any]]) -> list[str]:
 
 
 def _describe_hang(hangs: Sequence[tuple[str, str, str]]) -> str:
-    """What an agent said of itself, after the name of its worker."""
+    """Format the first hang that an agent reported, to follow the name of its worker."""
     [(phase, what, _), *_] = hangs
     return f"{what} (during {phase or 'a task'}) and is left out until it goes on or is restarted"
 
 
 def _find_memory(workers: dict[Member, dict[str, Any]], member: Member, free_on_host: int) -> int:
-    """Bytes that a worker may still take: of its limit, and its share of what is free on its host."""
+    """Return the bytes that a worker may still take, by its memory limit and its share of its host's free memory."""
     worker = workers[member]
     free: int = free_on_host // sum(w["host"] == worker["host"] for w in workers.values())
     limit = worker["memory_limit"]
@@ -743,7 +743,7 @@ async def _cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:
     """Cancel tasks and wait until they have ended.
 
     Once is not enough: in Python 3.11 a task that is cancelled in `asyncio.wait_for` just as the answer comes gets the
-    answer and goes on.
+    answer and continues.
     """
     pending = set(tasks)
     while pending:
@@ -754,7 +754,7 @@ async def _cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:
 
 
 def _watch_done(futures: Iterable[Future]) -> asyncio.Queue[Future]:
-    """A queue that gets each future when it is done. Dask's `as_completed` can miss one when several are at once."""
+    """Return a queue that gets each future when it is done. Dask's `as_completed` can miss simultaneous ones."""
     loop, done = asyncio.get_running_loop(), asyncio.Queue[Future]()
     for future in futures:
         future.add_done_callback(lambda f: loop.call_soon_threadsafe(done.put_nowait, f))
@@ -762,7 +762,7 @@ def _watch_done(futures: Iterable[Future]) -> asyncio.Queue[Future]:
 
 
 def _rank_cause(error: BaseException) -> int:
-    """Low for what is likely to be the cause of the others."""
+    """Return a sort key that is low for an error likely to have caused the others."""
     if not isinstance(error, ClusterError):
         return 0
     order = {WorkerMemoryError: 0, WorkerTimeoutError: 1, ClusterError: 2, WorkerLostError: 3, RunAbortedError: 4}

@@ -1,4 +1,4 @@
-"""Reaching a Dask cluster, and starting one on this machine."""
+"""Connecting to a Dask cluster, and starting one on this machine."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ _UNHEARD = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, socket.EAI_NONA
 
 
 def connect_client(client: Any, timeout: float) -> Client:
-    """A client of the scheduler at an address, or of a cluster object; not the default one of this process.
+    """Connect a client to the scheduler at an address, or of a cluster object, without making it Dask's default client.
 
     Parameters
     ----------
-    client : also the path of a file that has the address, as Dask's programs write one with `--scheduler-file`
-    timeout : seconds for the scheduler to answer, once it is known that there is one
+    client : also the path of a scheduler file, as written by Dask's programs with `--scheduler-file`
+    timeout : seconds for the scheduler to answer, once a scheduler was found at the address
 
     Raises
     ------
     OptionError : neither of these, or no address of a scheduler, or no certificate for it
-    SchedulerNotFoundError : nothing answers there
+    SchedulerNotFoundError : no scheduler answers there
     """
     if isinstance(client, str):
         client = _find_address(client)
@@ -71,7 +71,7 @@ def connect_client(client: Any, timeout: float) -> Client:
 
 
 def _find_address(named: str) -> str:
-    """The address in the file of a scheduler; of an address itself."""
+    """Return the address in a scheduler file; an address is returned as it is."""
     if "://" in named or not Path(named).is_file():
         return named
     try:
@@ -86,7 +86,7 @@ def _find_address(named: str) -> str:
 
 
 def _knock(address: str, wait_s: float) -> None:
-    """Raise unless a scheduler answers; a client waits for ever for what is none, or prints a traceback."""
+    """Raise unless a scheduler answers; for another server a client waits for ever, or prints a traceback."""
     if address.startswith("inproc://"):
         return
     if is_tls_required() and "://" in address and not address.startswith("tls://"):
@@ -110,7 +110,7 @@ def _knock(address: str, wait_s: float) -> None:
 
 
 async def _ask_kind(address: str, wait_s: float, security: dict[str, Any]) -> str:
-    """What listens at an address: `Scheduler`, `Worker`, or another of Dask's servers."""
+    """Ask the server at an address for its kind: `Scheduler`, `Worker`, or another Dask server."""
     async with asyncio.timeout(wait_s), rpc(address, timeout=0.8 * wait_s, connection_args=security) as server:
         return str((await server.identity())["type"])
 
@@ -125,14 +125,14 @@ def _no_answer(client: Any, wait_s: float, error: BaseException) -> SchedulerNot
 
 
 class PatientNanny(Nanny):  # type: ignore[misc]  # Dask has no types
-    """Starts a worker process and ends it, however long that takes.
+    """Nanny that waits for the end of its worker process, however long that takes.
 
-    Dask tells a worker to end, kills it when it has not after 4 s, and closes nothing more of the cluster when it is
-    not gone a second later, which is soon on a machine that is busy with other things.
+    Dask tells a worker to end, kills it after 4 s, and stops closing the cluster if the process still exists a second
+    later, which is too short on a busy machine.
     """
 
     async def kill(self, timeout: float = 5, reason: str = "nanny-kill") -> None:
-        """Let the worker end, or kill it; back when it is gone."""
+        """End the worker, kill it if need be, and return when its process is gone."""
         try:
             await super().kill(timeout, reason)
         except TimeoutError:
@@ -144,14 +144,14 @@ def start_local(n_workers: int | None = None, threads: int | None = None, **opti
 
     Parameters
     ----------
-    n_workers : default as Dask's own: few processes of few threads each
-    threads : of each worker; default so many that all workers together have one for each processor
-    options : of `_start`; or of `distributed.LocalCluster`, which are stronger than what is chosen here
+    n_workers : default as in Dask: few processes of few threads each
+    threads : threads per worker; default one per processor for all workers together
+    options : of `_start`; or of `distributed.LocalCluster`, which override those chosen here
 
     Raises
     ------
-    CapacityError : this machine has no memory for so many
-    ClusterError : a worker did not start, or nobody can listen there
+    CapacityError : this machine does not have the memory for that many
+    ClusterError : a worker did not start, or the address cannot be listened at
     OptionError : the class takes no such options
     """
     if n_workers is not None:
@@ -162,20 +162,20 @@ def start_local(n_workers: int | None = None, threads: int | None = None, **opti
 def start_cuda(
     n_workers: int | None = None, threads: int | None = None, protocol: str = "tcp", **options: Any
 ) -> LocalCluster:
-    """Start a worker process for each GPU of this machine that `CUDA_VISIBLE_DEVICES` leaves.
+    """Start a worker process for each GPU of this machine that `CUDA_VISIBLE_DEVICES` selects.
 
     Parameters
     ----------
-    n_workers : default as many as there are GPUs
-    threads : of each worker, which read and decompress; default so many that all have one for each processor
+    n_workers : default one per GPU
+    threads : threads per worker, which read and decompress; default one per processor for all workers together
     protocol : of Dask's comms: `tcp`, or `ucxx`
-    options : of `_start`; or of `dask_cuda.LocalCUDACluster`, which are stronger than what is chosen here
+    options : of `_start`; or of `dask_cuda.LocalCUDACluster`, which override those chosen here
 
     Raises
     ------
-    MissingDependencyError : dask-cuda, or what UCX needs, is not installed
-    ClusterError : there are no GPUs, or fewer than that; or as for `start_local`
-    OptionError : UCX is to be encrypted, which it cannot; or as for `start_local`
+    MissingDependencyError : dask-cuda, or a package for UCX, is not installed
+    ClusterError : there are no GPUs, or fewer than `n_workers`; or as for `start_local`
+    OptionError : TLS was asked for with UCX, which does not support it; or as for `start_local`
     """
     check_choice("protocol", protocol, ("tcp", "ucxx"))
     if protocol == "ucxx" and is_tls_required():
@@ -209,8 +209,8 @@ def _need(module: str, what: str, extra: str) -> None:
 
 
 def has_devices() -> bool:
-    """Whether there are GPUs that workers may use; warns where NVIDIA's driver is loaded and gives none. Without its
-    library for Python devices are looked for as files: what is missing is said when workers are started."""
+    """Return whether workers can use a GPU; warn if NVIDIA's driver is loaded but finds none. Without pynvml, look for
+    device files: the missing package is reported when workers are started."""
     if importlib.util.find_spec("pynvml") is None:
         return Path("/dev/nvidiactl").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
     try:
@@ -227,7 +227,7 @@ def has_devices() -> bool:
 
 
 def count_devices() -> int:
-    """How many GPUs workers may use, as `CUDA_VISIBLE_DEVICES` names them; CUDA is not started for it.
+    """Count the GPUs that workers may use by `CUDA_VISIBLE_DEVICES`, without initializing CUDA.
 
     Raises
     ------
@@ -267,14 +267,14 @@ def _start(
     dashboard_origins: Sequence[str] = (),
     **given: Any,
 ) -> LocalCluster:
-    """Make a cluster on this machine; by default one that can be reached from there alone.
+    """Make a cluster on this machine; by default one that can be reached from this machine only.
 
     Parameters
     ----------
     host : address or name at which scheduler and workers listen
-    dashboard_port : None for `DASHBOARD_PORT`, or another one where that is taken, also by the scheduler
-    dashboard_origins : hosts that the dashboard answers to, besides its own
-    given : arguments of the class, which are stronger than what is chosen here
+    dashboard_port : None for `DASHBOARD_PORT`, or another one if that is taken, also by the scheduler
+    dashboard_origins : hosts that the dashboard answers to, in addition to its own
+    given : arguments of the class, which override those chosen here
     """
     port = dashboard_port
     if port is None:
@@ -303,15 +303,15 @@ def _start(
 
 
 def make_cluster(make: Callable[[], Any], hosts: Iterable[str]) -> Any:
-    """Make a cluster that Ctrl-C and the end of the terminal do not reach: these are sent to the workers too, and who
-    makes them ends them.
+    """Make a cluster whose workers ignore Ctrl-C and the end of the terminal, signals that they get too: the process
+    that makes the workers ends them.
 
-    Workers inherit what the thread that makes the cluster has blocked. Dask cannot close a cluster that is half made,
-    so an interrupt waits until it is whole.
+    Workers inherit the blocked signals of the thread that makes the cluster. Dask cannot close a cluster that is half
+    made, so an interrupt waits until it is complete.
 
     Parameters
     ----------
-    hosts : that its pages answer to, besides those of this machine
+    hosts : hosts that its pages answer to, in addition to those of this machine
     """
 
     def begin() -> Any:
@@ -333,7 +333,7 @@ def make_cluster(make: Callable[[], Any], hosts: Iterable[str]) -> Any:
 
 
 def _choose_threads(n_workers: int, threads: int | None) -> int:
-    """Threads of each of so many workers; raises unless this machine has memory for these."""
+    """Return the threads per worker; raise unless this machine has the memory for n_workers."""
     if n_workers < 1:
         raise OptionError(f"the number of workers must be at least 1, not {n_workers}")
     free = free_memory()
@@ -359,5 +359,5 @@ def _explain_start(error: BaseException, where: str) -> ClusterError | OptionErr
 
 
 def list_causes(error: BaseException) -> list[BaseException]:
-    """An error, and what raised it."""
+    """List an error and the chain of its causes."""
     return [error, *([] if error.__cause__ is None else list_causes(error.__cause__))]

@@ -1,7 +1,7 @@
-"""Which hosts the pages of schedulers and workers that are started here answer to.
+"""Allowed hosts of the pages of schedulers and workers started here.
 
-Pages have no password, and a browser lets any site send requests to this machine: by a name of the site's own that it
-turns to an address here (DNS rebinding, seen in `Host`), or over a websocket (seen in `Origin`). Dask accepts all.
+Pages have no password, and a browser lets any site send requests to this machine: by a domain of the site that it
+resolves to an address here (DNS rebinding, seen in `Host`), or over a websocket (seen in `Origin`). Dask accepts all.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[\w.*-]+)(?::(?P<port>[0-9]{1,5}))
 
 
 class Strangers(Matcher):
-    """Requests by a host name that is not known, or from a page of such a host.
+    """Matcher of requests by an unknown host name, or from a page of such a host.
 
     Parameters
     ----------
-    hosts : as `HOST` or `HOST:PORT`; in names `*` stands for anything
+    hosts : known hosts as `HOST` or `HOST:PORT`; `*` in a name matches any text
     """
 
     def __init__(self, hosts: Iterable[str]) -> None:
@@ -46,7 +46,7 @@ class Strangers(Matcher):
         self._is_anywhere = any(_is_unspecified(name) for name, _ in self._known)
 
     def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
-        """Return a dict for requests that are refused and None for others, as Tornado wants it."""
+        """Return a dict for requests to reject and None for others, as Tornado expects."""
         try:
             host = parse_host(request.host)
             said = request.headers.get("Origin")
@@ -66,17 +66,17 @@ class Strangers(Matcher):
 
 
 class Refusal(RequestHandler):
-    """Answer to strangers."""
+    """Handler that rejects requests."""
 
     def prepare(self) -> None:
-        """End the request."""
+        """Finish the request with an error."""
         self.set_status(403)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.finish("this host, or the page that asks, is not known; name it when the cluster is started\n")
 
 
 def guard(application: Any, hosts: Iterable[str]) -> None:
-    """Let pages of a scheduler or a worker answer to these hosts alone; with `*` among them to all.
+    """Restrict the pages of a scheduler or a worker to requests by these hosts; `*` among them allows all.
 
     Parameters
     ----------
@@ -89,24 +89,24 @@ def guard(application: Any, hosts: Iterable[str]) -> None:
 
 @contextmanager
 def guarding(hosts: Iterable[str]) -> Iterator[None]:
-    """Let pages of schedulers and workers that are started in the context answer to these hosts alone."""
+    """Restrict the pages of schedulers and workers started in the context to requests by these hosts."""
     loaded = [name for name in dask.config.get(PRELOAD, []) if name != __name__]
     with dask.config.set({HOSTS: [*hosts], PRELOAD: [*loaded, __name__]}):
         yield
 
 
 def dask_setup(scheduler: Any) -> None:
-    """Guard the pages of a scheduler, which loads this module at its start; agents guard those of workers."""
+    """Guard the pages of a scheduler, which preloads this module; agents guard those of workers."""
     guard(scheduler.http_application, dask.config.get(HOSTS))
 
 
 def list_hosts(bound: Sequence[str], origins: Sequence[str]) -> list[str]:
-    """Hosts that pages answer to, besides those of this machine alone.
+    """List the hosts that pages answer to, in addition to loopback names.
 
     Parameters
     ----------
-    bound : where scheduler, workers and dashboard listen
-    origins : that the user lets in, besides those of Dask's configuration
+    bound : hosts at which scheduler, workers and dashboard listen
+    origins : hosts allowed by the user, in addition to those of Dask's configuration
     """
     names = dict.fromkeys([*bound, *chain.from_iterable(map(_resolve, bound))])
     hosts = [f"[{name}]" if ":" in name else name for name in names]
@@ -116,11 +116,11 @@ def list_hosts(bound: Sequence[str], origins: Sequence[str]) -> list[str]:
 
 
 def parse_host(host: str) -> tuple[str, int | None]:
-    """Name, without brackets and in lower case, and port of `HOST[:PORT]`.
+    """Split `HOST[:PORT]` into the name, in lower case without brackets, and the port.
 
     Raises
     ------
-    ValueError : it is no such thing
+    ValueError : it does not have this form
     """
     found = _HOST.fullmatch(host)
     if found is None:
@@ -129,7 +129,7 @@ def parse_host(host: str) -> tuple[str, int | None]:
 
 
 def is_local(name: str) -> bool:
-    """Whether only processes of this machine reach an address or name."""
+    """Return whether an address or name can be reached from this machine only."""
     address = _find_address(name)
     return name == "localhost" or (address is not None and bool(address.is_loopback))
 
@@ -142,7 +142,7 @@ def _find_address(name: str) -> Any:
 
 
 def _resolve(name: str) -> set[str]:
-    """Addresses of a name, at which Dask listens and by which it links."""
+    """Resolve a name to its addresses, at which Dask listens and which its links use."""
     with suppress(OSError):  # which whoever listens there says
         return {str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
     return set()
@@ -154,7 +154,7 @@ def _is_unspecified(name: str) -> bool:
 
 
 def _read_configured() -> list[str]:
-    """List the hosts that a user lets in by Dask's configuration; none where that is as Dask has it."""
+    """List the hosts that the user allowed in Dask's configuration; none for Dask's default."""
     configured = [*dask.config.get(ORIGINS, ["*"])]
     is_default = configured == ["*"] and dask.config.get(ORIGINS, None, config=dask.config.collect()) is None
     return [] if is_default else configured

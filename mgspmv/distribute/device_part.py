@@ -1,4 +1,4 @@
-"""The rows of a matrix on a worker's device: kernels over CSR, and layouts for steps that all devices make together."""
+"""Rows of a matrix on a worker's device: kernels over CSR, and layouts for steps that all devices make together."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BESIDE = 4
 
 @dataclass(frozen=True)
 class TeamSpec:
-    """What workers are told that lay their rows out together, each on its own device."""
+    """Description of a group of workers that lay their rows out together, each on a separate device."""
 
     run: str
     """Name of what they do, by which their links are known."""
@@ -58,11 +58,11 @@ class TeamSpec:
 
 
 class DevicePart(Part):
-    """As `Part`, on the worker's current device. CSR is read when it is first needed: steps have a layout of their own.
+    """Part on the worker's current device. CSR is read when first needed, as steps have a separate layout.
 
     Attributes
     ----------
-    group : the devices of all workers, where they are connected
+    group : the devices of all workers, if they are connected
     """
 
     backend = "cuda"
@@ -77,21 +77,21 @@ class DevicePart(Part):
 
     @property
     def nbytes(self) -> int:
-        """Bytes as of `Part`, and on the device of blocks, layouts and what other devices write into."""
+        """Bytes as in `Part`, and on the device of blocks, layouts and the memory that other devices write into."""
         streamed = [made for made in [*self._products.values()] if isinstance(made, StreamedCsr)]
         held: list[Any] = [*self._blocks.values(), *streamed, *(laid for laid, _ in [*self._layouts.values()])]
         shared = 0 if self.group is None else self.group.nbytes
         return super().nbytes + shared + sum(int(h.nbytes) for h in held)
 
     def close(self, reason: str) -> None:
-        """Let go of the other workers: a task that waits for them is told the reason."""
+        """Close the links to other workers; a task that waits for them raises with the reason."""
         if self.links is not None:
             self.links.close(reason)
         if self.group is not None:
             self.group.close()
 
     def _load(self, dtype: str | None) -> None:
-        """Nothing yet."""
+        """Read nothing yet."""
 
     def multiply(
         self,
@@ -105,7 +105,7 @@ class DevicePart(Part):
         threads: int | None = None,
         weights: bool = True,
     ) -> Any:
-        """As `Part.multiply`, by a kernel that suits the block, whose columns are those of the matrix."""
+        """Multiply as `Part.multiply` does, by a kernel chosen for the block with all columns of the matrix."""
         import cupy
 
         shape = (self.stop - self.start, *x.shape[1:])
@@ -126,11 +126,11 @@ class DevicePart(Part):
         return get(product) if isinstance(x, np.ndarray) else product
 
     def bind_many_whole(self, dtype: str | None, precision: Precision) -> BoundMany:
-        """As `bind_many`, with all columns of the matrix and not only those that the block reads.
+        """Bind as `bind_many` does, with all columns of the matrix, not just those that the block reads.
 
         Raises
         ------
-        CapacityError : the device has no room for the block
+        CapacityError : the block does not fit in device memory
         """
         with self._lock:
             return bind_many(self._read_whole(dtype), precision, backend="cuda")
@@ -163,7 +163,7 @@ class DevicePart(Part):
     # --- layouts for steps on devices, made by all workers together
 
     def join_team(self, spec: TeamSpec) -> None:
-        """Lay the rows out together with the other workers, whose links were made ready by `meet`."""
+        """Lay the rows out together with the other workers, over the links prepared by `meet`."""
         assert self.links is not None
         links = self.links
         with links.active("load"):
@@ -171,22 +171,22 @@ class DevicePart(Part):
             self.bind_steps(spec.dtype, spec.layout, spec.precision, links.check)
 
     def meet(self, worker: Any, spec: TeamSpec) -> None:
-        """Be ready for the links of a team.
+        """Prepare to accept the links of a team.
 
         Parameters
         ----------
-        worker : the `distributed.Worker` that this is on
+        worker : the `distributed.Worker` of this process
         """
         self.run = spec.run
         hello = greet(self.group)
         self.links = DaskLinks(worker, spec.run, self.rank, spec.members, lambda rank: hello, spec.patience)
 
     def join_devices(self, links: DaskLinks, hellos: dict[int, dict[str, Any]]) -> None:
-        """Connect the device with those of the other workers, unless it is.
+        """Connect the device with those of the other workers, unless already connected.
 
         Parameters
         ----------
-        hellos : what `greet` said there
+        hellos : their `greet` messages
         """
         if hellos:
             self.group = join_group(links, hellos, self.rank, self.group, links.check, may_share=self._may_share)
@@ -198,16 +198,16 @@ class DevicePart(Part):
         precision: Precision,
         check: Callable[[], None],
     ) -> RankSteps:
-        """The steps of PageRank on this device, together with those of the other workers; their layout is made once.
+        """Return the steps of PageRank on this device, together with the other workers; their layout is made once.
 
         Parameters
         ----------
-        check : raises when a worker is gone or the work was given up
+        check : raises when a worker is lost or the work was aborted
 
         Raises
         ------
         FormatError : the layout cannot hold this matrix
-        CapacityError : more than the memory that is free
+        CapacityError : more than the free memory
         """
         key = (None if self.stored.info.is_pattern else dtype, layout)
         if key not in self._layouts:
@@ -222,7 +222,7 @@ class DevicePart(Part):
     def _lay_out(
         self, dtype: str | None, layout: StepLayout, check: Callable[[], None]
     ) -> tuple[LaidPieces, SharedColumns | None]:
-        """The layout of the rows, read piece by piece, and who has which columns, None where this device has all."""
+        """Lay out the rows, read piece by piece; return also the columns of each device, None if this one has all."""
         start, stop = self.start, self.stop
         indptr = self.stored.read_array("indptr", start, stop + 1, self.threads)
         indptr -= indptr[0]

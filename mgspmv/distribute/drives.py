@@ -1,9 +1,9 @@
 """PageRank on a cluster: the steps of `mgspmv.iterate.pagerank`, driven in two ways.
 
-scheduler     each iteration is a round of tasks: z goes to every worker, each makes the step on its rows, and their
-              slices come back. The plain form, and the reference of the other.
+scheduler     each iteration is a round of tasks: z is sent to every worker, each makes the step on its rows, and
+              returns its slice. The simple form, and the reference for the other.
 superstep     each task makes many iterations, about a second's worth, in lockstep with those of the other workers,
-              which send each other their slices. The scheduler sees a task a worker a second.
+              which send each other their slices. The scheduler handles one task per worker and second.
 """
 
 from __future__ import annotations
@@ -70,20 +70,20 @@ def run_course(
     keeper: Keeper | None,
     before: Reached,
 ) -> Outcome:
-    """Iterate on the workers that hold a matrix, to the same bits for any drive and number of workers. Who calls has
-    the lease of the cluster.
+    """Iterate on the workers that hold a matrix. Results are bit-identical for any drive and number of workers. The
+    caller must hold the lease of the cluster.
 
     Parameters
     ----------
-    emit : gets an event for each iteration
+    emit : called with an event for each iteration
     on_start : called when the iterations begin
-    keeper : of the run's states; None where none are kept
-    before : what the start was reached by
+    keeper : writes checkpoints of the run; None for none
+    before : progress at the start, from earlier attempts or runs
 
     Raises
     ------
-    WorkerLostError, WorkerTimeoutError : a worker is gone, or silent for too long; the run has ended on the others
-    WorkerCorruptionError : ranks are not what they must be
+    WorkerLostError, WorkerTimeoutError : a worker is lost, or silent for too long; the run has ended on the others
+    WorkerCorruptionError : ranks fail a check
     ClosedError : the matrix was closed
     """
     matrix.check_open()
@@ -107,7 +107,7 @@ def run_course(
 
 
 def _find_layout(matrix: DistributedMatrix, task: RankTask, drive: Drive) -> StepLayout | None:
-    """The layout for steps on devices that send each other slices; None where the steps take CSR."""
+    """Return the layout for steps on devices that send each other slices; None where the steps use CSR."""
     backend, info, kernel = matrix.backend, matrix.info, task.kernel
     for each in ("cpu", "cuda") if backend is None else (backend,):
         check_step_kernel(kernel, each)
@@ -125,13 +125,13 @@ def _find_layout(matrix: DistributedMatrix, task: RankTask, drive: Drive) -> Ste
 
 
 class Workers:
-    """The workers of a run, each with its share of it; ends them when the context does, however that happens.
+    """The workers of a run, each with a session; a context manager that ends the sessions, also after an error.
 
     Parameters
     ----------
-    make : makes a share on a worker, from the worker, the part, `spec` and a piece
-    pieces : what each worker starts with
-    call : that the run is of, for Dask's spans
+    make : makes a session on a worker, from the worker, the part, `spec` and a piece
+    pieces : start of each worker
+    call : name of the call that made the run, for Dask's spans
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Workers:
         self._sessions.clear()
 
     def do(self, phase: str, method: str, *args: Any, on_done: Callable[[int], None] | None = None) -> list[Any]:
-        """Call a method of the session on every worker, and wait for all; `on_done` gets how many are done."""
+        """Call a method of the session on every worker, and wait for all; `on_done` gets the number of done tasks."""
         token, cluster, members = uuid.uuid4().hex, self.matrix.cluster, self.matrix.members
         name = name_task(method, phase)
         with self._spans.enter(phase):
@@ -190,7 +190,7 @@ class Workers:
             self.hardware = describe_workers(cluster.settle(self._sessions, members, "start"))
 
     def _abandon(self, error: BaseException) -> None:
-        """End the run on all workers that can be reached, and wait until none of its tasks is running there."""
+        """End the run on all reachable workers, and wait until none of its tasks is running there."""
         reason = f"run {self._run} was given up: {error or type(error).__name__}"
         self.matrix.cluster.release([*self._sessions, *self._running])
         with suppress(Exception):  # what led here is what is raised
@@ -204,7 +204,7 @@ def name_task(method: str, phase: str) -> str:
 
 
 class _WorkersWrite:
-    """The workers of a run write their slices; see `mgspmv.iterate.keeping.Writers`."""
+    """Writers of checkpoints on the workers, each for its slice; see `mgspmv.iterate.keeping.Writers`."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -236,11 +236,11 @@ class _OnWorkers(Execution):
 
 
 class _Scheduled(_OnWorkers):
-    """Each iteration is a round of tasks: z is here, the rows are on the workers.
+    """Iterations as rounds of tasks: the client holds z, and the workers hold the rows.
 
     Parameters
     ----------
-    start : of all rows
+    start : start vectors of all rows
     """
 
     def __init__(self, workers: Workers, spec: RunSpec, start: Start) -> None:
@@ -302,17 +302,17 @@ class _Scheduled(_OnWorkers):
         return np.concatenate(self._workers.do(f"iteration {self._iteration}", "copy_ranks"))
 
     def _scatter(self, phase: str, method: str) -> AbstractContextManager[Any]:
-        """Send z to all workers, for a method."""
+        """Send z to all workers, for the tasks of a method."""
         matrix = self._workers.matrix
         return matrix.cluster.scatter_each([self._z], matrix.members, phase, name_task(method, phase))
 
     def _take(self, reports: list[RoundReport]) -> StepSums:
-        """Put the slices of all workers together; their sums."""
+        """Concatenate the slices of all workers, and return the total of their sums."""
         self._z, self._found = np.concatenate([report.z for report in reports]), [report.ranks for report in reports]
         return sum((report.sums for report in reports), StepSums())
 
     def _watch(self, options: PageRankOptions, start: Start) -> Watch | None:
-        """What looks at the ranks for `stop="topk:..."`: here, at those of all workers; None where nothing is to."""
+        """Return the check of the ranks of all workers for `stop="topk:..."`; None for other criteria."""
         if options.top is None:
             return None
         roundings, is_dangling = zip(*self._workers.do("start", "describe_rows"), strict=True)
@@ -321,14 +321,14 @@ class _Scheduled(_OnWorkers):
 
 
 class Supersteps(_OnWorkers):
-    """Each task makes many iterations in lockstep with the others.
+    """Iterations in tasks of many each, in lockstep with the other workers.
 
     Parameters
     ----------
-    max_iter : most iterations, with those before
-    n_before : iterations that the start was reached by
-    width : vectors
-    hear : gets the reports of each superstep
+    max_iter : maximum number of iterations, with `n_before`
+    n_before : number of iterations already made at the start
+    width : number of vectors
+    hear : called with the reports of each superstep
     """
 
     def __init__(
@@ -344,7 +344,7 @@ class Supersteps(_OnWorkers):
         self._width, self._hear = width, hear
 
     def start(self) -> None:
-        """Let the workers open their links and make the first z."""
+        """Open the links between the workers and make the first z."""
         self.status = self._workers.do("connect", "start")[0]
 
     def iterate(self) -> Iterator[tuple[Event, bool]]:
@@ -365,7 +365,7 @@ class Supersteps(_OnWorkers):
             n = min(choose_length(events), self._max_iter - made)
 
     def find_stability(self) -> Stability | None:
-        """What each worker proved alike."""
+        """Return the stability of the highest vertices, which every worker proved alike; None if not proved."""
         if self.status != Status.STABLE:
             return None
         found: Stability | None = self._workers.do("collect", "find_stability")[0]
@@ -376,18 +376,18 @@ class Supersteps(_OnWorkers):
 
 
 def join_memory(matrix: DistributedMatrix, taken: Sequence[dict[str, int]]) -> dict[str, list[int]]:
-    """What each worker took, 0 of a device that it has not, and what the plan of the matrix said that it would."""
+    """Join the memory use by worker, 0 for a device that it does not have, with the bytes planned for the matrix."""
     names = dict.fromkeys(name for own in taken for name in own)
     return {name: [own.get(name, 0) for own in taken] for name in names} | {"planned_bytes": list_planned(matrix)}
 
 
 def list_planned(matrix: DistributedMatrix) -> list[int]:
-    """What the plan of the matrix said that each worker would take, of its device if it has one."""
+    """List the bytes that the plan of the matrix gives each worker, on its device if it has one."""
     return [w.device_bytes if w.has_device else w.memory_bytes for w in matrix.plan.workers]
 
 
 def describe_workers(computes: list[int | str]) -> str:
-    """What workers compute with: threads of their hosts, or devices."""
+    """Describe the hardware of workers: threads of their hosts, or devices."""
     threads = [c for c in computes if isinstance(c, int)]
     said = []
     if threads:
@@ -398,7 +398,7 @@ def describe_workers(computes: list[int | str]) -> str:
 
 
 def join_events(events: tuple[Event, ...]) -> Event:
-    """One event of those that each worker made of the same iteration."""
+    """Join the events of one iteration, one per worker, into one event."""
     fields = ("product_s", "exchange_s", "wait_s", "exchanged_bytes", "memory_bytes")
     joined: dict[str, Any] = {name: tuple(getattr(e, name)[0] for e in events) for name in fields}
     if not any(joined["wait_s"]):  # devices do not know of each other what they waited for
@@ -410,12 +410,12 @@ def join_events(events: tuple[Event, ...]) -> Event:
 
 
 def choose_first_length(matrix: DistributedMatrix, width: int) -> int:
-    """How many iterations of so many vectors the first superstep has, before anything was measured."""
+    """Choose the number of iterations of the first superstep, with `width` vectors, before any measurement."""
     edges = FIRST_S * SLOW_EDGES_PER_S * len(matrix.members)
     return max(1, min(MOST_FIRST, int(edges / max(matrix.nnz * width, 1))))
 
 
 def choose_length(events: list[Event]) -> int:
-    """How many iterations the next superstep has: those of about `SUPERSTEP_S`."""
+    """Choose the number of iterations of the next superstep, to take about `SUPERSTEP_S`."""
     elapsed_s = sum(e.product_s[0] + e.exchange_s[0] + e.wait_s[0] for e in events)
     return max(1, min(GROWTH * len(events), int(SUPERSTEP_S * len(events) / max(elapsed_s, 1e-9))))

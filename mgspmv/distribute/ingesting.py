@@ -1,13 +1,13 @@
-"""Sources that the workers of a cluster ingest together: each reads a part, sorts a range of rows and writes it.
+"""Ingest of a source by the workers of a cluster: each reads a part, sorts a range of rows and writes it.
 
     read      parts of the source: ranges of bytes, row groups, partitions or whole files
     number    ids, each range of which one worker merges
-    exchange  entries, from who read them to who has their rows
+    exchange  entries, from the worker that read them to the worker of their rows
     sort      and merge, each its range of rows; add up columns
     write     each the chunks that lie in its range; the client writes those between two ranges, and names the version
 
 The steps are those of `mgspmv.ingest.share`, each a task on every worker; the client waits for all before the next.
-What comes out does not depend on the workers, and is what one process makes.
+The store does not depend on the workers, and is identical to that made by one process.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ SUM_PART = 4
 
 @dataclass(frozen=True)
 class ShareOffer:
-    """What a worker is told of its share."""
+    """Description of a share for the worker that is to hold it."""
 
     spec: ShareSpec
     peers: tuple[tuple[Member, str], ...]
@@ -92,7 +92,7 @@ class ShareOffer:
 
 
 class _Peers:
-    """Reaches the shares of an ingest, for the threads of one of them."""
+    """Client of the other shares of an ingest, for the threads of one of them."""
 
     def __init__(self, worker: Worker, peers: Sequence[tuple[Member, str]], patience: float) -> None:
         self._worker, self._peers, self._limit_s = worker, peers, max(ASK_S, patience)
@@ -100,12 +100,12 @@ class _Peers:
         self._lock, self._is_closed = threading.Lock(), False
 
     def ask(self, rank: int, question: str, *arguments: Any) -> Any:
-        """The answer of the share of a rank; see `mgspmv.ingest.share.Ask`.
+        """Ask the share of a rank a question, and return its answer; see `mgspmv.ingest.share.Ask`.
 
         Raises
         ------
         WorkerLostError, WorkerTimeoutError : its worker cannot be reached, or does not answer
-        ClosedError : the ingest was given up
+        ClosedError : the ingest was aborted
         """
         member, key = self._peers[rank]
         if member.address == self._worker.address:
@@ -138,7 +138,7 @@ class _Peers:
         return await call(key=key, question=question, arguments=arguments)
 
     def close(self) -> None:
-        """End what is waited for."""
+        """Cancel pending requests."""
         with self._lock:
             self._is_closed = True
         for future in list(self._asked):
@@ -146,7 +146,7 @@ class _Peers:
 
 
 class HeldShare(Share):
-    """A share on a worker."""
+    """Share of an ingest on a worker."""
 
     def __init__(self, offer: ShareOffer, worker: Worker) -> None:
         self._peers = _Peers(worker, offer.peers, offer.patience)
@@ -158,7 +158,7 @@ class HeldShare(Share):
         super().__init__(offer.spec, room, self._peers.ask, self._send_report)
 
     def close(self) -> None:
-        """As of `Share`."""
+        """Close the share and its requests to others."""
         self._peers.close()
         super().close()
 
@@ -175,7 +175,7 @@ class HeldShare(Share):
 
 
 def begin_share(key: str, offer: ShareOffer) -> int:
-    """Make and hold a share; the bytes of memory that it may take."""
+    """Make and hold a share; return the bytes of memory that it may take."""
     share = HeldShare(offer, get_worker())
     get_agent().made[key] = share
     return share.memory
@@ -188,14 +188,14 @@ def keep_partition(key: str, number: int, frame: Any) -> None:
 
 
 def work_share(key: str, step: str, *arguments: Any, **options: Any) -> Any:
-    """Do a step; the name is that of a method of `Share`."""
+    """Call the method of the share that makes a step."""
     share: Share = get_agent().get_made(key)
     find_marks().n_terms = share.memory // ENTRY_BYTES  # what it sorts at a time
     return getattr(share, step)(*arguments, **options)
 
 
 def _find_scheduler(client: Client) -> str | None:
-    """What no other scheduler is called; None for a client that was closed."""
+    """Return the unique id of a client's scheduler; None for a closed client."""
     return None if client.status != "running" else str(client.scheduler_info(n_workers=0)["id"])
 
 
@@ -221,17 +221,17 @@ def ingest_on_cluster(
 
     Parameters
     ----------
-    describe : makes the store's provenance of the source's
-    memory : bytes that the process of each worker may take; None for half of what each may still take
-    scratch : a folder that each worker has; None for Dask's own
+    describe : makes the store's provenance from the source's
+    memory : bytes that the process of each worker may take; None for half of its available memory
+    scratch : a folder that exists on each worker; None for Dask's own
 
     Returns
     -------
-    What the new version says of itself.
+    The description of the new version.
 
     Raises
     ------
-    OptionError : an order, which a cluster does not make, or a source that only this process has
+    OptionError : an order, which a cluster does not make, or a source that only this process can read
     """
     if options.order != "none":
         raise OptionError(
@@ -261,7 +261,7 @@ def ingest_on_cluster(
 
 
 class _Ingesting:
-    """The steps of ingesting, each on all workers."""
+    """Steps of an ingest, each on all workers."""
 
     def __init__(
         self,
@@ -286,7 +286,7 @@ class _Ingesting:
         self._parts: list[Any] = []
 
     def begin(self, memory: int | None, threads: int | None, scratch: str | None) -> None:
-        """Have shares on all workers."""
+        """Begin a share on each worker."""
         self._cluster.client.subscribe_topic(TOPIC, _make_handler(self))
         with self._find_client().as_current():  # Dask plans for this cluster
             self._parts = [*self._source.split(len(self._workers))]
@@ -303,7 +303,7 @@ class _Ingesting:
         self._most_columns = max(1, min(memories) // SUM_PART // SUM_BYTES)
 
     def run(self, version: Version, describe: Callable[[dict[str, Any]], dict[str, Any]]) -> MatrixInfo:
-        """Do all steps and name the version; what that says of itself."""
+        """Run all steps, name the version, and return its description."""
         if isinstance(self._source, FrameSource):
             self._compute_partitions(self._source)
         read: list[ReadPart] = self._do("read", "read")
@@ -344,7 +344,7 @@ class _Ingesting:
         return version.commit(attributes)
 
     def end(self) -> None:
-        """Let go of the shares, and wait for those that are still at work."""
+        """Release the shares, and wait for running tasks."""
         client = self._cluster.client
         with suppress(ClosedClientError, ValueError):  # which have nobody to tell
             client.unsubscribe_topic(TOPIC)
@@ -356,11 +356,11 @@ class _Ingesting:
     # --- partitions of a Dask DataFrame
 
     def _find_client(self) -> Client:
-        """The client of the cluster that the partitions are on, if they are on one.
+        """Return the client that holds the partitions, or the cluster's client if none are on a cluster.
 
         Raises
         ------
-        OptionError : they are on another one
+        OptionError : another cluster holds them
         """
         held = self._source.find_futures() if isinstance(self._source, FrameSource) else []
         if not held:
@@ -374,7 +374,7 @@ class _Ingesting:
         return client
 
     def _compute_partitions(self, source: FrameSource) -> None:
-        """Have the cluster compute the partitions, each of which goes into a file of the worker that is to read it.
+        """Compute the partitions on the cluster, each into a file of the worker that is to read it.
 
         Raises
         ------
@@ -435,7 +435,7 @@ class _Ingesting:
         return dtypes.pop()
 
     def _number(self, claim: int | None) -> tuple[tuple[int, int], str | None]:
-        """Number all vertices: rows and columns, and the type of ids as of `OwnIds`."""
+        """Number all vertices; return the numbers of rows and columns, and the type of ids as in `OwnIds`."""
         own: list[OwnIds] = self._do("number", "list_ids", claim, self._dtype)
         self._are_merged = own[0].shape is None  # the first share has a part, if any has
         if (shape := own[0].shape) is not None:
@@ -461,7 +461,7 @@ class _Ingesting:
     def _build(
         self, shape: tuple[int, int], counted: Sequence[tuple[np.ndarray, np.ndarray]], phase: str, *, transpose: bool
     ) -> tuple[list[int], float | None]:
-        """Have all entries sorted and merged; how many there are in each range of rows, and the least value."""
+        """Sort and merge all entries; return their number in each range of rows, and the least value."""
         n, rows, counts = len(self._members), counted[0][0], np.array([own for _, own in counted])
         weights = np.concatenate([[0], np.cumsum(counts.sum(axis=0) + np.diff(rows))])
         cuts = np.searchsorted(weights, [weights[-1] * rank // n for rank in range(n)]).tolist()
@@ -507,11 +507,11 @@ class _Ingesting:
     # --- tasks
 
     def _do(self, phase: str, step: str, *arguments: Any, **options: Any) -> list[Any]:
-        """A step on all workers, with the same arguments."""
+        """Run a step on all workers, with the same arguments."""
         return self._do_each(phase, step, [arguments] * len(self._members), **options)
 
     def _do_each(self, phase: str, step: str, arguments: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
-        """A step on all workers, by rank."""
+        """Run a step on all workers, with separate arguments by rank."""
         work = partial(work_share, **options)
         # Dask has all tasks of a name in one span, the first one's. A name ends before what is not letters alone.
         name = f"mgspmv {step} {phase}".replace("_", " ").replace(" ", "-")
@@ -543,12 +543,12 @@ class _Ingesting:
         return results
 
     def note(self, told: dict[str, Any]) -> None:
-        """Keep what a worker reported, unless it comes late or is of another ingest."""
+        """Keep a worker's report, unless it is late or belongs to another ingest."""
         if (told["ingest"], told["phase"]) == (self._token, self._phase):
             self._reported[told["rank"]] = (told["done"], told["total"])
 
     def _tell(self) -> None:
-        """Report what all workers reported."""
+        """Report the total progress of all workers."""
         own = list(self._reported.values())
         if not own:
             return
@@ -558,7 +558,7 @@ class _Ingesting:
 
 
 def _make_handler(ingesting: _Ingesting) -> Callable[[tuple[float, dict[str, Any]]], None]:
-    """Handler of reports that keeps nothing of an ingest, as the client keeps the handler."""
+    """Make a handler of reports that holds no reference to the ingest, as the client keeps the handler."""
     known = weakref.ref(ingesting)
 
     def handle(event: tuple[float, dict[str, Any]]) -> None:

@@ -16,7 +16,7 @@ from mgspmv.model import Event, RowCheck, Status, StepSums
 
 @dataclass(frozen=True)
 class RankCheck:
-    """What a worker found of its ranks between two steps."""
+    """Check of a worker's ranks between two steps."""
 
     rows: RowCheck
     """Of its rows."""
@@ -30,7 +30,7 @@ class RankCheck:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What was done in a superstep, and how things were after it."""
+    """Result of a superstep on one worker."""
 
     events: list[Event]
     """Of each iteration on this worker."""
@@ -46,7 +46,7 @@ class Report:
 
 @dataclass(frozen=True, eq=False)
 class RoundReport:
-    """What was done in a round of the scheduler."""
+    """Result of a round of tasks on one worker, in the drive `scheduler`."""
 
     z: np.ndarray
     """(n_rows,): this worker's slice of the next z."""
@@ -58,12 +58,12 @@ class RoundReport:
 
 
 def check_reports(reports: Sequence[Report], members: Sequence[Member], phase: str) -> None:
-    """See that a superstep went well on all workers.
+    """Check that all workers made the same iterations of a superstep, and that their ranks are valid.
 
     Raises
     ------
     ClusterError : they did not make the same iterations with the same changes
-    WorkerCorruptionError : ranks are not what they must be
+    WorkerCorruptionError : ranks fail a check
     """
     if len(set(map(_list_made, reports))) > 1:
         raise ClusterError("the workers do not agree on the changes of this superstep; one of them computes wrongly")
@@ -74,7 +74,7 @@ def check_reports(reports: Sequence[Report], members: Sequence[Member], phase: s
 
 
 def _list_made(report: Report) -> Hashable:
-    """What all workers must have made alike, as their sums were the same."""
+    """Return the part of a report that must be equal on all workers, as their sums are."""
     changes = tuple((event.iteration, event.change) for event in report.events)
     return report.status, changes, tuple(kept.number for kept in report.kept), report.n_ended
 
@@ -87,15 +87,15 @@ def check_ranks(
     iteration: int,
     phase: str,
 ) -> None:
-    """See that the ranks of all workers are what they must be.
+    """Check the ranks of all workers.
 
     Parameters
     ----------
-    mass, balance : as of `mgspmv.iterate.balance.check_rows`
+    mass, balance : as in `mgspmv.iterate.balance.check_rows`
 
     Raises
     ------
-    WorkerCorruptionError : they are not
+    WorkerCorruptionError : ranks fail the check
     """
     for member, own in zip(members, found, strict=True):
         if own.rows.n_off:

@@ -1,4 +1,4 @@
-"""One run at a time on a cluster: its scheduler keeps a lease, and the next run waits for it."""
+"""Exclusive lease of a cluster, held by its scheduler: one run at a time has it, and the next one waits."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ logger = logging.getLogger("mgspmv.runs")
 
 @contextmanager
 def hold_lease(client: Client, timeout: float, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Be the only one that loads or iterates on a cluster. Dask ends the lease of a client that died, after 30 s.
+    """Hold the lease to load or iterate on a cluster. Dask ends the lease of a client that died, after 30 s.
 
     Parameters
     ----------
-    timeout : seconds that the scheduler has for an answer
-    on_wait : called when another one has the lease
+    timeout : seconds to wait for an answer of the scheduler
+    on_wait : called when another client has the lease
 
     Raises
     ------
-    SchedulerNotFoundError : it gave no answer
-    KeyboardInterrupt : the run that waits was cancelled
+    SchedulerNotFoundError : the scheduler did not answer
+    KeyboardInterrupt : the waiting run was cancelled
     """
     check = find_check()
     semaphore = Semaphore(max_leases=1, name=NAME, scheduler_rpc=client.scheduler, loop=client.loop)
@@ -52,7 +52,7 @@ def hold_lease(client: Client, timeout: float, on_wait: Callable[[], None]) -> I
 
 
 def _request(semaphore: Semaphore, wait_s: float, timeout: float) -> bool:
-    """Ask for the lease once; whether it came."""
+    """Request the lease once, and return whether it was granted."""
 
     async def ask() -> bool:
         return bool(await semaphore.acquire(timeout=wait_s))

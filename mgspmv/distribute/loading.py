@@ -1,7 +1,7 @@
-"""Which worker of a cluster reads which rows: when a matrix is loaded, and when it is loaded anew over other workers.
+"""Loading a matrix over the workers of a cluster, and loading it again over other workers.
 
-Who held rows before keeps them where it is to hold the same ones, and reads them anew where they were cut anew. What is
-on devices is laid out together, and then anew on all of them.
+A worker keeps its rows if it is to hold the same ones, and reads them again where the cuts changed. Rows on devices are
+laid out together, and then again on all of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """What was asked for when a matrix was distributed; see `mgspmv.api.Matrix.distribute`."""
+    """Options of a distributed matrix; see `mgspmv.api.Matrix.distribute`."""
 
     precision: Precision | None = None
     """That values are read for; None for what most runs take."""
@@ -58,7 +58,7 @@ class LoadRequest:
 
 @dataclass(frozen=True, eq=False)
 class HeldPart:
-    """A part that a worker holds."""
+    """Part that a worker holds."""
 
     member: Member
     """The worker."""
@@ -72,7 +72,7 @@ class HeldPart:
 
 @dataclass(frozen=True, eq=False)
 class Loading:
-    """Who holds what, or is to hold it."""
+    """Assignment of rows to workers, planned or loaded."""
 
     workers: list[WorkerInfo]
     """By rank."""
@@ -103,16 +103,16 @@ def load_matrix(
     *,
     has_lease: bool = False,
 ) -> Loading:
-    """Load a matrix over the workers that are there.
+    """Load a matrix over the present workers.
 
     Parameters
     ----------
-    held : parts that are there already, of which those that are let go of on the way are taken out; None the first time
-    has_lease : of the cluster; else it is waited for
+    held : parts already held, from which those that are dropped meanwhile are removed; None the first time
+    has_lease : whether the caller holds the lease of the cluster; else wait for it
 
     Raises
     ------
-    CapacityError, ClusterError, OptionError, StoreError : as of `mgspmv.api.Matrix.distribute`
+    CapacityError, ClusterError, OptionError, StoreError : as for `mgspmv.api.Matrix.distribute`
     """
     began = time.perf_counter()
     report("join", 0, None)
@@ -126,8 +126,7 @@ def load_matrix(
 
 
 def plan_on_cluster(stored: StoredMatrix, client: Any, *, timeout: float, **asked: Any) -> Plan:
-    """What the workers of a cluster will hold, and how fast they measure themselves to be; see
-    `mgspmv.api.Matrix.plan`.
+    """Plan the rows and memory of the workers of a cluster, with rates measured on them; see `mgspmv.api.Matrix.plan`.
 
     Parameters
     ----------
@@ -155,11 +154,11 @@ def plan_on_cluster(stored: StoredMatrix, client: Any, *, timeout: float, **aske
 def _arrange(
     stored: StoredMatrix, cluster: Cluster, request: LoadRequest, held_bytes: dict[Member, int], *, is_again: bool
 ) -> Loading:
-    """Who is there, where they compute, and what each will hold.
+    """Join the workers, choose their backends, and plan the rows of each.
 
     Parameters
     ----------
-    held_bytes : of parts that workers have, whose memory can be had as well
+    held_bytes : bytes of parts that workers hold, counted as available memory
     """
     address = stored.address()
     workers = cluster.join(devices=request.backend != "cpu", is_again=is_again)
@@ -211,7 +210,7 @@ def _arrange(
 
 
 def _load(cluster: Cluster, arranged: Loading, held: list[HeldPart], report: Progress) -> list[HeldPart]:
-    """Let each worker hold its rows: those that it has as they are to be stay, and the others are read."""
+    """Let each worker hold its rows: parts that it holds unchanged are kept, and the others are read."""
     keys = {w.member: w.parts for w in arranged.workers}
     specs = dict(zip(arranged.members, arranged.specs, strict=True))
     kept = {
@@ -235,7 +234,7 @@ def _read(
     jobs: list[tuple[Member, PartSpec]],
     report: Progress,
 ) -> list[tuple[Future, int]]:
-    """Let workers read rows; the task of each, and the bytes that its rows take."""
+    """Let workers read rows, and return the task of each and the bytes of its rows."""
     token, team, members = uuid.uuid4().hex, arranged.team, arranged.members
     ranks = [spec.rank for _, spec in jobs]
     spans = Spans("distribute")
@@ -271,7 +270,7 @@ def _read(
 
 
 def _drop(cluster: Cluster, held: list[HeldPart], parts: list[HeldPart]) -> None:
-    """Let go of parts, at once where their workers answer."""
+    """Release parts, at once where their workers answer."""
     held[:] = [part for part in held if part not in parts]
     cluster.release([part.future for part in parts])
     with suppress(ClusterError):  # what a worker did not let go of now it drops with the key
@@ -279,7 +278,7 @@ def _drop(cluster: Cluster, held: list[HeldPart], parts: list[HeldPart]) -> None
 
 
 def _even(memory: Sequence[int | None]) -> Memory:
-    """The least for all where the workers are of one kind, so that a plan can say how many would do; else of each."""
+    """Return the least memory if the workers are of one kind, so that a plan can tell how many suffice; else a list."""
     if all(m is None for m in memory):
         return None
     return list(memory) if any(m is None for m in memory) else min(m for m in memory if m is not None)

@@ -1,4 +1,4 @@
-"""What a run on a cluster knows of a worker that it lost, until it goes on."""
+"""Record of a worker that a run on a cluster lost, completed when the run resumes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ End = Callable[[int, int], Recovery]
 
 
 def note_loss(error: MgspmvError, iteration: int, n_workers: int) -> End:
-    """Note an error that says which of so many workers is gone or silent, when the run has ended on the others."""
+    """Record the loss of a worker from its error; return a function that completes the record when the run resumes."""
     kind, began = "silent" if isinstance(error, WorkerTimeoutError) else "lost", time.perf_counter()
     worker, said = getattr(error, "worker", None), str(error)
 

@@ -1,8 +1,8 @@
 """Starting workers by Dask's cluster managers: one adapter for all of their classes.
 
 A class is configured as its own documentation says, by options and by Dask's configuration. Added here is what classes
-lack: a worker for each GPU, certificates, no memory limit that knows less than the plan does, pages that do not leave
-their machine unencrypted, waiting for the workers, and an end whatever happens.
+lack: one worker per GPU, certificates, no memory limit apart from the plan's, pages that are not served to other
+machines unencrypted, waiting for the workers, and cleanup in all cases.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PAGES = 8787
 
 @dataclass(frozen=True)
 class Manager:
-    """A class of Dask's that starts workers."""
+    """Dask cluster class that starts workers."""
 
     target: str
     """`module:Class`."""
@@ -65,7 +65,7 @@ def _prepare_jobs(
         return given.pop(name, configured)
 
     class ClosedJob(load(MANAGERS[kind].target).job_cls):  # type: ignore[misc]
-        """Says that it is closed when it is, which Dask asserts of those that somebody still holds at the end."""
+        """Job that sets its status to closed, which Dask asserts for jobs that are still referenced at exit."""
 
         async def close(self) -> None:
             await super().close()
@@ -178,11 +178,11 @@ MANAGERS = {
 
 
 def find_manager(kind: str) -> Manager:
-    """The manager of a name, or of `module:Class`.
+    """Return the manager of a name, or of `module:Class`.
 
     Raises
     ------
-    OptionError : it is neither
+    OptionError : `kind` is neither
     """
     if kind not in MANAGERS and not all(kind.partition(":")):
         raise OptionError(
@@ -192,7 +192,7 @@ def find_manager(kind: str) -> Manager:
 
 
 def check_shared(kind: str, tls: str | None) -> None:
-    """Raise where workers on other machines do not have the certificates that are asked for."""
+    """Raise if workers on other machines would not have the requested certificates."""
     if tls == TEMPORARY and find_manager(kind).prepare is not None:
         raise OptionError(
             "other machines do not have certificates that are made here for one run; make a folder of them, which is "
@@ -201,9 +201,9 @@ def check_shared(kind: str, tls: str | None) -> None:
 
 
 def load(target: str) -> Any:
-    """The class of `module:Class`.
+    """Import the class of `module:Class`.
 
-    dask-jobqueue takes SIGINT when it is imported, and so only in the main thread, which is undone here.
+    dask-jobqueue sets a SIGINT handler when it is imported in the main thread, which is undone here.
 
     Raises
     ------
@@ -222,7 +222,7 @@ def load(target: str) -> Any:
 
 
 def _check_class(manager: Manager) -> None:
-    """Raise for a class that is no cluster manager."""
+    """Raise unless the class is a cluster manager."""
     named = ("scheduler_address", "scale", "wait_for_workers", "close")
     if missing := [name for name in named if not hasattr(load(manager.target), name)]:
         raise OptionError(f"{manager.target} is not a cluster class of Dask: it has no {', '.join(missing)}")
@@ -239,23 +239,23 @@ def start_cluster(
     on_note: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Iterator[Any]:
-    """A cluster of Dask whose workers have joined; what was started ends with the context.
+    """Start a Dask cluster and wait until its workers have joined; it is stopped at the end of the context.
 
     Parameters
     ----------
     kind : name of `MANAGERS`, or `module:Class` of another class
-    workers : in all; default as the class has it
-    threads : of each worker; default as the class has it
-    on_note : called with what is waited for
+    workers : total number of workers; default of the class
+    threads : threads per worker; default of the class
+    on_note : called with a description of each wait
     options : arguments of the class; also `wait`, seconds for workers to join, and with jobs, hosts and pods `gpus`,
-        how many GPUs each has, which all get a worker
+        the number of GPUs of each, with one worker per GPU
 
     Raises
     ------
     MissingDependencyError : the class is not installed
     OptionError : the class takes no such option, or lacks one
     ClusterError : it does not start, or workers do not join in time
-    CapacityError : this machine has no memory for so many workers
+    CapacityError : this machine does not have the memory for that many workers
     """
     manager = find_manager(kind)
     if kind not in MANAGERS:
@@ -336,13 +336,13 @@ def _explain(manager: Manager, error: Exception) -> ClusterError:
 
 
 def _write_line(error: BaseException) -> str:
-    """What an error says, of a command what that wrote to stderr."""
+    """Format an error in one line; for a failed command, its output on stderr."""
     said = str(error).rpartition("stderr:")[2].split() or [type(error).__name__]
     return " ".join(said)
 
 
 def _warn_of_strangers(address: str) -> None:
-    """Warn where others reach a scheduler that does not encrypt."""
+    """Warn if other machines can reach a scheduler that does not encrypt."""
     url = urlsplit(address)
     host = url.hostname or ""
     if url.scheme in ("tls", "inproc") or is_local(host):

@@ -55,9 +55,9 @@ TIMEOUT_S = 30.0
 class DistributedMatrix(DescribedMatrix):
     """A matrix of shape (n_rows, n_cols) on a cluster, made by `Matrix.distribute`; a context manager.
 
-    Each worker read its own rows from the store and keeps them until `close()`, until this object is gone, or until the
-    client is. A worker that is lost takes its rows with it: PageRank then distributes the matrix anew by itself, and
-    `redistribute()` does it for what else comes.
+    Each worker read its own rows from the store and keeps them until `close()`, or until this object or the client is
+    gone. The rows of a lost worker are lost: PageRank then redistributes the matrix by itself; before other calls, call
+    `redistribute()`.
     """
 
     __array_ufunc__ = None  # so that NumPy leaves `x @ D` to `__rmatmul__`
@@ -82,20 +82,19 @@ class DistributedMatrix(DescribedMatrix):
         self._loading, self._parts = loading, loading.parts
 
     def redistribute(self, on_progress: Progress | None = None, *, has_lease: bool = False) -> None:
-        """Hold the matrix on the workers that are there now, as it was asked for when it was distributed.
+        """Distribute the matrix over the present workers, with the options of `Matrix.distribute`.
 
-        A worker that is to hold the rows that it has keeps them; where rows are cut anew, workers read theirs. On GPUs
-        all are read and laid out anew.
+        A worker whose rows do not change keeps them; the others read theirs. On GPUs all rows are read again.
 
         Parameters
         ----------
         on_progress : as for `Matrix.distribute`
-        has_lease : whether the one who calls has the cluster for itself
+        has_lease : whether the caller holds the lease of the cluster
 
         Raises
         ------
         ClosedError : it was closed
-        CapacityError, ClusterError, StoreError : as of `Matrix.distribute`; it can be tried again
+        CapacityError, ClusterError, StoreError : as for `Matrix.distribute`; the call can be repeated
         """
         self._check_closed()
         loading = load_matrix(
@@ -105,7 +104,7 @@ class DistributedMatrix(DescribedMatrix):
 
     @property
     def plan(self) -> Plan:
-        """What each worker holds."""
+        """Plan of the rows and memory of each worker."""
         return self._loading.plan
 
     @property
@@ -115,7 +114,7 @@ class DistributedMatrix(DescribedMatrix):
 
     @property
     def load_s(self) -> float:
-        """Seconds that loading took, the last time."""
+        """Seconds that the last loading took."""
         return self._loading.seconds
 
     @property
@@ -125,18 +124,18 @@ class DistributedMatrix(DescribedMatrix):
 
     @property
     def client(self) -> Client:
-        """Through which the workers are reached."""
+        """Dask client of the workers."""
         return self.cluster.client
 
     @property
     def backend(self) -> Literal["cpu", "cuda"] | None:
-        """Where all workers compute; None where some do on their hosts and some on devices."""
+        """Backend of all workers; None where some compute on their hosts and some on devices."""
         return self._loading.places.backend
 
     @property
     def transport(self) -> Literal["nccl", "peer"]:
-        """How slices go from worker to worker in supersteps; devices that may use NCCL may write directly as well, and
-        `Solution.matrix["transport"]` says what a run did."""
+        """Transport of slices between workers in supersteps; devices with NCCL may also write directly, see
+        `Solution.matrix["transport"]` for the transport of a run."""
         return self._loading.places.transport
 
     @property
@@ -156,7 +155,8 @@ class DistributedMatrix(DescribedMatrix):
         return [part.future.key for part in self._parts]
 
     def check_open(self) -> None:
-        """
+        """Check that the matrix is open and the client is connected.
+
         Raises
         ------
         ClosedError : it was closed
@@ -172,7 +172,7 @@ class DistributedMatrix(DescribedMatrix):
 
     @property
     def is_whole(self) -> bool:
-        """Whether each worker has its rows, as far as is known here."""
+        """True if each worker has its rows, as far as known to the client."""
         return len(self._parts) == len(self.members)
 
     def _check_closed(self) -> None:
@@ -180,7 +180,7 @@ class DistributedMatrix(DescribedMatrix):
             raise ClosedError(f"the distributed matrix of {self.info.url} was closed; distribute it again")
 
     def __matmul__(self, x: Any) -> Any:
-        """y = D @ x for x of shape (n_cols,) or (n_cols, k); see `multiply`."""
+        """Compute D @ x for x of shape (n_cols,) or (n_cols, k); see `multiply`."""
         return self.multiply(x)
 
     def __rmatmul__(self, x: Any) -> Any:
@@ -201,25 +201,25 @@ class DistributedMatrix(DescribedMatrix):
         threads: int | None = None,
         weights: bool = True,
     ) -> Any:
-        """alpha * D @ x + beta * y, each worker its rows.
+        """Compute alpha * D @ x + beta * y, each worker its rows.
 
         Parameters
         ----------
-        x : (n_cols,) or (n_cols, k), real: an array of NumPy or CuPy, which is sent to every worker; or a dask array of
-            either, whose chunks go from worker to worker
-        y : (n_rows,) or (n_rows, k); needed unless beta is 0, when it is not read
+        x : (n_cols,) or (n_cols, k), real: a NumPy or CuPy array, which is sent to every worker; or a dask array of
+            either, whose chunks are sent from worker to worker
+        y : (n_rows,) or (n_rows, k); required unless beta is 0, when it is not read
         weights : False takes each stored entry as 1
         others : as for `mgspmv.api.spmv`
 
         Returns
         -------
-        For an array of NumPy or CuPy the product as such an array. For a dask x a dask array with a chunk for each
-        worker, which is being computed and stays on the workers.
+        For a NumPy or CuPy array the product as such an array. For a dask x a dask array with one chunk per worker,
+        which is being computed and stays on the workers.
 
         Raises
         ------
-        ShapeError, OptionError : as for `mgspmv.api.spmv`; a dask x where the matrix has a client of its own
-        WorkerLostError, WorkerTimeoutError : a worker is gone or does not answer
+        ShapeError, OptionError : as for `mgspmv.api.spmv`; a dask x where the matrix made its own client
+        WorkerLostError, WorkerTimeoutError : a worker is lost or does not answer
         ClosedError : the matrix was closed
         """
         if _is_dask(x):
@@ -263,15 +263,15 @@ class DistributedMatrix(DescribedMatrix):
         threads: int | None = None,
         weights: bool = True,
     ) -> LinearOperator:
-        """The matrix as `scipy.sparse.linalg.LinearOperator`, each of whose products is a round of tasks.
+        """Return the matrix as a `scipy.sparse.linalg.LinearOperator`; each product is a round of tasks.
 
-        Functions of `scipy.sparse.linalg` that do not need the transpose take a matrix with values itself too.
+        Functions of `scipy.sparse.linalg` that do not need the transpose also take this matrix itself, with values.
 
         Parameters
         ----------
         transpose : `A.T` distributed, for `rmatvec`, which `svds`, `lsqr` and others call
         precision : as for `Matrix.as_linear_operator`
-        threads : of each worker
+        threads : threads per worker
         weights : False takes each stored entry as 1
 
         Raises
@@ -294,11 +294,11 @@ class DistributedMatrix(DescribedMatrix):
         )
 
     def matvec(self, x: Any) -> Any:
-        """D @ x, by the name that SciPy looks for."""
+        """Compute D @ x, under the name that SciPy uses."""
         return self @ x
 
     def close(self) -> None:
-        """Free the memory of the workers at once; products that were begun are finished before."""
+        """Free the memory of the workers, after products already begun have finished."""
         parts, self._parts = self._parts, []
         if self.is_closed:
             return
@@ -379,7 +379,7 @@ class DistributedMatrix(DescribedMatrix):
         return restored
 
     def _compute_pieces(self, array: Any, rows: tuple[int, ...]) -> list[Future]:
-        """Futures of the chunks of an array of one or two dimensions, cut into these numbers of rows."""
+        """Compute the chunks of a 1-D or 2-D array, rechunked to these numbers of rows, and return their futures."""
         cut = array.rechunk({0: rows, **({1: -1} if array.ndim == 2 else {})})
         futures: list[Future] = self.client.compute(list(cut.to_delayed().ravel()))
         return futures
@@ -398,7 +398,7 @@ def distribute_matrix(
 
     Parameters
     ----------
-    recover : how many times at most loading begins anew when a worker is lost
+    recover : maximum number of times that loading restarts when a worker is lost
     asked : fields of `LoadRequest`
     """
     stored.address()  # or there is nothing that workers could read
@@ -415,7 +415,7 @@ def distribute_matrix(
 def _load_until_done(
     stored: StoredMatrix, cluster: Cluster, request: LoadRequest, report: Progress, recover: int
 ) -> tuple[Loading, tuple[Recovery, ...]]:
-    """Load over who is left when workers are lost meanwhile, as often as is allowed."""
+    """Load over the workers; if some are lost meanwhile, over the remaining ones, up to `recover` times."""
     losses: list[End] = []
     while True:
         try:

@@ -22,7 +22,7 @@ from mgspmv.store.read import StoreAddress, StoredMatrix
 
 @dataclass(frozen=True)
 class PartSpec:
-    """What a worker is told of the rows that it is to hold."""
+    """Description of the rows that a worker is to hold."""
 
     address: StoreAddress
     rank: int
@@ -44,12 +44,12 @@ class PartSpec:
 
 
 def get_array(array: Any) -> tuple[np.ndarray, bool]:
-    """An array of NumPy or CuPy on the host; whether it was NumPy's."""
+    """Return a NumPy or CuPy array as a NumPy array, and whether it was one."""
     return (array, True) if isinstance(array, np.ndarray) else (get(array), False)
 
 
 def join_pieces(pieces: list[Any]) -> Any:
-    """Pieces of a vector or of several, all of NumPy or of CuPy, one after the other."""
+    """Concatenate pieces of one or several vectors, all of them NumPy or all CuPy arrays."""
     if isinstance(pieces[0], np.ndarray):
         return np.concatenate(pieces)
     import cupy
@@ -65,8 +65,8 @@ class Part:
 
     Attributes
     ----------
-    rank, nnz : of the worker that holds it, and entries of its rows
-    run, links : what links to other workers are known by, and these, where there are some
+    rank, nnz : rank of the worker that holds it, and number of entries of its rows
+    run, links : run id of the links to other workers, and the links; None without links
     out_weights : of the rows' vertices, where the matrix is a graph
     """
 
@@ -109,12 +109,12 @@ class Part:
         return sum(int(h.nbytes) for h in held if h is not None)
 
     def close(self, reason: str) -> None:
-        """Let go of other workers: a task that waits for them is told the reason."""
+        """Close the links to other workers; a task that waits for them raises with the reason."""
 
     def bind(
         self, dtype: str | None, precision: Precision, kernel: str = "auto", threads: int | None = None
     ) -> BoundKernel:
-        """The kernel of the block with values of this dtype, or without; values are read and kernels bound once.
+        """Return the kernel of the block with values of this dtype, or without; values are read and kernels bound once.
 
         Raises
         ------
@@ -130,7 +130,7 @@ class Part:
             return self._bound[key]
 
     def bind_many(self, dtype: str | None, precision: Precision, threads: int | None = None) -> BoundMany:
-        """The kernels of many vectors at once for the block with values of this dtype, or without."""
+        """Return the multi-vector kernels of the block with values of this dtype, or without."""
         with self._lock:
             p = self._read_pattern()
             block = CsrBlock(p.row_offset, p.n_cols, p.indptr, p.indices, self._read_values(dtype))
@@ -148,18 +148,18 @@ class Part:
         threads: int | None = None,
         weights: bool = True,
     ) -> Any:
-        """alpha A x + beta y for the rows of this part.
+        """Compute alpha A x + beta y for the rows of this part.
 
         Parameters
         ----------
-        x : (n_cols,) or (n_cols, k) of all columns, of `dtype`; a NumPy array, or one of CuPy
+        x : (n_cols,) or (n_cols, k) of all columns, of `dtype`; a NumPy or CuPy array
         y : (n_rows,) or (n_rows, k) of these rows; not read when beta is 0
         dtype : `float32` or `float64`, of values, x and the product
         weights : False takes each entry as 1
 
         Returns
         -------
-        As x is, NumPy or CuPy.
+        A NumPy or CuPy array, as x.
         """
         x, is_numpy = get_array(x)
         bound = self.bind(dtype if weights else None, dtype, kernel, threads)
@@ -171,7 +171,7 @@ class Part:
         return product if is_numpy else put(product)
 
     def _load(self, dtype: str | None) -> None:
-        """Read what is likely to be needed."""
+        """Read the pattern and the values of this dtype."""
         self._read_pattern()
         self._read_values(dtype)
 

@@ -1,4 +1,4 @@
-"""Where the workers of a cluster compute, and how slices go from one to the other."""
+"""Backends of the workers of a cluster, and the transport of slices between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Transport = Literal["auto", "nccl", "peer"]
 
 @dataclass(frozen=True)
 class Places:
-    """Of each worker, by rank."""
+    """Backend and device memory of each worker, by rank, and the transport between workers."""
 
     backends: tuple[Backend, ...]
     """Its host or its device."""
@@ -32,22 +32,22 @@ class Places:
 
     @property
     def backend(self) -> Backend | None:
-        """That of all workers; None where they differ."""
+        """Backend of all workers; None where they differ."""
         return self.backends[0] if len(set(self.backends)) == 1 else None
 
 
 def choose_places(workers: Sequence[WorkerInfo], backend: str, transport: Transport) -> Places:
-    """Choose by what the workers have and the user wants.
+    """Choose backends and transport by the devices of the workers and the user's options.
 
     Parameters
     ----------
     backend : `auto` for devices where there are some, `cpu`, or `cuda` for devices on all
-    transport : `auto` for NCCL where every worker has a device of its own, or memory that devices of one host share;
+    transport : `auto` for NCCL where every worker has a separate device, or memory that devices of one host share;
         `nccl` for NCCL alone; `peer`
 
     Raises
     ------
-    ClusterError : a worker has no device, or none of its own, or NCCL is missing
+    ClusterError : a worker has no device, or shares it with another worker, or NCCL is missing
     """
     problems = {w.member: w.device.problem for w in workers if w.device.problem is not None}
     if backend == "cuda" and problems:

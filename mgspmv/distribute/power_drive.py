@@ -1,4 +1,4 @@
-"""Power iteration on a cluster in supersteps: as of PageRank, each task makes many iterations on its worker's rows."""
+"""Power iteration on a cluster in supersteps: as in PageRank, each task makes many iterations on its worker's rows."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def run_power(
 
     Parameters
     ----------
-    matrices : whose product it is, the last one multiplied by x; of one store, and so of one order
-    step : what is made of each product
+    matrices : factors of the product, of which the last multiplies x; of one store, and so in one order
+    step : applied to each product
     x : (n,) the start, in the order of the source as all vectors here
-    emit : gets an event for each iteration
+    emit : called with an event for each iteration
 
     Raises
     ------
     ClusterError : the matrices are on different workers
-    WorkerLostError, WorkerTimeoutError : a worker is gone, or silent for too long; the run has ended on the others
+    WorkerLostError, WorkerTimeoutError : a worker is lost, or silent for too long; the run has ended on the others
     ClosedError : a matrix was closed
     """
     matrix = matrices[0]
@@ -64,18 +64,18 @@ def run_power(
 
 
 def make_session(worker: Any, part: Part, spec: PowerSpec, piece: tuple[Sequence[str], PowerStart]) -> PowerSession:
-    """The session over a part and those of the other matrices.
+    """Make the session over a part and those of the other matrices.
 
     Parameters
     ----------
-    piece : keys of the parts of the other matrices, and what the worker starts with
+    piece : keys of the parts of the other matrices, and the start of this worker's rows
     """
     other_keys, start = piece
     return PowerSession(worker, [part, *map(get_agent().get_part, other_keys)], spec, start)
 
 
 def _check_workers(matrices: Sequence[DistributedMatrix]) -> list[list[str]]:
-    """The keys of the parts of each matrix, if all are on the same workers."""
+    """Return the keys of the parts of each matrix; raise unless all matrices are on the same workers."""
     keys = [matrix.part_keys for matrix in matrices]
     if any(matrix.members != matrices[0].members for matrix in matrices):
         raise ClusterError(
@@ -86,7 +86,7 @@ def _check_workers(matrices: Sequence[DistributedMatrix]) -> list[list[str]]:
 
 
 def _arrange(matrix: DistributedMatrix, step: Step, x: np.ndarray, precision: str) -> PowerStart:
-    """What the run starts with, in the order of the stored rows."""
+    """Return the start of the run, in the order of the stored rows."""
 
     def place(vector: np.ndarray) -> Any:
         return permute(np.ascontiguousarray(vector, precision), matrix.order)

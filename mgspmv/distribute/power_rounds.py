@@ -1,4 +1,4 @@
-"""Products for power iteration that are rounds of tasks: x goes to all workers, and all else is done in the client."""
+"""Products for power iteration as rounds of tasks: x is sent to all workers, and the client does the other steps."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from mgspmv.order import permute, restore
 
 
 class Rounds:
-    """The products of a run on a cluster, and what they take, as `mgspmv.iterate.power.Products` has them.
+    """Products of a run on a cluster and their costs, for `mgspmv.iterate.power.Products`.
 
     Parameters
     ----------
-    matrices : that are multiplied
+    matrices : factors of the products
     task : of the run
     """
 
@@ -38,7 +38,7 @@ class Rounds:
         self._taken: dict[Member, dict[str, int]] = {}
 
     def multiply(self, matrix: DistributedMatrix, x: np.ndarray) -> np.ndarray:
-        """(n,) the product with one of the matrices, in the order of the source as x is."""
+        """Return the product with one of the matrices, (n,), in the order of the source as x is."""
         cluster, members, keys = matrix.cluster, matrix.members, matrix.part_keys
         phase, token = f"iteration {self._iteration}", uuid.uuid4().hex
         began = time.perf_counter()
@@ -77,7 +77,7 @@ class Rounds:
         return Times(product_s, moved_s, waited_s, tuple(map(int, received)), held)
 
     def measure_memory(self) -> dict[str, list[int]]:
-        """What each worker took, and what the plans of the matrices said that it would; see `Solution.memory`."""
+        """Return the bytes that each worker took, and those planned for the matrices; see `Solution.memory`."""
         planned = dict.fromkeys(self._members, 0)
         for matrix in self._matrices:
             for member, n_bytes in zip(matrix.members, list_planned(matrix), strict=True):
@@ -90,7 +90,7 @@ class Rounds:
 def multiply_timed(
     key: str, x: Any, dtype: Literal["float64", "float32"], threads: int | None, weights: bool
 ) -> tuple[np.ndarray, float, int, dict[str, int]]:
-    """The task that multiplies with a part: its rows of the product, seconds, and bytes that it holds and has taken."""
+    """Multiply with a part in a task; return its rows of the product, seconds, bytes held and memory taken."""
     part = get_agent().get_part(key)
     began = time.perf_counter()
     rows = part.multiply(x, None, 1.0, 0.0, dtype=dtype, threads=threads, weights=weights)

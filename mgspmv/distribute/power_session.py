@@ -1,4 +1,4 @@
-"""What a worker keeps of a run of power iteration, with matrices of which it holds parts.
+"""State of a run of power iteration on one worker, with matrices of which it holds parts.
 
 The elements of x that belong to its rows stay on the worker; each product brings the columns that it reads from the
 other workers. A device makes products alone: vectors are on its host.
@@ -28,7 +28,7 @@ from mgspmv.model import TolMode
 
 @dataclass(frozen=True)
 class PowerSpec(Spec):
-    """What all workers of a run are told."""
+    """Description of a run of power iteration, the same for all of its workers."""
 
     task: PowerTask
     """What was asked for."""
@@ -36,7 +36,7 @@ class PowerSpec(Spec):
 
 @dataclass(frozen=True, eq=False)
 class PowerStart:
-    """What a run starts with, in the order of the stored rows."""
+    """Start vector and step of a run, in the order of the stored rows."""
 
     x: np.ndarray
     """(n,) float32 or float64, as the run's precision: the start."""
@@ -44,7 +44,7 @@ class PowerStart:
     """What is made of each product; its vector, if it has one, is (n,) of the same dtype."""
 
     def cut(self, start: int, stop: int) -> PowerStart:
-        """The elements `start` .. `stop`, as views."""
+        """Return the elements `start` .. `stop`, as views."""
         return PowerStart(self.x[start:stop], self.step.place(lambda vector: vector[start:stop]))
 
 
@@ -53,9 +53,9 @@ class PowerSession(Session):
 
     Parameters
     ----------
-    worker : the `distributed.Worker` that this is on
-    parts : of the matrices whose product it is: x has the rows of the first one, and is multiplied by the last one
-    start : of the rows of the first part
+    worker : the `distributed.Worker` of this process
+    parts : of the matrices of the product: x has the rows of the first one, and the last one multiplies first
+    start : start of the rows of the first part
     """
 
     _loop: PowerLoop | None
@@ -76,7 +76,7 @@ class PowerSession(Session):
         return self._parts
 
     def collect(self) -> tuple[np.ndarray, str, dict[str, int]]:
-        """(n_rows,): the vector; how slices went from worker to worker; and the bytes that this worker took."""
+        """Return the vector, (n_rows,), the transport of slices, and the bytes that this worker took."""
         assert self._loop is not None
         return self._loop.x, "peer", self.measure_memory()
 
@@ -94,7 +94,7 @@ class PowerSession(Session):
         return loop
 
     def _multiply_all(self, x: np.ndarray) -> np.ndarray:
-        """This worker's rows of the product, of its elements of x."""
+        """Return this worker's rows of the product, from its elements of x."""
         for columns, multiply in zip(reversed(self._columns), reversed(self._multiply), strict=True):
             x = multiply(columns.gather(x))
         return x
@@ -110,7 +110,7 @@ class PowerSession(Session):
         return Times((elapsed_s - exchange_s - wait_s,), *moved, (n_bytes + self._measure_held(),))
 
     def _measure_held(self) -> int:
-        """Bytes that this worker holds beside x, y and the next x."""
+        """Return the bytes that this worker holds in addition to x, y and the next x."""
         added = self._start.step.added
         between = [(part.stop - part.start) * np.dtype(self._spec.task.precision).itemsize for part in self._parts[1:]]
         held = sum(part.nbytes for part in self._parts) + sum(columns.nbytes for columns in self._columns)
@@ -118,13 +118,13 @@ class PowerSession(Session):
 
 
 def _find_columns(part: Part) -> Halo:
-    """The columns that products of a part get: on a device all."""
+    """Return the columns of x that products of a part read: all of them on a device."""
     halo = part.halo if part.backend == "cpu" else None
     return hold_all(part.rank, part.bounds) if halo is None else halo
 
 
 def _bind(part: Part, task: PowerTask) -> tuple[Callable[[np.ndarray], np.ndarray], int | str]:
-    """The product with a part, of its columns; what computes: threads of the host, or the device by its name."""
+    """Return a function that multiplies with a part, and its hardware: number of threads, or name of the device."""
     dtype, threads = task.precision, task.threads
     if part.backend == "cuda":
         options: dict[str, Any] = {"dtype": dtype, "threads": threads, "weights": task.weights}

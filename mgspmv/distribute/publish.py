@@ -1,7 +1,7 @@
-"""What iterations did, as messages that a cluster's scheduler has for whoever listens.
+"""Records of iterations as messages on a Dask topic, which the scheduler passes to subscribers.
 
-Workers give them to their event loops, which send them with whatever else is on its way: nobody waits for that, and it
-goes on when the client is gone. Messages are plain dicts on one topic of Dask's, of columns and not of rows.
+Workers hand them to their event loops, which send them with other messages: no task waits for that, and it continues
+when the client is gone. Messages are plain dicts of columns, not of rows.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ SUMMED = {"product_s": np.float64, "exchange_s": np.float64, "wait_s": np.float6
 def pack_events(
     events: Sequence[Event], ranks: Sequence[int], columns: dict[str, np.ndarray] | None = None
 ) -> dict[str, Any]:
-    """The message of some iterations in a row, in groups of as many each but for the last one.
+    """Pack consecutive iterations into a message, in groups of equal length except the last.
 
     Parameters
     ----------
-    ranks : of the workers that the events are of
-    columns : as of `_tabulate`, where it was made
+    ranks : ranks of the workers in the events
+    columns : result of `_tabulate`, if already made
 
     Returns
     -------
-    `run`, `epoch`, `ranks`, and `first`, the first iteration; for each group the number of its last `iteration` and the
-    `change` of that; by rank lists of what the iterations of each group took together, `product_s`, `exchange_s`,
-    `wait_s` and `exchanged_bytes`; and by rank the `held_bytes` after the last one.
+    `run`, `epoch`, `ranks`, and `first`, the first iteration; for each group the number of its last `iteration` and its
+    `change`; by rank lists of the sums over each group of `product_s`, `exchange_s`, `wait_s` and `exchanged_bytes`;
+    and by rank the `held_bytes` after the last one.
     """
     columns = _tabulate(events) if columns is None else columns
     size = -(-len(events) // MOST_GROUPS)
@@ -63,7 +63,7 @@ def pack_events(
 
 
 def publish_iterations(share: Session, events: Sequence[Event]) -> None:
-    """Count what the iterations of a task did on this worker, and send it; does not wait."""
+    """Count the iterations of a task on this worker, and publish them without waiting."""
     if not events:
         return
     columns = _tabulate(events)
@@ -75,10 +75,9 @@ def publish_iterations(share: Session, events: Sequence[Event]) -> None:
 
 
 def _tabulate(events: Sequence[Event]) -> dict[str, np.ndarray]:
-    """What is added up of the events: of each name (len(events), n_workers).
+    """Return the summed quantities of the events by name, each an array of shape (len(events), n_workers).
 
-    Each is made of a flat stream of numbers, of which NumPy makes an array with a fifth of the instructions that a list
-    of tuples takes.
+    Each is made from a flat stream of numbers, which takes NumPy a fifth of the instructions of a list of tuples.
     """
     return {
         name: np.fromiter(chain.from_iterable(map(attrgetter(name), events)), dtype).reshape(len(events), -1)

@@ -1,9 +1,9 @@
-"""PageRank on a cluster that goes on when workers are lost.
+"""PageRank on a cluster that continues when workers are lost.
 
-A run is made in courses (`mgspmv.distribute.drives.run_course`), each on the workers that are there. A course that
-loses a worker has ended on the others when its error comes. Then lost workers have a moment to come back, the matrix is
-distributed anew over who is there, and the next course begins at the last checkpoint of this run, or where this run
-began.
+A run is made in attempts (`mgspmv.distribute.drives.run_course`), each on the workers present. An attempt that loses a
+worker has ended on the others when its error is raised. Then lost workers have a moment to come back, the matrix is
+redistributed over the workers present, and the next attempt resumes from the last checkpoint of this run, or from its
+start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mgspmv.model import Event, Progress, Recovery, ignore
 
 @dataclass(eq=False)
 class Recovering:
-    """A run on a cluster, in courses as of `run_course`, one after the other."""
+    """A run on a cluster as a sequence of attempts, each a `run_course`."""
 
     matrix: DistributedMatrix
     task: RankTask
@@ -69,7 +69,7 @@ class Recovering:
         Raises
         ------
         WorkerLostError, WorkerTimeoutError, WorkerMemoryError : workers were lost too often, or none is left
-        CapacityError : the matrix does not fit into the memory of those that are left
+        CapacityError : the matrix does not fit into the memory of the remaining workers
         ClosedError : the matrix was closed
         """
         self.matrix.check_open()
@@ -82,7 +82,7 @@ class Recovering:
         return replace(outcome, recoveries=tuple(self._recoveries))
 
     def _make(self) -> Outcome:
-        """What the last one came to."""
+        """Make attempts until one completes, and return its outcome."""
         while True:
             try:
                 return self._make_course()
@@ -91,11 +91,11 @@ class Recovering:
             self._go_back(loss)
 
     def _add_seconds(self, seconds: dict[str, float], elapsed_s: float) -> None:
-        """Add to what the last course took what iterations took that others made, and all else that there was.
+        """Add the seconds of earlier attempts to those of the last: their iterations by phase, the rest as `recover`.
 
         Parameters
         ----------
-        elapsed_s : of all courses
+        elapsed_s : of all attempts
         """
         if self._recoveries:
             earlier = [event for event in self._events if event.epoch < self._epoch]
@@ -105,7 +105,7 @@ class Recovering:
 
     @property
     def _iteration(self) -> int:
-        """Iterations made, also by a run before."""
+        """Number of iterations made, with those of a run that this one resumes."""
         return self._n_first + len(self._events)
 
     def _make_course(self) -> Outcome:
@@ -116,7 +116,7 @@ class Recovering:
         return run_course(self.matrix, self.task, self.start, self.drive, *told, self.keeper, self._before)
 
     def _call(self, hear: Callable[..., None], *told: Any) -> None:
-        """Tell the caller something; what is raised there has nothing to do with workers."""
+        """Call a callback of the caller, and keep its error apart from those of workers."""
         try:
             hear(*told)
         except BaseException as error:
@@ -130,7 +130,7 @@ class Recovering:
     # --- workers that are lost
 
     def _judge(self, error: MgspmvError) -> End:
-        """Note what was lost; raises the error where that is nothing, or too much."""
+        """Note the lost worker; raise the error unless it is a loss that the run may recover from."""
         if error is self._raised or not self.recover or not self._is_loss(error):
             raise error
         if self._n_lost == self.recover:
@@ -147,7 +147,7 @@ class Recovering:
         return is_vague and bool(self.matrix.cluster.find_gone(self.matrix.members))
 
     def _go_back(self, loss: End) -> None:
-        """Begin at the last state that is known, with who is there when those that were lost had time to come back."""
+        """Restore the last known state, and wait for lost workers to come back."""
         self._call(self.report, "recover", 0, None)
         self._losses.append(loss)
         restored = self._restore()
@@ -160,7 +160,7 @@ class Recovering:
         self.matrix.cluster.await_workers(len(self.matrix.members))
 
     def _restore(self) -> Restored | None:
-        """The last state of this run that was kept."""
+        """Read the last checkpoint of this run; None where there is none or it cannot be read."""
         try:
             return None if self.keeper is None else self.keeper.go_back()
         except Exception as error:  # libraries of object stores have errors of their own
@@ -169,7 +169,7 @@ class Recovering:
             return None
 
     def _end_losses(self) -> None:
-        """The iterations go on."""
+        """Complete the records of losses when the iterations resume, and report them."""
         losses, self._losses = self._losses, []
         for end in losses:
             self._recoveries.append(end(self._before.iteration, len(self.matrix.members)))

@@ -1,4 +1,4 @@
-"""What a worker keeps of a run."""
+"""State of a run on one worker."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Spec:
-    """What all workers of a run are told, whatever it does."""
+    """Description of a run of any kind, the same for all of its workers."""
 
     run: str
     """Run id."""
@@ -56,7 +56,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class RunSpec(Spec):
-    """What all workers of a run that ranks one vector are told."""
+    """Description of a run of PageRank for one vector, the same for all of its workers."""
 
     task: RankTask
     """What was asked for."""
@@ -71,12 +71,12 @@ class RunSpec(Spec):
 
 
 class Linked:
-    """One worker's place among those of a run: its links to the others.
+    """Links of one worker of a run to the others.
 
     Parameters
     ----------
-    worker : the `distributed.Worker` that this is on
-    hello : as `make_hello` of `DaskLinks`
+    worker : the `distributed.Worker` of this process
+    hello : `make_hello` of `DaskLinks`
     """
 
     def __init__(self, worker: Any, rank: int, spec: Spec, hello: Any) -> None:
@@ -89,7 +89,7 @@ class Linked:
         """Products of an iteration, about."""
 
     def close(self, reason: str) -> None:
-        """End the run here: a task that waits is told the reason, and none can begin."""
+        """End the run here: a task that waits raises with the reason, and none can begin."""
         self._end = reason
         WORKERS.info("worker %s: %s", self.name, reason, extra={"run": self.run, "worker": self.name})
         self.links.close(reason)
@@ -114,7 +114,7 @@ class Session(Linked, ABC):
 
     Parameters
     ----------
-    worker, hello : as of `Linked`
+    worker, hello : as in `Linked`
     """
 
     computes: int | str
@@ -131,11 +131,11 @@ class Session(Linked, ABC):
 
     @property
     def parts(self) -> Sequence[Part]:
-        """What an iteration multiplies."""
+        """Parts that an iteration multiplies with."""
         return [self._part]
 
     def start(self, width: int = 1) -> Status | None:
-        """Begin to iterate so many vectors in lockstep with the other workers; how the run ended, if it did."""
+        """Begin to iterate `width` vectors in lockstep with the other workers; return the status if the run ended."""
         with self._working("connect"):
             self._loop = self._connect(width)
             return self._loop.status
@@ -148,7 +148,7 @@ class Session(Linked, ABC):
 
         Returns
         -------
-        What each iteration did on this worker, and how the run ended, None if it did not.
+        The event of each iteration on this worker, and the status of the run if it ended, else None.
         """
         loop, events, log = self._loop, list[Event](), choose_own_log(self.name)
         assert loop is not None
@@ -163,7 +163,7 @@ class Session(Linked, ABC):
             return events, loop.status
 
     def superstep(self, n: int) -> Report:
-        """What `advance` gives, which is published too, and what is found by looking at what is held after it."""
+        """Call `advance`, publish its events, check the ranks, and return all in a report."""
         events, status = self.advance(n)
         publish_iterations(self, events)
         if not events or status == Status.NON_FINITE:
@@ -172,20 +172,20 @@ class Session(Linked, ABC):
             return Report(events, status, self._check_ranks())
 
     def _check_ranks(self) -> RankCheck | None:
-        """What is found of the ranks; None where the vector is none of ranks."""
+        """Check the ranks; None where the vector does not hold ranks."""
         return None
 
     @abstractmethod
     def collect(self) -> tuple[Any, Any, dict[str, int]]:
-        """What the run gave here, more on it, and the bytes that this worker took."""
+        """Return the result of the run here, details of it, and the bytes that this worker took."""
 
     def measure_memory(self) -> dict[str, int]:
-        """Bytes that this worker took; see `mgspmv.kernels.device.measure_memory`."""
+        """Return the bytes that this worker took; see `mgspmv.kernels.device.measure_memory`."""
         return measure_memory(has_device=self._part.backend == "cuda")
 
 
 class RankSession(Session):
-    """The share of a run that ranks one vector."""
+    """One worker's share of a run that ranks one vector."""
 
     _loop: Loop | None
     _growth: float
@@ -201,19 +201,19 @@ class RankSession(Session):
 
     @property
     def _steps(self) -> LocalSteps | DeviceSteps:
-        """Which have the ranks, when the first z is to be made."""
+        """Steps of the run, with its ranks; made before the first z."""
         assert self._made is not None
         return self._made
 
     def keep_state(self, address: StateAddress) -> None:
-        """Copy the ranks, and begin to write them as this worker's slice of a state."""
+        """Copy the ranks, and begin to write them as this worker's slice of a checkpoint."""
         with self._working("checkpoint"):
             if self._writer is None:  # of the steps: a writer that held its session would outlive both
                 self._writer = SliceWriter(self._steps.ranks, self._part.start)
             self._writer.begin(address)
 
     def find_written(self, wait: bool) -> list[WrittenSlice | str] | None:
-        """As of `SliceWriter`."""
+        """Call `SliceWriter.find_written`."""
         with self._working("checkpoint"):
             assert self._writer is not None
             return self._writer.find_written(wait)
@@ -224,22 +224,22 @@ class RankSession(Session):
             self._writer.close()
 
     def copy_ranks(self) -> np.ndarray:
-        """(n_rows,) ranks after the last step, on the host."""
+        """Return the ranks after the last step, (n_rows,), on the host."""
         return self._steps.ranks()
 
     def measure(self) -> float:
-        """This worker's part of the residual, together with all other workers. No more iterations after it."""
+        """Compute this worker's part of the residual, together with all other workers. Ends the iterations."""
         with self._working("residual"):
             assert self._loop is not None
             return self._steps.measure(self._loop.mass)
 
     def find_stability(self) -> Stability | None:
-        """What all workers proved of the highest vertices; None where nothing was."""
+        """Return the stability of the highest vertices that all workers proved; None where not proved."""
         return None if self._loop is None else self._loop.stability
 
     @abstractmethod
     def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[LocalSteps | DeviceSteps, Gather]:
-        """The steps, in lockstep with the other workers, who sent these first messages; and what gathers from them."""
+        """Make the steps, in lockstep with the workers that sent these first messages, and the gather function."""
 
     def _connect(self, width: int) -> Loop:
         spec, task = self._spec, self._spec.task
@@ -259,17 +259,17 @@ class RankSession(Session):
         return RankCheck(rows, self._tolerance.find_slack(rows.sum), *foreseen)
 
     def collect(self) -> tuple[np.ndarray, str, dict[str, int]]:
-        """(n_rows,): the ranks; `transport`; and the bytes that this worker took."""
+        """Return the ranks, (n_rows,), the `transport`, and the bytes that this worker took."""
         transport = self.transport
         return self._steps.collect(), transport, self.measure_memory()
 
 
 class RowsSession(RankSession):
-    """Steps by kernels over CSR, on the host or on a device, with slices over Dask's comms.
+    """Session with steps by kernels over CSR, on the host or on a device, and slices over Dask's comms.
 
     Parameters
     ----------
-    start : the vectors of the part's rows
+    start : start vectors of the part's rows
     """
 
     def __init__(self, worker: Any, part: Part, spec: RunSpec, start: Start) -> None:
@@ -305,7 +305,7 @@ class RowsSession(RankSession):
             return self._report_round(self._made.scale())
 
     def step(self, z: np.ndarray, mass: float) -> RoundReport:
-        """One iteration on these rows.
+        """Make one iteration on these rows.
 
         Parameters
         ----------
@@ -318,11 +318,11 @@ class RowsSession(RankSession):
             return self._report_round(sums, times.product_s[0], times.memory_bytes[0])
 
     def describe_rows(self) -> tuple[Rounding, np.ndarray]:
-        """What rounding does to steps of these rows; which are of dangling vertices."""
+        """Return the rounding bounds of steps on these rows, and a mask of dangling vertices."""
         return self._rows.rounding, self._rows.kernel.get(self._rows.weight) == 0
 
     def rescale(self) -> np.ndarray:
-        """This worker's slice of z in float64, for the residual."""
+        """Return this worker's slice of z in float64, for the residual."""
         with self._working("residual"):
             assert self._relay is not None
             assert isinstance(self._made, LocalSteps)
@@ -330,7 +330,7 @@ class RowsSession(RankSession):
             return self._relay.take()
 
     def measure_given(self, z: np.ndarray, mass: float) -> float:
-        """This worker's part of the residual.
+        """Compute this worker's part of the residual.
 
         Parameters
         ----------
@@ -340,7 +340,7 @@ class RowsSession(RankSession):
             return self._give(z).residual(mass)
 
     def _give(self, z: np.ndarray) -> LocalSteps:
-        """The steps, of which the next product reads z of all workers."""
+        """Pass z of all workers to the steps, for their next product, and return the steps."""
         assert self._relay is not None
         assert isinstance(self._made, LocalSteps)
         self._relay.give(z)
@@ -359,11 +359,11 @@ class RowsSession(RankSession):
 
 
 class DeviceSession(RankSession):
-    """Steps that a device makes by the dozen, with slices from device to device.
+    """Session with steps that a device makes in groups, and slices from device to device.
 
     Parameters
     ----------
-    start : the vectors of the part's rows
+    start : start vectors of the part's rows
     """
 
     def __init__(self, worker: Any, part: DevicePart, spec: RunSpec, start: Start) -> None:
@@ -385,13 +385,13 @@ class DeviceSession(RankSession):
         return steps, Turns(links, self._part.rank, len(spec.members)).gather
 
     def collect(self) -> tuple[np.ndarray, str, dict[str, int]]:
-        """As of `RankSession`; devices agree on their memory when they start."""
+        """Collect as `RankSession` does, with the transport on which the devices agreed at the start."""
         self.transport = "direct" if self._device.writes_there else "nccl"
         return super().collect()
 
 
 def begin(worker: Any, part: Part, spec: RunSpec, start: Start) -> RankSession:
-    """The session that a run asks for."""
+    """Make the session for a run: on a device with a layout, or over CSR."""
     if spec.layout is not None:
         assert isinstance(part, DevicePart)
         return DeviceSession(worker, part, spec, start)
@@ -399,16 +399,16 @@ def begin(worker: Any, part: Part, spec: RunSpec, start: Start) -> RankSession:
 
 
 def greet_asking(halos: Sequence[Halo], rank: int) -> dict[str, Any]:
-    """The first message to the worker of a rank. No method: links that held their session would outlive both."""
+    """Make the first message to the worker of a rank. No method: links that held their session would outlive both."""
     return {f"asked {k}": halo.ask(rank) for k, halo in enumerate(halos)}
 
 
 def find_wanted(hellos: dict[int, dict[str, Any]], halo: Halo, k: int = 0) -> list[np.ndarray | None]:
-    """By rank, the rows of this worker that the first messages of `greet_asking` asked for with halo k; None for all.
+    """Return by rank the rows of this worker that `greet_asking` messages asked for with halo k; None for all.
 
     Parameters
     ----------
-    halo : that of this worker
+    halo : halo of this worker
     """
     n_own = halo.bounds[halo.rank + 1] - halo.bounds[halo.rank]
     asked = (hellos.get(other, {}).get(f"asked {k}") for other in range(len(halo.needed)))
@@ -416,5 +416,5 @@ def find_wanted(hellos: dict[int, dict[str, Any]], halo: Halo, k: int = 0) -> li
 
 
 def say(hello: dict[str, Any], rank: int) -> dict[str, Any]:
-    """The same first message to the workers of all ranks."""
+    """Return the first message as it is, for the workers of all ranks."""
     return hello

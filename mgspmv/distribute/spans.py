@@ -1,7 +1,7 @@
-"""Dask's spans around phases, by which its dashboard and its performance reports group tasks.
+"""Dask spans around phases, by which its dashboard and its performance reports group tasks.
 
 A scheduler keeps spans for as long as it lives, and `distributed.span` makes a new one each time. The ids here are
-derived from the names, so that a scheduler has one span per name, however many runs and clients there are.
+derived from the names, so that a scheduler has one span per name for any number of runs and clients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Spans:
 
     Parameters
     ----------
-    call : such as `pagerank`; within the spans that the user has open
+    call : such as `pagerank`; nested in the open spans of the user
     """
 
     def __init__(self, call: str) -> None:
@@ -46,18 +46,18 @@ def enter_default() -> Iterator[None]:
 
 
 def name_span(phase: str) -> str:
-    """The span of a phase: `start`, `iterate`, or the phase itself, such as `residual` or `collect`."""
+    """Return the name of a phase's span: `start`, `iterate`, or the phase itself, such as `residual` or `collect`."""
     first = phase.partition(" ")[0]
     return "start" if first in STARTING else "iterate" if first in ITERATING else phase
 
 
 def _get_span() -> dict[str, Any]:
-    """The open span, as an annotation of Dask's."""
+    """Return the open span, as a Dask annotation."""
     return dask.get_annotations().get("span") or {"name": (), "ids": ()}
 
 
 def _nest(outer: dict[str, Any], *tags: str) -> dict[str, Any]:
-    """The annotation of a span below another one, which is the same wherever it is made."""
+    """Return the annotation of a span nested in another one, the same in every process."""
     ids = [*outer["ids"]]
     for tag in tags:
         ids.append(str(uuid.uuid5(uuid.NAMESPACE_OID, "/".join([*ids[-1:], tag]))))

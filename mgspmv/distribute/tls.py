@@ -1,13 +1,13 @@
-"""TLS between all parts of a cluster: client, scheduler, workers, and who looks at the dashboard.
+"""TLS between all parts of a cluster: client, scheduler, workers, and viewers of the dashboard.
 
-A folder with three files in PEM says who belongs to a cluster. Who has them gets in everywhere, and nobody else
-anywhere:
+A folder with three PEM files holds the credentials of a cluster. With them every part can be reached, and none
+without:
 
-    ca.pem    the authority that all of them believe
+    ca.pem    the certificate authority that all parts trust
     cert.pem  a certificate that it signed
-    key.pem   the private key of that, which only its owner may read
+    key.pem   the private key of the certificate, readable by its owner alone
 
-`docs/security.md` says how `openssl` makes them, and the file dask.yaml by which Dask's own commands find them.
+`docs/security.md` shows how to make them with `openssl`, and the dask.yaml by which Dask's own commands find them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ MODULE = "mgspmv.distribute.tls"
 
 
 def read_certificates(folder: Path) -> dict[str, Any]:
-    """Settings of Dask by which connections and pages are encrypted, and only for who has the certificate of a folder.
+    """Return the Dask settings that encrypt connections and pages, and require the certificates of a folder.
 
     Raises
     ------
-    OptionError : a file is missing, damaged, expired or not the others', or the key is encrypted or readable by others
+    OptionError : a file is missing, damaged, expired or mismatched, or the key is encrypted or readable by others
     """
     paths = [folder / name for name in ("ca.pem", "cert.pem", "key.pem")]
     for path in paths:
@@ -75,7 +75,7 @@ def read_certificates(folder: Path) -> dict[str, Any]:
 
 
 def _check_whole(folder: Path) -> None:
-    """Raise unless the key is the certificate's, and the certificate is the authority's and valid now."""
+    """Raise unless the key matches the certificate, and the certificate is signed by the authority and valid now."""
     try:
         security = Security()
         client = security.get_connection_args("client")["ssl_context"]
@@ -89,7 +89,7 @@ def _check_whole(folder: Path) -> None:
 
 
 def _write_temporary(folder: Path) -> None:
-    """Write certificates that Dask makes into an existing folder, which only its owner may enter.
+    """Write certificates made by Dask into an existing folder that only its owner may enter.
 
     Raises
     ------
@@ -111,11 +111,11 @@ def _write_temporary(folder: Path) -> None:
 
 @contextmanager
 def use_tls(where: str | Path | None) -> Iterator[None]:
-    """What is started or reached within the context is encrypted, and for nobody without a certificate.
+    """Encrypt all clusters started or reached within the context, and require certificates for them.
 
     Parameters
     ----------
-    where : a folder of certificates; `temporary` for some that are made now and gone with the context; None for none
+    where : a folder of certificates; `temporary` to make some that are removed with the context; None for no TLS
     """
     if where is None:
         yield
@@ -132,18 +132,18 @@ def use_tls(where: str | Path | None) -> Iterator[None]:
 
 
 def is_tls_required() -> bool:
-    """Whether parts of a cluster that are started now refuse connections that are not encrypted."""
+    """Return whether parts of a cluster that are started now reject unencrypted connections."""
     return bool(dask.config.get("distributed.comm.require-encryption"))
 
 
 def list_variables() -> dict[str, str]:
-    """Environment variables by which Dask's programs elsewhere find the certificates that are used here."""
+    """List the environment variables by which Dask's programs elsewhere find the certificates in use here."""
     keys = read_certificates(Path(dask.config.get("distributed.comm.tls.worker.cert")).parent)
     return {f"DASK_{key.replace('.', '__').replace('-', '_').upper()}": str(dask.config.get(key)) for key in keys}
 
 
 async def dask_setup(server: Any) -> None:
-    """Of a scheduler or worker at its start: who looks at its pages and metrics needs a certificate too."""
+    """Require a certificate for the pages and metrics of a scheduler or worker; Dask calls this at its start."""
     context = getattr(getattr(server, "http_server", None), "ssl_options", None)
     if isinstance(context, ssl.SSLContext):
         context.verify_mode = ssl.CERT_REQUIRED
@@ -151,7 +151,7 @@ async def dask_setup(server: Any) -> None:
 
 
 def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
-    """Let one side connect to the other in memory."""
+    """Do the TLS handshake between both sides in memory."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [
         client.wrap_bio(to_client, to_server),

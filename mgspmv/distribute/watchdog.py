@@ -1,10 +1,10 @@
-"""A thread in each worker that notices tasks of this worker that hang, which its event loop, being alive, does not.
+"""Thread in each worker process that finds its hanging tasks, while the worker's event loop still answers.
 
-A task shows that it gets on by marks; see `mgspmv.marks`. One that made none for longer than it may is said to hang:
-whoever waits for it is told, and what all threads of the process are at goes into the log. The thread of the task
-itself cannot be ended: while it hangs, the worker is taken into no run. When it goes on after all, so does the worker.
+A task shows progress by marks; see `mgspmv.marks`. A task that made none for longer than its limit is said to hang:
+clients and workers that wait for it get an error, and the stacks of all threads of the process are logged. The thread
+of the task cannot be ended: while it hangs, runs leave the worker out. If it resumes, the worker is used again.
 
-How long a task may be without a mark:
+Limit of a task, the seconds without a mark:
 
     in iterations     `SLOWEST` times the slowest one of the run so far, and no less than a worker may be silent
     in all else       `BEGIN_S`, and what its products take at `SLOW_PER_S`; reading and writing mark every piece
@@ -58,7 +58,7 @@ class Hang:
     """Whether it waited for other workers."""
 
     def describe(self) -> tuple[str, str, str]:
-        """The phase, and `what` and `why` as of `mgspmv.exchange.links.blame`."""
+        """Return the phase, and `what` and `why` for `mgspmv.exchange.links.blame`."""
         if self.waits:
             what = f"waited {self.idle_s:.3g} s for others, none of which is at work"
             return self.phase, what, "the log of each has the stacks of its threads"
@@ -79,14 +79,14 @@ class _Task:
 
     @property
     def limit_s(self) -> float:
-        """Seconds that it may be without a mark."""
+        """Seconds that it may take between two marks."""
         marks = self.marks
         if marks.slowest_s is None:
             return max(self.patience, BEGIN_S + marks.n_terms / SLOW_PER_S)
         return max(self.patience, SLOWEST * marks.slowest_s)
 
     def look(self, elapsed_s: float) -> bool:
-        """Whether it is found to hang now, so many seconds after the last look."""
+        """Return whether it is found to hang in this look, `elapsed_s` seconds after the last one."""
         if (n := self.marks.n) != self.n_seen:
             self.n_seen, self.idle_s, self.hang = n, 0.0, None
             return False
@@ -98,7 +98,7 @@ class _Task:
 
 
 class Watchdog:
-    """Watches the tasks of all workers of a process, as long as there are any."""
+    """Watchdog of the tasks of all workers of a process, with a thread while any task runs."""
 
     def __init__(self) -> None:
         self._tasks: set[_Task] = set()
@@ -106,7 +106,7 @@ class Watchdog:
 
     @contextmanager
     def watch(self, worker: Any, patience: float) -> Iterator[Marks]:
-        """Watch what the thread does in the context for a `distributed.Worker`.
+        """Watch the work of this thread for a `distributed.Worker` within the context.
 
         Parameters
         ----------
@@ -122,12 +122,12 @@ class Watchdog:
                     self._tasks.remove(task)
 
     def list_hangs(self, worker: Any) -> list[Hang]:
-        """The tasks of a worker that hang now."""
+        """Return the tasks of a worker that hang now."""
         with self._lock:
             return [task.hang for task in self._tasks if task.worker is worker and task.hang is not None]
 
     def look(self, elapsed_s: float) -> None:
-        """Find who hangs, so many seconds after the last look."""
+        """Find the tasks that hang, `elapsed_s` seconds after the last look."""
         with self._lock:
             found = [task for task in self._tasks if task.look(elapsed_s)]
         for task in found:
@@ -156,8 +156,8 @@ class Watchdog:
 
 
 def do_watched(patience: float, function: Callable[..., Any], *args: Any) -> Any:
-    """The task that calls a function while it is watched; `patience` as of `Watchdog.watch`. Errors of the operating
-    system that an operator can mend name the worker."""
+    """Call a function in a watched task; `patience` as in `Watchdog.watch`. Errors of the operating system that an
+    operator can fix name the worker."""
     worker = get_worker()
     with WATCHDOG.watch(worker, patience):
         try:
@@ -170,14 +170,14 @@ def do_watched(patience: float, function: Callable[..., Any], *args: Any) -> Any
 
 
 def describe_threads() -> str:
-    """What the threads of this process are at, each with its stack."""
+    """Return the stacks of all threads of this process as text."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames().items()
     return "\n".join(f"thread {names.get(k, k)}:\n{''.join(traceback.format_stack(frame))}" for k, frame in frames)
 
 
 def _tell(task: _Task) -> None:
-    """Log what hangs, with the stacks of all threads."""
+    """Log the task that hangs, with the stacks of all threads."""
     assert task.hang is not None
     (phase, what, _), name, stacks = task.hang.describe(), task.worker.name, describe_threads()
     WORKERS.error("worker %s %s", name, what, extra={"worker": name, "phase": phase, "stacks": stacks})

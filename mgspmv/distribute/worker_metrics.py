@@ -1,4 +1,4 @@
-"""What the worker of this process did, for Prometheus: on `/metrics` of the worker's own server.
+"""Prometheus metrics of the workers of this process, on `/metrics` of the worker's own server.
 
 Several workers that share a process are counted together.
 """
@@ -35,15 +35,15 @@ DEVICE = (
 
 
 class Holder(Protocol):
-    """Who holds rows and vectors, as the agent of a worker does."""
+    """Protocol of an object that holds rows and vectors, such as the agent of a worker."""
 
     def measure_held(self) -> tuple[int, int]:
-        """Bytes of rows, and of what runs hold, rows and vectors."""
+        """Return the bytes held for parts, and for the rows and vectors of runs."""
         ...
 
 
 class WorkerMetrics(ProcessMetrics):
-    """Counts of all workers of this process; threads may share it."""
+    """Counts of all workers of this process; thread-safe."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,12 +77,12 @@ class WorkerMetrics(ProcessMetrics):
         ).set_function(lambda: sum(holder.measure_held()[1] for holder in self.holders))
 
     def count_iterations(self, seconds: np.ndarray, edges: int, exchanged_bytes: int) -> None:
-        """Take the iterations of a task.
+        """Count the iterations of a task.
 
         Parameters
         ----------
         seconds : (3, n) of each iteration, by phase
-        edges, exchanged_bytes : of all of them
+        edges, exchanged_bytes : totals of all iterations
         """
         self._iterations.inc(seconds.shape[1])
         self._edges.inc(edges)
@@ -94,7 +94,7 @@ class WorkerMetrics(ProcessMetrics):
             self._sums += seconds.sum(axis=1)
 
     def count_failure(self, error: str) -> None:
-        """Take that a task failed, by the class of the error."""
+        """Count a failed task by the class of its error."""
         self._failures.labels(error).inc()
 
     def collect(self) -> Iterator[Metric]:

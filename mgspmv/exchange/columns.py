@@ -1,7 +1,7 @@
-"""The columns of a vector that a block reads, from the workers that have its elements.
+"""Columns of a vector that a block reads, from the workers that have its elements.
 
-In HITS the rows of A and those of its transpose are cut at different places, and each product reads what the other one
-made: a worker has the elements of some rows, and asks for those that its block reads.
+In HITS the rows of A and those of its transpose are cut at different places, and each product reads the result of the
+other: a worker has the elements of some rows, and asks for those that its block reads.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ SMALL = 1 << 16
 
 
 class Columns:
-    """The columns of x that a block reads, from the workers that have the elements of x.
+    """Columns of x that a block reads, from the workers that have the elements of x.
 
     Parameters
     ----------
-    halo : the columns, by the workers that have their elements, which may be cut otherwise than the block's rows
-    wanted : for each worker, which elements of this one it asked for, by `Halo.ask`; None for all
+    halo : the columns, by the workers that have their elements, which may be cut differently from the block's rows
+    wanted : for each worker, the elements of this one that it asked for, by `Halo.ask`; None for all
     dtype : of the vectors
     zeros : makes the columns, from (their number, dtype)
 
@@ -53,23 +53,22 @@ class Columns:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the columns, of lists of them, and of what is sent."""
+        """Bytes of the columns, of their index lists, and of send buffers."""
         lists: list[np.ndarray] = [*self._wanted.values(), *(out for packs in self._packs for out in packs.values())]
         return self.held.nbytes + self._halo.nbytes + sum(array.nbytes for array in lists)
 
     def gather(self, x: np.ndarray) -> np.ndarray:
-        """The columns; see `trade`."""
+        """Exchange elements of x and return the columns; see `trade`."""
         self.trade(x, {})
         return self.held
 
     def trade(self, x: np.ndarray, told: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-        """Bring the columns, and what each of the others told, by rank.
+        """Exchange elements of x into the columns, and return the messages of the others by rank.
 
         Parameters
         ----------
-        x : (n_own,) or (n_own, k) the elements of this worker, which must not be written to before the turn after the
-            next
-        told : to all others
+        x : (n_own,) or (n_own, k) the elements of this worker, not to be written to before the turn after the next
+        told : message to all others
         """
         rank, packs, own = self._turns.rank, self._packs[self._turns.number % 2], self._halo.needed[self._turns.rank]
         # All are packed before any is sent: while the event loop sends, this thread would wait for Python's lock.
@@ -94,12 +93,12 @@ class Columns:
 
 
 def hold_all(rank: int, bounds: tuple[int, ...]) -> Halo:
-    """All columns, of workers whose rows are cut there."""
+    """Return a halo of all columns, with rows cut at these bounds."""
     return Halo(rank, bounds, (None,) * (len(bounds) - 1))
 
 
 def cut_again(halo: Halo, bounds: tuple[int, ...]) -> Halo:
-    """The same columns, by workers whose elements are cut otherwise.
+    """Return a halo of the same columns, with elements cut at other bounds.
 
     Parameters
     ----------
@@ -112,7 +111,7 @@ def cut_again(halo: Halo, bounds: tuple[int, ...]) -> Halo:
 
 
 def _find_held(halo: Halo, start: int, stop: int) -> np.ndarray | None:
-    """The held columns from start to stop, counted from start; None for all."""
+    """Find the held columns from start to stop, counted from start; None for all."""
     pieces = list(_generate_held(halo, start, stop))
     if sum(map(len, pieces)) == stop - start:
         return None
@@ -120,7 +119,7 @@ def _find_held(halo: Halo, start: int, stop: int) -> np.ndarray | None:
 
 
 def _generate_held(halo: Halo, start: int, stop: int) -> Iterator[np.ndarray]:
-    """The same, of each worker that the halo knows."""
+    """Yield the held columns from start to stop, counted from start, for each worker of the halo."""
     for (first, last), rows in zip(pairwise(halo.bounds), halo.needed, strict=True):
         low, high = max(start, first), max(start, first, min(stop, last))
         if rows is None:

@@ -1,7 +1,7 @@
-"""Memory of the GPUs of one host that each of them writes into while it computes, by CUDA's handles between processes.
+"""Memory of the GPUs of one host that all of them write into while they compute, by CUDA IPC handles.
 
-What one GPU stores is under way to the others, over NVLink or PCIe, while it multiplies on, and takes none of its
-multiprocessors. It waits for nobody by itself: kernels look at flags, and at one of the host that ends all waiting.
+Values stored by one GPU are sent to the others over NVLink or PCIe while it continues to multiply, without using its
+multiprocessors. Stores do not synchronize: kernels poll flags, and a flag of the host that ends all waiting.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _NOTE = np.dtype([("can", np.uint8), ("handle", np.uint8, 64)])
 
 
 class DirectMemory:
-    """Memory of this device, and where it finds that of the others.
+    """Shared memory of this device, and the addresses of that of the others.
 
     Attributes
     ----------
     own : a CuPy `MemoryPointer`; zeros at first
-    addresses : of each device's, by rank
+    addresses : address of each device's memory, by rank
     is_given_up : address of an int32 of the host, not 0 after `give_up`
-    round : for the kernels that meet
-    n_bytes : of each
+    round : number of the round, for kernels that synchronize
+    n_bytes : bytes of each device's memory
     """
 
     def __init__(self, own: Any, addresses: tuple[int, ...], rank: int, n_bytes: int) -> None:
@@ -46,11 +46,11 @@ class DirectMemory:
         self._given_up[0] = 0
 
     def give_up(self) -> None:
-        """End the waiting of all kernels here that wait for other devices."""
+        """End the wait of all kernels here that wait for other devices."""
         self._given_up[0] = 1
 
     def close(self) -> None:
-        """Let go of the memory of the others, when no kernel uses it any more."""
+        """Unmap the memory of the others, when no kernel uses it any more."""
         import cupy
 
         self.give_up()
@@ -61,16 +61,16 @@ class DirectMemory:
 
 
 def open_memory(rank: int, n_bytes: int, gather: Callable[[np.ndarray], np.ndarray]) -> DirectMemory | None:
-    """Memory on each device that all can write into; None where a pair of them cannot, or what is written does not
+    """Allocate memory on each device that all can write into; None if a pair of them cannot, or if writes do not
     arrive, as between PCIe devices that a host isolates. All devices, which are of one host, call this together.
 
     Parameters
     ----------
-    gather : gives the (k,) uint8 of each rank to all: (n, k)
+    gather : gathers (k,) uint8 of each rank on all: (n, k)
 
     Raises
     ------
-    CapacityError : there is no room for it on this device
+    CapacityError : it does not fit in the memory of this device
     """
     from cupy.cuda import runtime
 
@@ -103,7 +103,7 @@ def open_memory(rank: int, n_bytes: int, gather: Callable[[np.ndarray], np.ndarr
 
 
 def _try_to_write(rank: int, addresses: list[int], gather: Callable[[np.ndarray], np.ndarray]) -> bool:
-    """Whether what all others write into the memory of this device arrives there."""
+    """Check whether writes of all others into the memory of this device arrive there."""
     n = len(addresses)
     for other, address in enumerate(addresses):
         if other != rank:
@@ -116,7 +116,7 @@ def _try_to_write(rank: int, addresses: list[int], gather: Callable[[np.ndarray]
 
 
 def _find_words(address: int, n: int) -> Any:
-    """(n,) int64 at an address, for kernels of this device, which may be in the memory of another one."""
+    """Return (n,) int64 at an address, for kernels of this device; it may be in the memory of another one."""
     import cupy
 
     memory = cupy.cuda.UnownedMemory(address, 8 * n, None, cupy.cuda.Device().id)
@@ -124,7 +124,7 @@ def _find_words(address: int, n: int) -> Any:
 
 
 def _allocate(n_bytes: int) -> Any:
-    """Zeros that are not of CuPy's pool, which would share what else is in it."""
+    """Allocate zeros outside CuPy's memory pool, whose handles would share other arrays too."""
     import cupy
 
     cupy.get_default_memory_pool().free_all_blocks()  # what it keeps may be what is wanted here
@@ -141,7 +141,7 @@ def _allocate(n_bytes: int) -> Any:
 
 @functools.cache
 def name_host() -> str:
-    """What processes of one host have in common, and those of two have not."""
+    """Return an id of this host, equal in all of its processes and unique among hosts."""
     try:
         name = Path("/proc/sys/kernel/random/boot_id").read_bytes()
     except OSError:

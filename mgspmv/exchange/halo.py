@@ -1,11 +1,11 @@
-"""Which columns a block reads, and where its worker keeps them: its own rows, and what it needs of others (the halo).
+"""Columns that a block reads and their places on its worker: its own rows, and those of others (the halo).
 
-A worker holds z for the columns that it reads, in ascending order, and its indices count in these:
+A worker holds z for the columns that it reads, in ascending order, and its indices refer to these:
 
     global columns   | rows of worker 0 | rows of worker 1 | rows of worker 2 |
     worker 1 holds   | the few it reads | all, they are its own | all, it reads most |
 
-Row sums keep the order of their terms, so a product has the bits that it has without.
+Row sums keep the order of their terms, so a product is bit-identical to that with all columns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Halo:
-    """The columns that one worker holds, by their owners."""
+    """Columns that one worker holds, by their owners."""
 
     rank: int
     """Which of the workers this is."""
@@ -38,7 +38,7 @@ class Halo:
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """Where the columns of each worker begin in what is held, and how many are held."""
+        """First held column of each owner, and the number of held columns."""
         return tuple(int(n) for n in np.cumsum([0, *(self.count(owner) for owner in range(len(self.needed)))]))
 
     @property
@@ -47,12 +47,12 @@ class Halo:
         return sum(rows.nbytes for rows in self.needed if rows is not None)
 
     def count(self, owner: int) -> int:
-        """How many columns of a worker are held."""
+        """Return the number of held columns of an owner."""
         rows = self.needed[owner]
         return self.bounds[owner + 1] - self.bounds[owner] if rows is None else len(rows)
 
     def select(self, x: np.ndarray) -> np.ndarray:
-        """The held columns of x, (n_cols,) or (n_cols, k): shape (n_held,) or (n_held, k)."""
+        """Select the held columns of x, (n_cols,) or (n_cols, k): shape (n_held,) or (n_held, k)."""
         starts = self.starts
         held = np.empty((starts[-1], *x.shape[1:]), x.dtype)
         for owner, rows in enumerate(self.needed):
@@ -64,7 +64,7 @@ class Halo:
         return held
 
     def ask(self, owner: int) -> np.ndarray | None:
-        """What to tell a worker of the rows that are needed of it: a bit each, packed; None for all."""
+        """Return the request for rows of an owner: a packed bit per row; None for all."""
         rows = self.needed[owner]
         if rows is None:
             return None
@@ -74,7 +74,7 @@ class Halo:
 
 
 def find_asked(asked: np.ndarray | None, n_rows: int) -> np.ndarray | None:
-    """Rows of a worker that another one asked for with `Halo.ask`, ascending; None for all."""
+    """Find the rows of a worker that another one asked for with `Halo.ask`, ascending; None for all."""
     return None if asked is None else _find_set(np.unpackbits(asked, count=n_rows).view(np.bool_))
 
 
@@ -101,13 +101,13 @@ def make_halo(block: CsrBlock, rank: int, bounds: tuple[int, ...], threads: int 
 
 @njit(nogil=True, cache=True)
 def pack(x: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
-    """out = x[rows], without the copy of the rows as int64 that NumPy makes; x (n,) or (n, k)."""
+    """Compute out = x[rows], without NumPy's copy of the rows as int64; x (n,) or (n, k)."""
     for k in range(len(rows)):
         out[k] = x[np.uint64(rows[k])]
 
 
 def _choose(mask: np.ndarray) -> np.ndarray | None:
-    """The marked rows; None, and all of them marked, where they are many."""
+    """Return the marked rows; if they are many, mark all and return None."""
     if np.count_nonzero(mask) > DENSE * len(mask) or not len(mask):
         mask[:] = True
         return None

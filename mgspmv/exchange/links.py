@@ -1,9 +1,9 @@
-"""Connections between the workers of a run over Dask's own comms, so that TCP, TLS and UCX are what the cluster uses.
+"""Connections between the workers of a run over Dask's comms, and so over TCP, TLS or UCX as the cluster does.
 
-Of each pair of workers the one of lower rank connects, and the connection stays open for the run. Messages go one way
-without an answer, which halves their number, and a connection that breaks says at once that a worker is gone. Beside
-messages a worker says several times in its patience that its task runs, and whether that is at work or waits itself:
-who waits for one that is at work may wait for as long as it is.
+Of each pair of workers the one of lower rank connects, and the connection stays open for the run. Messages have no
+answer, which halves their number, and a broken connection shows at once that a worker is lost. A worker also sends,
+several times within its patience, heartbeats of its task, which is either working or waiting: others may wait for a
+working one without limit.
 
 Coroutines run on the worker's event loop; `send` and `receive` are called by the thread of its task.
 """
@@ -31,7 +31,7 @@ LINK_OP = "mgspmv_link"
 
 @dataclass(frozen=True)
 class Member:
-    """A worker of a run."""
+    """Worker of a run."""
 
     name: str | int
     """As the cluster calls it, and as errors do; it stays when the worker is restarted."""
@@ -45,13 +45,13 @@ class Member:
 def blame(
     kind: type[ClusterError], members: Sequence[Member], rank: int, phase: str, what: str, why: str = ""
 ) -> ClusterError:
-    """An error that is about the worker of a rank.
+    """Make an error about the worker of a rank.
 
     Parameters
     ----------
-    phase : what was being done
-    what : what the worker did, or did not
-    why : more on that, in a clause of its own
+    phase : phase of the run
+    what : action or failure of the worker, as a predicate
+    why : explanation, as a separate clause
     """
     member, more = members[rank], f"; {why}" if why else ""
     message = f"worker {member} {what} (during {phase}, rank {rank}){more}"
@@ -63,11 +63,11 @@ class DaskLinks:
 
     Parameters
     ----------
-    worker : the `distributed.Worker` that this is on
-    members : of the run, by rank
-    make_hello : gives the first message to the worker of a rank
-    patience : seconds that another worker may be silent while something is waited for; a worker whose task runs says so
-        several times in that time, so that slow is not silent
+    worker : the `distributed.Worker` of this process
+    members : workers of the run, by rank
+    make_hello : makes the first message to the worker of a rank
+    patience : seconds that another worker may be silent while this one waits; a worker with a running task sends
+        several heartbeats in that time, so that slow is not silent
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class DaskLinks:
 
     @property
     def phase(self) -> str:
-        """What the run is doing, for messages."""
+        """Phase of the run, for messages."""
         return self._marks.phase
 
     @phase.setter
@@ -104,15 +104,15 @@ class DaskLinks:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether all workers show each other certificates, and encrypt."""
+        """True if all links are encrypted and use certificates."""
         return all(member.address.startswith("tls://") for member in self._members)
 
     def connect(self) -> dict[int, dict[str, Any]]:
-        """Open links to all others; their first messages, by rank.
+        """Open links to all others, and return their first messages by rank.
 
         Raises
         ------
-        WorkerLostError, WorkerTimeoutError : a worker is gone or does not open its link
+        WorkerLostError, WorkerTimeoutError : a worker is lost or does not open its link
         RunAbortedError : the run was ended from outside
         """
         self._waits_since = time.monotonic()
@@ -130,17 +130,17 @@ class DaskLinks:
         return hellos
 
     def send(self, messages: Mapping[int, dict[str, Any]]) -> None:
-        """Send to each of these, without waiting. An array in a message must not change before it was received."""
+        """Send messages by rank, without waiting. An array in a message must not change before it was received."""
         self._waits_since = time.monotonic()
         self._loop.call_soon_threadsafe(self._start_writes, messages)
 
     def receive(self, missing: Sequence[int]) -> tuple[int, dict[str, Any]]:
-        """Wait for the next message of any worker; `missing` are those that it is waited for.
+        """Wait for the next message of any worker; `missing` are the ranks whose messages are awaited.
 
         Raises
         ------
-        WorkerLostError : the link of one that is missing is broken
-        WorkerTimeoutError : one that is missing was silent for too long
+        WorkerLostError : the link of a missing worker is broken
+        WorkerTimeoutError : a missing worker was silent for too long
         RunAbortedError : the run was ended from outside
         """
         self._marks.waits = True
@@ -159,19 +159,20 @@ class DaskLinks:
             self._marks.waits = False
 
     def begin_wait(self) -> None:
-        """Others may be silent from now on for as long as is allowed."""
+        """Restart the time for which others may be silent."""
         self._waits_since = time.monotonic()
 
     def check(self) -> None:
-        """
+        """Check all other workers.
+
         Raises
         ------
-        WorkerLostError, WorkerTimeoutError, RunAbortedError : as for `receive`, were messages of all others missing
+        WorkerLostError, WorkerTimeoutError, RunAbortedError : as for `receive` with all other workers missing
         """
         self._check([r for r in range(len(self._members)) if r != self._rank], time.monotonic())
 
     def _check(self, missing: Sequence[int], now: float) -> dict[int, float]:
-        """When each of these was heard; raises as `receive` does."""
+        """Check the missing workers as `receive` does, and return when each was last heard."""
         if self._end is not None:
             raise RunAbortedError(self._end, phase=self.phase)
         for rank in self._gone.intersection(missing):
@@ -187,11 +188,11 @@ class DaskLinks:
 
     @contextmanager
     def active(self, phase: str) -> Iterator[Marks]:
-        """While a task of the run is running: tell the others that it is. Errors without one get its place.
+        """Send heartbeats to the others while a task of the run is running. Its errors get the worker and phase.
 
         Parameters
         ----------
-        phase : what is being done at first
+        phase : first phase of the task
 
         Returns
         -------
@@ -211,7 +212,7 @@ class DaskLinks:
             self._is_active = False
 
     def close(self, reason: str) -> None:
-        """End it: whoever waits is told the reason."""
+        """Close the links; a task that waits raises with the reason."""
         if self._end is None:
             self._end = reason
             self._inbox.put((-1, None))
@@ -249,7 +250,7 @@ class DaskLinks:
             await self.accept(comm, rank)
 
     async def accept(self, comm: Any, rank: int) -> None:
-        """Serve a link with a worker: say hello and read until it breaks or the run ends."""
+        """Serve a link with a worker: send the first message, and read until the link breaks or the run ends."""
         self._comms[rank] = comm
         try:
             await self._write(rank, self._make_hello(rank))
@@ -278,7 +279,7 @@ class DaskLinks:
                     await self._write(rank, {"works": not self._marks.waits})
 
     def _take(self, rank: int, message: dict[str, Any]) -> None:
-        """Take a message of another worker, or what it says of itself."""
+        """Take a message or heartbeat of another worker."""
         if "works" in message:
             if message["works"] and self._marks.waits:
                 self._marks.mark()

@@ -1,13 +1,12 @@
-"""Slices from device to device through NCCL, on the stream of the steps, without the host; or, on one host, through
+"""Exchange of slices between devices by NCCL, on the stream of the steps, without the host; or, on one host, through
 memory that the devices write into while they multiply.
 
-What the devices send each other is enqueued by each of them in the same order. A device that never comes leaves the
-others waiting inside NCCL, which does not notice by itself: who waits here looks at the workers' links meanwhile, and
-aborts. Where events say how far a stream is, so do the marks of the task, by which a watchdog finds the device that is
-at work and gets no further, and not those that wait for it.
+All devices enqueue their exchanges in the same order. If a device is lost, the others wait inside NCCL, which does not
+notice by itself: the waiting task checks the workers' links meanwhile, and aborts. Events on the stream set the marks
+of the task, by which a watchdog finds the device that is working without progress, and not those that wait for it.
 
-Nothing of NCCL and of the driver that may wait for ever is called by a task itself: threads connect and abort, and are
-left behind where they do not end. A device that does not come to rest is then used by no run of this process.
+Calls of NCCL and of the driver that may block for ever are not made by tasks: threads connect and abort, and are
+abandoned if they do not end. A device that does not become idle is then not used by any run of this process.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _noting = Lock()
 
 
 def find_nccl_problem() -> str | None:
-    """What keeps this process from using NCCL, in words; None when nothing does."""
+    """Return the problem that keeps this process from using NCCL, as text; None if it can be used."""
     nccl = _import_nccl()
     if nccl is None:
         return "CuPy finds no NCCL; install nvidia-nccl-cu12 or nvidia-nccl-cu13, which mgspmv[cuda12] and [cuda13] do"
@@ -64,27 +63,27 @@ def find_nccl_problem() -> str | None:
 
 
 def find_stuck() -> tuple[str, str] | None:
-    """What keeps this process from using its device, since a group that was aborted did not end: `what` and `why` as of
-    `mgspmv.exchange.links.blame`. None when nothing does."""
+    """Return `what` and `why`, as in `mgspmv.exchange.links.blame`, if this process cannot use its device because an
+    aborted group did not end; else None."""
     if not any(thread.is_alive() for thread in _stuck):
         return None
     return "has a device that does not come to rest", "something runs there without an end: restart the worker"
 
 
 def await_ends(wait_s: float | None = None) -> None:
-    """Wait until all that was let go of has given its memory back, for so many seconds at most."""
+    """Wait until all closed groups have freed their memory, for `wait_s` seconds at most."""
     for thread in tuple(_last_end):
         thread.join(wait_s)
 
 
 def let_go(held: list[Any], release: Callable[[], None]) -> None:
-    """Let go of what used the device, and release its memory when groups that were closed have ended. Not waited for:
-    the driver lets who frees memory wait for all that runs there.
+    """Drop objects on the device, and release its memory when closed groups have ended. Does not wait, as the driver
+    lets calls that free memory wait for all work on the device.
 
     Parameters
     ----------
-    held : emptied; who calls this keeps nothing of it
-    release : gives back to the device what this process keeps of its memory and nothing uses
+    held : emptied; the caller must keep no reference to its objects
+    release : returns unused memory of this process to the device
     """
     import cupy
 
@@ -102,12 +101,12 @@ def let_go(held: list[Any], release: Callable[[], None]) -> None:
 
 
 class NcclGroup:
-    """The devices of the workers of a matrix, each the current one of its process, of which it has no other.
+    """NCCL group of the devices of the workers of a matrix, each the current and only device of its process.
 
     Parameters
     ----------
-    unique_id : what rank 0 made by `make_unique_id`
-    check : raises when a worker is gone or the work was given up
+    unique_id : made by rank 0 with `make_unique_id`
+    check : raises when a worker is lost or the work was aborted
     may_share : whether the devices, all of one host then, write into each other's memory where they can
 
     Raises
@@ -131,21 +130,21 @@ class NcclGroup:
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the device that others write into."""
+        """Bytes of the device memory that others write into."""
         return 0 if self._memory is None else self._memory.n_bytes
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be used; one that was aborted cannot."""
+        """True unless the group was aborted or closed."""
         return self._communicator is not None
 
     def exchange(self, sent: Sequence[Any], received: Sequence[Any]) -> None:
-        """On the current stream: send an array to each of the others, and get one of each.
+        """Send an array to each of the other devices, and receive one of each, on the current stream.
 
         Parameters
         ----------
-        sent, received : by rank, contiguous arrays on the device; none has elements where the other side has none. What
-            is at the place of this device does not count
+        sent, received : by rank, contiguous arrays on the device; empty where the other side's is empty. Those of this
+            device are ignored
         """
         import cupy
 
@@ -168,16 +167,16 @@ class NcclGroup:
             raise self._describe(error) from error
 
     def wait(self, stream: Any, check: Callable[[], None], stages: Sequence[Any] = ()) -> None:
-        """Until all is done that was enqueued on a stream.
+        """Wait until all work enqueued on a stream is done.
 
         Parameters
         ----------
-        stages : events on the stream, in turn after what this device does alone and after it has what the others sent;
-            none for those before and after all that was exchanged
+        stages : events on the stream, alternately after work of this device alone and after data of the others was
+            received; empty to use those before and after all exchanges
 
         Raises
         ------
-        ClusterError : what `check` raises, or NCCL's error. The group is aborted then, here
+        ClusterError : raised by `check`, or an error of NCCL. The group is aborted then, on this device
         """
         is_done, pause_s = stream.record(), SHORT_S
         begun, self._begun = self._begun, None
@@ -201,7 +200,7 @@ class NcclGroup:
             marks.mark()
 
     def gather(self, own: Any, sizes: Sequence[int], check: Callable[[], None]) -> Any:
-        """What each device has of so many elements, from all of them, on the device."""
+        """Concatenate the arrays of all devices, of these sizes, on the device."""
         import cupy
 
         bounds = (0, *accumulate(sizes))
@@ -213,18 +212,18 @@ class NcclGroup:
         return gathered
 
     def gather_hosts(self, own: np.ndarray, check: Callable[[], None]) -> np.ndarray:
-        """(n_devices, len(own)): arrays of the hosts, of one dtype and length, by rank."""
+        """Gather the host arrays of all ranks, of one dtype and length: (n_devices, len(own))."""
         import cupy
 
         found: np.ndarray = self.gather(cupy.asarray(own), [len(own)] * self.n_devices, check).get()
         return found.reshape(self.n_devices, len(own))
 
     def share(self, n_bytes: int, check: Callable[[], None]) -> DirectMemory | None:
-        """Memory of all devices that each of them writes into; None where they cannot. It is kept for the next time.
+        """Return memory of all devices that each can write into; None where they cannot. It is kept for later calls.
 
         Raises
         ------
-        CapacityError : there is no room for it on this device
+        CapacityError : it does not fit in the memory of this device
         """
         if self._can_share and (self._memory is None or self._memory.n_bytes < n_bytes):
             if self._memory is not None:
@@ -236,14 +235,14 @@ class NcclGroup:
         return self._memory
 
     def close(self) -> None:
-        """Let go of it when nothing is under way. Not waited for: NCCL may take half a second."""
+        """Close the idle group without waiting, as NCCL may take half a second."""
         self._begin_abort()
 
     def _describe(self, error: Exception) -> ClusterError:
         return ClusterError(f"NCCL failed on this device, rank {self.rank}: {error}")
 
     def abort(self) -> None:
-        """End what is under way, here; the others end theirs. Waited for, but for `ABORT_S` at most."""
+        """Abort operations of this device (the others abort theirs), and wait for it for `ABORT_S` at most."""
         _await_end(self._begin_abort())
 
     def _begin_abort(self) -> Thread:
@@ -263,12 +262,12 @@ def join_group(
     *,
     may_share: bool,
 ) -> NcclGroup:
-    """The group that all workers still have, or a new one.
+    """Return the group that all workers still have, or connect a new one.
 
     Parameters
     ----------
-    hellos : what `greet` said of the others
-    held : here
+    hellos : `greet` messages of the others
+    held : group held here
     may_share : whether devices of one host may write into each other's memory
     """
     own, groups = greet(held), {hello["group"] for hello in hellos.values()}
@@ -290,13 +289,13 @@ def join_group(
 
 
 def greet(held: NcclGroup | None) -> dict[str, Any]:
-    """What a worker's first message says of its group, of its host and of the network that it sees there."""
+    """Return the entries of a worker's first message on its group, host and network namespace."""
     group = held.name if held is not None and held.is_alive else None
     return {"group": group, "host": name_host(), "network": _name_network()}
 
 
 def _name_network() -> str:
-    """What processes have in common that reach each other by the loopback interface, as two containers do not."""
+    """Return an id shared by processes that reach each other by the loopback interface, as two containers do not."""
     try:
         return f"{name_host()} {os.readlink('/proc/self/ns/net')}"
     except OSError:
@@ -304,12 +303,12 @@ def _name_network() -> str:
 
 
 class NcclExchange:
-    """Slices of z by NCCL.
+    """Exchange of slices of z by NCCL.
 
     Parameters
     ----------
-    columns : which each device has of z
-    n_terms : entries of the whole matrix, or rows, if those are more
+    columns : columns of z that each device holds
+    n_terms : number of entries of the whole matrix, or of rows, if larger
     check : as for `NcclGroup`
     """
 
@@ -320,20 +319,20 @@ class NcclExchange:
 
     @property
     def received_elements(self) -> int:
-        """Elements of z that come from others."""
+        """Number of elements of z received from others."""
         starts = self.slices.starts
         return starts[-1] - (starts[self.rank + 1] - starts[self.rank])
 
     def share(self, n_bytes: int) -> DirectMemory | None:
-        """Memory that all devices write into; None where they cannot, or where each gets only what it reads of z."""
+        """Return memory that all devices write into; None if they cannot, or if each receives just what it reads."""
         return self._group.share(n_bytes, self._check) if self._packing is None else None
 
     def enqueue(self, z: Any) -> None:
-        """On the current stream: send of this device's slice of z what each of the others reads, and get theirs."""
+        """Send each other device the elements it reads of this slice of z, and receive theirs, on the current stream."""
         self._group.exchange(self.select(z), [z[a:b] for a, b in pairwise(self.slices.starts)])
 
     def select(self, z: Any) -> list[Any]:
-        """On the current stream: what each device is sent of z, by rank, until the next call."""
+        """Select on the current stream the elements of z to send to each device, by rank, valid until the next call."""
         starts, packing = self.slices.starts, self._packing
         own = z[starts[self.rank] : starts[self.rank + 1]]
         if packing is None:
@@ -348,13 +347,13 @@ class NcclExchange:
         return [packed[a:b] for a, b in pairwise(packing.starts)]
 
     def wait(self, stream: Any, stages: Sequence[Any] = ()) -> None:
-        """Until the stream is at rest; raises when a device is gone that others wait for; see `NcclGroup.wait`."""
+        """Wait until the stream is idle; raise when a device is lost that others wait for; see `NcclGroup.wait`."""
         self._group.wait(stream, self._check, stages)
 
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """What a device sends of its slice: to each of the others what that one reads."""
+    """Elements of a device's slice to send to each of the others: those that the receiver reads."""
 
     elements: Any
     """int32, on the device: places in the slice, of columns and then of the sums, for one device after the other."""
@@ -364,7 +363,7 @@ class Packing:
 
 @dataclass(frozen=True, eq=False)
 class SharedColumns:
-    """The columns of z that a device holds."""
+    """Columns of z that a device holds."""
 
     slices: Slices
     """Where those of each device are."""
@@ -382,15 +381,15 @@ def share_columns(
     mark: Callable[[], Any] | None,
     check: Callable[[], None],
 ) -> SharedColumns:
-    """Agree with the other devices on who has which columns of z.
+    """Agree with the other devices on the columns of z that each holds.
 
     Parameters
     ----------
     own : (n_rows,) int32, on the device: places of the rows among the columns that this device sends
-    n_sent : how many these are
+    n_sent : number of these columns
     bounds : first row of each device, and the number of rows
-    mark : gives (n_cols,) bool, on the device: columns that this one reads; None if it is likely to read most. Only
-        where all devices have it, and read few of the others' columns, each is sent what it reads, and not all
+    mark : makes (n_cols,) bool, on the device: columns that this one reads; None if it is likely to read most. Only
+        where all devices have it, and read few of the others' columns, each is sent the columns it reads, else all
     """
     import cupy
 
@@ -418,13 +417,13 @@ def share_columns(
 def _share_needed(
     group: NcclGroup, pieces: list[Any], lists: list[Any], needs: np.ndarray, n_sent: int, check: Callable[[], None]
 ) -> SharedColumns:
-    """Each device is sent the columns that it reads.
+    """Agree that each device is sent just the columns that it reads.
 
     Parameters
     ----------
-    pieces : of each device, the places of its rows in its slice
-    lists : of each other device, the places in its slice that are read here, ascending
-    needs : [a, b] is how many columns a reads of b
+    pieces : for each device, the places of its rows in its slice
+    lists : for each other device, the places in its slice that are read here, ascending
+    needs : [a, b] is the number of columns of b that a reads
     """
     import cupy
 
@@ -448,7 +447,7 @@ def _share_needed(
 
 
 def _follow(marks: Marks, left: deque[Any]) -> None:
-    """Mark what a stream has done of its stages, and whether it waits for the other devices now."""
+    """Mark the stages that a stream has completed, and whether it now waits for the other devices."""
     n = len(left)
     while left and left[0].done:
         left.popleft()
@@ -458,7 +457,7 @@ def _follow(marks: Marks, left: deque[Any]) -> None:
 
 
 def _begin(end: Callable[[], None], first: Callable[[], None] = lambda: None) -> Thread:
-    """Let a thread do something first, and something when all that was begun before is done."""
+    """Start a thread that calls `first`, and `end` when all threads started before have ended."""
 
     def run() -> None:
         first()
@@ -475,7 +474,7 @@ def _begin(end: Callable[[], None], first: Callable[[], None] = lambda: None) ->
 
 
 def _begin_end(device: Any, communicator: Any, memory: DirectMemory | None) -> Thread:
-    """Let a thread let go of what a group has, when its device is at rest."""
+    """Start a thread that frees the communicator and memory of a group when its device is idle."""
 
     def end() -> None:
         with device:
@@ -491,7 +490,7 @@ def _begin_end(device: Any, communicator: Any, memory: DirectMemory | None) -> T
 
 
 def _await_end(thread: Thread) -> None:
-    """Wait for what `_begin_end` began, for `ABORT_S` at most, after which it is told of."""
+    """Wait for a thread of `_begin_end`, for `ABORT_S` at most, after which it counts as stuck."""
     thread.join(ABORT_S)
     if thread.is_alive():
         with _noting:
@@ -499,17 +498,17 @@ def _await_end(thread: Thread) -> None:
 
 
 def _import_nccl() -> Any:
-    """CuPy's binding; None where there is no NCCL."""
+    """Import CuPy's binding of NCCL; None where there is no NCCL."""
     from cupy.cuda import nccl
 
     return nccl if nccl.available else None
 
 
 def _connect(nccl: Any, rank: int, n_devices: int, unique_id: bytes, check: Callable[[], None]) -> Any:
-    """A communicator that a thread makes, which NCCL lets wait for others and nobody can interrupt.
+    """Make a communicator in a thread, as NCCL waits there for the others and cannot be interrupted.
 
-    One that is given up is left behind, and then ends what it makes. It is not stuck while it waits: its device is at
-    rest.
+    A thread that is given up is left behind, and closes the communicator it makes. It does not count as stuck while it
+    waits, as its device is idle.
     """
     import cupy
 
@@ -559,8 +558,8 @@ def _connect(nccl: Any, rank: int, n_devices: int, unique_id: bytes, check: Call
 
 
 def _send_to_all(nccl: Any, communicator: Any, rank: int, n_devices: int) -> None:
-    """Send a byte from each device to each. A pair of them connects when it first sends, for which NCCL lets the host
-    wait: here, and then nowhere else."""
+    """Send a byte from each device to each. A pair of them connects when it first sends, which blocks the host: here,
+    and so not later."""
     import cupy
 
     stream = cupy.cuda.Stream(non_blocking=True)

@@ -1,4 +1,4 @@
-"""Panels, z of many vectors at once, of one width after the other, and small arrays between who computes them."""
+"""Exchange of panels, each z of many vectors at once, of varying width, and of small arrays between workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Gather = Callable[[np.ndarray], list[np.ndarray]]
 
 @dataclass(frozen=True, eq=False)
 class Panels:
-    """Panels of all who compute together.
+    """Panels of all workers that compute together.
 
     Each of the workers opens the same panels in the same order.
     """
@@ -42,7 +42,7 @@ class Panels:
 
 
 def make_local(n_cols: int, zeros: Zeros) -> Panels:
-    """Panels where all rows belong to this process.
+    """Make panels for one process with all rows.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def make_local(n_cols: int, zeros: Zeros) -> Panels:
 
 
 def make_peer(turns: Turns, halo: Halo, wanted: Sequence[np.ndarray | None], zeros: Zeros) -> Panels:
-    """Panels whose slices go from worker to worker; parameters as of `PeerTransport`."""
+    """Make panels whose slices are sent from worker to worker; parameters as in `PeerTransport`."""
 
     def open_panel(width: int, dtype: np.dtype[Any]) -> PeerTransport:
         return PeerTransport(turns, halo, wanted, dtype, lambda n, dtype: zeros(n, width, dtype))
@@ -75,7 +75,7 @@ def make_staged(
     put: Callable[[np.ndarray], Any],
     get: Callable[[Any], np.ndarray],
 ) -> Panels:
-    """As `make_peer`, with kernels on a device; `put` and `get` as of `StagedTransport`."""
+    """Make panels as `make_peer` does, for kernels on a device; `put` and `get` as in `StagedTransport`."""
     host = make_peer(turns, halo, wanted, lambda n, width, dtype: np.zeros((n, width), dtype))
 
     def open_panel(width: int, dtype: np.dtype[Any]) -> StagedTransport:
@@ -86,7 +86,7 @@ def make_staged(
 
 
 def make_nccl(group: NcclGroup, bounds: Sequence[int], zeros: Zeros, check: Callable[[], None]) -> Panels:
-    """Panels of devices that hold z of all columns, and send their slices on the stream of the kernels.
+    """Make panels of devices that hold z of all columns, and send their slices on the stream of the kernels.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def make_nccl(group: NcclGroup, bounds: Sequence[int], zeros: Zeros, check: Call
 
 
 class _NcclPanel:
-    """z of all columns, which is overwritten when the product that read it is done, and a slot for the next slice."""
+    """Panel with z of all columns, overwritten when the product that read it is done, and a slot for the next slice."""
 
     waited_s = 0.0
 

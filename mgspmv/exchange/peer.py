@@ -1,4 +1,4 @@
-"""Slices and sums from worker to worker, each sending to each."""
+"""Transport of slices and sums between workers, all to all."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mgspmv.model import StepSums
 
 
 class PeerTransport:
-    """One z, which is overwritten when the product that read it is done, and slots for the next slice.
+    """Transport with one z, overwritten when the product that read it is done, and slots for the next slice.
 
-    Slots take turns, as what is packed of them in `Columns` does: what is written again, two turns after it was sent,
-    has been received.
+    Two slots alternate, as the send buffers of `Columns` do: a slot is written again two turns after it was sent, when
+    it has been received.
 
     Parameters
     ----------
-    turns : of the links to the other workers, each exchange takes one
-    halo : the columns that are held here
-    wanted : for each worker, which rows of this one it asked for; None for all; any at the place of this worker
+    turns : turns of the links to the other workers, one per exchange
+    halo : the columns held here
+    wanted : for each worker, the rows of this one that it asked for; None for all; ignored for this worker
     dtype : of the vectors
     zeros : makes the buffers, from (rows, dtype)
     """

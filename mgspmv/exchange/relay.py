@@ -1,4 +1,4 @@
-"""Slices and sums through the process that drives the run: it takes each worker's slice and gives back the whole."""
+"""Transport through the client: it takes each worker's slice and sends back the whole vector."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mgspmv.model import StepSums
 
 
 class RelayTransport:
-    """Reads what `give` gave, fills what `take` takes; sums are those of this worker alone.
+    """Transport with z set by `give` and slices returned by `take`; sums are those of this worker alone.
 
     Parameters
     ----------
-    halo : the columns that are held here
+    halo : the columns held here
     dtype : of the vectors
     """
 
@@ -38,12 +38,12 @@ class RelayTransport:
         return self._held.nbytes + self._own.nbytes + self._halo.nbytes
 
     def give(self, z: np.ndarray) -> None:
-        """Hold the columns of z, (n_cols,), that the next product reads."""
+        """Select from z, (n_cols,), the columns that the next product reads."""
         self._held = self._halo.select(z)
         self.exchanged_bytes += z.nbytes
 
     def take(self) -> np.ndarray:
-        """(n_rows,): this worker's slice of the next z, whose buffer is the taker's from now on."""
+        """Return this worker's slice of the next z, (n_rows,), in a buffer owned by the caller from now on."""
         own, self._own = self._own, np.empty_like(self._own)
         return own
 
@@ -51,7 +51,7 @@ class RelayTransport:
         return self._own
 
     def get_own(self) -> np.ndarray:
-        """Before it is taken."""
+        """Return this worker's slice before it is taken."""
         return self._own
 
     def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:

@@ -1,4 +1,4 @@
-"""Slices of a device through the host, by a transport that knows only the host."""
+"""Transport of a device's slices through the host, by a transport of host memory."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mgspmv.model import StepSums
 
 
 class StagedTransport:
-    """What a device needs and makes is copied from and to the vectors of another transport.
+    """Transport of device vectors, copied from and to those of a transport on the host.
 
     Parameters
     ----------
-    staged : on the host
-    n_rows : of this worker
+    staged : the transport on the host
+    n_rows : rows of this worker
     put, get : copy a vector to the device, and to the host
-    zeros : makes what is put there at first, from (rows, dtype)
+    zeros : makes the initial vectors on the host, from (rows, dtype)
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How the slices and sums of a step reach every worker."""
+"""Transports of the slices and sums of a step to every worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mgspmv.model import StepSums
 
 
 class Transport(Protocol):
-    """Holds z of one vector or, a column each, of many, which products read, and brings the next one together."""
+    """Holder of the z that products read, of one vector or one per column, which assembles the next z from slices."""
 
     @property
     def exchanged_bytes(self) -> int:
@@ -20,12 +20,12 @@ class Transport(Protocol):
 
     @property
     def waited_s(self) -> float:
-        """Seconds so far that others took longer for their products than this worker."""
+        """Seconds so far that other workers took longer for their products than this one."""
         ...
 
     @property
     def z(self) -> Any:
-        """What the next product reads, at the columns of this worker's blocks."""
+        """Vector that the next product reads, at the columns of this worker's blocks."""
         ...
 
     @property
@@ -34,28 +34,28 @@ class Transport(Protocol):
         ...
 
     def slot(self) -> Any:
-        """(n_rows,), or so many rows of all columns: where this worker writes its slice of the next z."""
+        """Return the array, (n_rows,) or (n_rows, k), into which this worker writes its slice of the next z."""
         ...
 
     def get_own(self) -> Any:
-        """As `slot`: of the rows of this worker, what the last exchange made z of."""
+        """Return this worker's slice of the last exchange, in the shape of `slot`."""
         ...
 
     def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
-        """Make everybody's slots the new z; give everybody's sums of each column, added."""
+        """Make the slots of all workers the new z, and return the total sums of each column over all workers."""
         ...
 
     def restart(self, dtype: np.dtype[Any]) -> None:
-        """Drop the vectors and hold ones of this dtype, all 0."""
+        """Replace the vectors by zeros of this dtype."""
         ...
 
 
 class LocalTransport:
-    """All rows belong to this process: two buffers take turns and nothing moves.
+    """Transport for one process with all rows: two buffers are swapped and nothing is copied.
 
     Parameters
     ----------
-    zeros : makes the buffers, from (rows, dtype), where the kernels compute
+    zeros : makes the buffers, from (rows, dtype), in the memory of the kernels
     """
 
     exchanged_bytes = 0

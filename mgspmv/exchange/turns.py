@@ -1,4 +1,4 @@
-"""Turns of messages between workers: in each, every worker sends one to every other."""
+"""Rounds of messages between workers, called turns: in each, every worker sends one message to every other."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ if TYPE_CHECKING:  # it imports Dask
 
 
 class Turns:
-    """Numbers the turns, so that what another worker sends early is known from what it sends now.
+    """Numbered turns, which distinguish a message that another worker sends early from that of this turn.
 
-    Nobody begins a turn before it has heard from all in the one before; so of each other worker at most one message
-    waits here.
+    No worker begins a turn before it has received all messages of the previous one; so at most one early message of
+    each worker waits here.
 
     Parameters
     ----------
     links : to the other workers
-    rank : which of the workers this is
-    n_workers : with this one
+    rank : rank of this worker
+    n_workers : number of workers, with this one
 
     Attributes
     ----------
-    number : of this turn
-    others : their ranks; each begins with the one after it, so that they do not all send to the same one first
+    number : number of this turn
+    others : ranks of the other workers, from the next one on, so that not all send to the same one first
     exchanged_s : seconds in trades so far, without waiting
-    waited_s : seconds so far that others took longer for what they did between trades than this worker
-    received_bytes : of vectors, so far, as who trades them counts
+    waited_s : seconds so far that others took longer between trades than this worker
+    received_bytes : bytes of vectors so far, as counted by the callers of `trade`
     """
 
     def __init__(self, links: DaskLinks, rank: int, n_workers: int) -> None:
@@ -41,11 +41,11 @@ class Turns:
         self.others = (*range(rank + 1, n_workers), *range(rank))
 
     def begin(self) -> None:
-        """What this worker does until its next trade counts from now on."""
+        """Start the clock of this worker's work until its next trade."""
         self._since = time.perf_counter()
 
     def gather(self, given: dict[str, Any]) -> list[dict[str, Any]]:
-        """What each worker gave, by rank, in a turn of its own.
+        """Gather the values of all workers, by rank, in a separate turn.
 
         Parameters
         ----------
@@ -55,8 +55,8 @@ class Turns:
         return [answers[rank] for rank in sorted(answers)]
 
     def trade(self, messages: Mapping[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-        """Give each other worker a message, by rank, and get theirs, in a turn of its own. Arrays in them must not be
-        written to before the turn after the next."""
+        """Exchange messages with each other worker, by rank, in a separate turn. Arrays in them must not be written to
+        before the turn after the next."""
         began = time.perf_counter()
         own_s = began - self._since
         self._links.send({r: {"number": self.number, "own_s": own_s, **message} for r, message in messages.items()})
@@ -73,7 +73,7 @@ class Turns:
         return received
 
     def _take(self, missing: set[int]) -> tuple[int, dict[str, Any]]:
-        """The next message of this turn from any of these, and who sent it."""
+        """Return the next message of this turn from any of these workers, with its sender's rank first."""
         for rank in missing & self._early.keys():
             return rank, self._early.pop(rank)
         while True:
