@@ -1,8 +1,8 @@
 """Starting workers by Dask's cluster managers: one adapter for all of their classes.
 
-A class is configured as its own documentation says, by options and by Dask's configuration. Added here is what classes
-lack: one worker per GPU, certificates, no memory limit apart from the plan's, pages that are not served to other
-machines unencrypted, waiting for the workers, and cleanup in all cases.
+A class is configured as its own documentation says, by options and by Dask's configuration. This module adds the
+features that classes lack: one worker per GPU, certificates, no memory limit apart from the plan's, pages that are not
+served to other machines unencrypted, waiting for the workers, and cleanup in all cases.
 """
 
 from __future__ import annotations

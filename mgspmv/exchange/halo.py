@@ -38,7 +38,7 @@ class Halo:
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """First held column of each owner, and the number of held columns."""
+        """Offset of each owner's columns among the held ones, and the number of held columns."""
         return tuple(int(n) for n in np.cumsum([0, *(self.count(owner) for owner in range(len(self.needed)))]))
 
     @property

@@ -328,7 +328,7 @@ class NcclExchange:
         return self._group.share(n_bytes, self._check) if self._packing is None else None
 
     def enqueue(self, z: Any) -> None:
-        """Send each other device the elements it reads of this slice of z, and receive theirs, on the current stream."""
+        """Send each other device, on the current stream, what it reads of this slice of z, and receive theirs."""
         self._group.exchange(self.select(z), [z[a:b] for a, b in pairwise(self.slices.starts)])
 
     def select(self, z: Any) -> list[Any]:
