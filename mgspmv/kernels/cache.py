@@ -1,6 +1,6 @@
 """The user's cache: files that may be deleted at any time.
 
-It is the folder `$MGSPMV_CACHE`, or the one that the system has for it (`~/.cache/mgspmv` on Linux).
+It is the folder `$MGSPMV_CACHE`, by default the system's cache folder (`~/.cache/mgspmv` on Linux).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CACHE_VARIABLE = "MGSPMV_CACHE"
 
 
 def find_folder() -> Path:
-    """Where files are kept."""
+    """Return the folder of cached files."""
     if folder := os.environ.get(CACHE_VARIABLE):
         return Path(folder)
     return platformdirs.user_cache_path("mgspmv", appauthor=False)

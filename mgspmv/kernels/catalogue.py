@@ -1,12 +1,12 @@
-"""The kernels that a user can name: what each does, where it comes from, what it needs, and where its parts are.
+"""Kernels that a user can name, each with its summary, literature, requirements and implementation.
 
-The header of a CUDA source says which thread does what. The other parts have the name of the kernel, as `csr-split`:
+The header of a CUDA source gives the thread mapping. The other parts are named after the kernel, such as `csr-split`:
 
     mgspmv.kernels.products.CsrSplit  launches it on a format
     mgspmv.kernels.twins.csr_split    the reference on the CPU, which adds in the same order
 
-and its builder, which makes the format of a block where the block lies, is the same for both. Parts are imported when
-they are asked for, so that this table is cheap to read.
+The builder, which makes the format of a block on the block's device, is the same for both. Parts are imported on first
+use, so that this table is cheap to read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BACKENDS: tuple[Backend, ...] = ("cpu", "cuda")
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel by the name that a user gives."""
+    """Kernel that a user selects by name."""
 
     name: str
     summary: str
@@ -55,19 +55,19 @@ class Kernel:
 
     @property
     def reference(self) -> Callable[..., None]:
-        """The function on the CPU: of (*operands, x, y, alpha, beta), of (A, x, b, y) or of (x), by the operation."""
+        """CPU reference, called with (*operands, x, y, alpha, beta), (A, x, b, y) or (x), by the operation."""
         found: Callable[..., None] = pkgutil.resolve_name(f"mgspmv.kernels.twins:{self._stem}")
         return found
 
     @property
     def launcher(self) -> Callable[[CsrBlock, Any, dict[str, Any]], Any]:
-        """Made of (block, format, types), a `mgspmv.kernels.products.Product` on the current device."""
+        """Class made from (block, format, types): a `mgspmv.kernels.products.Product` on the current device."""
         name = self.name.title().replace("-", "")
         found: Callable[..., Any] = pkgutil.resolve_name(f"mgspmv.kernels.products:{name}")
         return found
 
     def build(self, block: CsrBlock, dtype: Any) -> Any:
-        """Make the format of a block, where the block lies; None where the kernel reads CSR itself.
+        """Build the format of a block on the block's device; None for kernels that read CSR itself.
 
         Parameters
         ----------
@@ -75,7 +75,7 @@ class Kernel:
 
         Raises
         ------
-        FormatError : the kernel cannot do this matrix
+        FormatError : the kernel does not support this matrix
         """
         if self.builder is None:
             return None
@@ -85,7 +85,7 @@ class Kernel:
         return make(block, dtype=dtype) if self.takes_dtype else make(block)
 
     def count_bytes(self, block: CsrBlock, made: Any) -> int:
-        """Count the bytes of the matrix that it reads.
+        """Count the bytes of the matrix that the kernel reads.
 
         Parameters
         ----------
@@ -94,7 +94,7 @@ class Kernel:
         return int((block.nbytes if self.keeps_csr else 0) + getattr(made, "nbytes", 0))
 
     def bind_reference(self, block: CsrBlock, made: Any) -> Callable[..., None]:
-        """Bind the reference to a format; it is then called with (x, y, alpha, beta).
+        """Bind the reference to a format and return a function of (x, y, alpha, beta).
 
         Its first parameters have the names of attributes of the format or else of the block.
         """

@@ -1,7 +1,7 @@
-"""Functions that Numba compiles and keeps, and compiles again when a file is edited that they take something from.
+"""Functions compiled and cached by Numba, and recompiled when a file that they depend on is edited.
 
-Numba keeps what it compiled with the digest of the file that the function is in. Functions and constants of other files
-are compiled in, and by itself it would not see edits there: so each state of these files has a folder of its own.
+Numba caches compiled code under a stamp of the function's own file. Functions and constants from other files are
+compiled in, and Numba does not notice edits there, so each state of these files has a separate cache folder.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def compile_kernel(function: Callable[..., Any]) -> Any:
 
 @functools.cache
 def _find_compiled(folder: str) -> Path:
-    """Folder for what is compiled with these files as they are.
+    """Return the cache folder for the current state of `SOURCES`.
 
     Parameters
     ----------
-    folder : $NUMBA_CACHE_DIR; empty for the one that Numba would choose, or the user's cache
+    folder : $NUMBA_CACHE_DIR; empty for Numba's default, or the user's cache if that is not writable
     """
     digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in SOURCES)).hexdigest()
     beside = _HERE / "__pycache__"

@@ -1,4 +1,4 @@
-"""The kernels of one CSR block on the CPU, compiled by Numba: the executable specification of the CUDA ones.
+"""Kernels of one CSR block on the CPU, compiled by Numba: the executable specification of the CUDA kernels.
 
 Thread mapping: the rows are cut into parts of about equal bytes; every thread calls the kernel once, and the kernel
 takes the next part from a shared counter until none is left. A row is summed by one thread, in the order of its
@@ -51,13 +51,13 @@ FLOAT32_LEAST_ROUNDING = 2.0**-150
 
 
 class CpuBlock:
-    """The kernels bound to one block: y = alpha A x + beta y, and the fused PageRank step.
+    """CPU kernels bound to one block: y = alpha A x + beta y, and the fused PageRank step.
 
     Parameters
     ----------
     block : rows of the matrix; its values are used in the dtype they have
     precision : `exact` sums int64 fixed point; the others sum in float64
-    threads : how many threads to use at most; default: the processors this process may use
+    threads : maximum number of threads; default: the processors available to this process
     """
 
     def __init__(self, block: CsrBlock, precision: Precision = "float64", threads: int | None = None) -> None:
@@ -77,13 +77,13 @@ class CpuBlock:
 
     @property
     def z_dtype(self) -> np.dtype[Any]:
-        """Dtype of the vector that a step multiplies: int64 fixed point where no value has to multiply it first."""
+        """Dtype of the vector that a step multiplies: int64 fixed point for a pattern in `exact`."""
         if self.precision == "exact":
             return np.dtype(np.int64 if self.block.data is None else np.float64)
         return np.dtype(self.precision)
 
     def multiply(self, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """y = alpha A x + beta y, in place; y is not read when beta is 0.
+        """Compute y = alpha A x + beta y in place; y is not read when beta is 0.
 
         Parameters
         ----------
@@ -100,13 +100,13 @@ class CpuBlock:
             self._multiply_columns(x[:, columns], y[:, columns], float(alpha), float(beta))
 
     def scale(self, x: np.ndarray, weight: np.ndarray, z: np.ndarray) -> StepSums:
-        """z = x / weight (0 where weight is 0), all (n_rows,), in the units of `step`; the sums that belong to x."""
+        """Set z = x / weight (0 where weight is 0), all (n_rows,), in the units of `step`; return the sums of x."""
         sums = self._new_sums()
         self._run(_scale, x, weight, z, self._unit, sums)
         return _add_up(sums)
 
     def check_rows(self, x: np.ndarray, weight: np.ndarray, z: np.ndarray) -> RowCheck:
-        """What x sums to, and in how many rows z is not what `scale` makes of x; all (n_rows,)."""
+        """Sum x and count the rows where z differs from what `scale` computes from x; all (n_rows,)."""
         found = np.zeros((len(self._bounds) - 1, 3), np.uint64)
         self._run(_check_rows, x, weight, z, self._unit, found)
         return sum((RowCheck(*own) for own in found.tolist()), RowCheck())
@@ -124,7 +124,7 @@ class CpuBlock:
         *,
         is_relative: bool = False,
     ) -> StepSums:
-        """One fused PageRank step: x <- alpha (A z + m d) + (1 - alpha) p, then z_next = x / weight, in place.
+        """Make one fused PageRank step: x <- alpha (A z + m d) + (1 - alpha) p, then z_next = x / weight, in place.
 
         Parameters
         ----------
@@ -147,10 +147,10 @@ class CpuBlock:
     def residual(
         self, z: np.ndarray, x: np.ndarray, alpha: float, mass: float, dangling: np.ndarray, personalization: np.ndarray
     ) -> float:
-        """Sum over the rows of |alpha (A z + m d) + (1 - alpha) p - x|, with a bound on its own rounding added.
+        """Return the sum over the rows of |alpha (A z + m d) + (1 - alpha) p - x|, plus a bound on its rounding.
 
-        Everything in float64. Parameters as for `step`, z float64 and not scaled. Values in float32 are taken for
-        rounded ones, which adds to the bound.
+        Computed in float64. Parameters as for `step`, but z is float64 and not scaled. Values in float32 are assumed to
+        be rounded, which adds to the bound.
         """
         sums = np.zeros(len(self._bounds) - 1)
         value_rounding = FLOAT32_ROUNDING if self.block.data is not None and self.block.data.itemsize == 4 else 0.0
@@ -159,7 +159,7 @@ class CpuBlock:
         return float(sums.sum())
 
     def compile(self, *, is_relative: bool = False) -> None:
-        """Compile the kernels of a PageRank run, or load them from Numba's cache, so that no step is timed with it.
+        """Compile the kernels of a PageRank run, or load them from Numba's cache, so that no step's time includes it.
 
         Parameters
         ----------
@@ -178,27 +178,27 @@ class CpuBlock:
         plain.residual(one[:0], x, 0.5, 0.0, one, one)
 
     def with_precision(self, precision: Precision) -> CpuBlock:
-        """The same block with steps in another precision."""
+        """Return the same block with steps in another precision."""
         return CpuBlock(self.block, precision, self.threads)
 
     def zeros(self, n: int, dtype: Any) -> np.ndarray:
-        """(n,) zeros."""
+        """Return (n,) zeros."""
         return np.zeros(n, dtype)
 
     def put(self, vector: np.ndarray) -> np.ndarray:
-        """The vector itself: it is where the kernels compute."""
+        """Return the vector itself, which is already where the kernels compute."""
         return vector
 
     def get(self, vector: np.ndarray) -> np.ndarray:
-        """The vector itself."""
+        """Return the vector itself."""
         return vector
 
     def describe(self) -> str:
-        """What computes."""
+        """Describe the machine and the number of threads."""
         return f"{platform.machine()}, {self.threads} threads"
 
     def _multiply_columns(self, x: np.ndarray, y: np.ndarray, alpha: float, beta: float) -> None:
-        """In copies of a width that the kernel is compiled for, whose rows do not lie across cache lines."""
+        """Multiply copies of a width that the kernel is compiled for, with rows that do not straddle cache lines."""
         n_columns = x.shape[1]
         width = fit_width(n_columns)
         lined_x, lined_y = (zeros_in_lines(len(v), width, v.dtype) for v in (x, y))
@@ -224,7 +224,7 @@ class CpuBlock:
 
 
 class SerialBlock(CpuBlock):
-    """One thread, and the serial product of the literature: the readable reference of the others."""
+    """Serial kernels of one block: the textbook product in one thread, as readable reference for the others."""
 
     def __init__(self, block: CsrBlock, precision: Precision = "float64", threads: int | None = None) -> None:
         super().__init__(block, precision, threads=1)
@@ -234,11 +234,11 @@ class SerialBlock(CpuBlock):
 
 
 class TwinBlock(CpuBlock):
-    """The reference of a CUDA kernel bound to a block, for products; steps of PageRank are those of `CpuBlock`.
+    """CPU reference of a CUDA kernel for products, bound to a block; PageRank steps are those of `CpuBlock`.
 
     Raises
     ------
-    FormatError : the kernel cannot do this matrix
+    FormatError : the kernel does not support this matrix
     """
 
     def __init__(self, block: CsrBlock, precision: Precision, kernel: Kernel) -> None:
@@ -252,7 +252,7 @@ class TwinBlock(CpuBlock):
         return self._nbytes
 
     def multiply(self, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """y = alpha A x + beta y, in place, a column at a time; sums are made in the dtype of x, which is y's too.
+        """Compute y = alpha A x + beta y in place, column by column; sums are made in the dtype of x and y.
 
         Parameters
         ----------
@@ -264,7 +264,7 @@ class TwinBlock(CpuBlock):
 
 
 def multiply_columns(multiply: Callable[..., None], x: Any, y: Any, *scalars: Any) -> None:
-    """Call multiply(x, y, *scalars) for a vector, or for each column, of arrays of NumPy or CuPy."""
+    """Call multiply(x, y, *scalars) for a vector or each column; arrays are NumPy's or CuPy's."""
     if x.ndim == 1:
         multiply(x, y, *scalars)
         return
@@ -275,7 +275,7 @@ def multiply_columns(multiply: Callable[..., None], x: Any, y: Any, *scalars: An
 
 
 def run_parts(threads: int, kernel: Callable[..., None], bounds: np.ndarray, *args: Any) -> None:
-    """Call kernel(counter, bounds, *args) by each of so many threads, this one among them, and wait for all."""
+    """Call kernel(counter, bounds, *args) in `threads` threads, including the calling one, and wait for all."""
     counter = np.zeros(1, np.int64)
     others = [_pool(threads).submit(kernel, counter, bounds, *args) for _ in range(threads - 1)]
     kernel(counter, bounds, *args)
@@ -302,7 +302,7 @@ def _add_up(sums: np.ndarray) -> StepSums:
 
 @intrinsic
 def _take(typing_context, counter):
-    """Add 1 to counter[0] atomically and give what it was."""
+    """Add 1 to counter[0] atomically and return the old value."""
 
     def generate(context, builder, signature, args):
         array = context.make_array(signature.args[0])(context, builder, args[0])
@@ -313,7 +313,7 @@ def _take(typing_context, counter):
 
 
 def _quantize(value, like):
-    """`value` in the type of `like`: rounded to nearest even for an integer."""
+    """Convert `value` to the type of `like`, rounding to nearest even for an integer."""
 
 
 @overload(_quantize)
@@ -324,7 +324,7 @@ def _quantize_overload(value, like):
 
 
 def _contribute(data, k, zj, zero):
-    """What entry k adds to its row's sum, whose type is that of `zero`."""
+    """Return the term that entry k adds to its row's sum, in the type of `zero`."""
 
 
 @overload(_contribute)
@@ -378,7 +378,7 @@ def _multiply_many(counter, bounds, indptr, indices, data, x, y, alpha, beta, wi
 
 @compile_kernel
 def _measure_row(fixed_change, change, new, is_right, relative):
-    """What of a row the largest is taken: its change in fixed point, or, if `relative` is not None, that over x'."""
+    """Return a row's change in fixed point, divided by x' if `relative` is not None, for the largest change."""
     if relative is None:
         return fixed_change
     part = min(change / (new if new > 0.0 else 1.0), RELATIVE_LIMIT)
@@ -387,7 +387,7 @@ def _measure_row(fixed_change, change, new, is_right, relative):
 
 @compile_kernel
 def _finish_rows(start, stop, change, x, weight, z_next, unit, sums, relative):
-    """Next z of some rows, and their sums; `change` holds |x' - x| of these rows. No branch, so that it vectorises."""
+    """Store the next z of some rows, and their sums; `change` holds |x' - x|. Branch-free, so that it vectorizes."""
     total, greatest, dangling, wrong = 0, 0, 0, 0
     for i in range(start, stop):
         new = np.float64(x[i])

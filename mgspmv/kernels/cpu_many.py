@@ -1,12 +1,12 @@
-"""The kernels of PageRank for many vectors at once on the CPU: the executable specification of the CUDA ones.
+"""PageRank kernels for many vectors at once on the CPU: the executable specification of the CUDA kernels.
 
     z = x / w (0 where w = 0);   m_c = sum of x over dangling vertices
     x' = alpha_c (A z + m_c d) + (1 - alpha_c) p_c
 
-Vectors are columns: x and z are (n, width), row after row, so that an entry brings one run of memory for all vectors.
-The sums of a row are kept in vector registers, a lane a vector, while the row's entries are read once; rows of z some
-entries ahead are asked for beforehand. Each vector is computed as `CpuBlock` computes one alone, in the same order and
-to the same bits. Threads take parts of rows as there.
+Vectors are columns: x and z are (n, width), row-major, so that an entry reads contiguous memory for all vectors. The
+sums of a row are kept in vector registers, one lane per vector, while the row's entries are read once; rows of z are
+prefetched some entries ahead. Each vector is added in the order of `CpuBlock`, so that results are bit-identical to its
+results for one vector. Threads take parts of rows as there.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from mgspmv.model import CHANGE_POINT, FIXED_POINT, RELATIVE_LIMIT, CsrBlock, Pr
 
 
 class CpuMany(CpuBlock):
-    """The kernels of `CpuBlock` and those of many vectors, bound to one block; parameters as there.
+    """Kernels of `CpuBlock` and kernels for many vectors, bound to one block; parameters as there.
 
-    A vector is a column of C-ordered arrays. On the host, wherever the block is, are `mass`, (width,) float64, which is
-    m of each column, the sum over dangling vertices of the x that z was made from; `columns`, (j,) int64; and what is
-    returned.
+    A vector is a column of C-ordered arrays. Always on the host are `mass`, (width,) float64, m of each column (the sum
+    over dangling vertices of the x that z was made from); `columns`, (j,) int64; and returned values.
     """
 
     best_width = 16
@@ -37,7 +36,7 @@ class CpuMany(CpuBlock):
     is then one or two cache lines, and its sums are two registers of AVX-512, or four of AVX."""
 
     def scale_many(self, x: np.ndarray, weight: np.ndarray, z: np.ndarray) -> list[StepSums]:
-        """z = x / weight (0 where weight is 0), all (n_rows, width); the sums that belong to x, with a change of 0."""
+        """Set z = x / weight (0 where weight is 0), all (n_rows, width); return the sums of x, with a change of 0."""
         sums = self._new_many_sums(x.shape[1])
         self._run(_scale_many, x, weight, z, self._unit, sums, (0,) * x.shape[1])
         return _add_up_many(sums)
@@ -53,7 +52,7 @@ class CpuMany(CpuBlock):
         *,
         is_relative: bool = False,
     ) -> list[StepSums]:
-        """One PageRank step of every column, in place: x from z (n_cols, width), then z_next (n_rows, width) from x.
+        """Make one PageRank step of every column in place: x from z (n_cols, width), then z_next (n_rows, width).
 
         With `is_relative` the largest change is that of |x' - x| / x', which is 0 where x' is 0."""
         zero = np.int64(0) if self.precision == "exact" else np.float64(0)
@@ -65,8 +64,8 @@ class CpuMany(CpuBlock):
         return _add_up_many(sums)
 
     def residual_many(self, z: np.ndarray, x: np.ndarray, mass: np.ndarray, terms: Terms) -> np.ndarray:
-        """(width,): for each column the sum over the rows of how far a step would move x, with a bound on its own
-        rounding added; in precision `float64`, whatever the dtype of x."""
+        """Return (width,): for each column the sum over the rows of |x' - x| of one more step, plus a bound on its
+        rounding; in precision `float64`, whatever the dtype of x."""
         width = x.shape[1]
         sums = np.zeros((len(self._bounds) - 1, width))
         value_rounding = FLOAT32_ROUNDING if self.block.data is not None and self.block.data.itemsize == 4 else 0.0
@@ -75,21 +74,21 @@ class CpuMany(CpuBlock):
         return total
 
     def take(self, x: np.ndarray, columns: np.ndarray, out: np.ndarray) -> None:
-        """out[j] = x[:, columns[j]]: (j, n_rows)."""
+        """Set out[j] = x[:, columns[j]], (j, n_rows)."""
         for vector, column in zip(out, columns, strict=True):  # without a copy of all of them beside x
             vector[:] = x[:, column]
 
     def fill(self, x: np.ndarray, columns: np.ndarray, vectors: np.ndarray) -> None:
-        """x[:, columns[j]] = vectors[j]: (j, n_rows), or (j, 1) for one number in all rows."""
+        """Set x[:, columns[j]] = vectors[j], (j, n_rows), or (j, 1) for one number in all rows."""
         x[:, columns] = vectors.T
 
     def select_highest(self, vectors: np.ndarray, k: int, numbers: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """The k highest entries of each of some vectors, (j, n), and their numbers, as `mgspmv.kernels.highest` does;
-        only these leave where the block is."""
+        """Return the numbers of the k highest entries of each vector, (j, n), and these entries, as `select_each` does;
+        only they leave the block's device."""
         return select_each(vectors, k, numbers)
 
     def compile_many(self, widths: tuple[int, ...], residual_width: int, *, is_relative: bool = False) -> None:
-        """Make the kernels of a run ready, so that no step is timed with it."""
+        """Compile or load the kernels of a run, so that no step's time includes it."""
         b = self.block
         empty = CsrBlock(0, b.n_cols, b.indptr[:1], b.indices[:0], None if b.data is None else b.data[:0])
         kernel, plain, weight = CpuMany(empty, self.precision), CpuMany(empty, "float64"), np.empty(0)
@@ -106,15 +105,15 @@ class CpuMany(CpuBlock):
                 plain.residual_many(wide, x, terms.alpha, terms)
 
     def with_precision(self, precision: Precision) -> CpuMany:
-        """The same block in another precision."""
+        """Return the same block in another precision."""
         return CpuMany(self.block, precision, self.threads)
 
     def zeros_many(self, n: int, width: int, dtype: Any) -> np.ndarray:
-        """(n, width) zeros where the block is, as the kernels like them to lie."""
+        """Return (n, width) zeros where the block is, aligned for the kernels."""
         return zeros_in_lines(n, width, dtype)
 
     def _list_terms(self, mass: np.ndarray, terms: Terms) -> tuple[np.ndarray, ...]:
-        """As the kernels take them, with the first entry of p in each part."""
+        """List the terms as the kernels take them, with the first entry of p in each part."""
         scalars = (terms.alpha, terms.alpha * mass, 1.0 - terms.alpha)
         first = np.searchsorted(terms.rows, self._bounds[:-1])
         return (*scalars, terms.dangling, terms.base, first, *terms.entries)
@@ -136,7 +135,7 @@ def _add_up_many(sums: np.ndarray) -> list[StepSums]:
 
 @compile_kernel
 def _measure_many(fixed_change, change, new, is_right, relative, width):
-    """What of a row the largest is taken: its changes in fixed point, or, if `relative` is not None, those over x'."""
+    """Return a row's changes in fixed point, divided by x' if `relative` is not None, for the largest changes."""
     if relative is None:
         return fixed_change
     zero, limit = spread(0.0, width), spread(RELATIVE_LIMIT, width)
@@ -146,7 +145,7 @@ def _measure_many(fixed_change, change, new, is_right, relative, width):
 
 @compile_kernel
 def _finish_row(i, new, change, weight, z_next, unit, sums, relative, width):
-    """Next z of a row; the sums (change, greatest change, dangling mass, wrong ranks) with its part added."""
+    """Store the next z of a row; return the sums (change, greatest change, dangling mass, wrong ranks) including it."""
     total, greatest, dangling, wrong = sums
     zero = spread(0.0, width)
     is_dangling = weight == 0.0
@@ -190,7 +189,7 @@ def _scale_many(counter, bounds, x, weight, z_next, unit, sums, width):
 
 @compile_kernel
 def _patch_rest(rest, i, place, alpha_mass, jump, dangling, rows, columns, weights, scratch, width):
-    """What is added to the sums of row i where p differs from its base, from entry `place` of p on; and the next."""
+    """Return row i's `rest` corrected where p differs from its base, from entry `place` of p on, and the next place."""
     store(scratch, 0, rest)
     d_stride = min(1, len(dangling) - 1)
     while place < len(rows) and rows[place] == i:

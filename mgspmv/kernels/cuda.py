@@ -1,4 +1,4 @@
-"""The CUDA kernels bound to one CSR block on a device: products, and the parts of a PageRank step."""
+"""CUDA kernels bound to one CSR block on a device: products, and the parts of a PageRank step."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from mgspmv.model import FIXED_POINT, CsrBlock, Precision, RowCheck, StepSums
 
 
 class CudaBlock:
-    """The kernels bound to one block on the current device, as `CpuBlock` is on the host.
+    """CUDA kernels bound to one block on the current device: the counterpart of `CpuBlock`.
 
     Parameters
     ----------
-    block : on the device, or on the host, from where it is copied
+    block : on the device, or on the host, to be copied
     precision : as for `CpuBlock`
-    kernel : of products, one of the catalogue that is on CUDA; steps of PageRank use csr-split
+    kernel : for products, one of the catalogue's CUDA kernels; PageRank steps use csr-split
 
     Raises
     ------
     BackendError : there is no CUDA device
-    FormatError : the kernel cannot do this matrix
-    CapacityError : its format does not fit into the device's memory
+    FormatError : the kernel does not support this matrix
+    CapacityError : its format does not fit in device memory
     """
 
     def __init__(self, block: CsrBlock, precision: Precision = "float64", kernel: str = "csr-split") -> None:
@@ -61,7 +61,7 @@ class CudaBlock:
         return self._bind(self.kernel, self._plain_types(self._dtype))[1]
 
     def multiply(self, x: Any, y: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """y = alpha A x + beta y, in place; y is not read when beta is 0. Enqueued, not waited for.
+        """Enqueue y = alpha A x + beta y in place; y is not read when beta is 0.
 
         Parameters
         ----------
@@ -83,13 +83,13 @@ class CudaBlock:
             multiply_columns(product.run, x, y, alpha, beta)
 
     def scale(self, x: Any, weight: Any, z: Any) -> StepSums:
-        """As `CpuBlock.scale`, with vectors on the device."""
+        """Compute `CpuBlock.scale` with vectors on the device."""
         sums = zeros(4, np.int64)
         self._run_rows("scale", x.dtype, x, weight, np.float64(self._unit), z, sums)
         return StepSums(*(int(s) for s in get(sums)))
 
     def check_rows(self, x: Any, weight: Any, z: Any) -> RowCheck:
-        """As `CpuBlock.check_rows`, with vectors on the device."""
+        """Compute `CpuBlock.check_rows` with vectors on the device."""
         found = zeros(3, np.uint64)
         self._run_rows("check_rows", x.dtype, x, weight, np.float64(self._unit), z, found)
         return RowCheck(*(int(n) for n in get(found)))
@@ -107,7 +107,7 @@ class CudaBlock:
         *,
         is_relative: bool = False,
     ) -> StepSums:
-        """As `CpuBlock.step`, with vectors on the device; in exact fixed point with its bits."""
+        """Make the step of `CpuBlock.step` with vectors on the device; bit-identical to it in `exact`."""
         types = product_types(self.precision, self._value)
         product, sums = zeros(self.block.n_rows, types["SUM"]), zeros(4, np.int64)
         self._bind("csr-split", types)[0].run(z, product, 1.0, 0.0)
@@ -118,7 +118,7 @@ class CudaBlock:
         return StepSums(*(int(s) for s in get(sums)))
 
     def residual(self, z: Any, x: Any, alpha: float, mass: float, dangling: Any, personalization: Any) -> float:
-        """As `CpuBlock.residual`, with vectors on the device."""
+        """Compute `CpuBlock.residual` with vectors on the device."""
         n_rows, is_rounded = self.block.n_rows, self._value == np.float32
         product, touched, out = zeros(n_rows, np.float64), np.uint64(0), zeros(n_rows, np.float64)
         self._bind("csr-split", product_types("float64", self._value))[0].run(z, product, 1.0, 0.0)
@@ -131,7 +131,7 @@ class CudaBlock:
         return float(sum_vector(out))
 
     def compile(self, *, is_relative: bool = False) -> None:
-        """Make the kernels of a PageRank run ready, so that no step is timed with it."""
+        """Compile or load the kernels of a PageRank run, so that no step's time includes it."""
         self._bind("csr-split", product_types(self.precision, self._value))
         self._bind("csr-split", product_types("float64", self._value))
         rank = np.dtype(np.float32 if self.precision == "float32" else np.float64)
@@ -144,25 +144,25 @@ class CudaBlock:
         load_kernel("reduce.cu", "sum_chunks", VALUE=np.dtype(np.float64), PATTERN=0)
 
     def with_precision(self, precision: Precision) -> CudaBlock:
-        """The same block with steps in another precision."""
+        """Return the same block with steps in another precision."""
         made = CudaBlock(self.block, precision, self.kernel)
         made._products = self._products
         return made
 
     def zeros(self, n: int, dtype: Any) -> Any:
-        """(n,) zeros where this block's vectors are."""
+        """Return (n,) zeros on the device."""
         return zeros(n, dtype)
 
     def put(self, vector: np.ndarray) -> Any:
-        """The vector where this block's vectors are."""
+        """Return the vector on the device."""
         return put(vector)
 
     def get(self, vector: Any) -> np.ndarray:
-        """The vector on the host."""
+        """Return the vector on the host."""
         return get(vector)
 
     def describe(self) -> str:
-        """What computes."""
+        """Describe the device."""
         return describe_device()
 
     @property
@@ -171,7 +171,7 @@ class CudaBlock:
 
     @property
     def _dtype(self) -> np.dtype[Any]:
-        """Of products."""
+        """Dtype of products."""
         return self._value or np.dtype(np.float32 if self.precision == "float32" else np.float64)
 
     @property
@@ -182,7 +182,7 @@ class CudaBlock:
         return {"VALUE": dtype, "PATTERN": int(self._value is None)}
 
     def _bind(self, kernel: str, types: dict[str, Any]) -> tuple[Product, int]:
-        """A kernel with its format, and the bytes that it reads of the matrix."""
+        """Return a kernel bound to its format, and the bytes of the matrix that it reads."""
         key = (kernel, *sorted((name, str(value)) for name, value in types.items()))
         if key not in self._products:
             with report_full_device(f"the format of {kernel}"):
@@ -204,5 +204,5 @@ class CudaBlock:
 
 
 def _stride(vector: Any) -> tuple[Any, np.int32]:
-    """A vector of a value a row, or of one value for all rows, as a kernel takes it."""
+    """Return a vector and its stride as a kernel takes them: 1 for a value per row, 0 for one value for all rows."""
     return vector, np.int32(len(vector) > 1)

@@ -1,4 +1,4 @@
-"""The kernels of PageRank for many vectors at once on a CUDA device: twins of those in `cpu_many`."""
+"""PageRank kernels for many vectors at once on a CUDA device; `cpu_many` is their specification."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MOST_COLUMNS = 64
 
 
 class CudaMany(CudaBlock):
-    """The kernels of `CudaBlock` and those of many vectors, bound to one block on the current device.
+    """Kernels of `CudaBlock` and kernels for many vectors, bound to one block on the current device.
 
-    `CpuMany` says what each method computes. In `exact` the bits are the CPU's; in other precisions the sums of rows
+    `CpuMany` documents each method. In `exact`, results are bit-identical to the CPU's; in other precisions row sums
     are made in float64 too, in another order.
     """
 
@@ -36,7 +36,7 @@ class CudaMany(CudaBlock):
 
     @property
     def best_width(self) -> int:
-        """64 rows of 256 bytes are no faster than 32 for each vector."""
+        """Width of `WIDTHS` with the least time per vector: rows of z of 256 bytes."""
         return 64 if self.z_dtype.itemsize == 4 else 32
 
     def scale_many(self, x: Any, weight: Any, z: Any) -> list[StepSums]:
@@ -136,7 +136,7 @@ class CudaMany(CudaBlock):
 
 
 def _pack_columns(mass: np.ndarray, terms: Terms) -> np.ndarray:
-    """What is known of each column, as the kernels take it."""
+    """Pack the parameters of each column as the kernels take them."""
     packed = np.zeros((4, MOST_COLUMNS))
     for own, values in zip(packed, (terms.alpha, terms.alpha * mass, 1.0 - terms.alpha, terms.base), strict=True):
         own[: len(values)] = values

@@ -1,4 +1,4 @@
-"""Dense matrix-vector products and sums: the kernels of `kernels/dense.cu` and `kernels/reduce.cu`, and their twins."""
+"""Dense matrix-vector products and sums: the kernels of `kernels/dense.cu` and `kernels/reduce.cu`, and references."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FEW_ROWS = 1024
 
 
 def multiply_dense(A: Any, x: Any, b: Any, kernel: str, backend: Literal["cpu", "cuda"]) -> np.ndarray:
-    """y = A x + b; see `mgspmv.api.gemv`.
+    """Compute y = A x + b; see `mgspmv.api.gemv`.
 
     Raises
     ------
-    ShapeError, OptionError : arrays that do not fit each other, or are not real; no kernel of that name
+    ShapeError, OptionError : shapes do not match, values are not real, or no kernel has that name
     """
     if kernel != "auto" and kernel not in DENSE_KERNELS:
         raise OptionError(f"kernel must be 'auto' or one of {', '.join(DENSE_KERNELS)}, not {kernel!r}")
@@ -40,7 +40,7 @@ def multiply_dense(A: Any, x: Any, b: Any, kernel: str, backend: Literal["cpu", 
 
 
 def sum_vector(x: Any) -> Any:
-    """Sum of a device vector in a fixed order, by parallel reduction.
+    """Sum a device vector in a fixed order, by parallel reduction.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def sum_vector(x: Any) -> Any:
 
     Returns
     -------
-    0-dimensional array of its dtype, on the device. The bits depend on n alone.
+    0-dimensional array of its dtype, on the device. The order of additions depends on n alone.
     """
     kernel = load_kernel("reduce.cu", "sum_chunks", VALUE=x.dtype, PATTERN=0)
     while len(x) != 1:
@@ -60,7 +60,7 @@ def sum_vector(x: Any) -> Any:
 
 
 def multiply_on_device(A: Any, x: Any, b: Any, kernel: str) -> Any:
-    """y = A x + b on the device.
+    """Compute y = A x + b on the device.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def _choose_kernel(shape: tuple[int, int]) -> str:
 
 
 def _check_operands(A: Any, x: Any, b: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """The operands in the dtype of the product, C-ordered."""
+    """Check the operands and return them C-ordered, in the dtype of the product."""
     named = {"A": np.asarray(A), "x": np.asarray(x)} | ({} if b is None else {"b": np.asarray(b)})
     for name, array in named.items():
         if array.dtype.kind not in "biuf":

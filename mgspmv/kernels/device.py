@@ -1,6 +1,6 @@
-"""The CUDA device: whether there is one, its memory, and compiled kernels.
+"""CUDA device: detection, memory, transfers and compiled kernels.
 
-CuPy is imported when a device is first asked for, and not before.
+CuPy is imported on first use of a device.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ TOGETHER_BYTES = 1 << 20
 
 
 def has_device() -> bool:
-    """Whether this process can compute on a CUDA device. CuPy is imported only if it is installed."""
+    """Return whether this process can compute on a CUDA device. CuPy is imported only if it is installed."""
     return find_device_problem() is None
 
 
 def find_device_problem() -> str | None:
-    """What keeps this process from computing on a CUDA device, in words; None when nothing does."""
+    """Return why this process cannot compute on a CUDA device, in words; None if it can."""
     if not _is_installed():
         return "CuPy is not installed"
     return _find_problem()
 
 
 def check_device() -> None:
-    """
+    """Check that this process can compute on a CUDA device.
+
     Raises
     ------
     BackendError : CuPy or a usable device is missing; the message says which
@@ -61,7 +62,7 @@ def check_device() -> None:
 
 
 def describe_device() -> str:
-    """Name of the current device."""
+    """Return the name of the current device."""
     import cupy
 
     name: bytes = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"]
@@ -69,7 +70,7 @@ def describe_device() -> str:
 
 
 def device_id() -> str:
-    """What no other device has, on this or another host."""
+    """Return an ID of the current device that is unique across hosts."""
     import cupy
 
     identity: bytes = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["uuid"]
@@ -77,7 +78,7 @@ def device_id() -> str:
 
 
 def device_bandwidth() -> float:
-    """Bytes per second that the memory of the current device can move, by its clock and width."""
+    """Return the memory bandwidth of the current device in bytes per second, from its clock and bus width."""
     import cupy
 
     attributes = cupy.cuda.Device().attributes
@@ -85,7 +86,7 @@ def device_bandwidth() -> float:
 
 
 def free_device_memory() -> int:
-    """Bytes of the current device that this process may still take."""
+    """Return the bytes of the current device that this process can still allocate."""
     import cupy
 
     free, _ = cupy.cuda.runtime.memGetInfo()
@@ -93,7 +94,7 @@ def free_device_memory() -> int:
 
 
 def measure_memory(*, has_device: bool) -> dict[str, int]:
-    """Bytes that this process took so far.
+    """Measure the bytes that this process has allocated so far.
 
     Parameters
     ----------
@@ -101,9 +102,9 @@ def measure_memory(*, has_device: bool) -> dict[str, int]:
 
     Returns
     -------
-    `host_peak_bytes` : resident on the host at most since the process began, with the interpreter and its libraries
-    `device_bytes` : where it has a device: what CuPy holds there now, which is the most that it held since it last gave
-        back what was free
+    `host_peak_bytes` : peak resident on the host since the process began, including the interpreter and its libraries
+    `device_bytes` : with a device, what CuPy holds there now, which is the most that it held since it last
+        released free memory
     """
     peak = {"host_peak_bytes": peak_memory()}
     if not has_device:
@@ -115,7 +116,7 @@ def measure_memory(*, has_device: bool) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes of the current device."""
+    """Memory of the current device in bytes."""
 
     total: int
     free: int
@@ -125,7 +126,7 @@ class DeviceMemory:
 
 
 def measure_device_memory() -> DeviceMemory:
-    """Bytes of the current device, for a process that computes on it: any other would take memory by asking."""
+    """Measure the memory of the current device, in a process that computes on it: in others, the call takes memory."""
     import cupy
 
     free, total = cupy.cuda.runtime.memGetInfo()
@@ -133,11 +134,11 @@ def measure_device_memory() -> DeviceMemory:
 
 
 def release_device_memory(stream: Any = None, *, beyond: int = 0) -> None:
-    """Give back to the device what CuPy keeps for this process, or for one stream, and nothing uses.
+    """Release the unused memory that CuPy keeps for this process, or for one stream.
 
     Parameters
     ----------
-    beyond : bytes that may be kept: for little it is not worth the time
+    beyond : bytes up to which unused memory is kept, as releasing it is not worth the time
     """
     import cupy
 
@@ -148,7 +149,7 @@ def release_device_memory(stream: Any = None, *, beyond: int = 0) -> None:
 
 @contextmanager
 def report_full_device(what: str) -> Iterator[None]:
-    """Say of CuPy's error for a full device what did not fit.
+    """Turn CuPy's out-of-memory error into a `CapacityError` that names what did not fit.
 
     Raises
     ------
@@ -166,7 +167,7 @@ def report_full_device(what: str) -> Iterator[None]:
 
 
 def shared_memory() -> tuple[int, int]:
-    """Multiprocessors of the current device, and bytes of shared memory that each has."""
+    """Return the number of multiprocessors of the current device, and the bytes of shared memory of each."""
     import cupy
 
     attributes = cupy.cuda.Device().attributes
@@ -174,14 +175,14 @@ def shared_memory() -> tuple[int, int]:
 
 
 def shared_block_bytes() -> int:
-    """Most bytes of shared memory that a thread block of the current device may ask for."""
+    """Return the most bytes of shared memory that a thread block of the current device may request."""
     import cupy
 
     return int(cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"])
 
 
 def load_kernel(source: str, name: str, **types: Any) -> Any:
-    """A kernel of a CUDA source, compiled for the current device, or loaded from the user's cache.
+    """Load a kernel of a CUDA source, compiled for the current device or taken from the user's cache.
 
     Parameters
     ----------
@@ -189,27 +190,26 @@ def load_kernel(source: str, name: str, **types: Any) -> Any:
 
     Returns
     -------
-    Called with (grid, block, arguments), it runs on CuPy's current stream; scalars have to be NumPy's.
+    Function of (grid, block, arguments) that runs on CuPy's current stream; scalars must be NumPy's.
     """
     return load_module(specialise(source, **types)).get_function(name)
 
 
 def make_room(kernel: Any, n_bytes: int) -> None:
-    """Let the kernel be launched with so many bytes of shared memory, or more that it was promised before: threads that
-    launch it need not agree."""
+    """Raise the kernel's limit of dynamic shared memory to at least `n_bytes`; safe in several threads."""
     with _ROOM:
         if n_bytes > kernel.max_dynamic_shared_size_bytes:
             kernel.max_dynamic_shared_size_bytes = n_bytes
 
 
 def address(array: Any) -> Any:
-    """An array as an argument of a kernel; a null pointer where there is none."""
+    """Return an array as a kernel argument; a null pointer for None."""
     return np.uint64(0) if array is None else array
 
 
 def pack(*fields: Any) -> np.ndarray:
-    """A structure as an argument of a kernel, by value, whose fields are of 64 bits: pointers to arrays on the device,
-    null ones for None, doubles for floats and int64 for other numbers."""
+    """Pack a structure of 64-bit fields as a kernel argument by value: pointers to arrays on the device, null for None,
+    doubles for floats and int64 for other numbers."""
     words = [_find_word(value) for value in fields]
     packed = struct.pack("".join("d" if isinstance(word, float) else "q" for word in words), *words)
     return np.frombuffer(bytearray(packed), np.dtype((np.void, len(packed))))
@@ -224,12 +224,12 @@ def _find_word(value: Any) -> int | float:
 
 
 def count_blocks(n: int, size: int) -> int:
-    """Thread blocks of a size that n items need."""
+    """Count the thread blocks of `size` items that n items need."""
     return -(-n // size)
 
 
 def zeros(n: int, dtype: Any) -> Any:
-    """(n,) zeros on the device."""
+    """Return (n,) zeros on the device."""
     import cupy
 
     with report_full_device(f"a vector of {n:,} elements"):
@@ -237,7 +237,7 @@ def zeros(n: int, dtype: Any) -> Any:
 
 
 def put(array: Any) -> Any:
-    """The array on the device; as it is where it is there already."""
+    """Return the array on the device, without a copy if it is already there."""
     import cupy
 
     with report_full_device(f"an array of {array.nbytes:,} bytes"):
@@ -245,7 +245,7 @@ def put(array: Any) -> Any:
 
 
 def put_all(*arrays: Any) -> list[Any]:
-    """The arrays on the device, small ones of the host by one copy; as they are where they are there already."""
+    """Return the arrays on the device, small host arrays by one copy; those already there are not copied."""
     import cupy
 
     is_small = [isinstance(a, np.ndarray) and a.nbytes <= TOGETHER_BYTES for a in arrays]
@@ -262,7 +262,7 @@ def put_all(*arrays: Any) -> list[Any]:
 
 
 def get(array: Any) -> np.ndarray:
-    """The array on the host."""
+    """Return the array on the host."""
     import cupy
 
     host: np.ndarray = cupy.asnumpy(array)
@@ -270,8 +270,8 @@ def get(array: Any) -> np.ndarray:
 
 
 def put_block(block: CsrBlock) -> CsrBlock:
-    """The block on the device, with int32 row pointers while it has fewer than 2^31 nonzeros; indices and values are
-    aligned to 16 bytes."""
+    """Put a block on the device, with int32 row pointers below 2^31 nonzeros, and indices and values aligned to 16
+    bytes."""
     import cupy
 
     offset = np.int32 if block.nnz < INT32_LIMIT else np.int64
@@ -318,7 +318,7 @@ def read_out_degree(stored: StoredMatrix, start: int, stop: int, threads: int | 
 
 
 class DeviceArray:
-    """An array on the device that threads fill from the host piece by piece, through pinned memory.
+    """Device array that threads fill from the host piece by piece, through pinned memory.
 
     Parameters
     ----------
@@ -326,7 +326,7 @@ class DeviceArray:
 
     Attributes
     ----------
-    array : (n,) on the device; whole after `Staging.finish`
+    array : (n,) on the device; complete after `Staging.finish`
     """
 
     def __init__(self, n: int, dtype: Any, staging: Staging) -> None:
@@ -339,7 +339,7 @@ class DeviceArray:
 
     @contextmanager
     def piece(self, start: int, stop: int) -> Iterator[np.ndarray]:
-        """Pinned memory for elements start .. stop; what is in it at the end of the `with` is on its way to them."""
+        """Yield pinned memory for elements start .. stop; its content is sent to them at the end of the `with`."""
         buffer = self._staging.take()
         try:
             yield buffer.memory[: (stop - start) * self.array.itemsize].view(self.array.dtype)
@@ -349,11 +349,11 @@ class DeviceArray:
 
 
 class Staging:
-    """A few pinned buffers with a stream that copies them to the device, while others are filled.
+    """Pinned buffers with a stream that copies full ones to the device while others are filled.
 
     Parameters
     ----------
-    n_threads : how many fill buffers; each has one that is filled and one that is on its way
+    n_threads : threads that fill buffers; each has one being filled and one being copied
     """
 
     def __init__(self, n_threads: int) -> None:
@@ -365,17 +365,17 @@ class Staging:
             self._free.put(_Buffer(self._stream))
 
     def take(self) -> _Buffer:
-        """A buffer that nobody else uses and whose last copy is over."""
+        """Take a free buffer whose last copy has completed."""
         buffer = self._free.get()
         buffer.wait()
         return buffer
 
     def give_back(self, buffer: _Buffer) -> None:
-        """Let others use the buffer."""
+        """Release the buffer for reuse."""
         self._free.put(buffer)
 
     def finish(self) -> None:
-        """Wait until all that was sent is there."""
+        """Wait until all copies have completed."""
         self._stream.synchronize()
 
 
@@ -398,19 +398,19 @@ class _Buffer:
 
 
 def _align(array: Any) -> Any:
-    """The device array, or a copy of it if it is a part of another that begins anywhere."""
+    """Return the device array, copied if it does not begin at a multiple of 16 bytes."""
     return array if array.data.ptr % 16 == 0 else array.copy()
 
 
 @functools.cache
 def _is_installed() -> bool:
-    """Whether CuPy is. Looking for it takes as long as a small product."""
+    """Return whether CuPy is installed; cached, as looking for it takes as long as a small product."""
     return importlib.util.find_spec("cupy") is not None
 
 
 @functools.cache
 def _find_problem() -> str | None:
-    """What keeps this process from using a CUDA device; None when nothing does."""
+    """Return why this process cannot use a CUDA device; None if it can."""
     import cupy
 
     try:

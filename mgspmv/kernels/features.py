@@ -1,4 +1,4 @@
-"""What a matrix is like, and which CUDA kernels suit it: the automatic choice for products.
+"""Features of a matrix, and the CUDA kernels that suit it: the automatic choice for products.
 
 The rules are below `rank_kernels`, each with its reason. Their bounds are where the times of all kernels on 44 matrices
 on an H200 (docs/measured/h200-spmv.md) leave room on both sides; docs/kernels.md says what the choice loses.
@@ -59,7 +59,7 @@ of kernels over CSR."""
 
 @dataclass(frozen=True)
 class Features:
-    """What the choice of a kernel looks at: of one block, for vectors of one dtype."""
+    """Features of one block, for vectors of one dtype, that the choice of a kernel depends on."""
 
     n_rows: int
     n_cols: int
@@ -85,7 +85,7 @@ class Features:
 
     @property
     def mean(self) -> float:
-        """Entries of a row."""
+        """Mean entries per row."""
         return self.nnz / max(1, self.n_rows)
 
     @property
@@ -102,34 +102,34 @@ class Features:
 
     @property
     def bsr_bytes(self) -> float:
-        """Bytes of the block in BSR, by the sample."""
+        """Bytes of the block in BSR, estimated from the sample."""
         places = self.block_dim**2
         n_blocks = self.nnz / (self.block_fill * places) if self.block_fill else 0.0
         return n_blocks * (self.index_bytes + places * self.x_bytes) + 8 * self.n_rows / self.block_dim
 
     @property
     def has_blocks(self) -> bool:
-        """Whether BSR takes much less than CSR, and its warps, each with a row of blocks, are busy and many."""
+        """True if BSR takes far fewer bytes than CSR, and its warps, one per row of blocks, are busy and many."""
         is_busy = self.mean * self.block_dim >= BSR_ROW and self.n_rows * WARP >= self.block_dim * FULL_THREADS
         return is_busy and self.bsr_bytes <= BSR_SHARE * self.csr_bytes
 
     @property
     def is_scattered(self) -> bool:
-        """Whether reading x binds kernels over CSR: few entries share a line of it, and its lines are not in L1."""
+        """True if reading x limits kernels over CSR: few entries share a cache line of x, and x does not fit in L1."""
         is_far = self.scatter >= SCATTERED and self.n_cols * self.x_bytes > L1_BYTES
         return is_far and self.nnz + self.n_rows >= MANY_ITEMS
 
     @property
     def is_even(self) -> bool:
-        """Whether no row keeps the others of its thread block waiting."""
+        """True if no row keeps the others of its thread block waiting."""
         return self.longest <= max(EVEN_ROWS * self.mean, WARP)
 
 
 def find_features(block: CsrBlock, dtype: Any) -> Features:
-    """The features of a block, where it lies: on NumPy's and on CuPy's arrays alike.
+    """Find the features of a block on its device, for NumPy and CuPy arrays alike.
 
-    Row pointers are read whole. Of the columns a sample is, of at most 64 x 240 rows; and all of them once where the
-    sample lies on so few diagonals that all may.
+    All row pointers are read, and the columns of a sample of at most 64 x 240 rows; all columns are read once if the
+    sample lies on so few diagonals that the whole matrix may.
 
     Parameters
     ----------
@@ -161,8 +161,8 @@ def find_features(block: CsrBlock, dtype: Any) -> Features:
 
 
 def rank_kernels(f: Features) -> list[str]:
-    """CUDA kernels for products with such a matrix, the one that suits first; the others are for where its format does
-    not fit. The last one takes every matrix and needs next to no memory beside CSR."""
+    """Rank CUDA kernels for products with such a matrix, best first; the others are fallbacks if its format does not
+    fit. The last one supports every matrix and needs next to no memory besides CSR."""
     if f.nnz * EMPTY_ROWS <= f.n_rows:
         # COO reads no row pointers, which are the most of CSR here.
         return ["coo", "csr-vector"]
@@ -170,7 +170,7 @@ def rank_kernels(f: Features) -> list[str]:
 
 
 def _rank_for_uneven_rows(f: Features) -> list[str]:
-    """Where a thread that has a long row would keep the others waiting."""
+    """Rank kernels for matrices in which a thread with a long row would keep the others waiting."""
     # HYB has the part that all rows have in columns and in step, and no row ends to search for in the rest. But its COO
     # stores a row for each column, which without values is twice the bytes; and the part has to be there.
     is_shared = f.n_filled >= max(ELL_ROWS, f.n_rows / 3)
@@ -207,7 +207,7 @@ def _rank_for_even_rows(f: Features) -> list[str]:
 
 
 def _sample_rows(block: CsrBlock) -> tuple[CsrBlock, Array]:
-    """The first entries of some rows as a block of its own, and the global row of each entry."""
+    """Return the first entries of sampled rows as a separate block, and the global row of each entry."""
     xp = array_module(block.indptr)
     n_windows = min(SAMPLE_WINDOWS, max(1, block.n_rows // SAMPLE_ROWS))
     windows = xp.arange(n_windows) * (block.n_rows // n_windows) // SAMPLE_ALIGN * SAMPLE_ALIGN
@@ -222,14 +222,14 @@ def _sample_rows(block: CsrBlock) -> tuple[CsrBlock, Array]:
 
 
 def _measure_blocks(sample: CsrBlock, dtype: np.dtype[Any]) -> tuple[int, float]:
-    """The b of BSR that takes the least bytes, and the share of the places that hold entries."""
+    """Find the b with the smallest BSR, and the share of its places that hold entries."""
     counts = {b: count_blocks(sample, b) for b in BLOCK_DIMS}
     b = min(counts, key=lambda b: count_bsr_bytes(sample, b, counts[b], dtype))
     return b, min(1.0, sample.nnz / (counts[b] * b * b)) if counts[b] else 0.0
 
 
 def _measure_scatter(sample: CsrBlock, dtype: np.dtype[Any]) -> float:
-    """Distinct lines of x for each entry, in each window of the sample."""
+    """Return the distinct cache lines of x per entry, counted within each window of the sample."""
     xp = array_module(sample.indptr)
     windows = xp.searchsorted(sample.indptr[::SAMPLE_ROWS], xp.arange(sample.nnz), side="right")
     line = LINE_BYTES // dtype.itemsize

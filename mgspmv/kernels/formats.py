@@ -1,11 +1,11 @@
-"""CSR into the formats of the other kernels, where the block lies: on NumPy and on CuPy arrays alike.
+"""Conversion of CSR to the formats of the other kernels, on the block's device, for NumPy and CuPy arrays alike.
 
-Entries are numbered as in CSR. What takes an int64 an entry (numbers of rows and places) is made for PIECE entries at
-a time, so that a block of billions of them fits a device with its new format and little more. Columns are in order in
-each row, as `CsrBlock` says; entries at the same place are neighbours then.
+Entries are numbered as in CSR. Arrays with an int64 per entry (row numbers, places) are made for PIECE entries at a
+time, so that a block of billions of entries fits on a device with its new format and little more. Columns are sorted
+within each row, as in `CsrBlock`, so that entries at the same place are adjacent.
 
-Only what NumPy and CuPy have in common is used, in the form that both take. Places are written by `put`: CuPy's
-`a[places] = values` counts the elements of `a` in 32 bits.
+Only the API that NumPy and CuPy have in common is used. Places are written by `put`: CuPy's `a[places] = values` counts
+the elements of `a` in 32 bits.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Format:
 
 @dataclass(frozen=True, eq=False)
 class Ell(Format):
-    """ELLPACK: rows padded to one length, in columns, so that neighbouring rows are neighbours in memory.
+    """ELLPACK: rows padded to one length, stored by columns, so that neighboring rows are adjacent in memory.
 
     Source: Bell and Garland, NVIDIA NVR-2008-004, 2008, section 3.2.
     """
@@ -122,7 +122,7 @@ class Dia(Format):
 
 @dataclass(frozen=True, eq=False)
 class Bsr(Format):
-    """CSR of dense blocks, in line with the block's first row and with column 0. 0 is as in `Dia`.
+    """CSR of dense blocks, aligned with the first row of the matrix block and with column 0. 0 is as in `Dia`.
 
     Source: Im, Yelick, Vuduc, Sparsity: Optimization Framework for Sparse Matrix Kernels, IJHPCA 18(1), 2004.
     """
@@ -139,7 +139,7 @@ class Bsr(Format):
 
 @dataclass(frozen=True, eq=False)
 class Sell(Format):
-    """SELL-C-sigma: ELLPACK slices of C = 32 rows, which were sorted by length within windows of sigma = 1024 rows.
+    """SELL-C-sigma: ELLPACK slices of C = 32 rows, sorted by length within windows of sigma = 1024 rows.
 
     Entry k of slot l of slice s is at `slice_ptr[s] + 32 k + l`.
 
@@ -200,7 +200,7 @@ class Split(Format):
 
 @dataclass(frozen=True)
 class VectorPlan:
-    """How csr-vector cuts the rows of a block."""
+    """Division of a block's rows among the thread blocks and threads of csr-vector."""
 
     rows: int
     """Rows of a thread block."""
@@ -214,18 +214,18 @@ class VectorPlan:
 
 
 def choose_lanes(n_rows: int, nnz: int, wavefront: int = WARP) -> int:
-    """Threads a row of csr-vector: the largest power of two <= max(1, nnz / n_rows), at most `wavefront`."""
+    """Choose csr-vector's threads per row: the largest power of two <= max(1, nnz / n_rows), at most `wavefront`."""
     mean = max(1, nnz // max(1, n_rows))
     return min(wavefront, 1 << (mean.bit_length() - 1))
 
 
 def plan_vector(block: CsrBlock, wavefront: int | None = None) -> VectorPlan:
-    """How csr-vector cuts a block: in so many rows as fill what a thread block stages, and so many lanes as it has for
-    them. Rows of which fewer than 8 fit are summed in place.
+    """Plan csr-vector for a block: as many rows per thread block as it can stage, and as many lanes per row as it has
+    for them. Rows of which fewer than 8 fit are summed without staging.
 
     Parameters
     ----------
-    wavefront : threads that run in step; default those of the device that the block is on, and 32 on the host
+    wavefront : threads that run in lockstep; default: that of the block's device, 32 on the host
     """
     if wavefront is None:
         xp = array_module(block.indptr)
@@ -244,7 +244,7 @@ def plan_vector(block: CsrBlock, wavefront: int | None = None) -> VectorPlan:
 
 
 def choose_ell_width(block: CsrBlock) -> int:
-    """Entries a row that HYB holds in ELL: the most that max(4096, n_rows / 3) rows have."""
+    """Choose the entries per row that HYB holds in ELL: the most that max(4096, n_rows / 3) rows have."""
     needed = max(ELL_ROWS, -(-block.n_rows // 3))
     if needed > block.n_rows:
         return 0
@@ -255,11 +255,11 @@ def choose_ell_width(block: CsrBlock) -> int:
 
 
 def build_ell(block: CsrBlock) -> Ell:
-    """ELLPACK of a block.
+    """Convert a block to ELLPACK.
 
     Raises
     ------
-    FormatError : it would take more than 4 times the bytes of the block and 1 MiB more
+    FormatError : it would take more than 4 times the bytes of the block plus 1 MiB
     """
     width = _longest(row_lengths(block))
     places = width * block.n_rows
@@ -270,7 +270,7 @@ def build_ell(block: CsrBlock) -> Ell:
 
 
 def build_coo(block: CsrBlock) -> Coo:
-    """COO of a block, whose columns and values it shares."""
+    """Convert a block to COO, which shares the block's columns and values."""
     xp = array_module(block.indptr)
     rows = xp.empty(block.nnz, index_dtype(block.n_rows))
     for start, stop in _cut_entries(block.nnz):
@@ -279,14 +279,14 @@ def build_coo(block: CsrBlock) -> Coo:
 
 
 def build_hyb(block: CsrBlock) -> Hyb:
-    """HYB of a block. Where ELL takes nothing, COO shares the columns and values of the block."""
+    """Convert a block to HYB. If ELL is empty, COO shares the columns and values of the block."""
     width = choose_ell_width(block)
     others = _take_beyond(block, width) if width else build_coo(block)
     return Hyb(others.rows, others.indices, others.data, _fill_ell(block, width))
 
 
 def build_dia(block: CsrBlock, *, dtype: Any = np.float64) -> Dia:
-    """Diagonals of a block.
+    """Convert a block to DIA.
 
     Parameters
     ----------
@@ -294,7 +294,7 @@ def build_dia(block: CsrBlock, *, dtype: Any = np.float64) -> Dia:
 
     Raises
     ------
-    FormatError : they would take more than ELLPACK may
+    FormatError : it would take more bytes than ELLPACK may
     """
     xp, offsets = array_module(block.indptr), find_offsets(block)
     dtype = _value_dtype(block, dtype)
@@ -310,16 +310,16 @@ def build_dia(block: CsrBlock, *, dtype: Any = np.float64) -> Dia:
 
 
 def build_bsr(block: CsrBlock, block_dim: int | None = None, *, dtype: Any = np.float64) -> Bsr:
-    """BSR of a block.
+    """Convert a block to BSR.
 
     Parameters
     ----------
-    block_dim : default: the one of 2, 3, 4 and 5 that takes the least bytes
+    block_dim : default: the one of 2, 3, 4 and 5 that takes the fewest bytes
     dtype : float32 or float64, of the counts that a pattern gets
 
     Raises
     ------
-    FormatError : it would take more than ELLPACK may; or blocks cannot be numbered in 64 bits
+    FormatError : it would take more bytes than ELLPACK may, or blocks cannot be numbered in 64 bits
     """
     dtype = _value_dtype(block, dtype)
     counts = {b: count_blocks(block, b) for b in ((block_dim,) if block_dim else BLOCK_DIMS)}
@@ -331,7 +331,7 @@ def build_bsr(block: CsrBlock, block_dim: int | None = None, *, dtype: Any = np.
 
 
 def build_sell(block: CsrBlock) -> Sell:
-    """SELL-C-sigma of a block. Rows of equal length stay in their order."""
+    """Convert a block to SELL-C-sigma. Rows of equal length keep their order."""
     xp = array_module(block.indptr)
     lengths = row_lengths(block)
     order = _sort_windows(lengths)
@@ -349,7 +349,7 @@ def build_sell(block: CsrBlock) -> Sell:
 
 
 def build_split(block: CsrBlock) -> Split:
-    """The merge path of a block, cut into chunks: the end of row i is item `indptr[i + 1] + i` of it."""
+    """Cut the merge path of a block into chunks; the end of row i is item `indptr[i + 1] + i` of it."""
     xp = array_module(block.indptr)
     ends = block.indptr[1:] + xp.arange(block.n_rows)
     n_items = block.n_rows + block.nnz
@@ -359,11 +359,11 @@ def build_split(block: CsrBlock) -> Split:
 
 
 def build_stream(block: CsrBlock) -> Stream:
-    """The entries of a block in pieces, and where its rows end in them.
+    """Cut the entries of a block into pieces, and find the ends of rows in them.
 
     Raises
     ------
-    FormatError : 2^31 rows or more, and fewer columns
+    FormatError : 2^31 or more rows, but fewer columns
     """
     xp = array_module(block.indptr)
     n_batches = min(MOST_BATCHES, max(1, block.nnz // (BATCH * FEW_PIECES)))
@@ -390,7 +390,7 @@ def build_stream(block: CsrBlock) -> Stream:
 
 
 def _fill_ell(block: CsrBlock, width: int) -> Ell:
-    """The first `width` entries of each row."""
+    """Fill ELLPACK with the first `width` entries of each row."""
     xp = array_module(block.indptr)
     indices, data = _make_padded(block, (width, block.n_rows))
     for start, stop in _cut_entries(block.nnz if width else 0):
@@ -405,7 +405,7 @@ def _fill_ell(block: CsrBlock, width: int) -> Ell:
 
 
 def _take_beyond(block: CsrBlock, width: int) -> Coo:
-    """The entries after the first `width` of each row."""
+    """Return the entries after the first `width` of each row."""
     xp = array_module(block.indptr)
     nnz = int(xp.maximum(row_lengths(block) - width, 0).sum())
     taken = xp.empty(nnz, index_dtype(block.n_rows)), xp.empty(nnz, block.indices.dtype)
@@ -424,7 +424,7 @@ def _take_beyond(block: CsrBlock, width: int) -> Coo:
 
 
 def find_offsets(block: CsrBlock) -> Array:
-    """Column minus row of every diagonal that has an entry, ascending. The marks take less than x and y."""
+    """Find column minus row of every diagonal with an entry, ascending. Takes less temporary memory than x and y."""
     xp = array_module(block.indptr)
     least = 1 - block.row_offset - block.n_rows
     has_entry = xp.zeros(max(0, block.n_rows + block.n_cols - 1), bool)
@@ -435,12 +435,12 @@ def find_offsets(block: CsrBlock) -> Array:
 
 
 def _subtract_rows(block: CsrBlock, rows: Array, start: int, stop: int) -> Array:
-    """Column minus row, both global, of entries start .. stop."""
+    """Return column minus row, both global, of entries start .. stop."""
     return block.indices[start:stop].astype(np.int64) - (rows + block.row_offset)
 
 
 def _sort_windows(lengths: Array) -> Array:
-    """Rows by length, longest first, within each window of SIGMA; then -1 up to whole slices."""
+    """Sort rows by length, longest first, within each window of SIGMA; pad with -1 to whole slices."""
     xp, n_rows, longest = array_module(lengths), len(lengths), _longest(lengths)
     windows = xp.arange(n_rows) // SIGMA
     order = xp.full(-(-n_rows // SLICE) * SLICE, -1, index_dtype(n_rows))
@@ -449,7 +449,7 @@ def _sort_windows(lengths: Array) -> Array:
 
 
 def _number_blocks(block: CsrBlock, b: int, start: int, stop: int) -> tuple[Array, Array, Array]:
-    """Of the entries of rows start .. stop: numbers of their blocks, counted along rows of blocks, rows and columns."""
+    """Return the block numbers (along rows of blocks), rows and columns of the entries of rows start .. stop."""
     first, last = int(block.indptr[start]), int(block.indptr[stop])
     rows, columns = _find_rows(block, first, last), block.indices[first:last].astype(np.int64)
     return (rows // b) * _count_block_columns(block, b) + columns // b, rows, columns
@@ -460,7 +460,7 @@ def _count_block_columns(block: CsrBlock, b: int) -> int:
 
 
 def count_blocks(block: CsrBlock, b: int) -> int:
-    """Blocks of b rows and columns that have an entry."""
+    """Count the blocks of b rows and columns that have an entry."""
     if -(-block.n_rows // b) * _count_block_columns(block, b) >= 2**63:
         raise FormatError(
             f"bsr cannot number the blocks of {block.n_rows:,} x {block.n_cols:,} in 64 bits; use csr-vector or sell"
@@ -496,18 +496,18 @@ def _fill_bsr(block: CsrBlock, b: int, n_blocks: int, dtype: Any) -> Bsr:
 
 
 def array_module(array: Array) -> Any:
-    """CuPy for its arrays, which is loaded then; else NumPy."""
+    """Return CuPy, which is imported already, for its arrays; else NumPy."""
     return sys.modules["cupy"] if type(array).__module__.partition(".")[0] == "cupy" else np
 
 
 def _cut_entries(nnz: int) -> Iterator[tuple[int, int]]:
-    """Pieces of at most PIECE entries."""
+    """Cut the entries into pieces of at most PIECE."""
     return ((start, min(start + PIECE, nnz)) for start in range(0, nnz, PIECE))
 
 
 def cut_pieces(indptr: Any, n_entries: int | None, multiple: int = 1) -> list[int]:
-    """Rows where pieces of so many entries, but of `multiple` rows at least, begin, and the end of the last; None makes
-    one piece of all."""
+    """Cut rows into pieces of at most `n_entries` entries but at least `multiple` rows, and return the first row of
+    each and the end of the last; None makes one piece."""
     n_rows = len(indptr) - 1
     if n_entries is None or int(indptr[-1]) <= n_entries:
         return [0, n_rows]
@@ -520,7 +520,7 @@ def cut_pieces(indptr: Any, n_entries: int | None, multiple: int = 1) -> list[in
 
 
 def _find_rows(block: CsrBlock, start: int, stop: int) -> Array:
-    """Local rows of entries start .. stop, int64."""
+    """Find the local rows of entries start .. stop, int64."""
     xp = array_module(block.indptr)
     return xp.searchsorted(block.indptr, xp.arange(start, stop), side="right") - 1
 
@@ -534,7 +534,7 @@ def _longest(lengths: Array) -> int:
 
 
 def accumulate(counts: Array) -> Array:
-    """0 and the sums of the first 1, 2, ... counts, int64."""
+    """Return 0 and the cumulative sums of the counts, int64."""
     xp = array_module(counts)
     sums = xp.zeros(len(counts) + 1, np.int64)
     if len(counts):
@@ -543,7 +543,7 @@ def accumulate(counts: Array) -> Array:
 
 
 def _make_padded(block: CsrBlock, shape: tuple[int, ...]) -> tuple[Array, Array | None]:
-    """Columns of -1, and zeros for values."""
+    """Make padding: columns of -1, and values of 0 unless the block is a pattern."""
     xp = array_module(block.indptr)
     data = None if block.data is None else xp.zeros(shape, block.data.dtype)
     return xp.full(shape, -1, block.indices.dtype), data
@@ -562,26 +562,26 @@ def _take_values(block: CsrBlock, start: int, stop: int, dtype: Any) -> Array:
 
 
 def to_host(array: Array) -> np.ndarray:
-    """The array on the host; as it is where it is there already."""
+    """Return the array on the host, without a copy if it is already there."""
     host: np.ndarray = array if isinstance(array, np.ndarray) else array.get()
     return host
 
 
 def find_distinct(numbers: Array) -> Array:
-    """Each number once, ascending. NumPy's `unique` hashes, which takes a hundred times as long."""
+    """Return the distinct numbers, ascending. NumPy's `unique` hashes, which takes a hundred times as long."""
     numbers = array_module(numbers).sort(numbers)
     return numbers[mark_firsts(numbers)]
 
 
 def mark_firsts(numbers: Array) -> Array:
-    """Whether each number differs from the one before it."""
+    """Return whether each number differs from the one before it."""
     marks = array_module(numbers).ones(len(numbers), bool)
     marks[1:] = numbers[1:] != numbers[:-1]
     return marks
 
 
 def _add(target: Array, places: Array, values: Array) -> None:
-    """target[places] += values, in order, so that NumPy and CuPy make the same bits; equal places are neighbours."""
+    """Add values to target[places] in order, bit-identical in NumPy and CuPy; equal places must be adjacent."""
     xp = array_module(target)
     while len(places):
         is_first = mark_firsts(places)

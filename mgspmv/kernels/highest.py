@@ -1,4 +1,4 @@
-"""The highest of many ranks, wherever these are, by one rule: the highest first, ties by number, NaN last."""
+"""Selection of the highest ranks, on host or device, by one rule: highest first, ties by number, NaN last."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SAMPLED = 16
 
 
 def select_highest(values: np.ndarray, k: int) -> np.ndarray:
-    """Positions of the k highest entries, highest first, ties by position, NaN last; O(n + k log k)."""
+    """Return the positions of the k highest entries, highest first, ties by position, NaN last; O(n + k log k)."""
     places = find_highest(values, k)
     highest: np.ndarray = places[order_highest(values[places], places, k)]
     return highest
@@ -21,14 +21,14 @@ def select_highest(values: np.ndarray, k: int) -> np.ndarray:
 def select_each(
     vectors: Any, k: int, numbers: Any | None, xp: Any = np, get: Callable[[Any], np.ndarray] = np.asarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k highest entries of each of some vectors, highest first, ties by number, NaN last.
+    """Select the k highest entries of each vector, highest first, ties by number, NaN last.
 
     Parameters
     ----------
     vectors : (j, n) float32 or float64, of `xp`
-    numbers : (n,) different integers, of `xp`: of each entry; None for its position
+    numbers : (n,) distinct integers, of `xp`, one per entry; None for its position
     xp : NumPy or CuPy
-    get : gives an array of `xp` on the host
+    get : copies an array of `xp` to the host
 
     Returns
     -------
@@ -45,13 +45,13 @@ def select_each(
 
 
 def order_highest(values: np.ndarray, numbers: np.ndarray, k: int) -> np.ndarray:
-    """Positions of the k highest entries, highest first, ties by number, NaN last; O(n log n), on the host."""
+    """Return positions of the k highest entries, highest first, ties by number, NaN last; O(n log n), on the host."""
     keys = np.where(np.isnan(values), values.dtype.type(-np.inf), values)
     return np.lexsort((numbers, -keys))[:k]
 
 
 def find_highest(values: Any, k: int, numbers: Any | None = None, xp: Any = np) -> Any:
-    """Positions of the k highest entries, in any order; ties by number, NaN last.
+    """Find the positions of the k highest entries, in any order; ties by number, NaN last.
 
     Parameters
     ----------

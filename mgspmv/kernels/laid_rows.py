@@ -1,7 +1,7 @@
-"""The two layouts of the matrix that steps of PageRank on a device read: which suits, and rows on their way into it.
+"""Choice and construction of the two matrix layouts for PageRank steps on a device.
 
-Row slices suit short rows of much the same length whose columns are near each other, as of grids and meshes: a thread
-a row, nothing to add up in shared memory. Row blocks suit all others.
+Row slices suit short rows of similar length with nearby columns, as in grids and meshes: one thread per row, and no
+sums in shared memory. Row blocks suit all others.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ LEAST_FILL = 0.8
 
 
 def choose_layout(nnz: int, n_rows: int, survey: Survey) -> tuple[Layout, Order]:
-    """The layout that suits a square matrix, and whether row blocks place long rows first.
+    """Choose the layout that suits a square matrix, and whether row blocks place long rows first.
 
-    Rows that are even gain nothing by that, and where most entries are near the diagonal, rows that are neighbours
-    read the same columns, which another order would part.
+    Rows of even length gain nothing from that order, and where most entries are near the diagonal, it would separate
+    neighboring rows, which read the same columns.
     """
     is_even, is_near = survey.longest * n_rows <= EVEN_ROWS * nnz, survey.near > NEAR
     if is_even and is_near and nnz >= LEAST_FILL * survey.n_places:
@@ -46,7 +46,7 @@ def choose_layout(nnz: int, n_rows: int, survey: Survey) -> tuple[Layout, Order]
 
 @dataclass(frozen=True, eq=False)
 class LaidPieces:
-    """Rows of a square matrix in a layout, in one piece or in several, which are on the device or come by."""
+    """Rows of a square matrix in a layout, in one or several pieces, which are on the device or streamed to it."""
 
     shape: tuple[int, int]
     """Rows, and columns of z."""
@@ -69,11 +69,11 @@ class LaidPieces:
 
 
 def hold_whole(layout: RowBlocks | RowSlices, n_sent: int, order: Any | None = None) -> LaidPieces:
-    """A layout that is on the device in one piece.
+    """Wrap a layout that is on the device in one piece.
 
     Parameters
     ----------
-    n_sent : rows that are columns of somebody, the first ones
+    n_sent : number of rows that are columns; these come first
     order : as of `LaidPieces`
     """
     value = None if layout.values is None else layout.values.dtype
@@ -83,7 +83,7 @@ def hold_whole(layout: RowBlocks | RowSlices, n_sent: int, order: Any | None = N
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """An order of rows, on the device, and the columns that they are. Rows in several pieces stay in theirs."""
+    """Order of the rows on the device, and the columns they correspond to. Rows do not move to other pieces."""
 
     by_place: Any | None
     """(n_rows,) int32: the row at each place; None where places are rows."""
@@ -101,7 +101,7 @@ class Places:
 
     @property
     def n_sent(self) -> int:
-        """Rows that are somebody's columns."""
+        """Number of rows that are columns."""
         return self.sent[-1]
 
     @property
@@ -110,17 +110,17 @@ class Places:
 
 
 class LaidRows:
-    """Rows on their way into a layout: looked at, then put in order, then built.
+    """Builder of a layout: surveys the rows, then orders them, then builds.
 
     Parameters
     ----------
     indptr, read, piece_entries : as for `build_row_blocks`
-    layout, order : of the rows; None for what suits
-    row_offset : which row of the matrix the first one is
+    layout, order : None for the one that suits the rows
+    row_offset : global number of the first row
 
     Attributes
     ----------
-    layout, order : what suits the rows, or what was named
+    layout, order : the given ones, else those that suit the rows
     """
 
     def __init__(
@@ -152,11 +152,11 @@ class LaidRows:
 
     @property
     def is_near(self) -> bool:
-        """Whether most entries are near the diagonal, so that few columns of other rows are read."""
+        """True if most entries are near the diagonal, so that few columns of other rows are read."""
         return self._survey.near > NEAR
 
     def mark_columns(self, n_cols: int) -> Any:
-        """(n_cols,) bool, on the device: columns that have entries."""
+        """Return (n_cols,) bool on the device: whether each column has entries."""
         import cupy
 
         is_read = cupy.zeros(n_cols, np.bool_)
@@ -165,16 +165,16 @@ class LaidRows:
         return is_read
 
     def place_streamed(self, is_read: Any, streaming: Streaming | None) -> Places:
-        """As `place`, in the pieces that come by."""
+        """Order the rows as `place` does, within the pieces that are streamed."""
         return self.place(is_read, None if streaming is None else cut_pieces(self._indptr, streaming.piece_entries))
 
     def place(self, is_read: Any, cuts: Sequence[int] | None = None) -> Places:
-        """Order the rows for a layout whose columns are of other rows too: those that nobody reads come last.
+        """Order the rows for a layout whose columns include other rows: rows that are not columns come last.
 
         Parameters
         ----------
         is_read : (n_rows,) bool, on the device: whether there are entries in the column of the row's number
-        cuts : of the pieces in which they are laid out; None for one
+        cuts : bounds of the pieces of the layout; None for one piece
         """
         import cupy
 
@@ -196,14 +196,14 @@ class LaidRows:
         return Places(by_place, columns, cuts, tuple(n_sent))
 
     def build_share(self, places: Places, columns: Any, n_columns: int, k: int | None = None) -> RowBlocks | RowSlices:
-        """The layout of these rows of a larger matrix, or of one piece of them.
+        """Build the layout of these rows of a larger matrix, or of one piece of them.
 
         Parameters
         ----------
         places : of these rows
         columns : (n_cols,) int32, on the device: the place in z of each column; None where that is its number
         n_columns : places in z
-        k : which piece; None where there is one
+        k : number of the piece; None if there is only one
         """
         indptr, read, order = self._indptr, self._read, places.by_place
         size: int | None = self._piece_entries
@@ -224,17 +224,17 @@ class LaidRows:
         streaming: Streaming | None,
         check: Callable[[], None] = lambda: None,
     ) -> LaidPieces:
-        """The layout of these rows of a larger matrix, of which as much is on the device as there is room for.
+        """Build the layout of these rows of a larger matrix, keeping as many pieces on the device as fit.
 
         Parameters
         ----------
         places : of `place_streamed`; others as for `build_share`
-        streaming : the room, and where the other pieces are; None for all in one piece
-        check : called now and then; may raise
+        streaming : memory for pieces, and where the others are held; None for all in one piece
+        check : called before each piece; may raise
 
         Raises
         ------
-        CapacityError : host or device has no room for it after all
+        CapacityError : it does not fit on host or device after all
         """
         if streaming is None:
             return hold_whole(self.build_share(places, columns, n_columns), places.n_sent, places.by_place)

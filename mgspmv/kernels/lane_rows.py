@@ -1,4 +1,4 @@
-"""Sums of rows over several vectors at once, a lane a vector: what products and steps have in common."""
+"""Row sums over several vectors at once, one lane per vector, shared by products and steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AHEAD = 32
 
 
 def zeros_in_lines(n: int, width: int, dtype: Any) -> np.ndarray:
-    """(n, width) zeros that begin with a cache line, lest each row of 64 bytes lie in two."""
+    """Return (n, width) zeros aligned to a cache line, so that no row of 64 bytes spans two."""
     n_bytes = n * width * np.dtype(dtype).itemsize
     memory = np.zeros(n_bytes + CACHE_LINE, np.uint8)
     first = -memory.ctypes.data % CACHE_LINE
@@ -25,7 +25,7 @@ def zeros_in_lines(n: int, width: int, dtype: Any) -> np.ndarray:
 
 
 def _contribute_many(data, k, zj, zero):
-    """What entry k adds to the sums of its row, whose type is that of `zero`."""
+    """Return the terms that entry k adds to the sums of its row, in the type of `zero`."""
 
 
 @overload(_contribute_many, inline="always")
@@ -40,7 +40,7 @@ def _contribute_many_overload(data, k, zj, zero):
 
 @compile_kernel
 def sum_row_many(indices, data, z, start, stop, zero, width):
-    """Sums over the entries of a row, in their order: a lane for each column of z (n_cols, width), from `zero` on."""
+    """Sum the entries of a row in order, from `zero` on, with one lane per column of z (n_cols, width)."""
     total = zero
     last = np.uint64(len(indices) - 1)
     for k in range(np.uint64(start), np.uint64(stop)):

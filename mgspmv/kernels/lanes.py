@@ -1,10 +1,10 @@
-"""Several numbers in vector registers, as one value of Numba: what the kernels of many vectors compute with.
+"""Several numbers in vector registers as one Numba value, for the kernels of many vectors.
 
-`Lanes(dtype, width)` is LLVM's `<width x dtype>`, which the compiler lays over as many registers as that takes. Lanes
-are added, subtracted, multiplied, divided and compared one by one, with other lanes or with a number that stands for
-all. Nothing is contracted or put in another order: each lane has the bits that a scalar would have.
+`Lanes(dtype, width)` is LLVM's `<width x dtype>`, which the compiler maps to as many registers as needed. Arithmetic
+and comparisons are elementwise, with other lanes or with one number for all lanes. Nothing is contracted or reordered:
+each lane is bit-identical to a scalar.
 
-A width is given as a tuple of so many elements, whose length is part of its type.
+A width is given as a tuple of that many elements, whose length is part of its type.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CACHE_LINE = 64
 
 
 class Lanes(types.Type):  # type: ignore[misc]
-    """Numba's type of `width` numbers of one type."""
+    """Numba type of `width` numbers of one type."""
 
     def __init__(self, dtype: Any, width: int) -> None:
         self.dtype, self.width = dtype, width
@@ -51,7 +51,7 @@ def _vector_of(lanes):
 
 @intrinsic
 def load(typing_context, array, row, width):
-    """Lanes of array[row, 0:len(width)]; of array[0:len(width)] where row is None."""
+    """Load array[row, 0:len(width)] as lanes; array[0:len(width)] if row is None."""
     lanes = Lanes(array.dtype, len(width))
 
     def generate(context, builder, signature, args):
@@ -63,7 +63,7 @@ def load(typing_context, array, row, width):
 
 @intrinsic
 def store(typing_context, array, row, lanes):
-    """array[row, 0:width] = lanes."""
+    """Set array[row, 0:width] = lanes."""
 
     def generate(context, builder, signature, args):
         pointer = _find_row(context, builder, signature, args)
@@ -75,7 +75,7 @@ def store(typing_context, array, row, lanes):
 
 @intrinsic
 def prefetch(typing_context, array, row, width):
-    """Have array[row, 0:len(width)] brought into the cache; the row must be there."""
+    """Prefetch array[row, 0:len(width)] into the cache; the row must exist."""
     n_bytes = len(width) * array.dtype.bitwidth // 8
 
     def generate(context, builder, signature, args):
@@ -92,7 +92,7 @@ def prefetch(typing_context, array, row, width):
 
 
 def _find_row(context, builder, signature, args):
-    """Pointer to the first element of a row of an array."""
+    """Return a pointer to the first element of a row of an array."""
     array = context.make_array(signature.args[0])(context, builder, args[0])
     if isinstance(signature.args[1], types.NoneType):
         return array.data
@@ -111,7 +111,7 @@ def _align_of(lanes):
 
 @intrinsic
 def spread(typing_context, number, width):
-    """The number in every lane."""
+    """Broadcast a number to every lane."""
     lanes = Lanes(types.unliteral(number), len(width))
 
     def generate(context, builder, signature, args):
@@ -122,7 +122,7 @@ def spread(typing_context, number, width):
 
 @intrinsic
 def to_float64(typing_context, lanes):
-    """float64 of float32, float64, int64; 0 and 1 of truth values."""
+    """Convert lanes of float32, float64 or int64 to float64."""
     wide = Lanes(types.float64, lanes.width)
 
     def generate(context, builder, signature, args):
@@ -136,7 +136,7 @@ def to_float64(typing_context, lanes):
 
 @intrinsic
 def to_type_of(typing_context, lanes, array):
-    """float64 lanes in the type of an array's elements: rounded to nearest even."""
+    """Convert float64 lanes to the type of an array's elements, rounding to nearest even."""
     wanted = Lanes(array.dtype, lanes.width)
 
     def generate(context, builder, signature, args):
@@ -151,7 +151,7 @@ def to_type_of(typing_context, lanes, array):
 
 @intrinsic
 def to_integer(typing_context, lanes):
-    """int64 of float64, rounded to nearest even; of truth values, 0 and 1."""
+    """Convert lanes to int64: float64 rounded to nearest even, truth values to 0 and 1."""
     wanted = Lanes(types.int64, lanes.width)
 
     def generate(context, builder, signature, args):
@@ -164,7 +164,7 @@ def to_integer(typing_context, lanes):
 
 @intrinsic
 def magnitude(typing_context, lanes):
-    """|lanes|, of float64."""
+    """Return |lanes|, of float64."""
 
     def generate(context, builder, signature, args):
         return _call(builder, "fabs", args[0])
@@ -174,7 +174,7 @@ def magnitude(typing_context, lanes):
 
 @intrinsic
 def choose(typing_context, is_first, first, second):
-    """Lanes of `first` where `is_first` holds, of `second` elsewhere."""
+    """Select lanes of `first` where `is_first` holds, of `second` elsewhere."""
 
     def generate(context, builder, signature, args):
         return builder.select(*args)
@@ -188,7 +188,7 @@ def _call(builder, name, vector):
 
 
 def _declare(builder, called, name):
-    """An intrinsic of LLVM, declared in the module once."""
+    """Declare an intrinsic of LLVM in the module, once."""
     return builder.module.globals.get(name) or ir.Function(builder.module, called, name)
 
 
@@ -201,12 +201,12 @@ def _spread(builder, value, width):
 
 
 def _define(operation, emitters, result=None):
-    """Let `operation` take two Lanes of a type, or Lanes and a number of that type.
+    """Define `operation` for two Lanes of one type, or Lanes and a number of that type.
 
     Parameters
     ----------
-    emitters : what makes the instruction, from (builder, first, second), by type of the elements
-    result : type of the elements that come out; default the same
+    emitters : functions of (builder, first, second) that emit the instruction, by type of the elements
+    result : type of the result's elements; default: the same
     """
 
     @type_callable(operation)
@@ -232,7 +232,7 @@ def _define(operation, emitters, result=None):
 
 
 def _emit_all(float_name, integer_name=None):
-    """Emitters of an instruction of the builder's that is called by these names."""
+    """Return emitters of the builder's instructions of these names, by type of the elements."""
     emitters = {t: lambda b, x, y: getattr(b, float_name)(x, y) for t in (types.float32, types.float64)}
     return emitters | ({types.int64: lambda b, x, y: getattr(b, integer_name)(x, y)} if integer_name else {})
 

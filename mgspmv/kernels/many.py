@@ -1,4 +1,4 @@
-"""What the kernels of many vectors are told of these, on whatever backend."""
+"""Parameters of the kernels of many vectors, common to all backends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WIDTHS = (2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """What a step does with A z, for each vector of a pass, on the rows of a block; arrays are where the block is.
+    """Terms of a step besides A z, for each vector of a pass, on the rows of a block; arrays are where the block is.
 
     x' = alpha (A z + m d) + (1 - alpha) p
     """
@@ -31,15 +31,15 @@ class Terms:
 
     @property
     def entries(self) -> tuple[Any, Any, Any]:
-        """Of p: rows, columns, weights."""
+        """Rows, columns and weights of the entries of p."""
         return self.rows, self.columns, self.weights
 
 
 def narrow_widths(width: int) -> tuple[int, ...]:
-    """A width and all smaller ones, the greatest first."""
+    """Return a width and all smaller ones, largest first."""
     return tuple(w for w in reversed(WIDTHS) if w <= width)
 
 
 def fit_width(n_vectors: int) -> int:
-    """The least of `WIDTHS` that has room for so many vectors, or the greatest."""
+    """Return the smallest of `WIDTHS` that holds `n_vectors`, or the largest."""
     return next((w for w in WIDTHS if w >= n_vectors), WIDTHS[-1])

@@ -1,6 +1,6 @@
-"""Compiled CUDA modules, kept in the user's cache by source, options, architecture and compiler.
+"""Compiled CUDA modules in the user's cache, keyed by source, options, architecture and compiler.
 
-CuPy would compile and keep them as well, but with -ftz=true, which makes zeros of float32 numbers below 2^-126.
+CuPy would compile and cache them too, but with -ftz=true, which flushes float32 numbers below 2^-126 to zero.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOADING = Lock()
 
 
 def load_module(specialisation: Specialisation) -> Any:
-    """The module for the current device, as CuPy's; compiled unless it was before."""
+    """Load CuPy's module for the current device, compiling it unless it is cached."""
     import cupy
 
     with _LOADING:  # two threads would load it twice, and the one that is dropped be unloaded while a kernel of it runs
@@ -44,7 +44,7 @@ def _load_module(specialisation: Specialisation, arch: str) -> Any:
 
 
 def _keep(path: Path, code: bytes) -> Path:
-    """Write the file, or one for this process alone where that is refused."""
+    """Write the file to the cache, or to a folder of this process if the cache is not writable."""
     try:
         with write_beside(path) as part:
             part.write_bytes(code)
@@ -61,5 +61,5 @@ def _keep(path: Path, code: bytes) -> Path:
 
 @functools.cache
 def _make_folder() -> tempfile.TemporaryDirectory[str]:
-    """Gone when the process ends."""
+    """Make a temporary folder that is deleted when the process ends."""
     return tempfile.TemporaryDirectory(prefix="mgspmv-kernels-")

@@ -1,4 +1,4 @@
-"""The vectors of a product, checked."""
+"""Checks of the vectors of a product."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _INEXACT = 'pass x.astype("float64"), or precision="float64", for a product that
 
 
 def choose_precision(precision: str | None, x_dtype: np.dtype[Any], info: MatrixInfo) -> Literal["float32", "float64"]:
-    """Dtype of a product: the one asked for, else float32 when both the values and x are, else float64.
+    """Choose the dtype of a product: the requested one, else float32 if values and x are float32, else float64.
 
     Raises
     ------
-    OptionError : it is none of these
+    OptionError : precision is none of these
     """
     check_choice("precision", precision, ("float32", "float64", None))
     if precision is None:
@@ -30,11 +30,11 @@ def choose_precision(precision: str | None, x_dtype: np.dtype[Any], info: Matrix
 
 
 def start_product(y: Any, beta: float, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """The array that a product goes into: a copy of y, or one that is not read when beta is 0.
+    """Return the array that a product goes into: a copy of y, or an uninitialized one if beta is 0.
 
     Raises
     ------
-    ShapeError, OptionError : y does not fit, or is missing
+    ShapeError, OptionError : y has the wrong shape, or is missing
     """
     if beta == 0:
         return np.empty(shape, dtype)
@@ -46,7 +46,8 @@ def start_product(y: Any, beta: float, shape: tuple[int, ...], dtype: str) -> np
 
 
 def check_shape(y: Any, shape: tuple[int, ...]) -> None:
-    """
+    """Check that y has the shape of the product.
+
     Raises
     ------
     ShapeError : y has another shape than the product
@@ -56,7 +57,7 @@ def check_shape(y: Any, shape: tuple[int, ...]) -> None:
 
 
 def check_vectors(name: str, vectors: Any, length: int, unit: str) -> np.ndarray:
-    """What a user gave as x or y, as array of shape (length,) or (length, k).
+    """Check x or y as given by a user, and return it as an array of shape (length,) or (length, k).
 
     Parameters
     ----------
@@ -80,7 +81,7 @@ def check_vectors(name: str, vectors: Any, length: int, unit: str) -> np.ndarray
 
 
 def check_form(name: str, array: Any, length: int, unit: str) -> None:
-    """Check dtype and shape of what is an array, such as a dask array, whose elements are not looked at.
+    """Check dtype and shape of an array, such as a dask array, without looking at its elements.
 
     Raises
     ------
@@ -100,14 +101,14 @@ def check_form(name: str, array: Any, length: int, unit: str) -> None:
 
 @dataclass(frozen=True)
 class IntegerProduct:
-    """The check of a product of integers, alpha * A @ x + beta * y, which is made in float64: exact, or refused.
+    """Exactness check of a product of integers, alpha * A @ x + beta * y, which is made in float64.
 
-    A sum is exact as long as its terms, each without its sign, add up to less than 2^53:
+    A sum is exact if the absolute values of its terms add up to less than 2^53:
 
         |alpha| (|A| |x|)_i + |beta| |y_i| < 2^53 for each row i
 
-    Where nothing is negative the product is that sum, and a float64 below 2^53 says that no step to it was rounded, as
-    rounding does not change the order of numbers. Where A has negative values, whose least is -m, it is bounded by
+    Where nothing is negative the product is that sum, and a float64 result below 2^53 implies that no step was rounded,
+    as rounding is monotonic. Where A has negative values, the least of which is -m, it is bounded by
 
         |A| |x| <= A |x| + 2 m P |x|, where P is the pattern of A
     """
@@ -123,7 +124,7 @@ class IntegerProduct:
     def find(
         cls, info: MatrixInfo, x: np.ndarray, y: Any, alpha: float, beta: float, precision: str | None, *, weights: bool
     ) -> IntegerProduct | None:
-        """Return the check of a product; None where a number is a floating-point one, or `precision` is asked for.
+        """Return the check of a product; None if a number is not an integer, or `precision` is given.
 
         Parameters
         ----------
@@ -137,11 +138,12 @@ class IntegerProduct:
         return cls(alpha, beta, x, y, least)
 
     def check(self, product: np.ndarray, multiply: Callable[..., np.ndarray]) -> None:
-        """
+        """Check that the product is exact.
+
         Parameters
         ----------
-        product : of these
-        multiply : called with a vector of float64, or columns, and maybe `weights=False`: A, or its pattern, times it
+        product : of these operands
+        multiply : function of a float64 vector, or columns, and maybe `weights=False`: A, or its pattern, times it
 
         Raises
         ------
@@ -167,7 +169,7 @@ class IntegerProduct:
 
 
 def check_lazy_product(info: MatrixInfo, dtype: np.dtype[Any], precision: str | None, *, weights: bool) -> None:
-    """Check a product with integers that stay where they are, of which the type alone is known.
+    """Check a product of integers that stay on the workers, of which only the dtype is known.
 
     Raises
     ------

@@ -1,10 +1,10 @@
-"""A matrix in pieces that a device computes with one after the other, when it has no room for all of them.
+"""Streaming of a matrix in pieces through a device that has no room for all of them.
 
-Some pieces stay on the device. The others come by in every pass, spread evenly among those, and are fetched while the
-ones before are computed with:
+Some pieces stay on the device. The others are streamed in every pass, spread evenly among those, and fetched while the
+previous ones are computed with:
 
-    host     made once, and copied from pinned memory into two buffers in turn, on a stream of their own
-    store    read and made again each time, by two threads with a stream each
+    host     made once, and copied from pinned memory into two buffers in turn, on a separate stream
+    store    read and made again in each pass, by two threads with a stream each
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ T = TypeVar("T")
 
 
 class Feed(Generic[T]):
-    """Pieces in the order in which they come by.
+    """Sequence of pieces, of which some are on the device and the others streamed.
 
     Parameters
     ----------
     kept : pieces that are on the device already, by number
-    fetcher : brings the others
-    n : pieces
+    fetcher : fetches the others
+    n : number of pieces
     """
 
     def __init__(self, kept: dict[int, T], fetcher: FromHost[T] | FromStore[T] | None, n: int) -> None:
@@ -49,27 +49,26 @@ class Feed(Generic[T]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the device, but for pieces that are made of the store."""
+        """Bytes on the device, without pieces that are made from the store."""
         kept: Iterable[Any] = self.kept.values()
         return sum(int(piece.nbytes) for piece in kept) + (0 if self._fetcher is None else self._fetcher.nbytes)
 
     @property
     def streamed_bytes(self) -> int:
-        """Of the pieces that come from pinned memory in each pass."""
+        """Bytes of the pieces that are copied from pinned memory in each pass."""
         return self._fetcher.streamed_bytes if isinstance(self._fetcher, FromHost) else 0
 
     @property
     def is_kept(self) -> bool:
-        """Whether all pieces are on the device."""
+        """True if all pieces are on the device."""
         return not self._fetched
 
     def pass_by(self, *, goes_on: bool = True) -> Iterator[tuple[int, T]]:
-        """Number and piece, one after the other; what is enqueued on the current stream until the next one is asked
-        for may read it.
+        """Yield number and piece, one after the other; work enqueued on the current stream before the next may read it.
 
         Parameters
         ----------
-        goes_on : whether another pass is likely to follow, whose first pieces are fetched ahead
+        goes_on : whether another pass is likely to follow, so that its first pieces are prefetched
         """
         import cupy
 
@@ -97,7 +96,7 @@ class Feed(Generic[T]):
             self._fetch_ahead(fetcher, AHEAD)
 
     def stop(self) -> None:
-        """Give up what is fetched ahead."""
+        """Drop the pieces that are being prefetched."""
         while self._ahead:
             assert self._fetcher is not None
             self._fetcher.drop(self._ahead.pop()[1])
@@ -111,7 +110,7 @@ class Feed(Generic[T]):
 
 
 def choose_kept(n: int, n_kept: int) -> list[int]:
-    """Which of n pieces stay on the device, so that the others are spread evenly among them."""
+    """Choose which of n pieces stay on the device, so that the others are spread evenly among them."""
     n_fetched = n - n_kept
     return [k for k in range(n) if (k + 1) * n_fetched // n == k * n_fetched // n]
 
@@ -119,17 +118,17 @@ def choose_kept(n: int, n_kept: int) -> list[int]:
 def hold_pieces(
     make: Callable[[int], T], n: int, streaming: Streaming, check: Callable[[], None] = lambda: None
 ) -> Feed[T]:
-    """A feed of n pieces, of which as many stay on the device as there is room for, were all like the first.
+    """Make a feed of n pieces, keeping as many on the device as fit if all were like the first.
 
     Parameters
     ----------
-    make : gives the piece of a number, a dataclass with `nbytes`, made on the current stream
-    streaming : the room, and where the other pieces are
+    make : makes a piece by number, a dataclass with `nbytes`, on the current stream
+    streaming : memory for pieces, and where the others are held
     check : called between two pieces; may raise
 
     Raises
     ------
-    CapacityError : host or device has no room for it after all
+    CapacityError : they do not fit on host or device after all
     """
     made: Any = make(0)
     stay = set(choose_kept(n, min(n, streaming.kept_bytes // max(1, made.nbytes))))
@@ -155,11 +154,11 @@ def hold_pieces(
 
 
 class PinnedPiece(Generic[T]):
-    """A dataclass of arrays on the device, with these in pinned memory, one after the other.
+    """Copy of a dataclass of device arrays in pinned memory, one array after the other.
 
     Parameters
     ----------
-    made : has arrays of CuPy among its fields, which are copied to the host
+    made : dataclass whose CuPy arrays are copied to the host
     """
 
     def __init__(self, made: T) -> None:
@@ -184,12 +183,12 @@ class PinnedPiece(Generic[T]):
         stream.synchronize()
 
     def copy(self, buffer: Any, stream: Any) -> None:
-        """Enqueue the copy of all arrays to the begin of a buffer on the device."""
+        """Enqueue the copy of all arrays to the beginning of a buffer on the device."""
         if self.nbytes:
             buffer.copy_from_host_async(self._find(0), self.nbytes, stream)
 
     def place(self, buffer: Any) -> T:
-        """The dataclass with its arrays in a buffer on the device."""
+        """Return the dataclass with its arrays in a buffer on the device."""
         import cupy
 
         arrays = {
@@ -211,7 +210,7 @@ class _Buffer:
 
 
 class FromHost(Generic[T]):
-    """Copies pieces from pinned memory into `AHEAD` buffers in turn.
+    """Fetcher that copies pieces from pinned memory into `AHEAD` buffers in turn.
 
     Parameters
     ----------
@@ -241,20 +240,20 @@ class FromHost(Generic[T]):
         return piece, buffer, self._stream.record()
 
     def take(self, coming: Any, stream: Any) -> T:
-        """The piece, for what is enqueued on the stream from now on."""
+        """Return the piece, for work enqueued on the stream from now on."""
         piece, buffer, is_there = coming
         stream.wait_event(is_there)
         made: T = piece.place(buffer.memory)
         return made
 
     def give_back(self, coming: Any, stream: Any) -> None:
-        """What is enqueued on the stream from now on does not read it."""
+        """Release the piece's buffer after the work enqueued on the stream so far."""
         _, buffer, _ = coming
         buffer.is_free = stream.record()
         self._free.append(buffer)
 
     def drop(self, coming: Any) -> None:
-        """It will not be taken."""
+        """Discard a piece that will not be taken."""
         _, buffer, is_there = coming
         is_there.synchronize()
         self._free.append(buffer)
@@ -264,11 +263,11 @@ class FromHost(Generic[T]):
 
 
 class FromStore(Generic[T]):
-    """Has pieces made on the device, `AHEAD` at a time; methods as of `FromHost`.
+    """Fetcher that makes pieces from the store, `AHEAD` at a time; methods as of `FromHost`.
 
     Parameters
     ----------
-    make : gives the piece of a number, made on the current stream
+    make : makes a piece by number, on the current stream
     """
 
     nbytes = 0

@@ -1,6 +1,6 @@
 """CUDA kernels of products, each launched on the format of a block; `mgspmv.kernels.catalogue` lists them.
 
-Formula, thread mapping and source are in the header of a kernel's file in `kernels/`. A class is made of (block,
+Formula, thread mapping and source are in the header of a kernel's file in `kernels/`. Classes are made from (block,
 format, types); types are the macros VALUE and PATTERN, and X, SUM and EXACT where they differ. Kernels run on CuPy's
 current stream.
 """
@@ -36,7 +36,7 @@ thread blocks of about half as many run at a time."""
 
 
 class Product(Protocol):
-    """A kernel with its format: y = alpha A x + beta y."""
+    """Kernel bound to a format: y = alpha A x + beta y."""
 
     def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
         """Enqueue the product of x (n_cols,) into y (n_rows,), both of the kernel's types and on the device."""
@@ -44,11 +44,11 @@ class Product(Protocol):
 
 
 class _OneLaunch:
-    """Products by one launch of a kernel, whose arguments end with x, y, alpha and beta.
+    """Product in one launch of a kernel, whose arguments end with x, y, alpha and beta.
 
     Parameters
     ----------
-    arguments : those before
+    arguments : the preceding ones
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class _OneLaunch:
 
 
 class _CsrRows(_OneLaunch):
-    """Kernels over the rows of CSR itself."""
+    """Product over the rows of CSR itself."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class CsrCached(_CsrRows):
 
 
 class _Carries:
-    """The sums that cross from one thread block into the next, and how they are added."""
+    """Sums carried from one thread block into the next, and the kernel that adds them."""
 
     def __init__(self, n: int, n_rows: int, dtype: np.dtype[Any], kernel: Any) -> None:
         self.rows, self.sums = zeros(n, np.int64), zeros(n, dtype)
@@ -150,7 +150,7 @@ class CsrSplit:
 
 
 class CsrMany:
-    """For any number of vectors: as many at once as there are, in panels of 64 down to 4."""
+    """Product with any number of vectors, in panels of 64 down to 4."""
 
     def __init__(self, block: CsrBlock, stream: Stream, types: dict[str, Any]) -> None:
         self._product = ManyProduct(block, stream, types)
@@ -177,7 +177,7 @@ class CsrMany:
 
 
 class ManyProduct:
-    """Y = alpha A X + beta Y, a panel of columns at a time.
+    """Product Y = alpha A X + beta Y, one panel of columns at a time.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ class ManyProduct:
         self._block = block
 
     def load(self, width: int) -> tuple[Any, Any]:
-        """The kernels for a panel of this width, one of `WIDTHS`."""
+        """Load the kernels for a panel of this width, one of `WIDTHS`."""
         types = {**self._types, "WIDTH": width, "WORDS": find_many_words(width, self._x)}
         return load_kernel("csr_many.cu", "csr_many", **types), load_kernel("csr_many.cu", "add_carries", **types)
 
@@ -240,7 +240,7 @@ class Coo:
         self.add(x, y, alpha)
 
     def add(self, x: Any, y: Any, alpha: float) -> None:
-        """y += alpha A x."""
+        """Add alpha A x to y."""
         if self._nnz:
             arguments = (np.int64(self._nnz), *self._arrays, x, y, self._sum.type(alpha), *self._carries.arguments)
             self._kernel((count_blocks(self._nnz, ITEMS),), (THREADS,), arguments)
