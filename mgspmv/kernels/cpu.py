@@ -2,7 +2,7 @@
 
 Thread mapping: the rows are cut into parts of about equal bytes; every thread calls the kernel once, and the kernel
 takes the next part from a shared counter until none is left. A row is summed by one thread, in the order of its
-indices, so the bits of a product do not depend on the number of threads. Sums over rows (change, dangling mass) are
+indices, so that a product does not depend on the number of threads. Sums over rows (change, dangling mass) are
 sums of integers, which no order changes.
 
 Rows and columns are counted as unsigned: a signed column costs a test for wrap-around at every entry, half the speed.

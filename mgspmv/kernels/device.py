@@ -103,8 +103,7 @@ def measure_memory(*, has_device: bool) -> dict[str, int]:
     Returns
     -------
     `host_peak_bytes` : peak resident on the host since the process began, including the interpreter and its libraries
-    `device_bytes` : with a device, what CuPy holds there now, which is the most that it held since it last
-        released free memory
+    `device_bytes` : with a device: what CuPy holds there now, the most since it last released free memory
     """
     peak = {"host_peak_bytes": peak_memory()}
     if not has_device:
@@ -270,8 +269,7 @@ def get(array: Any) -> np.ndarray:
 
 
 def put_block(block: CsrBlock) -> CsrBlock:
-    """Put a block on the device, with int32 row pointers below 2^31 nonzeros, and indices and values aligned to 16
-    bytes."""
+    """Put a block on the device: int32 row pointers below 2^31 nonzeros, indices and values aligned to 16 bytes."""
     import cupy
 
     offset = np.int32 if block.nnz < INT32_LIMIT else np.int64

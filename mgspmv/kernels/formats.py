@@ -91,7 +91,7 @@ class Coo(Format):
 
 @dataclass(frozen=True, eq=False)
 class Hyb(Coo):
-    """The first entries of each row in ELLPACK, the others in COO.
+    """First entries of each row in ELLPACK, the others in COO.
 
     Source: Bell and Garland, NVIDIA NVR-2008-004, 2008, section 3.5.
     """
@@ -183,7 +183,7 @@ class Stream(Format):
 
 @dataclass(frozen=True, eq=False)
 class Split(Format):
-    """The merge path through row ends and nonzeros of CSR, cut into chunks of 1792 items, the last one shorter.
+    """Merge path through row ends and nonzeros of CSR, cut into chunks of 1792 items, the last one shorter.
 
     On the path the end of a row comes right after the row's last nonzero, and an empty row is its end alone. Chunk c
     has the ends of rows `row_starts[c]` up to `row_starts[c + 1]` and the nonzeros `nonzero_starts[c]` up to

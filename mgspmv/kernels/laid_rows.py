@@ -173,7 +173,7 @@ class LaidRows:
 
         Parameters
         ----------
-        is_read : (n_rows,) bool, on the device: whether there are entries in the column of the row's number
+        is_read : (n_rows,) bool, on the device: whether the column of the row's number has entries
         cuts : bounds of the pieces of the layout; None for one piece
         """
         import cupy

@@ -1,7 +1,6 @@
-"""Passes over the rows for bounds on how far ranks may still change; `mgspmv.iterate.stable` says what they mean.
+"""Passes over the rows for bounds on how far ranks can still change; see `mgspmv.iterate.stable`.
 
-One thread calls each for a range of rows. Sums are of integers, rounded so that bounds stay bounds: sizes up, widths
-down.
+One thread calls each for a range of rows. Sums are integers, rounded so that bounds hold: sizes up, widths down.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ UNIT = 2.0**-58
 
 
 def bin_bounds() -> np.ndarray:
-    """(bins,) upper bounds of the bins."""
+    """Return the (bins,) upper bounds of the bins."""
     number = np.arange(FIRST_BIN + 1, FIRST_BIN + 1 + N_BINS, dtype=np.int64)
     return (number << 50).view(np.float64)
 
 
 @njit(nogil=True, cache=True)
 def add_mean(x, x1, x2, v, w, lag, share, factor):
-    """v = share v + factor ((1 - lag) x1 + lag x2), and w likewise of x and x1."""
+    """Set v = share v + factor ((1 - lag) x1 + lag x2), and w likewise from x and x1."""
     for i in range(len(x)):
         new, old, oldest = np.float64(x[i]), np.float64(x1[i]), np.float64(x2[i])
         v[i] = share * v[i] + factor * ((1.0 - lag) * old + lag * oldest)
@@ -38,8 +37,8 @@ def add_mean(x, x1, x2, v, w, lag, share, factor):
 def count_bins(x, x1, x2, v, w, is_left_out, leans, relative, sums):
     """Add the parts of q that are positive and negative, and h = v - w, to the bins of their ratio.
 
-    q = r - lean (r' - r) of the changes r = x - x1 and r' = x1 - x2, and as much more on both sides as rounding may
-    have done: `relative` of the rank.
+    q = r - lean (r' - r) of the changes r = x - x1 and r' = x1 - x2, widened on both sides by the rounding error,
+    `relative` times the rank.
 
     Parameters
     ----------
@@ -79,7 +78,7 @@ def count_bins(x, x1, x2, v, w, is_left_out, leans, relative, sums):
 
 @njit(nogil=True, cache=True)
 def find_highest(x, x1, w, least, lean, above, own):
-    """The highest of x + lean r + above w over the rows whose ranks are below `least`; r = x - x1."""
+    """Find the highest x + lean r + above w, plus rounding, over the rows with ranks below `least`; r = x - x1."""
     highest = -np.inf
     for i in range(len(x)):
         new = np.float64(x[i])

@@ -1,6 +1,6 @@
-"""PageRank steps on one device: all of a step in one kernel, and steps by the dozen without the host.
+"""PageRank steps on one device: one kernel per step, and several steps at a time without the host.
 
-Of a matrix that the device has no room for, the pieces come by: a kernel for each.
+A matrix that does not fit on the device is streamed in pieces: one kernel per piece.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SLICE_GRIDS = {True: 4, False: 2}
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """What thread blocks take one after the other: chunks of one row block, the longest first."""
+    """Work items of the thread blocks: chunks of one row block each, the longest first."""
 
     blocks: np.ndarray
     """(n_items,) int32."""
@@ -73,7 +73,7 @@ def cut_items(block_chunks: np.ndarray, n_blocks: int, n_multiprocessors: int) -
     Parameters
     ----------
     block_chunks : of `RowBlocks`
-    n_blocks : with those that have no entries
+    n_blocks : including those that have no entries
     """
     n_chunks, first = np.zeros(n_blocks, np.int64), np.zeros(n_blocks, np.int64)
     n_chunks[: len(block_chunks) - 1], first[: len(block_chunks) - 1] = np.diff(block_chunks), block_chunks[:-1]
@@ -87,7 +87,7 @@ def cut_items(block_chunks: np.ndarray, n_blocks: int, n_multiprocessors: int) -
 
 
 class _BlockProduct:
-    """How the kernels of row blocks are begun: grid, threads, bytes of shared memory, and arrays beside the layout."""
+    """Launch parameters of the row-block kernels: grid, threads, bytes of shared memory, and further arrays."""
 
     source, threads = "rank_blocks.cu", 1024
 
@@ -103,13 +103,13 @@ class _BlockProduct:
         self.room = 8 * (blocks.height + 1)  # a row is for entries that are none
 
     def pack(self, layout: Any) -> np.ndarray:
-        """The structure that says where the matrix is, which may be elsewhere each time."""
+        """Pack the structure that describes the matrix, which may be in another place each time."""
         arrays = (layout.entries, layout.columns, layout.values, *self.held)
         return pack(self._n_items, *arrays, layout.height)
 
 
 class _SliceProduct:
-    """As `_BlockProduct`, of row slices."""
+    """Launch parameters of the row-slice kernels, as of `_BlockProduct`."""
 
     source, threads, room = "rank_slices.cu", 256, 0
     held: tuple[Any, ...] = ()
@@ -132,7 +132,7 @@ PRODUCTS: dict[str, Any] = {"row-blocks": _BlockProduct, "row-slices": _SlicePro
 
 
 def find_bits(layout: str, n_terms: int) -> int:
-    """Bits of products in float32 after the point; 0 where they are added as numbers.
+    """Return the bits after the point of products in float32; 0 if they are added in floating point.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ FLAGS_BYTES = 256
 
 
 class SharedMemory(Protocol):
-    """Memory of this device that others write into, and theirs, all of the same size."""
+    """Memory of this device that other devices write into, and theirs, all of the same size."""
 
     own: Any
     """A CuPy `MemoryPointer`; flags are 0 at first."""
@@ -162,7 +162,7 @@ class SharedMemory(Protocol):
 
 
 class Exchange(Protocol):
-    """Brings the slices of z together that several devices make, each on its own stream."""
+    """Exchange of the slices of z that several devices make, each on its own stream."""
 
     rank: int
     """Which of the devices this is."""
@@ -172,15 +172,15 @@ class Exchange(Protocol):
 
     @property
     def received_elements(self) -> int:
-        """Elements of z that come from others."""
+        """Elements of z received from other devices."""
         ...
 
     def share(self, n_bytes: int) -> SharedMemory | None:
-        """Memory of all devices, which call this together; None where they cannot write into each other's."""
+        """Return memory of all devices, which call this together; None if they cannot write to each other's memory."""
         ...
 
     def enqueue(self, z: Any) -> None:
-        """On the current stream: send this device's slice of z to the others, and get theirs.
+        """Enqueue on the current stream: send this device's slice of z to the others and receive theirs.
 
         Parameters
         ----------
@@ -189,12 +189,12 @@ class Exchange(Protocol):
         ...
 
     def wait(self, stream: Any, stages: Sequence[Any]) -> None:
-        """Until the stream is at rest, or raise when a device is gone that others wait for.
+        """Wait until the stream is idle; raise if a device that others wait for is lost.
 
         Parameters
         ----------
-        stages : events on the stream, in turn after what this device does alone and after it has what the others sent;
-            none where that is not known
+        stages : events on the stream, alternately after this device's own work and after receiving the others' slices;
+            empty if unknown
         """
         ...
 
@@ -204,7 +204,7 @@ class Exchange(Protocol):
 
 @dataclass(eq=False)
 class RankVectors:
-    """What a run starts with, on the host or on the device, in the order of the rows."""
+    """Initial vectors of a run, on the host or on the device, in the order of the rows."""
 
     x: Any
     """(n_rows,) or (1,) float32 or float64, as the precision is."""
@@ -218,7 +218,7 @@ class RankVectors:
 
 @dataclass(frozen=True)
 class RankRules:
-    """What the device itself has to know of a run."""
+    """Parameters of a run that the device itself needs."""
 
     alpha: float
     threshold: float
@@ -232,7 +232,7 @@ class RankRules:
 
     @property
     def types(self) -> dict[str, bool]:
-        """For `rank_types`."""
+        """Keyword arguments for `rank_types`."""
         return {"is_relative": self.is_relative, "is_counted": self.is_counted}
 
 
@@ -242,7 +242,7 @@ PLAIN_RULES = RankRules(alpha=0.0, threshold=-1.0, by_largest=False)
 
 @dataclass(eq=False)
 class _Arrays:
-    """Of a run, on the device."""
+    """Arrays of a run, on the device."""
 
     vectors: list[Any] = field(default_factory=list)
     state: Any = None
@@ -255,22 +255,22 @@ class _Arrays:
 
 
 class RankSteps:
-    """The steps of a PageRank run on the current device. Vectors come and go in the order of the rows.
+    """Steps of a PageRank run on the current device. Vectors are given and returned in the order of the rows.
 
-    Steps are enqueued on a stream of their own, of which a graph can be captured. Memory is taken on the caller's, for
-    CuPy keeps what is free by streams, and given back when the other stream has come to rest.
+    Steps are enqueued on a separate stream, from which a graph can be captured. Memory is allocated on the caller's
+    stream, as CuPy pools free memory by stream, and released when the separate stream is idle.
 
-    In `exact` the bits are the CPU's. In `float32` ranks and z are float32; products are added in row blocks as
-    multiples of 2^-27 / max(nnz, n_rows), without more rounding, and in row slices as float64: the same ranks in each
-    run.
+    In `exact`, results are bit-identical to the CPU's. In `float32`, ranks and z are float32; products are added in row
+    blocks as multiples of 2^-27 / max(nnz, n_rows), without further rounding, and in row slices as float64: the ranks
+    are the same in each run.
 
-    On several devices each has a layout of its rows, and all make the same calls. Sums that a method gives are those of
-    all rows; ranks and the residual are of the own ones. Where they can write into each other's memory, elements of z
-    go to all of them as soon as they are made; else slices are exchanged when they are whole.
+    With several devices, each has a layout of its rows, and all make the same calls. Sums that a method returns are
+    those of all rows; ranks and the residual are those of the device's rows. If the devices can write to each other's
+    memory, elements of z are sent to all of them as they are computed; else slices are exchanged when complete.
 
     Parameters
     ----------
-    layout : of a square matrix, or of its rows that belong to the current device. Pieces that are not there come by in
+    layout : of a square matrix, or of its rows that belong to the current device. Pieces elsewhere are streamed in
         each step
     precision : `exact` or `float32`; float64 sums take csr-split
     exchange : with the devices that have the other rows
@@ -309,7 +309,7 @@ class RankSteps:
 
     @property
     def received_bytes(self) -> int:
-        """Bytes of slices that come from other devices in a step."""
+        """Bytes of slices received from other devices in a step."""
         if self._exchange is None:
             return 0
         z = self._choose_z(self.precision == "exact")
@@ -317,26 +317,26 @@ class RankSteps:
 
     @property
     def entry_rounding(self) -> float:
-        """How far a product in float32 may be off by being a multiple of something; 0 where none is."""
+        """Largest rounding error of a product in float32 in fixed point; 0 in floating point."""
         return 0.5 * self._units(False)[0] if self.precision == "float32" and self._bits else 0.0
 
     @property
     def has_values(self) -> bool:
-        """Whether entries are more than a pattern."""
+        """True if entries have values, False for a pattern."""
         return self.layout.value is not None
 
     @property
     def writes_there(self) -> bool:
-        """Whether this device writes its slice into the memory of the others."""
+        """True if this device writes its slice into the memory of the others."""
         return self._shared is not None
 
     @property
     def streams(self) -> bool:
-        """Whether pieces come by in each step."""
+        """True if pieces are streamed in each step."""
         return not self.layout.feed.is_kept
 
     def compile(self, rules: RankRules = PLAIN_RULES) -> None:
-        """Make the kernels of a run ready, so that no step is timed with it."""
+        """Compile or load the kernels of a run, so that no step's time includes it."""
         is_exact, self._rules = self.precision == "exact", rules
         for name in ("start", "step", "check_rows"):
             self._load(name, is_exact)
@@ -348,7 +348,7 @@ class RankSteps:
         load_kernel("reduce.cu", "sum_chunks", VALUE=np.dtype(np.float64), PATTERN=0)
 
     def start(self, vectors: RankVectors, rules: RankRules) -> StepSums:
-        """Begin a run; the sums that belong to its first x.
+        """Begin a run and return the sums of its first x.
 
         Raises
         ------
@@ -379,7 +379,7 @@ class RankSteps:
             return StepSums(*map(int, history[0].get()))
 
     def advance(self, n: int) -> list[StepSums]:
-        """Make n steps, or those up to the stop; the sums of each."""
+        """Make n steps, or fewer if the run stops, and return the sums of each."""
         sums: list[StepSums] = []
         with self._stream:
             self.seconds = []
@@ -411,7 +411,7 @@ class RankSteps:
         return [StepSums(*map(int, history[k % KEPT_SUMS])) for k in range(first + 1, self._made + 1)]
 
     def _step_together(self, k: int) -> tuple[Any, ...]:
-        """Enqueue step k of an `advance`, with the exchange; events before, between and after the two."""
+        """Enqueue step k of an `advance`, and the exchange; return events before, between and after the two."""
         assert self._exchange is not None
         before = self._stream.record()
         self._step_unless_stopped(k)
@@ -424,7 +424,7 @@ class RankSteps:
         return before, between, self._stream.record()
 
     def _step_unless_stopped(self, k: int) -> None:
-        """Enqueue step k of an `advance`. Kernels do nothing after the stop, but pieces would come by for them."""
+        """Enqueue step k of an `advance`. Kernels do nothing after the stop, but pieces would be streamed for them."""
         if k > 0 and self.streams:
             self._rest()
             if int(self._arrays.state[3]):
@@ -445,7 +445,7 @@ class RankSteps:
         self._load("meet", self.precision == "exact")((1,), (32,), (self._runs[0], *tails, meeting))
 
     def _make_z(self, is_exact: bool) -> list[Any]:
-        """Two z, in memory that other devices write into, where they can."""
+        """Make two z, in memory that other devices can write into, if they support it."""
         cupy, n, dtype = self._cupy, self._n_columns + 1, self._choose_z(is_exact)
         size = -(-n * dtype.itemsize // FLAGS_BYTES) * FLAGS_BYTES
         self._shared = None if self._exchange is None else self._exchange.share(FLAGS_BYTES + 2 * size)
@@ -464,14 +464,14 @@ class RankSteps:
         return z
 
     def _rest(self, stages: Sequence[Any] = ()) -> None:
-        """Wait until all that was enqueued is done; `stages` as of `Exchange.wait`."""
+        """Wait until all enqueued work is done; `stages` as of `Exchange.wait`."""
         if self._exchange is None:
             self._stream.synchronize()
         else:
             self._exchange.wait(self._stream, stages)
 
     def residual(self, mass: float) -> float:
-        """A bound on |G(x) - x| in L1, where G is a step, made in fixed point; no more steps can be made after it.
+        """Return a bound on |G(x) - x| in L1, where G is a step in fixed point; no more steps can be made after it.
 
         Parameters
         ----------
@@ -499,7 +499,7 @@ class RankSteps:
         return float(sum_vector(out)) + self._rules.alpha * layout.nnz / FIXED_POINT
 
     def check_rows(self) -> RowCheck:
-        """Of the own rows, what the ranks reached sum to, and where z is not what they give; before `residual`."""
+        """Sum the ranks of this device's rows, and count the rows where z does not match; call before `residual`."""
         found, threads = self._cupy.zeros(3, np.uint64), self._bind.threads
         self._await_current_stream()
         kernel = self._load("check_rows", self.precision == "exact")
@@ -509,7 +509,7 @@ class RankSteps:
             return RowCheck(*found.get().tolist())
 
     def ranks(self) -> np.ndarray:
-        """(n_rows,) ranks, on the host."""
+        """Return (n_rows,) ranks on the host."""
         self._stream.synchronize()
         x, order = self._arrays.vectors[0], self.layout.order
         if order is not None:
@@ -519,23 +519,23 @@ class RankSteps:
         return ranks
 
     def release(self) -> None:
-        """Free what belongs to the run, and keep the matrix."""
+        """Free the memory of the run, but keep the matrix."""
         self._stream.synchronize()
         self.layout.feed.stop()
         self._arrays, self._graph, self._shared = _Arrays(), None, None
 
     def fill(self, z: float) -> None:
-        """Let all elements of z be the same, for a step to be timed with."""
+        """Set all elements of z to the same number, for timing a step."""
         with self._stream:
             for own in self._arrays.z:
                 own[:-1] = own.dtype.type(z * self._units(self.precision == "exact")[1])
 
     def describe(self) -> str:
-        """What computes."""
+        """Describe the device."""
         return describe_device()
 
     def _await_current_stream(self) -> None:
-        """What was made on the caller's stream comes before what will be made on the run's."""
+        """Make the run's stream wait for the work enqueued on the caller's stream."""
         self._stream.wait_event(self._cupy.cuda.get_current_stream().record())
 
     def _choose_z(self, is_exact: bool) -> np.dtype[Any]:
@@ -544,7 +544,7 @@ class RankSteps:
         return np.dtype(np.int64 if self.layout.value is None else np.float64)
 
     def _pack_runs(self, is_exact: bool) -> list[np.ndarray]:
-        """The structure Run of kernels/rank_steps.cuh, of each piece."""
+        """Pack the structure Run of kernels/rank_steps.cuh for each piece."""
         arrays, rules, layout = self._arrays, self._rules, self.layout
         x, weight, *shares = arrays.vectors
         strides = [int(len(share) > 1) for share in shares]
@@ -571,11 +571,11 @@ class RankSteps:
         return runs
 
     def _units(self, is_exact: bool) -> tuple[float, float]:
-        """The unit of products, and units of z in 1."""
+        """Return the unit of products, and the number of units of z in 1."""
         return (1.0 / FIXED_POINT, FIXED_POINT) if is_exact else (2.0**-self._bits, 1.0)
 
     def _permute(self, vector: Any) -> Any:
-        """On the device, in the order of the places."""
+        """Return the vector on the device, in the order of the places."""
         on_device = self._cupy.asarray(vector)
         order = self.layout.order
         return on_device if order is None or len(vector) == 1 else on_device[order]
@@ -604,7 +604,7 @@ class RankSteps:
             self._launch("step", self.precision == "exact", product, (matrix, self._runs[k]))
 
     def _multiply(self, *, goes_on: bool = True) -> Iterator[tuple[int, tuple[_Product, np.ndarray]]]:
-        """Each piece while it is there: its number, and how kernels are begun on it."""
+        """Yield each piece's number, launch parameters and packed matrix, while the piece is on the device."""
         for k, laid in self.layout.feed.pass_by(goes_on=goes_on):
             if k not in self._products:
                 self._products[k] = self._bind(laid)
@@ -612,7 +612,7 @@ class RankSteps:
 
     @property
     def _is_captured(self) -> bool:
-        """Whether steps are launched as graphs: everything is here."""
+        """True if steps are launched as graphs: on one device, without streaming."""
         return self._exchange is None and not self.streams
 
     def _capture(self) -> Any:
@@ -624,12 +624,12 @@ class RankSteps:
 
 
 def _find_tails(slices: Slices) -> np.ndarray:
-    """(n,) int64: where in z the sums of each slice are."""
+    """Return (n,) int64: the position in z of the sums of each slice."""
     return np.array([start + tail for start, tail in zip(slices.starts, slices.tails, strict=False)])
 
 
 def _read_times(events: tuple[Any, ...]) -> tuple[float, float]:
-    """Seconds from the first event to the second, and from there to the third."""
+    """Return the seconds from the first event to the second, and from there to the third."""
     from cupy.cuda import get_elapsed_time
 
     before, between, after = events
@@ -637,11 +637,11 @@ def _read_times(events: tuple[Any, ...]) -> tuple[float, float]:
 
 
 def time_steps(layout: RowBlocks | RowSlices, n_sent: int, precision: Precision) -> float:
-    """Seconds of a step on the current device, with ranks and z that are alike.
+    """Return the seconds of a step on the current device, with equal ranks and equal z.
 
     Parameters
     ----------
-    n_sent : rows that are columns, the first ones
+    n_sent : number of rows that are columns; these come first
     """
     (n_rows, n_columns), steps = layout.shape, RankSteps(hold_whole(layout, n_sent), precision)
     same = np.full(1, 1.0 / max(1, n_columns), np.float32 if precision == "float32" else np.float64)

@@ -1,4 +1,4 @@
-"""What this machine does per second, measured with the kernels themselves."""
+"""Rates of this machine, measured with the kernels themselves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TIMES = 3
 
 @functools.cache
 def measure_rates(threads: int | None = None) -> Rates:
-    """Time a product that reads x in order and one that reads it at random: a tenth of a second, once a process."""
+    """Time products that read x in order and at random; takes a tenth of a second, once per process."""
     n = _ROWS * _PER_ROW
     indptr = np.arange(0, n + 1, _PER_ROW, dtype=np.int64)
     rng = np.random.default_rng(0)
@@ -57,12 +57,12 @@ def measure_device(
     threads: int | None = None,
     streaming: Streaming | None = None,
 ) -> Rates:
-    """Time what the current device does with rows from the middle of `start` .. `stop`: steps of PageRank, and reading
-    them from the store, where that is to be done in each step; and copies to it.
+    """Time the current device with rows from the middle of `start` .. `stop`: steps of PageRank, copies to the device
+    and, if rows are streamed from the store, reading them.
 
     Parameters
     ----------
-    dtype : of the values; None for none
+    dtype : of the values; None for a pattern
     """
 
     n = stored.info.shape[0]
@@ -94,8 +94,8 @@ def measure_device(
 
 
 def choose_sample(indptr: np.ndarray, n_entries: int) -> tuple[int, int]:
-    """First and last row of what holds the middle entry, of pieces of one size and at most so many entries: of those
-    cut one after the other, the last may have next to none."""
+    """Return the first row of the piece with the middle entry, and its end. Pieces are of equal size, at most
+    `n_entries`: of those cut to full size, the last could be nearly empty."""
     nnz = int(indptr[-1])
     n_pieces = max(1, -(-nnz // n_entries))
     cuts = cut_pieces(indptr, -(-nnz // n_pieces))
@@ -104,7 +104,7 @@ def choose_sample(indptr: np.ndarray, n_entries: int) -> tuple[int, int]:
 
 
 def _time_passing(rows: LaidRows, places: Places) -> float:
-    """Seconds in which all pieces but the first and the last are read and made, after they were once."""
+    """Return the seconds to read and make all pieces but the first and the last, after a first pass."""
     n = places.n_pieces - 2
     fetcher = FromStore(lambda k: rows.build_share(places, places.columns, places.n_sent, k + 1))
     feed = Feed[RowBlocks | RowSlices]({}, fetcher, n)
@@ -116,7 +116,7 @@ def _time_passing(rows: LaidRows, places: Places) -> float:
 
 
 def _measure_upload() -> float:
-    """Bytes per second from pinned memory to the current device."""
+    """Measure the bytes per second from pinned memory to the current device."""
     import cupy
     import cupyx
 
@@ -126,7 +126,7 @@ def _measure_upload() -> float:
 
 
 def _time_best(run: Callable[[], object]) -> float:
-    """Seconds of the fastest of a few runs on the current stream, until the device is at rest."""
+    """Return the seconds of the fastest of a few runs on the current stream, until the device is idle."""
     import cupy
 
     stream, seconds = cupy.cuda.get_current_stream(), []

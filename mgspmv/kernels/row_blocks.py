@@ -1,13 +1,13 @@
-"""Row blocks: a matrix as PageRank on a device reads it fastest.
+"""Row blocks: the matrix layout for fast PageRank steps on a device.
 
-The rows, the longest first where that pays, are cut into blocks whose sums fit a multiprocessor's shared memory. The
-entries of a block are in order of columns, so neighbours read the same cache lines of z, and blocks that are worked on
-at once read the same ones. An entry is 4 bytes: its row in the block and its column in a window; CHUNK entries follow a
-number that says where their window begins. kernels/row_blocks.cu makes them, kernels/rank_blocks.cu multiplies.
+The rows, the longest first where that pays, are cut into blocks whose sums fit in a multiprocessor's shared memory. The
+entries of a block are sorted by column, so that neighbors read the same cache lines of z, as do blocks that are
+processed at the same time. An entry has 4 bytes: its row in the block and its column in a window; CHUNK entries share a
+number that gives the start of their window. kernels/row_blocks.cu builds them, kernels/rank_blocks.cu multiplies.
 
     block b        rows of the places b height .. (b + 1) height
     cell (b, w)    its entries in the columns w 2^s .. (w + 1) 2^s, where s depends on how many entries the block has
-    chunk          CHUNK entries of one cell; its last is filled up with entries of row `height`, which is none
+    chunk          CHUNK entries of one cell; its last is padded with entries of row `height`, which is unused
 
 Source: this project's; after cache-aware binning (Lakhotia, Kannan, Prasanna, USENIX ATC 2018).
 """
@@ -62,7 +62,7 @@ KEPT_COLUMNS = 1 << 28
 
 @dataclass(frozen=True, eq=False)
 class RowBlocks:
-    """A matrix in row blocks, on the device."""
+    """Matrix in row blocks, on the device."""
 
     shape: tuple[int, int]
     nnz: int
@@ -88,7 +88,7 @@ class RowBlocks:
 
 @dataclass(frozen=True)
 class Survey:
-    """What a layout is chosen by."""
+    """Statistics of rows that a layout is chosen by."""
 
     longest: int
     """Entries of the longest row."""
@@ -99,13 +99,13 @@ class Survey:
 
 
 def survey_rows(indptr: Any, piece: CsrBlock, first_row: int, row_offset: int) -> Survey:
-    """Look at rows on the device, and at a sample of the entries of some of them.
+    """Survey rows on the device, and a sample of the entries of some of them.
 
     Parameters
     ----------
     indptr : (n_rows + 1,) int64, on the device
     piece : the rows from `first_row` on
-    row_offset : which row of the matrix the first one is
+    row_offset : global number of the first row
     """
     import cupy
 
@@ -122,7 +122,7 @@ def survey_rows(indptr: Any, piece: CsrBlock, first_row: int, row_offset: int) -
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """How the columns of each block are cut into windows."""
+    """Division of the columns of each block into windows."""
 
     shifts: np.ndarray
     """(n_blocks,) int32: a window has 2^shift columns."""
@@ -149,7 +149,8 @@ class Windows:
 
 
 def check_shape(block: CsrBlock, layout: str = "row-blocks") -> None:
-    """
+    """Check that the layout can hold a matrix.
+
     Raises
     ------
     FormatError : the layout cannot hold such a matrix
@@ -161,11 +162,11 @@ def check_shape(block: CsrBlock, layout: str = "row-blocks") -> None:
 
 
 def choose_height(n_filled: int, n_multiprocessors: int, shared_bytes: int) -> int:
-    """Rows of a block: two blocks for each multiprocessor, as far as their sums fit its shared memory.
+    """Choose the rows of a block: two blocks per multiprocessor, as far as their sums fit in its shared memory.
 
     Parameters
     ----------
-    n_filled : rows, but for those at the end that have no entries
+    n_filled : rows, without those at the end that have no entries
     shared_bytes : of a multiprocessor
     """
     most = min(int(SHARE_OF_SHARED_MEMORY * shared_bytes / 8), (1 << ROW_BITS) - 1)
@@ -174,7 +175,7 @@ def choose_height(n_filled: int, n_multiprocessors: int, shared_bytes: int) -> i
 
 
 def cut_windows(block_nnz: np.ndarray, n_cols: int) -> Windows:
-    """Windows of which each has about TILE entries, were the columns alike; no wider than an entry can say.
+    """Cut columns into windows of about TILE entries each, if these are spread evenly; no wider than an entry can hold.
 
     Parameters
     ----------
@@ -197,19 +198,19 @@ def build_row_blocks(
     height: int | None = None,
     piece_entries: int | None = None,
 ) -> RowBlocks:
-    """Row blocks on the current device, made there.
+    """Build row blocks on the current device.
 
-    Beside the format and tables of the rows, the device holds one piece of CSR at a time; of more than one, each is
-    read twice.
+    Besides the format and tables of the rows, the device holds one piece of CSR at a time; if there are several, each
+    is read twice.
 
     Parameters
     ----------
     indptr : (n_rows + 1,) row pointers of the whole matrix, on the host or on the device
     n_cols : columns of the format
-    read : called with two rows, gives the rows from the one to the other as a block on the device
+    read : function of two rows that returns the rows from the first to the second as a block on the device
     order : on the device, (n_rows,) int32: the row at each place; None where places are rows
     columns : on the device, int32: the place of each column of CSR; None for its number
-    height : rows of a block; default as `choose_height` says
+    height : rows of a block; default: see `choose_height`
     piece_entries : most entries of a piece, unless one row has more; None takes all at once, of a matrix that is on the
         device anyway
 
@@ -275,12 +276,12 @@ def build_row_blocks(
 
 
 class _Cells:
-    """The windows of each block on the device.
+    """Windows of each block, on the device.
 
     Parameters
     ----------
     places : (n_cols,) of the columns; None where they are the columns
-    others : small arrays that travel with it
+    others : small arrays that are copied along
     """
 
     def __init__(self, windows: Windows, places: Any | None, height: int, others: tuple[np.ndarray, ...] = ()) -> None:
@@ -293,7 +294,7 @@ class _Cells:
 
 @dataclass(frozen=True, eq=False)
 class _Tiles:
-    """How cells are sorted, on the device."""
+    """Tables for sorting cells, on the device."""
 
     n: int
     chunk_starts: Any
@@ -305,7 +306,7 @@ class _Tiles:
 
 
 def _cut_cells(cells: _Cells, counts: Any, nnz: int, value: np.dtype[Any] | None) -> tuple[_Tiles, np.ndarray]:
-    """Chunks and tiles of cells with so many entries; and `block_chunks` of `RowBlocks`."""
+    """Cut cells of these entry counts into chunks and tiles; return them and `block_chunks` of `RowBlocks`."""
     import cupy
 
     chunk_starts, starts = cupy.empty((2, cells.n + 1), np.int64)
@@ -319,7 +320,7 @@ def _cut_cells(cells: _Cells, counts: Any, nnz: int, value: np.dtype[Any] | None
 
 
 def _sort_tiles(cells: _Cells, tiles: _Tiles, arrays: tuple[Any, ...], value: np.dtype[Any] | None) -> None:
-    """Sort the tiles, fill chunks up and say where each begins; `arrays` as the kernel takes them."""
+    """Sort the tiles, pad chunks and store the first column of each; `arrays` as the kernel takes them."""
     if not tiles.n:
         return
     kernel = load_kernel("row_blocks.cu", "sort_tiles", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
@@ -355,7 +356,7 @@ class _Piece:
         self.found = address(None)
 
     def keep_columns(self, n: int | None) -> None:
-        """Keep the places of the piece's n columns from counting to placing, where they are few enough."""
+        """Keep the places of the piece's n columns from counting to placing, if they are few enough."""
         import cupy
 
         if n is not None and n <= KEPT_COLUMNS:
@@ -363,7 +364,7 @@ class _Piece:
 
     @classmethod
     def of_part(cls, block: CsrBlock, places: Any, bounds: np.ndarray, windows: Windows) -> _Piece:
-        """Of some rows of the matrix, with the places of each; the rows of its blocks begin at the places `bounds`."""
+        """Make a piece of some rows of the matrix, with the place of each; its blocks begin at the places `bounds`."""
         import cupy
 
         by_place = cupy.argsort(places)
@@ -386,7 +387,7 @@ class _Piece:
 
 
 def _cut_jobs(block_starts: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Jobs of at most `size` entries: (n_jobs,) int32 block, and int64 first entry and the one after the last."""
+    """Cut blocks into jobs of at most `size` entries: (n_jobs,) int32 block, int64 first entry and int64 end."""
     n_jobs = -(-np.diff(block_starts) // size)
     blocks = np.repeat(np.arange(len(n_jobs), dtype=np.int32), n_jobs)
     number = np.arange(len(blocks)) - np.repeat(np.cumsum(n_jobs) - n_jobs, n_jobs)

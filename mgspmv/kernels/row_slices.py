@@ -1,7 +1,7 @@
-"""Row slices: a matrix of short, even rows as PageRank on a device reads it fastest.
+"""Row slices: the layout of a matrix of short, even rows for fast PageRank steps on a device.
 
-32 consecutive rows are a slice, padded to its longest row; entry k of the rows of a slice are neighbours. The order of
-rows and columns is kept, so rows that read neighbouring columns do so at the same time. kernels/row_slices.cu makes
+32 consecutive rows are a slice, padded to its longest row; the k-th entries of its rows are adjacent. The order of rows
+and columns is kept, so that rows that read neighboring columns do so at the same time. kernels/row_slices.cu builds
 them, kernels/rank_slices.cu multiplies.
 
 Source: sliced ELLPACK, Monakov, Lokhmotov, Avetisyan (HiPEAC 2010), with slices of a warp and rows as they are.
@@ -29,7 +29,7 @@ _THREADS = 1024
 
 @dataclass(frozen=True, eq=False)
 class RowSlices(Format):
-    """A matrix in row slices, on the device."""
+    """Matrix in row slices, on the device."""
 
     shape: tuple[int, int]
     nnz: int
@@ -44,7 +44,7 @@ class RowSlices(Format):
 
 
 def count_places(lengths: Any) -> Any:
-    """(n_slices + 1,) uint32 `starts` for rows of these lengths, where these are."""
+    """Return (n_slices + 1,) uint32 `starts` for rows of these lengths, on the same device."""
     xp = array_module(lengths)
     n_slices = -(-len(lengths) // SLICE)
     padded = xp.zeros(n_slices * SLICE, lengths.dtype)
@@ -63,7 +63,7 @@ def build_row_slices(
     columns: Any | None = None,
     piece_entries: int | None = None,
 ) -> RowSlices:
-    """Row slices on the current device, made there; parameters and errors as for `build_row_blocks`."""
+    """Build row slices on the current device; parameters and errors as for `build_row_blocks`."""
     import cupy
 
     n_rows, nnz = len(indptr) - 1, int(indptr[-1])

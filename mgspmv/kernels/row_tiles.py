@@ -1,9 +1,9 @@
-"""Row tiles: a matrix with scattered columns and rows of any length, in order of columns and added in a fixed order.
+"""Row tiles: the format of a matrix with scattered columns and rows of any length, added in a fixed order.
 
-The rows, the longest first, are cut into blocks whose sums fit a thread block's shared memory. The entries of a block
-are walked in order of columns, so that neighbours read the same cache lines of x; where some columns have most of the
-entries, those come first, and x is put into that order for each product. Since no two entries of a tile are of one row,
-a tile is added without atomics, in one fixed order. kernels/row_tiles.cu multiplies.
+The rows, the longest first, are cut into blocks whose sums fit in a thread block's shared memory. The entries of a
+block are traversed in order of columns, so that neighbors read the same cache lines of x; if some columns have most of
+the entries, those come first, and x is put into that order for each product. Since no two entries of a tile are in the
+same row, a tile is added without atomics, in one fixed order. kernels/row_tiles.cu multiplies.
 
     place          a row, or one of the copies that a long row is dealt to, entry by entry; places go by length, copies
                    before rows
@@ -13,7 +13,7 @@ a tile is added without atomics, in one fixed order. kernels/row_tiles.cu multip
                    on that entries before it have not taken: s[k] = max(t[k], s[k - 1] + 1)
     chunk          entries of one tile, in order of columns and in one window of them, that a warp takes at a time; its
                    last ones may be none
-    item           tiles of one block, one after the other: what a thread block works on
+    item           consecutive tiles of one block: the unit of work of a thread block
 
 Source: this project's; blocks of rows walked in order of columns after Lakhotia, Kannan, Prasanna, Accelerating
 PageRank using Partition-Centric Processing, USENIX ATC 2018; copies of long rows after virtual warps and row
@@ -74,7 +74,7 @@ PARTS = (np.int64, np.int64, np.uint32, np.uint32, np.float32)
 
 @dataclass(frozen=True, eq=False)
 class RowTiles(Format):
-    """A block in row tiles."""
+    """Matrix block in row tiles."""
 
     height: int
     """Places of a block."""
@@ -118,7 +118,7 @@ class RowTiles(Format):
 
 
 def choose_height(n_filled: int, itemsize: int) -> int:
-    """Places of a block: as many as fit, but not fewer than LARGE_DEVICE blocks unless they get small.
+    """Choose the places of a block: as many as fit, but at least LARGE_DEVICE blocks unless they get small.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def choose_height(n_filled: int, itemsize: int) -> int:
 
 
 def build_row_tiles(block: CsrBlock, dtype: Any) -> RowTiles:
-    """Row tiles of a block, where it lies.
+    """Build row tiles of a block on its device.
 
     Parameters
     ----------
@@ -178,11 +178,11 @@ def build_row_tiles(block: CsrBlock, dtype: Any) -> RowTiles:
 
 
 class _Places:
-    """Which place each row has.
+    """Assignment of rows to places.
 
     Attributes
     ----------
-    n : places
+    n : number of places
     order : (n_filled,) rows that have entries, in the order of their places
     copies, starts : (n_filled,) and (n_filled + 1,) of these, how many places each has, and the first of them
     rows, split_rows, split_places, lanes : as in `RowTiles`
@@ -219,18 +219,18 @@ class _Places:
         self.lanes = min(1024, max(32, 1 << mean.bit_length()))
 
     def choose_tiles(self, tile: int) -> np.ndarray:
-        """(n_blocks,) entries of a tile of each block; fewer where its places would be in too many of its tiles."""
+        """Return (n_blocks,) entries per tile of each block; fewer if its places would be in too many of its tiles."""
         fullest = FULLEST * self.block_nnz / self.longest
         tiles: np.ndarray = np.clip(fullest.astype(np.int64), 1, tile)
         return tiles
 
     def count_split_blocks(self) -> int:
-        """Blocks up to the last one that has a copy."""
+        """Count the blocks up to the last one that has a copy."""
         return -(-int(self.split_places.max()) // self.height) if len(self.split_rows) else 0
 
 
 def _order_columns(block: CsrBlock) -> tuple[Array | None, Array | None]:
-    """Columns that have entries, those with the most first, and the place of each column among them; or neither."""
+    """Return the columns with entries, those with the most first, and each column's place among them; or neither."""
     xp = array_module(block.indptr)
     counts = xp.zeros(block.n_cols, np.int64)
     for start in range(0, block.nnz, PIECE):
@@ -247,7 +247,7 @@ def _order_columns(block: CsrBlock) -> tuple[Array | None, Array | None]:
 def _sort_piece(
     block: CsrBlock, places: _Places, tile: np.ndarray, ranks: Array | None, wide: int, first: int, last: int
 ) -> list[Any]:
-    """Blocks first .. last: tiles of each, chunks of each tile, and `RowTiles`' entries, columns and values."""
+    """Sort blocks first .. last: tiles of each, chunks of each tile, and `RowTiles`' entries, columns and values."""
     xp = array_module(block.indptr)
     sources, own = _take_entries(block, places, first, last)
     blocks, columns = own // places.height, block.indices[sources]
@@ -273,7 +273,7 @@ def _sort_piece(
 
 
 def _take_entries(block: CsrBlock, places: _Places, first: int, last: int) -> tuple[Array, Array]:
-    """The entries of blocks first .. last, by rows: where they are in CSR, and their places from the first block's."""
+    """Return the entries of blocks first .. last by rows: positions in CSR, and places from the first block's on."""
     xp = array_module(block.indptr)
     begin, end = first * places.height, min(last * places.height, places.n)
     low = int(xp.searchsorted(places.starts, xp.full(1, begin), side="right")[0]) - 1
@@ -293,12 +293,12 @@ def _take_entries(block: CsrBlock, places: _Places, first: int, last: int) -> tu
 
 
 def _take_tiles(own: Array, wanted: Array) -> Array:
-    """The tile of each entry: the one that it wants, or later, so that it is after that of the place's entry before.
+    """Assign each entry to its wanted tile or a later one, after that of the place's previous entry.
 
     Parameters
     ----------
     own : places of entries in order of columns
-    wanted : tiles; those of a place ascend
+    wanted : wanted tiles; those of a place ascend
     """
     xp = array_module(own)
     by_place = xp.argsort(own, kind="stable")
@@ -318,7 +318,7 @@ def _take_tiles(own: Array, wanted: Array) -> Array:
 
 
 def _fill_chunks(own: Array, columns: Array, values: Array | None, is_first: Array, wide: int) -> list[Any]:
-    """Chunks of each tile, and the entries, columns and values in them.
+    """Cut tiles into chunks: return the chunks of each tile, and the entries, columns and values in them.
 
     Parameters
     ----------
@@ -353,7 +353,7 @@ def _fill_chunks(own: Array, columns: Array, values: Array | None, is_first: Arr
 
 
 def _cut_items(places: _Places, block_tiles: Array, tile_starts: Array, size: int) -> tuple[Array, Array]:
-    """`items` and `slice_starts` of `RowTiles`: the tiles of each block in parts of about so many chunks."""
+    """Return `items` and `slice_starts` of `RowTiles`: tiles of each block in parts of about `size` chunks."""
     xp = array_module(tile_starts)
     n_tiles, chunks = to_host(block_tiles), to_host(tile_starts)
     first = np.cumsum(n_tiles) - n_tiles
@@ -370,7 +370,7 @@ def _cut_items(places: _Places, block_tiles: Array, tile_starts: Array, size: in
 
 
 def _join(xp: Any, parts: list[Any], dtype: Any) -> Any:
-    """One array of several, or of none; None where there are no values."""
+    """Concatenate any number of arrays; return None if there are no values."""
     if len(parts) == 1 or (parts and parts[0] is None):
         return parts[0]
     return xp.concatenate(parts) if parts else xp.zeros(0, dtype)

@@ -1,4 +1,4 @@
-"""The one place where backend and kernel are chosen."""
+"""Choice of the backend and the kernel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEAST_FLOAT32 = 2.0**-126
 
 
 def choose_backend(backend: str) -> Backend:
-    """The backend itself; for `auto` CUDA where there is a device, else the CPU.
+    """Choose the backend: the given one or, for `auto`, CUDA if there is a device, else the CPU.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def choose_backend(backend: str) -> Backend:
 
 
 def list_kernels(backend: str, *, for_steps: bool = False) -> list[str]:
-    """Names of the kernels that a backend has, or of those that make the steps of PageRank on it."""
+    """List the names of the kernels of a backend, or of those that make PageRank steps on it."""
     check_choice("backend", backend, BACKENDS)
     return [k.name for k in SPARSE_KERNELS if backend in (k.step_backends if for_steps else k.backends)]
 
@@ -56,16 +56,16 @@ def bind_kernel(
     backend: Backend = "cpu",
     threads: int | None = None,
 ) -> BoundKernel:
-    """Bind the kernel that is named to a block; `auto` is csr-rows on `cpu` and csr-split, for steps, on `cuda`.
+    """Bind the named kernel to a block; `auto` is csr-rows on `cpu` and csr-split, for steps, on `cuda`.
 
     Parameters
     ----------
-    threads : of csr-rows on `cpu`; the other kernels have a fixed number
+    threads : for csr-rows on `cpu`; the other kernels have a fixed number
 
     Raises
     ------
     OptionError : the backend has no kernel of that name
-    FormatError : the kernel cannot do this matrix
+    FormatError : the kernel does not support this matrix
     """
     _check_kernel(kernel, list_kernels(backend), backend)
     if backend == "cuda":
@@ -82,7 +82,7 @@ def bind_kernel(
 def bind_many(
     block: CsrBlock, precision: Precision, *, backend: Backend = "cpu", threads: int | None = None
 ) -> BoundMany:
-    """Bind the kernels of PageRank for many vectors at once to a block."""
+    """Bind the PageRank kernels for many vectors at once to a block."""
     if backend == "cuda":
         from mgspmv.kernels.cuda_many import CudaMany
 
@@ -98,7 +98,7 @@ def bind_product(
     backend: Backend = "cpu",
     threads: int | None = None,
 ) -> BoundKernel:
-    """Bind the kernel for products that suits a block, or the one that is named, to it, with its format made.
+    """Bind the best kernel for products, or the named one, to a block, and build its format.
 
     Parameters
     ----------
@@ -107,8 +107,8 @@ def bind_product(
     Raises
     ------
     OptionError : the backend has no kernel of that name
-    FormatError : the kernel that was named cannot do this matrix
-    CapacityError : its format does not fit into the device's memory; with `auto`, nor does any other
+    FormatError : the named kernel does not support this matrix
+    CapacityError : its format does not fit in device memory; with `auto`, nor does any other
     """
     if kernel != "auto":
         return bind_kernel(block, dtype, kernel=kernel, backend=backend, threads=threads)
@@ -120,18 +120,19 @@ def bind_product(
 
 
 def choose_for_vectors(kernel: str, backend: Backend, shape: tuple[int, int], k: int) -> str:
-    """The kernel for products with k vectors: on `cuda`, where none is named, csr-many for several.
+    """Choose the kernel for products with k vectors: csr-many for several on `cuda`, unless one is named.
 
     Parameters
     ----------
-    shape : of the block; csr-many counts its rows as it does its columns
+    shape : of the block; csr-many counts rows in the dtype of the columns
     """
     counts = shape[0] < INT32_LIMIT or shape[1] >= INT32_LIMIT
     return "csr-many" if kernel == "auto" and backend == "cuda" and k > 1 and counts else kernel
 
 
 def check_step_kernel(kernel: str, backend: Backend = "cpu") -> None:
-    """
+    """Check that the backend has a kernel of this name for PageRank steps.
+
     Raises
     ------
     OptionError : the backend has no kernel of that name that makes the steps of PageRank
@@ -150,7 +151,7 @@ def check_step_kernel(kernel: str, backend: Backend = "cpu") -> None:
 def find_step_layout(
     kernel: str, precision: Precision, index_dtype: str, dtype: str | None, min_weight: float | None
 ) -> StepLayout | None:
-    """The layout for the steps of PageRank on a device, `auto` for the one that suits; None where it has to be CSR.
+    """Choose the layout for PageRank steps on a device, `auto` for the best one; None if it must be CSR.
 
     Parameters
     ----------
@@ -159,7 +160,7 @@ def find_step_layout(
 
     Raises
     ------
-    FormatError : the kernel that is named cannot do this matrix, or in this precision
+    FormatError : the named kernel does not support this matrix or this precision
     """
     if kernel == "csr-split":
         return None
@@ -180,7 +181,7 @@ def find_step_layout(
 
 
 def rank_products(block: CsrBlock, dtype: Precision, backend: Backend) -> list[str]:
-    """Kernels for products, the one that suits first; the last one takes every matrix."""
+    """Rank kernels for products, best first; the last one supports every matrix."""
     if backend == "cpu":
         return ["csr-rows"]
     with suppress(CapacityError), report_full_device("what the choice of a kernel looks at"):

@@ -1,4 +1,4 @@
-"""Where the CUDA sources are: packed into an installed wheel, or in the checkout that an editable install points at."""
+"""CUDA sources: packed into an installed wheel, or in the checkout that an editable install points to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def find_cuda_sources(package: Path = _PACKAGE) -> dict[str, Path]:
 
     Parameters
     ----------
-    package : folder of the package `mgspmv`; another one only to look into another installation
+    package : folder of the package `mgspmv`; another one only to inspect another installation
 
     Returns
     -------

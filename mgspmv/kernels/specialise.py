@@ -1,4 +1,4 @@
-"""The types that CUDA sources are compiled for, and how."""
+"""Types and options that CUDA sources are compiled with."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Specialisation:
-    """A CUDA source and the types that it is compiled for."""
+    """CUDA source and the types that it is compiled for."""
 
     source: str
     """File name, as `csr_vector.cu`."""
@@ -38,13 +38,13 @@ class Specialisation:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """For the compiler. Without contraction, so that products have the bits of their CPU twins."""
+        """Compiler options, without contraction, so that products are bit-identical to their CPU references."""
         return ("-std=c++17", "--fmad=false", *(f"-D{name}={value}" for name, value in self.defines))
 
 
 @functools.cache
 def specialise(source: str, **types: Any) -> Specialisation:
-    """Name a specialisation.
+    """Return the specialisation of a source for these types.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def specialise(source: str, **types: Any) -> Specialisation:
 
 
 def read_source(name: str) -> str:
-    """A CUDA source with its includes in it: what is compiled, and what compiled modules are cached by."""
+    """Read a CUDA source with its includes expanded: the text that is compiled and that keys the cache of modules."""
     sources = find_cuda_sources()
     included: set[str] = set()
 
@@ -69,12 +69,12 @@ def read_source(name: str) -> str:
 
 
 def find_many_words(width: int, dtype: np.dtype[Any]) -> int:
-    """Columns of X, of this dtype, of a thread of csr-many, of a panel of so many: 16 bytes, but 4 threads a row."""
+    """Return the columns of X per thread of csr-many in a panel of this width: 16 bytes, but 4 threads per row."""
     return max(1, min(width // 4, 16 // dtype.itemsize))
 
 
 def value_types(value: np.dtype[Any] | None) -> dict[str, Any]:
-    """Whether a matrix has values, and of which type."""
+    """Return the macros that say whether a matrix has values, and of which type."""
     return {"VALUE": value or np.dtype(np.float32), "PATTERN": int(value is None)}
 
 
@@ -86,11 +86,11 @@ def rank_types(
     is_relative: bool = False,
     is_counted: bool = True,
 ) -> dict[str, Any]:
-    """Types of a PageRank step on row blocks.
+    """Return the types of a PageRank step on row blocks.
 
     Parameters
     ----------
-    is_relative : changes are taken of the new ranks
+    is_relative : changes are relative to the new ranks
     is_counted : the out-weights of a pattern are counts
     """
     weight = np.dtype(np.uint32 if value is None and is_counted else np.float64)
@@ -98,7 +98,7 @@ def rank_types(
 
 
 def product_types(precision: Precision, value: np.dtype[Any] | None) -> dict[str, Any]:
-    """Types of the product A z of a PageRank step.
+    """Return the types of the product A z of a PageRank step.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def product_types(precision: Precision, value: np.dtype[Any] | None) -> dict[str
 
 
 def many_types(precision: Precision, value: np.dtype[Any] | None) -> dict[str, Any]:
-    """Types of the product A Z of a PageRank step of many vectors, as of `product_types`.
+    """Return the types of the product A Z of a PageRank step of many vectors, as of `product_types`.
 
     In float32 it is stored as float32, in the place where the next Z goes.
     """
@@ -123,7 +123,7 @@ def many_types(precision: Precision, value: np.dtype[Any] | None) -> dict[str, A
 def step_types(
     precision: Precision, value: np.dtype[Any] | None, rank: np.dtype[Any], *, is_relative: bool = False
 ) -> dict[str, Any]:
-    """Types of the rest of a PageRank step: of the ranks, of z' and of the product.
+    """Return the types of the rest of a PageRank step: of the ranks, of z' and of the product.
 
     Parameters
     ----------
@@ -137,6 +137,6 @@ def step_types(
 def many_step_types(
     precision: Precision, value: np.dtype[Any] | None, rank: np.dtype[Any], *, is_relative: bool = False
 ) -> dict[str, Any]:
-    """Types as of `step_types`, of many vectors."""
+    """Return types as of `step_types`, for many vectors."""
     types = step_types(precision, value, rank, is_relative=is_relative)
     return types | {"PRODUCT": many_types(precision, value).get("Y", types["PRODUCT"])}

@@ -1,4 +1,4 @@
-"""Products with rows that a device has no room for: CSR comes by in pieces, each multiplied by csr-split."""
+"""Products with rows that do not fit on a device: CSR is streamed in pieces, each multiplied by csr-split."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mgspmv.store.read import StoredMatrix
 
 
 class StreamedCsr:
-    """Rows of a stored matrix on the current device, as far as it has room for them, and products with them.
+    """Rows of a stored matrix for products on the current device, streamed as far as they do not fit.
 
     Parameters
     ----------
@@ -25,8 +25,8 @@ class StreamedCsr:
 
     Raises
     ------
-    FormatError : another kernel, which needs its format of all rows at once
-    CapacityError : host or device has no room for the pieces
+    FormatError : another kernel, which needs all rows on the device at once
+    CapacityError : the pieces do not fit on host or device
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class StreamedCsr:
         return self.feed.nbytes
 
     def multiply(self, x: Any, y: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """y = alpha A x + beta y, in place, as `CudaBlock.multiply`."""
+        """Compute y = alpha A x + beta y in place, as `CudaBlock.multiply` does."""
         for k, piece in self.feed.pass_by(goes_on=False):
             rows = y[self._cuts[k] : self._cuts[k + 1]]
             CudaBlock(piece, self._dtype, "csr-split").multiply(x, rows, alpha, beta)

@@ -1,10 +1,10 @@
-"""The CUDA kernels on the CPU, compiled by Numba: the executable specification of each, over the same arrays.
+"""CPU references of the CUDA kernels, compiled by Numba: the executable specification, over the same arrays.
 
 All compute y = alpha A x + beta y for a block of n_rows rows; y is not read when beta is 0. `data` is None for a
 pattern, whose entries are all 1. alpha, beta and y are of the dtype of x; values are rounded to it first, and products
-and sums are made in it, without contraction. A twin adds in the order of its CUDA kernel, so that the bits of both are
-the same; where they need not be, it says so. One thread does everything. Parameters before x have the names of fields
-of the format or of `CsrBlock`. Dense products y = A x + b and sums of x are at the end.
+and sums are made in it, without contraction. A reference adds in the order of its CUDA kernel, so that both are
+bit-identical unless its docstring says otherwise, in one thread. Parameters before x are named after fields of the
+format or of `CsrBlock`. Dense products y = A x + b and sums of x are at the end.
 
 Sources, by the names used below:
 Nickolls 2008: Nickolls, Buck, Garland, Skadron, Scalable Parallel Programming with CUDA, ACM Queue 6(2), 2008.
@@ -37,7 +37,7 @@ TILE_ROWS, TILE_COLS = 64, 1024
 
 
 def _product(data, place, xj):
-    """What the entry at `place` adds to its row's sum, in the dtype of x."""
+    """Return the term that the entry at `place` adds to its row's sum, in the dtype of x."""
 
 
 @overload(_product)
@@ -66,7 +66,7 @@ def _add_tree(sums):
 
 @compile_kernel
 def _sum_by_lanes(indices, data, x, start, stop, sums):
-    """Entries start .. stop by as many lanes as there are `sums`: lane l adds every so many from start + l on."""
+    """Sum entries start .. stop with len(sums) lanes: lane l adds every len(sums)-th entry from start + l on."""
     sums.fill(0)
     for first in range(start, stop, len(sums)):
         for k in range(first, min(first + len(sums), stop)):
@@ -76,7 +76,7 @@ def _sum_by_lanes(indices, data, x, start, stop, sums):
 
 @compile_kernel
 def _add_carries(rows, sums, n_rows, y, alpha):
-    """y[row] += alpha times the sum of the row's carries, which are neighbours; n_rows is no row."""
+    """Add alpha times the sum of each row's carries, which are adjacent, to y[row]; row n_rows is no row."""
     total = y.dtype.type(0)
     for c in range(len(rows)):
         total += sums[c]
@@ -91,9 +91,9 @@ def _add_carries(rows, sums, n_rows, y, alpha):
 
 @compile_kernel
 def csr_scalar(indptr, indices, data, x, y, alpha, beta):
-    """y[i] = alpha sum_k data[k] x[indices[k]] + beta y[i], with k from indptr[i] up to indptr[i + 1].
+    """Compute y[i] = alpha sum_k data[k] x[indices[k]] + beta y[i], with k from indptr[i] up to indptr[i + 1].
 
-    Threads: one a row, which adds its entries in order.
+    Threads: one per row, which adds its entries in order.
     Deterministic: yes. Source: Nickolls 2008; with alpha and beta as in AMD lab notes, Sparse matrix vector
     multiplication, part 1, 2023.
     """
@@ -106,7 +106,7 @@ def csr_scalar(indptr, indices, data, x, y, alpha, beta):
 
 @compile_kernel
 def csr_warp(indptr, indices, data, x, y, alpha, beta):
-    """The formula of `csr_scalar`, 32 lanes a row.
+    """Compute the formula of `csr_scalar` with 32 lanes per row.
 
     Threads: lane l adds entries l, l + 32, ... of its row; then the lanes' sums are added as a tree in shared memory:
     s[l] += s[l + d] for l < d, d = 16, 8, 4, 2, 1.
@@ -119,13 +119,13 @@ def csr_warp(indptr, indices, data, x, y, alpha, beta):
 
 @compile_kernel
 def csr_vector(rows, lanes, staged_lanes, indptr, indices, data, x, y, alpha, beta):
-    """The formula of `csr_scalar`, several threads a row, in thread blocks of so many rows; see `plan_vector`.
+    """Compute the formula of `csr_scalar`, several threads per row, `rows` rows per thread block; see `plan_vector`.
 
-    Threads: `staged_lanes` a row where the rows of a thread block fit in TILE places of shared memory, from the last
+    Threads: `staged_lanes` per row if the rows of a thread block fit in TILE places of shared memory, from the last
     multiple of 4 entries on; else `lanes`. Lane l of T adds entries l, l + T, ... of its row; then the lanes' sums are
     added by shuffles: each takes the sum of the lane d above it, d = T / 2, ... 1, which gives lane 0 what the tree of
     `csr_warp` gives.
-    Deterministic: yes; the bits depend on the three numbers. T is 1, 2, 4, 8, 16 or 32, or 64 where the hardware's
+    Deterministic: yes; the result depends on the three numbers. T is 1, 2, 4, 8, 16 or 32, or 64 where the hardware's
     wavefront is 64. Source: Bell 2008 for 32 lanes; AMD lab notes, Sparse matrix vector multiplication, part 1, 2023,
     for lanes after the mean length; Greathouse and Daga, SC 2014, for staging.
     """
@@ -139,11 +139,11 @@ def csr_vector(rows, lanes, staged_lanes, indptr, indices, data, x, y, alpha, be
 
 @compile_kernel
 def csr_cached(row_offset, indptr, indices, data, x, y, alpha, beta):
-    """The formula of `csr_scalar`, with x from a window in shared memory where the column is in it.
+    """Compute the formula of `csr_scalar`, with x from a window in shared memory for columns in the window.
 
-    Threads: one a row. A thread block of 512 rows first brings 1024 elements of x into shared memory, from 256 columns
-    before its first row's place on the diagonal, moved to where x begins or ends if it juts out.
-    Deterministic: yes, with the bits of `csr_scalar`. Source: Nickolls 2008, their cached kernel.
+    Threads: one per row. A thread block of 512 rows first loads 1024 elements of x into shared memory, from 256 columns
+    before its first row's place on the diagonal, shifted to lie within x.
+    Deterministic: yes, bit-identical to `csr_scalar`. Source: Nickolls 2008, their cached kernel.
     """
     n_rows, window = len(indptr) - 1, np.empty(WINDOW, x.dtype)
     for first in range(0, n_rows, CACHED_ROWS):
@@ -161,10 +161,10 @@ def csr_cached(row_offset, indptr, indices, data, x, y, alpha, beta):
 
 @compile_kernel
 def csr_many(piece, indptr, indices, data, x, y, alpha, beta):
-    """The formula of `csr_scalar`, of one of the columns of X; entries are cut into pieces of so many, see `Stream`.
+    """Compute the formula of `csr_scalar` for one column of X; entries are cut into pieces of `piece`, see `Stream`.
 
-    Threads: a group of threads a piece, of which each has some columns and adds the entries one after the other. Of a
-    row that is in several pieces, what these have of it is added in order. Deterministic: yes. Source: this project's.
+    Threads: a group of threads per piece, each of which adds the entries in order for some columns. Partial sums of a
+    row that is in several pieces are added in order. Deterministic: yes. Source: this project's.
     """
     for i in range(len(indptr) - 1):
         start, stop = indptr[i], indptr[i + 1]
@@ -181,13 +181,13 @@ def csr_many(piece, indptr, indices, data, x, y, alpha, beta):
 
 @compile_kernel
 def csr_split(row_starts, nonzero_starts, indptr, indices, data, x, y, alpha, beta):
-    """The formula of `csr_scalar`, in chunks of 1792 nonzeros and row ends, see `Split`.
+    """Compute the formula of `csr_scalar` in chunks of 1792 nonzeros and row ends; see `Split`.
 
-    Threads: a thread block of 256 a chunk, each thread 7 consecutive items: it adds nonzeros until a row ends. Sums
-    that cross threads are joined by a segmented scan. y of a row is stored by the chunk in which the row ends; what a
-    chunk has of the row that is open at its end is its carry. All carries are added afterwards: y[row] += alpha carry.
-    Deterministic: yes. The twin adds the nonzeros of a chunk one after the other, so the bits need not be the
-    kernel's. Source: Merrill 2016; Blelloch, Heroux, Zagha, CMU-CS-93-173, 1993, for the segmented scan.
+    Threads: a thread block of 256 per chunk, each thread 7 consecutive items: it adds nonzeros until a row ends. Sums
+    that cross threads are joined by a segmented scan. y of a row is stored by the chunk in which the row ends; a
+    chunk's sum of the row open at its end is its carry. All carries are added afterwards: y[row] += alpha carry.
+    Deterministic: yes. The reference adds nonzeros of a chunk in order, so it need not be bit-identical to the kernel.
+    Source: Merrill 2016; Blelloch, Heroux, Zagha, CMU-CS-93-173, 1993, for the segmented scan.
     """
     n_chunks = len(row_starts) - 1
     carries = np.empty(n_chunks, x.dtype)
@@ -211,10 +211,10 @@ def csr_split(row_starts, nonzero_starts, indptr, indices, data, x, y, alpha, be
 
 @compile_kernel
 def ell(indices, data, x, y, alpha, beta):
-    """y[i] = alpha sum_k data[k, i] x[indices[k, i]] + beta y[i], without the places where the index is -1; see `Ell`.
+    """Compute y[i] = alpha sum_k data[k, i] x[indices[k, i]] + beta y[i], skipping places with index -1; see `Ell`.
 
-    Threads: one a row, which adds its entries in order; neighbours read neighbouring places.
-    Deterministic: yes, with the bits of `csr_scalar`. Source: Bell 2008.
+    Threads: one per row, which adds its entries in order; neighbors read adjacent places.
+    Deterministic: yes, bit-identical to `csr_scalar`. Source: Bell 2008.
     """
     for i in range(len(y)):
         total = x.dtype.type(0)
@@ -227,13 +227,13 @@ def ell(indices, data, x, y, alpha, beta):
 
 @compile_kernel
 def coo(rows, indices, data, x, y, alpha, beta):
-    """y[i] = beta y[i] for every row, then y[rows[k]] += alpha data[k] x[indices[k]] for every entry; see `Coo`.
+    """Compute y[i] = beta y[i] for each row, then y[rows[k]] += alpha data[k] x[indices[k]] for each entry; see `Coo`.
 
-    Threads: one a row for the first; then a thread block of 256 a chunk of 1792 entries, each thread 7 consecutive
+    Threads: one per row for the first; then a thread block of 256 per chunk of 1792 entries, each thread 7 consecutive
     ones: it adds those of one row and, where the row ends, adds the sum to y. Sums that cross threads are joined by a
-    segmented scan; the last row of a chunk, which may go on in the next, leaves its sum as the chunk's carry. All
-    carries are added afterwards: y[row] += alpha carry.
-    Deterministic: yes. The twin adds the entries of a chunk one after the other, so the bits need not be the kernel's.
+    segmented scan; a chunk's sum of its last row, which may continue in the next, is its carry. All carries are added
+    afterwards: y[row] += alpha carry.
+    Deterministic: yes. The reference adds entries of a chunk in order, so it need not be bit-identical to the kernel.
     Source: Bell 2008; Blelloch, Heroux, Zagha, CMU-CS-93-173, 1993, for the segmented scan.
     """
     for i in range(len(y)):
@@ -258,7 +258,7 @@ def _add_coo(rows, indices, data, x, y, alpha):
 
 @compile_kernel
 def hyb(ell_indices, ell_data, rows, indices, data, x, y, alpha, beta):
-    """`ell` for the first entries of each row, and then what `coo` adds for the others; see `Hyb`.
+    """Compute `ell` for the first entries of each row, then add the others as `coo` does; see `Hyb`.
 
     Threads and determinism: as for these. Source: Bell 2008.
     """
@@ -268,10 +268,10 @@ def hyb(ell_indices, ell_data, rows, indices, data, x, y, alpha, beta):
 
 @compile_kernel
 def dia(row_offset, offsets, data, x, y, alpha, beta):
-    """y[i] = alpha sum_d data[d, i] x[row_offset + i + offsets[d]] + beta y[i], without places that hold 0; see `Dia`.
+    """Compute y[i] = alpha sum_d data[d, i] x[row_offset + i + offsets[d]] + beta y[i], skipping data of 0; see `Dia`.
 
-    Threads: one a row, which adds its diagonals in order; neighbours read neighbouring places, of x too.
-    Deterministic: yes, with the bits of `csr_scalar` where no entry is repeated. Source: Bell 2008.
+    Threads: one per row, which adds its diagonals in order; neighbors read adjacent places, of x too.
+    Deterministic: yes, bit-identical to `csr_scalar` where no entry is repeated. Source: Bell 2008.
     """
     for i in range(len(y)):
         total = x.dtype.type(0)
@@ -284,12 +284,12 @@ def dia(row_offset, offsets, data, x, y, alpha, beta):
 
 @compile_kernel
 def bsr(indptr, indices, data, x, y, alpha, beta):
-    """y[I b + r] = alpha sum_K sum_c data[K, r, c] x[indices[K] b + c] + beta y[I b + r], with K from indptr[I] up to
-    indptr[I + 1], without places that hold 0; see `Bsr`.
+    """Compute y[I b + r] = alpha sum_K sum_c data[K, r, c] x[indices[K] b + c] + beta y[I b + r], with K from indptr[I]
+    up to indptr[I + 1], skipping places that hold 0; see `Bsr`.
 
-    Threads: a warp a row of blocks, of which L lanes work, L the largest multiple of b b up to 32: lane l adds values
-    l, l + L, ... of the blocks, counted one after the other, so it stays in one row and column of them. Then a row's
-    lanes are added in ascending order.
+    Threads: a warp per row of blocks, of which L lanes work, L the largest multiple of b b up to 32: lane l adds values
+    l, l + L, ... of the blocks, counted one after the other, so that it stays in one row and column of them. Then a
+    row's lanes are added in ascending order.
     Deterministic: yes. Source: Im, Yelick, Vuduc, Sparsity: Optimization Framework for Sparse Matrix Kernels, IJHPCA
     18(1), 2004, for register blocking (as in OSKI); this form for GPUs is this project's.
     """
@@ -315,11 +315,11 @@ def bsr(indptr, indices, data, x, y, alpha, beta):
 
 @compile_kernel
 def sell(slice_ptr, order, indices, data, x, y, alpha, beta):
-    """y[order[32 s + l]] = alpha sum_k data[p] x[indices[p]] + beta y[...], p = slice_ptr[s] + 32 k + l, without the
-    places where the index is -1; see `Sell`.
+    """Compute y[order[32 s + l]] = alpha sum_k data[p] x[indices[p]] + beta y[...], p = slice_ptr[s] + 32 k + l,
+    without places where the index is -1; see `Sell`.
 
-    Threads: one a slot, which adds its row's entries in order; neighbours read neighbouring places.
-    Deterministic: yes, with the bits of `csr_scalar`. Source: Kreutzer, Hager, Wellein, Fehske, Bishop, A unified
+    Threads: one per slot, which adds its row's entries in order; neighbors read adjacent places.
+    Deterministic: yes, bit-identical to `csr_scalar`. Source: Kreutzer, Hager, Wellein, Fehske, Bishop, A unified
     sparse matrix data format for efficient general sparse matrix-vector multiplication on modern processors with wide
     SIMD units, SIAM J. Sci. Comput. 36(5), 2014.
     """
@@ -355,10 +355,10 @@ def row_tiles(
     alpha,
     beta,
 ):
-    """y[rows[p]] = alpha sum_k values[k] x[column of k] + beta y[rows[p]], with the entries k of place p, or of all
-    places of a row; see `RowTiles`.
+    """Compute y[rows[p]] = alpha sum_k values[k] x[column of k] + beta y[rows[p]], with the entries k of place p, or of
+    all places of a row; see `RowTiles`.
 
-    Threads: a thread block an item, which adds the tiles of it one after the other; in a tile all entries are of
+    Threads: a thread block per item, which adds the item's tiles in order; in a tile all entries are of
     different places. Sums of a block that has several items, or copies, are slices, which four threads add: thread l
     slices l, l + 4, ..., and then as the tree of `csr_warp`; the copies of a row likewise by `lanes` threads. Rows
     without entries are stored at the end.
@@ -397,7 +397,7 @@ def row_tiles(
 
 @compile_kernel
 def _add_chunks(first, last, wide, entries, columns, values, x, sums):
-    """Entries of chunks first .. last, which are in order of tiles."""
+    """Add the entries of chunks first .. last, which are in order of tiles, to `sums`."""
     for slot in range(first * WARP * wide, last * WARP * wide):
         place = entries[slot] & NO_ROW
         if place != NO_ROW:
@@ -410,9 +410,9 @@ def _add_chunks(first, last, wide, entries, columns, values, x, sums):
 
 @compile_kernel
 def sum_pairwise(x):
-    """The sum of a vector, float32 or float64; 0 of none.
+    """Sum a vector, float32 or float64; 0 if it is empty.
 
-    Threads: a thread block of 256 a chunk of 4096 elements: thread t adds elements t, t + 256, ...; then the threads'
+    Threads: a thread block of 256 per chunk of 4096 elements: thread t adds elements t, t + 256, ...; then the threads'
     sums are added as a tree in shared memory: s[t] += s[t + d] for t < d, d = 128, ... 1. The sums of the chunks are
     added in the same way, until one is left.
     Deterministic: yes. Source: Harris, Optimizing Parallel Reduction in CUDA, NVIDIA, 2007.
@@ -426,10 +426,10 @@ def sum_pairwise(x):
 
 @compile_kernel
 def dense_rows(A, x, b, y):
-    """y = A x + b; b may be None.
+    """Compute y = A x + b; b may be None.
 
-    Threads: one a row, which adds in the order of the columns.
-    Deterministic: yes. Source: Nickolls, Buck, Garland, Skadron, ACM Queue 6(2), 2008, for a thread a row.
+    Threads: one per row, which adds in the order of the columns.
+    Deterministic: yes. Source: Nickolls, Buck, Garland, Skadron, ACM Queue 6(2), 2008, for a thread per row.
     """
     for i in range(A.shape[0]):
         total = x.dtype.type(0)
@@ -440,9 +440,9 @@ def dense_rows(A, x, b, y):
 
 @compile_kernel
 def dense_block(A, x, b, y):
-    """y = A x + b; b may be None.
+    """Compute y = A x + b; b may be None.
 
-    Threads: a thread block of 256 a row: thread t adds columns t, t + 256, ...; then a tree as in `sum_pairwise`.
+    Threads: a thread block of 256 per row: thread t adds columns t, t + 256, ...; then a tree as in `sum_pairwise`.
     Deterministic: yes. Source: Harris 2007, as above.
     """
     sums = np.empty(THREADS, x.dtype)
@@ -453,10 +453,10 @@ def dense_block(A, x, b, y):
 
 @compile_kernel
 def dense_tiles(A, x, b, y):
-    """y = A x + b; b may be None.
+    """Compute y = A x + b; b may be None.
 
-    Threads: a thread block of 256 a tile of 64 rows and 1024 columns, a warp a row of it: lane l adds columns l,
-    l + 32, ... of the tile; then a tree of 16, ... 1 lanes. Afterwards a thread a row adds its sums, tile by tile.
+    Threads: a thread block of 256 per tile of 64 rows and 1024 columns, a warp per row of it: lane l adds columns l,
+    l + 32, ... of the tile; then a tree of 16, ... 1 lanes. Afterwards a thread per row adds its sums, tile by tile.
     Deterministic: yes. Source: tiles as for GEMV in Abdelfattah, Keyes, Ltaief, KBLAS, ACM TOMS 42(3), 2016.
     """
     n_rows, n_cols = A.shape
