@@ -1,4 +1,4 @@
-"""Arguments that are looked at in the same way by several calls."""
+"""Checks of arguments that several calls share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parse_size(size: str | int | None) -> int | None:
 
 
 def limit_to_free(*, device_memory: int | None = None, host_memory: int | None = None) -> dict[str, Any]:
-    """What there is of memory here, or less."""
+    """Return the free memory of the device and of the host, capped by these limits."""
     return {
         "device_memory": limit(free_device_memory(), device_memory),
         "host_memory": limit(free_memory(), host_memory),
@@ -34,11 +34,7 @@ def check_threads(threads: int | None) -> None:
 
 
 def read_number(name: str, number: object) -> float:
-    """
-    Raises
-    ------
-    OptionError : it is no real number, or not finite
-    """
+    """Return a number as float; raise `OptionError` unless it is real and finite."""
     if not isinstance(number, Real) or not math.isfinite(float(number)):
         raise OptionError(f"{name} must be a finite number, not {number!r}")
     return float(number)

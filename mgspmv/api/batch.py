@@ -65,11 +65,11 @@ def pagerank_batch(
     on_event: Callable[[Event], None] | None = None,
     on_progress: Progress | None = None,
 ) -> BatchSolution:
-    """PageRank for many personalizations, dampings or both, several in each pass over the matrix.
+    """Compute PageRank for many personalizations, dampings or both, several in each pass over the matrix.
 
-    Each vector has the bits, the iterations, the status and the error bound that `pagerank` gives it alone, in every
-    precision on hosts, and in `exact` on devices, where bounds differ in how they are rounded. One that has ended
-    leaves the pass, and the next one takes its place.
+    Ranks are bit-identical, and iterations, status and error bound equal, to those of `pagerank` for each vector alone:
+    in every precision on hosts, and in `exact` on devices, where bounds differ in rounding. A finished vector leaves
+    the pass, and the next one takes its place.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def pagerank_batch(
     KindError, DanglingError, ConvergenceError : as for `pagerank`; the first vector that did not converge is named
     OptionError, ShapeError : as for `pagerank`; of a vector that is none, by its name
     BackendError : `cuda` and no device, or CuPy is not installed
-    CapacityError : the matrix, the vectors of a pass or what is kept does not fit into the memory that is free
+    CapacityError : the matrix, the vectors of a pass or the results do not fit in free memory
     ClusterError : as for `pagerank`
     """
     if width is not None:
@@ -177,7 +177,7 @@ def _rank_embedded(
     emit: Callable[[Event, int], None],
     backend: Backend,
 ) -> BatchOutcome:
-    """In this process."""
+    """Rank the vectors of a batch in this process."""
     dtype, precision = task.dtype, task.options.precision
     binding: dict[str, Any] = {"backend": backend, "threads": task.threads}
     kernel, n = bind_many(A.block(dtype, **binding), precision, **binding), A.shape[0]
@@ -210,7 +210,7 @@ def _rank_distributed(
     emit: Callable[[Event, int], None],
     on_progress: Progress,
 ) -> BatchOutcome:
-    """On the workers that hold the matrix."""
+    """Rank the vectors of a batch on the workers that hold the matrix."""
     from mgspmv.distribute.batch import run_batch
     from mgspmv.monitor.stream import publish_run
 
@@ -243,7 +243,7 @@ def _list_alphas(alpha: Any) -> list[Any]:
 
 
 def _check_options(queries: Sequence[Query], asked: dict[str, Any], n: int, nnz: int) -> tuple[PageRankOptions, float]:
-    """Options that but for alpha are those of all vectors, and the threshold of their changes."""
+    """Return the options that all vectors share, except for alpha, and the threshold of their changes."""
     checked: dict[Any, tuple[PageRankOptions, float]] = {}
     for query in queries:
         if query.alpha not in checked:
@@ -259,7 +259,7 @@ def _check_options(queries: Sequence[Query], asked: dict[str, Any], n: int, nnz:
 
 
 class _Keeper:
-    """Keeps the ranks of vectors as they end, or the highest of each."""
+    """Ranks of finished vectors, or the highest ranks of each."""
 
     def __init__(self, A: DescribedMatrix, n_vectors: int, top: int | None, dtype: Any) -> None:
         self._ids, self._order, self._top = A.vertex_ids, A.order, top
@@ -269,11 +269,7 @@ class _Keeper:
         self.top_ranks: np.ndarray | None = None
 
     def make_room(self) -> None:
-        """
-        Raises
-        ------
-        CapacityError : there is no room for the ranks of all
-        """
+        """Allocate the results; raise `CapacityError` where the ranks of all vectors do not fit in free memory."""
         if self._top is None:
             needed, free = math.prod(self._shape) * self._dtype.itemsize, free_memory()
             if needed > free:
@@ -287,7 +283,7 @@ class _Keeper:
             self.top_ranks = np.empty(self._shape, self._dtype)
 
     def keep(self, parts: Sequence[Kept]) -> None:
-        """Of a vector, what the owner of each run of stored rows keeps of it, in the order of these."""
+        """Store the ranks of one finished vector, given as one part per block of stored rows, in row order."""
         number, ranks = parts[0].number, _join([part.ranks for part in parts])
         if self.values is not None:
             self.values[number] = restore(ranks, self._order)

@@ -1,7 +1,7 @@
 """Centralities and stationary vectors: power iteration with one step each, in NetworkX's conventions.
 
-Row i of a graph's store holds the in-edges of vertex i, so that A x sums over who points to a vertex. `A.T` in place of
-A gives the same of the graph with every arc turned round.
+Row i of a graph's store holds the in-edges of vertex i, so that A x sums over the in-neighbors of a vertex. `A.T` in
+place of A gives the same for the graph with every arc reversed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Hits(NamedTuple):
-    """What `hits` finds."""
+    """Hubs and authorities computed by `hits`."""
 
     hubs: Solution
     """How good a vertex is at pointing to authorities."""
@@ -52,7 +52,7 @@ class Hits(NamedTuple):
 
     @property
     def non_finite(self) -> NonFinite | None:
-        """As of `Solution`, of the authorities, which the run iterates."""
+        """First non-finite value of the authorities, which the run iterates; see `Solution`."""
         return self.authorities.non_finite
 
     def _repr_html_(self) -> str:
@@ -68,7 +68,7 @@ def hits(
     transpose: DistributedMatrix | None = None,
     **running: Unpack[Running],
 ) -> Hits:
-    """Hubs and authorities (HITS) of the vertices of a graph.
+    """Compute hubs and authorities (HITS) of the vertices of a graph.
 
         h = A^T a;   a' = A h / max(A h);   stop on |a' - a|
 
@@ -86,7 +86,7 @@ def hits(
     Returns
     -------
     Hubs and authorities, each a Solution, of the same run: the change is that of the authorities before they are
-    normalized, whose largest is 1 then. Where several components have the same largest singular value, what is found
+    normalized, whose largest is 1 then. Where several components have the same largest singular value, the result
     depends on the start.
 
     Raises
@@ -116,11 +116,11 @@ def hits(
 
 
 def _sum_to_1(name: str, values: np.ndarray) -> np.ndarray:
-    """The values over their sum, in which signs count.
+    """Divide values by their signed sum.
 
     Raises
     ------
-    OptionError : that is 0, but for rounding
+    OptionError : the sum is 0, up to rounding
     """
     if not np.isfinite(values).all() or not (values < 0).any():
         return normalize(values, "l1")
@@ -143,7 +143,7 @@ def katz(
     normalized: bool = True,
     **running: Unpack[Running],
 ) -> Solution:
-    """Katz centrality of the vertices of a graph.
+    """Compute Katz centrality of the vertices of a graph.
 
         x' = alpha A x + beta;   stop on |x' - x|
 
@@ -197,7 +197,7 @@ def katz(
 
 
 def _choose_alpha(A: AnyMatrix, products: Products, *, is_pattern: bool) -> float:
-    """An alpha with which Katz centrality converges, so fast that 100 iterations reach 1e-6 on a billion vertices."""
+    """Return an alpha with which Katz centrality converges to 1e-6 within 100 iterations on a billion vertices."""
     bound = max(bound_radius(products, A.shape[0]), 1.0 if is_pattern else 0.0)  # which is 1 or more with a cycle
     if not math.isfinite(bound):
         raise OptionError(
@@ -211,7 +211,7 @@ KATZ_SHARE = 0.7
 
 
 def _advise_katz(alpha: float, bound: float) -> dict[Status, str]:
-    """What to do where Katz centrality did not converge, and no eigenvalue exceeds a bound."""
+    """Return advice by status where Katz centrality did not converge, given a bound on the eigenvalues."""
     if abs(alpha) * bound < 1.0:
         return {Status.MAX_ITER: f"alpha={alpha:.3g} fits, and max_iter was reached first; raise max_iter=, or tol="}
     limit = f"each below {1.0 / bound:.3g} fits" if math.isfinite(bound) else "weights are beyond the range of floats"
@@ -231,7 +231,7 @@ _KATZ_ADVICE = dict.fromkeys(
 
 @watched_to_converge
 def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **running: Unpack[Running]) -> Solution:
-    """Eigenvector centrality of the vertices of a graph: the vector of the largest eigenvalue, of Euclidean norm 1.
+    """Compute eigenvector centrality of a graph: the eigenvector of the largest eigenvalue, of Euclidean norm 1.
 
         x' = (x + A x) / ||x + A x||_2;   stop on |x' - x|
 
@@ -251,8 +251,8 @@ def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **run
     ------
     KindError : the store is of kind `matrix`
     OptionError : a start that sums to 0
-    AcyclicError : there is no cycle that the start leads to: the largest eigenvalue is 0, and what iterations reach
-        would depend on when they stop
+    AcyclicError : no cycle can be reached from the start: the largest eigenvalue is 0, and the result would depend on
+        the number of iterations
     ConvergenceError : not converged, with the `solution` attached
     others : as of `power_iteration`
     """
@@ -275,7 +275,7 @@ def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **run
 def stationary(
     A: AnyMatrix, *, nstart: Weights | None = None, lazy: float = 0.0, **running: Unpack[Running]
 ) -> Solution:
-    """The stationary vector of a Markov chain: A x = x, with sum 1.
+    """Compute the stationary vector of a Markov chain: A x = x, with sum 1.
 
         x' = (1 - lazy) A x + lazy x, over its sum;   stop on |x' - x|
 
@@ -321,11 +321,7 @@ _PERIODIC_ADVICE = (
 
 
 def _check_cycles(A: AnyMatrix, products: Products, x: np.ndarray) -> None:
-    """
-    Raises
-    ------
-    AcyclicError : there is no cycle where x is not 0
-    """
+    """Raise `AcyclicError` unless a cycle is found among the vertices where x is not 0."""
     if not has_cycle(products, x):
         raise AcyclicError(
             f"no cycle was found in {A.info.url} that the start leads to, so the largest eigenvalue is 0 and there is "
@@ -335,11 +331,7 @@ def _check_cycles(A: AnyMatrix, products: Products, x: np.ndarray) -> None:
 
 
 def _check_graph(run: Run) -> None:
-    """
-    Raises
-    ------
-    KindError : rows need not be in-edges
-    """
+    """Check that the rows of a run's store are in-edges; raise `KindError` for a store of kind `matrix`."""
     stored = run.A.stored
     if (stored.original or stored).info.kind == "matrix":
         raise KindError(
@@ -391,7 +383,7 @@ def _find_transpose(A: Any, run: Run, transpose: Any) -> Any:
 
 
 def _make_beta(A: Any, beta: Any) -> np.ndarray | float:
-    """(n,) float64, or one number for all."""
+    """Return beta as (n,) float64, or as one number for all vertices."""
     if isinstance(beta, Real):
         return read_number("beta", beta)
     return make_start(A, "beta", beta, 0.0)

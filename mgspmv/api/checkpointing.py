@@ -1,4 +1,4 @@
-"""Checkpoints of PageRank: what makes two runs the same, and how one goes on where another was."""
+"""Checkpoints of PageRank: the identity of a run, and resuming a run from the last checkpoint of another."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ _VECTORS = {
 
 
 def check_checkpoint(checkpoint: StoreLike | None, every: float | None, resume: bool, options: PageRankOptions) -> None:
-    """
+    """Check the checkpoint options.
+
     Raises
     ------
-    OptionError : resume, or seconds, without a place; seconds that are none; a run that has more of a state than ranks
+    OptionError : `resume` or `every` without a place; invalid seconds; a `stop` whose state is more than the ranks
     """
     if checkpoint is None:
         if every is not None:
@@ -56,18 +57,14 @@ def check_checkpoint(checkpoint: StoreLike | None, every: float | None, resume: 
 
 
 def check_recover(recover: int) -> None:
-    """
-    Raises
-    ------
-    OptionError : no number of times
-    """
+    """Raise `OptionError` unless `recover` is an integer of 0 or more."""
     if not isinstance(recover, int | np.integer) or isinstance(recover, bool) or recover < 0:
         raise OptionError(f"recover must be an integer of 0 or more, not {recover!r}")
 
 
 @contextmanager
 def say_what_is_kept(keeper: Keeper | None) -> Iterator[None]:
-    """Let an error that ends a run on a cluster say which checkpoint there is, and how to go on from it."""
+    """Add to errors that end a run on a cluster which checkpoint exists, and how to resume from it."""
     before = find_before(keeper)
     try:
         yield
@@ -91,19 +88,19 @@ def begin_keeping(
     run: str,
     report: Progress | None,
 ) -> tuple[Keeper, Start]:
-    """What keeps the states of a run; and the vectors with which it begins, or goes on from its last state.
+    """Return the keeper of a run's checkpoints, and the vectors that the run begins with or resumes from.
 
     Parameters
     ----------
-    every : seconds from one state to the next; None for `EVERY_S`
-    is_shared : whether others than this process write slices
-    report : hears `resume` and how many iterations were made, with `resume`; and of each checkpoint
+    every : seconds between checkpoints; None for `EVERY_S`
+    is_shared : whether other processes write slices
+    report : called with `resume` and the number of iterations made before, with `resume`; and with each checkpoint
 
     Raises
     ------
-    CheckpointError : with `resume`, what is there is of another run, or damaged; nothing can be written there
-    StoreExistsError : something else is there
-    OptionError : it is in the memory of this process, and others are to write there
+    CheckpointError : with `resume`, the checkpoint belongs to another run or is damaged; the place cannot be written
+    StoreExistsError : the place holds something else
+    OptionError : the place is in the memory of this process, and other processes are to write to it
     """
     identity = _describe_run(A, options, start, use_weights=use_weights)
     checkpoints = Checkpoints(checkpoint, identity["matrix"], A.shape[0])
@@ -130,9 +127,9 @@ def begin_keeping(
 
 
 def _describe_run(A: DescribedMatrix, options: PageRankOptions, start: Start, *, use_weights: bool) -> dict[str, Any]:
-    """What ranks and changes of a run depend on after each iteration, as JSON values.
+    """Return the inputs that determine ranks and changes after each iteration, as JSON values.
 
-    How they are computed is not in it, nor when the run ends; in `exact` that changes no bit.
+    Where the run computes and when it ends are left out; in `exact` these do not change a bit.
     """
     vectors = {
         "personalization": start.personalization,
@@ -146,7 +143,7 @@ def _describe_run(A: DescribedMatrix, options: PageRankOptions, start: Start, *,
 
 
 def _compare(reached: Reached, identity: dict[str, Any], options: PageRankOptions, threshold: float) -> str | None:
-    """How a run is another one than that of a checkpoint; None where it is the same."""
+    """Describe the difference between a run and that of a checkpoint; None where they are the same."""
     for name, asked in identity.items():
         found = reached.identity.get(name)
         if found == asked:
@@ -163,7 +160,7 @@ def _compare(reached: Reached, identity: dict[str, Any], options: PageRankOption
 
 
 def _find_end(options: PageRankOptions, threshold: float, changes: Sequence[float]) -> int | None:
-    """After how many iterations, fewer than these, a run would have ended; None where it comes as far."""
+    """Return the iteration after which a run would have ended before the last change; None where it would not."""
     for iteration, change in enumerate(changes[:-1], 1):
         if judge(options, threshold, iteration, change, False) is not None:
             return iteration

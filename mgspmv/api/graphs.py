@@ -1,4 +1,4 @@
-"""Graphs that PageRank takes: what is refused, and how a run on one is described."""
+"""Checks of the graphs that PageRank takes, and descriptions of a run on one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mgspmv.store.described import DescribedMatrix
 
 
 def check_graph(A: DescribedMatrix, weights: bool) -> bool:
-    """Whether values are to be used."""
+    """Check that PageRank can rank a graph, and return whether its values are used."""
     if A.stored.original is not None and A.stored.original.info.kind == "stochastic":
         raise KindError(
             f"the transpose of {A.info.url}, which is stochastic, need not be: its columns need not sum to 1; for the "
@@ -48,13 +48,13 @@ def describe_dangling(dangling: Weights | str | None) -> str:
 
 
 def explain_overflow(A: DescribedMatrix, start: Start, precision: Precision, *, use_weights: bool) -> str | None:
-    """What left the range of floats, of a run whose ranks are not finite; None where out-weights do not tell."""
+    """Describe the out-weight that made ranks overflow; None where out-weights do not explain it."""
     weight = start.take_weight(partial(read_out_weight, A.stored, use_weights))
     return describe_overflow(restore(weight, A.order), A.vertex_ids, precision)
 
 
 def _describe_edge_index(A: DescribedMatrix) -> str:
-    """Return what to do about arcs in an array of two rows, which is stored as a dense matrix; else nothing."""
+    """Return advice for an edge index of two rows that was stored as a dense matrix; else an empty string."""
     is_array = A.info.provenance.get("source", {}).get("format") == "ndarray"
     if not is_array or A.shape[0] != 2 or A.info.dtype != "int64":
         return ""

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 def open_matrix(store: StoreLike, version: str | int | None = None) -> Matrix:
-    """Open a stored matrix; nothing of it is loaded before it is used.
+    """Open a stored matrix; its arrays are loaded when they are first used.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def open_matrix(store: StoreLike, version: str | int | None = None) -> Matrix:
 
     Raises
     ------
-    StoreError : there is no whole store of this format version there, or no such version
+    StoreError : no complete store of this format version was found, or no such version
     """
     return Matrix(open_store(store, version))
 
@@ -88,8 +88,8 @@ class Matrix(DescribedMatrix):
 
     @property
     def T(self) -> Matrix:
-        """The transpose, which is loaded when it is used, and closed with this matrix; of a graph the reversed graph,
-        which `pagerank` ranks.
+        """Transpose, loaded when it is first used and closed with this matrix; of a graph the reversed graph, which
+        `pagerank` ranks.
 
         Raises
         ------
@@ -107,17 +107,17 @@ class Matrix(DescribedMatrix):
         return f"{url} does not hold the transpose; add it by mgspmv.transpose(store), and open the store again"
 
     def find_vertices(self, ids: Sequence[Any] | np.ndarray) -> np.ndarray:
-        """(k,) int64: the numbers of vertices by their ids, -1 for what is no vertex; not all ids are loaded for it.
+        """Return the numbers of vertices by id, (k,) int64, -1 for unknown ids; not all ids of the store are loaded.
 
         Raises
         ------
-        OptionError : ids that are no integers, or no strings where the store's are
+        OptionError : ids that are not integers, or not strings where the store's are
         StoreError : ids cannot be read
         """
         return self._lookup.find(ids)
 
     def name_vertices(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
-        """(k,) int64 or strings: the ids of vertices by their numbers; not all ids are loaded for it.
+        """Return the ids of vertices by number, (k,) int64 or strings; not all ids of the store are loaded.
 
         Raises
         ------
@@ -144,26 +144,26 @@ class Matrix(DescribedMatrix):
         backend: Literal["auto", "cpu", "cuda"] = "auto",
         timeout: float = 30.0,
     ) -> Plan:
-        """What PageRank (for a `matrix`: the product) will take on so many workers. Only `indptr` is read.
+        """Plan the memory and time of PageRank (for a `matrix`: the product) on `workers` workers; reads only `indptr`.
 
         Parameters
         ----------
         device_memory : of each worker's GPU, as `141GB`, `16GiB` or bytes; None where workers compute on the host. Rows
-            of a graph for which a GPU has no room come by in pieces, from the host or, as far as that has no room
-            either, from the store
+            of a graph that do not fit in GPU memory are streamed in pieces, from the host or, where they do not fit
+            there either, from the store
         host_memory : of each worker; None for no limit
-        stop : of PageRank, as for `pagerank`: `topk:100` takes memory of the hosts beside the rest
-        checkpoint : whether PageRank is to write checkpoints, for which the hosts hold a copy of the ranks
+        stop : of PageRank, as for `pagerank`: `topk:100` takes additional host memory
+        checkpoint : whether PageRank writes checkpoints, for which the hosts hold a copy of the ranks
         threads : of each worker
-        client : of a Dask cluster, as for `distribute`: plan for its workers, for the memory that they have, and
-            predict seconds from what they measure with some of their rows. `workers` does not count
+        client : of a Dask cluster, as for `distribute`: plan for its workers and their memory, and predict
+            seconds from what they measure with some of their rows. `workers` is ignored
         backend : with `client`, as for `distribute`; without, `cuda` plans, likewise, for the current device, and
             `auto` does where there is one
         timeout : with `client`, as for `distribute`
 
         Raises
         ------
-        CapacityError : it does not fit; the message names the number of workers that would do
+        CapacityError : it does not fit; the message names the number of workers that suffices
         OptionError : an option that makes no sense; `topk` of a `matrix`
         """
         check_threads(threads)
@@ -196,7 +196,7 @@ class Matrix(DescribedMatrix):
         return predict_seconds(plan, [rates])
 
     def close(self) -> None:
-        """Free the memory of what was loaded. The matrix can be used again, and is then loaded again."""
+        """Free the loaded arrays. The matrix can be used again, and is then loaded again."""
         self._bound.clear()
         self._layouts.clear()
         self._streamed.clear()
@@ -223,36 +223,36 @@ class Matrix(DescribedMatrix):
         recover: int = 0,
         on_progress: Progress | None = None,
     ) -> DistributedMatrix:
-        """Let the workers of a Dask cluster load the matrix, each its own rows from the store, and keep them.
+        """Load the matrix on the workers of a Dask cluster, each its own rows from the store.
 
         Parameters
         ----------
         client : a `distributed.Client`; the address of a scheduler; or a cluster, such as `LocalCluster`
-        precision : that values are read for at once; others are read when they are first needed. Default `exact` for
+        precision : for which values are read at once; others are read when they are first needed. Default `exact` for
             graphs, the stored dtype for a `matrix`
-        stop, checkpoint : of PageRank, that there is to be memory for beside the matrix, as for `plan`
+        stop, checkpoint : of PageRank, for which memory is reserved in addition to the matrix, as for `plan`
         weights : False reads no values
         threads : of each worker's kernels; default as many as its cluster gave the worker
-        backend : `cuda` computes on the workers' CUDA devices, `cpu` on their hosts; `auto` on those devices that there
-            are. On devices graphs are laid out for the steps of PageRank in `precision` at once
-        transport : how devices send each other slices in supersteps: `nccl`, for which each worker has a device of its
-            own; or `peer`, through hosts and Dask's comms, the only way for hosts. `auto` is `nccl` where all workers
-            compute on devices of their own, and there lets devices of one host write into each other's memory where
-            they can, which is faster; `Solution.matrix["transport"]` says what was done
+        backend : `cuda` computes on the workers' CUDA devices, `cpu` on their hosts; `auto` on the devices
+            found. On devices graphs are laid out for the steps of PageRank in `precision` at once
+        transport : how devices send each other slices in supersteps: `nccl`, for which each worker has a separate
+            device; or `peer`, through hosts and Dask's comms, the only way for hosts. `auto` is `nccl` where all
+            workers compute on separate devices, and there lets devices of one host write into each other's memory where
+            they can, which is faster; `Solution.matrix["transport"]` names the transport used
         device_memory, host_memory : most that each worker may take of its device and of its host, as for `plan`;
-            default: what is free. Where the devices have no room for all rows of a graph, and do not send by `peer`,
-            some stay there and the others come by in each step of PageRank in `exact` or `float32`
-        timeout : seconds that a worker may be silent before the work is given up. A worker that is busy is not silent
-        recover : how many times at most loading begins again, over those that are left or came back, when workers are
+            default: what is free. Where not all rows of a graph fit in device memory, and the transport is not
+            `peer`, some stay there and the others are streamed in each step of PageRank in `exact` or `float32`
+        timeout : seconds without a heartbeat after which a worker is considered lost. A busy worker still sends them
+        recover : how many times at most loading is restarted, on the workers that remain or rejoined, when workers are
             lost or silent
         on_progress : called with (phase, workers done, workers in all); phases `join`, `queue` and `load`
 
         Raises
         ------
-        SchedulerNotFoundError, ClusterError : no scheduler answers there; it has no workers, or workers without the
-            device or the NCCL that is wanted
+        SchedulerNotFoundError, ClusterError : no scheduler answers; it has no workers, or workers without the device or
+            the NCCL that is required
         VersionMismatchError : a worker has other versions than this process of mgspmv, Python, or the libraries
-        CapacityError : more than a worker may take; the message names the number of workers that would do
+        CapacityError : more than a worker may take; the message names the number of workers that suffices
         OptionError : the store is in the memory of this process
         StoreError : a worker cannot read the store
         """
@@ -277,7 +277,7 @@ class Matrix(DescribedMatrix):
         threads: int | None = None,
         weights: bool = True,
     ) -> LinearOperator:
-        """The matrix as `scipy.sparse.linalg.LinearOperator`, whose products are those of `spmv`.
+        """Return the matrix as `scipy.sparse.linalg.LinearOperator`, whose products are those of `spmv`.
 
         Functions of `scipy.sparse.linalg` take a matrix with values itself too. Products with the transpose (`rmatvec`,
         for `svds`, `lsqr` and others) need it in the store.
@@ -309,15 +309,15 @@ class Matrix(DescribedMatrix):
         )
 
     def matvec(self, x: Any) -> np.ndarray:
-        """A @ x, by the name that SciPy looks for."""
+        """Return A @ x; SciPy calls it by this name."""
         return self.multiply(x)
 
     def rmatvec(self, x: Any) -> np.ndarray:
-        """A.T @ x, likewise; needs the stored transpose."""
+        """Return A.T @ x; SciPy calls it by this name. Needs the stored transpose."""
         return self.T.multiply(x)
 
     def to_scipy(self) -> Any:
-        """The matrix as `scipy.sparse.csr_array`, shape (n_rows, n_cols); a pattern gets ones of float64."""
+        """Return the matrix as `scipy.sparse.csr_array`, shape (n_rows, n_cols); a pattern gets ones of float64."""
         import scipy.sparse
 
         indptr, indices = self.stored.read_array("indptr"), self.stored.read_array("indices")
@@ -333,12 +333,12 @@ class Matrix(DescribedMatrix):
     def block(
         self, dtype: str | None, threads: int | None = None, backend: Backend = "cpu", top: int | None = None
     ) -> CsrBlock:
-        """The rows as stored, with values of this dtype, or without; loaded once, by so many threads.
+        """Return the rows as stored, with values of this dtype, or without; loaded once, by `threads` threads.
 
         Parameters
         ----------
         backend : `cuda` holds them on the current device, and not on the host
-        top : how many highest vertices are to be proven, for which there is to be memory too; None for none
+        top : number of highest vertices to be proven, for which memory is reserved; None for none
 
         Raises
         ------
@@ -365,7 +365,7 @@ class Matrix(DescribedMatrix):
         backend: Backend = "cpu",
         top: int | None = None,
     ) -> BoundKernel:
-        """The kernel of the rows with values of this dtype, or without; bound once.
+        """Return the kernel of the rows with values of this dtype, or without; bound once.
 
         Parameters
         ----------
@@ -374,7 +374,7 @@ class Matrix(DescribedMatrix):
         Raises
         ------
         OptionError : the backend has no kernel of that name
-        FormatError : the kernel cannot do this matrix
+        FormatError : the kernel does not support this matrix
         CapacityError : more than the memory that is free
         """
         key = (dtype, precision, kernel, threads, backend)
@@ -393,7 +393,7 @@ class Matrix(DescribedMatrix):
         backend: Backend = "cpu",
         weights: bool = True,
     ) -> BoundKernel:
-        """The kernel of the rows for products with x of this dtype; bound once.
+        """Return the kernel of the rows for products with x of this dtype; bound once.
 
         Parameters
         ----------
@@ -419,7 +419,7 @@ class Matrix(DescribedMatrix):
         weights: bool = True,
         **limits: int | None,
     ) -> StreamedCsr | None:
-        """What multiplies with x of this dtype on the current device while rows come by; None if it has room for all.
+        """Return the kernel that streams rows through the current device for x of this dtype; None where all rows fit.
 
         Parameters
         ----------
@@ -455,7 +455,7 @@ class Matrix(DescribedMatrix):
         top: int | None = None,
         **limits: int | None,
     ) -> RankSteps:
-        """The steps of PageRank on the current device, for all rows, with values of this dtype or without.
+        """Return the steps of PageRank on the current device, for all rows, with values of this dtype or without.
 
         Their layout is made once, while the matrix is read piece by piece: the host never holds it, the device a piece.
 
@@ -489,9 +489,9 @@ class Matrix(DescribedMatrix):
         return RankSteps(self._layouts[key], precision)
 
     def read_out_weight(self, use_weights: bool, threads: int | None = None) -> np.ndarray:
-        """(n,) float64: out-weights of the vertices of a graph, out-degrees unless weights are used; not to be changed.
+        """Return out-weights of the vertices, (n,) float64, read-only; out-degrees unless weights are used.
 
-        Those of a reversed graph are added up from its stored values, and kept.
+        Those of a reversed graph are summed from its stored values, and cached.
         """
         if self._out_weights is None:
             self._out_weights = OutWeights(self.stored, 0, self.shape[0], threads)
@@ -512,7 +512,7 @@ class Matrix(DescribedMatrix):
         host_memory: int | None = None,
         weights: bool = True,
     ) -> np.ndarray:
-        """alpha * A @ x + beta * y in this process; see `mgspmv.api.spmv`.
+        """Return alpha * A @ x + beta * y, computed in this process; see `mgspmv.api.spmv`.
 
         Parameters
         ----------
@@ -548,7 +548,7 @@ class Matrix(DescribedMatrix):
         return restored
 
     def __matmul__(self, x: Any) -> np.ndarray:
-        """y = A @ x for x of shape (n_cols,) or (n_cols, k); float32 when A's values and x are, else float64.
+        """Return A @ x for x of shape (n_cols,) or (n_cols, k); float32 when A's values and x are, else float64.
 
         Raises
         ------
@@ -557,7 +557,7 @@ class Matrix(DescribedMatrix):
         return self.multiply(x)
 
     def __rmatmul__(self, x: Any) -> np.ndarray:
-        """y = x @ A, which is A.T @ x: of shape (n_cols,) or (k, n_cols); needs the stored transpose."""
+        """Return x @ A, which is A.T @ x: of shape (n_cols,) or (k, n_cols); needs the stored transpose."""
         return (self.T @ np.asarray(x).T).T
 
     def __enter__(self) -> Matrix:
@@ -577,7 +577,8 @@ class Matrix(DescribedMatrix):
     def check_room(
         self, dtype: str | None, threads: int | None = None, top: int | None = None, **limits: int | None
     ) -> None:
-        """
+        """Check that CSR with values of this dtype, or without, and vectors fit in the current device's memory.
+
         Parameters
         ----------
         top : as for `block`
@@ -585,13 +586,13 @@ class Matrix(DescribedMatrix):
 
         Raises
         ------
-        CapacityError : the current device has no room for CSR with values of this dtype, or without, and for vectors
+        CapacityError : they do not fit
         """
         precision: Precision = "float32" if dtype == "float32" else "float64"
         self._plan_here(dtype, precision, threads, top=top, **limit_to_free(**limits))
 
     def _read_top(self, stop: str) -> int | None:
-        """How many highest vertices are to be proven; None for none."""
+        """Return the number of highest vertices to be proven; None for none."""
         top = PageRankOptions(stop=stop).check_top(self.shape[0])
         if top is not None and self.kind == "matrix":
             raise OptionError(f"stop={stop!r} is of PageRank, and {self.info.url} is of kind 'matrix'; leave it out")
@@ -600,7 +601,7 @@ class Matrix(DescribedMatrix):
     def _plan_here(
         self, dtype: str | None, precision: Precision, threads: int | None, **planning: Any
     ) -> tuple[np.ndarray, Plan]:
-        """The row pointers of a matrix that fits with values of this dtype, or without; and how it does."""
+        """Return the row pointers, and the plan of the matrix in this process with values of this dtype, or without."""
         indptr = self.stored.read_array("indptr", threads=threads)
         loaded = self.info if dtype else replace(self.info, dtype=None)
         return indptr, plan_rows(loaded, indptr, precision=precision, threads=threads, **planning)

@@ -1,4 +1,4 @@
-"""Where a call computes: in this process, or on the cluster that holds its matrix or is to hold it."""
+"""Placement of a call: in this process, or on the cluster that holds its matrix or is to hold it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Drive = Literal["auto", "embedded", "scheduler", "superstep"]
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a call computes with a matrix, as it was asked for, checked."""
+    """Requested placement of a call with a matrix, checked."""
 
     A: Any
     """An opened or distributed matrix."""
@@ -56,11 +56,11 @@ class Placement:
 
     @cached_property
     def is_distributed(self) -> bool:
-        """Whether the matrix is on a cluster already.
+        """True if the matrix is on a cluster already.
 
         Raises
         ------
-        OptionError : it is no matrix; it is on a cluster, and there is another client
+        OptionError : A is not a matrix; it is on a cluster, and `client` is given too
         """
         if isinstance(self.A, Matrix):
             return False
@@ -76,12 +76,12 @@ class Placement:
 
     @property
     def is_on_cluster(self) -> bool:
-        """Whether workers compute."""
+        """True if workers compute."""
         return self.is_distributed or self.client is not None
 
     @cached_property
     def computes(self) -> Backend:
-        """Where this process computes; `cpu` where workers do."""
+        """Backend of this process; `cpu` where workers compute."""
         if not self.is_on_cluster:
             return choose_backend(self.backend)
         check_choice("backend", self.backend, ("auto", *BACKENDS))
@@ -96,15 +96,15 @@ class Placement:
 
     @property
     def limits(self) -> dict[str, Any]:
-        """Most bytes to take, by what limits them."""
+        """Most bytes to take, by memory."""
         return {"device_memory": parse_size(self.device_memory), "host_memory": parse_size(self.host_memory)}
 
     def choose_drive(self, drive: Drive) -> Drive:
-        """How a run is driven; `auto` is the default of where it is.
+        """Return the drive of a run; `auto` is the default of its placement.
 
         Raises
         ------
-        OptionError : there is no such drive there
+        OptionError : the placement has no such drive
         """
         check_choice("drive", drive, ("auto", "embedded", "scheduler", "superstep"))
         if drive == "auto":
@@ -120,7 +120,7 @@ class Placement:
 
     @contextmanager
     def distribute(self, A: Matrix | DistributedMatrix | None = None, **reads: Any) -> Iterator[DistributedMatrix]:
-        """The matrix, or another one, on the cluster; what is distributed for the call goes with the context.
+        """Distribute the matrix, or another one, for the context; one that is on a cluster already is used as it is.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Power iteration with a stored or distributed matrix, and what is shared by those that stand on it."""
+"""Power iteration with a stored or distributed matrix, and helpers shared by the methods built on it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ AnyUpdate = Step | Update
 
 
 class Running(TypedDict, total=False):
-    """Keywords of `power_iteration`, which those that stand on it take too; `Run` has what they are by default."""
+    """Keywords of `power_iteration` and of the methods built on it; `Run` has their defaults."""
 
     tol: float | None
     tol_mode: TolMode
@@ -56,7 +56,7 @@ class Running(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Run:
-    """One call: the arguments of `power_iteration`, checked, and what happened in it."""
+    """One call: the checked arguments of `power_iteration`, and the events of its iterations."""
 
     A: Matrix | DistributedMatrix
     operation: str = "power iteration"
@@ -88,29 +88,29 @@ class Run:
 
     @property
     def options(self) -> PowerOptions:
-        """When to stop, and how to normalize."""
+        """Stopping criterion and normalization."""
         return PowerOptions(self.tol, self.tol_mode, self.max_iter, self.norm)
 
     @cached_property
     def task(self) -> PowerTask:
-        """What is asked for wherever it is computed."""
+        """Task of the run, independent of its placement."""
         options = self.options
         threshold = options.threshold(self.A.shape[0])
         return PowerTask(name_run(), options, threshold, self.precision, self.weights, self.threads)
 
     @cached_property
     def placement(self) -> Placement:
-        """Where it is computed."""
+        """Placement of the run."""
         limits = (self.device_memory, self.host_memory, self.timeout)
         return Placement(self.A, self.client, self.backend, self.threads, *limits, on_progress=self.on_progress)
 
     @property
     def chosen_drive(self) -> Drive:
-        """How it is driven."""
+        """Drive of the run, resolved from `auto`."""
         return self.placement.choose_drive(self.drive)
 
     def emit(self, event: Event) -> None:
-        """Keep what an iteration did, and tell who listens."""
+        """Record the event of an iteration, log it and pass it to `on_event`."""
         self.events.append(event)
         log_iteration(event)
         if self.on_event is not None:
@@ -126,7 +126,7 @@ def power_iteration(
     norm: Norm = "none",
     **running: Unpack[Running],
 ) -> Solution:
-    """Multiply a vector by a matrix again and again, with a step of the user's between.
+    """Iterate x' = update(A x, x) with a matrix, with an optional user-defined update.
 
         y = A x;   x' = update(y, x) / |update(y, x)|;   stop on |x' - x|
 
@@ -150,24 +150,23 @@ def power_iteration(
         process. `auto` is `superstep` on a cluster, `scheduler` there with an `update`, else `embedded`
     backend, threads : as for `spmv`
     client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one call
-    device_memory, host_memory, timeout : as for `spmv`; rows that a device has no room for come by in each product
+    device_memory, host_memory, timeout : as for `spmv`; rows that do not fit on a device are streamed in each product
     throw : raise when the tolerance was not met; False returns the solution with its status
     on_event : called with what each iteration did
     on_progress : with `client` or on a cluster, called with (phase, done, total or None) before the first iteration
 
     Returns
     -------
-    Solution with `values` of shape (n,). The same bits at each run and for any number of threads; in
-    supersteps the last bits depend on how many workers there are. `error_bound_l1` is infinite: nothing is known of a
-    user's step.
+    Solution with `values` of shape (n,), bit-identical at each run and for any number of threads; in supersteps the
+    last bits depend on the number of workers. `error_bound_l1` is infinite: no bound is known for a user's update.
 
     Raises
     ------
-    ShapeError : the matrix is not square; x, or what `update` gives, has another shape
-    OptionError : an option that makes no sense; what `update` gives is no array like y
+    ShapeError : the matrix is not square; x, or the array that `update` returns, has another shape
+    OptionError : an invalid option; `update` does not return an array like y
     BackendError : `cuda` and no device, or CuPy is not installed
-    CapacityError : the matrix does not fit into the memory that is free
-    ClusterError : a worker is gone, or silent for too long
+    CapacityError : the matrix does not fit in free memory
+    ClusterError : a worker is lost, or silent for too long
     ConvergenceError : not converged, with the `solution` attached
     """
     if update is not None and not callable(update):
@@ -188,19 +187,14 @@ def power_iteration(
 
 
 def make_start(A: Matrix | DistributedMatrix, name: str, given: Weights | None, default: float) -> np.ndarray:
-    """(n,) float64: the vector that was given for an argument, or one number everywhere."""
+    """Return the vector given for an argument, or one number everywhere, as (n,) float64."""
     if given is None:
         return np.full(A.shape[0], default)
     return make_vector(name, given, A.shape[0], A.vertex_ids)
 
 
 def check_vertices(run: Run) -> None:
-    """
-    Raises
-    ------
-    ShapeError : the matrix is not square
-    OptionError : it has no rows
-    """
+    """Raise `ShapeError` unless the matrix of a run is square, and `OptionError` if it has no rows."""
     url, (n_rows, n_cols) = run.A.info.url, run.A.shape
     if n_rows != n_cols:
         raise ShapeError(f"{url} is a matrix of {n_rows:,} x {n_cols:,}, and {run.operation} needs a square one")
@@ -210,7 +204,7 @@ def check_vertices(run: Run) -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run's products are made."""
+    """Products of a run, in this process or on a cluster."""
 
     drive: Drive
     """How the run is driven there."""
@@ -226,11 +220,11 @@ class Place:
     """Whether this process computes on a device."""
 
     def iterate(self, run: Run, update: AnyUpdate, x: np.ndarray) -> Outcome:
-        """Iterate from x to the end, and say so to who listens.
+        """Iterate from x to the end, and publish the progress on a cluster.
 
         Parameters
         ----------
-        update : of whole vectors in this process, or a `Step`, which any place can make
+        update : of whole vectors in this process, or a `Step`, which can be computed anywhere
         x : (n,) float64, in the order of the source
         """
         loaded = time.perf_counter()
@@ -269,8 +263,8 @@ class Place:
 
 @contextmanager
 def open_place(run: Run, *others: Matrix | DistributedMatrix) -> Iterator[Place]:
-    """Products with the matrix of a run and others, where they are or where the run wants them; what was distributed
-    for it goes with the context."""
+    """Open products with the matrix of a run and others, distributed first where the run asks for it; matrices that
+    were distributed for the run are released at the end of the context."""
     place, matrices = run.placement, (run.A, *others)
     if not place.is_on_cluster:
         opened = [A for A in matrices if isinstance(A, Matrix)]
@@ -284,7 +278,7 @@ def open_place(run: Run, *others: Matrix | DistributedMatrix) -> Iterator[Place]
 
 
 def _meet_workers(run: Run, matrices: list[DistributedMatrix], *, is_loaded_for_run: bool) -> Place:
-    """The place of matrices that are on a cluster."""
+    """Return the place of matrices that are on a cluster."""
     from mgspmv.distribute.power_rounds import Rounds
 
     for D in matrices:
@@ -310,7 +304,7 @@ def _name_backend(D: DistributedMatrix) -> str:
 
 @contextmanager
 def count_as_collecting(outcome: Outcome) -> Iterator[None]:
-    """What is made of the vector of a run is a phase of it."""
+    """Add the time of the context to the `collect` phase of a run."""
     began = time.perf_counter()
     yield
     outcome.seconds["collect"] += time.perf_counter() - began
@@ -319,19 +313,19 @@ def count_as_collecting(outcome: Outcome) -> Iterator[None]:
 def conclude(
     run: Run, outcome: Outcome, asked: Mapping[str, Any], advice: Mapping[Status, str] | None = None
 ) -> Solution:
-    """The solution of a run; parameters and errors as of `make_solution` and `check_converged`."""
+    """Return the solution of a run, checked; parameters and errors as of `make_solution` and `check_converged`."""
     solution = make_solution(run, outcome, run.operation, asked)
     check_converged(run, outcome.status, solution, advice)
     return solution
 
 
 def make_solution(run: Run, outcome: Outcome, method: str, asked: Mapping[str, Any]) -> Solution:
-    """What a run found.
+    """Make the solution of a run.
 
     Parameters
     ----------
     method : what was computed
-    asked : options of its own
+    asked : options specific to the method
     """
     A = run.A
     tol = None if run.tol_mode == "fixed" else DEFAULT_TOL if run.tol is None else float(run.tol)
@@ -346,15 +340,12 @@ def make_solution(run: Run, outcome: Outcome, method: str, asked: Mapping[str, A
 
 
 def check_converged(run: Run, status: Status, solution: Any, advice: Mapping[Status, str] | None = None) -> None:
-    """
+    """Raise `ConvergenceError` if a run with `throw` did not converge.
+
     Parameters
     ----------
-    solution : what is attached to the error
-    advice : what to do, by status, in place of the status's own
-
-    Raises
-    ------
-    ConvergenceError : the run did not converge, and is to raise then
+    solution : attached to the error
+    advice : by status, in place of the default advice of the status
     """
     if not run.throw or status.is_success:
         return
@@ -387,7 +378,7 @@ def _multiply_into(multiply: Callable[[Any, Any], None], make: Callable[[], Any]
 
 
 def _in_order_of_source(products: Products, order: np.ndarray | None, dtype: str) -> Products:
-    """The products of a store whose rows may be renumbered, with vectors in the order of its source."""
+    """Return products that take and return vectors in the order of the source, where stored rows are renumbered."""
 
     def place(vector: np.ndarray) -> Any:
         return products.put(np.ascontiguousarray(vector, dtype))

@@ -36,7 +36,7 @@ def spmv(
     timeout: float = 30.0,
     on_progress: Progress | None = None,
 ) -> Any:
-    """y = alpha * A @ x + beta * y.
+    """Compute y = alpha * A @ x + beta * y.
 
     Parameters
     ----------
@@ -51,27 +51,27 @@ def spmv(
         csr-rows and csr-serial, and in `precision` by the others. Of integers alone (A's values int64 or a pattern; x,
         alpha and, unless beta is 0, y and beta whole) the product is exact without it, or refused, as float64 holds
         all integers below 2^53; with `float64`, or x in float64, it is rounded
-    threads : default: the processors this process may use; on a cluster, those that it gave each worker
+    threads : default: the processors this process may use; on a cluster, those of each worker
     client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one product; default: compute in this
         process, or where A is
-    device_memory, host_memory : as for `pagerank`. Rows that the device has no room for come by in pieces, from the
-        host or the store, and are multiplied by csr-split
-    timeout : with `client`, seconds that a worker may be silent before the product is given up
+    device_memory, host_memory : as for `pagerank`. Rows that do not fit in device memory are streamed in pieces, from
+        the host or the store, and are multiplied by csr-split
+    timeout : with `client`, seconds without a heartbeat after which a worker is considered lost
     on_progress : with `client`, called with (phase, workers done, workers in all) until A is distributed
 
     Returns
     -------
-    (n_rows,) or (n_rows, k) of `precision`. The same bits for any number of threads and workers, and the same at each
-    run. NumPy; for a dask x a dask array that stays on the workers.
+    (n_rows,) or (n_rows, k) of `precision`, bit-identical at each run and for any number of threads and workers. A
+    NumPy array; for a dask x a dask array that stays on the workers.
 
     Raises
     ------
     ShapeError : x or y does not fit the matrix
-    OptionError : complex numbers; a product of integers that may reach 2^53; an option that makes no sense
+    OptionError : complex numbers; a product of integers that may reach 2^53; an invalid option
     BackendError : `cuda` and no device, or CuPy is not installed
-    FormatError : the kernel cannot do this matrix; the message says why and names others
-    CapacityError : the matrix does not fit into the memory that is free
-    ClusterError : a worker is gone, or silent for too long
+    FormatError : the kernel does not support this matrix; the message says why and names others
+    CapacityError : the matrix does not fit in free memory
+    ClusterError : a worker is lost, or silent for too long
     """
     place = Placement(A, client, backend, threads, device_memory, host_memory, timeout, on_progress=on_progress)
     options: dict[str, Any] = {"alpha": alpha, "beta": beta, "y": y, "kernel": kernel, "precision": precision}
@@ -92,7 +92,7 @@ def gemv(
     kernel: str = "auto",
     backend: Literal["auto", "cpu", "cuda"] = "auto",
 ) -> np.ndarray:
-    """y = A x + b for a dense A in memory.
+    """Compute y = A x + b for a dense A in memory.
 
     Parameters
     ----------

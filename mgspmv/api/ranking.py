@@ -91,7 +91,7 @@ def pagerank(
     on_event: Callable[[Event], None] | None = None,
     on_progress: Progress | None = None,
 ) -> Solution:
-    """PageRank of the vertices of a stored graph.
+    """Compute PageRank of the vertices of a stored graph.
 
         z = x / w (0 where w = 0);   m = sum of x over dangling vertices
         x' = alpha (A z + m d) + (1 - alpha) p
@@ -108,48 +108,48 @@ def pagerank(
     max_iter : most iterations; converging on the last one is converging
     stop : `change`; or `topk:100`, also as soon as bounds on the error prove which the 100 highest vertices are, for
         any number of them. `Solution.stability` says what is known of their order. Places k and k + 1 with equal ranks
-        are never told apart: then it goes on to the tolerance, or to max_iter
+        are never told apart: then the run continues to the tolerance, or to max_iter
     personalization : p, by the source's ids: a mapping of ids to numbers, a pandas Series whose index has ids, a frame
         or Arrow table of ids and numbers, or a list of ids; or by place: (n,) array in the order of the store's
         vertices. Normalized; default uniform
     dangling : d, where the rank of vertices without out-edges goes: a vector like p; None for p, as in
         NetworkX and cuGraph; `uniform`; `drop` loses it, as in GAP and Neo4j (the start is then (1 - alpha) p);
-        `error` refuses
+        `error` raises `DanglingError`
     nstart : the first x, like p; normalized; default p, so that what no path leads to from there has rank 0 where
         dangling mass goes to p or nowhere. Or a Solution, of the graph as it was before: the ranks
         of vertices that are still there, by their ids, and 1/n for those that are new
     out_weight : w, a vector like p, not normalized; default what the stored out-edges weigh. More where
         edges lead out of the stored part: their share of the rank is lost. Less is refused, but for 1e-6 of itself
     weights : False counts every stored edge as 1
-    precision : `exact` fixed point, the same bits everywhere; `float64`; `float32`
+    precision : `exact` fixed point, bit-identical everywhere; `float64`; `float32`
     drive : `embedded`, in this process; `superstep`, in which the workers of a cluster iterate in lockstep; or
         `scheduler`, in which each iteration is a round of tasks. `auto` is `superstep` on a cluster, else `embedded`.
-        All make the same iterations, and in `exact` the same bits
+        All make the same iterations, and in `exact` bit-identical ranks
     kernel : `auto`; or `csr-rows` or `csr-serial` on the host, `row-blocks`, `row-slices` or `csr-split` on CUDA
-    backend : as for `spmv`; `exact` gives the same bits on every backend
-    threads : default: the processors this process may use; on a cluster, those that it gave each worker
-    client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one run. One run at a time is on a
-        cluster, the next waits
+    backend : as for `spmv`; `exact` is bit-identical on every backend
+    threads : default: the processors this process may use; on a cluster, those of each worker
+    client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one run. A cluster runs one
+        at a time, the next waits
     transport : with `client`, as for `Matrix.distribute`
     device_memory, host_memory : most to take, with `client` of each worker, as for `Matrix.distribute`; they are for
-        CUDA, on which the rows that the device has no room for come by in each iteration, from the host or the store
-    timeout : with `client`, seconds that a worker may be silent before the run is given up
-    checkpoint : local path, URL or Zarr store, which all workers of a cluster reach, where the ranks are kept now and
-        then while the run goes on, and once more at its end: the last two states. Others that are there go once the
-        first one is whole. Not with `stop="topk:..."`
-    checkpoint_every : seconds from one to the next, 30 unless given; 0 begins one as soon as the one before is written
-    resume : go on from the last checkpoint there, or begin where there is none. Graph, vectors, alpha, precision and
-        tol_mode must be the same; tol and max_iter such that the run comes as far; workers, backend, drive, memory and
-        threads may be others, and in `exact` ranks, changes and iterations are those of a run that was not broken off
-    recover : on a cluster, how many times at most the run goes on when workers are lost or silent, over those that are
-        left or came back, from its last checkpoint; without one it begins again. 0 raises the error at once. A matrix
-        that was distributed before is then distributed anew, in place
+        CUDA, where the rows that do not fit in device memory are streamed in each iteration, from the host or the store
+    timeout : with `client`, seconds without a heartbeat after which a worker is considered lost
+    checkpoint : local path, URL or Zarr store, which all workers of a cluster reach, to which the ranks are written
+        periodically during the run, and once more at its end; the last two are kept. Checkpoints of earlier runs are
+        removed once the first one is complete. Not with `stop="topk:..."`
+    checkpoint_every : seconds between checkpoints, default 30; 0 begins one as soon as the previous one is written
+    resume : resume from the last checkpoint, or begin where there is none. Graph, vectors, alpha, precision and
+        tol_mode must be the same, and tol and max_iter must not end the run earlier; workers, backend, drive, memory
+        and threads may differ. In `exact` ranks, changes and iterations are those of an uninterrupted run
+    recover : on a cluster, how many times at most the run resumes when workers are lost or silent, on the workers that
+        remain or rejoined, from its last checkpoint; without one it starts again. 0 raises the error at once. A matrix
+        that was distributed before is then distributed again, in place
     throw : raise when the tolerance was not met; False returns the solution with its status
-    on_event : called with what each iteration did; on a cluster about once a second with all since then. Iterations
-        that are made again after a loss come again, with a higher `epoch`
+    on_event : called with the event of each iteration; on a cluster about once a second with all new ones. Iterations
+        that are repeated after a loss are reported again, with a higher `epoch`
     on_progress : with `client` or on a cluster, called with (phase, done, total or None) before the first iteration;
-        with `checkpoint`, with `checkpoint` and the iteration that was kept; with `resume`, once with `resume` and the
-        iterations that were made before; with `recover` when the run is to go on with other workers
+        with `checkpoint`, with `checkpoint` and the iteration that was written; with `resume`, once with `resume` and
+        the iterations that were made before; with `recover` when the run resumes with other workers
 
     Returns
     -------
@@ -159,15 +159,15 @@ def pagerank(
     Raises
     ------
     KindError : the store is of kind `matrix`; the transpose of one of kind `stochastic`
-    OptionError : an option that makes no sense; a tolerance that any ranks meet, or that rounding does not let be met;
-        an out-weight that is less than the stored out-edges weigh
+    OptionError : an invalid option; a tolerance that any ranks meet, or that rounding makes unreachable; an out-weight
+        that is less than the stored out-edges weigh
     BackendError : `cuda` and no device, or CuPy is not installed
     DanglingError : dangling="error" and a vertex without out-edges
-    CapacityError : the matrix does not fit into the memory that is free
-    ClusterError : a worker is gone, or silent for too long, and `recover` is used up or nobody is left; the cluster can
-        be used again
-    CheckpointError : with `resume`, the checkpoint is of another run, or damaged; no checkpoint can be written there.
-        One that cannot be written later is warned of once, and the run goes on
+    CapacityError : the matrix does not fit in free memory
+    ClusterError : a worker is lost, or silent for too long, and `recover` is used up or no worker is left; the cluster
+        can be used again
+    CheckpointError : with `resume`, the checkpoint is of another run, or damaged; the place cannot be written.
+        A later checkpoint that cannot be written only warns, once, and the run continues
     ConvergenceError : not converged, with the `solution` attached
     """
     options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision, stop)
@@ -254,7 +254,7 @@ def _rank_embedded(
     backend: Backend,
     limits: dict[str, int | None],
 ) -> Outcome:
-    """In this process: on a device by its own steps, where a layout for them can hold the matrix."""
+    """Rank in this process: on a device by its fused steps, where a layout for them can hold the matrix."""
     layout, options, dtype, threads = None, task.options, task.dtype, task.threads
     weight = start.take_weight(lambda: A.read_out_weight(dtype is not None, threads))
     if backend == "cuda":
@@ -292,11 +292,11 @@ def _rank_distributed(
     recover: int,
     on_progress: Progress | None,
 ) -> Outcome:
-    """On a cluster.
+    """Rank on a cluster.
 
     Parameters
     ----------
-    earlier : what was recovered from while the matrix was loaded for this run
+    earlier : recoveries made while the matrix was loaded for this run
     """
     from mgspmv.distribute.recovery import Recovering
     from mgspmv.monitor.stream import publish_run
@@ -330,7 +330,7 @@ def _find_lost(
     use_weights: bool,
     on_device: bool,
 ) -> Outcome:
-    """The outcome, and which vertices have rank 0 by underflow; parameters as of `find_lost` and `find_resolution`."""
+    """Add the vertices that have rank 0 by underflow to an outcome; parameters as of `find_lost`, `find_resolution`."""
     if outcome.status == Status.NON_FINITE:
         return outcome
     began = time.perf_counter()
@@ -348,21 +348,21 @@ def _find_lost(
 
 
 def _judge_stability(options: PageRankOptions, outcome: Outcome) -> Stability | None:
-    """What is known of the highest vertices at the end; None where nobody asked."""
+    """Return the stability of the highest vertices at the end; None where `stop` does not ask for it."""
     if options.top is None or outcome.stability is not None:
         return outcome.stability
     return judge_order(outcome.values, options.top, outcome.error_bound_l1)
 
 
 def _describe_wrong(solution: Solution) -> str:
-    """What to say of the first rank that is none."""
+    """Describe the first non-finite rank; empty unless the run ended as non-finite."""
     if solution.status != Status.NON_FINITE:
         return ""
     return f"; {solution.non_finite or 'it was a rank over its out-weight'}"
 
 
 def _describe_tie(solution: Solution) -> str:
-    """What to say of places k and k + 1 that could not be told apart."""
+    """Describe places k and k + 1 where they could not be told apart; else empty."""
     found = solution.stability
     if found is None or found.is_proven:
         return ""

@@ -1,4 +1,4 @@
-"""Sources to stores, stores to other stores, and stores to files of others."""
+"""Conversions of sources to stores, of stores to other stores, and of stores to files in other formats."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def ingest(
         CSR arrays, also in a local `.zip`; several edge lists or Parquet tables that are one graph, as a list of paths,
         a folder, or a pattern such as `edges/*.csv.gz`; a Zarr store or group; a SciPy sparse or dense NumPy matrix; a
         NetworkX graph; a table of edges as a pandas, polars or Dask DataFrame or a pyarrow Table; a tuple
-        (src, dst[, weight]) of arrays; or what this made, a matrix store, whose ids stay
+        (src, dst[, weight]) of arrays; or a matrix store, whose ids are kept
     store : where to write it: local path, fsspec URL, `obstore+` URL or Zarr store
     kind : `graph` stores the arc i -> j as entry (j, i), so that PageRank pulls; `matrix` stores rows as they are;
         `stochastic` is a left-stochastic matrix (columns sum to 1) used as it is. Default: `graph` for edge lists,
@@ -85,14 +85,14 @@ def ingest(
     dtype : of the stored values; default as in the source. Only `float64` takes integers beyond int64, which it rounds
     order : `rcm`, `degree` or `dealt` renumbers rows and columns as `reorder` does by that method, before they are
         written; default `none`, the order of the source
-    overwrite : replace the matrix that is there, once the new one is whole
+    overwrite : replace the existing matrix, once the new one is complete
     allow_hypersparse : store as many rows and columns as a file or group states, also if they are more than 100 for
         each entry and more than 8,388,608
     format : default: by the name and first bytes of a file, or by the attributes of a Zarr group
-    memory : most that this process may take, as `4GiB` or bytes, at least 1 GiB; default half of what is free, beside
-        what it takes already. Entries, and ids that occur in them, go to files where they do not fit. What must fit
-        are a list of `vertices`, into a quarter; with `order`, 32 bytes for each row, and for `rcm` about 20 for each
-        entry too, into half; and entries at one place
+    memory : most that this process may take, as `4GiB` or bytes, at least 1 GiB; default half of what is free, in
+        addition to what it uses already. Entries, and ids that occur in them, spill to files where they do not fit.
+        What must fit are a list of `vertices`, into a quarter; with `order`, 32 bytes for each row, and for `rcm` about
+        20 for each entry too, into half; and entries at one place
     threads : to parse, sort and write; default one for each processor
     scratch : folder for these files, which have no names and go with the process; default the one that the store is in,
         or the system's where the store is not local
@@ -111,8 +111,8 @@ def ingest(
     ShapeError : an order, and the matrix is not square
     CapacityError : what must fit into the memory or on the disk does not
     StoreExistsError : the place is taken
-    OptionError : an option that makes no sense or does not suit the source; what a cluster does not ingest
-    ClusterError : a worker is gone, or silent for too long; nothing is left in the store
+    OptionError : an option that is invalid or does not suit the source; a source that a cluster does not ingest
+    ClusterError : a worker is lost, or silent for too long; nothing is left in the store
     """
     check_threads(threads)
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
@@ -159,9 +159,9 @@ def generate(
     Raises
     ------
     OptionError : an unknown model or parameter, or one out of range; an order, on a cluster
-    CapacityError : what an order takes of rows is more than the memory that there is
+    CapacityError : computing the order takes more memory than is available
     StoreExistsError : the place is taken
-    ClusterError : a worker is gone, or silent for too long; nothing is left in the store
+    ClusterError : a worker is lost, or silent for too long; nothing is left in the store
     """
     check_threads(threads)
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
@@ -205,7 +205,7 @@ def _store(
 
 
 def _describe_making(source: dict[str, Any], options: IngestOptions, reading: dict[str, Any]) -> dict[str, Any]:
-    """What a store says of where it comes from."""
+    """Return the provenance of a store: its source, options and stamp."""
     given = {
         name: os.fspath(value) if isinstance(value, os.PathLike) else value
         for name, value in (vars(options) | reading).items()
@@ -215,7 +215,7 @@ def _describe_making(source: dict[str, Any], options: IngestOptions, reading: di
 
 
 def stamp() -> dict[str, str]:
-    """What makes something, and when."""
+    """Return the program version and the current time, for the provenance of a store."""
     return {"program": f"mgspmv {__version__}", "created": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
@@ -233,25 +233,25 @@ def reorder(
 ) -> MatrixInfo:
     """Renumber the rows and columns of a stored matrix, so that products read x where it was read just before.
 
-    Nothing else changes: vectors are given, and results come, in the order of the source, and ids are the source's.
-    Ranks in `exact` keep their bits; what is summed in floating point is summed in another order.
+    Nothing else changes: vectors and results are in the order of the source, and ids are the source's. Ranks in
+    `exact` are bit-identical; floating-point sums are added in another order.
 
     Parameters
     ----------
     store : of a square matrix
-    target : where to write the renumbered matrix. Default: it replaces the one in `store` once it is whole; until then
-        `store` stays as it is
+    target : where to write the renumbered matrix. Default: it replaces the one in `store` once it is complete; until
+        then `store` is unchanged
     method : `rcm`, the reverse Cuthill-McKee order of the pattern of A + A^T, which makes the bandwidth small;
         `degree`, the longest rows first; `dealt`, the same dealt to 256 parts that are alike; or `none`, the
         order of the source. An order that the store has already does not matter
     overwrite : replace the matrix that is in `target`
-    memory, threads, scratch : as for `ingest`: entries go to files where they do not fit. What must fit is 32 bytes for
-        each row, and for `rcm` about 20 for each entry too
+    memory, threads, scratch : as for `ingest`: entries spill to files where they do not fit. What must fit is 32 bytes
+        for each row, and for `rcm` about 20 for each entry too
     on_progress : called with (phase, done, total or None)
 
     Returns
     -------
-    What the new store says; `provenance["reordering"]` has the bandwidth before and after.
+    Info of the new store; `provenance["reordering"]` has the bandwidth before and after.
 
     Raises
     ------
@@ -289,19 +289,19 @@ def transpose(
 ) -> MatrixInfo:
     """Add the transpose to a store, which `A.T`, `hits` and others need, as `ingest` does with `transpose=True`.
 
-    The store gets a new version, with the same matrix and the same digest; a matrix that is open goes on with the
-    version that was opened. Where the current version holds the transpose already, no other is made.
+    The store gets a new version, with the same matrix and the same digest; an open matrix keeps reading the
+    version that it opened. Where the current version holds the transpose already, no new one is made.
 
     Parameters
     ----------
     store : of a matrix or graph of any kind
     keep : how many versions stay in the store, the new one among them; default all of them
-    memory, threads, scratch : as for `ingest`: entries go to files where they do not fit
+    memory, threads, scratch : as for `ingest`: entries spill to files where they do not fit
     on_progress : called with (phase, done, total or None)
 
     Returns
     -------
-    What the current version says; `provenance["transposing"]` has the version that it was made from.
+    Info of the current version; `provenance["transposing"]` has the version that it was made from.
 
     Raises
     ------
@@ -341,10 +341,10 @@ def update(
     on_progress: Progress | None = None,
     **edge_list_options: Any,
 ) -> MatrixInfo:
-    """Make a new version of a stored matrix or graph, without some of its entries and with others.
+    """Create a version of a stored matrix or graph with entries inserted and deleted.
 
-    Deletions come first: an entry that is deleted and inserted is replaced. The new version is, to the bit, what
-    ingesting the edited list of entries makes. Who has the store open goes on with the version that was opened.
+    Deletions come first: an entry that is deleted and inserted is replaced. The new version is bit-identical
+    to ingesting the edited list of entries. An open matrix keeps reading the version that it opened.
 
     Parameters
     ----------
@@ -353,8 +353,8 @@ def update(
         (`keep`) all go. An entry that is inserted where there is one is added (`sum`), is not taken (`first`), comes
         beside it (`keep`) or is refused (`error`), by the rule of the store. New ids become vertices; in a store
         without ids, larger numbers make the matrix larger
-    missing : what to do when an entry that is to be deleted is not there: `ignore` (its number is in the provenance) or
-        `error`
+    missing : what to do when an entry that is to be deleted does not exist: `ignore` (the provenance has their
+        number) or `error`
     self_loops : of `insert`: `keep`, `drop` or `error`
     symmetrize : of both: also (j, i) for each (i, j)
     ignore_weights : of `insert`, into a store that has none
@@ -364,13 +364,13 @@ def update(
 
     Returns
     -------
-    What the new version says; the last of `provenance["updates"]` has both sources, how many entries were inserted,
+    Info of the new version; the last of `provenance["updates"]` has both sources, how many entries were inserted,
     deleted and missing, and the version before.
 
     Raises
     ------
-    SourceError : malformed input; ids or weights that do not suit the store; an entry that is there, or is not, and was
-        not to be
+    SourceError : malformed input; ids or weights that do not suit the store; an entry to insert that exists already, or
+        one to delete that does not
     OptionError : an option that makes no sense or does not suit the sources; neither `insert` nor `delete`
     StoreError : the store cannot be read or written, or was changed by another meanwhile: nothing is lost, run it again
     CapacityError : what must fit into the memory does not
@@ -411,7 +411,7 @@ def export(
     scratch: str | os.PathLike[str] | None = None,
     on_progress: Progress | None = None,
 ) -> MatrixInfo:
-    """Write a stored matrix as its source had it: `ingest` makes the same store of what is written.
+    """Write a stored matrix in the order and with the ids of its source; ingesting the result makes the same store.
 
     Entry (i, j) of a graph is the arc i -> j, and rows and columns have the numbers of the source, also where the store
     is renumbered. The matrix is never in memory as a whole.
@@ -424,19 +424,19 @@ def export(
         with the source's ids), `npz` (.npz, SciPy's), `anndata` (.zarr, an AnnData whose X it is) or `binsparse`
         (.zarr); default by the suffix, where that leaves no choice
     vertices : where to write the ids too, one a line in the order of rows, as `ingest` takes them by `vertices`
-    overwrite : replace the file, or the group that was exported, once the new one is whole
+    overwrite : replace the file, or the exported group, once the new one is complete
     memory, threads, scratch : as for `ingest`; entries are only sorted where a renumbered matrix becomes `npz`,
         `anndata` or `binsparse`
     on_progress : called with (phase, done, total or None)
 
     Returns
     -------
-    What the store says.
+    Info of the store.
 
     Raises
     ------
     OptionError : an unknown format; a suffix that is not the format's; a matrix or ids that the format cannot hold
-    StoreExistsError : something is there that is not to be overwritten
+    StoreExistsError : the target exists and is not to be overwritten
     StoreError : `store` cannot be read, or `target` not be written; then nothing is left of it
     CapacityError : a renumbered matrix has more rows than there is memory for
     """
@@ -457,10 +457,10 @@ def verify(store: StoreLike, *, on_progress: Progress | None = None) -> list[str
 
     Returns
     -------
-    What is wrong and where; empty when the store is whole.
+    Problems and their places; empty when the store is valid.
 
     Raises
     ------
-    StoreNotFoundError, StoreFormatError, StoreUnfinishedError : there is no store to be checked
+    StoreNotFoundError, StoreFormatError, StoreUnfinishedError : no store to check was found
     """
     return verify_store(store, on_progress)

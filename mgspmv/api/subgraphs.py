@@ -1,4 +1,4 @@
-"""Parts of stores as stores of their own."""
+"""Subgraphs of stores, as separate stores."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def subgraph(
     scratch: str | os.PathLike[str] | None = None,
     on_progress: Progress | None = None,
 ) -> MatrixInfo:
-    """Write a part of a stored matrix as a store of its own: what is between some vertices, or some edges.
+    """Write a part of a stored matrix as a separate store: the entries between some vertices, or some edges.
 
-    Vertices that stay keep their ids and their order, in a store whose ids are 0..n-1 too, and stay without edges. What
-    is written is, to the bit, what ingesting the entries that stay makes; an order is that of the vertices that stay.
-    Given together, all must hold.
+    Vertices that are kept have their ids and their order, in a store whose ids are 0..n-1 too, also those without
+    edges. The new store is bit-identical to ingesting the kept entries; an order is that of the kept vertices.
+    Conditions given together must all hold.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def subgraph(
 
     Returns
     -------
-    What the new store says; the last of `provenance["subgraphs"]` has what was asked for, and the store that it is of.
+    Info of the new store; the last of `provenance["subgraphs"]` has the conditions, and the store that it is a part of.
 
     Raises
     ------
@@ -103,5 +103,5 @@ def subgraph(
 
 
 def _to_number(value: Any) -> Any:
-    """A number as JSON holds it."""
+    """Convert a number to its JSON value."""
     return to_json(int(value) if isinstance(value, Integral) else float(value))

@@ -1,4 +1,4 @@
-"""Vectors in files that users name, and ranks of a graph as it was before as the start of a run on what it is now."""
+"""Vectors read from files, and earlier ranks of a graph as the start of a run on its new version."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_vector(
 
 
 def align_ranks(before: Solution, A: DescribedMatrix) -> np.ndarray:
-    """(n,) float64: the ranks of the vertices that were there, by their ids; 1/n for those that were not.
+    """Return earlier ranks by vertex id as (n,) float64; 1/n for new vertices.
 
     Raises
     ------
