@@ -11,7 +11,7 @@ from mgspmv.errors import OptionError
 
 
 def _answer(iteration: Iteration, call: str, vectors: Sequence[str] = (), **own: Any) -> Answer:
-    """Call a function that finds one vector, write that, and say what it is."""
+    """Compute one vector by a function of the API, write it, and make the answer."""
     outputs = iteration.find_outputs(iteration.output)
     solution, failure = iteration.compute(call, vectors, **own)
     return iteration.write(solution, outputs, failure)

@@ -1,4 +1,4 @@
-"""Commands about clusters of this machine that stay: `cluster start`, `status` and `stop`."""
+"""Commands for persistent clusters on this machine: `cluster start`, `status` and `stop`."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _warn(host: str, tls: str | None) -> None:
 
 
 def _describe(launched: Launched) -> dict[str, Any]:
-    """Give what is known of a cluster without asking it, as JSON values."""
+    """Describe a cluster without connecting to it, as JSON values."""
     known = asdict(launched)
     return {"cluster": known.pop("name"), "state": launched.state} | known
 
@@ -146,7 +146,7 @@ def status(name: str | None = None, *, timeout: float = 10.0) -> Answer:
 
 
 def _ask(launched: Launched, timeout_s: float) -> dict[str, Any]:
-    """Give what is known of a cluster, with workers that have joined and runs; one that does not answer is `silent`."""
+    """Describe a cluster with its joined workers and runs; the state is `silent` where it does not answer."""
     asked = _describe(launched) | {"joined": None, "runs": None, "problem": None}
     if launched.state != "running":
         return asked

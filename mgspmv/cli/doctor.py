@@ -59,7 +59,7 @@ def name_finding(finding: Finding) -> str:
 
 
 def _tabulate(found: Sequence[Finding]) -> list[Any]:
-    """A table of what needs a remedy, if anything does."""
+    """Tabulate the findings that need a remedy; an empty list if none does."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

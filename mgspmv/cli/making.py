@@ -59,7 +59,7 @@ def update(
 
 
 def _list_reports(made: dict[str, Any]) -> list[str]:
-    """What the sources of an update were taken for."""
+    """List the report lines of both sources of an update."""
     verbs = {"delete": "deleted", "insert": "inserted"}
     reports = ((verb, made["reports"][name]) for name, verb in verbs.items() if name in made["reports"])
     return [line for verb, report in reports for line in list_report(check_fields(IngestReport, report), verb)]
@@ -67,7 +67,7 @@ def _list_reports(made: dict[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Of generators, as arguments of `mgspmv.generate`; None for those that are not given."""
+    """Parameters of generators, as arguments of `mgspmv.generate`; None where not given."""
 
     scale: int | None = None
     edge_factor: int | None = None

@@ -1,4 +1,4 @@
-"""Messages of the package as the command line shows them: with options in place of Python's arguments."""
+"""Messages of the package with command-line options in place of Python arguments."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def translate(message: str, options: Options, commands: Mapping[str, Options] | 
 
 
 def _write_command(found: re.Match[str], commands: Mapping[str, Options]) -> str:
-    """A call of a function of the package as a command, where there is one of its name."""
+    """Return a call of a package function as the command of the same name, or unchanged where there is none."""
     name = found[1].replace("_", "-")
     if name not in commands:
         return found[0]
@@ -144,7 +144,7 @@ class _Translator:
         return _MARK.sub(lambda found: self.masked[int(found[1])], text)
 
     def translate_advice(self, text: str) -> str:
-        """The alternatives that the command has; empty where it has none of them."""
+        """Translate the alternatives that the command supports; empty where it supports none."""
         first, *rest = _ALTERNATIVE.split(text)
         kept = ""
         for joint, part in zip(["", *rest[::2]], [first, *rest[1::2]], strict=True):
@@ -154,7 +154,7 @@ class _Translator:
         return kept
 
     def translate(self, text: str) -> tuple[str, bool]:
-        """A part of a message, and whether all of it can be said of commands."""
+        """Translate a part of a message; also return whether all of it has a counterpart on the command line."""
         text, n_removed = self._drop_unknown(text)
         is_known = not _CALL.search(text) and (not n_removed or _ARGUMENT.search(text) is not None)
         done, end = "", 0
@@ -171,7 +171,7 @@ class _Translator:
         return _BARE.sub(lambda found: _rename(found[0], self.options) or found[0], done), is_known
 
     def _find(self, name: str, before: str) -> Option | None:
-        """The option of the command that the text before it names, else of the one that runs."""
+        """Find the option by name in the command named last before it, else in the running command; None if missing."""
         words = re.findall(r"\w+", before)
         named = [self.others[word] for word in words if word in self.others]
         return next((each[name] for each in (*named[::-1], self.options) if name in each), None)
@@ -223,7 +223,7 @@ def _drop_verb(done: str) -> str:
 
 
 def _write_value(value: str) -> str:
-    """A Python literal as an argument of a shell."""
+    """Quote a Python literal as a shell argument."""
     try:
         literal = literal_eval(value)
     except (SyntaxError, ValueError):

@@ -1,4 +1,4 @@
-"""How a command speaks: for people or for scripts, in full, or not at all."""
+"""Output modes of a command: text or JSON, quiet, with a log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mode:
-    """How a command speaks: options of all commands."""
+    """Output options that all commands have."""
 
     json: bool = False
     quiet: bool = False
@@ -27,12 +27,12 @@ class Mode:
     debug: bool = False
 
     def open_log(self) -> AbstractContextManager[None]:
-        """Write the log that is asked for while the context lasts.
+        """Write the log that `--log` names, for the context.
 
         Raises
         ------
-        OptionError : a level that there is not, or one of no log
-        StoreError : it cannot be written
+        OptionError : an unknown level, or a level without a log
+        StoreError : the log cannot be written
         """
         if self.log is None and self.log_level is not None:
             raise OptionError("--log-level says what --log writes; give it a file with --log FILE")
@@ -53,14 +53,14 @@ KEPT: ContextVar[str] = ContextVar("KEPT", default="")
 
 
 def find_mode(args: Iterable[str]) -> Mode:
-    """Find it before options are parsed, so that what is wrong with those is said in the same way."""
+    """Find the mode before options are parsed, so that errors of parsing are reported in it too."""
     given, values = _take_values(takewhile(lambda arg: arg != "--", args), ("--log", "--log-level"))
     is_quiet = not {"--quiet", "-q"}.isdisjoint(given)
     return Mode("--json" in given, is_quiet, values.get("--log"), values.get("--log-level"), "--debug" in given)
 
 
 def _take_values(args: Iterable[str], names: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
-    """Arguments without options of these names and their values, and these."""
+    """Split arguments into those without options of these names, and the values of these options."""
     rest, values, left = [], {}, iter(args)
     for arg in left:
         name, sign, value = arg.partition("=")
@@ -73,18 +73,18 @@ def _take_values(args: Iterable[str], names: tuple[str, ...]) -> tuple[list[str]
 
 
 def open_progress() -> Progress:
-    """Progress of what no function of the API does, on stderr where that is a terminal and somebody wants it."""
+    """Open a progress display for work outside the API, on stderr; hidden with `--quiet` or without a terminal."""
     from mgspmv.monitor import progress
 
     return progress.Progress(is_shown=False) if MODE.get().quiet else progress.open_progress()
 
 
 def say(line: str) -> None:
-    """Tell people, on stderr, what is neither answer nor error."""
+    """Print a note, neither answer nor error, to stderr unless `--quiet` is given."""
     if not MODE.get().quiet:
         print(escape_controls(hide_secrets(line)), file=sys.stderr, flush=True)
 
 
 def note_kept(kept: str) -> None:
-    """Note what there will be if the command is interrupted from now on."""
+    """Set the note on what is kept, printed if the command is interrupted from now on."""
     KEPT.set(hide_secrets(kept))

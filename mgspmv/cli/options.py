@@ -234,7 +234,7 @@ OPTIONS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Storing:
-    """What is stored of a source, as arguments of `mgspmv.ingest` and `generate`."""
+    """Storage options, as arguments of `mgspmv.ingest` and `generate`."""
 
     kind: str | None = None
     duplicates: str | None = None
@@ -249,7 +249,7 @@ class Storing:
 
 @dataclass(frozen=True)
 class Lines:
-    """How edges in files are read."""
+    """Options for reading edges from files."""
 
     format: str | None = None
     delimiter: str | None = None
@@ -263,13 +263,13 @@ class Lines:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Those that are given, as arguments of `mgspmv.ingest` and `update`."""
+        """Given options, as arguments of `mgspmv.ingest` and `update`."""
         return given(vars(self) | {"columns": _parse_columns(self.columns)})
 
 
 @dataclass(frozen=True)
 class Reading(Lines):
-    """How files are read, and which vertices there are."""
+    """Options for reading files, and for the set of vertices."""
 
     n_vertices: int | None = None
     vertices: str | None = None
@@ -278,7 +278,7 @@ class Reading(Lines):
 
 
 def _parse_columns(text: str | None) -> list[str] | list[int] | None:
-    """Names of columns, or their numbers, separated by commas as in CSV."""
+    """Parse names or numbers of columns, separated by commas as in CSV."""
     if not text:
         return None
     names = split_fields(text, ",")
@@ -287,7 +287,7 @@ def _parse_columns(text: str | None) -> list[str] | list[int] | None:
 
 @dataclass(frozen=True)
 class Room:
-    """What sorting may take, as arguments of what makes stores."""
+    """Memory and scratch folder for sorting, as arguments of functions that make stores."""
 
     memory: str | None = None
     scratch: str | None = None
@@ -295,7 +295,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Work(Room):
-    """What sorting may take in this process."""
+    """Memory, scratch folder and threads for sorting in this process."""
 
     threads: int | None = None
 

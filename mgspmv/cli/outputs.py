@@ -15,20 +15,20 @@ STDOUT = "-"
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where one result is written."""
+    """Outputs of one result: files and standard output."""
 
     paths: list[str]
     prints: bool
     """Whether its CSV is written to standard output, and the answer to standard error."""
 
     def save(self, result: Any, *, overwrite: bool) -> None:
-        """Write ranks to each of `paths`, each whole or not at all."""
+        """Write ranks to each of `paths`, each atomically."""
         for k, path in enumerate(self.paths):
             note_kept(f"{', '.join(self.paths[:k]) or 'nothing'} is written")
             result.save(path, overwrite=overwrite)
 
     def print(self, answer: Answer, lines: Iterator[bytes]) -> Answer:
-        """The answer, with the lines of the CSV where they are wanted."""
+        """Return the answer, with CSV lines for standard output where requested."""
         return replace(answer, lines=lines) if self.prints else answer
 
 

@@ -50,7 +50,7 @@ def run(
 
 
 def _parse_setting(setting: str) -> tuple[str, Any]:
-    """Split KEY=VALUE; the value is what it is in TOML or JSON, else text, so that a shell needs no second quotes."""
+    """Split KEY=VALUE; the value is parsed as TOML or JSON, else kept as text, so that it needs no inner quotes."""
     key, equals, value = setting.partition("=")
     if not (key.strip() and equals):
         raise OptionError(f"--set {setting}: wanted KEY=VALUE, such as run.alpha=0.9")
@@ -79,7 +79,7 @@ def _answer_run(record: RunRecord, error: StepsFailedError | None = None) -> Ans
 
 
 def _list_warnings(record: RunRecord) -> Iterator[str]:
-    """What is likely to be wrong with what a source was taken for."""
+    """Yield the warnings of ingest reports, by step."""
     for step in record.steps:
         if step.kind == "matrix" and step.record is not None:
             report = step.record.provenance.get("matrix", {}).get("report", {})

@@ -1,4 +1,4 @@
-"""Where a command computes: in this process, or on a cluster that it starts or that runs already."""
+"""Placement of a command: in this process, on a cluster that it starts, or on a running one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a command computes; in this process when there is neither cluster nor scheduler."""
+    """Placement of a command; this process when neither cluster nor scheduler is given."""
 
     cluster: str | None = None
     """What is started for the command: a name of `MANAGERS`, or `module:Class`."""
@@ -56,7 +56,7 @@ class Place:
             raise OptionError(f"--timeout must be a positive number of seconds, not {self.timeout:g}")
 
     def choose_backend(self, backend: str) -> str:
-        """What `auto` means on workers that are started: hosts for `local`, and a GPU for each of `cuda`."""
+        """Resolve `auto` for started workers: `cpu` for `local`, and `cuda` for `cuda`."""
         started = {"local": "cpu", "cuda": "cuda"}
         return started.get(self.cluster or "", backend) if backend == "auto" else backend
 
@@ -67,13 +67,13 @@ class Place:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether this process computes."""
+        """True if this process computes."""
         return self.cluster is None and self.scheduler is None
 
 
 @dataclass(frozen=True)
 class Computing(Place):
-    """Where a command computes products, and how much of that it may take."""
+    """Placement of a command that computes products, with memory limits."""
 
     backend: str = "auto"
     device_memory: str | None = None
@@ -81,17 +81,17 @@ class Computing(Place):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The same as arguments of what computes, but for its client."""
+        """Options as arguments of API functions, except the client."""
         given = {"threads": self.threads, "timeout": self.timeout, "backend": self.choose_backend(self.backend)}
         return given | {"device_memory": self.device_memory, "host_memory": self.host_memory}
 
 
 def parse_option(text: str) -> tuple[str, Any]:
-    """Split KEY=VALUE; the value is what it is in TOML or JSON, else text.
+    """Split KEY=VALUE; the value is parsed as TOML or JSON, else kept as text.
 
     Raises
     ------
-    OptionError : it is no KEY=VALUE, or another option says the same
+    OptionError : the text is not KEY=VALUE, or the key has a separate option
     """
     key, sign, value = (part.strip() for part in text.partition("="))
     if not (key.isidentifier() and sign):
@@ -102,7 +102,7 @@ def parse_option(text: str) -> tuple[str, Any]:
 
 
 def read_literal(text: str) -> Any:
-    """A value of TOML or JSON; text that is neither, or a time of day as wall times are written, as it stands."""
+    """Parse a TOML or JSON value; return dates, times (as wall times are written) and other text unchanged."""
     with suppress(tomllib.TOMLDecodeError):
         value = tomllib.loads(f"value = {text}")["value"]
         return text if isinstance(value, date | time) else value
@@ -112,7 +112,7 @@ def read_literal(text: str) -> Any:
 
 
 def check_choices(place: Place, **chosen: Any) -> None:
-    """Check options that calls check too, before a cluster is started and waited for."""
+    """Check options early, before a cluster is started and waited for."""
     from mgspmv.kernels.many import WIDTHS
     from mgspmv.model import check_choice
 
@@ -129,9 +129,9 @@ def check_choices(place: Place, **chosen: Any) -> None:
 
 @contextmanager
 def quieten_dask() -> Iterator[None]:
-    """Keep its loggers off stderr, and those of all others but ours; what ends a run is raised, and printed once.
+    """Keep loggers of Dask and other libraries off stderr; errors that end a run are raised, and printed once.
 
-    Loggers of programs that are loaded have handlers of their own.
+    Loggers of loaded programs have separate handlers.
     """
     import distributed  # noqa: F401 (or it would be loaded later, and give its loggers handlers then)
 
@@ -154,15 +154,15 @@ def quieten_dask() -> Iterator[None]:
 
 @contextmanager
 def open_client(place: Place, progress: Progress | None = None) -> Iterator[Any]:
-    """The client of a cluster, or None where the work is done in this process; what was started ends with the context.
+    """Open the client of a cluster, or None where this process computes; a started cluster ends with the context.
 
     Parameters
     ----------
-    progress : shows what is waited for; None for one of its own
+    progress : shows the phases of connecting; None for a separate display
 
     Raises
     ------
-    SchedulerNotFoundError : nothing answers at that address
+    SchedulerNotFoundError : no scheduler answers at the address
     """
     if place.is_embedded:
         yield None

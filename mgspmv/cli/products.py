@@ -1,4 +1,4 @@
-"""Commands about one product: `plan` and `spmv`."""
+"""Commands for products: `plan` and `spmv`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def plan(
 
 
 def _list_workers(plan: Plan) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """Titles and cells of what each worker will hold; on a device, where, and what comes by."""
+    """Return titles and cells of the rows and memory of each worker; with a device also the streamed bytes."""
     titles: tuple[str, ...] = ("worker", "rows", "entries")
     own = [(k, f"{w.start:,} .. {w.stop:,}", f"{w.nnz:,}") for k, w in enumerate(plan.workers)]
     if not any(w.has_device for w in plan.workers):

@@ -1,4 +1,4 @@
-"""The program: its group of commands, what a command answers, and where each byte goes."""
+"""The program: its group of commands, answers of commands, and output to stdout and stderr."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CONTEXT: ContextVar[Any] = ContextVar("_CONTEXT", default=None)
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command found."""
+    """Result of a command, for scripts and for people."""
 
     payload: dict[str, Any]
     """JSON values, for scripts."""
@@ -59,16 +59,16 @@ class Answer:
 
 
 class Command(TyperCommand):
-    """One command, whose options messages name."""
+    """Command whose options replace arguments in messages."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it."""
+        """Run the command."""
         _CONTEXT.set(ctx)
         return super().invoke(ctx)
 
 
 class Group(TyperGroup):
-    """Runs a command, prints its `Answer`, and turns errors into messages and exit codes."""
+    """Group that runs a command, prints its `Answer`, and turns errors into messages and exit codes."""
 
     def main(
         self,
@@ -118,13 +118,12 @@ app = typer.Typer(
 
 
 def add_command(group: typer.Typer, command: Callable[..., Any], name: str | None = None, **options: Any) -> None:
-    """Add a command, with the options of its groups and those that all have, and names of choices that a shell
-    completes."""
+    """Add a command with the options of its groups and of all commands, and shell completion of choices."""
     group.command(name, cls=Command, **options)(_take_mode(_take_groups(command)))
 
 
 def _take_groups(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, called with the fields of the dataclasses among its parameters in place of these, at any depth."""
+    """Wrap a callable to take the fields of its dataclass parameters in place of these, at any depth."""
     own = signature(call, eval_str=True).parameters
     groups: dict[str, Any] = {name: p.annotation for name, p in own.items() if is_dataclass(p.annotation)}
     makers = {name: _take_groups(group) for name, group in groups.items()}
@@ -141,7 +140,7 @@ def _take_groups(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _take_mode(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The same with the options of all commands, which `find_mode` finds."""
+    """Wrap a command to accept the options that all commands have, which `find_mode` reads."""
     own, added = (signature(_take_groups(call)).parameters for call in (command, Mode))
 
     @wraps(command)
@@ -153,14 +152,14 @@ def _take_mode(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _set_parameters(function: Callable[..., Any], parameters: Sequence[Parameter]) -> None:
-    """Give a function that takes keywords the parameters that Typer is to see."""
+    """Set the parameters that Typer sees on a function of keywords."""
     taken: Any = function
     taken.__signature__ = Signature(parameters)
     taken.__annotations__ = {p.name: p.annotation for p in parameters}
 
 
 def _describe_option(owner: str, parameter: Parameter) -> Parameter:
-    """A parameter of a command or group, with what `OPTIONS` says of it."""
+    """Annotate a parameter of a command or group with its entry in `OPTIONS`."""
     kind, key = parameter.annotation, f"{owner}.{parameter.name}"
     is_described = get_origin(kind) is Annotated
     kind, *said = get_args(kind) if is_described else (kind,)
@@ -206,7 +205,7 @@ def _accept_version(
 
 
 def translate_message(message: str) -> str:
-    """Return a message of the package with options of the command that runs in place of arguments."""
+    """Return a message of the package with options of the running command in place of arguments."""
     context = _CONTEXT.get()
     if context is None or context.command.name in UNTRANSLATED:
         return message
@@ -265,13 +264,13 @@ def _fail_usage(error: Any, mode: Mode) -> int:
 
 
 def _give(payload: Mapping[str, Any], parts: Sequence[Any], as_json: bool) -> int:
-    """Write an answer to stdout; 0, or the exit code when nobody reads it."""
+    """Write an answer to stdout; return 0, or the exit code when it cannot be written."""
     text = f"{json_format.dumps(payload, allow_nan=False)}\n" if as_json else _render(parts)
     return _write_out([hide_secrets(text)])
 
 
 def _write_out(texts: Iterable[str]) -> int:
-    """Write to stdout; 0, or the exit code when nobody reads it."""
+    """Write to stdout; return 0, or the exit code when it cannot be written."""
     try:
         for text in texts:
             sys.stdout.write(text)
@@ -294,7 +293,7 @@ def _render(parts: Sequence[Any]) -> str:
     from rich.text import Text
 
     class EscapingConsole(Console):
-        """Console whose lines and cells of tables hold no control characters of others."""
+        """Console that escapes control characters in lines and cells of tables."""
 
         def render_str(self, text: str, **options: Any) -> Text:
             return super().render_str(escape_controls(text), **options)

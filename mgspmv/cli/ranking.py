@@ -15,14 +15,14 @@ from mgspmv.cli.watching import Iteration, listen
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking(Iteration):
-    """An iteration of PageRank."""
+    """Options of a PageRank run that other iterations have too."""
 
     precision: str = "exact"
 
 
 @dataclass(frozen=True)
 class Own:
-    """Options of PageRank that no other iteration has, as arguments of `mgspmv.pagerank`."""
+    """Options specific to PageRank, as arguments of `mgspmv.pagerank`."""
 
     alpha: float = 0.85
     stop: str = "change"

@@ -1,4 +1,4 @@
-"""Commands about results that are there: `top`, `summary` and `report`."""
+"""Commands for existing results: `top`, `summary` and `report`."""
 
 from __future__ import annotations
 

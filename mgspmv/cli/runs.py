@@ -1,4 +1,4 @@
-"""Commands about the runs on a cluster: `status` and `cancel`."""
+"""Commands for the runs on a cluster: `status` and `cancel`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _open_client(scheduler: str | None, tls: str | None, timeout: float) -> Iter
 
 
 def _find_cluster() -> dict[str, Any]:
-    """Address and certificates of the only cluster of this machine."""
+    """Find the address and certificates of the only cluster of this machine."""
     from mgspmv.launching import list_clusters
 
     found = [cluster for cluster in list_clusters() if cluster.state == "running"]

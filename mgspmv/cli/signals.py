@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP interrupt a command, which then removes what is half written."""
+"""Handlers of SIGINT, SIGTERM and SIGHUP: a command is interrupted, and removes incomplete output."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ a terminal that is closed sends it and so does its shell."""
 
 
 def catch_interrupts() -> None:
-    """Let signals interrupt this process, but for those that it is to ignore, as under `nohup`.
+    """Let signals interrupt this process, except those that are ignored, as under `nohup`.
 
-    The second one is answered by `ENDING`, and the third ends the process at once.
+    The second signal prints `ENDING`, and the third ends the process at once.
     """
     taken_s: list[float] = []
 

@@ -1,4 +1,4 @@
-"""What commands say of ranks."""
+"""Answers of commands that compute or show ranks."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def answer_ranks(
     failure: ConvergenceError | None,
     order: Stability | None = None,
 ) -> Answer:
-    """What a command says of one vector.
+    """Make the answer of a command for one vector.
 
     Parameters
     ----------
-    order : what is known of the order of the highest; None where nothing is
+    order : certificate of the order of the highest ranks; None for none
     """
     seconds = solution.seconds
     payload = solution.to_dict() | {"top": list_top(highest), "order": list_order(order), "saved": saved}
@@ -68,7 +68,7 @@ def answer_ranks(
 
 
 def add_summary(answer: Answer, found: Summary) -> Answer:
-    """The answer, and how ranks are distributed."""
+    """Add a summary of the distribution of ranks to an answer."""
     payload = answer.payload | {"summary": to_json(found.to_dict())}
     moments = {name: f"{getattr(found, name):.8g}" for name in ("min", "max", "mean", "sum", "std")}
     counts = {"vertices": f"{found.n:,}", "not finite": f"{found.n_non_finite:,}"}
@@ -82,7 +82,7 @@ def add_summary(answer: Answer, found: Summary) -> Answer:
 
 
 def _describe_memory(memory: dict[str, list[int]]) -> str:
-    """The most of any worker, of each kind."""
+    """Describe the memory of each kind, as the maximum over workers."""
     names = {"host_peak_bytes": "host peak", "device_bytes": "device", "held_bytes": "held", "planned_bytes": "planned"}
     most = [f"{named} {format_bytes(max(memory[name]))}" for name, named in names.items() if name in memory]
     is_of_many = any(len(counts) > 1 for counts in memory.values())
@@ -127,7 +127,7 @@ def _describe_stability(found: Stability) -> str:
 
 
 def describe_order(found: Stability) -> str | None:
-    """That the order of the highest is not certified, and how it can be; None where it is."""
+    """Explain why the order of the highest ranks is not certified, and the remedy; None where it is certified."""
     if found.is_proven and not found.ties:
         return None
     ties = [(first, min(last, found.k)) for first, last in found.ties]
@@ -139,7 +139,7 @@ def describe_order(found: Stability) -> str | None:
 
 
 def list_order(found: Stability | None) -> dict[str, Any] | None:
-    """What is known of an order, as JSON values."""
+    """Return the certificate of an order as JSON values."""
     return None if found is None else to_json(asdict(found))
 
 

@@ -1,4 +1,4 @@
-"""What commands say of a store that they made."""
+"""Answers of commands that make stores."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def answer_stored(info: MatrixInfo, elapsed_s: float) -> Answer:
 
 
 def answer_ingested(info: MatrixInfo, elapsed_s: float) -> Answer:
-    """As `answer_stored`, and what the source was taken for."""
+    """Make the answer of `answer_stored`, with the ingest report."""
     answer = answer_stored(info, elapsed_s)
     return replace(answer, parts=[*answer.parts, *list_report(info.ingest_report)])
 
 
 def list_report(report: IngestReport | None, verb: str | None = None) -> list[str]:
-    """The lines of a report, whose notes and warnings name options."""
+    """List the lines of a report, with options in place of arguments in notes and warnings."""
     if report is None:
         return []
     first, *others = report.list_lines(verb)
@@ -34,12 +34,12 @@ def list_report(report: IngestReport | None, verb: str | None = None) -> list[st
 
 
 def answer_changed(info: MatrixInfo, before: MatrixInfo, elapsed_s: float, reason: str) -> Answer:
-    """What a command says of a store that got a new version, or of one where there was nothing to change.
+    """Make the answer for a store with a new version, or for an unchanged one.
 
     Parameters
     ----------
-    before : of the version before
-    reason : why there was nothing
+    before : info of the previous version
+    reason : why nothing changed
     """
     if info.version != before.version:
         answer = answer_stored(info, elapsed_s)

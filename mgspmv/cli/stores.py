@@ -1,4 +1,4 @@
-"""Commands about stores that are there."""
+"""Commands for existing stores."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def subgraph(
 
 
 def _check_lines(lines: Lines, edges: str | None) -> None:
-    """Refuse options for lines of edges where there are none."""
+    """Raise `OptionError` for options of edge lists when no edges are given."""
     unused = [name for name in lines.options if name not in ("delimiter", "comment")]
     if unused and edges is None:
         names = ", ".join(f"{name}=" for name in unused)

@@ -1,4 +1,4 @@
-"""Tables for people."""
+"""Tables for text output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def tabulate(titles: Sequence[str], rows: Sequence[Sequence[Any]], n_texts: int = 0) -> Any:
-    """A table, whose last `n_texts` columns are of texts, which begin at the left as numbers end at the right."""
+    """Make a table whose last `n_texts` columns are text, left-aligned; numbers are right-aligned."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""Options that are vectors over vertices: a file, or ids, each maybe with a number."""
+"""Options that are vectors over vertices: a file, or ids, each with an optional number."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _PLAIN = re.compile(r"[^,]*")
 
 
 def read_vectors(matrix: Any, *, aligns: bool = False, **given: str | None) -> dict[str, Any]:
-    """Read the vectors that are given, by the names of arguments of functions that take them.
+    """Read the given vectors, by the names of the arguments that take them.
 
     Parameters
     ----------
-    matrix : that they are over
-    aligns : `nstart` may be ranks of the graph as it was, as of `mgspmv.api.warm.read_vector`
-    given : what the command line has for each; None for nothing
+    matrix : whose vertices the vectors are over
+    aligns : `nstart` may be earlier ranks of the graph, as of `mgspmv.api.warm.read_vector`
+    given : value of each on the command line; None where not given
 
     Raises
     ------
-    OptionError : ids that are not well written or, after `id:`, not of the store
+    OptionError : malformed ids or, after `id:`, ids that the store does not have
     SourceNotFoundError : neither a file nor ids of the store
     SourceError, StoreError : a file that cannot be read
     """
@@ -60,7 +60,7 @@ def _read(name: str, text: str, matrix: Any, aligns: bool) -> Any:
 
 
 def _read_ids(name: str, text: str, matrix: Any) -> dict[Any, float] | list[Any]:
-    """As `parse_ids`, of ids that the store has."""
+    """Read ids by `parse_ids`, and check that the store has them."""
     from mgspmv.iterate.vectors import find_positions
 
     ids = matrix.vertex_ids
@@ -90,8 +90,7 @@ def parse_ids(name: str, text: str, *, string_ids: bool) -> dict[Any, float] | l
 
     Raises
     ------
-    OptionError : an empty id, an id that is no integer where ids are, one that comes again; some with numbers and some
-        without
+    OptionError : an empty, repeated or, in a store of integer ids, non-integer id; numbers for some ids only
     """
     entries: list[tuple[Any, float | None]] = []
     place = 0
@@ -110,7 +109,7 @@ def parse_ids(name: str, text: str, *, string_ids: bool) -> dict[Any, float] | l
 
 
 def _parse_entry(name: str, text: str, place: int) -> tuple[str, float | None, int]:
-    """An id, its number if it has one, and where the next one begins."""
+    """Parse an id and its optional number; also return the position of the next one."""
     quoted = _QUOTED.match(text, place)
     if quoted is not None:
         label, number = quoted[1].replace('""', '"'), quoted[2]

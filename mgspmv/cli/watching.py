@@ -1,4 +1,4 @@
-"""Iterating while somebody watches."""
+"""Commands that iterate over one vector: shared options, progress and output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Iteration:
-    """What the commands that iterate over one vector share: their options, and what they do with them."""
+    """Options shared by commands that iterate over one vector."""
 
     store: str
     output: list[str] | None = None
@@ -39,12 +39,12 @@ class Iteration:
     def compute(
         self, call: str, vectors: Sequence[str] = (), *, reverse: bool = False, **own: Any
     ) -> tuple[Any, ConvergenceError | None]:
-        """Call a function of the API; what it found, and why that is no success.
+        """Call a function of the API; return its result, and the error where it did not converge.
 
         Parameters
         ----------
-        vectors : those of its own options that are vectors over vertices
-        reverse : whether it is called with the transpose
+        vectors : names in `own` that are vectors over vertices
+        reverse : call it with the transpose
         """
         from mgspmv import api
         from mgspmv.cli.vectors import read_vectors
@@ -58,7 +58,7 @@ class Iteration:
             return listen(partial(getattr(api, call), matrix, **options), self.place, own.get("checkpoint"))
 
     def find_outputs(self, named: Sequence[str] | None, option: str = "-o") -> Outputs:
-        """Where a vector goes that an option names."""
+        """Find the outputs of a vector that an option names."""
         return find_outputs(named, overwrite=self.overwrite, option=option)
 
     def write(
@@ -68,7 +68,7 @@ class Iteration:
         failure: ConvergenceError | None,
         order: Stability | None = None,
     ) -> Answer:
-        """Write a vector, and say what it is; `order` as of `answer_ranks`."""
+        """Write a vector, and make the answer; `order` as of `answer_ranks`."""
         from mgspmv.saving import generate_csv
 
         outputs.save(solution, overwrite=self.overwrite)
@@ -79,12 +79,12 @@ class Iteration:
 def listen(
     compute: Callable[..., Any], place: Place, checkpoint: str | None = None
 ) -> tuple[Any, ConvergenceError | None]:
-    """Iterate where it is wanted; what was reached, and why that is no success.
+    """Iterate in the given place; return the result, and the error where it did not converge.
 
     Parameters
     ----------
     compute : called with `client`, `on_event` and `on_progress`
-    checkpoint : where the run is kept; None where it is not
+    checkpoint : place of the run's checkpoints; None for none
     """
     last: Event | None = None
     kept = "nothing is written"

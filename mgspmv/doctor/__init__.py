@@ -1,6 +1,6 @@
-"""What is wrong with a machine, its GPUs, its folders, a store or a cluster, and what to do.
+"""Diagnosis of a machine, its GPUs, its folders, a store or a cluster: problems and remedies.
 
-Each check is a function that gives findings. None raises, and each ends within a time-out.
+Each check is a function that returns findings. None raises, and each ends within a timeout.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def examine(
 
     Parameters
     ----------
-    reach : begins or reaches a cluster, and gives its client, or its address, within a `with`; None for no cluster
+    reach : starts or connects to a cluster, as a context manager of its client or address; None for no cluster
     stores : paths and URLs that are read, or written and read where nothing exists yet; on a cluster by all workers too
     timeout : seconds for each check
-    on_check : called with the name of each check before it is made
+    on_check : called with the name of each check before it runs
 
     Returns
     -------
-    A finding or more for each check.
+    At least one finding for each check.
     """
     checks: dict[str, Callable[[], Any]] = {**machine.CHECKS, "gpus": partial(device.check_gpus_apart, timeout)}
     found: list[Finding] = []

@@ -31,7 +31,7 @@ RESTART = "Look at the logs of the workers that are named, and restart them."
 
 @dataclass
 class _Reached:
-    """A cluster, and the workers that answered."""
+    """Cluster with the workers that answered."""
 
     cluster: Cluster
     limit_s: float
@@ -43,7 +43,7 @@ class _Reached:
 
 
 def make_checks(cluster: Cluster, stores: Sequence[str], limit_s: float) -> dict[str, Callable[[], Findings]]:
-    """Give the checks of a cluster by name, in the order in which they build on each other."""
+    """Make the checks of a cluster by name, in the order of their dependencies."""
     reached = _Reached(cluster, limit_s)
     checks: dict[str, Callable[[_Reached], Findings]] = {
         "workers": check_workers,
@@ -57,7 +57,7 @@ def make_checks(cluster: Cluster, stores: Sequence[str], limit_s: float) -> dict
 
 
 def check_workers(reached: _Reached) -> Iterator[Finding]:
-    """Check that workers have the versions of this process, run and answer."""
+    """Check that workers run, answer, and have the same versions as this process."""
     described = reached.cluster.describe_workers()
     answers = reached.cluster.client.get_versions(packages=[*CHECKED])["workers"]
     differences = list_differences({m: answers[m.address]["packages"] for m in described if answers.get(m.address)})
@@ -81,7 +81,7 @@ def check_workers(reached: _Reached) -> Iterator[Finding]:
 
 
 def check_worker_gpus(reached: _Reached) -> Iterator[Finding]:
-    """Check that each worker has a GPU that no other has, and that our kernel is right there."""
+    """Check that each worker has a separate GPU, and that our kernel computes correctly there."""
     with_gpu = [worker for worker in reached.workers if worker.device.problem is None]
     if not with_gpu:
         raise Skipped("no worker has a GPU")
@@ -102,7 +102,7 @@ def check_worker_gpus(reached: _Reached) -> Iterator[Finding]:
 
 
 def check_worker_links(reached: _Reached) -> Iterator[Finding]:
-    """Check that small vectors reach all workers from all others, by the transports that runs take."""
+    """Check that workers exchange small vectors with all others, by the transports that runs use."""
     if not reached.workers:
         raise Skipped("no worker answers")
     with warnings.catch_warnings():
@@ -131,7 +131,7 @@ def _try_links(reached: _Reached, transport: Literal["peer", "nccl"]) -> Finding
 
 
 def _exchange(reached: _Reached, transport: Literal["peer", "nccl"]) -> list[str | None]:
-    """Let all workers exchange small vectors; what each of them says, by rank."""
+    """Let all workers exchange small vectors; return the problem of each by rank, None for none."""
     members, run = reached.members, f"mgspmv-links-{uuid.uuid4().hex}"
     spec = Spec(run, tuple(members), min(reached.cluster.patience, reached.limit_s / 2))
     keys = [f"{run}-{rank}" for rank in range(len(members))]
@@ -146,7 +146,7 @@ def _exchange(reached: _Reached, transport: Literal["peer", "nccl"]) -> list[str
 
 
 def check_worker_stores(reached: _Reached, stores: Sequence[str]) -> Iterator[Finding]:
-    """Check that every worker reads what is named, all at the same time."""
+    """Check that every worker reads the stores, all at the same time."""
     for store in stores:
         found = _run(reached, reached.members, partial(check_store, store, must_exist=True))
         for member, finding in zip(reached.members, found, strict=True):
@@ -164,11 +164,11 @@ def _run(reached: _Reached, members: Sequence[Member], task: Callable[[], Any]) 
 def _do(
     reached: _Reached, members: Sequence[Member], keys: Sequence[str], tasks: Sequence[Callable[[], Any]]
 ) -> Iterator[list[Any]]:
-    """The results of a task on each of these workers; what is held for their keys is released at the end.
+    """Run a task on each of these workers and yield the results; the futures are released at the end.
 
     Raises
     ------
-    WorkerTimeoutError : some workers have not done their tasks in time; it names them
+    WorkerTimeoutError : some workers, which it names, did not finish in time
     """
     futures = [reached.cluster.submit(*own) for own in zip(members, keys, tasks, strict=True)]
     try:

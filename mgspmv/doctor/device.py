@@ -1,4 +1,4 @@
-"""Check of the GPUs of this machine, in a process that may hang or break down without harm."""
+"""Check of the GPUs of this machine, in a separate process that may hang or crash."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PROGRAM = "from mgspmv.doctor.device import main; main()"
 
 
 def check_gpus_apart(limit_s: float) -> list[Finding]:
-    """Run `check_gpus` in a process: what CUDA does cannot be stopped otherwise, and may end the process."""
+    """Run `check_gpus` in a separate process: calls of CUDA cannot be stopped otherwise, and may crash."""
     if find_spec("cupy") is None:
         n_gpus = _count_gpus()
         if not n_gpus:
@@ -44,13 +44,13 @@ def check_gpus_apart(limit_s: float) -> list[Finding]:
 
 
 def main() -> None:
-    """Check the GPUs, and write what is found as the last line."""
+    """Check the GPUs, and print the findings as JSON in the last line."""
     print(json.dumps([asdict(finding) for finding in check_gpus()]), flush=True)
     os._exit(0)  # what libraries do when a process ends may hang
 
 
 def _count_gpus() -> int:
-    """GPUs that the driver knows, whether or not this process may use them."""
+    """Count the GPUs that the driver knows, whether or not this process may use them."""
     try:
         import pynvml
 
@@ -96,7 +96,7 @@ def check_gpus() -> Iterator[Finding]:
 
 
 def find_kernel_problem() -> str | None:
-    """Multiply a small matrix on the current GPU and on a processor, and add ones; what is wrong, or None."""
+    """Compare a small product on the current GPU with the CPU, and a sum of ones; return the problem, or None."""
     import cupy
 
     from mgspmv.kernels.select import bind_kernel

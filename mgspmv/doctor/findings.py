@@ -1,4 +1,4 @@
-"""What a check finds, and how checks are run: none raises, and none hangs for longer than it may."""
+"""Findings of checks, and a runner of checks that catches errors and limits their time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Status = Literal["ok", "warning", "wrong", "skipped"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found.
+    """Result of a check.
 
     Raises
     ------
-    ValueError : it is wrong, or a warning, and has no remedy
+    ValueError : status `wrong` or `warning` without a remedy
     """
 
     status: Status
@@ -40,7 +40,7 @@ class Finding:
 
     @property
     def needs_remedy(self) -> bool:
-        """Whether there is something to do."""
+        """True if a remedy is required."""
         return self.status in ("warning", "wrong")
 
 
@@ -48,31 +48,31 @@ Findings = Finding | Iterable[Finding]
 
 
 class Skipped(Exception):
-    """A check cannot be made, and why; `run_check` makes a finding of it."""
+    """Reason why a check cannot run; `run_check` turns it into a finding."""
 
 
 def ok(found: str, **values: Any) -> Finding:
-    """All is well."""
+    """Make a finding of status `ok`."""
     return Finding("ok", found, values=values)
 
 
 def warn(found: str, remedy: str, **values: Any) -> Finding:
-    """It works, and costs time or will be missed."""
+    """Make a finding of status `warning`: it works, but is slow or will be missed."""
     return Finding("warning", found, remedy, values)
 
 
 def wrong(found: str, remedy: str, **values: Any) -> Finding:
-    """It does not work."""
+    """Make a finding of status `wrong`: it does not work."""
     return Finding("wrong", found, remedy, values)
 
 
 def skip(why: str, **values: Any) -> Finding:
-    """It was not checked."""
+    """Make a finding of status `skipped`: it was not checked."""
     return Finding("skipped", why, values=values)
 
 
 def hang(limit_s: float) -> Finding:
-    """It did not end in its time."""
+    """Make a finding of status `wrong` for a check that exceeded its time limit."""
     return wrong(
         f"the check did not end within {limit_s:g} s",
         "A run that needs the same would hang too: restart what hangs, or give checks more time with --timeout.",
@@ -81,9 +81,9 @@ def hang(limit_s: float) -> Finding:
 
 
 def run_check(name: str, check: Callable[[], Findings], limit_s: float) -> list[Finding]:
-    """Return what a check finds within its time, in a thread that is left behind when it hangs.
+    """Run a check in a thread, which is abandoned after the time limit, and return its findings.
 
-    Errors are findings as well: those of this package are wrong; of others, it was not checked, and why.
+    Errors become findings: those of this package are `wrong`, others `skipped`.
     """
     found: list[Finding] = []
     is_done = Event()
@@ -110,6 +110,6 @@ def run_check(name: str, check: Callable[[], Findings], limit_s: float) -> list[
 
 
 def shorten(text: object, limit: int = 500) -> str:
-    """Return what an error says, in one line."""
+    """Return the text of an error in one line."""
     line = " ".join(str(text).split())
     return line if len(line) <= limit else line[: limit - 3] + "..."

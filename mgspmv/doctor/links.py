@@ -1,4 +1,4 @@
-"""Small vectors from each worker of a cluster to each other one, by the transports that runs use, and compared."""
+"""Exchange of small vectors between all workers of a cluster, by the transports that runs use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLICE = 1 << 17
 
 
 class LinkTrial(Linked):
-    """One worker's share of an exchange."""
+    """Exchange on one worker."""
 
     def __init__(self, worker: Any, rank: int, spec: Spec) -> None:
         hello = greet(None)
@@ -25,11 +25,11 @@ class LinkTrial(Linked):
         self._members = spec.members
 
     def exchange(self, transport: Literal["peer", "nccl"]) -> str | None:
-        """Exchange slices with all others; what did not arrive as it should have, in words, or None.
+        """Exchange slices with all others; return a description of a wrong slice, or None.
 
         Raises
         ------
-        WorkerLostError, WorkerTimeoutError : by name, who did not answer
+        WorkerLostError, WorkerTimeoutError : a worker, which it names, did not answer
         ClusterError : NCCL cannot connect the devices
         """
         n = len(self._members)
@@ -54,5 +54,5 @@ class LinkTrial(Linked):
 
 
 def begin_trial(key: str, spec: Spec, rank: int) -> None:
-    """The task that makes a worker ready for the links of the others."""
+    """Prepare a worker for connections from the others."""
     get_agent().sessions[key] = LinkTrial(get_worker(), rank, spec)

@@ -65,7 +65,7 @@ def check_packages() -> Finding:
 
 
 def _list_conflicts(name: str) -> Iterator[str]:
-    """Requirements of a distribution that are not met; of optional ones those installed in another version."""
+    """Yield unmet requirements of a distribution; of optional ones only those installed in a wrong version."""
     from packaging.requirements import Requirement
 
     if (own := _find_distribution(name)) is None:
@@ -83,7 +83,7 @@ def _list_conflicts(name: str) -> Iterator[str]:
 
 
 def _find_distribution(name: str) -> tuple[str, list[str]] | None:
-    """Version and requirements of what is installed; None for nothing."""
+    """Find version and requirements of an installed distribution; None where it is missing."""
     try:
         found = distribution(name)
     except PackageNotFoundError:
@@ -133,7 +133,7 @@ def _count(limit: int) -> int:
 
 
 def check_folders() -> Iterator[Finding]:
-    """Check that the folders for scratch files and compiled kernels can be written, and have room."""
+    """Check that the folders for scratch files and compiled kernels are writable, and have free space."""
     from numba import config
 
     from mgspmv.kernels.cache import CACHE_VARIABLE, find_folder
@@ -159,7 +159,7 @@ def check_folders() -> Iterator[Finding]:
 
 
 def _find_write_problem(folder: Path) -> tuple[str | None, int]:
-    """What keeps files from being written in a folder, which may still have to be made, and bytes that are free."""
+    """Return why a folder, which may not exist yet, is not writable, or None; and its free bytes."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     try:
@@ -175,11 +175,11 @@ def _find_write_problem(folder: Path) -> tuple[str | None, int]:
 
 
 def check_store(store: str, *, must_exist: bool = False) -> Finding:
-    """Read a file or folder at a path or URL; where nothing exists, write a small store beside it, read and remove it.
+    """Read a file or folder at a path or URL; where nothing exists, write, read and remove a small store next to it.
 
     Parameters
     ----------
-    must_exist : nothing is written
+    must_exist : never write
     """
     url = store.removeprefix("obstore+")
     try:
