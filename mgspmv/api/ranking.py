@@ -135,8 +135,8 @@ def pagerank(
         CUDA, where the rows that do not fit in device memory are streamed in each iteration, from the host or the store
     timeout : with `client`, seconds without a heartbeat after which a worker is considered lost
     checkpoint : local path, URL or Zarr store, which all workers of a cluster reach, to which the ranks are written
-        periodically during the run, and once more at its end; the last two are kept. Checkpoints of earlier runs are
-        removed once the first one is complete. Not with `stop="topk:..."`
+        periodically during the run, and once more at its end; the last two are kept. Other checkpoints in
+        the place are removed once the first one is complete. Not with `stop="topk:..."`
     checkpoint_every : seconds between checkpoints, default 30; 0 begins one as soon as the previous one is written
     resume : resume from the last checkpoint, or begin where there is none. Graph, vectors, alpha, precision and
         tol_mode must be the same, and tol and max_iter must not end the run earlier; workers, backend, drive, memory

@@ -1,14 +1,13 @@
-"""What the ranks of a run must sum to, by which it is noticed that memory or a processor failed.
+"""Expected sum of the ranks of a run, by which failures of memory or a processor are detected.
 
     sum of x' = alpha (sum over j of s_j x_j + m D) + 1 - alpha,   s_j = (sum of column j of A) / w_j
 
-where j goes over vertices that are not dangling, m is the rank of those that are, and D the sum of d. All s_j are 1,
-unless the user gave out-weights, and so the sum before and m, which every step is told of, say the sum after it. From
-one look at the ranks to the next only the numbers of this formula are computed; a look is a pass over the vectors of
-the rows.
+where j runs over non-dangling vertices, m is the rank of dangling ones, and D the sum of d. All s_j are 1, unless the
+user gave out-weights, and so the sum before a step and m, which every step takes, determine the sum after it. Between
+two checks of the ranks only the numbers of this formula are computed; a check is a pass over the vectors of the rows.
 
-What is wrong in one step is less by alpha in each step after it, in the ranks as in their sum: what can no longer be
-seen at a look can no longer be seen in the ranks.
+An error in one step shrinks by alpha in each later step, in the ranks as in their sum: an error that is too small to be
+found by a check is too small to be seen in the ranks.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class Balance:
-    """Between what the ranks sum to, but for rounding."""
+    """Bounds of the sum of the ranks, up to rounding."""
 
     alpha: float
     given: float
@@ -49,26 +48,26 @@ class Balance:
     """It is no more."""
 
     def step(self, mass: float) -> Balance:
-        """After a step from ranks of which dangling vertices have `mass`."""
+        """Return the balance after a step from ranks of which dangling vertices have `mass`."""
         rest = self.alpha * mass * self.given + 1.0 - self.alpha
         low = self.alpha * self.least * max(0.0, self.low - mass) + rest
         return replace(self, low=low, high=self.alpha * self.most * (self.high - mass) + rest)
 
     def begin_at(self, total: float) -> Balance:
-        """With ranks that sum to this."""
+        """Return the balance with ranks that sum to `total`."""
         return replace(self, low=total, high=total)
 
     def check(self, total: float, slack: float, iteration: int) -> None:
-        """See that the sum of the ranks is what it must be.
+        """Check the sum of the ranks.
 
         Parameters
         ----------
         total : of all ranks
-        slack : what rounding of a step may do to it
+        slack : bound on the rounding error of the sum in a step
 
         Raises
         ------
-        CorruptionError : it is not
+        CorruptionError : the sum is out of bounds
         """
         shrink = self.alpha * max(self.most, 1.0)
         slack = slack / (1.0 - shrink) if shrink < 1.0 else math.inf  # steps before have added to it
@@ -84,24 +83,24 @@ class Balance:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What rounding may do in a step to the sum of the ranks of some rows, and in adding them up."""
+    """Bound on the rounding error of the sum of the ranks of some rows, in a step and in summation."""
 
     relative: float
     """Of the sum."""
     absolute: float
 
     def find_slack(self, total: float) -> float:
-        """For rows whose ranks sum to this."""
+        """Return the bound for rows whose ranks sum to `total`."""
         return self.relative * min(total, 2.0) + self.absolute
 
 
 def find_tolerance(rounding: Rounding, weight: np.ndarray, precision: str, *, has_values: bool) -> Tolerance:
-    """What it is for some rows.
+    """Return the tolerance of some rows.
 
-    `rounding` bounds that of a step, in L1: in `exact` z and products are off by half a unit of 2^-62 each, and numbers
-    on their way by a few 2^-53; sums of k floats by k 2^-53; in `float32` z, values, products and ranks by 2^-24.
-    Beside it, z and values near the least float are rounded by more than their share, and each rank by half a unit of
-    2^-61 when the ranks are added up.
+    `rounding` bounds that of a step, in L1: in `exact` z and products are off by half a unit of 2^-62 each, and
+    intermediates by a few 2^-53; sums of k floats by k 2^-53; in `float32` z, values, products and ranks by 2^-24. In
+    addition, z and values near the smallest float have a larger relative error, and each rank is rounded by half a
+    unit of 2^-61 in summation.
 
     Parameters
     ----------
@@ -117,7 +116,7 @@ def find_tolerance(rounding: Rounding, weight: np.ndarray, precision: str, *, ha
 
 
 def _survey(weight: np.ndarray) -> tuple[float, float]:
-    """The least of them that is not 0, and their sum; without a mask of all of them."""
+    """Return the smallest nonzero weight and the sum; without a mask of all of them."""
     lightest = math.inf
     for first in range(0, len(weight), _PIECE):
         piece = weight[first : first + _PIECE]
@@ -127,17 +126,17 @@ def _survey(weight: np.ndarray) -> tuple[float, float]:
 
 
 def check_rows(found: RowCheck, mass: float, balance: Balance | None, slack: float, iteration: int) -> None:
-    """See that all ranks are what they must be.
+    """Check all ranks for corruption.
 
     Parameters
     ----------
-    mass : what the ranks of dangling vertices summed to when they were made
-    balance : what all sum to; None where that is not foreseen
+    mass : sum of the ranks of dangling vertices when they were computed
+    balance : of all ranks; None where their sum is unknown
     slack : as of `Balance.check`
 
     Raises
     ------
-    CorruptionError : they are not
+    CorruptionError : ranks, their mass or their sum are wrong
     """
     if found.n_off:
         raise CorruptionError(f"after iteration {iteration} {describe_off(found.n_off)}: {ADVICE}")
@@ -151,5 +150,5 @@ def check_rows(found: RowCheck, mass: float, balance: Balance | None, slack: flo
 
 
 def describe_off(n_off: int) -> str:
-    """Of so many rows, in words."""
+    """Describe a number of corrupted rows."""
     return f"the ranks of {n_off} vertices are not those that the next product was prepared with"

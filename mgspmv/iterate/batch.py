@@ -1,11 +1,11 @@
 """PageRank of many vectors in one pass over the matrix at a time.
 
-Vectors take the columns of a pass, and each has its own damping, jumps, dangling mass and end. One that has ended
-leaves its column to the next that waits; when none waits, the pass becomes narrower. How vectors come together changes
-nothing of any of them: each makes the iterations that `mgspmv.iterate.pagerank` makes of it alone.
+Vectors are the columns of a pass, and each has a separate damping, personalization, dangling mass and end. A finished
+vector leaves its column to the next waiting one; when none waits, the pass becomes narrower. The grouping does not
+affect the vectors: each makes the iterations that `mgspmv.iterate.pagerank` makes of it alone.
 
-On a cluster every worker does the same with its own rows: sums are those of all workers, and what is decided by them
-is decided alike.
+On a cluster every worker does the same with its own rows: sums are those of all workers, so that all make the same
+decisions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KEEP_BYTES = 48
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """What the owner of some rows keeps of a vector that has ended."""
+    """Result of a finished vector on some rows."""
 
     number: int
     """Of the vector."""
@@ -52,7 +52,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class BatchTask:
-    """What a batch is asked for, but for its vectors."""
+    """Task of a batch, except its vectors."""
 
     run: str
     """Id, for events."""
@@ -74,7 +74,7 @@ class BatchTask:
 
 @dataclass(frozen=True)
 class Room:
-    """What a pass takes in some place, and what there is of it."""
+    """Memory that a pass needs in one place, and the memory that is free there."""
 
     place: str
     """Others that name the same have the same."""
@@ -89,7 +89,7 @@ Keep = Callable[[Kept], None]
 
 @dataclass(frozen=True, eq=False)
 class ManyRows:
-    """What the owner of a block has of all vectors; arrays are where the block is."""
+    """Kernel of a block, and the arrays on its rows that all vectors share; arrays are where the block is."""
 
     kernel: BoundMany
     weight: Any
@@ -108,7 +108,7 @@ class ManyRows:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a vector ended."""
+    """End of a vector: status, changes and error bound."""
 
     status: Status
     changes: tuple[float, ...]
@@ -119,7 +119,7 @@ class Ending:
 
 @dataclass(frozen=True, eq=False)
 class BatchOutcome:
-    """How a batch ended."""
+    """Outcome of a batch."""
 
     endings: list[Ending]
     """In the order of the vectors."""
@@ -138,7 +138,7 @@ class BatchOutcome:
 
 
 class Pass:
-    """The columns that vectors are computed in, on the rows of this process.
+    """Columns that vectors are computed in, on the rows of this process.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class Pass:
 
     Attributes
     ----------
-    queries : the vector of each column; None where there is none
+    queries : the vector of each column; None for a free one
     """
 
     def __init__(self, rows: ManyRows, panels: Panels, width: int, x_dtype: Any) -> None:
@@ -165,7 +165,7 @@ class Pass:
         return int(self._panel.nbytes + self._x.nbytes)
 
     def enter(self, columns: np.ndarray, queries: Sequence[Query | None], vectors: Any) -> None:
-        """Give columns other vectors. Needs `scale` before the next step.
+        """Assign vectors to columns. Needs `scale` before the next step.
 
         Parameters
         ----------
@@ -177,7 +177,7 @@ class Pass:
         self._terms = self._make_terms()
 
     def enter_at_jump(self, columns: np.ndarray, queries: Sequence[Query], shares: Sequence[float]) -> None:
-        """Give columns other vectors, whose first x is a share of their p. Needs `scale` before the next step."""
+        """Assign vectors to columns, with a share of their p as first x. Needs `scale` before the next step."""
         bases = np.array([[share * query.base] for query, share in zip(queries, shares, strict=True)])
         r = self._rows
         self.enter(columns, queries, r.kernel.put(bases))
@@ -185,17 +185,17 @@ class Pass:
             self._x[r.kernel.put(query.rows - r.start), column] = r.kernel.put(share * query.weights)
 
     def take(self, columns: np.ndarray, out: Any) -> None:
-        """out[j] = x of columns[j]: (len(columns), n_rows)."""
+        """Copy x of columns[j] to out[j]: (len(columns), n_rows)."""
         self._rows.kernel.take(self._x, columns, out)
 
     def scale(self) -> list[StepSums]:
-        """Make z of x; the sums of all rows that belong to each x."""
+        """Compute z from x; return the sums over all rows of each x."""
         r = self._rows
         return self._panel.exchange_columns(r.kernel.scale_many(self._x, r.weight, self._panel.slot()))
 
     def step(self, mass: np.ndarray, *, is_relative: bool = False) -> tuple[list[StepSums], Times]:
-        """One step of all columns: its sums over all rows, and what it took. `mass` is (width,), of the x before it,
-        `is_relative` as for `CpuMany`."""
+        """Make one step of all columns; return its sums over all rows, and its times. `mass` is (width,), of the x
+        before, `is_relative` as for `CpuMany`."""
 
         def multiply() -> list[StepSums]:
             r, z = self._rows, self._panel.z
@@ -205,14 +205,13 @@ class Pass:
         return time_step(self._panel, multiply)
 
     def residual(self, mass: np.ndarray) -> np.ndarray:
-        """(width,): how far a step would move x of all rows, in L1, at most; blocks and z must be of precision
-        `float64`."""
+        """Bound how far a step would move x of all rows, in L1, (width,); blocks and z must be `float64`."""
         own = self._rows.kernel.residual_many(self._panel.z, self._x, mass, self._terms)
         total: np.ndarray = sum(self._panels.gather(own), np.zeros(self.width))
         return total
 
     def _make_terms(self) -> Terms:
-        """Of all columns on the rows."""
+        """Make the terms of all columns on the rows."""
         r = self._rows
         alpha, base = np.zeros(self.width), np.zeros(self.width)
         rows, columns, weights = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0)]
@@ -229,7 +228,7 @@ class Pass:
 
 @dataclass(eq=False)
 class _Seat:
-    """A vector in the pass."""
+    """Vector that occupies a column of the pass."""
 
     number: int
     column: int
@@ -241,18 +240,18 @@ class _Seat:
 
 
 class Batch:
-    """Iterates all vectors to their ends, pass by pass.
+    """Iteration of all vectors to their ends, pass by pass.
 
     Parameters
     ----------
     rows : of this process
     queries : the vectors, with those of their entries that are in these rows
     width : most vectors in a pass
-    panels : of all who make the same passes
-    n_dangling : dangling ones among the rows
+    panels : of all processes that make the same passes
+    n_dangling : dangling vertices among the rows
     order : (n_rows,) source's number of each row, ascending where it is None; only `top` needs it
-    keep : takes what is kept of each
-    is_full : whether enough is kept for `advance` to end early
+    keep : takes the result of each finished vector
+    is_full : whether enough results are waiting for `advance` to end early
 
     Attributes
     ----------
@@ -287,7 +286,7 @@ class Batch:
         self.seconds = dict.fromkeys(("compile", "product", "exchange", "enter", "residual", "keep"), 0.0)
 
     def start(self) -> None:
-        """Compile the kernels and let the first vectors in."""
+        """Compile the kernels and enter the first vectors."""
         with self._time("compile"):
             widths, is_relative = narrow_widths(self._width), self._options.is_relative
             self._rows.kernel.compile_many(widths, self._residual_width, is_relative=is_relative)
@@ -298,12 +297,12 @@ class Batch:
 
     @property
     def status(self) -> Status | None:
-        """Completed when all vectors have ended, and what is kept of them was handed on; None before that."""
+        """Completed when all vectors have ended and their results were passed to `keep`; None before that."""
         return None if self._seats else Status.COMPLETED
 
     @property
     def endings(self) -> list[Ending]:
-        """How each vector ended, in their order; when all have."""
+        """End of each vector, in their order; available when all have ended."""
         return [self._endings[k] for k in range(len(self._queries))]
 
     @property
@@ -317,7 +316,7 @@ class Batch:
         return len(self._queries) - len(self._waiting) - len(self._seats)
 
     def advance(self, n: int | None = None) -> Iterator[Event]:
-        """Make n passes or fewer, up to the end; what the step of each did, with the greatest change of all vectors."""
+        """Make n passes or fewer, up to the end; yield the event of each step, with the largest change of a vector."""
         last = math.inf if n is None else self.iteration + n
         while self._seats and self.iteration < last and not self._is_full():
             self.iteration += 1
@@ -348,7 +347,7 @@ class Batch:
     # --- entering and leaving ---
 
     def _release(self, ended: Sequence[_Seat]) -> None:
-        """Take the ranks of those that have ended, and fill their columns or narrow the pass."""
+        """Take the ranks of finished vectors, and fill their columns or narrow the pass."""
         if not ended:
             return
         rest = deque(ended)
@@ -369,7 +368,7 @@ class Batch:
             # A column that nobody takes goes on with the vector that has left it, which nobody looks at.
 
     def _seat_waiting(self) -> None:
-        """Let vectors that wait take the columns that are free."""
+        """Assign waiting vectors to free columns."""
         taken = {seat.column for seat in self._seats}
         free = [c for c in range(self._pass.width) if c not in taken][: len(self._waiting)]
         new = [_Seat(self._waiting.popleft(), column) for column in free]
@@ -383,7 +382,7 @@ class Batch:
         self._seats += new
 
     def _narrow(self, width: int) -> None:
-        """Go on in a pass of fewer columns."""
+        """Continue in a pass of fewer columns."""
         held = self._rows.kernel.zeros_many(len(self._seats), self._n_rows, self._x_dtype)
         self._pass.take(np.array([seat.column for seat in self._seats]), held)
         del self._pass  # before the next one is made, so that both are never there at once
@@ -397,7 +396,7 @@ class Batch:
     # --- errors ---
 
     def _bound_errors(self) -> None:
-        """Bound the errors of the vectors that have left, and hand on what is kept of them."""
+        """Bound the errors of the vectors that have left, and pass their results to `keep`."""
         if not self._left:
             return
         with self._time("residual"):
@@ -411,7 +410,7 @@ class Batch:
         self._left = []
 
     def _choose_kept(self, vectors: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        """Of each of some vectors the ranks to keep; where these are the highest, the numbers of their vertices too."""
+        """Return the ranks to keep of each vector; with `top`, also the numbers of their vertices, else None."""
         kernel = self._rows.kernel
         if self._task.top is None:
             return kernel.get(vectors), None
@@ -441,24 +440,23 @@ class Batch:
 
 
 def count_bytes(panels: Panels, n_rows: int, precision: str, z_itemsize: int, width: int) -> int:
-    """Bytes of vectors that a batch of this width holds where kernels compute: of each row x of the pass, of those
-    whose errors are bounded the ranks twice, the out-weight, and what selecting the highest takes; z, also in float64.
-    """
+    """Count bytes of vectors that a batch of this width holds where kernels compute: for each row x of the pass, two
+    copies of the ranks whose errors are bounded, the out-weight, and buffers of selection; z, also in float64."""
     rank, bounded = 4 if precision == "float32" else 8, min(width, RESIDUAL_WIDTH)
     of_row = width * rank + bounded * 2 * rank + 8 + KEEP_BYTES
     return n_rows * of_row + panels.n_elements * (width * z_itemsize + bounded * 8)
 
 
 def choose_width(asked: int | None, n_vectors: int, found: Sequence[tuple[str, int, Sequence[Room]]]) -> int:
-    """The width that is asked for; else the fastest, or the widest that has room everywhere.
+    """Choose the requested width; else the fastest, or the widest that fits in memory everywhere.
 
     Parameters
     ----------
-    found : of each process its name, empty of the only one, the width that computes fastest there, and its room
+    found : of each process its name (empty for a single one), the fastest width there, and its memory
 
     Raises
     ------
-    CapacityError : there is no room for the narrowest pass
+    CapacityError : the narrowest pass does not fit
     """
     chosen = fit_width(n_vectors)
     if asked is not None:

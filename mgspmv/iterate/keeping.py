@@ -1,7 +1,7 @@
-"""Keeping the states of a run beside it, from which it goes on; see `mgspmv.checkpoints`.
+"""Checkpoints written in the background of a run, from which it can resume; see `mgspmv.checkpoints`.
 
-Between two iterations who holds rows copies its slice of x, and writes it while the next ones are made. The state
-counts once all slices are there. Where writing takes longer than the time from one to the next, there are fewer.
+Between two iterations every owner of rows copies its slice of x, and writes it during the next ones. A checkpoint is
+complete once all slices are written. Where writing takes longer than the interval, there are fewer checkpoints.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EVERY_S = 30.0
 
 @dataclass(frozen=True)
 class Kept:
-    """A checkpoint that was made, or was not."""
+    """Report of a checkpoint that was written, or failed."""
 
     iteration: int
     """After which."""
@@ -47,25 +47,25 @@ class Kept:
 
 
 class Writers(Protocol):
-    """Who holds the slices of x, and writes them."""
+    """Processes that hold the slices of x, and write them."""
 
     def begin(self, address: StateAddress) -> None:
-        """Let each copy its slice, as it is after the last iteration, and begin to write it."""
+        """Let each process copy its slice of the last iteration, and begin to write it."""
         ...
 
     def find_written(self, wait: bool) -> Sequence[WrittenSlice | str] | None:
-        """What each wrote, or why it could not; None while one of them is writing.
+        """Return the slice that each process wrote, or its error; None while one of them is writing.
 
         Parameters
         ----------
-        wait : until none of them is, or those that are hang
+        wait : until none of them is writing, or the writes have timed out
         """
         ...
 
 
 @dataclass
 class _Writing:
-    """A state that is being written."""
+    """Checkpoint that is being written."""
 
     address: StateAddress
     reached: Reached
@@ -78,7 +78,7 @@ class _Writing:
 
 @dataclass
 class Keeper:
-    """Keeps the states of one run; a context manager, that of the run."""
+    """Writer of the checkpoints of one run; a context manager around the run."""
 
     checkpoints: Checkpoints
     """Where."""
@@ -104,7 +104,7 @@ class Keeper:
     _thread: Beside = field(default_factory=lambda: Beside("mgspmv-commit"))
 
     def begin(self) -> None:
-        """The iterations begin now."""
+        """Start the interval to the first checkpoint, when the iterations begin."""
         self._began_s = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -114,7 +114,7 @@ class Keeper:
         self._thread.close()
 
     def look(self, writers: Writers, changes: Sequence[float]) -> None:
-        """Between two iterations: make current what was written, and begin the next state if it is time for it.
+        """Commit a written checkpoint between two iterations, and begin the next one if it is due.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class Keeper:
         self.blocked_s += time.perf_counter() - began
 
     def end(self, writers: Writers, changes: Sequence[float], status: Status) -> None:
-        """After the last iteration: begin the last state, unless that is what the run went on from."""
+        """Begin the last checkpoint after the last iteration, unless no iteration was made or ranks are not finite."""
         if status == Status.NON_FINITE or not changes:
             return
         began = time.perf_counter()
@@ -136,18 +136,19 @@ class Keeper:
         self.blocked_s += time.perf_counter() - began
 
     def finish(self, writers: Writers) -> None:
-        """Wait until the last state is current, or hangs."""
+        """Wait until the last checkpoint is committed, or times out."""
         began = time.perf_counter()
         self._settle(writers, wait=True)
         self.blocked_s += time.perf_counter() - began
 
     def go_back(self) -> Restored | None:
-        """After who wrote was lost: the last state of this run that is whole, None where there is none yet. What was
-        being written is dropped, unless it only had to become current.
+        """Restore the last complete checkpoint of this run after a writer was lost; None where there is none yet.
+
+        A checkpoint that is being written is dropped, unless only its commit is pending.
 
         Raises
         ------
-        CheckpointError : there were states, and none of them is whole any more; reading them hangs
+        CheckpointError : checkpoints were written, but none is complete any more; reading them times out
         """
         own, self._writing = self._writing, None
         if own is not None and own.committing is not None:
@@ -166,7 +167,7 @@ class Keeper:
         writers.begin(address)
 
     def _settle(self, writers: Writers, *, wait: bool) -> None:
-        """Go on with the state that is being written, as far as it is."""
+        """Advance the checkpoint that is being written: collect slices, then commit."""
         own = self._writing
         if own is None:
             return
@@ -187,14 +188,14 @@ class Keeper:
                 self.tell(Kept(own.reached.iteration, time.perf_counter() - own.began_s, own.n_bytes))
 
     def _commit(self, own: _Writing, slices: Sequence[WrittenSlice]) -> str | None:
-        """Make a state current; why older ones could not be removed."""
+        """Commit a checkpoint; return why older ones could not be removed, or None."""
         self.checkpoints.commit(own.address, slices, own.reached)
         own.is_current = True
         return self.checkpoints.remove_old()
 
     def _finish_commit(self, own: _Writing) -> bool:
-        """Wait until a state is current, and count it; whether it is. One that is not may become so late, and so it is
-        removed with those before the next one, and not now."""
+        """Wait until a checkpoint is committed; return whether it is. A late commit may still succeed, so a failed one
+        is removed together with the older ones at the next commit, and not now."""
         failure = self._find_failure(own)
         if own.is_current:
             self.kept = own.reached
@@ -205,7 +206,7 @@ class Keeper:
         return own.is_current
 
     def _find_failure(self, own: _Writing) -> str | None:
-        """Why a state could not be made current or, where it is, older ones not be removed."""
+        """Return why a commit failed or, where it succeeded, why older checkpoints could not be removed, or None."""
         assert own.committing is not None
         if not self._thread.await_done(own.committing, self.limit_s):
             return describe_hang(self.limit_s)
@@ -213,7 +214,7 @@ class Keeper:
         return own.committing.result() if error is None else describe_failure(error)
 
     def _restore(self) -> Restored | None:
-        """The last state that is whole."""
+        """Read the last complete checkpoint, with a time limit."""
         thread = Beside("mgspmv-restore")
         reading = thread.submit(self.checkpoints.restore)
         is_read = thread.await_done(reading, self.limit_s)
@@ -224,7 +225,7 @@ class Keeper:
         return reading.result()
 
     def _warn_of_old(self, why: str) -> None:
-        """Say, the first time, that states before the current one stay."""
+        """Warn, the first time, that older checkpoints could not be removed."""
         if not self._has_left_old:
             self._has_left_old = True
             warnings.warn(
@@ -234,7 +235,7 @@ class Keeper:
             )
 
     def _fail(self, reached: Reached, why: str) -> None:
-        """Say, the first time aloud, that there is no such state; the last one that was made is still there."""
+        """Report a failed checkpoint, the first time as a warning; the previous one is kept."""
         self._writing = None
         if not self._has_failed:
             self._has_failed = True

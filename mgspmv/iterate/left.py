@@ -1,4 +1,4 @@
-"""How many iterations are left, by the rate at which the change shrinks."""
+"""Remaining iterations, predicted from the rate at which the change shrinks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ RATE_WINDOW = 5
 
 
 def predict_iterations_left(changes: list[float], tol: float) -> int | None:
-    """How many more iterations bring the change below `tol`, when it goes on shrinking as in `changes`.
+    """Predict how many more iterations bring the change below `tol`, at the rate of `changes`.
 
     With the rate r = (last / first)^(1 / steps) of `changes` it is the least k with last r^k < tol.
 
     Returns
     -------
-    0 when the last change is below `tol`; None when no rate is known or the change does not shrink.
+    0 when the last change is below `tol`; None when the rate is unknown or the change does not shrink.
     """
     last = changes[-1]
     if last < tol:

@@ -1,4 +1,4 @@
-"""A matrix as SciPy's linear operator, on which `eigs`, `cg`, `gmres`, `svds`, `lsqr` and others run."""
+"""SciPy linear operator of a matrix, for `eigs`, `cg`, `gmres`, `svds`, `lsqr` and others."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Multiply = Callable[[np.ndarray], np.ndarray]
 
 
 class MatrixOperator(LinearOperator):  # type: ignore[misc]  # SciPy has no types
-    """Products with a matrix that is elsewhere, and with its transpose, as `scipy.sparse.linalg` asks for them.
+    """Linear operator of products with a matrix and its transpose, for `scipy.sparse.linalg`.
 
-    The matrix is real; of complex vectors the real and the imaginary parts are multiplied as two vectors at once.
+    The matrix is real; the real and imaginary parts of complex vectors are multiplied as two vectors at once.
 
     Parameters
     ----------
     shape : (n_rows, n_cols)
-    dtype : of the products with vectors of it
+    dtype : of the products with vectors of this dtype
     multiply : A @ x
-    multiply_transposed : A.T @ x; None where there is no transpose, and then `missing` says what to do
+    multiply_transposed : A.T @ x; None without the transpose, where `missing` is the error message
 
     Raises
     ------
-    KindError : by `rmatvec`, `rmatmat` and what needs them, where there is no transpose
+    KindError : by `rmatvec`, `rmatmat` and functions that need them, without the transpose
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class MatrixOperator(LinearOperator):  # type: ignore[misc]  # SciPy has no type
     _rmatmat = _rmatvec
 
     def _adjoint(self) -> MatrixOperator:
-        """The transpose, as the matrix is real."""
+        """Return the transpose, as the matrix is real."""
         shape = (self.shape[1], self.shape[0])
         return MatrixOperator(shape, self.dtype, self._transposed(), self._multiply)
 
@@ -67,16 +67,12 @@ class MatrixOperator(LinearOperator):  # type: ignore[misc]  # SciPy has no type
 
 
 def choose_dtype(dtype: np.dtype[Any] | None) -> np.dtype[Any]:
-    """Dtype of an operator: that of the matrix's values; float64 for a pattern."""
+    """Choose the dtype of an operator: that of the matrix's values; float64 for a pattern."""
     return np.dtype(np.float64) if dtype is None else dtype
 
 
 def check_transpose(matrix: DescribedMatrix, transpose: Any) -> None:
-    """
-    Raises
-    ------
-    OptionError : `transpose` is not the stored transpose of the same matrix
-    """
+    """Raise `OptionError` unless `transpose` is the stored transpose of the same matrix."""
     is_other = isinstance(transpose, DescribedMatrix) and transpose.is_transpose != matrix.is_transpose
     if not is_other or transpose.info.digest != matrix.info.digest:
         raise OptionError(

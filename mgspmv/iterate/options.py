@@ -1,4 +1,4 @@
-"""What a PageRank run is asked for, and which tolerances make sense."""
+"""Options of a PageRank run, and checks of tolerances."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STALL = 20
 
 @dataclass(frozen=True)
 class PageRankOptions:
-    """Options of a run, checked."""
+    """Checked options of a PageRank run."""
 
     alpha: float = 0.85
     """Damping factor, 0 <= alpha < 1."""
@@ -47,7 +47,7 @@ class PageRankOptions:
         self._drop_numpy_types()
 
     def _drop_numpy_types(self) -> None:
-        """Make plain numbers of the options: what is computed from a NumPy float32 would be float32."""
+        """Convert options to plain numbers: results of a NumPy float32 would be float32."""
         object.__setattr__(self, "alpha", float(self.alpha))
         object.__setattr__(self, "max_iter", int(self.max_iter))
         if self.tol is not None:
@@ -55,17 +55,17 @@ class PageRankOptions:
 
     @property
     def is_relative(self) -> bool:
-        """Whether changes are taken of the new ranks."""
+        """True if changes are relative to the new ranks."""
         return self.tol_mode == "relative"
 
     @property
     def by_largest(self) -> bool:
-        """Whether the change is the largest of a vertex, and not their sum."""
+        """True if the change is the maximum over vertices, and not the sum."""
         return self.tol_mode in ("linf", "relative")
 
     @property
     def top(self) -> int | None:
-        """How many highest vertices are to be known; None where the run stops by the change alone.
+        """Number of highest vertices to be proven; None where the run stops by the change alone.
 
         Raises
         ------
@@ -79,11 +79,11 @@ class PageRankOptions:
         return int(number)
 
     def check_top(self, n: int) -> int | None:
-        """`top`, of n vertices.
+        """Return `top`, checked against n vertices.
 
         Raises
         ------
-        OptionError : there are not more than the highest vertices that are to be known
+        OptionError : `top` is n or more
         """
         if self.top is not None and self.top >= n:
             raise OptionError(
@@ -93,7 +93,7 @@ class PageRankOptions:
         return self.top
 
     def choose_tol(self, n: int, nnz: int) -> float | None:
-        """`tol`, or its default: 1e-6; with `topk` 1e-10, or what every graph reaches in this precision."""
+        """Return `tol`, or its default: 1e-6; with `topk` 1e-10, or what every graph reaches in this precision."""
         if self.tol is not None or self.tol_mode == "fixed":
             return self.tol
         if self.top is None:
@@ -101,7 +101,7 @@ class PageRankOptions:
         return max(STABLE_TOL, self._sure_change(n, nnz)) / (n if self.tol_mode == "l1_per_node" else 1)
 
     def threshold(self, n: int, nnz: int) -> float:
-        """The change, in the norm of `tol_mode` (`l1` for `l1_per_node`), below which the run has converged.
+        """Return the change, in the norm of `tol_mode` (`l1` for `l1_per_node`), below which the run has converged.
 
         Raises
         ------
@@ -116,24 +116,24 @@ class PageRankOptions:
         return tol * per_node
 
     def measure(self, sums: StepSums) -> float:
-        """|x' - x| in the norm of `tol_mode`; the sum for `l1_per_node` and `fixed`."""
+        """Return |x' - x| in the norm of `tol_mode`; the sum for `l1_per_node` and `fixed`."""
         return (sums.change_linf if self.by_largest else sums.change_l1) / CHANGE_POINT
 
     def _least_change(self, n: int, nnz: int) -> float:
-        """The change that rounding makes by itself: half a unit in the last place of the ranks, which sum to 1, or of
+        """Return the change caused by rounding alone: half a unit in the last place of the ranks, which sum to 1, or of
         each for `relative`.
 
-        In `exact` also the edges' contributions, each off by at most 2^-63 and in no common direction.
+        In `exact` also of the edges' contributions, each off by at most 2^-63 with independent signs.
         """
         unit = 2.0**-24 if self.precision == "float32" else 2.0**-53
         rounding = max(unit, math.sqrt(nnz) * 2.0**-63) if self.precision == "exact" else unit
         return rounding / n if self.tol_mode == "linf" else rounding
 
     def _sure_change(self, n: int, nnz: int) -> float:
-        """A change that every graph reaches: if rounding moves a step by D in L1, changes fall to 2 D / (1 - alpha).
+        """Bound the change that every graph reaches: if rounding moves a step by D in L1, it is 2 D / (1 - alpha).
 
         D counts the roundings of z, of each row's sum (of at most min(n, nnz) terms) and of the update. For `relative`
-        it is taken of (1 - alpha) / n, the least rank where all vertices are jumped to alike.
+        it is relative to (1 - alpha) / n, the smallest rank with uniform personalization.
         """
         moved = {
             "float32": 4 * 2.0**-24,
@@ -144,10 +144,10 @@ class PageRankOptions:
         return reached * n / (1.0 - self.alpha) if self.is_relative else reached
 
     def advise(self, status: Status, changes: Sequence[float], n: int, nnz: int) -> str:
-        """What happened, in a sentence, and what to do about it, where a run ended with these changes.
+        """Return advice in one sentence for a run that ended with these changes.
 
-        Without rounding changes fall by alpha in each iteration, at least. Where they fall less than half as fast over
-        the last ones, and are no larger than what rounding may make of them, more iterations would not help.
+        Without rounding, changes shrink at least by alpha in each iteration. Where they shrink less than half as fast
+        over the last ones, and are within the bound of rounding, more iterations would not help.
         """
         span = min(STALL, len(changes) - 1)
         if status != Status.MAX_ITER or span < STALL // 2:
@@ -178,7 +178,7 @@ class PageRankOptions:
 
 @dataclass(frozen=True)
 class RankTask:
-    """A run that ranks one vector, but for what it starts with."""
+    """Task of a run that ranks one vector, except its start."""
 
     run: str
     """Id."""
@@ -194,11 +194,7 @@ class RankTask:
 
 
 def check_stopping(tol: float | None, tol_mode: TolMode, max_iter: int) -> None:
-    """
-    Raises
-    ------
-    OptionError : no iteration can stop by these
-    """
+    """Raise `OptionError` for options by which no iteration can stop."""
     check_choice("tol_mode", tol_mode, ("l1", "l1_per_node", "linf", "relative", "fixed"))
     if not hasattr(max_iter, "__index__") or max_iter < 1:
         raise OptionError(f"max_iter must be an integer of at least 1, not {max_iter!r}")
@@ -209,7 +205,7 @@ def check_stopping(tol: float | None, tol_mode: TolMode, max_iter: int) -> None:
 
 
 def _most_change(tol_mode: TolMode) -> float:
-    """The largest change there can be between two distributions; for `relative` that of a rank which rises."""
+    """Return the largest possible change between two distributions; for `relative` that of a rank which rises."""
     return 1.0 if tol_mode in ("linf", "relative") else 2.0
 
 

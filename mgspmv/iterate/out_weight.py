@@ -1,4 +1,4 @@
-"""Out-weights that users give in place of those that the store has."""
+"""Out-weights given by users in place of the stored ones."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ ROUNDING = 1e-6
 
 
 def make_out_weight(given: Weights, stored: np.ndarray, vertex_ids: np.ndarray | None) -> np.ndarray:
-    """The out-weights of a run.
+    """Make the out-weights of a run.
 
     Parameters
     ----------
     given : (n,) array in the order of the source's vertices, or a mapping of their ids; missing ids weigh 0
-    stored : (n,) float64: what the stored out-edges of each vertex weigh
+    stored : (n,) float64: sum of the stored out-edges of each vertex
     vertex_ids : (n,) ascending ids of the store, None for 0..n-1
 
     Returns
     -------
-    (n,) float64, each at least `stored`, but for rounding. Those that are more belong to vertices of which edges lead
-    out of the store: their rank is lost, as it is of dangling vertices that are dropped.
+    (n,) float64, each at least `stored`, up to rounding. Larger ones belong to vertices with edges that leave the
+    stored part: their share of the rank is lost, like the rank of dropped dangling vertices.
 
     Raises
     ------
     ShapeError : an array of another length
-    OptionError : an unknown id; a weight that is negative, not finite, or less than the stored out-edges weigh
+    OptionError : an unknown id; a weight that is negative, not finite, or less than the sum of the stored out-edges
     """
     weight = make_vector("out_weight", given, len(stored), vertex_ids, is_signed=False)
     is_less = weight < stored * (1.0 - ROUNDING)
@@ -45,15 +45,15 @@ def make_out_weight(given: Weights, stored: np.ndarray, vertex_ids: np.ndarray |
 
 
 def measure_shares(weight: np.ndarray, stored: np.ndarray) -> tuple[float, float]:
-    """The least sum of a column of A / w of vertices with out-weights, at most 1, and the largest, at least 1: a step
-    grows no L1 distance by more than alpha times this."""
+    """Return the least (at most 1) and the largest (at least 1) column sum of A / w over vertices with out-weights: a
+    step grows L1 distances at most by alpha times the largest."""
     has_out = weight > 0
     shares = stored[has_out] / weight[has_out]
     return float(shares.min(initial=1.0)), float(shares.max(initial=1.0))
 
 
 def describe_overflow(weight: np.ndarray, vertex_ids: np.ndarray | None, precision: Precision) -> str | None:
-    """What left the range of floats where ranks are not finite, and what to do; None where out-weights do not tell.
+    """Describe the out-weight that made ranks overflow, and the remedy; None where out-weights do not explain it.
 
     Parameters
     ----------

@@ -3,9 +3,9 @@
     z = x / w (0 where w = 0);   m = sum of x over dangling vertices
     x' = alpha (A z + m d) + (1 - alpha) p;   stop on |x' - x|
 
-A holds the in-edges of each vertex in its row, w the out-weights, p the personalization, d where the rank of dangling
-vertices goes. Page, Brin, Motwani, Winograd: The PageRank Citation Ranking (1999); differs from it in that dangling
-vertices stay in the graph, as in NetworkX and cuGraph.
+A holds the in-edges of each vertex in its row, w the out-weights, p the personalization, d the distribution of the rank
+of dangling vertices. Page, Brin, Motwani, Winograd: The PageRank Citation Ranking (1999); differs from it in that
+dangling vertices stay in the graph, as in NetworkX and cuGraph.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ CHECK_S = 5.0
 
 
 def choose_steps_at_once(*, streams: bool) -> int:
-    """Steps between two looks; one where rows come by, for which a step takes long.
+    """Choose the number of device steps between two looks; 1 where a device streams rows, so that steps are slow.
 
     Parameters
     ----------
-    streams : whether rows come by on any of the devices
+    streams : whether any of the devices streams rows
     """
     return 1 if streams else STEPS_AT_ONCE
 
 
 @dataclass(eq=False)
 class Rows:
-    """What the owner of a block keeps from step to step; all vectors are of its rows, and where the block is."""
+    """Kernel and vectors of a row block between steps; vectors are of its rows, and where the block is."""
 
     kernel: BoundKernel
     """Bound to the block."""
@@ -87,7 +87,7 @@ class Rows:
 
     @property
     def rounding(self) -> Rounding:
-        """What rounding does to steps of these rows."""
+        """Rounding of steps of these rows."""
         indptr = self.kernel.block.indptr
         longest = int((indptr[1:] - indptr[:-1]).max()) if self.kernel.block.n_rows else 0
         return Rounding(longest, self.kernel.block.nnz, self.n_dangling)
@@ -101,7 +101,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Times:
-    """What a step took; each tuple has an element for each worker, and the fields are those of `Event`."""
+    """Times and bytes of a step; each tuple has an element for each worker, and the fields are those of `Event`."""
 
     product_s: tuple[float, ...]
     exchange_s: tuple[float, ...]
@@ -115,10 +115,10 @@ Made = tuple[StepSums, Times]
 
 
 class Steps(Protocol):
-    """A way to make the steps of a run: in this process, with peers, or on workers that this process drives."""
+    """Steps of a run: made in this process, with peers, or on workers that this process drives."""
 
     def scale(self) -> StepSums:
-        """Make z of the first x; the sums that belong to x."""
+        """Compute z from the first x; return the sums of x."""
         ...
 
     def advance(self, mass: float, n: int) -> Sequence[Made]:
@@ -126,7 +126,7 @@ class Steps(Protocol):
         ...
 
     def ranks(self) -> np.ndarray:
-        """(n,) a copy of the ranks of the rows that this process looks at, on the host."""
+        """Copy the ranks of the rows that this process sees to the host, (n,)."""
         ...
 
 
@@ -146,7 +146,7 @@ class LocalSteps:
         self._watch: Watch | None = None
 
     def compile(self) -> None:
-        """Make the kernels ready, so that no step is timed with it."""
+        """Compile the kernels, so that no step is timed with it."""
         self.rows.kernel.compile(is_relative=self._is_relative)
 
     def scale(self) -> StepSums:
@@ -168,15 +168,15 @@ class LocalSteps:
         return ranks.copy() if ranks is self.rows.x else ranks
 
     def collect(self) -> np.ndarray:
-        """The ranks, without a copy where they are on the host. No more steps can be made after it."""
+        """Return the ranks, without a copy where they are on the host. No more steps can be made after it."""
         return self.rows.kernel.get(self.rows.x)
 
     def describe(self) -> str:
-        """What computes."""
+        """Describe the hardware."""
         return self.rows.kernel.describe()
 
     def watch(self, options: PageRankOptions, gather: Gather | None = None, growth: float = 1.0) -> Watch | None:
-        """What looks at the ranks for `stop="topk:..."`; None where nothing is to.
+        """Make the watch of the ranks for `stop="topk:..."`; None for other criteria.
 
         Parameters
         ----------
@@ -190,31 +190,31 @@ class LocalSteps:
         return self._watch
 
     def check_rows(self) -> RowCheck:
-        """What the ranks of these rows sum to, and where z is not what they give."""
+        """Sum the ranks of these rows, and count rows whose z does not match the ranks."""
         r = self.rows
         return r.kernel.check_rows(r.x, r.weight, self._transport.get_own())
 
     def find_tolerance(self) -> Tolerance:
-        """What rounding may do to the sum of the ranks of these rows."""
+        """Bound the rounding error of the sum of the ranks of these rows."""
         kernel, weight = self.rows.kernel, self.rows.kernel.get(self.rows.weight)
         return find_tolerance(self.rows.rounding, weight, kernel.precision, has_values=kernel.block.data is not None)
 
     def measure(self, mass: float) -> float:
-        """`residual`, together with all who have rows. No more steps can be made after it."""
+        """Compute `residual`, together with all owners of rows. No more steps can be made after it."""
         self.begin_residual()
         return self.residual(mass)
 
     def begin_residual(self) -> None:
-        """Make z of the ranks in float64. No more steps can be made after it."""
+        """Compute z from the ranks in float64. No more steps can be made after it."""
         self.rows = replace(self.rows, kernel=self.rows.kernel.with_precision("float64"))
         self._transport.restart(np.dtype(np.float64))
         self.scale()
 
     def residual(self, mass: float) -> float:
-        """This process's part of a bound on |G(x) - x| in L1, where G is a step; after `begin_residual`.
+        """Compute this process's part of a bound on |G(x) - x| in L1, where G is a step; after `begin_residual`.
 
-        G is evaluated in float64, and a bound on the rounding of doing so is added, and of the dangling mass: half a
-        unit of fixed point for each vertex.
+        G is evaluated in float64; added are a bound on the rounding of that, and one of the dangling mass: half a unit
+        of fixed point for each vertex.
         """
         r = self.rows
         residual = r.kernel.residual(self._transport.z, r.x, self._alpha, mass, r.dangling, r.personalization)
@@ -228,11 +228,11 @@ class LocalSteps:
 
 
 def time_step(panel: Transport, multiply: Callable[[], list[StepSums]]) -> tuple[list[StepSums], Times]:
-    """Everybody's sums of a step, of each column, and what it took, but for the bytes held.
+    """Time a step; return its sums over all processes, one per column, and its times, without the bytes held.
 
     Parameters
     ----------
-    multiply : fills the slots of a panel, and gives the sums of this process
+    multiply : fills the slots of a panel, and returns the sums of this process
     """
     received, waited = panel.exchanged_bytes, panel.waited_s
     began = time.perf_counter()
@@ -246,12 +246,12 @@ def time_step(panel: Transport, multiply: Callable[[], list[StepSums]]) -> tuple
 
 
 class DeviceSteps:
-    """Steps that a device makes by the dozen; the host learns afterwards what they did.
+    """Steps that a device makes in batches; the host reads their results afterwards.
 
     Parameters
     ----------
     device : has the whole matrix, or the rows of a worker
-    vectors : what the run starts with
+    vectors : start of the run
     at_once : most steps between two looks, the same on all devices of a run; None for what suits the device
     is_counted : whether the out-weights of a pattern are counts
     """
@@ -271,7 +271,7 @@ class DeviceSteps:
         self._rules = RankRules(options.alpha, threshold, options.by_largest, options.is_relative, is_counted)
 
     def compile(self) -> None:
-        """As `LocalSteps.compile`."""
+        """Compile the kernels; see `LocalSteps.compile`."""
         self._device.compile(self._rules)
 
     def scale(self) -> StepSums:
@@ -289,32 +289,32 @@ class DeviceSteps:
         return self._device.ranks()
 
     def collect(self) -> np.ndarray:
-        """As `LocalSteps.collect`."""
+        """Return the ranks; see `LocalSteps.collect`."""
         ranks = self._device.ranks()
         self._device.release()
         return ranks
 
     def describe(self) -> str:
-        """As `LocalSteps.describe`."""
+        """Describe the device."""
         return self._device.describe()
 
     def measure(self, mass: float) -> float:
-        """As `LocalSteps.measure`."""
+        """Bound |G(x) - x| in L1; see `LocalSteps.measure`."""
         return self._device.residual(mass) + self._alpha * bound_mass_rounding(self._rounding.n_dangling)
 
     def watch(self, options: PageRankOptions, gather: Gather | None = None, growth: float = 1.0) -> Watch | None:
-        """As `LocalSteps.watch`."""
+        """Make the watch of the ranks; see `LocalSteps.watch`."""
         if options.top is None:
             return None
         vectors, is_dangling = self._vectors, self._vectors.weight == 0
         return Watch(options, is_dangling, vectors.dangling, vectors.personalization, self._rounding, gather, growth)
 
     def check_rows(self) -> RowCheck:
-        """As `LocalSteps.check_rows`, of the rows of the device."""
+        """Check the rows of the device; see `LocalSteps.check_rows`."""
         return self._device.check_rows()
 
     def find_tolerance(self) -> Tolerance:
-        """As `LocalSteps.find_tolerance`."""
+        """Bound the rounding error of the sum of the ranks; see `LocalSteps.find_tolerance`."""
         device = self._device
         return find_tolerance(self._rounding, self._vectors.weight, device.precision, has_values=device.has_values)
 
@@ -326,22 +326,22 @@ class DeviceSteps:
 
 
 class Loop:
-    """Iterates to the end. Everybody who goes through it with the same sums makes the same iterations.
+    """Loop of iterations to the end. All processes that run it with the same sums make the same iterations.
 
     Parameters
     ----------
     threshold : of the change, from `PageRankOptions.threshold`
-    watch : looks at the ranks on the way
-    before : what the first ranks were reached by
-    balance : what the first ranks sum to; None where nothing is known
+    watch : examines the ranks during the run
+    before : progress of the run that this one resumes
+    balance : expected sum of the first ranks; None where it is unknown
 
     Attributes
     ----------
-    balance : what the ranks sum to after the last iteration
-    iteration : iterations made, also before
+    balance : expected sum of the ranks after the last iteration
+    iteration : iterations made, including those before
     mass : sum of the ranks over dangling vertices
-    status : how the iteration ended; None before that
-    is_ahead : whether steps were made after the iteration that was told last, so that the ranks are later ones
+    status : at the end; None before that
+    is_ahead : whether steps were made after the last reported iteration, so that the ranks are later ones
     """
 
     def __init__(
@@ -365,7 +365,7 @@ class Loop:
             self.status = judge(options, threshold, before.iteration, before.changes[-1], False)
 
     def start(self) -> None:
-        """Make the first z."""
+        """Compute the first z."""
         first = self._steps.scale()
         if self._watch is not None:
             self._watch.start()
@@ -374,7 +374,7 @@ class Loop:
             self._watch.see(0, self._steps.ranks(), self.mass)
 
     def advance(self, n: int | None = None) -> Iterator[Event]:
-        """Iterate to the end, or n times if that is less; what each iteration did."""
+        """Iterate to the end, or n times if that is less; yield the event of each iteration."""
         last = self._options.max_iter if n is None else self.iteration + n
         while self.status is None and self.iteration < last:
             made = self._steps.advance(self.mass, min(last - self.iteration, self._count_to_look()))
@@ -384,7 +384,7 @@ class Loop:
                 yield Event(self._run, self._epoch, self.iteration, change, **vars(times))
 
     def _take(self, sums: StepSums) -> float:
-        """Count an iteration with these sums, and judge it; its change."""
+        """Count an iteration with these sums, set the status, and return its change."""
         self.balance = None if self.balance is None else self.balance.step(self.mass)
         self.iteration, self.mass = self.iteration + 1, sums.dangling / FIXED_POINT
         change = self._options.measure(sums)
@@ -396,16 +396,16 @@ class Loop:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """`look`, where ranks are looked at on the way."""
+        """Seconds of the phase `look`, where a watch examines the ranks."""
         return {} if self._watch is None else {"look": self._watch.elapsed_s}
 
     @property
     def stability(self) -> Stability | None:
-        """What is proven of the highest vertices; None where nothing is."""
+        """Proven stability of the highest vertices; None before it is proven."""
         return None if self._watch is None else self._watch.found
 
     def _count_to_look(self) -> int:
-        """Iterations until the ranks are looked at next."""
+        """Count iterations until the watch examines the ranks next."""
         return self._options.max_iter if self._watch is None else self._watch.count_steps(self.iteration)
 
     def _judge(self, change: float, is_wrong: bool) -> Status | None:
@@ -417,7 +417,7 @@ class Loop:
 def judge(
     options: PageRankOptions | PowerOptions, threshold: float, iteration: int, change: float, is_wrong: bool
 ) -> Status | None:
-    """How a run ends after so many iterations, of which the last had this change; None when it goes on."""
+    """Return the status of a run that ends after `iteration` iterations with this change; None if it continues."""
     is_fixed = options.tol_mode == "fixed"
     if is_wrong:
         return Status.NON_FINITE
@@ -430,7 +430,7 @@ def judge(
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """How a run ended."""
+    """Outcome of a run."""
 
     values: np.ndarray
     """(n,) float32 or float64: the ranks."""
@@ -455,31 +455,31 @@ class Outcome:
 
 
 def bound_mass_rounding(n_dangling: int) -> float:
-    """Upper bound on the rounding of the sum of the ranks of so many dangling vertices: half a unit each."""
+    """Bound the rounding of the sum of the ranks of `n_dangling` dangling vertices: half a unit each."""
     return n_dangling * 0.5 / FIXED_POINT
 
 
 def bound_error(residual: float, alpha: float) -> float:
-    """Upper bound on the L1 distance of x to the solution: a step G shrinks L1 distances by alpha, so
+    """Bound the L1 distance of x to the solution: a step G shrinks L1 distances by alpha, so
     |x - x*| <= |G(x) - x| / (1 - alpha)."""
     return float(residual / (1.0 - alpha))
 
 
 def widen_bound(bound: float, alpha: float, growth: float) -> float:
-    """What `bound_error` gave, where a step shrinks distances by alpha * growth and not by alpha."""
+    """Widen a bound of `bound_error` where a step shrinks distances by alpha * growth and not by alpha."""
     return bound * (1.0 - alpha) / (1.0 - alpha * growth) if alpha * growth < 1.0 else math.inf
 
 
 def add_event(events: list[Event], event: Event) -> None:
-    """Put an event at the end of those of a run, of which iterations that are made again are then gone."""
+    """Append an event to those of a run, and remove earlier events of iterations that are repeated."""
     while events and events[-1].iteration >= event.iteration:
         events.pop()
     events.append(event)
 
 
 def sum_seconds(events: Sequence[Event]) -> dict[str, float]:
-    """Seconds of all iterations: in `product` those of the slowest worker each time, which the others wait for; in
-    `exchange` the mean of the workers, who begin and end it together but for what clocks and threads do."""
+    """Sum the seconds of all iterations: in `product` those of the slowest worker each time, which the others wait for;
+    in `exchange` the mean of the workers, which begin and end it together up to clocks and scheduling."""
     return {
         "product": sum(max(e.product_s) for e in events),
         "exchange": sum(fmean(e.exchange_s) for e in events),
@@ -487,17 +487,17 @@ def sum_seconds(events: Sequence[Event]) -> dict[str, float]:
 
 
 class Execution(ABC):
-    """Iterations of a run, wherever they are made.
+    """Iterations of a run, in this process or on workers.
 
     Parameters
     ----------
-    hardware : what computes
-    writers : who holds the ranks
+    hardware : description of the hardware
+    writers : processes that hold the ranks
 
     Attributes
     ----------
-    status : how it ended; None before that
-    seconds : of phases that iterations have besides steps
+    status : at the end; None before that
+    seconds : of phases of iterations other than steps
     memory, transport : as of `Outcome`, after `collect`
     """
 
@@ -510,28 +510,28 @@ class Execution(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Make the first z."""
+        """Compute the first z."""
 
     @abstractmethod
     def iterate(self) -> Iterator[tuple[Event, bool]]:
-        """Iterate to the end: what each iteration did, and whether the ranks are those that it made.
+        """Iterate to the end; yield the event of each iteration, and whether the ranks are those of that iteration.
 
         Raises
         ------
-        CorruptionError : the ranks are not what they must be
+        CorruptionError : the ranks are corrupted
         """
 
     def find_stability(self) -> Stability | None:
-        """What was proven of the highest vertices; None where nothing was."""
+        """Return the proven stability of the highest vertices; None where none was proven."""
         return None
 
     @abstractmethod
     def measure(self) -> float:
-        """A bound on |G(x) - x| in L1 of the ranks x, where G is a step. No more iterations after it."""
+        """Bound |G(x) - x| in L1 of the ranks x, where G is a step. No more iterations can be made after it."""
 
     @abstractmethod
     def collect(self) -> np.ndarray:
-        """(n,) the ranks."""
+        """Return the ranks, (n,)."""
 
 
 def run_to_end(
@@ -542,19 +542,19 @@ def run_to_end(
     report: Progress = ignore,
     on_start: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Iterate to the end, bound the error and give the ranks.
+    """Iterate to the end, bound the error and return the outcome with the ranks.
 
     Parameters
     ----------
     alpha : damping; None where no error is bounded
-    emit : gets an event for each iteration
-    keeper : of the run's states; None where none are kept
-    report : hears that the error is bounded
+    emit : called with the event of each iteration
+    keeper : of the run's checkpoints; None for none
+    report : called when the error is bounded
     on_start : called when the iterations begin
 
     Raises
     ------
-    CorruptionError : the ranks are not what they must be
+    CorruptionError : the ranks are corrupted
     """
     events, changes = list[Event](), list[float]()
     before_s = 0.0 if keeper is None else keeper.blocked_s
@@ -611,14 +611,14 @@ def run_here(
     Parameters
     ----------
     steps : of all rows
-    emit : gets an event for each iteration
+    emit : called with the event of each iteration
     growth : of `Start`
-    keeper : of the run's states, the last of which the rows have; None where none are kept
-    balance : of `Start`; None where nothing is known of the sum of the ranks
+    keeper : of the run's checkpoints, with the last of which the rows start; None for none
+    balance : of `Start`; None where the sum of the ranks is unknown
 
     Raises
     ------
-    CorruptionError : the ranks are not what they must be
+    CorruptionError : the ranks are corrupted
     """
     began = time.perf_counter()
     steps.compile()
@@ -634,8 +634,8 @@ def run_here(
 
 
 class _Here(Execution):
-    """Iterations of this process. Whether the ranks are what they must be is looked at now and then, and before they
-    are kept or given.
+    """Iterations of this process. The ranks are checked for corruption periodically, and before they are written to a
+    checkpoint or returned.
 
     Parameters
     ----------
@@ -649,7 +649,7 @@ class _Here(Execution):
         self._steps, self._loop, self.status = steps, loop, loop.status
 
     def close(self) -> None:
-        """Write nothing any more."""
+        """Stop writing checkpoints."""
         self._writer.close()
 
     def start(self) -> None:
@@ -691,5 +691,5 @@ class _Here(Execution):
 
 
 def find_before(keeper: Keeper | None) -> Reached:
-    """What a run goes on from."""
+    """Return the progress that a run resumes from."""
     return BEGINNING if keeper is None else keeper.before

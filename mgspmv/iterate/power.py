@@ -2,9 +2,9 @@
 
     y = A x;   x' = update(y, x) / |update(y, x)|;   stop on |x' - x|
 
-The same loop runs in the process that has whole vectors, in the order of the source and where the products are made, on
-the host or on its device; and on each worker of a cluster, which has the elements of its rows. All workers have
-the same norms and changes (`mgspmv.iterate.tally`), so that they make the same iterations.
+The same loop runs in a process with whole vectors, in the order of the source and where the products are computed, on
+the host or on its device; and on each worker of a cluster, with the elements of its rows. All workers get the same
+norms and changes (`mgspmv.iterate.tally`), so that they make the same iterations.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Update = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """An update that is known by its numbers, and acts on any rows alike: x' = a y + b x + c."""
+    """Linear update, which can be computed on any rows: x' = a y + b x + c."""
 
     of_product: float = 1.0
     """a."""
@@ -51,13 +51,13 @@ class Step:
         return y
 
     def place(self, move: Callable[[Any], Any]) -> Step:
-        """The same with its vector, if it has one, elsewhere."""
+        """Return the step with its vector, if it has one, moved by a function."""
         return self if isinstance(self.added, float) else replace(self, added=move(self.added))
 
 
 @dataclass(frozen=True)
 class PowerOptions:
-    """When an iteration stops and how it normalizes, checked."""
+    """Stopping criterion and normalization of an iteration, checked."""
 
     tol: float | None = None
     """Stop when the change is below; None is 1e-6, and must be None for `fixed`."""
@@ -80,7 +80,7 @@ class PowerOptions:
             )
 
     def threshold(self, n: int) -> float:
-        """The change over n elements below which the iteration has converged; 0 for `fixed`."""
+        """Return the change over n elements below which the iteration has converged; 0 for `fixed`."""
         if self.tol_mode == "fixed":
             return 0.0
         tol = DEFAULT_TOL if self.tol is None else float(self.tol)
@@ -89,7 +89,7 @@ class PowerOptions:
 
 @dataclass(frozen=True)
 class PowerTask:
-    """A run of power iteration, but for its step and what it starts with."""
+    """Task of a run of power iteration, except its step and start."""
 
     run: str
     """Id."""
@@ -105,13 +105,13 @@ class PowerTask:
 
 
 def count_alone(elapsed_s: float, n_bytes: int) -> Times:
-    """What an iteration took that only this process had a part in."""
+    """Make the times of an iteration of this process alone."""
     return Times((elapsed_s,), (0.0,), (0.0,), (0,), (n_bytes,))
 
 
 @dataclass(frozen=True)
 class Products:
-    """Products with a square matrix, and the vectors that they are made of, wherever those are."""
+    """Products with a square matrix, and conversions of their vectors from and to the host."""
 
     multiply: Callable[[Any], Any]
     """A x, a new array, of x as `put` gives it; both (n,), or both the elements of this worker."""
@@ -129,12 +129,12 @@ class Products:
     """Gives what the last iteration took, by the seconds that it took in this process, and the bytes held here."""
 
     def after(self, others: Products) -> Products:
-        """The product of this matrix with another one: A B x."""
+        """Return products of this matrix after another one: A B x."""
         return replace(self, multiply=lambda x: self.multiply(others.multiply(x)), nbytes=self.nbytes + others.nbytes)
 
 
 class PowerLoop:
-    """Iterates to the end. Everybody who goes through it with the same norms and changes makes the same iterations.
+    """Loop of iterations to the end. All processes with the same norms and changes make the same iterations.
 
     Parameters
     ----------
@@ -142,9 +142,9 @@ class PowerLoop:
 
     Attributes
     ----------
-    x : after the last iteration, as `products` have it
+    x : after the last iteration, where `products` are computed
     iteration : iterations made
-    status : how the iteration ended; None before that
+    status : at the end; None before that
     """
 
     def __init__(self, products: Products, update: Update, x: np.ndarray, task: PowerTask) -> None:
@@ -154,11 +154,11 @@ class PowerLoop:
         self.status: Status | None = None
 
     def advance(self, n: int | None = None) -> Iterator[Event]:
-        """Iterate to the end, or n times if that is less; what each iteration did.
+        """Iterate to the end, or n times if that is less; yield the event of each iteration.
 
         Raises
         ------
-        OptionError, ShapeError : what `update` gives is no new vector like y
+        OptionError, ShapeError : `update` does not return a new vector like y
         """
         last = self._options.max_iter if n is None else self.iteration + n
         while self.status is None and self.iteration < last:
@@ -173,7 +173,7 @@ class PowerLoop:
             yield Event(self._task.run, 0, self.iteration, change, **vars(times))
 
     def _step(self) -> float:
-        """Make one iteration; the change."""
+        """Make one iteration; return the change."""
         products, options, x = self._products, self._options, self.x
         new = _check_update(self._update(products.multiply(x), _protect(x)), x)
         if options.norm != "none":
@@ -198,11 +198,11 @@ def iterate_power(
     Parameters
     ----------
     x : (n,) the start, which is not normalized
-    emit : gets an event for each iteration
+    emit : called with the event of each iteration
 
     Raises
     ------
-    OptionError, ShapeError : what `update` gives is no new vector like y
+    OptionError, ShapeError : `update` does not return a new vector like y
     """
     loop, events = PowerLoop(products, update, x, task), []
     for event in loop.advance():
@@ -220,7 +220,7 @@ def compile_product(kernel: BoundKernel, dtype: str) -> None:
 
 
 def normalize(x: np.ndarray, norm: Norm) -> np.ndarray:
-    """A whole vector over its norm, which is not `none`; zeros stay zeros, and so does what has no finite norm."""
+    """Divide a whole vector by its norm, which is not `none`; a norm that is 0 or not finite leaves it unchanged."""
     divided: np.ndarray = _divide(x, find_norm(x, norm))
     return divided
 
@@ -230,7 +230,7 @@ def _divide(x: Any, length: float) -> Any:
 
 
 def _protect(x: Any) -> Any:
-    """x as it is given to the user: of NumPy it cannot be written, which would look like no change."""
+    """Return x for `update`: a read-only view of a NumPy array, as writing to it would hide the change."""
     if not isinstance(x, np.ndarray):
         return x
     view = x.view()
@@ -239,7 +239,7 @@ def _protect(x: Any) -> Any:
 
 
 def _check_update(new: Any, x: Any) -> Any:
-    """What `update` gave, in the dtype of x."""
+    """Check the array that `update` returned, and convert it to the dtype of x."""
     if not isinstance(new, type(x)):
         raise OptionError(
             f"update gave a {type(new).__name__}, and its arguments are arrays of {type(x).__module__}; give such an "

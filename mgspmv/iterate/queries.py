@@ -1,4 +1,4 @@
-"""The vectors that a batch of PageRank asks for: dampings, and personalizations as the few entries that they have."""
+"""Queries of a batch of PageRank: dampings, and personalizations as sparse entries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VECTOR, VERTEX, WEIGHT = "vector", "vertex", "weight"
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """A vector that is asked for."""
+    """Vector of a batch: damping and sparse personalization."""
 
     label: Any
     """Its name, or its number."""
@@ -42,7 +42,7 @@ class Query:
     """(m,) float64: p there."""
 
     def cut(self, start: int, stop: int) -> Query:
-        """The same, with what is listed of the rows `start` .. `stop` alone."""
+        """Return the query with only the entries of the rows `start` .. `stop`."""
         own = slice(*np.searchsorted(self.rows, (start, stop)).tolist())
         return replace(self, rows=self.rows[own], weights=self.weights[own])
 
@@ -54,19 +54,19 @@ def make_queries(
     vertex_ids: np.ndarray | None,
     order: np.ndarray | None = None,
 ) -> list[Query]:
-    """The vectors of a batch from what the user gave; see `mgspmv.api.pagerank_batch`.
+    """Make the vectors of a batch from the user's arguments; see `mgspmv.api.pagerank_batch`.
 
     Parameters
     ----------
     alphas : one for all, or one for each
     n : vertices
     vertex_ids : (n,) ascending ids of the store, None for 0..n-1
-    order : of the stored rows; what the user gave is in the order of the source
+    order : of the stored rows; the user's arguments are in the order of the source
 
     Raises
     ------
     ShapeError : numbers of vectors and dampings, or of entries and vertices, that do not match
-    OptionError : no vector; an unknown id; weights that are no distribution; the vector is named
+    OptionError : no vector; an unknown id; weights that cannot be normalized; the message names the vector
     """
     queries = [_make_query(*named, n, vertex_ids) for named in _list_vectors(personalization, n, vertex_ids)]
     if not queries:
@@ -93,7 +93,7 @@ def _check_labels(labels: list[Any]) -> None:
 
 
 def _list_vectors(given: Any, n: int, vertex_ids: np.ndarray | None) -> Iterable[tuple[Any, Any]]:
-    """Each vector by its label: `_Placed`, an id, None, or what `classify_vector` takes."""
+    """List the vectors with their labels: each a `_Placed`, an id, None, or an argument of `classify_vector`."""
     if given is None:
         return [(0, None)]
     if hasattr(given, "tocsr"):
@@ -120,7 +120,7 @@ def _list_vectors(given: Any, n: int, vertex_ids: np.ndarray | None) -> Iterable
 
 
 def _list_single(given: np.ndarray, n: int) -> list[Any]:
-    """The ids of an array, a vector each."""
+    """List the ids of an array, one vector each."""
     if len(given) == n and given.dtype.kind in "biuf":
         raise OptionError(
             f"personalization is an array of {n} numbers, which may be one vector by place or {n} vectors of one id "
@@ -160,7 +160,7 @@ def _check_columns(shape: tuple[int, ...], n: int) -> None:
 
 
 def _list_table(given: Any, n: int, vertex_ids: np.ndarray | None) -> Iterable[tuple[Any, Any]]:
-    """Of a table with a row for each entry of each vector, which come in the order of their first rows."""
+    """Yield the vectors of a table with a row for each entry, in the order of their first rows."""
     import pyarrow as pa
 
     table = pa.table(given)
@@ -193,7 +193,7 @@ def _list_table(given: Any, n: int, vertex_ids: np.ndarray | None) -> Iterable[t
 
 @dataclass(frozen=True, eq=False)
 class _Placed:
-    """Numbers of some vertices and the weight of each; a vertex may come again."""
+    """Numbers of some vertices and the weight of each; vertices may be repeated."""
 
     places: np.ndarray
     weights: np.ndarray
@@ -203,7 +203,7 @@ class _Placed:
 
 
 def _make_query(label: Any, given: Any, n: int, vertex_ids: np.ndarray | None) -> Query:
-    """In the order of the source, with a damping that is still to come."""
+    """Make a query in the order of the source; its damping is set later."""
     name = _name(label)
     if given is None:
         return Query(label, 0.0, 1.0 / n, np.empty(0, np.int64), np.empty(0))
@@ -234,7 +234,7 @@ def _find_entries(name: str, given: Any, n: int, vertex_ids: np.ndarray | None) 
 
 
 def _place(query: Query, alpha: float, places: np.ndarray | None) -> Query:
-    """With a damping, and in the order of the stored rows, `places` being the row of each vertex of the source."""
+    """Set the damping of a query, and convert it to the order of stored rows; `places` is the row of each vertex."""
     if places is None:
         return replace(query, alpha=alpha)
     rows = places[query.rows].astype(np.int64)

@@ -1,6 +1,6 @@
-"""What products tell of the largest absolute eigenvalue of a square matrix: whether it is 0, and a bound from above.
+"""Tests of the largest absolute eigenvalue of a square matrix by products: whether it is 0, and an upper bound.
 
-Both take products alone, so they are made wherever products are, and come out alike there.
+Both use products alone, so they run wherever products are computed, with the same result.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ BOUND_STEPS = 10
 
 
 def has_cycle(products: Products, x: np.ndarray) -> bool:
-    """Whether a cycle is found among the vertices where x is not 0.
+    """Return whether a cycle is found among the vertices where x is not 0.
 
-    From a set of vertices those are taken away that have no in-edge from the set, until none is: what stays, if any,
-    has a cycle. Where x is an eigenvector of an eigenvalue other than 0, elements that are not faint have such
-    in-edges, so that one product or two are enough; without cycles there are as many as the longest path has vertices.
-    A set that is still shrinking after `MOST_PEELED` products is one in which no cycle was found.
+    Vertices without an in-edge from the set are removed from the set until none is left to remove: a nonempty rest has
+    a cycle. Where x is an eigenvector of a nonzero eigenvalue, elements that are not faint have such in-edges, so that
+    one or two products suffice; without cycles it takes as many as the longest path has vertices. A set that is still
+    shrinking after `MOST_PEELED` products counts as acyclic.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def has_cycle(products: Products, x: np.ndarray) -> bool:
 
 
 def _keeps(products: Products, is_in: np.ndarray, most: int) -> bool:
-    """Whether some stay of a set of vertices."""
+    """Return whether repeated removal of vertices without in-edges from the set ends, in `most` products, nonempty."""
     # Different numbers, so that sums with negative weights are not 0 by chance.
     numbers = 1.0 + np.random.default_rng(0).random(len(is_in))
     for _ in range(most):
@@ -51,14 +51,14 @@ def _keeps(products: Products, is_in: np.ndarray, most: int) -> bool:
 
 
 def bound_radius(products: Products, n: int) -> float:
-    """A number that the largest absolute eigenvalue of a matrix without negative elements does not exceed.
+    """Bound the largest absolute eigenvalue of a nonnegative matrix from above.
 
     For every x > 0 it is at most the largest of (A x)_i / x_i (Collatz, Wielandt), and at most the root of the largest
     of (A A x)_i / x_i. x is 1 everywhere at first, and then (1 + A + A A) x.
 
     Returns
     -------
-    0 where there are no elements; infinite where products leave the range of floats.
+    0 for a matrix without elements; infinite where products overflow.
     """
     x, least = products.put(np.ones(n)), math.inf
     for _ in range(BOUND_STEPS):

@@ -1,26 +1,26 @@
-"""Which vertices are the k highest, proven while ranks still change.
+"""Proof of the set of the k highest vertices while ranks still change.
 
-Let x' = alpha P x + alpha m(x) d + (1 - alpha) p be a step, K = (I - alpha P)^-1, which has no negative element, and
-r = x_T - x_(T-1), r' = x_(T-1) - x_(T-2) the last two changes. Where d = p, a multiple of p is a multiple of the
-solution x* as K has it, which moves no vertex before another one, and for some s > 0 and any b
+Let x' = alpha P x + alpha m(x) d + (1 - alpha) p be a step, K = (I - alpha P)^-1, which is nonnegative, and
+r = x_T - x_(T-1), r' = x_(T-1) - x_(T-2) the last two changes. Where d = p, K maps a multiple of p to a multiple of the
+solution x*, which does not change the order of vertices, and for some s > 0 and any b
 
     s x* = y + alpha P K q;    y = x_T + b r,    q = r - b (r' - r).
 
-b = 0 takes x_T as it is, b = -alpha / (1 + alpha) takes out what alternates, as in graphs with periodic parts. Let
-w = alpha P v for any v, and h = v - w. If q <= c h + e with e >= 0 for all vertices that are not dangling (those only
+b = 0 takes x_T unchanged, b = -alpha / (1 + alpha) removes alternating parts, as in graphs with periodic parts. Let
+w = alpha P v for any v, and h = v - w. If q <= c h + e with e >= 0 for all non-dangling vertices (dangling ones only
 pass rank on to d), then
 
     alpha P K q <= c w + alpha / (1 - alpha) |e|_1
 
-for each vertex, and likewise from below for -q. So what ranks can still change by is about proportional to v, where v
-is about the ranks for a greater alpha: sums of past x with weights that grow, for which alpha P v takes no product, as
-a step was made of each of these x. Where dangling vertices give to others than p does, P is with that: s = 1, and no
-vertex is left out.
+for each vertex, and likewise from below for -q. So the remaining change of ranks is about proportional to v, where v
+approximates the ranks for a greater alpha: sums of past x with growing weights, for which alpha P v takes no product,
+as a step was made from each of these x. Where d differs from p, P includes the dangling term: s = 1, and no vertex is
+left out.
 
-Each look chooses c from a histogram of q / h, and counts what rounding did to the steps. Whatever is summed is summed
-as integers, so everybody who looks at the same x finds the same, on any number of workers.
+Each look chooses c from a histogram of q / h, and accounts for the rounding of the steps. All sums are of integers, so
+the result for the same x is bit-identical on any number of workers.
 
-Differs from rank-stability criteria in the literature, which watch whether the order changes, in that it proves.
+Differs from rank-stability criteria in the literature, which watch whether the order changes, in that it is a proof.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SLACK = 1.001
 
 
 def plan_looks(max_iter: int) -> list[int]:
-    """Iterations after which there is a look, ascending; the last one that may be made is one of them."""
+    """Plan the iterations after which to look, ascending; the last possible iteration is one of them."""
     looks, iteration = [], min(2, max_iter)
     while iteration < max_iter:
         looks.append(iteration)
@@ -70,9 +70,9 @@ def plan_looks(max_iter: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Rounding:
-    """How far a step may be off by being computed: each new rank by `relative` of itself, all together by `mass` more.
+    """Rounding error of a step: `relative` of each new rank, and in addition `mass` of all together in L1.
 
-    Added over workers by `+`.
+    Summed over workers by `+`.
     """
 
     longest: int
@@ -91,12 +91,12 @@ class Rounding:
         )
 
     def find_relative(self, precision: str) -> float:
-        """Of `exact` products are rounded as float64 before they are to 2^-62; of `float32` z, values and ranks are."""
+        """Bound the relative error: `exact` rounds products as float64 first; `float32` rounds z, values and ranks."""
         terms = 16 + (self.longest if precision != "exact" else 0)
         return terms * 2.0**-53 + (4 * 2.0**-24 if precision == "float32" else 0.0)
 
     def find_mass(self, precision: str) -> float:
-        """In L1."""
+        """Bound the absolute error of all ranks together, in L1."""
         entry = {"exact": 1 / FIXED_POINT, "float64": 0.0, "float32": max(self.entry, 2.0**-148)}[precision]
         return self.nnz * entry + self.n_dangling / FIXED_POINT
 
@@ -108,7 +108,7 @@ class _Kept(NamedTuple):
 
 
 class _Choice(NamedTuple):
-    """How the vertices are bounded at a look: by y - below w - loss and y + above w + excess."""
+    """Bounds of the vertices at a look: y - below w - loss and y + above w + excess."""
 
     lean: float
     """b."""
@@ -121,7 +121,7 @@ class _Choice(NamedTuple):
 
 
 class Watch:
-    """Looks at the ranks of some rows, together with those who have the others, until the k highest are known.
+    """Watch over the ranks of some rows, together with the owners of the others, until the k highest are proven.
 
     Parameters
     ----------
@@ -129,14 +129,14 @@ class Watch:
     is_dangling : (n_rows,) bool
     dangling, personalization : of the rows, as in `RankVectors`
     rounding : of the steps of these rows
-    gather : calls of all who have rows, each with theirs, come together; None where these are all rows
-    growth : how many times its L1 norm a step without jumps may make of a vector, but for alpha
+    gather : collective call of all owners of rows, each with its part; None where these are all rows
+    growth : factor by which a step without jumps may grow the L1 norm of a vector, in addition to alpha
     threads : default: the processors this process may use
 
     Attributes
     ----------
-    found : what was proven; None before that
-    elapsed_s : seconds of looking so far
+    found : proven stability; None before that
+    elapsed_s : seconds of all looks so far
     """
 
     def __init__(
@@ -169,11 +169,11 @@ class Watch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the vectors that are kept."""
+        """Bytes of the stored vectors."""
         return sum(int(v.nbytes) for v in (self._v, self._w, *(kept.x for kept in self._kept)))
 
     def start(self) -> None:
-        """Come together with the others, before the first iteration."""
+        """Exchange rounding and jump vectors with the other owners, before the first iteration."""
         d, p = self._dangling, self._personalization
         own = {"to_p": np.array_equal(d, p), "drops": not d.any(), **vars(self._rounding)}
         answers = self._gather(own)
@@ -186,15 +186,15 @@ class Watch:
         self._amplitude = _SLACK / (1.0 - self._shrink) if self._shrink < 1.0 else np.inf
 
     def wants(self, iteration: int) -> bool:
-        """Whether `see` is to be called after this iteration."""
+        """Return whether `see` is to be called after this iteration."""
         return iteration in self._needed
 
     def count_steps(self, iteration: int) -> int:
-        """Iterations after this one until the next that is wanted; many where none is."""
+        """Count iterations from this one to the next that is wanted; a large number where none is."""
         return min((i - iteration for i in self._needed if i > iteration), default=1 << 30)
 
     def see(self, iteration: int, x: np.ndarray, mass: float) -> None:
-        """Keep the ranks after an iteration, and look whether the k highest are known where it is time for that.
+        """Store the ranks after an iteration, and try to prove the k highest when a look is due.
 
         Parameters
         ----------
@@ -217,7 +217,7 @@ class Watch:
     # --- v, and alpha times a step of it without jumps
 
     def _begin(self) -> None:
-        """Begin with the first x, of which the next ones are to be seen as changes."""
+        """Initialize v and w from the first x and its step."""
         (_, x, mass), (_, after, _) = self._kept
         share = self._share(1)
         self._v = (share - 1.0) * x.astype(np.float64)
@@ -226,12 +226,12 @@ class Watch:
         self._mass = (share - 1.0) * mass
 
     def _share(self, iteration: int) -> float:
-        """What weighs what was added up to a look, at the next one."""
+        """Return the weight of the sums up to a look at the next look."""
         greater = (2.0 + self._alpha) / 3.0
         return float((self._alpha / greater) ** (self._next[iteration] - iteration))
 
     def _add(self, share: float, factor: float) -> None:
-        """Weigh the past, and add the mean of the last two x that has little of what alternates, and its step."""
+        """Weight the past sums, and add the mean of the last two x that damps alternation, and its step."""
         x2, x1, x = self._kept
         lag = self._alpha / (1.0 + self._alpha)
 
@@ -259,11 +259,11 @@ class Watch:
         return None if choice is None else self._prove(choice, w, top)
 
     def _postpone(self, iteration: int, lack: float) -> None:
-        """Choose the next look that is worth its time.
+        """Choose the iteration of the next look.
 
         Parameters
         ----------
-        lack : how many times as small bounds must be to tell places k and k + 1 apart
+        lack : factor by which bounds must shrink to separate places k and k + 1
         """
         before, lacked = self._looked
         self._looked = iteration, lack
@@ -280,11 +280,11 @@ class Watch:
         return 0.0, -self._alpha / (1.0 + self._alpha)
 
     def _own(self, lean: float) -> float:
-        """Of the rounding of a step, how much there is in y and in q."""
+        """Return the factor of the rounding of a step in y and in q."""
         return 1.0 + 4.0 * abs(lean)
 
     def _count(self, v: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, int]:
-        """Histograms of q / h: for each lean, from above and from below, in each bin the sums of |q| and of h."""
+        """Compute histograms of q / h: for each lean, from above and below, in each bin the sums of |q| and of h."""
         (_, x2, _), (_, x1, _), (_, x, _) = self._kept
         leans = np.array(self._leans)
         relative = np.array([self._own(lean) * self._relative for lean in leans])
@@ -300,7 +300,7 @@ class Watch:
         return sum(sums for sums, _ in parts), sum(negative for _, negative in parts)
 
     def _list_top(self, w: np.ndarray) -> np.ndarray:
-        """(k + 1, 3) or fewer: of the highest ranks here x, r and w, in no order."""
+        """Return x, r and w of the highest ranks here, (k + 1, 3) or fewer rows, unordered."""
         (_, x1, _), (_, x, _) = self._kept[1:]
         where = np.flatnonzero(x >= self._least)
         if len(where) <= self._k:
@@ -312,8 +312,8 @@ class Watch:
         return np.stack([high, high - x1[where], w[where]], axis=1)
 
     def _choose(self, sums: np.ndarray, negative: int, top: np.ndarray) -> tuple[_Choice | None, float]:
-        """The bounds that are best at places k and k + 1, None where they do not tell these two apart; and how many
-        times as small they would have to be for it."""
+        """Choose the best bounds at places k and k + 1, None where they do not separate these two; also return the
+        factor by which bounds would have to shrink."""
         (x, r, w), (x_next, r_next, w_next) = top[-2], top[-1]
         if x == x_next:
             return None, np.inf
@@ -335,7 +335,7 @@ class Watch:
         return chosen, float(lack)
 
     def _choose_bin(self, sums: np.ndarray, w: float, slope: float, fixed: float) -> tuple[float, float]:
-        """c, and what comes beside c w, for which c w and that are least."""
+        """Choose c and the constant added to c w that minimize the bound c w + constant."""
         sizes, widths = sums[:, 0], sums[:, 1]
         bounds = bin_bounds()
         # e is q - c h where that is more than nothing: in the bins above c. Their h are in units of their own bound.
@@ -348,7 +348,7 @@ class Watch:
         return float(bounds[best]), float(max(0.0, beside[best]) + fixed)
 
     def _prove(self, choice: _Choice, w: np.ndarray, top: np.ndarray) -> Stability | None:
-        """Bounds of all vertices, by a choice."""
+        """Prove the k highest by the bounds of all vertices; None where the bounds do not separate them."""
         (_, x1, _), (_, x, _) = self._kept[1:]
         least, gap = top[-2, 0], top[-2, 0] - top[-1, 0]
 
@@ -373,7 +373,7 @@ class Watch:
 
 
 def find_ties(is_cut: np.ndarray) -> tuple[tuple[int, int], ...]:
-    """First and last place of each run of places, from 1, between which there is no cut.
+    """Find the first and last place, from 1, of each run of places without a cut.
 
     Parameters
     ----------
@@ -385,25 +385,25 @@ def find_ties(is_cut: np.ndarray) -> tuple[tuple[int, int], ...]:
 
 
 def judge_order(values: np.ndarray, k: int, bound: float) -> Stability:
-    """What is known of the k highest when no two ranks are further off from each other than a bound.
+    """Return the stability of the k highest ranks, given an error bound on the difference of any two.
 
     Parameters
     ----------
     values : (n,) ranks
-    bound : of the L1 distance of the ranks to the solution, which is one for the difference of any two
+    bound : on the L1 distance of the ranks to the solution, which also bounds the difference of any two
     """
     return judge_places(values[select_highest(values, k + 1)], bound)
 
 
 def judge_places(places: np.ndarray, bound: float) -> Stability:
-    """As `judge_order`, of the ranks at places 1 .. k + 1."""
+    """Return the stability of `judge_order`, given the ranks at places 1 .. k + 1."""
     places = places.astype(np.float64)
     gaps = places[:-1] - places[1:]
     return Stability(len(gaps), bool(gaps[-1] > bound), float(gaps[-1]), float(bound), find_ties(gaps > bound))
 
 
 def _bound(choice: _Choice, x: Any, r: Any, w: Any) -> tuple[Any, Any]:
-    """Lower and upper bounds of ranks, but for a factor that all have in common."""
+    """Compute lower and upper bounds of ranks, up to a common factor."""
     y = x + choice.lean * r
     rounding = choice.own * (x + abs(r)) + 2.0**-50 * (choice.below + choice.above) * abs(w)
     return y - choice.below * w - choice.loss - rounding, y + choice.above * w + choice.excess + rounding

@@ -1,4 +1,4 @@
-"""The vectors that a PageRank run starts with."""
+"""Start vectors of a PageRank run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mgspmv.store.read import StoredMatrix
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """Vectors over vertices; vectors of one element hold for all of them."""
+    """Start vectors over vertices; a vector of one element holds for all vertices."""
 
     x: np.ndarray
     """(n,) or (1,) float32 or float64: the first ranks."""
@@ -39,27 +39,27 @@ class Start:
     """The least and the largest sum of a column of A / w, as far as it is known."""
 
     def cut(self, start: int, stop: int) -> Start:
-        """The vectors of vertices `start` .. `stop`, as views."""
+        """Return the vectors of vertices `start` .. `stop`, as views."""
         x, d, p = (v if len(v) == 1 else v[start:stop] for v in (self.x, self.dangling, self.personalization))
         weight = None if self.out_weight is None else self.out_weight[start:stop]
         return Start(x, d, p, weight, self.growth, self.shares)
 
     def find_balance(self, alpha: float, n: int) -> Balance:
-        """What the ranks sum to, where these vectors are of all n vertices."""
+        """Return the expected sum of the ranks, where these vectors are of all n vertices."""
         total = float(self.x[0]) * n if len(self.x) == 1 else float(self.x.sum(dtype=np.longdouble))
         return Balance(alpha, 1.0 if self.dangling.any() else 0.0, *self.shares, total, total)
 
     @property
     def is_counted(self) -> bool:
-        """Whether the out-weights of a pattern are counts."""
+        """True if the out-weights of a pattern are counts."""
         return self.out_weight is None
 
     def take_weight(self, read: Callable[[], np.ndarray]) -> np.ndarray:
-        """The out-weights of the vertices that these vectors are of: given ones, or those that are read."""
+        """Return the out-weights of the vertices of these vectors: the given ones, or those that `read` returns."""
         return read() if self.out_weight is None else self.out_weight
 
     def bind(self, kernel: BoundKernel, weight: np.ndarray) -> Rows:
-        """What the owner of a block starts with.
+        """Make the rows that the owner of a block starts with.
 
         Parameters
         ----------
@@ -72,7 +72,7 @@ class Start:
         return Rows(kernel, *vectors, n_dangling=int(np.count_nonzero(weight == 0)))
 
     def on_device(self, weight: np.ndarray) -> RankVectors:
-        """What a device that has the whole matrix starts with; weight as for `bind`, of all vertices."""
+        """Make the start of a device that has the whole matrix; weight as for `bind`, of all vertices."""
         return RankVectors(self.x, weight, self.dangling, self.personalization)
 
 
@@ -88,15 +88,15 @@ def make_start(
     use_weights: bool,
     order: np.ndarray | None = None,
 ) -> Start:
-    """Make the vectors of a run from what the user gave; see `mgspmv.api.pagerank`.
+    """Make the start vectors of a run from the user's arguments; see `mgspmv.api.pagerank`.
 
     Parameters
     ----------
-    order : of the stored rows, and so of what comes out; what the user gave is in the order of the source
+    order : of the stored rows and of the result; the user's arguments are in the order of the source
 
     Raises
     ------
-    OptionError, ShapeError : a vector that is no distribution over the vertices; out-weights that cannot be
+    OptionError, ShapeError : a vector that is not a distribution over the vertices; invalid out-weights
     DanglingError : dangling="error" and a vertex without out-edges
     """
     n = stored.info.shape[0]
@@ -133,9 +133,9 @@ def make_start(
 def read_out_weight(
     stored: StoredMatrix, use_weights: bool, start: int = 0, stop: int | None = None, threads: int | None = None
 ) -> np.ndarray:
-    """Out-weights of vertices `start` .. `stop`, float64, 0 for dangling ones; out-degrees unless weights are used.
+    """Read out-weights of vertices `start` .. `stop`, float64, 0 for dangling ones; out-degrees without weights.
 
-    Those of a reversed graph are added up from the values of the rows that it is the transpose of.
+    Those of a reversed graph are summed from the values of the rows of the original.
     """
     if stored.info.kind == "stochastic":
         return (stored.read_out_degree(start, stop, threads) > 0).astype(np.float64)
@@ -149,12 +149,12 @@ def read_out_weight(
 
 
 class OutWeights:
-    """Out-weights of some vertices for one run after the other; those of a reversed graph are kept.
+    """Out-weights of some vertices, for several runs; those of a reversed graph are cached.
 
     Parameters
     ----------
-    start, stop : the vertices
-    threads : that read
+    start, stop : range of the vertices
+    threads : for reading
     """
 
     def __init__(self, stored: StoredMatrix, start: int, stop: int, threads: int | None = None) -> None:
@@ -164,11 +164,11 @@ class OutWeights:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is kept."""
+        """Bytes of the cached out-weights."""
         return sum(weight.nbytes for weight in self._kept.values())
 
     def read(self, use_weights: bool) -> np.ndarray:
-        """As `read_out_weight`."""
+        """Return the out-weights of `read_out_weight`, cached for a reversed graph."""
         if use_weights in self._kept:
             return self._kept[use_weights]
         weight = self._read(use_weights)

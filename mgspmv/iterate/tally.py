@@ -1,8 +1,8 @@
-"""Norms of vectors and of their changes, which decide in power iteration, from the parts of several workers.
+"""Norms of vectors and of their changes in power iteration, combined from the parts of several workers.
 
-Each is one number over all elements, a sum, a root of a sum of squares, or a largest one. Who has some of the elements
-finds it of these, and everybody combines the numbers of all, in the same order, to the same one. Sums are of float64,
-so that their last bits depend on how the elements are divided between workers.
+Each is one number over all elements: a sum, a root of a sum of squares, or a maximum. Each worker computes it of its
+elements, and all combine the numbers of all workers, in the same order, to the same result. Sums are of float64, so
+that their last bits depend on the partition of the elements.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ CHUNK = 1 << 16
 
 
 def find_norm(x: Any, norm: Norm) -> float:
-    """The norm of these elements, not finite where one is not, or where it is too large for a float.
+    """Compute the norm of these elements, not finite where one is not, or where it is too large for a float.
 
-    No sum of squares overflows or vanishes on its way.
+    Sums of squares are scaled against overflow and underflow.
 
     Parameters
     ----------
@@ -41,8 +41,8 @@ def find_norm(x: Any, norm: Norm) -> float:
 
 
 def find_change(new: Any, x: Any, tol_mode: TolMode) -> float:
-    """|x' - x| of these elements, not finite where one is not: for `linf` the largest, for `relative` the largest
-    |x' - x| / |x'|, counted up to `RELATIVE_LIMIT` and 0 where x' is 0; else the sum. Parameters as for `find_norm`."""
+    """Compute |x' - x| of these elements, not finite where one is not: for `linf` the largest, for `relative` the
+    largest |x' - x| / |x'|, up to `RELATIVE_LIMIT` and 0 where x' is 0; else the sum. Parameters as for `find_norm`."""
     if tol_mode == "linf":
         return _find_largest(abs(_widen(new[c]) - x[c]) for c in _cut(new))
     if tol_mode == "relative":
@@ -52,7 +52,7 @@ def find_change(new: Any, x: Any, tol_mode: TolMode) -> float:
 
 
 def combine(parts: Sequence[float], of: Norm | TolMode) -> float:
-    """The norm, or the change, of all elements from those of all parts of them; not finite where one is not."""
+    """Combine the norms, or changes, of all parts to that of all elements; not finite where one is not."""
     if of in ("max", "linf", "relative"):
         return float(np.max(parts))
     if of != "l2":
@@ -62,7 +62,7 @@ def combine(parts: Sequence[float], of: Norm | TolMode) -> float:
 
 
 def _sum(find: Callable[[slice], Any], x: Any) -> float:
-    """Sum of what is found of each chunk of x, NaN where that is not finite."""
+    """Sum the results of a function of each chunk of x, NaN where the sum is not finite."""
     if not isinstance(x, np.ndarray):
         from mgspmv.kernels.dense import sum_vector
 
@@ -72,7 +72,7 @@ def _sum(find: Callable[[slice], Any], x: Any) -> float:
 
 
 def _add_up(numbers: Iterable[float]) -> float:
-    """Their sum, rounded once; NaN where it is not finite."""
+    """Sum numbers, rounded once; NaN where the sum is not finite."""
     try:
         total = math.fsum(numbers)
     except OverflowError:
@@ -81,22 +81,22 @@ def _add_up(numbers: Iterable[float]) -> float:
 
 
 def _compare(new: Any, x: Any) -> Any:
-    """|x' - x| / |x'|, 0 where x' is 0."""
+    """Return |x' - x| / |x'|, 0 where x' is 0."""
     size = abs(new)
     return abs(new - x) * (size != 0) / (size + (size == 0))
 
 
 def _widen(x: Any) -> Any:
-    """On the host in float64; on a device, where there may be no room for it, as it is."""
+    """Convert an array on the host to float64; one on a device, where memory may be short, is returned unchanged."""
     return x.astype(np.float64, copy=False) if isinstance(x, np.ndarray) else x
 
 
 def _cut(x: Any) -> Iterator[slice]:
-    """Where the chunks of a vector are: on a device all of it is one."""
+    """Return the slices of the chunks of a vector; on a device all of it is one chunk."""
     step = CHUNK if isinstance(x, np.ndarray) else max(1, len(x))
     return (slice(k, k + step) for k in range(0, len(x), step))
 
 
 def _find_largest(chunks: Iterator[Any]) -> float:
-    """The largest element, NaN where there is one; 0 of none."""
+    """Return the largest element, NaN if any is NaN; 0 for none."""
     return float(np.max([0.0, *(float(chunk.max()) for chunk in chunks)]))

@@ -1,9 +1,9 @@
-"""Vertices that have rank 0 because what leads to them is below the resolution of a precision.
+"""Detection of vertices whose rank is 0 by underflow: their in-flow is below the resolution of a precision.
 
-A rank is 0 where no path leads to a vertex from where jumps lead; where iterations have not come to it yet; or where
-what all in-neighbors pass on, x / w each, is rounded to 0. The last is told by one more step, from a start that is
-above 0 only at vertices that pass on so little: the vertices with rank 0 that it reaches lost what they got. What these
-lead to has rank 0 too, and is not counted.
+A rank is 0 where no path leads to a vertex from the targets of jumps; where iterations have not reached it yet; or
+where the contributions x / w of all in-neighbors are rounded to 0. The last case is found by one more step, from a
+start that is above 0 only at vertices with such small contributions: the vertices with rank 0 that it reaches lost
+their in-flow. Vertices that are reached only through these have rank 0 too, and are not counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Step = Callable[[PageRankOptions, Start], np.ndarray]
 
 
 def find_resolution(precision: Precision, n: int, nnz: int, *, on_device: bool) -> float:
-    """The unit that what an edge passes on is rounded to where it is nearly 0.
+    """Return the unit that the contribution of an edge is rounded to near 0.
 
     Parameters
     ----------
@@ -42,9 +42,9 @@ def find_lost(
     resolution: float,
     step: Step,
 ) -> np.ndarray:
-    """Rows whose rank is 0 although jumps, or edges from vertices with a rank above 0, lead to them.
+    """Find rows whose rank is 0 although jumps, or edges from vertices with a rank above 0, lead to them.
 
-    Nothing is read, and no step made, where no rank is 0 or none passes on as little as is lost.
+    Nothing is read, and no step made, where no rank is 0; no step where no contribution is below the resolution.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def find_lost(
 
 
 def _make_probe(x: np.ndarray, weight: np.ndarray, least: float, resolution: float) -> np.ndarray | None:
-    """(n,) a start that passes the same on along all edges of vertices that pass on too little; None of none."""
+    """Make a start, (n,), with equal contributions along all edges of vertices whose contributions underflow; None for none."""
     is_faint = (x > 0) & (weight > 0)
     is_faint[is_faint] = x[is_faint] / weight[is_faint] * least < resolution / 2
     if not is_faint.any():

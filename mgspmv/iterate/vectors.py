@@ -1,4 +1,4 @@
-"""Vectors that users give, as distributions over the vertices."""
+"""Conversion of vectors given by users to distributions over the vertices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Weights = Mapping[Any, float] | np.ndarray | Sequence[Any] | AbstractSet[Any] | 
 
 
 def make_distribution(name: str, weights: Weights, n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
-    """Non-negative weights, divided by their sum.
+    """Make a distribution: non-negative weights divided by their sum.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def make_distribution(name: str, weights: Weights, n: int, vertex_ids: np.ndarra
     Raises
     ------
     ShapeError : an array of another length
-    OptionError : an unknown id or one that comes again; a weight that is negative or not finite; a sum of 0; as of
+    OptionError : an unknown or repeated id; a weight that is negative or not finite; a sum of 0; as of
         `classify_vector`
     """
     vector = make_vector(name, weights, n, vertex_ids, is_signed=False)
@@ -46,13 +46,13 @@ def make_distribution(name: str, weights: Weights, n: int, vertex_ids: np.ndarra
 def make_vector(
     name: str, numbers: Weights, n: int, vertex_ids: np.ndarray | None, *, is_signed: bool = True
 ) -> np.ndarray:
-    """(n,) float64: numbers as a user gave them; parameters as for `make_distribution`.
+    """Make a vector of the numbers that a user gave, (n,) float64; parameters as for `make_distribution`.
 
     Raises
     ------
     ShapeError : an array of another length
-    OptionError : an unknown id or one that comes again; a number that is not finite, or negative unless `is_signed`; as
-        of `classify_vector`
+    OptionError : an unknown or repeated id; a number that is not finite, or negative unless `is_signed`; as of
+        `classify_vector`
     """
     vector = _to_vector(name, numbers, n, vertex_ids)
     check_numbers(name, vector, vertex_ids, is_signed=is_signed)
@@ -67,15 +67,12 @@ def check_numbers(
     *,
     is_signed: bool = False,
 ) -> None:
-    """
+    """Raise `OptionError` for numbers that are not finite, or negative unless `is_signed`.
+
     Parameters
     ----------
     numbers : (k,) float64
-    places : (k,) numbers of the vertices that have them; None for those of all
-
-    Raises
-    ------
-    OptionError : one is not finite, or negative unless `is_signed`
+    places : (k,) numbers of their vertices; None for all vertices
     """
     wrong = ~np.isfinite(numbers)
     if not is_signed:
@@ -97,8 +94,8 @@ def locate(name: str, vector: ById, n: int, vertex_ids: np.ndarray | None) -> tu
 
     Raises
     ------
-    OptionError : an id that no vertex has or that comes again; an index that nobody set, where the store has ids of
-        its own; what is no real number
+    OptionError : an unknown or repeated id; a default pandas index, where the store has explicit ids; numbers that are
+        not real
     """
     ids = vector.ids
     numbers = np.ones(len(ids)) if vector.numbers is None else to_float64(name, vector.numbers)
@@ -123,11 +120,11 @@ def locate(name: str, vector: ById, n: int, vertex_ids: np.ndarray | None) -> tu
 
 
 def find_positions(name: str, ids: Sequence[Any] | np.ndarray, n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
-    """Numbers of the vertices with these ids.
+    """Find the numbers of the vertices with these ids.
 
     Raises
     ------
-    OptionError : an id that no vertex has; the message names a near one
+    OptionError : an unknown id; the message names a similar one
     """
     if vertex_ids is None or vertex_ids.dtype == np.int64:
         return _find_integers(name, ids, n, vertex_ids)
@@ -161,7 +158,7 @@ def _find_integers(name: str, ids: Sequence[Any] | np.ndarray, n: int, vertex_id
 
 
 def _to_integers(ids: Sequence[Any] | np.ndarray) -> np.ndarray:
-    """(k,) int64; raises AttributeError, OverflowError or TypeError for what is no such integer."""
+    """Convert ids to (k,) int64; raise AttributeError, OverflowError or TypeError for anything else."""
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
         if len(ids) and int(ids.max()) >= 2**63:
             raise OverflowError(f"{int(ids.max())} is more than 64 bits hold with a sign")
@@ -188,12 +185,12 @@ def _to_vector(name: str, numbers: Weights, n: int, vertex_ids: np.ndarray | Non
 
 
 def from_places(name: str, given: ByPlace, n: int) -> np.ndarray:
-    """(n,) float64 of numbers by place.
+    """Convert numbers by place to (n,) float64.
 
     Raises
     ------
     ShapeError : another length
-    OptionError : no real numbers
+    OptionError : numbers that are not real
     """
     if isinstance(given.numbers, np.ndarray) and given.numbers.dtype.kind in "SU":
         raise OptionError(
@@ -219,11 +216,11 @@ def to_float64(name: str, numbers: Any) -> np.ndarray:
 
 
 def normalize(vector: np.ndarray, n: int) -> np.ndarray:
-    """Non-negative numbers over their sum, made in fixed point of two words: no order of the vertices changes it.
+    """Divide non-negative numbers by their sum, made in fixed point of two words, independent of the vertex order.
 
     Parameters
     ----------
-    vector : of n numbers, or those of them that are not 0
+    vector : of n numbers, or the nonzero ones of them
     """
     bits = 62 - math.frexp(n)[1]
     scaled = np.ldexp(vector, bits - math.frexp(float(vector.max()))[1])
