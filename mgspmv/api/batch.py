@@ -84,14 +84,14 @@ def pagerank_batch(
     tol, tol_mode, max_iter, out_weight, weights, precision : as for `pagerank`, of each vector
     dangling : as for `pagerank`; None for p of each vector, anything else holds for all of them
     width : most vectors in a pass: 2, 4, 8, 16, 32 or 64; default what computes fastest, or less where the vectors of
-        a pass would take more than half of the memory that is free, on any worker. `options["width"]` of the result
-        says which
-    top : keep of each vector only so many of the highest ranks, selected when it ends, where it was computed; default
-        all ranks of all vectors
-    backend : as for `pagerank`; a device has to have room for the matrix, or its rows of it, as CSR
-    threads : default: the processors this process may use; on a cluster, those that it gave each worker
+        a pass would take more than half of the memory that is free, on any worker; see `options["width"]` of the
+        result
+    top : number of highest ranks to keep of each vector, selected when it ends, where it was computed; default all
+        ranks of all vectors
+    backend : as for `pagerank`; the matrix, or the rows of a worker, must fit in device memory as CSR
+    threads : default: the processors this process may use; on a cluster, those of each worker
     client : as for `pagerank`: distributes A for this one batch, whose workers make each pass in lockstep
-    transport : with `client`, as for `Matrix.distribute`; `auto` is `nccl` where each worker has a device of its own
+    transport : with `client`, as for `Matrix.distribute`; `auto` is `nccl` where each worker has a separate device
     device_memory, host_memory : with `client`, as for `Matrix.distribute`: most that the plan of the rows may take
     timeout : with `client`, as for `Matrix.distribute`
     throw : raise when a vector does not meet the tolerance; False returns all with their statuses
@@ -105,7 +105,7 @@ def pagerank_batch(
     Raises
     ------
     KindError, DanglingError, ConvergenceError : as for `pagerank`; the first vector that did not converge is named
-    OptionError, ShapeError : as for `pagerank`; of a vector that is none, by its name
+    OptionError, ShapeError : as for `pagerank`; the message names an invalid vector
     BackendError : `cuda` and no device, or CuPy is not installed
     CapacityError : the matrix, the vectors of a pass or the results do not fit in free memory
     ClusterError : as for `pagerank`

@@ -78,7 +78,7 @@ def hits(
     nstart : the first authorities, a vector as of `pagerank`, others 0; default 1 everywhere
     normalized : hubs and authorities sum to 1, with their signs where weights are negative, as in NetworkX; else
         authorities have Euclidean norm 1, and hubs are A^T a, whose norm is the largest singular value: the vectors of
-        NetworkX's `hits`, but for their sign
+        NetworkX's `hits`, up to their sign
     transpose : `A.T` distributed, where A is distributed
     running : others as of `power_iteration`: tol, tol_mode, max_iter, weights, precision, drive, backend, threads,
         client, device_memory, host_memory, timeout, throw, on_event, on_progress
@@ -151,7 +151,7 @@ def katz(
     ----------
     A : of kind `graph` or `stochastic`, opened by `open_matrix` or distributed; `A.T` for out-edges
     alpha : attenuation; it converges for |alpha| < 1 / (the largest absolute eigenvalue of A). None chooses 0.7 over
-        a bound on that eigenvalue, which takes 20 products; `options["alpha"]` of the solution says what was chosen
+        a bound on that eigenvalue, which takes 20 products; see `options["alpha"]` of the solution
     beta : a number for all vertices, or a vector as of `pagerank`, others 0
     nstart : the first x, likewise; default 0 everywhere
     normalized : divide the result by its Euclidean norm
@@ -286,7 +286,7 @@ def stationary(
     nstart : the first x, a vector as of `pagerank`, others 0; default uniform
     lazy : the probability of staying for a step, 0 <= lazy < 1. It does not change what is stationary; without it a
         chain that is periodic does not converge
-    running : as for `hits`, but for `weights`
+    running : as for `hits`, except `weights`
 
     Returns
     -------

@@ -164,7 +164,7 @@ class Matrix(DescribedMatrix):
         Raises
         ------
         CapacityError : it does not fit; the message names the number of workers that suffices
-        OptionError : an option that makes no sense; `topk` of a `matrix`
+        OptionError : an invalid option; `topk` of a `matrix`
         """
         check_threads(threads)
         limits: dict[str, Any] = {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
@@ -290,7 +290,7 @@ class Matrix(DescribedMatrix):
 
         Raises
         ------
-        OptionError : an option that makes no sense
+        OptionError : an invalid option
         BackendError : `cuda` and no device, or CuPy is not installed
         """
         from mgspmv.iterate.operator import MatrixOperator, choose_dtype

@@ -120,7 +120,7 @@ class Placement:
 
     @contextmanager
     def distribute(self, A: Matrix | DistributedMatrix | None = None, **reads: Any) -> Iterator[DistributedMatrix]:
-        """Distribute the matrix, or another one, for the context; one that is on a cluster already is used as it is.
+        """Distribute the matrix, or another one, for the context; one that is on a cluster already is yielded as it is.
 
         Parameters
         ----------

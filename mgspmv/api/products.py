@@ -49,7 +49,7 @@ def spmv(
         `client`, of the workers, as for `Matrix.distribute`
     precision : default float32 when both A's values and x are float32, else float64; sums are made in float64 by
         csr-rows and csr-serial, and in `precision` by the others. Of integers alone (A's values int64 or a pattern; x,
-        alpha and, unless beta is 0, y and beta whole) the product is exact without it, or refused, as float64 holds
+        alpha and, unless beta is 0, y and beta whole) the product is exact without it, or raises, as float64 holds
         all integers below 2^53; with `float64`, or x in float64, it is rounded
     threads : default: the processors this process may use; on a cluster, those of each worker
     client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one product; default: compute in this

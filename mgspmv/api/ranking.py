@@ -107,7 +107,7 @@ def pagerank(
         no tol
     max_iter : most iterations; converging on the last one is converging
     stop : `change`; or `topk:100`, also as soon as bounds on the error prove which the 100 highest vertices are, for
-        any number of them. `Solution.stability` says what is known of their order. Places k and k + 1 with equal ranks
+        any number of them. `Solution.stability` describes their order. Places k and k + 1 with equal ranks
         are never told apart: then the run continues to the tolerance, or to max_iter
     personalization : p, by the source's ids: a mapping of ids to numbers, a pandas Series whose index has ids, a frame
         or Arrow table of ids and numbers, or a list of ids; or by place: (n,) array in the order of the store's
@@ -119,7 +119,7 @@ def pagerank(
         dangling mass goes to p or nowhere. Or a Solution, of the graph as it was before: the ranks
         of vertices that are still there, by their ids, and 1/n for those that are new
     out_weight : w, a vector like p, not normalized; default what the stored out-edges weigh. More where
-        edges lead out of the stored part: their share of the rank is lost. Less is refused, but for 1e-6 of itself
+        edges lead out of the stored part: their share of the rank is lost. Less is an error, with a tolerance of 1e-6
     weights : False counts every stored edge as 1
     precision : `exact` fixed point, bit-identical everywhere; `float64`; `float32`
     drive : `embedded`, in this process; `superstep`, in which the workers of a cluster iterate in lockstep; or

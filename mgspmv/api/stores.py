@@ -102,8 +102,8 @@ def ingest(
         may still take, its threads, and Dask's own folder. The store is the same for any number of workers, and without
     timeout : with `client`, as for `Matrix.distribute`
     edge_list_options : `columns`, `n_vertices`, `vertices`, `weights`, `extra_columns` of an edge list or a table;
-        `delimiter`, `header`, `skip_rows`, `comment`, `ids` of an edge list; the page "CSV and edge lists" says what
-        each does; `n_vertices` of a tuple of arrays; `n_cols` of plain CSR arrays in a Zarr group
+        `delimiter`, `header`, `skip_rows`, `comment`, `ids` of an edge list; see the page "CSV and edge lists";
+        `n_vertices` of a tuple of arrays; `n_cols` of plain CSR arrays in a Zarr group
 
     Raises
     ------
@@ -257,7 +257,7 @@ def reorder(
     ------
     ShapeError : the matrix is not square
     CapacityError : what must fit into the memory does not
-    OptionError : an option that makes no sense
+    OptionError : an invalid option
     StoreExistsError : `target` is taken
     StoreError : `store` cannot be read, or holds another version by now
     """
@@ -305,7 +305,7 @@ def transpose(
 
     Raises
     ------
-    OptionError : an option that makes no sense
+    OptionError : an invalid option
     StoreError : the store cannot be read or written, or was changed by another meanwhile: nothing is lost, run it again
     """
     check_threads(threads)
@@ -349,9 +349,9 @@ def update(
     Parameters
     ----------
     insert, delete : as `source` of `ingest`: arcs i -> j between ids as those of the store, or, for a store without
-        ids, rows and columns of a matrix. Weights in `delete` are not looked at, and of several entries at one place
-        (`keep`) all go. An entry that is inserted where there is one is added (`sum`), is not taken (`first`), comes
-        beside it (`keep`) or is refused (`error`), by the rule of the store. New ids become vertices; in a store
+        ids, rows and columns of a matrix. Weights in `delete` are ignored, and of several entries at one place (`keep`)
+        all are deleted. An inserted entry at the place of another is added to it (`sum`), ignored (`first`), stored
+        too (`keep`) or an error (`error`), by the rule of the store. New ids become vertices; in a store
         without ids, larger numbers make the matrix larger
     missing : what to do when an entry that is to be deleted does not exist: `ignore` (the provenance has their
         number) or `error`
@@ -371,7 +371,7 @@ def update(
     ------
     SourceError : malformed input; ids or weights that do not suit the store; an entry to insert that exists already, or
         one to delete that does not
-    OptionError : an option that makes no sense or does not suit the sources; neither `insert` nor `delete`
+    OptionError : an option that is invalid or does not suit the sources; neither `insert` nor `delete`
     StoreError : the store cannot be read or written, or was changed by another meanwhile: nothing is lost, run it again
     CapacityError : what must fit into the memory does not
     """

@@ -55,9 +55,9 @@ def subgraph(
     min_weight, max_weight : least and greatest value that stays, as numbers of the stored dtype; NaN does not
     edges : which stay, each from its source to its target (of a `matrix` or `stochastic` one, row and column):
         pairs of ids, a tuple (src, dst) of arrays of ids, or what iterates over pairs, as NetworkX's `G.edges`, all of
-        which must be there; or a SciPy sparse matrix of the store's shape, in the order of its vertices, whose entries
+        which must exist; or a SciPy sparse matrix of the store's shape, in the order of its vertices, whose entries
         other than 0 are a mask
-    without_edges : which go, likewise; what is not there is ignored
+    without_edges : which to leave out, likewise; missing ones are ignored
     symmetrize : with `edges` or `without_edges`: (j, i) is meant too with each (i, j)
     overwrite : replace the matrix that is in `target`
     memory, threads, scratch : as for `ingest`. What must fit, into half, are 10 bytes for each vertex of `store` where
@@ -70,8 +70,8 @@ def subgraph(
 
     Raises
     ------
-    OptionError : nothing is to be left out; an id that no vertex has, or one of `edges` that is not there; bounds that
-        are none, or of a pattern
+    OptionError : nothing is to be left out; an unknown id, or a missing one of `edges`; invalid bounds, or bounds of a
+        pattern
     ShapeError : a mask of another length or shape
     KindError : vertices of a `matrix`
     SourceError : the columns of a `stochastic` matrix do not sum to 1 any more

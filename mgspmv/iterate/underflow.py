@@ -70,7 +70,7 @@ def find_lost(
 
 
 def _make_probe(x: np.ndarray, weight: np.ndarray, least: float, resolution: float) -> np.ndarray | None:
-    """Make a start, (n,), with equal contributions along all edges of vertices whose contributions underflow; None for none."""
+    """Make a start, (n,), with equal contributions of all vertices whose contributions underflow; None for none."""
     is_faint = (x > 0) & (weight > 0)
     is_faint[is_faint] = x[is_faint] / weight[is_faint] * least < resolution / 2
     if not is_faint.any():
