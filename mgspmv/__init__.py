@@ -117,7 +117,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _Package(ModuleType):
-    """Keeps `ingest` and `export` for the functions: importing a subpackage of that name would put itself there."""
+    """Module that keeps `ingest` and `export` as functions when the subpackages of these names are imported."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _NAMES and isinstance(value, ModuleType)):

@@ -1,15 +1,15 @@
-"""Checkpoints: the last two states of a run, in a Zarr group, from which it goes on.
+"""Checkpoints: the last two states of a run, in a Zarr group, from which it resumes.
 
     PLACE/                            attributes: format_version
       states/s000012-1f0c9a2e/        attributes: `Reached`, the slices, and a SHA-256 of both; written last
-        x000000000000  x000001048576  slices of x in the order of the stored rows, each by who holds these rows, and
-                                      named by the first of them
+        x000000000000  x000001048576  slices of x in the order of the stored rows, each written by the worker that owns
+                                      these rows, and named by the first of them
 
-A state counts from the write of its attributes on, which is its last one: a rename on a disk, and one object in an
-object store. Each state has a name of its own, so that nobody who writes late, of a run that was given up, writes into
-another one. What is whole is never changed. The states before go when the next but one is whole, and their going is
-no part of it. Chunks have checksums
-and slices digests: what was torn or flipped is found when it is read, and then the state before is taken.
+A state is valid once its attributes are written, which is the last write: a rename on a disk, and one object in an
+object store. Each state has a unique name, so that a late write of an abandoned run never reaches another state. A
+complete state is never changed. Older states are removed when the next but one is complete, and their removal is not
+part of it. Chunks have checksums and slices digests: truncated or corrupted data is detected when it is read, and then
+the state before is used.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _STATE_NAME = re.compile(r"s(\d{6,})-[0-9a-f]{8}")
 
 @dataclass(frozen=True)
 class Reached:
-    """How far a run came, but for its vector."""
+    """Progress of a run, without its vector."""
 
     iteration: int
     """Iterations made."""
@@ -86,7 +86,7 @@ BEGINNING = Reached(0, (), -1, "", {})
 
 @dataclass(frozen=True, eq=False)
 class Restored:
-    """A state as it was kept."""
+    """State as it was saved."""
 
     reached: Reached
     x: np.ndarray
@@ -96,7 +96,7 @@ class Restored:
 
 @dataclass(frozen=True)
 class WrittenSlice:
-    """What was written of a vector by who holds these rows."""
+    """Slice of a vector, as written by the worker that owns its rows."""
 
     start: int
     """Number of the first row."""
@@ -109,24 +109,24 @@ class WrittenSlice:
 
     @property
     def name(self) -> str:
-        """Of the array."""
+        """Name of the array."""
         return _name_slice(self.start)
 
 
 @dataclass(frozen=True)
 class StateAddress:
-    """Where a state is written; can be sent."""
+    """Address that a state is written to; can be pickled."""
 
     place: StoreLike
     name: str
 
     @property
     def path(self) -> str:
-        """Of its group."""
+        """Path of the state's group."""
         return f"states/{self.name}"
 
     def open(self) -> zarr.Group:
-        """Its group, for writing; who comes first makes it."""
+        """Open the group of the state for writing; create it if it is missing."""
         store = locate_store(self.place)
         try:
             return zarr.open_group(store, mode="a", path=self.path, use_consolidated=False)
@@ -148,7 +148,7 @@ def write_slice(address: StateAddress, start: int, x: np.ndarray) -> WrittenSlic
 
 
 class Beside:
-    """A thread beside what computes: it does one thing after the other, and is waited for as long as it gets on.
+    """Background thread that runs one call after the other, and is waited for as long as it makes progress.
 
     Parameters
     ----------
@@ -160,14 +160,14 @@ class Beside:
         self._pool, self._marks = ThreadPoolExecutor(1, name), Marks()
 
     def submit(self, function: Callable[..., R], *args: Any) -> Future[R]:
-        """Have a function called."""
+        """Queue a call of a function."""
         return self._pool.submit(self._call, function, *args)
 
     def await_done(self, future: Future[Any], limit_s: float) -> bool:
-        """Wait until something is done; whether it is. Each mark of the thread is one of who waits.
+        """Wait until a future is done; return whether it is. Marks of the background thread also mark the waiting one.
 
-        After so many seconds without a mark it hangs: nobody waits for it any more, nor for what was to be done after
-        it, and another thread does what is submitted later.
+        After `limit_s` seconds without a mark the thread is taken to hang: it and the calls queued after this one are
+        abandoned, and a new thread runs later ones.
         """
         step_s, idle_s, seen = min(MARK_S, limit_s), 0.0, (self._marks, self._marks.n)
         while wait([future], step_s).not_done:
@@ -182,7 +182,7 @@ class Beside:
         return True
 
     def close(self) -> None:
-        """Take nothing any more; what was submitted is done still, and nobody waits for it."""
+        """Accept no more calls; those queued still run, and nothing waits for them."""
         self._pool.shutdown(wait=False)
 
     def _call(self, function: Callable[..., R], *args: Any) -> R:
@@ -191,7 +191,7 @@ class Beside:
 
 
 class SliceWriter:
-    """Writes slices of who holds some rows, in a thread beside what computes: one at a time.
+    """Writer of a worker's slices, in a background thread, one at a time.
 
     Parameters
     ----------
@@ -204,11 +204,11 @@ class SliceWriter:
         self._writing: Future[WrittenSlice] | None = None
 
     def begin(self, address: StateAddress) -> None:
-        """Copy the slice as it is now, and begin to write it; see `write_slice`."""
+        """Copy the current slice and start writing it; see `write_slice`."""
         self._writing = self._thread.submit(write_slice, address, self._start, self._ranks())
 
     def find_written(self, wait: bool) -> list[WrittenSlice | str] | None:
-        """The slice that was begun last, once it is written, or why it could not be; None while it is being written.
+        """Return the last slice begun, once it is written, or why it could not be; None while it is being written.
 
         Parameters
         ----------
@@ -225,24 +225,24 @@ class SliceWriter:
             return [describe_failure(error)]
 
     def close(self) -> None:
-        """As of `Beside`."""
+        """Close the thread; see `Beside.close`."""
         self._thread.close()
 
 
 def describe_hang(limit_s: float) -> str:
-    """Why something is given up that hangs."""
+    """Describe a call that was abandoned because it hung."""
     return f"nothing came of it for {limit_s:g} s"
 
 
 def describe_failure(error: BaseException) -> str:
-    """In a line."""
+    """Describe an error in one line."""
     if is_operators(error) and error.filename is not None:
         return hide_secrets(describe_os_error(error))
     return hide_secrets(" ".join(str(error).split())) or type(error).__name__
 
 
 class Checkpoints:
-    """The checkpoints that a run keeps at a place.
+    """Checkpoints of a run at a place.
 
     Parameters
     ----------
@@ -258,17 +258,17 @@ class Checkpoints:
         self._number = 0
 
     def prepare(self, *, is_shared: bool) -> None:
-        """See that checkpoints can be written there.
+        """Check that checkpoints can be written to the place, and create their group if it is missing.
 
         Parameters
         ----------
-        is_shared : whether other processes write there too
+        is_shared : whether other processes write to it too
 
         Raises
         ------
-        StoreExistsError : something else is there
-        CheckpointError : they are of another format version; nothing can be written there
-        OptionError : it is in the memory of this process, and others are to write there
+        StoreExistsError : the place holds something else
+        CheckpointError : they are of another format version, or the place is not writable
+        OptionError : the place is in the memory of this process, and other processes are to write to it
         """
         if is_shared:
             self.place = find_address(self.place, self.url)
@@ -289,12 +289,12 @@ class Checkpoints:
             ) from error
 
     def restore(self) -> Restored | None:
-        """The last state that is whole, and warn of those after it that are damaged; None where there was never one.
+        """Return the last complete state, and warn of later ones that are damaged; None if there was never one.
 
         Raises
         ------
-        StoreExistsError : something else is there
-        CheckpointError : none is whole; they are of another format version
+        StoreExistsError : the place holds something else
+        CheckpointError : none is complete; they are of another format version
         """
         damaged: list[str] = []
         for name in self._list_states() if self._look() else []:
@@ -318,16 +318,16 @@ class Checkpoints:
         return None
 
     def name_next(self) -> StateAddress:
-        """Where the next state is to be written; after `prepare`."""
+        """Return the address of the next state; call it after `prepare`."""
         self._number += 1
         return StateAddress(self.place, f"s{self._number:06d}-{secrets.token_hex(4)}")
 
     def commit(self, address: StateAddress, slices: Sequence[WrittenSlice], reached: Reached) -> None:
-        """Make a state the current one, whose slices are all there: the last write.
+        """Make a state current, once all of its slices are written: the last write.
 
         Raises
         ------
-        CheckpointError : slices are not there, as who wrote them has a folder of this name of its own
+        CheckpointError : slices are missing, because a worker wrote them to a local folder of the same name
         """
         self._check_there(address, slices)
         described: Any = {"reached": asdict(reached), "slices": [asdict(own) for own in slices]}
@@ -337,7 +337,7 @@ class Checkpoints:
         self._kept = sorted({*self._kept, address.name}, key=find_version_number)[-STATES_KEPT:]
 
     def remove_old(self) -> str | None:
-        """Remove what is older than the last states that were made current here; why some of it could not be."""
+        """Remove states older than the last ones committed; return why some could not be removed, or None."""
         failure = None
         try:
             for name in self._list_states():
@@ -349,7 +349,7 @@ class Checkpoints:
         return failure
 
     def drop(self, name: str) -> str | None:
-        """Remove a state; why it cannot be removed."""
+        """Remove a state; return why it cannot be removed, or None."""
         try:
             states = zarr.open_group(locate_store(self.place), mode="r+", path="states", use_consolidated=False)
             del states[name]
@@ -367,7 +367,7 @@ class Checkpoints:
             )
 
     def _look(self) -> bool:
-        """Whether checkpoints may be there."""
+        """Return whether the place may hold checkpoints."""
         check_links(locate_store(self.place), "", below=True)
         attributes = read_root_attributes(self.place, self.url)
         if attributes is None or (attributes.get(_KEY, 0) is None):  # its making was broken off
@@ -383,12 +383,12 @@ class Checkpoints:
         return True
 
     def _list_states(self) -> list[str]:
-        """Names of the states, also of those that are not whole, the last one first."""
+        """Return the names of the states, incomplete ones included, the last one first."""
         names = filter(_STATE_NAME.fullmatch, list_dir(locate_store(self.place), "states"))
         return sorted(names, key=find_version_number, reverse=True)
 
     def _read(self, name: str) -> Restored | None:
-        """A state; None where its writing was broken off."""
+        """Read a state; return None if its write was interrupted."""
         try:
             place, path = locate_store(self.place), f"states/{name}"
             group = zarr.open_group(place, mode="r", path=path, zarr_format=3, use_consolidated=False)
@@ -413,7 +413,7 @@ class Checkpoints:
 
 
 class _DamagedError(Exception):
-    """A state is not as it was written."""
+    """State that differs from what was written."""
 
 
 _DAMAGES = (*ZARR_ERRORS, RuntimeError, OSError)
@@ -421,7 +421,7 @@ _DAMAGES = (*ZARR_ERRORS, RuntimeError, OSError)
 
 
 def _check_slices(slices: list[WrittenSlice], n_rows: int | None) -> None:
-    """See that they are all of a vector, before there is room for what they claim."""
+    """Check that the slices cover a vector exactly, before memory is allocated for the sizes they state."""
     ends = [0, *(own.start + own.n for own in slices)]
     if not slices or any(own.start != end for own, end in zip(slices, ends, strict=False)):
         raise ValueError("its slices are not all of the vector")
@@ -432,7 +432,7 @@ def _check_slices(slices: list[WrittenSlice], n_rows: int | None) -> None:
 
 
 def _read_slices(group: zarr.Group, slices: list[WrittenSlice]) -> np.ndarray:
-    """(n,) the vector that they are all of."""
+    """Read the vector, (n,), from its slices."""
     x = np.empty(sum(own.n for own in slices), slices[0].dtype)
     for own in slices:
         _read_slice(group, own, x[own.start : own.start + own.n])

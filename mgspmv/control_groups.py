@@ -1,7 +1,7 @@
-"""What the control groups of Linux let this process take, by versions 1 and 2.
+"""Memory and processors that Linux control groups, version 1 or 2, allow this process.
 
-A process is in a group, which is in another, and so on: the least limit of all of them counts, whoever set it, such as
-a container, the unit of a service, or the scheduler of a cluster's jobs.
+A process is in a group, which is in another, and so on: the least limit of all of them applies, such as that of a
+container, the unit of a service, or the scheduler of a cluster's jobs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NO_LIMIT = 1 << 60
 
 
 def list_groups(controller: str) -> Iterator[Path]:
-    """Folders of the control groups that this process is in: its own, and those around it.
+    """Yield the folders of the control groups of this process: its own, then its ancestors.
 
     Parameters
     ----------
@@ -32,20 +32,20 @@ def list_groups(controller: str) -> Iterator[Path]:
 
 
 def find_memory_limit() -> int | None:
-    """Bytes that may be taken; None where no group limits them."""
+    """Return the bytes this process may use; None if no group limits them."""
     return min((limit for group in list_groups("memory") if (limit := _find_limit(group)) is not None), default=None)
 
 
 def find_free_memory() -> int | None:
-    """Bytes that may be taken yet; None where no group limits them.
+    """Return the bytes this process may still allocate; None if no group limits them.
 
-    Pages of files that a group holds count as free, as the system gives them up when memory is wanted.
+    Cached pages of files count as free, as the system evicts them when memory is needed.
     """
     return min((free for group in list_groups("memory") if (free := _find_free(group)) is not None), default=None)
 
 
 def read_text(path: Path) -> str:
-    """What a file of the system says; nothing where it is not there, or not to be read."""
+    """Read a system file; return an empty string if it is missing or unreadable."""
     try:
         return path.read_text()
     except OSError:

@@ -1,7 +1,7 @@
-"""Every error mgspmv raises on purpose.
+"""Errors that mgspmv raises on purpose.
 
-All derive from `MgspmvError` and from the built-in that a caller would expect. A message says what was wanted, what
-came and what to do. `exit_code` is what the command line ends with.
+All derive from `MgspmvError` and from the built-in that a caller would expect. A message says what was expected, what
+was got and what to do. `exit_code` is the exit code of the command line.
 """
 
 from __future__ import annotations
@@ -67,22 +67,21 @@ E = TypeVar("E", bound=MgspmvError)
 
 
 def say_more(error: E, said: str) -> E:
-    """The same error, which says something besides."""
+    """Return the same error with a text appended to its message."""
     more = type(error)(f"{error}; {said}")
     more.__dict__.update(error.__dict__)
     return more
 
 
 def hide_secrets(text: str) -> str:
-    """The same text, with stars for what in its URLs lets somebody in, which is no reader's business; and with what
-    `hide_value` was given in place of values."""
+    """Replace credentials in URLs by stars, and values given to `hide_value` by their substitutes."""
     if _HIDDEN:
         text = _HIDDEN[0].sub(lambda found: _SHOWN.get(found[0], found[0]), text)
     return _SECRETS.sub(_hide, text)
 
 
 def hide_value(value: str, shown: str) -> None:
-    """Have `hide_secrets` show something else in place of a value from now on, where that is no ordinary word."""
+    """Make `hide_secrets` show a substitute for a value from now on, unless the value is an ordinary word."""
     is_word = re.fullmatch(r"[a-z]*|[^A-Za-z]*", value) is not None
     if len(value) < (LEAST_HIDDEN if is_word else LEAST_MIXED):
         return
@@ -93,13 +92,13 @@ def hide_value(value: str, shown: str) -> None:
 
 
 def _bound(value: str) -> str:
-    """A pattern of a value that is no part of a longer word, also after an end of a line in JSON."""
+    """Return a pattern of a value that is not part of a longer word; it may follow an escaped newline in JSON."""
     before = r"(?:(?<![^\W_])|(?<=\\[nrt]))" if value[0].isalnum() else ""
     return before + re.escape(value) + (r"(?![^\W_])" if value[-1].isalnum() else "")
 
 
 def shorten(text: str, limit: int = 80) -> str:
-    """A text of others as it is in a message."""
+    """Shorten a foreign text for use in a message."""
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
@@ -125,11 +124,11 @@ class ShapeError(OptionError):
 
 
 class FormatError(OptionError):
-    """A kernel that was asked for cannot do this matrix: its format does not suit it."""
+    """The requested kernel does not support the format of this matrix."""
 
 
 class BackendError(OptionError):
-    """The backend that was asked for cannot compute here."""
+    """The requested backend is not available here."""
 
 
 class MissingDependencyError(MgspmvError, ImportError):
@@ -162,13 +161,13 @@ class SourceError(MgspmvError, ValueError):
         super().__init__(f"{where}{what}: {message}" if where else message)
 
     def move(self, n_lines: int) -> SourceError:
-        """The same of a line so many further down."""
+        """Return the same error with a line number larger by `n_lines`."""
         assert self.line_number is not None
         return type(self)(self.message, source=self.source, line_number=self.line_number + n_lines, text=self.text)
 
 
 class SourceNotFoundError(SourceError, FileNotFoundError):
-    """There is no file or object to ingest at this place."""
+    """The file or object to ingest does not exist."""
 
 
 class SourceAccessError(SourceError, OSError):
@@ -184,11 +183,11 @@ class StoreError(MgspmvError, OSError):
 
 
 class StoreNotFoundError(StoreError, FileNotFoundError):
-    """There is no store at this place."""
+    """The store does not exist."""
 
 
 class StoreExistsError(StoreError, FileExistsError):
-    """Something is at this place already and was not to be overwritten."""
+    """The place is taken already and was not to be overwritten."""
 
 
 class StoreUnfinishedError(StoreError):
@@ -200,7 +199,7 @@ class StoreFormatError(StoreError):
 
 
 class StoreDamagedError(StoreError):
-    """The store's arrays are not what was written."""
+    """The store's arrays differ from what was written."""
 
 
 class MissingChunkError(StoreDamagedError):
@@ -212,7 +211,7 @@ class ChecksumError(StoreDamagedError):
 
 
 class CheckpointError(StoreError):
-    """What a run kept of its state cannot be gone on with: it is of another run, or damaged."""
+    """The checkpoints cannot be resumed from: they are of another run, or damaged."""
 
 
 class KindError(MgspmvError, ValueError):
@@ -222,7 +221,7 @@ class KindError(MgspmvError, ValueError):
 
 
 class CapacityError(MgspmvError, MemoryError):
-    """The work does not fit into the memory there is."""
+    """The work does not fit into the available memory."""
 
     exit_code = 6
 
@@ -246,7 +245,7 @@ class AcyclicError(MgspmvError, ValueError):
 
 
 class CorruptionError(MgspmvError, RuntimeError):
-    """Ranks are not what they must be: memory or a processor failed, or the program."""
+    """Ranks are wrong: memory or a processor failed, or the program."""
 
 
 class ConvergenceError(MgspmvError, RuntimeError):
@@ -260,13 +259,13 @@ class ConvergenceError(MgspmvError, RuntimeError):
 
 
 class ClusterError(MgspmvError):
-    """A Dask cluster cannot be used, or failed in the middle.
+    """A Dask cluster cannot be used, or failed during a run.
 
     Attributes
     ----------
-    worker : name of the worker that it is about, None where it is about no single one
-    rank : its number among the workers of the matrix or run, None where it is about no single one, or has none yet
-    phase : what was being done, such as `load` or `step`
+    worker : name of the worker concerned, None if no single one is
+    rank : its number among the workers of the matrix or run, None if no single one is concerned, or it has none yet
+    phase : the operation under way, such as `load` or `step`
     """
 
     exit_code = 7
@@ -287,29 +286,29 @@ class VersionMismatchError(ClusterError, RuntimeError):
 
 
 class WorkerLostError(ClusterError, ConnectionError):
-    """A worker died, left the cluster or was restarted, and what it held is gone."""
+    """A worker died, left the cluster or was restarted, and its state is lost."""
 
 
 class WorkerTimeoutError(ClusterError, TimeoutError):
-    """A worker did not answer or did not get on within the time-out."""
+    """A worker did not answer or made no progress within the time-out."""
 
 
 class WorkerMemoryError(ClusterError, CapacityError):
-    """A worker found no memory for what it was at."""
+    """A worker ran out of memory."""
 
     exit_code = 6
 
 
 class WorkerCorruptionError(ClusterError, CorruptionError):
-    """As `CorruptionError`, on a worker or on the way from one to another, noticed at the end of a superstep."""
+    """The ranks of a worker, or data sent between workers, are corrupt, detected at the end of a superstep."""
 
 
 class RunAbortedError(ClusterError, RuntimeError):
-    """The run was ended from outside: interrupted, or given up because another worker failed."""
+    """The run was ended from outside: interrupted, or aborted because another worker failed."""
 
 
 class ClosedError(MgspmvError, ValueError):
-    """A distributed matrix was closed and holds nothing any more."""
+    """A distributed matrix was closed and no longer holds data."""
 
     exit_code = 2
 
@@ -327,7 +326,7 @@ class PipelineBusyError(PipelineError):
 
 
 class StepsFailedError(MgspmvError, RuntimeError):
-    """Steps of a pipeline failed; `record` holds what became of all of them, and `exit_code` is that of the first."""
+    """Steps of a pipeline failed; `record` holds the outcome of all steps, and `exit_code` is that of the first one."""
 
     def __init__(self, message: str, record: Any = None, exit_code: int = 1) -> None:
         super().__init__(message)

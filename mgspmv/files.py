@@ -1,6 +1,6 @@
-"""Files that have their name once they are whole: after an error nothing is left, and what was there still is.
+"""Files that get their name once they are complete: after an error no part is left, and the former file still exists.
 
-And what goes wrong with places at URLs, whose libraries have errors of their own and may wait for long.
+Also errors of places at URLs, whose libraries have errors of their own and may block for long.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ T = TypeVar("T")
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Whether this is a URL, and no local path."""
+    """Return whether this is a URL rather than a local path."""
     return "://" in os.fspath(path)
 
 
 @contextmanager
 def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a name beside `path` to write to; what was written there then takes the place of `path`.
+    """Yield a temporary path next to `path` to write to; its content then replaces `path`.
 
-    The folder is made when it is missing. After an error nothing is left, and what was at `path` is still there. Where
-    this process is killed, `path` is as it was or as it is to be, and the next write removes what is left:
+    The folder is created if it is missing. After an error nothing is left, and what was at `path` is still there. If a
+    process is killed, `path` is in its old or its new state, and the next write removes the leftovers:
 
         FOLDER/.NAME.0123abcd.part/   new    while it is written
                                       old    what is replaced, where the file system cannot exchange two folders
@@ -77,19 +77,19 @@ def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def settle(path: str | os.PathLike[str]) -> None:
-    """Put back what was at `path`, where a process was killed while it replaced that, and remove what it left."""
+    """Restore what was at `path`, if a process was killed while it replaced that, and remove its leftovers."""
     target = Path(path)
     remove_abandoned(target.parent, f".{target.name}.", _PART)
 
 
 def sweep(folder: Path) -> None:
-    """Do as `settle` for all names in a folder."""
+    """Apply `settle` to all names in a folder."""
     remove_abandoned(folder, None, _PART)
 
 
 @contextmanager
 def create_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a file for writing, at a local path as `write_beside` does, or at a URL in a transaction of fsspec.
+    """Open a file for writing, at a local path like `write_beside`, or at a URL in a transaction of fsspec.
 
     Raises
     ------
@@ -113,13 +113,13 @@ def create_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def exists(path: str | os.PathLike[str]) -> bool:
-    """Whether something is at a path or URL.
+    """Return whether a path or URL exists.
 
     Raises
     ------
-    OptionError : a URL of a protocol that fsspec does not know
+    OptionError : fsspec does not know the protocol of the URL
     MissingDependencyError : fsspec lacks the library of the protocol
-    StoreError : it cannot be found out
+    StoreError : the check failed
     """
     if not is_url(path := strip_file_scheme(path)):
         return os.path.lexists(path)
@@ -131,7 +131,7 @@ def exists(path: str | os.PathLike[str]) -> bool:
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
-    """Check that a local path, where anything is there, is that of a file or folder, which can be opened at once.
+    """Check that a local path, if it exists, is a file or folder, which can be opened without blocking.
 
     Raises
     ------
@@ -149,12 +149,12 @@ CHECK_WRITING = "check that the bucket is there, the connection, and the credent
 
 
 def reach(ask: Callable[[], T]) -> T:
-    """What is asked of a place at a URL first, in a thread that is left alone where no answer comes.
+    """Return the result of the first request to a place at a URL, made in a thread that is abandoned on a time-out.
 
     Raises
     ------
-    TimeoutError : none came within `REACH_S`
-    others : as of `ask`
+    TimeoutError : no answer within `REACH_S`
+    others : as raised by `ask`
     """
     answer: Future[T] = Future()
 
@@ -176,10 +176,10 @@ def reach(ask: Callable[[], T]) -> T:
 
 
 def find_web_options(url: str) -> dict[str, Any]:
-    """Return options of fsspec for a URL: a web server that sends nothing for `REACH_S` is given up, and none that is
-    slow. The library ends each request after five minutes, and waits for silent servers as long, several times.
+    """Return options of fsspec for a URL: requests to a web server time out after `REACH_S` without data, slow ones do
+    not. The library's defaults end each request after five minutes, and wait as long for silent servers, several times.
 
-    What the configuration of fsspec says of time-outs comes first.
+    Time-outs in the configuration of fsspec take precedence.
     """
     protocol = url.rpartition("::")[2].partition("://")[0]
     if protocol not in ("http", "https") or find_spec("aiohttp") is None:
@@ -192,12 +192,12 @@ def find_web_options(url: str) -> dict[str, Any]:
 
 
 def describe_silence() -> str:
-    """Say that a server was given up; see `find_web_options`."""
+    """Describe a server that sent no data in time; see `find_web_options`."""
     return f"the server sent nothing for {REACH_S:g} seconds"
 
 
 def describe_error(error: BaseException) -> str:
-    """What went wrong, in a line; libraries of object stores append ids of requests and the bodies of answers."""
+    """Describe an error in one line; libraries of object stores append ids of requests and the bodies of answers."""
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     line = next(filter(None, map(str.strip, said.splitlines())), type(error).__name__).rstrip(".")
     is_name = isinstance(error, FileNotFoundError) and "://" in line and " " not in line
@@ -205,7 +205,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def find_inside(system: Any, name: str) -> dict[str, dict[str, Any]]:
-    """What a file system of fsspec says of the files in a folder, by name; none where there is nothing."""
+    """Return the infos of the files in a folder of an fsspec file system, by name; empty if there are none."""
     found = system.find(name, detail=True)
     if isinstance(found, list):  # adlfs does, of a file that is named itself
         return {own: system.info(own) for own in found}
@@ -213,7 +213,7 @@ def find_inside(system: Any, name: str) -> dict[str, dict[str, Any]]:
 
 
 def name_extra(url: str) -> str:
-    """How to install what a URL's protocol needs, to be said after what is missing; empty where that is not known."""
+    """Return a hint to install what a URL's protocol needs, to append to an error message; empty if that is unknown."""
     protocol = url.rpartition("::")[2].partition("://")[0]
     if protocol.startswith("obstore+"):
         return "; pip install obstore"
@@ -221,12 +221,12 @@ def name_extra(url: str) -> str:
 
 
 def strip_file_scheme(path: str | os.PathLike[str]) -> str:
-    """A path or URL; of a URL of a local file its path."""
+    """Return the path or URL without the scheme `file://`."""
     return os.fspath(path).removeprefix("file://")
 
 
 def find_system(url: str, *, is_shared: bool = True) -> tuple[Any, str]:
-    """The file system of a URL, which knows nothing of what was there before, and the name there.
+    """Return the file system of a URL, with empty listing caches, and the name in it.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ def find_system(url: str, *, is_shared: bool = True) -> tuple[Any, str]:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Let two files or folders change places, in one step; whether the file system can."""
+    """Exchange two files or folders atomically; return whether the file system supports it."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False
@@ -270,7 +270,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def move_into_place(new: Path, target: Path, old: Path) -> None:
-    """Rename a file or folder; a folder that it replaces is then at `new`, or at `old` where it cannot be exchanged."""
+    """Rename a file or folder; a folder that it replaces ends at `new`, or at `old` if the two cannot be exchanged."""
     if not target.is_dir():
         os.replace(new, target)
     elif not exchange(new, target):  # a folder that is not empty cannot be replaced
@@ -282,7 +282,7 @@ def move_into_place(new: Path, target: Path, old: Path) -> None:
 
 
 def find_state_folder() -> Path:
-    """Return the folder of what is kept of clusters: `$MGSPMV_STATE`, or the one that the system has for it."""
+    """Return the folder for the state of clusters: `$MGSPMV_STATE`, or the system's default."""
     if folder := os.environ.get("MGSPMV_STATE"):
         return Path(folder).absolute()
     return platformdirs.user_state_path("mgspmv", appauthor=False)
@@ -294,13 +294,13 @@ _PART, _NEW, _OLD = ".part", "new", "old"
 
 
 def name_own() -> str:
-    """A part of a name that no other process takes, and that `remove_abandoned` knows."""
+    """Return a unique part of a name, which `remove_abandoned` recognizes."""
     return secrets.token_hex(4)
 
 
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
-    """Make a folder that only its owner may enter and that is gone with the context; see `remove_abandoned`."""
+    """Create a folder that only its owner may enter, and remove it at the end; see `remove_abandoned`."""
     held = None
     try:
         held = _make_held(folder)
@@ -328,7 +328,7 @@ def remove_abandoned(parent: Path, prefix: str | None, suffix: str = "") -> None
 
 
 def _make_held(folder: Path) -> int:
-    """Make a folder and lock it, as long as the descriptor is open."""
+    """Create a folder and lock it for as long as the descriptor is open."""
     while True:
         folder.mkdir(0o700)
         with suppress(FileNotFoundError):  # another process took it for abandoned
@@ -351,7 +351,7 @@ def _remove_unless_held(folder: Path) -> None:
 
 
 def _empty(folder: Path) -> None:
-    """Remove a folder; what was to be replaced and is not goes back before."""
+    """Remove a folder, after restoring what was to be replaced and was not."""
     if (folder / _OLD).exists():
         target = folder.with_name(folder.name[1:].rpartition(".")[0].rpartition(".")[0])
         if not os.path.lexists(target):

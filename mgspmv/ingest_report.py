@@ -1,4 +1,4 @@
-"""What an ingest took its source for, and what became of the entries."""
+"""Report of an ingest: the interpretation of its source, and the fate of its entries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _DELIMITERS = {" ": "blanks", "\t": "tab"}
 
 
 class SourceColumn(NamedTuple):
-    """A column of a source."""
+    """Column of a source."""
 
     number: int | None
     """From 1; None for what has a name alone, such as an attribute of edges."""
@@ -23,10 +23,10 @@ class SourceColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class IngestReport:
-    """What an ingest took its source for, and what became of the entries.
+    """Interpretation of an ingest's source, and counts of its entries.
 
-    Printed, it is what `mgspmv ingest` shows. What does not apply to a source is None, or 0: a NetworkX graph has no
-    columns, and a table no comments.
+    Printed, it is the output of `mgspmv ingest`. Fields that do not apply to a source are None, or 0: a NetworkX graph
+    has no columns, and a table no comments.
     """
 
     name: str
@@ -76,7 +76,7 @@ class IngestReport:
         return "\n".join(self.list_lines())
 
     def list_lines(self, verb: str | None = None) -> list[str]:
-        """The lines that are printed: the first begins with `verb`, default `read` or `generated`; notes, warnings."""
+        """Return the printed lines: one that begins with `verb`, default `read` or `generated`; notes; warnings."""
         verb = verb or ("generated" if self.format == "generator" else "read")
         read = f"{self.name}, {self._describe_source()}"
         facts = [read, *self._list_columns(), *self._describe_lines(), self._describe_counts()]
@@ -85,7 +85,7 @@ class IngestReport:
         return [*lines, *(f"warning: {warning}" for warning in self.warnings)]
 
     def describe(self) -> dict[str, str]:
-        """The same as names and what they are, without those that do not apply."""
+        """Return the report as a dict of names and texts, without those that do not apply."""
         facts = {
             "read": self._describe_source(),
             "columns": "; ".join(self._list_columns()),
@@ -132,11 +132,11 @@ class IngestReport:
 
 
 def _count(n: int, what: str) -> str:
-    """A number of things, which are in the plural unless there is one."""
+    """Format a number with its noun, in the plural unless the number is 1."""
     plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
     return f"{n:,} {what if n == 1 else plural}"
 
 
 def _format_value(value: float) -> str:
-    """Without a fraction where there is none, so that large integers are whole."""
+    """Format a value, without a fraction if it is an integer, so that large integers are exact."""
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e16 else f"{value:g}"

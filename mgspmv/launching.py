@@ -1,10 +1,10 @@
-"""Clusters of this machine that outlive the command which starts them.
+"""Clusters of this machine that outlive the command that starts them.
 
     STATE/clusters-HOST/NAME.json    `Launched`
-    STATE/logs/NAME.log              what its process wrote to stderr
+    STATE/logs/NAME.log              stderr of its process
 
-STATE is the folder of `mgspmv.files.find_state_folder`. The process of a cluster has the scheduler in it and the
-workers below it. A file whose process is gone counts for nothing, and is replaced by the next cluster of its name.
+STATE is the folder of `mgspmv.files.find_state_folder`. The process of a cluster runs the scheduler and is the parent
+of the workers. A file whose process has ended is ignored, and replaced by the next cluster of its name.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _LOOK_S = 0.05
 
 @dataclass(frozen=True)
 class Launched:
-    """A cluster of this machine."""
+    """Cluster of this machine."""
 
     name: str
     pid: int
@@ -77,7 +77,7 @@ class Launched:
         return "starting" if self.scheduler is None else "running"
 
     def find_process(self) -> psutil.Process | None:
-        """Return its process; None where that has ended."""
+        """Return its process; None if that has ended."""
         try:
             process = psutil.Process(self.pid)
             is_same = abs(process.create_time() - self.began) < SAME_S
@@ -87,7 +87,7 @@ class Launched:
 
 
 def list_clusters() -> list[Launched]:
-    """List the clusters of this machine whose processes live, by name."""
+    """List the clusters of this machine whose processes are alive, by name."""
     known = []
     for path in sorted(_find_folder().glob("*.json")):
         with suppress(OSError, ValueError, TypeError):  # what cannot be read counts for nothing
@@ -96,10 +96,11 @@ def list_clusters() -> list[Launched]:
 
 
 def find_cluster(name: str) -> Launched:
-    """
+    """Return the running cluster of a name.
+
     Raises
     ------
-    OptionError : there is none of this name
+    OptionError : no cluster has this name
     """
     known = {launched.name: launched for launched in list_clusters()}
     if name not in known:
@@ -132,7 +133,7 @@ def _check_free(name: str) -> None:
 
 @contextmanager
 def register(launched: Launched) -> Iterator[None]:
-    """Have the name of a cluster while the context lasts.
+    """Reserve the name of a cluster for the duration of the context.
 
     Raises
     ------
@@ -167,21 +168,21 @@ def serve(
     host: str,
     **serving: Any,
 ) -> None:
-    """Be a cluster until SIGTERM or SIGINT; then end it, and all of its processes.
+    """Run a cluster until SIGTERM or SIGINT; then end it and all of its processes.
 
     Parameters
     ----------
     on_ready : called when all workers have joined
-    backend : `cuda` for a worker on each GPU, `cpu` for others, `auto` for `cuda` where there are GPUs
+    backend : `cuda` for one worker per GPU, `cpu` for CPU workers, `auto` for `cuda` if there are GPUs
     threads : of each worker
     protocol : of Dask's comms between GPU workers
     tls : as for `use_tls`
-    host, serving : where it listens, as of `start_local`
+    host, serving : where it listens, as for `start_local`
 
     Raises
     ------
-    ClusterError : one of the name exists, or it does not start; and what `start_local` and `start_cuda` raise
-    KeyboardInterrupt : a signal came before that
+    ClusterError : a cluster of the name exists, or it does not start; and what `start_local` and `start_cuda` raise
+    KeyboardInterrupt : a signal came before it had started
     """
     for number in (signal.SIGINT, signal.SIGTERM):  # who starts may have ignored them, which children inherit
         signal.signal(number, signal.default_int_handler)
@@ -217,7 +218,7 @@ def serve(
 
 
 def _catch_signals() -> threading.Event:
-    """Return what SIGINT or SIGTERM sets from now on. A second one changes nothing: the cluster ends in its time."""
+    """Return an event that SIGINT or SIGTERM sets. A second signal changes nothing: the shutdown is not cut short."""
     is_over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: is_over.set())
@@ -225,7 +226,7 @@ def _catch_signals() -> threading.Event:
 
 
 def _notify(message: str) -> None:
-    """Tell systemd, where it started this process as a service of type `notify`."""
+    """Notify systemd, if it started this process as a service of type `notify`."""
     if where := os.environ.get(NOTIFY_VARIABLE):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
             notified.connect(f"\0{where[1:]}" if where.startswith("@") else where)
@@ -233,7 +234,7 @@ def _notify(message: str) -> None:
 
 
 def start(name: str, args: Sequence[str], timeout_s: float) -> Launched:
-    """Start the cluster in a process that neither the terminal nor the end of this process reaches.
+    """Start the cluster in a detached process, which survives the terminal and this process.
 
     Parameters
     ----------
@@ -245,7 +246,7 @@ def start(name: str, args: Sequence[str], timeout_s: float) -> Launched:
 
     Raises
     ------
-    ClusterError : one of the name exists, or it does not start in time
+    ClusterError : a cluster of the name exists, or it does not start in time
     """
     _check_free(name)
     log = find_state_folder() / "logs" / f"{name}.log"
@@ -280,11 +281,11 @@ def _fail(name: str, why: str) -> ClusterError:
 
 
 def stop(launched: Launched, patience_s: float) -> bool:
-    """End the processes of a cluster, and wait until they are gone; those that are not in time are killed.
+    """End the processes of a cluster and wait for them; processes still alive after `patience_s` seconds are killed.
 
     Returns
     -------
-    Whether they were in time.
+    Whether all ended in time.
     """
     return launched.find_process() is None or _end(launched.pid, patience_s)
 

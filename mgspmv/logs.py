@@ -1,19 +1,19 @@
-"""Logs through Python's `logging`: what calls, runs, workers and steps did, with fields for programs that read them.
+"""Logs through Python's `logging`: calls, runs, workers and steps, with fields for programs that read them.
 
     mgspmv.calls      INFO a call ended, ERROR it failed: call, elapsed_s, run
-    mgspmv.runs       DEBUG an iteration of a run, in the process that called: run, iteration, change. INFO a checkpoint
-                      was made, WARNING it could not be: run, iteration, elapsed_s, n_bytes. WARNING it went on after a
+    mgspmv.runs       DEBUG an iteration of a run, in the calling process: run, iteration, change. INFO a checkpoint
+                      was made, WARNING it could not be: run, iteration, elapsed_s, n_bytes. WARNING it resumed after a
                       worker was lost: run, epoch, kind, iteration, resumed_after, elapsed_s, worker, workers_before,
                       workers_after
     mgspmv.workers    DEBUG the same on each worker, with its own seconds: worker too. INFO its part of a run ended,
                       ERROR a task hangs: worker, phase, stacks
     mgspmv.pipeline   INFO a step was made, kept or skipped, ERROR it failed: step, state, elapsed_s
 
-Nothing is said anywhere until a program gives one of them, or `mgspmv`, a handler and a level. Fields are attributes of
-the records, as `extra` gives them, so that any formatter can use them; `JsonFormatter` writes all of them.
+Nothing is logged until a program gives one of them, or `mgspmv`, a handler and a level. Fields are attributes of the
+records, as `extra` sets them, so that any formatter can use them; `JsonFormatter` writes all of them.
 
-Several processes may write to one file: each line is a single write to its end. Workers do so where the variables of
-their environment say, which those have that a command starts.
+Several processes may write to one file: each line is appended by a single write. Workers do so if the environment
+variables below are set, which processes started by a command inherit.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _RUN: ContextVar[str] = ContextVar("_RUN", default="")
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON: `time` (ISO 8601, UTC), `level`, `logger`, `message`, its fields, and `error` with
-    the traceback of an exception that is logged with it.
+    """Formatter of a record as one line of JSON: `time` (ISO 8601, UTC), `level`, `logger`, `message`, its fields, and
+    `error` with the traceback of an exception that is logged with it.
 
         handler = logging.FileHandler("mgspmv.jsonl")
         handler.setFormatter(JsonFormatter())
@@ -65,7 +65,7 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """A line without its end; a value that JSON does not have is its string."""
+        """Return the line without its end; values that JSON cannot represent become strings."""
         told = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname,
@@ -79,7 +79,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class LogFile(logging.FileHandler):
-    """Writes lines of JSON to the end of a file; the first that cannot be written is a warning.
+    """Handler that appends lines of JSON to a file; the first line that cannot be written causes a warning.
 
     Raises
     ------
@@ -97,7 +97,7 @@ class LogFile(logging.FileHandler):
         self._has_failed = False
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Warn; what is logged is done whether that can be written or not."""
+        """Warn of the first failed write; the logged operation is not affected."""
         if not self._has_failed:
             self._has_failed = True
             error = sys.exc_info()[1]
@@ -105,22 +105,22 @@ class LogFile(logging.FileHandler):
             warnings.warn(f"the log {self.baseFilename} lacks lines: {reason}; the run goes on", stacklevel=2)
 
     def close(self) -> None:
-        """Close the file, and lose what could not be written to it."""
+        """Close the file, ignoring data that cannot be written to it."""
         with suppress(OSError):
             super().close()
 
 
 @contextmanager
 def write_log(path: str, level: str) -> Iterator[None]:
-    """Write what is logged within the context to the end of a file, here and in worker processes that are started.
+    """Append logs made within the context to a file, in this process and in worker processes it starts.
 
     Parameters
     ----------
-    level : `info`, or `debug`, which has iterations too
+    level : `info`, or `debug`, which includes iterations
 
     Raises
     ------
-    OptionError : there is no such level
+    OptionError : unknown level
     StoreError : it cannot be written
     """
     variables = {FILE_VARIABLE: os.path.abspath(path), LEVEL_VARIABLE: level}
@@ -141,7 +141,7 @@ def write_log(path: str, level: str) -> Iterator[None]:
 
 
 def write_worker_log() -> None:
-    """Write what a worker process logs where its environment says; errors as of `write_log`."""
+    """Log from a worker process to the file that its environment names, if any; errors as of `write_log`."""
     path = os.environ.get(FILE_VARIABLE)
     if path and not any(isinstance(handler, LogFile) for handler in logging.getLogger("mgspmv").handlers):
         _add_file(path, os.environ.get(LEVEL_VARIABLE) or "info")
@@ -158,7 +158,7 @@ def _add_file(path: str, level: str) -> LogFile:
 
 
 def name_run() -> str:
-    """A new id of a run, which what is logged of the call has too."""
+    """Return a new id of a run, and use it in the log records of the call."""
     run = uuid.uuid4().hex[:12]
     _RUN.set(run)
     return run
@@ -166,7 +166,7 @@ def name_run() -> str:
 
 @contextmanager
 def log_call(call: str) -> Iterator[None]:
-    """Log how a call ends, with the run that it made, if it did."""
+    """Log the end of a call, with the id of its run, if it made one."""
     before, began = _RUN.set(""), time.perf_counter()
 
     def describe() -> dict[str, Any]:
@@ -187,7 +187,7 @@ def log_call(call: str) -> Iterator[None]:
 
 
 def log_iteration(event: Event) -> None:
-    """Log what an iteration did, in the process that called."""
+    """Log an iteration, in the calling process."""
     if RUNS.isEnabledFor(logging.DEBUG):
         fields = {"run": event.run, "iteration": event.iteration, "change": event.change}
         RUNS.debug("iteration %d: change %.3g", event.iteration, event.change, extra=fields)
@@ -203,7 +203,7 @@ def log_kept(kept: Any) -> None:
 
 
 def log_recovery(recovery: Recovery, epoch: int) -> None:
-    """Log how a run went on with other workers than before."""
+    """Log the recovery of a run with other workers."""
     fields = {"run": _RUN.get(), "epoch": epoch, "iteration": recovery.iteration, "elapsed_s": recovery.seconds}
     fields |= {"kind": recovery.kind, "resumed_after": recovery.resumed_after, "worker": recovery.worker}
     fields |= {"workers_before": recovery.workers_before, "workers_after": recovery.workers_after}
@@ -213,7 +213,7 @@ def log_recovery(recovery: Recovery, epoch: int) -> None:
 
 
 def choose_own_log(worker: Any) -> Callable[[Event], None]:
-    """What logs iterations on the worker of this name; it does nothing where nobody listens now."""
+    """Return a function that logs iterations on the named worker; it does nothing if DEBUG logs are disabled."""
     return partial(_log_own_iteration, worker) if WORKERS.isEnabledFor(logging.DEBUG) else lambda event: None
 
 

@@ -1,4 +1,4 @@
-"""From the ids of vertices to their numbers and back, in a store whose ids need not fit into memory."""
+"""Conversion between ids and numbers of vertices, in a store whose ids need not fit into memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class _Span:
-    """Some of the ids that are looked up, ascending, and the chunks that they may be in."""
+    """Ascending ids to look up, and the chunks that they may be in."""
 
     ids: np.ndarray
     places: np.ndarray
@@ -36,7 +36,7 @@ class _Span:
 
 
 class VertexLookup:
-    """Looks up vertices of a stored matrix, whose ids ascend: chunks of them are read as they are needed.
+    """Lookup of vertices in a stored matrix, whose ids ascend: chunks of ids are read on demand.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class VertexLookup:
         self._read_chunk = lru_cache(CHUNKS_HELD)(self._read)
 
     def find(self, ids: Sequence[Any] | np.ndarray) -> np.ndarray:
-        """The numbers of ids, `UNKNOWN` for what is no vertex.
+        """Return the numbers of ids, `UNKNOWN` for ids that no vertex has.
 
         Parameters
         ----------
@@ -78,7 +78,7 @@ class VertexLookup:
         return bool(self.find([label])[0] != UNKNOWN)
 
     def find_all(self, name: str, ids: Sequence[Any] | np.ndarray) -> np.ndarray:
-        """As `find`, for ids that are all to be vertices.
+        """Return the numbers of ids like `find`, and raise for ids that no vertex has.
 
         Parameters
         ----------
@@ -98,7 +98,7 @@ class VertexLookup:
         return numbers
 
     def read(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
-        """The ids of vertices.
+        """Return the ids of vertices.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class VertexLookup:
         return found
 
     def _find_near(self, label: Any) -> Any:
-        """An id that may have been meant; None where none is near."""
+        """Return a similar id, for a hint; None if there is none."""
         place = bisect_left(range(self._n), label, key=lambda number: self.read([number])[0])
         reach = NEAR_NAMES if isinstance(label, str) else 1
         ids = self.read(np.arange(max(0, place - reach), min(self._n, place + reach))).tolist()
@@ -136,7 +136,7 @@ class VertexLookup:
         return min(ids, key=lambda id: abs(id - label), default=None)
 
     def _split(self, span: _Span, found: np.ndarray) -> list[_Span]:
-        """Answer for the chunk in the middle, and give what is left on both sides."""
+        """Look up ids in the middle chunk, and return the remaining spans on both sides."""
         if not len(span.ids) or span.first == span.last:
             return []
         middle = (span.first + span.last) // 2
@@ -166,7 +166,7 @@ class VertexLookup:
 
 
 def check_integers(name: str, values: Sequence[Any] | np.ndarray) -> np.ndarray:
-    """(k,) int64; raise OptionError for what is no list of such integers."""
+    """Return the values as (k,) int64; raise OptionError unless they are a list of such integers."""
     array = np.asarray(values)
     if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu") or (array > np.uint64((1 << 63) - 1)).any():
         raise OptionError(f"{name} must be a list of 64-bit integers, not {array.dtype} of shape {array.shape}")

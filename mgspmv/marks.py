@@ -1,7 +1,7 @@
-"""Marks by which the thread of a task shows that it gets on, so that what is slow is told from what hangs.
+"""Marks by which the thread of a task shows progress, so that a slow task can be told from a hanging one.
 
-What goes piece by piece (reading, writing, iterating) marks each of them; who watches the thread counts the seconds in
-which there was none. Marking is an addition, whoever watches or not.
+Work done piece by piece (reading, writing, iterating) makes a mark for each piece; the thread's watcher counts the
+seconds without one. A mark costs one addition, with or without a watcher.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _MARKS: ContextVar[Marks | None] = ContextVar("_MARKS", default=None)
 
 
 class Marks:
-    """What a task has to show.
+    """Progress of a task.
 
     Attributes
     ----------
     n : marks so far
-    phase : what is being done, for messages
+    phase : current operation, for messages
     waits : whether it waits for other workers
-    n_terms : products that it makes at most between two marks
-    slowest_s : seconds of the slowest iteration of the run so far; None while there is none, and out of iterations
+    n_terms : most products computed between two marks
+    slowest_s : seconds of the slowest iteration of the run so far; None before the first one, and outside of iterations
     """
 
     def __init__(self) -> None:
@@ -34,34 +34,34 @@ class Marks:
         self._began_s = time.monotonic()
 
     def mark(self) -> None:
-        """Note that something was done."""
+        """Add a mark."""
         self.n += 1
 
     def begin_steps(self, slowest_s: float | None) -> None:
-        """Iterations come now, of a run whose slowest one so far took so long."""
+        """Begin the iterations of a run whose slowest one so far took `slowest_s`."""
         self.slowest_s, self._began_s = slowest_s, time.monotonic()
 
     def end_step(self) -> None:
-        """Note that an iteration was made."""
+        """Add a mark for an iteration, and time it."""
         now = time.monotonic()
         self.slowest_s, self._began_s = max(self.slowest_s or 0.0, now - self._began_s), now
         self.n += 1
 
 
 def find_marks() -> Marks:
-    """Those of the task that this thread works for, or some that nobody watches."""
+    """Return the marks of the task of this thread, or new ones without a watcher."""
     return _MARKS.get() or Marks()
 
 
 def mark() -> None:
-    """Note that the task that this thread works for has done something."""
+    """Add a mark to the task of this thread, if it has one."""
     if (marks := _MARKS.get()) is not None:
         marks.mark()
 
 
 @contextmanager
 def make_marks() -> Iterator[Marks]:
-    """Marks of what is done in the context."""
+    """Yield new marks, which `mark` uses within the context."""
     marks = Marks()
     token = _MARKS.set(marks)
     try:

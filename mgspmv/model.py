@@ -1,4 +1,4 @@
-"""The values that the parts of mgspmv hand to each other."""
+"""Values that the parts of mgspmv pass to each other."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ run of parts."""
 
 
 def part_bounds(n_rows: int) -> np.ndarray:
-    """(PARTS + 1,) int64: where each part of rows that were dealt to them begins, and where the last ends."""
+    """Return (PARTS + 1,) int64: the first row of each part of rows dealt to parts, and the end of the last one."""
     n_in_each = (n_rows + PARTS - 1 - np.arange(PARTS, dtype=np.int64)) // PARTS
     return np.concatenate([[0], np.cumsum(n_in_each)])
 
 
 def index_dtype(n_cols: int) -> np.dtype[Any]:
-    """Dtype of column indices: int32 while they fit, else int64."""
+    """Return the dtype of column indices: int32 if they fit, else int64."""
     return np.dtype(np.int32 if n_cols < INT32_LIMIT else np.int64)
 
 
 @dataclass(frozen=True)
 class IngestOptions:
-    """How a source becomes a store. None means: what suits the source."""
+    """Options of an ingest. None stands for the default of the source."""
 
     kind: Kind | None = None
     """`graph` (row i holds the in-edges of vertex i), `matrix` (rows as the source gave them) or `stochastic`."""
@@ -83,7 +83,7 @@ STOCHASTIC_TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class CooBatch:
-    """Some entries as their source gives them: `values[k]` at (`rows[k]`, `cols[k]`), or the arc rows[k] -> cols[k]."""
+    """Entries as their source gives them: `values[k]` at (`rows[k]`, `cols[k]`), or the arc rows[k] -> cols[k]."""
 
     rows: np.ndarray
     """int32 or int64, shape (k,)."""
@@ -136,7 +136,7 @@ class CsrBlock:
 
 @dataclass(frozen=True)
 class MatrixInfo:
-    """What a store says about its matrix; nothing of the matrix is loaded."""
+    """Information of a store about its matrix, read without loading the matrix."""
 
     url: str
     """Where the store is, a local path or URL."""
@@ -175,11 +175,11 @@ class MatrixInfo:
 
     @classmethod
     def from_json(cls, values: Any, url: str) -> MatrixInfo:
-        """The information that a version has in its attributes.
+        """Return the information in the attributes of a version.
 
         Raises
         ------
-        KeyError, TypeError, ValueError : a field is missing, or is not of its type or range
+        KeyError, TypeError, ValueError : a field is missing, or has the wrong type or range
         """
         own = {each.name: values[each.name] for each in fields(cls) if each.name in values}
         for name, is_right in _IS_RIGHT.items():
@@ -197,19 +197,19 @@ class MatrixInfo:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether all entries are 1 and none is stored."""
+        """True if all entries are 1 and no values are stored."""
         return self.dtype is None
 
     @property
     def number(self) -> int:
-        """Of the version: later ones have higher numbers."""
+        """Number of the version; later versions have higher numbers."""
         return find_version_number(self.version)
 
     @property
     def ingest_report(self) -> IngestReport | None:
-        """What the ingest or generator that made the store took its source for; None for a store without a report.
+        """Report of the ingest or generator that made the store; None for a store without a report.
 
-        Later updates, orders and cuts do not change it; what an update inserted has a report in `provenance`.
+        Later updates, orders and cuts do not change it; entries inserted by an update have a report in `provenance`.
         """
         report = self.provenance.get("report")
         return None if report is None else check_fields(IngestReport, report)
@@ -253,18 +253,18 @@ _IS_RIGHT: dict[str, Callable[[Any], bool]] = {
 
 
 def describe_entries(info: MatrixInfo) -> str:
-    """Kind, shape, entries and values, in a line."""
+    """Describe kind, shape, entries and values in one line."""
     values = "pattern" if info.is_pattern else info.dtype
     return f"{info.kind} of shape {info.shape}, {info.nnz} entries, {values}"
 
 
 def find_version_number(name: str) -> int:
-    """Of a version or a state, such as 12 of `v000012-1f0c9a2e`."""
+    """Return the number in the name of a version or state, such as 12 for `v000012-1f0c9a2e`."""
     return int(name[1:].partition("-")[0])
 
 
 class Status(enum.StrEnum):
-    """How an iteration ended."""
+    """Outcome of an iteration."""
 
     CONVERGED = "converged"
     """The change fell below the tolerance."""
@@ -279,12 +279,12 @@ class Status(enum.StrEnum):
 
     @property
     def is_success(self) -> bool:
-        """Whether the result is what was asked for."""
+        """True if the iteration reached its goal."""
         return self in (Status.CONVERGED, Status.COMPLETED, Status.STABLE)
 
     @property
     def advice(self) -> str:
-        """What happened, in a sentence, and what to do about it."""
+        """Outcome in a sentence, and what to do about it."""
         return _ADVICE[self]
 
 
@@ -299,7 +299,7 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Stability:
-    """Which vertices are the k highest, and what is known of their order."""
+    """The k highest vertices: proof that they are, and ties in their order."""
 
     k: int
     is_proven: bool
@@ -319,7 +319,7 @@ RECOVERIES = ("lost", "silent")
 
 @dataclass(frozen=True)
 class Recovery:
-    """How a run on a cluster went on with other workers than before."""
+    """Recovery of a run on a cluster with other workers."""
 
     kind: str
     """`lost`: a worker was gone, or had no memory left; `silent`: it did not answer."""
@@ -347,7 +347,7 @@ RELATIVE_LIMIT = 2.0
 
 @dataclass(frozen=True)
 class StepSums:
-    """What a step sums over rows. Blocks and workers are added exactly, so in any order."""
+    """Sums of a step over rows. Blocks and workers are added exactly, so in any order."""
 
     change_l1: int = 0
     """Sum of |x' - x|, in units of 2^-61."""
@@ -369,7 +369,7 @@ class StepSums:
 
 @dataclass(frozen=True)
 class RowCheck:
-    """What is found by looking at some rows between two steps. Blocks and workers are added exactly."""
+    """Sums of a check of rows between two steps. Blocks and workers are added exactly."""
 
     total: int = 0
     """Sum of x, in units of 2^-61, of which it has 64 bits."""
@@ -384,7 +384,7 @@ class RowCheck:
 
     @property
     def sum(self) -> float:
-        """Of x."""
+        """Sum of x."""
         return self.total / CHANGE_POINT
 
     @property
@@ -395,7 +395,7 @@ class RowCheck:
 
 @dataclass(frozen=True)
 class NonFinite:
-    """Where the values of an iteration became none."""
+    """First value of an iteration that became non-finite or left its range."""
 
     vertex: int | str
     """The first one, in the order of the source, by its id there."""
@@ -432,7 +432,7 @@ class Underflow:
 
 @dataclass(frozen=True)
 class Event:
-    """What one iteration did. The one stream that progress, dashboard, metrics and history are made from."""
+    """Measurements of one iteration. Progress, dashboard, metrics and history are all made from this one stream."""
 
     run: str
     """Run id."""
@@ -455,12 +455,12 @@ class Event:
 
 
 def default_threads() -> int:
-    """Threads that read, write and compute when the user names no number: the processors this process may use."""
+    """Return the default number of threads that read, write and compute: the processors available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_memory() -> int:
-    """Bytes that this process may still take: of the machine, and of its control group and those around it."""
+    """Return the bytes this process may still allocate, by the machine and by its control groups."""
     import psutil
 
     free, free_of_groups = int(psutil.virtual_memory().available), find_free_memory()
@@ -468,7 +468,7 @@ def free_memory() -> int:
 
 
 def peak_memory() -> int:
-    """Bytes of the host that this process had resident at most since it began."""
+    """Return the peak resident memory of this process on the host, in bytes."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -482,7 +482,7 @@ def peak_memory() -> int:
 
 
 def ignore(*told: Any) -> None:
-    """Hear what nobody wants to be told."""
+    """Ignore all arguments; a callback that does nothing."""
 
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -1,11 +1,11 @@
-"""A backend of NetworkX: some of its functions, with its conventions, computed by mgspmv.
+"""NetworkX backend: some of its functions, with its conventions, computed by mgspmv.
 
 NetworkX finds this module by the entry point `networkx.backends` and calls its functions by their names. It imports
-nothing heavy, as `import networkx` imports it. A graph is converted once, by NetworkX's own cache, and kept as store in
-memory; `StoredGraph` stands for one that is in a store anyway.
+nothing heavy, as `import networkx` imports it. A graph is converted once, by NetworkX's own cache, and kept as a store
+in memory; `StoredGraph` represents a graph that is in a store already.
 
-What is not computed here as NetworkX does it raises NotImplementedError, at which NetworkX takes the next backend, or
-its own function where it may.
+Calls that mgspmv cannot compute as NetworkX does raise NotImplementedError, on which NetworkX uses the next backend, or
+its own function if that is allowed.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ FARTHEST = 2.0
 
 
 class StoredGraph:
-    """A stored or distributed matrix as a graph for NetworkX: `nx.pagerank(StoredGraph(A))`.
+    """Stored or distributed matrix as a graph for NetworkX: `nx.pagerank(StoredGraph(A))`.
 
     Parameters
     ----------
     matrix : of kind `graph` or `stochastic`, opened by `open_matrix` or distributed
     transpose : `A.T` distributed, for `hits` of a distributed one
-    weight : the attribute by which NetworkX's functions are asked for the stored values; for another one, and for None,
-        each stored edge counts as 1
+    weight : attribute that selects the stored values when it is passed to NetworkX's functions; with another one, or
+        None, each stored edge counts as 1
 
     Raises
     ------
-    OptionError : what is no such matrix
+    OptionError : not such a matrix
     KindError : a store of kind `matrix`, whose rows need not be in-edges
     """
 
@@ -75,19 +75,19 @@ class StoredGraph:
         return iter(range(len(self)) if ids is None else ids.tolist())
 
     def is_directed(self) -> bool:
-        """A store holds arcs."""
+        """Return True: a store holds arcs."""
         return True
 
     def is_multigraph(self) -> bool:
-        """Whether the store may hold an edge more than once."""
+        """Return whether the store may hold parallel edges."""
         return self.matrix.info.duplicates == "keep"
 
     def open(self, weight: Any, *, transpose: bool = False) -> tuple[AnyMatrix, bool]:
-        """The matrix of in-edges, and whether to use its values for this attribute."""
+        """Return the matrix of in-edges, and whether to use its values for this attribute."""
         return self.matrix, weight is not None and weight == self.weight
 
     def to_networkx(self) -> Any:
-        """The same as NetworkX's own graph, whose edges all go through Python."""
+        """Convert to a graph of NetworkX, edge by edge in Python."""
         import networkx as nx
 
         from mgspmv.api import open_matrix
@@ -103,7 +103,7 @@ class StoredGraph:
 
 
 class ConvertedGraph:
-    """A graph of NetworkX, whose edges are arrays; a store of them is made, in memory, for each weight asked for.
+    """Graph converted from NetworkX to arrays of edges; for each weight requested, a store is made in memory.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ class ConvertedGraph:
         return bool(self._is_multigraph)
 
     def open(self, weight: Any, *, transpose: bool = False) -> tuple[AnyMatrix, bool]:
-        """The matrix of in-edges with this attribute as weight, and whether to use its values.
+        """Return the matrix of in-edges with this attribute as weight, and whether to use its values.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class ConvertedGraph:
         return self._opened[key], True
 
     def _read_weights(self, weight: Any) -> list[np.ndarray]:
-        """The weights of the edges; none where each is 1 and there is one of it."""
+        """Return the weights of the edges as a list of one array; an empty list if all are 1 and none are parallel."""
         import numpy as np
 
         if weight is not None:
@@ -170,7 +170,7 @@ class ConvertedGraph:
         return [np.ones(self._arcs.shape[1])] if self._is_multigraph else []
 
     def to_networkx(self) -> Any:
-        """The same as NetworkX's own graph, with the attributes that were converted."""
+        """Convert to a graph of NetworkX, with the attributes that were converted."""
         import networkx as nx
 
         kinds = {(False, False): nx.Graph, (False, True): nx.MultiGraph}
@@ -190,7 +190,7 @@ AnyGraph = StoredGraph | ConvertedGraph
 
 
 def get_info() -> dict[str, Any]:
-    """What NetworkX says of the backend."""
+    """Return the description of the backend for NetworkX."""
     calls = {"pagerank": "pagerank", "hits": "hits", "katz_centrality": "katz"}
     calls["eigenvector_centrality"] = "eigenvector_centrality"
     functions = {
@@ -217,7 +217,7 @@ def convert_from_nx(
     name: str | None = None,
     graph_name: str | None = None,
 ) -> AnyGraph:
-    """A graph of NetworkX for the functions here, which read no attributes but those of `edge_attrs`.
+    """Convert a graph of NetworkX, with the attributes in `edge_attrs` and no others.
 
     Raises
     ------
@@ -229,18 +229,18 @@ def convert_from_nx(
 
 
 def convert_to_nx(obj: Any, *, name: str | None = None) -> Any:
-    """What a function here gave, or a graph, as NetworkX's."""
+    """Convert a graph to NetworkX's; other results are returned unchanged."""
     return obj.to_networkx() if isinstance(obj, AnyGraph) else obj
 
 
 def can_run(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool | str:
-    """Whether a call can be computed here, as far as can be seen without looking at the graph; or why not."""
+    """Return whether a call is supported, as far as its arguments tell without reading the graph; or why not."""
     weight = inspect.signature(_FUNCTIONS[name]).bind(*args, **kwargs).arguments.get("weight")
     return "weight is a function; name an attribute" if callable(weight) else True
 
 
 def should_run(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool | str:
-    """Whether computing it here is likely to be faster; or why not."""
+    """Return whether this backend is likely to be faster; or why not."""
     graph = args[0] if args else kwargs["G"]
     cache = getattr(graph, "__networkx_cache__", None) or {}
     is_converted = isinstance(graph, AnyGraph) or "mgspmv" in cache.get("backends", {})
@@ -250,7 +250,7 @@ def should_run(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> b
 
 
 def _as_networkx(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Raise what NetworkX wants: its own error without convergence, and NotImplementedError for what is not here."""
+    """Translate errors to those of NetworkX: its own for no convergence, NotImplementedError for unsupported calls."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -284,7 +284,7 @@ def pagerank(
     dangling: Mapping[Any, float] | None = None,
     **options: Any,
 ) -> dict[Any, float]:
-    """As `networkx.pagerank`; options are others of `mgspmv.pagerank`."""
+    """Compute `networkx.pagerank`; `options` are other options of `mgspmv.pagerank`."""
     import numpy as np
 
     from mgspmv import api
@@ -314,11 +314,11 @@ def hits(
     normalized: bool = True,
     **options: Any,
 ) -> tuple[dict[Any, float], dict[Any, float]]:
-    """As `networkx.hits`; options are others of `mgspmv.hits`.
+    """Compute `networkx.hits`; `options` are other options of `mgspmv.hits`.
 
-    By power iteration and, where max_iter of its steps do not reach the tolerance, from there by SciPy's `svds`, which
-    is what NetworkX takes. Of several vectors for the same singular value, as every bipartite graph has them, it is
-    what the start leads to, 1 everywhere unless it is given, and not any mixture.
+    Uses power iteration and, if that does not converge in max_iter steps, continues with SciPy's `svds`, as NetworkX
+    does. If several vectors belong to the same singular value, as in every bipartite graph, the result depends on the
+    start, which is 1 everywhere by default, and is not an arbitrary mixture.
     """
     import numpy as np
 
@@ -351,7 +351,7 @@ def katz_centrality(
     weight: Any = None,
     **options: Any,
 ) -> dict[Any, float]:
-    """As `networkx.katz_centrality`; options are others of `mgspmv.katz`."""
+    """Compute `networkx.katz_centrality`; `options` are other options of `mgspmv.katz`."""
     from mgspmv import api
 
     if len(G) == 0:
@@ -369,7 +369,7 @@ def eigenvector_centrality(
     weight: Any = None,
     **options: Any,
 ) -> dict[Any, float]:
-    """As `networkx.eigenvector_centrality`; options are others of `mgspmv.eigenvector_centrality`."""
+    """Compute `networkx.eigenvector_centrality`; `options` are other options of `mgspmv.eigenvector_centrality`."""
     import networkx as nx
 
     from mgspmv import api
@@ -400,7 +400,7 @@ def _iterate(
     weight: Any,
     **options: Any,
 ) -> dict[Any, float]:
-    """What stands on power iteration, with NetworkX's tolerance."""
+    """Compute a centrality by power iteration, with NetworkX's tolerance."""
     import numpy as np
 
     _check_max_iter(max_iter)
@@ -420,10 +420,11 @@ def _check_max_iter(max_iter: int) -> None:
 
 
 def _check_nodes(G: AnyGraph, numbers: Mapping[Any, float]) -> None:
-    """
+    """Check that values are given only for nodes.
+
     Raises
     ------
-    KeyError : a number for what is no node
+    KeyError : a value for something that is no node
     """
     if len(numbers) > len(G):
         known = set(G)
@@ -431,7 +432,7 @@ def _check_nodes(G: AnyGraph, numbers: Mapping[Any, float]) -> None:
 
 
 def _find_beta(G: AnyGraph, beta: Any) -> Any:
-    """One number, or an array of one for each node."""
+    """Return beta as a number, or as an array of one number per node."""
     import networkx as nx
     import numpy as np
 
@@ -444,14 +445,14 @@ def _find_beta(G: AnyGraph, beta: Any) -> Any:
 
 
 def _find_values(G: AnyGraph, numbers: Mapping[Any, float]) -> np.ndarray:
-    """(n,) float64: the numbers of nodes; 0 for those that have none, and what is no node does not count."""
+    """Return the numbers of nodes, (n,) float64; missing nodes have 0, and keys that are no nodes are ignored."""
     import numpy as np
 
     return np.array([numbers.get(node, 0) for node in G], np.float64)
 
 
 def _find_operator(G: AnyGraph, matrix: Any, *, weights: bool) -> Any:
-    """SciPy's operator of the matrix whose entry (i, j) is the arc i -> j."""
+    """Return SciPy's operator of the matrix whose entry (i, j) is the arc i -> j."""
     if G.transpose is not None:
         return G.transpose.as_linear_operator(matrix, weights=weights)
     return matrix.as_linear_operator(weights=weights).T
@@ -460,7 +461,7 @@ def _find_operator(G: AnyGraph, matrix: Any, *, weights: bool) -> Any:
 def _find_singular(
     arcs: Any, start: np.ndarray, max_iter: int, tol: float, *, is_positive: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Hubs and authorities by SciPy's `svds`; authorities have Euclidean norm 1.
+    """Compute hubs and authorities by SciPy's `svds`; authorities have Euclidean norm 1.
 
     Parameters
     ----------
@@ -469,8 +470,8 @@ def _find_singular(
 
     Raises
     ------
-    PowerIterationFailedConvergence : neither do so many of its iterations reach the tolerance, or what they reach has
-        both signs though no weight is negative, which is a mixture of several vectors
+    PowerIterationFailedConvergence : `svds` does not converge in max_iter iterations either, or its result has both
+        signs though no weight is negative, which is a mixture of several vectors
     """
     import networkx as nx
     from scipy.sparse.linalg import ArpackNoConvergence, svds

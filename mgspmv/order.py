@@ -1,9 +1,9 @@
-"""Renumbering of rows and columns: found, applied, undone, and taken care of in products.
+"""Renumbering of rows and columns: finding orders, applying and undoing them, and products with them.
 
     stored[i, j] = A[order[i], order[j]]
     A @ x        = restore(stored @ permute(x, order), order)
 
-Whoever meets a user's vector permutes it, and restores the result; what works on blocks in between knows of no order.
+Functions that take a user's vector permute it, and restore the result; block-level code is unaware of the order.
 An order does not depend on the number of workers.
 """
 
@@ -28,9 +28,9 @@ ROW_BYTES = 32
 
 
 def _find_rcm(lengths: np.ndarray, indices: np.ndarray | None) -> np.ndarray:
-    """Reverse Cuthill-McKee order of the pattern of A + A^T, which makes the bandwidth small.
+    """Return the reverse Cuthill-McKee order of the pattern of A + A^T, which makes the bandwidth small.
 
-    By SciPy. Deterministic on one machine; ties of degree may be broken otherwise on another. A vertex of d neighbours
+    By SciPy. Deterministic on one machine; ties of degree may be broken otherwise on another. A vertex of d neighbors
     takes up to d^2 steps, so it suits meshes and roads rather than graphs with hubs of a million.
 
     Source: Cuthill and McKee, Reducing the bandwidth of sparse symmetric matrices (1969).
@@ -52,9 +52,9 @@ def _find_rcm(lengths: np.ndarray, indices: np.ndarray | None) -> np.ndarray:
 
 
 def _sort_by_degree(lengths: np.ndarray, indices: np.ndarray | None) -> np.ndarray:
-    """Rows by their number of entries, the longest first; those of one length stay in the order of the source.
+    """Order rows by their number of entries, the longest first; ties keep the order of the source.
 
-    Rows of one length become neighbours, and columns that many rows read do where vertices of many in-edges have many
+    Rows of one length become adjacent, and so do columns that many rows read, if vertices with many in-edges have many
     out-edges.
     """
     np.negative(lengths, out=lengths)
@@ -62,7 +62,7 @@ def _sort_by_degree(lengths: np.ndarray, indices: np.ndarray | None) -> np.ndarr
 
 
 def _deal(lengths: np.ndarray, indices: np.ndarray | None) -> np.ndarray:
-    """Rows by degree, dealt one by one to `PARTS` parts, which follow each other.
+    """Order rows by degree, dealt round-robin to `PARTS` contiguous parts.
 
     Every run of parts has rows of all lengths, in much the same shares; two parts differ by at most the longest row in
     entries.
@@ -85,7 +85,7 @@ WITH_PATTERN = ("rcm",)
 
 
 def estimate_bytes(method: str, n: int, nnz: int) -> int:
-    """Most bytes held while the order of n rows with so many entries is found, and rows are looked up in it.
+    """Return the most bytes held while the order of n rows with nnz entries is found, and rows are looked up in it.
 
     Finding `rcm` takes the columns of the entries; A^T and, of twice the entries, A + A^T, both as columns and truth
     values; and tables of n. The orders by degree take tables of n alone.
@@ -97,7 +97,7 @@ def estimate_bytes(method: str, n: int, nnz: int) -> int:
 
 
 def invert(order: np.ndarray) -> np.ndarray:
-    """The place of each number in an order: invert(order)[order[i]] = i."""
+    """Return the position of each number in an order: invert(order)[order[i]] = i."""
     places = np.empty_like(order)
     for k in range(0, len(order), _PIECE):
         piece = order[k : k + _PIECE]
@@ -109,7 +109,7 @@ def invert(order: np.ndarray) -> np.ndarray:
 
 
 def permute(x: Any, order: np.ndarray | None) -> Any:
-    """A vector of the source's order in that of the store: x[order]; x itself where there is no order.
+    """Return a vector, given in the source's order, in the store's: x[order]; x itself if order is None.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def permute(x: Any, order: np.ndarray | None) -> Any:
 
 
 def restore(y: Any, order: np.ndarray | None) -> Any:
-    """A vector of the store's order in that of the source: restore(permute(x, order), order) is x."""
+    """Return a vector, given in the store's order, in the source's: restore(permute(x, order), order) is x."""
     if order is None:
         return y
     if not isinstance(y, np.ndarray):
@@ -142,7 +142,7 @@ def restore(y: Any, order: np.ndarray | None) -> Any:
 
 
 def renumber_entries(block: CsrBlock, places: np.ndarray) -> tuple[CooBatch, int, int]:
-    """The entries of some rows at other places.
+    """Renumber the rows and columns of the entries of a block.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def renumber_entries(block: CsrBlock, places: np.ndarray) -> tuple[CooBatch, int
 
     Returns
     -------
-    The entries, their rows and columns like `places`; and the largest |i - j| of them before and after, 0 for none.
+    The entries, rows and columns of the dtype of `places`; and their largest |i - j| before and after, 0 for none.
     """
     rows, cols = np.empty(block.nnz, places.dtype), np.empty(block.nnz, places.dtype)
     before, after = _renumber_entries(block.indptr, block.indices, block.row_offset, places, rows, cols)
@@ -174,10 +174,11 @@ def _renumber_entries(indptr, indices, row_offset, places, rows, cols):
 
 
 def check_square(shape: tuple[int, int], name: str) -> None:
-    """
+    """Check that a matrix has as many rows as columns; errors mention it by `name`.
+
     Raises
     ------
-    ShapeError : rows and columns are not the same; says so of the matrix of that name
+    ShapeError : it has not
     """
     n_rows, n_cols = shape
     if n_rows != n_cols:

@@ -1,4 +1,4 @@
-"""Errors of the operating system that an operator can mend, in one line: the path, the bytes that are free, the remedy.
+"""Errors of the operating system that an operator can fix, in one line: the path, the free bytes, the remedy.
 
 Each is translated once, where the place is known or, at the latest, where a call of the package or a command ends.
 """
@@ -41,22 +41,22 @@ _OF_PROCESS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 def is_operators(error: BaseException | None) -> TypeGuard[OSError]:
-    """Tell whether an operator can mend this error of the operating system, and no class of the package says it yet."""
+    """Tell whether this is an error of the operating system that an operator can fix, and not yet translated."""
     return isinstance(error, OSError) and not isinstance(error, MgspmvError) and _find_number(error) in _REMEDIES
 
 
 def is_clear(error: BaseException) -> bool:
-    """Tell whether an error that `is_operators` accepts says what it is about; those of sockets may not."""
+    """Tell whether an error accepted by `is_operators` states its subject; those of sockets may not."""
     return isinstance(error, OSError) and (error.filename is not None or _find_number(error) in _WRITING | _OF_PROCESS)
 
 
 def translate_os_error(error: OSError, place: Place | None = None, doing: str | None = None) -> StoreError:
-    """Return a `StoreError` for an error of the operating system, with what is free now.
+    """Return a `StoreError` for an error of the operating system, with the space that is free now.
 
     Parameters
     ----------
-    place : what was written or read, for errors that name no file, a folder that it is in, or what becomes it
-    doing : such as `write` or `read`, with the place; else it is `write` for errors of writing alone, or `use`
+    place : what was written or read, for errors that name no file, or a folder that contains it, or its temporary file
+    doing : such as `write` or `read`, used with the place; otherwise `write` for errors of writing alone, or `use`
     """
     where = _find_name(error)
     if place is not None and (where is None or _stands_for(where, place)):
@@ -68,7 +68,7 @@ def translate_os_error(error: OSError, place: Place | None = None, doing: str | 
 
 
 def describe_os_error(error: OSError, place: Place | None = None) -> str:
-    """Return what is wrong and the remedy; for errors that no operator can mend what the system says."""
+    """Return the problem and its remedy; for errors that no operator can fix the system's message."""
     if not is_operators(error):
         return str(error.strerror or error)
     number, named = _find_number(error), place or _find_name(error)
@@ -77,7 +77,7 @@ def describe_os_error(error: OSError, place: Place | None = None) -> str:
 
 
 def refuse_source(error: Exception, source: Place, otherwise: str) -> SourceError:
-    """Return a `SourceAccessError` for an error that an operator can mend, else a `SourceError` that says otherwise."""
+    """Return a `SourceAccessError` for an error that an operator can fix, else a `SourceError` with `otherwise`."""
     if is_operators(error):
         return SourceAccessError(f"cannot be read: {describe_os_error(error, source)}", source=os.fspath(source))
     return SourceError(otherwise, source=os.fspath(source))
@@ -85,7 +85,7 @@ def refuse_source(error: Exception, source: Place, otherwise: str) -> SourceErro
 
 @contextmanager
 def translating(place: Place | None = None, doing: str | None = None) -> Iterator[None]:
-    """Raise errors that an operator can mend as `StoreError`; without a place those that say what they are about.
+    """Raise errors that an operator can fix as `StoreError`; without a place only those that state their subject.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def translating(place: Place | None = None, doing: str | None = None) -> Iterato
 
 
 def _find_number(error: OSError) -> int:
-    """The errno; NumPy does not tell that of a write which the disk took a part of."""
+    """Return the errno; NumPy omits it for a write that the disk took in part."""
     is_short = error.errno is None and re.fullmatch(r"\d+ requested and \d+ written", str(error))
     return errno.ENOSPC if is_short else error.errno or 0
 
@@ -114,7 +114,7 @@ def _find_name(error: OSError) -> str | None:
 
 
 def _stands_for(name: str, place: Place) -> bool:
-    """Tell whether a name is a place, a folder on its path, or the hidden file or folder `.PLACE...` for it."""
+    """Tell whether a name is a place, a folder on its path, or its hidden file or folder `.PLACE...`."""
     found, own = Path(os.path.abspath(name)), Path(os.path.abspath(place))
     return own.is_relative_to(found) or any(
         part.name.startswith(f".{own.name}.") and part.parent == own.parent for part in (found, *found.parents)
@@ -122,7 +122,7 @@ def _stands_for(name: str, place: Place) -> bool:
 
 
 def _count_free(place: Place) -> str:
-    """What is free on the disk of a place, or of its nearest folder that is there."""
+    """Return the free space on the disk of a place, or of its nearest existing folder, as a text."""
     path = Path(os.path.realpath(place))
     found = os.statvfs(next(each for each in (path, *path.parents) if os.access(each, os.F_OK)))
     return f"{found.f_bavail * found.f_frsize:,} bytes and {found.f_favail:,} inodes are free there; "

@@ -1,4 +1,4 @@
-"""Which worker owns which rows, and what that costs: integers only, from `indptr`, before anything is loaded.
+"""Assignment of rows to workers, and its cost: integers only, from `indptr`, before anything is loaded.
 
 cost of rows 0..i  =  bytes_per_nonzero * indptr[i]  +  bytes_per_row * i
 
@@ -68,7 +68,7 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "
 
 @dataclass(frozen=True)
 class Rates:
-    """What a machine was measured to do, for predicting seconds."""
+    """Measured rates of a machine, for predicting seconds."""
 
     copy_bytes_per_s: float
     """Bytes read in order, per second, by all threads of a worker."""
@@ -82,7 +82,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Streaming:
-    """How a device computes with more rows than it has room for: some stay there, the others come by in pieces."""
+    """Streaming of rows that do not fit in a device's memory: some are kept there, the others streamed in pieces."""
 
     held: Literal["host", "store"]
     """Where the others are: in pinned memory of the host, or in the store."""
@@ -98,7 +98,7 @@ class Streaming:
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """What one worker holds and moves."""
+    """Rows, memory and traffic of one worker."""
 
     start: int
     """First row."""
@@ -135,17 +135,17 @@ class WorkerPlan:
 
     @property
     def has_device(self) -> bool:
-        """Whether it computes on a device; `held` says `host` of both."""
+        """True if it computes on a device; `held` is `host` in both cases."""
         return self.held != "host" or self.streaming is not None
 
     @property
     def streams(self) -> bool:
-        """Whether rows come by in each iteration."""
+        """True if rows are streamed in each iteration."""
         return self.streaming is not None and self.streaming.streamed_bytes > 0
 
     @property
     def seconds(self) -> float | None:
-        """Of an iteration without the exchange, predicted from the rates; None without these."""
+        """Seconds per iteration without the exchange, predicted from the rates; None without rates."""
         if self.rates is None:
             return None
         in_order = (self.block_bytes + self.vector_bytes) / self.rates.copy_bytes_per_s
@@ -160,36 +160,36 @@ class WorkerPlan:
 
     @property
     def memory_bytes(self) -> int:
-        """Peak on a worker without a device: the block and ids, with the vectors or with what loading takes."""
+        """Peak on a worker without a device: block and ids, with the vectors or with the buffers of loading."""
         return self.block_bytes + self.id_bytes + max(self.vector_bytes + self._beside_bytes, self.load_bytes)
 
     @property
     def device_bytes(self) -> int:
-        """Peak on the device of a worker that has one: the block, or what is there at a time, with its vectors."""
+        """Peak on the device of a worker that has one: the block, or the pieces held at a time, with its vectors."""
         if self.streaming is not None:
             return self.streaming.kept_bytes + self.streaming.passing_bytes + self.vector_bytes
         return (self.layout_bytes or self.block_bytes) + self.vector_bytes
 
     @property
     def host_bytes(self) -> int:
-        """Peak on the host of a worker that has a device: what loading takes, or later what proves which vertices are
-        highest and the ranks of a checkpoint, with pieces in pinned memory."""
+        """Peak on the host of a worker that has a device: buffers of loading, or later of top-k proof and checkpoints,
+        with pieces in pinned memory."""
         pinned = 0 if self.streaming is None or self.streaming.held == "store" else self.streaming.streamed_bytes
         return max(self.load_bytes, self._beside_bytes) + pinned
 
     @property
     def _beside_bytes(self) -> int:
-        """On the host, beside matrix and vectors."""
+        """Bytes on the host, in addition to matrix and vectors."""
         return self.watch_bytes + self.copy_bytes
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will take, per worker. Bytes are of arrays; the interpreter, its libraries and what the C library
-    keeps of memory that was freed come on top.
+    """Predicted memory and traffic of a run, per worker. Bytes are of arrays; the interpreter, its libraries and freed
+    memory that the C library keeps are not included.
 
-    Jumps and start are uniform, as they are by default: each of `personalization`, `dangling` and `nstart` that is
-    given as a vector takes 8 bytes more for each vertex; `personalization` without `nstart` 16, for ranks start there.
+    Jumps and start are assumed uniform, the default: each of `personalization`, `dangling` and `nstart` that is given
+    as a vector takes 8 bytes more per vertex; `personalization` without `nstart` 16, as ranks start there.
     """
 
     url: str
@@ -205,7 +205,7 @@ class Plan:
 
     @property
     def memory_bytes(self) -> int:
-        """Most bytes that any worker without a device needs, or would."""
+        """Most bytes needed by any worker, if it has no device."""
         return max(w.memory_bytes for w in self.workers)
 
     @property
@@ -219,7 +219,7 @@ class Plan:
         return (*(w.start for w in self.workers), self.workers[-1].stop)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON values."""
+        """Return the plan as JSON values."""
         totals = {"memory_bytes": self.memory_bytes, "exchange_bytes": self.exchange_bytes}
         names = ("memory_bytes", "device_bytes", "host_bytes", "seconds")
         workers = [asdict(w) | {name: getattr(w, name) for name in names} for w in self.workers]
@@ -246,7 +246,7 @@ SLICE_SUMS = 8
 
 @dataclass(frozen=True)
 class Slices:
-    """Where in z the slice of each device lies: its columns, then the scalars of its rows.
+    """Layout of z: for each device a slice with its columns, then the scalars of its rows.
 
     | columns of 0 | sums of 0 | columns of 1 | sums of 1 | ...
     """
@@ -256,12 +256,12 @@ class Slices:
 
     @cached_property
     def tails(self) -> tuple[int, ...]:
-        """From the begin of each slice to its scalars; never 0."""
+        """Offsets of the scalars within each slice; never 0."""
         return tuple(SLICE_UNIT * max(1, -(-n // SLICE_UNIT)) for n in self.counts)
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
-        """Where each slice begins, and where the last one ends."""
+        """Start of each slice, and the end of the last one."""
         return (0, *accumulate(tail + SLICE_SUMS for tail in self.tails))
 
 
@@ -278,13 +278,13 @@ def split_rows(
     Parameters
     ----------
     indptr : int64, shape (n_rows + 1,), starting at 0
-    n_parts : at least 1; more than there are rows gives empty parts
+    n_parts : at least 1; more than n_rows gives empty parts
     cuts : int64, ascending from 0 to n_rows: rows that a part may begin with; None for any
 
     Returns
     -------
-    int64, shape (n_parts + 1,): first row of each part, then n_rows. None costs more than its share and one row, or
-    what is between two cuts.
+    int64, shape (n_parts + 1,): first row of each part, then n_rows. No part costs more than its share plus one row, or
+    plus the rows between two cuts.
     """
     if n_parts < 1:
         raise OptionError(f"the rows must be cut into at least 1 part, not {n_parts}")
@@ -321,17 +321,17 @@ def plan_rows(
     Parameters
     ----------
     indptr : int64, shape (n_rows + 1,), of the whole matrix
-    device_memory : bytes that each worker's device has, one for all or one for each; None where it computes on the host
-    host_memory : bytes that each worker has on the host, likewise; None for no limit
+    device_memory : bytes of each worker's device, one number or one per worker; None for workers without a device
+    host_memory : bytes of each worker on the host, likewise; None for no limit
     threads : of each worker, for the chunks in flight
     lays_out : devices have a layout for steps of PageRank instead of CSR
-    streams : rows for which a device has no room come by in pieces, from the host or from the store
-    top : how many highest vertices are to be proven; None for none
-    checkpoint : whether ranks are written on the way
+    streams : rows that do not fit on a device are streamed in pieces, from the host or from the store
+    top : number of highest vertices to prove; None for no proof
+    checkpoint : whether checkpoints of the ranks are written
 
     Raises
     ------
-    CapacityError : a worker would need more; the message names the number of workers that would do
+    CapacityError : a worker would need more; the message names a sufficient number of workers
     """
     check_choice("precision", precision, ("exact", "float64", "float32"))
     if n_workers < 1:
@@ -354,7 +354,7 @@ def plan_rows(
 
 
 def parse_bytes(size: str | int) -> int:
-    """Bytes from `141GB`, `16GiB`, `500 MB` or a number; powers of 1000 unless written with an i.
+    """Parse a size such as `141GB`, `16GiB`, `500 MB` or a number; powers of 1000 unless written with an i.
 
     Raises
     ------
@@ -368,7 +368,7 @@ def parse_bytes(size: str | int) -> int:
 
 @dataclass(eq=False)
 class _Planner:
-    """Plans runs over any number of workers; fields as parameters of `plan_rows`."""
+    """Planner of runs over any number of workers; fields as parameters of `plan_rows`."""
 
     info: MatrixInfo
     indptr: np.ndarray
@@ -393,7 +393,7 @@ class _Planner:
         of a product also x, which has an element for each column."""
 
     def plan(self, device_memory: Memory, host_memory: Memory, n_workers: int) -> tuple[Plan, str | None]:
-        """The plan, with rows on the devices that there are; and what is too small for it, None when all fits."""
+        """Return the plan, with rows placed on the devices, and a text about the first shortage of memory, or None."""
         info = self.info
         cuts = part_bounds(info.shape[0]) if info.order == "dealt" and n_workers > 1 else None
         costs = {"bytes_per_nonzero": self._entry, "bytes_per_row": 8 + self._row + self._z}
@@ -411,7 +411,7 @@ class _Planner:
         return plan, self._find_shortage(plan, devices, hosts)
 
     def _plan_worker(self, start: int, stop: int, n_workers: int) -> WorkerPlan:
-        """A worker that computes on its host."""
+        """Plan a worker that computes on its host."""
         n_rows, (n, n_cols) = stop - start, self.info.shape
         nnz = int(self.indptr[stop] - self.indptr[start])
         others = n_cols - n_rows if n_workers > 1 else 0
@@ -445,7 +445,7 @@ class _Planner:
         )
 
     def _count_in_flight(self, n: int, n_workers: int) -> int:
-        """Most bytes beside the block while the larger one of its arrays, of n elements, is read."""
+        """Return the most bytes in flight while the larger array of the block, of n elements, is read."""
         info, threads = self.info, self.threads
         stored = 0 if info.dtype is None else np.dtype(info.dtype).itemsize
         if not is_read_in_place(info.url):
@@ -461,8 +461,7 @@ class _Planner:
         return max(indices, values)
 
     def _place(self, worker: WorkerPlan, device: int, host: int | None) -> WorkerPlan:
-        """The worker with its rows on its device, in a layout or in CSR; in pieces where there is no room for them, but
-        for pieces."""
+        """Place the rows of a worker on its device, in a layout or in CSR; in pieces if only pieces fit."""
         own = replace(worker, held="device")
         if self.lays_out:
             laid = int(LAID_RATIO * self._entry * own.nnz)
@@ -477,7 +476,7 @@ class _Planner:
         return self._stream("store", own, device)
 
     def _stream(self, held: Literal["host", "store"], worker: WorkerPlan, device: int) -> WorkerPlan:
-        """The worker with its rows in pieces; as it is where its device has no room for these either."""
+        """Return the worker with its rows in pieces; unchanged if these do not fit on its device either."""
         room, passing = device - worker.vector_bytes, PASSING[held]
         piece_bytes = min(self._entry * MOST_PIECE_ENTRIES, room // (passing * PASSING_SHARE[held]))
         if piece_bytes < LEAST_PIECE_BYTES:
@@ -505,12 +504,12 @@ class _Planner:
 
 
 def choose_piece(nnz: int, streaming: Streaming | None = None) -> int:
-    """Most entries of the pieces in which a device reads rows that it lays out.
+    """Return the most entries per piece when a device reads rows for its layout.
 
     Parameters
     ----------
     nnz : of all rows of the device
-    streaming : where they come by
+    streaming : how they are streamed, if they are
     """
     few = nnz <= MOST_PIECE_ENTRIES  # they are read once, all together
     n_entries = MOST_PIECE_ENTRIES if few else min(max(LEAST_PIECE_ENTRIES, nnz // PIECES), MOST_PIECE_ENTRIES)
@@ -518,7 +517,7 @@ def choose_piece(nnz: int, streaming: Streaming | None = None) -> int:
 
 
 def warn_of_streaming(plan: Plan, stacklevel: int) -> None:
-    """Say that rows come by in each iteration, where they do: it takes many times as long."""
+    """Warn if rows are streamed in each iteration, which takes many times as long."""
     streamed = [own for w in plan.workers if (own := w.streaming) is not None and own.streamed_bytes]
     if streamed:
         n_bytes = max(own.streamed_bytes for own in streamed)
@@ -532,12 +531,12 @@ def warn_of_streaming(plan: Plan, stacklevel: int) -> None:
 
 
 def limit(memory: int | None, most: int | None) -> int | None:
-    """The lesser; None for where there is nothing to be limited."""
+    """Return the lesser of two numbers of bytes; `memory` itself if either is None."""
     return memory if memory is None or most is None else min(memory, most)
 
 
 def predict_seconds(plan: Plan, rates: Sequence[Rates]) -> Plan:
-    """The plan with seconds, by the rates of each worker."""
+    """Return the plan with predicted seconds, by the rates of each worker."""
     workers = tuple(replace(w, rates=own) for w, own in zip(plan.workers, rates, strict=True))
     seconds = [w.seconds for w in workers]
     most = None if None in seconds else max(s for s in seconds if s is not None)

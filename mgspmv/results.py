@@ -1,4 +1,4 @@
-"""Ranks of one vector or of many, and how they were reached: top-k, summaries, and files in Zarr, Parquet and CSV."""
+"""Ranks of one vector or of many, and their provenance: top-k, summaries, and files in Zarr, Parquet and CSV."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REPR_TOP = 3
 
 
 class _Ranks:
-    """What ranks of one vector and of many have in common."""
+    """Base class of the ranks of one vector and of many."""
 
     __pydantic_config__ = {"arbitrary_types_allowed": True}  # noqa: RUF012
 
@@ -39,13 +39,13 @@ class _Ranks:
         return render_card(self)
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write what was kept to `path`, in the format that its suffix names.
+        """Write the results to `path`, in the format of its suffix.
 
         `.zarr`: a group with the arrays `values` (of a batch with `top`: `top_ids` and `top_ranks`) and `vertex_ids`,
         the rest in its attributes; also at a URL.
         `.parquet`: columns `id` and `rank`, the rest in the metadata of its schema under `mgspmv`.
         `.csv`: lines `id,rank` under that header, each rank in the fewest digits that give the same float again;
-        the rest is not kept, so that it cannot be loaded again.
+        the rest is not saved, so a CSV file cannot be loaded again.
 
         Tables of a batch have a column `vector` before these, and a row for each rank that was kept (of the highest,
         for each above 0), vector after vector.
@@ -53,7 +53,7 @@ class _Ranks:
         Raises
         ------
         OptionError : another suffix
-        StoreExistsError : something is there and `overwrite` is False, or it is not ranks to be overwritten
+        StoreExistsError : the path exists and `overwrite` is False, or it does not hold ranks
         StoreError : it cannot be written
         """
         save_result(self, path, overwrite=overwrite)
@@ -61,7 +61,7 @@ class _Ranks:
 
 @dataclass(frozen=True, eq=False)
 class Solution(_Ranks):
-    """The ranks of a graph's vertices and how they were reached.
+    """Ranks of a graph's vertices, and how they were computed.
 
     Raises
     ------
@@ -131,29 +131,29 @@ class Solution(_Ranks):
 
     @property
     def edges_per_s(self) -> float:
-        """Stored entries times the iterations that were timed, over their seconds; 0 when nothing was timed."""
+        """Stored entries times timed iterations, over their seconds; 0 if nothing was timed."""
         elapsed_s = sum(self.seconds.get(phase, 0.0) for phase in ("product", "exchange", "schedule"))
         n_timed = self.iterations - self.resumed_after
         return float(self.matrix["nnz"]) * n_timed / elapsed_s if elapsed_s else 0.0
 
     @property
     def scaler(self) -> str:
-        """How the values were scaled, `none` for ranks as they are."""
+        """Name of the scaler of the values, `none` for ranks as they are."""
         return str(self.options.get("scaler", "none"))
 
     def describe_error(self) -> str:
-        """The error bound, and that it is not one of the scores where the ranks were scaled."""
+        """Format the error bound, with a note that it is of the ranks if they were scaled."""
         return f"{self.error_bound_l1:.3g}{'' if self.scaler == 'none' else ' before scaling'}"
 
     def scale(self, scaler: Scaler) -> Solution:
-        """The same solution with scores in place of ranks, float64; see `mgspmv.scores.scale_scores` for the formulas.
+        """Return the solution with scores in place of ranks, float64; for formulas see `mgspmv.scores.scale_scores`.
 
-        No scaler turns the order of two vertices round, though scores can be equal by rounding where ranks were not.
-        `error_bound_l1` and `changes` stay those of the ranks; `options["scaler"]` says how they were scaled.
+        No scaler reverses the order of two vertices, though scores can be equal by rounding where ranks were not.
+        `error_bound_l1` and `changes` stay those of the ranks; `options["scaler"]` names the scaler.
 
         Raises
         ------
-        OptionError : there is no such scaler, or the values are scores already
+        OptionError : unknown scaler, or the values are scores already
         """
         values = scale_scores(self.values, scaler)
         if scaler == "none":
@@ -168,7 +168,7 @@ class Solution(_Ranks):
         return replace(self, values=values, options=self.options | scaled)
 
     def summarize(self, bins: int = BINS) -> Summary:
-        """How the values are distributed: moments, percentiles, Gini coefficient, histogram; O(n log n).
+        """Summarize the distribution of the values: moments, percentiles, Gini coefficient, histogram; O(n log n).
 
         Parameters
         ----------
@@ -181,7 +181,7 @@ class Solution(_Ranks):
         return summarize_scores(self.values, bins)
 
     def stream(self, batch_size: int = BATCH) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The ids and values of all vertices, some at a time, in the order of the store's vertices.
+        """Yield the ids and values of all vertices in batches, in the order of the store's vertices.
 
         Yields
         ------
@@ -203,10 +203,10 @@ class Solution(_Ranks):
             yield np.arange(start, stop) if ids is None else ids[start:stop], self.values[start:stop]
 
     def top(self, k: int = 10) -> list[tuple[Any, float]]:
-        """Give the k highest ranks as (vertex id, rank), highest first.
+        """Return the k highest ranks as (vertex id, rank), highest first.
 
-        Equal ranks come in the order of the vertices, NaN comes last; with k > n all n are given. PageRanks of 0 are
-        left out: no path leads to these vertices from where jumps lead, and the list is shorter than k instead.
+        Equal ranks are in the order of the vertices, NaN is last; with k > n all n are returned. PageRanks of 0 are
+        left out, as no path leads to these vertices from where jumps lead; the list is then shorter than k.
 
         Raises
         ------
@@ -219,17 +219,17 @@ class Solution(_Ranks):
     def judge_order(self, k: int = 10) -> Stability | None:
         """Tell whether the k highest ranks are certified to be those of the k highest vertices, and in which order.
 
-        A gap between two places is certified where it is larger than `error_bound_l1`, or where the run proved it
+        A gap between two places is certified if it is larger than `error_bound_l1`, or if the run proved it
         (`stop="topk:100"`). Lower `tol`, or pass `stop`, to certify more; equal ranks stay tied.
 
         Parameters
         ----------
-        k : as of `top`; all but one where there are not more, or those above 0
+        k : as of `top`; all but one if there are not more, or those above 0
 
         Returns
         -------
-        Stability, whose `is_proven` is of the set and whose `ties` are of the order; None where no bound is known: of
-        centralities, of ranks that are not finite, of scores, and of a single vertex.
+        Stability, whose `is_proven` is of the set and whose `ties` are of the order; None if no bound is known: for
+        centralities, ranks that are not finite, scores, and a single vertex.
 
         Raises
         ------
@@ -249,12 +249,12 @@ class Solution(_Ranks):
         return replace(judged, is_proven=not ties or ties[-1][1] <= k, ties=ties)
 
     def _is_certified(self, k: int) -> bool:
-        """Whether nothing is known against the k highest and their order."""
+        """Return whether the k highest and their order are certified, or cannot be judged."""
         found = self.judge_order(k)
         return found is None or (found.is_proven and not found.ties)
 
     def select_highest(self, k: int) -> np.ndarray:
-        """int64, (k,) or fewer: the places in `values` of the vertices that `top` gives.
+        """Return the positions in `values` of the vertices that `top` returns, int64, (k,) or shorter.
 
         Raises
         ------
@@ -273,16 +273,16 @@ class Solution(_Ranks):
 
     @property
     def _is_pagerank(self) -> bool:
-        """Whether the values are PageRanks, and not those of another iteration, where 0 may be a high value."""
+        """True if the values are PageRanks, and not of another iteration, where 0 may be a high value."""
         return bool(self.options.get("method", "power") == "power")
 
     def digest(self) -> str:
-        """SHA-256 of the ranks' little-endian bytes, in hexadecimal: same bits, same digest."""
+        """Return the SHA-256 of the ranks' little-endian bytes, in hexadecimal: same bits, same digest."""
         values = np.ascontiguousarray(self.values, dtype=self.values.dtype.newbyteorder("<"))
         return hashlib.sha256(values.data).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Give all but ranks, ids and events as JSON values; a float that is not finite becomes a string, its name."""
+        """Return all but ranks, ids and events as JSON values; a non-finite float becomes its name, a string."""
         summary = {
             "status": self.status.value,
             "n": len(self.values),
@@ -305,25 +305,25 @@ class Solution(_Ranks):
         return {key: to_json(value) for key, value in summary.items()}
 
     def generate_columns(self) -> Iterator[dict[str, np.ndarray]]:
-        """Rows of a table, some at a time, once at least."""
+        """Yield the rows of a table in batches, at least one batch."""
         for ids, values in self._generate_batches(ROWS_AT_ONCE):
             yield {"id": ids, "rank": values}
 
     @classmethod
     def take_columns(cls, described: dict[str, Any], columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """The arrays of a solution, of the columns of its table."""
+        """Return the arrays of a solution from the columns of its table."""
         return {"values": columns["rank"], "vertex_ids": None if described["vertex_ids"] is None else columns["id"]}
 
 
 @dataclass(frozen=True, eq=False)
 class BatchSolution(_Ranks):
-    """PageRank of a graph's vertices for many vectors: `values`, or of each the highest ranks.
+    """PageRank of a graph's vertices for many vectors: all `values`, or the highest ranks of each.
 
-    `batch[label]` is the `Solution` of a vector, where values are kept.
+    `batch[label]` is the `Solution` of a vector, if values are kept.
 
     Raises
     ------
-    ShapeError : arrays that do not fit each other
+    ShapeError : the arrays' shapes do not match
     """
 
     labels: tuple[Any, ...]
@@ -373,7 +373,7 @@ class BatchSolution(_Ranks):
         return (self[label] for label in self.labels)
 
     def __getitem__(self, label: Any) -> Solution:
-        """The solution of a vector, by its label, or by its number where labels are names.
+        """Return the solution of a vector, by its label, or by its number if labels are names.
 
         Its seconds and events are empty: vectors share them.
 
@@ -411,11 +411,11 @@ class BatchSolution(_Ranks):
 
     @property
     def iterations(self) -> np.ndarray:
-        """int64, (n_vectors,): iterations made of each."""
+        """Iterations made for each vector, int64, (n_vectors,)."""
         return np.array([len(changes) for changes in self.changes], np.int64)
 
     def top(self, k: int | None = None) -> dict[Any, list[tuple[Any, float]]]:
-        """Give for each label the k highest ranks as (vertex id, rank), as `Solution.top` does, without ranks of 0.
+        """Return for each label the k highest ranks as (vertex id, rank), as `Solution.top` does, without ranks of 0.
 
         Parameters
         ----------
@@ -440,10 +440,10 @@ class BatchSolution(_Ranks):
         return dict(zip(self.labels, highest, strict=True))
 
     def judge_order(self, k: int | None = None) -> dict[Any, Stability | None]:
-        """Tell for each label what `Solution.judge_order` tells.
+        """Apply `Solution.judge_order` to the vector of each label.
 
-        Where only the highest were kept, nothing is known of the rank after the last one: unless that is 0, the last
-        place that was kept stands for all that come after those that are judged.
+        If only the highest ranks were kept, the rank after the last one is unknown: unless the last is 0, it stands for
+        all that follow the judged ones.
 
         Parameters
         ----------
@@ -456,7 +456,7 @@ class BatchSolution(_Ranks):
         return {label: _judge_kept(ranks, k, float(bound)) for label, ranks, bound in pairs}
 
     def digest(self) -> str:
-        """SHA-256 of what was kept, ranks in little-endian bytes, in hexadecimal: same bits, same digest."""
+        """Return the SHA-256 of the kept arrays, ranks in little-endian bytes, in hexadecimal."""
         ranks = self._ranks
         digest = hashlib.sha256(np.ascontiguousarray(ranks, dtype=ranks.dtype.newbyteorder("<")).data)
         if self.top_ids is not None:
@@ -464,7 +464,7 @@ class BatchSolution(_Ranks):
         return digest.hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Give all but ranks, ids and events as JSON values; a float that is not finite becomes a string, its name."""
+        """Return all but ranks, ids and events as JSON values; a non-finite float becomes its name, a string."""
         rows = zip(self.labels, self.alphas, self.statuses, self.changes, self.error_bounds_l1, strict=True)
         vectors = [
             {
@@ -483,7 +483,7 @@ class BatchSolution(_Ranks):
         }
 
     def generate_columns(self) -> Iterator[dict[str, np.ndarray]]:
-        """Rows of a table, those of some vectors at a time."""
+        """Yield the rows of a table, those of several vectors at a time."""
         ranks, labels = self._ranks, np.array(self.labels, object if isinstance(self.labels[0], str) else np.int64)
         ids = np.arange(ranks.shape[1]) if self.vertex_ids is None else self.vertex_ids
         n_at_once = max(1, ROWS_AT_ONCE // max(1, ranks.shape[1]))
@@ -498,7 +498,7 @@ class BatchSolution(_Ranks):
 
     @classmethod
     def take_columns(cls, described: dict[str, Any], columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """The arrays of a batch, of the columns of its table; ValueError where these have too few rows."""
+        """Return the arrays of a batch from the columns of its table; raise ValueError if these have too few rows."""
         labels, top, ids, ranks = described["labels"], described["top"], columns["id"], columns["rank"]
         if top is None:
             ranks, ids = ranks.reshape(len(labels), -1), ids.reshape(len(labels), -1)
@@ -524,39 +524,39 @@ class BatchSolution(_Ranks):
 
 
 def fill_id(ids: np.ndarray) -> int | str:
-    """What stands for no vertex in an array of ids."""
+    """Return the placeholder for a missing vertex in an array of ids."""
     return "" if ids.dtype == object else -1
 
 
 def load_solution(path: str | os.PathLike[str]) -> Solution:
-    """Read ranks that `Solution.save` wrote as `.zarr` or `.parquet`; the bits are as they were.
+    """Read ranks that `Solution.save` wrote as `.zarr` or `.parquet`; they are bit-identical.
 
     Raises
     ------
     OptionError : another suffix; CSV holds the ranks only
-    StoreNotFoundError : there is nothing at this path
+    StoreNotFoundError : the path does not exist
     StoreFormatError : not a solution, or one of another format version
-    StoreUnfinishedError : its writing was never finished
-    MissingChunkError, ChecksumError, StoreDamagedError : it is not what was written
+    StoreUnfinishedError : it was never finished
+    MissingChunkError, ChecksumError, StoreDamagedError : it differs from what was written
     """
     return load_result(path, Solution)
 
 
 def load_batch(path: str | os.PathLike[str]) -> BatchSolution:
-    """Read what `BatchSolution.save` wrote; errors and the rest as of `load_solution`."""
+    """Read ranks that `BatchSolution.save` wrote; suffixes and errors as for `load_solution`."""
     return load_result(path, BatchSolution)
 
 
 def describe_matrix(
     info: MatrixInfo, hardware: str, transport: str | None = None, *, is_reversed: bool = False
 ) -> dict[str, Any]:
-    """What a solution says of where it comes from, as JSON values.
+    """Return the provenance of a solution, as JSON values.
 
     Parameters
     ----------
     hardware : what computed
-    transport : how slices went from worker to worker; None in one process
-    is_reversed : whether it is the graph with every arc turned round
+    transport : how slices were sent between workers; None in one process
+    is_reversed : whether the graph has every arc reversed
     """
     return {
         "url": hide_secrets(str(info.url)),
@@ -574,7 +574,7 @@ def describe_matrix(
 def find_non_finite(
     values: np.ndarray, vertex_ids: np.ndarray | None, status: Status, iteration: int, *, is_rank: bool
 ) -> NonFinite | None:
-    """Where values became none in the last iteration; None where the status is another, or all are some.
+    """Find the first invalid value of the last iteration; None if the status is another, or all values are valid.
 
     Parameters
     ----------
@@ -593,7 +593,7 @@ def find_non_finite(
 
 
 def _judge_kept(ranks: np.ndarray, k: int | None, bound: float) -> Stability | None:
-    """As of `BatchSolution.judge_order`, of the highest ranks of a vector."""
+    """Apply `BatchSolution.judge_order` to the highest ranks of one vector."""
     from mgspmv.iterate.stable import judge_places
 
     most = min(int(np.count_nonzero(ranks)), len(ranks) - 1)

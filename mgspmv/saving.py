@@ -1,10 +1,10 @@
 """Files of ranks, of one vector or of many.
 
-A file never has its final name before it is whole, see `mgspmv.files`. A Zarr group at a URL cannot be moved; there the
-attribute that says what it holds is the last write.
+A file never has its final name before it is complete, see `mgspmv.files`. A Zarr group at a URL cannot be moved; there
+the attribute that describes its content is written last.
 
-Results are data classes with the method `digest`, and of their fields those in `ARRAYS` are arrays. They make and take
-tables by `generate_columns` and `take_columns`.
+Results are data classes with the method `digest`; their fields in `ARRAYS` are arrays. They convert to and from tables
+by `generate_columns` and `take_columns`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Options:
 
 @dataclass(frozen=True, kw_only=True)
 class _BatchOptions(_Options):
-    """The same of a batch."""
+    """Options of a batch that are used after a run."""
 
     steps: int
     width: int
@@ -82,7 +82,7 @@ class _BatchOptions(_Options):
 
 @dataclass(frozen=True, kw_only=True)
 class _Metadata:
-    """Metadata that are used before there are results to hold them."""
+    """Metadata that are used before the results exist to hold them."""
 
     matrix: _Matrix
     options: _Options
@@ -92,7 +92,7 @@ class _Metadata:
 
 @dataclass(frozen=True, kw_only=True)
 class _BatchMetadata(_Metadata):
-    """The same of a batch."""
+    """Metadata of a batch that are used before the results exist."""
 
     options: _BatchOptions
     labels: list[str | int]
@@ -102,7 +102,7 @@ class _BatchMetadata(_Metadata):
 
 
 def save_result(result: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Write results, in the format that the suffix names.
+    """Write results, in the format of the suffix.
 
     Raises
     ------
@@ -125,8 +125,8 @@ def load_result(path: str | os.PathLike[str], kind: type[T]) -> T:
     ------
     OptionError, StoreNotFoundError : as of `check_source`
     StoreFormatError : no results of this kind, or of another format version
-    StoreUnfinishedError : their writing was never finished
-    MissingChunkError, ChecksumError, StoreDamagedError : they are not what was written
+    StoreUnfinishedError : they were never finished
+    MissingChunkError, ChecksumError, StoreDamagedError : they differ from what was written
     """
     check_source(path)
     path, is_zarr = str(path), Path(path).suffix == ".zarr"
@@ -142,7 +142,7 @@ def load_result(path: str | os.PathLike[str], kind: type[T]) -> T:
 
 
 def generate_csv(result: Any) -> Iterator[bytes]:
-    """The lines of a CSV file of results, many at a time; strings are quoted where they must be."""
+    """Yield the lines of a CSV file of results, in batches; strings are quoted if necessary."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -154,12 +154,12 @@ def generate_csv(result: Any) -> Iterator[bytes]:
 
 
 def check_source(path: str | os.PathLike[str]) -> None:
-    """Raise unless there is something at `path` whose suffix is one that ranks are loaded from.
+    """Check that `path` exists and has a suffix that ranks are loaded from.
 
     Raises
     ------
     OptionError : another suffix, such as .csv, which holds the ranks only
-    StoreNotFoundError : there is nothing
+    StoreNotFoundError : it does not exist
     """
     suffix = Path(path).suffix
     if suffix not in (".zarr", ".parquet"):
@@ -176,12 +176,12 @@ def check_source(path: str | os.PathLike[str]) -> None:
 def check_target(
     path: str | os.PathLike[str], *, overwrite: bool = False, suffixes: tuple[str, ...] = SUFFIXES
 ) -> None:
-    """Raise unless `path` can be written to; to be called before the work whose result goes there.
+    """Check that `path` can be written to; to be called before the work whose result goes there.
 
     Raises
     ------
     OptionError : the suffix is none of `suffixes`, or a URL does not name a Zarr group
-    StoreExistsError : something is there and is not to be overwritten
+    StoreExistsError : it exists and is not to be overwritten
     """
     suffix = Path(path).suffix
     if suffix not in suffixes:
@@ -206,7 +206,7 @@ def _is_solution_group(url: str) -> bool:
 
 
 def open_group(url: str) -> Any:
-    """The Zarr group at a path or URL; None where there is none."""
+    """Open the Zarr group at a path or URL for reading; return None if it does not exist."""
     import zarr
 
     from mgspmv.store.places import ZARR_ERRORS, check_links, locate_store
@@ -234,7 +234,7 @@ def _describe(result: Any) -> dict[str, Any]:
 
 
 def _check_description(path: str, described: Any, kind: type[Any]) -> dict[str, Any]:
-    """The metadata of a file, if it is of this format version, and of a batch or of one vector as is wanted."""
+    """Check the metadata of a file, its format version, and that it is of a batch or of one vector, as `kind` is."""
     if not isinstance(described, dict):
         raise StoreDamagedError(f"{path}: what it says of its ranks is damaged, it has no fields; {MEND}")
     is_batch = "labels" in kind.__annotations__
@@ -293,13 +293,13 @@ def _write_array(group: Any, name: str, array: np.ndarray) -> None:
 
 
 def _choose_chunks(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Parts of rows, or several whole ones."""
+    """Return the shape of chunks: parts of a row, or several whole rows."""
     n_in_row = min(CHUNK_ELEMENTS, max(1, shape[-1]))
     return (*(min(max(1, n), CHUNK_ELEMENTS // n_in_row) for n in shape[:-1]), n_in_row)
 
 
 def _read_zarr(url: str, kind: type[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The metadata of results in a Zarr group, and their arrays."""
+    """Read the metadata and arrays of results in a Zarr group."""
     group = open_group(url)
     if group is None:
         raise StoreNotFoundError(f"there is no Zarr group of ranks at {url}")
@@ -320,16 +320,16 @@ def _read_zarr(url: str, kind: type[Any]) -> tuple[dict[str, Any], dict[str, Any
 
 
 def _read_array(url: str, group: Any, name: str, dtypes: tuple[str, ...], ndim: int) -> np.ndarray:
-    """Read what `_write_array` wrote; strings as object.
+    """Read an array written by `_write_array`; strings as object.
 
     Parameters
     ----------
-    dtypes : that it may have, `string` for strings
+    dtypes : allowed dtypes, `string` for strings
 
     Raises
     ------
-    StoreDamagedError, MissingChunkError, ChecksumError : it is not what was written
-    CapacityError : its ids do not fit into the memory there is
+    StoreDamagedError, MissingChunkError, ChecksumError : it differs from what was written
+    CapacityError : its ids do not fit into the free memory
     """
     from mgspmv.store.chunks import find_chunk_fault, is_string, read_whole
 
@@ -355,7 +355,7 @@ def _read_array(url: str, group: Any, name: str, dtypes: tuple[str, ...], ndim: 
 
 
 def _get_array(url: str, group: Any, name: str) -> Any:
-    """An array of a group; None where there is none of this name."""
+    """Return an array of a group; None if it has none of this name."""
     from zarr import Array
 
     from mgspmv.store.places import ZARR_ERRORS
@@ -371,7 +371,7 @@ def _get_array(url: str, group: Any, name: str) -> Any:
 
 
 def is_rank_table(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a Parquet file is one of ranks, which say how they were reached."""
+    """Tell whether a Parquet file holds ranks with their metadata."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -382,7 +382,7 @@ def is_rank_table(path: str | os.PathLike[str]) -> bool:
 
 
 def _generate_tables(result: Any) -> Iterator[Any]:
-    """Arrow tables of results, some rows at a time, as all could take several times the memory of the ranks."""
+    """Yield Arrow tables of results in batches, as all rows could take several times the memory of the ranks."""
     import pyarrow as pa
 
     for columns in result.generate_columns():
@@ -407,7 +407,7 @@ def _write_parquet(path: str, result: Any) -> None:
 
 
 def _read_parquet(path: str, kind: type[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The metadata of results in a Parquet file, and their arrays."""
+    """Read the metadata and arrays of results in a Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -435,11 +435,11 @@ def _read_parquet(path: str, kind: type[Any]) -> tuple[dict[str, Any], dict[str,
 
 
 def _read_column(path: str, table: Any, name: str, dtypes: tuple[str, ...]) -> np.ndarray:
-    """A column of a table of ranks; strings as object.
+    """Return a column of a table of ranks; strings as object.
 
     Raises
     ------
-    StoreDamagedError : it is missing, or has others than these dtypes, or gaps
+    StoreDamagedError : it is missing, has nulls, or has none of these dtypes
     """
     import pyarrow as pa
 

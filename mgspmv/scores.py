@@ -1,4 +1,4 @@
-"""What is made of ranks once they are there: scaled scores, and how they are distributed."""
+"""Scores derived from ranks: scaled scores, and their distribution."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BINS = 20
 
 
 def scale_scores(values: np.ndarray, scaler: Scaler) -> np.ndarray:
-    """The values p on another scale.
+    """Scale the values p.
 
         none      p                              max       p / max |p|
         minmax    (p - min p) / (max p - min p)  log       ln p, which is -infinity where p is 0
@@ -30,10 +30,10 @@ def scale_scores(values: np.ndarray, scaler: Scaler) -> np.ndarray:
         stdscore  (p - avg p) / std p            l2norm    p / root of the sum of p^2
 
     avg is the mean and std the standard deviation of all values (over n, not n - 1). Where the divisor is 0 because all
-    values are the same, or all 0, the scores are 0. What is not finite makes all scores NaN, but for `log`.
+    values are equal, or all 0, the scores are 0. A value that is not finite makes all scores NaN, except for `log`.
 
     Source: the scalers of Neo4j Graph Data Science, as its manual describes them under Scale Properties. Differs in
-    that values are not taken for the same which are merely near to each other: ranks of large graphs are all small.
+    that values that are merely close are not taken as equal: ranks of large graphs are all small.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def scale_scores(values: np.ndarray, scaler: Scaler) -> np.ndarray:
 
     Raises
     ------
-    OptionError : there is no such scaler
+    OptionError : unknown scaler
     """
     check_choice("scaler", scaler, get_args(Scaler))
     if scaler == "none":
@@ -64,7 +64,7 @@ def _find_spread(p: np.ndarray) -> float:
 
 
 def _measure_deviation(p: np.ndarray) -> float:
-    """0 only where all are the same, whatever the rounding of their mean and however near they are."""
+    """Return the standard deviation; 0 only if all values are equal, however close they are."""
     spread = _find_spread(p)
     return spread if spread == 0 else spread * math.sqrt(np.mean(((p - p.mean()) / spread) ** 2))
 
@@ -90,7 +90,7 @@ _SCALERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many values are between edges whose quotients are all the same."""
+    """Counts of values between edges in geometric progression."""
 
     edges: tuple[float, ...]
     """Ascending, from the least positive value to the greatest; empty where no value is positive."""
@@ -102,9 +102,9 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Summary:
-    """How values are distributed. Those that are not finite are counted and left out; NaN stands for what there is not.
+    """Distribution of values. Those that are not finite are counted and left out; NaN stands for undefined statistics.
 
-    Sums are made in float64 in pairs, so that they are off by a few units in the last place at most.
+    Sums are pairwise in float64, so that they are off by a few units in the last place at most.
     """
 
     n: int
@@ -125,13 +125,13 @@ class Summary:
     histogram: Histogram
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values but for numbers that are not finite."""
+        """Return the fields as JSON values, except that numbers may be non-finite."""
         percentiles = {f"{percent:g}": value for percent, value in self.percentiles.items()}
         return vars(self) | {"percentiles": percentiles, "histogram": dict(vars(self.histogram))}
 
 
 def summarize_scores(values: np.ndarray, bins: int = BINS) -> Summary:
-    """How values are distributed; O(n log n), with a sorted float64 copy.
+    """Summarize the distribution of values; O(n log n), with a sorted float64 copy.
 
     Parameters
     ----------
@@ -157,8 +157,8 @@ def summarize_scores(values: np.ndarray, bins: int = BINS) -> Summary:
 
 
 def _measure_gini(v: np.ndarray) -> float:
-    """Of ascending values: sum of (2 i - n - 1) v_i / (n sum of v), i from 1. Their mean is taken off, which changes no
-    sum, for the factors sum to 0, and leaves less to cancel."""
+    """Return the Gini coefficient of ascending values: sum of (2 i - n - 1) v_i / (n sum of v), i from 1. Subtracting
+    the mean of the values changes no sum, as the factors sum to 0, and reduces cancellation."""
     n, total = len(v), float(v.sum())
     if v[0] < 0 or total == 0:
         return math.nan
@@ -167,7 +167,7 @@ def _measure_gini(v: np.ndarray) -> float:
 
 
 def _count(v: np.ndarray, bins: int) -> Histogram:
-    """Of ascending values."""
+    """Return the histogram of ascending values."""
     n_outside = int(np.searchsorted(v, 0.0, side="right"))
     positive = v[n_outside:]
     if not len(positive):

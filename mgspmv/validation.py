@@ -1,6 +1,6 @@
-"""JSON that others may have written, checked where it enters.
+"""Validation of JSON that other programs may have written, at the point where it is read.
 
-What is wrong becomes one ValueError in one line, to which the reader adds the path and what to do.
+Each fault becomes one ValueError in one line, to which the reader adds the path and what to do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def parse_json(text: bytes | str) -> Any:
 
     Raises
     ------
-    ValueError : it is none, or nested too deep
+    ValueError : it is invalid, or nested too deep
     """
     try:
         return json.loads(text)
@@ -34,7 +34,7 @@ def parse_json(text: bytes | str) -> Any:
 
 
 def check_fields(model: type[T], value: Any) -> T:
-    """Make a dataclass, TypedDict or model of pydantic of JSON values, of which every field is checked.
+    """Convert JSON values to a dataclass, TypedDict or model of pydantic, checking every field.
 
     Raises
     ------
@@ -50,10 +50,11 @@ def check_fields(model: type[T], value: Any) -> T:
 
 
 def check_plain(value: Any, depth: int = DEPTH) -> None:
-    """
+    """Check that JSON values contain only what this program writes.
+
     Raises
     ------
-    ValueError : a value within JSON values that this program writes nowhere
+    ValueError : a value is of another kind
     """
     if isinstance(value, str):
         if not value.isascii():
@@ -69,7 +70,7 @@ def check_plain(value: Any, depth: int = DEPTH) -> None:
 
 
 def to_json(value: Any) -> Any:
-    """Give `value` in what strict JSON holds; float() reads the names of the floats that are not finite."""
+    """Convert `value` to strict JSON; non-finite floats become their names, which float() reads."""
     if is_dataclass(value):
         return to_json({field.name: getattr(value, field.name) for field in fields(value)})
     if isinstance(value, dict):
@@ -84,17 +85,17 @@ def to_json(value: Any) -> Any:
 
 
 def digest_json(value: Any) -> str:
-    """SHA-256 of JSON values."""
+    """Return the SHA-256 of JSON values."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def seal(described: dict[str, Any]) -> dict[str, Any]:
-    """The same object of JSON with its digest, by which edits are noticed."""
+    """Return a JSON object with its digest added, by which edits are detected."""
     return described | {"sha256": digest_json(described)}
 
 
 def check_seal(described: dict[str, Any]) -> None:
-    """Raise ValueError where an object of JSON was changed since `seal`."""
+    """Raise ValueError if a JSON object was changed since `seal`."""
     own = {name: value for name, value in described.items() if name != "sha256"}
     if described.get("sha256") != digest_json(own):
         raise ValueError("it does not match its digest, so it was changed after it was written")
@@ -108,7 +109,7 @@ def _make_adapter(model: Any) -> Any:
 
 
 def _describe(error: Any) -> str:
-    """The first field that is wrong, what was expected and what is there."""
+    """Describe the first wrong field: what was expected and what was found."""
     first = error.errors(include_url=False, include_context=False)[0]
     field = ".".join(map(str, first["loc"])) or "all of it"
     said = first["msg"][:1].lower() + first["msg"][1:]

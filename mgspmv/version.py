@@ -1,4 +1,4 @@
-"""The version of the program, looked up once."""
+"""Version of the program, looked up once."""
 
 from importlib.metadata import version
 
