@@ -1,4 +1,4 @@
-"""Pipelines: many matrices and many runs, in one TOML file that says it."""
+"""Pipelines: many matrices and many runs, defined in one TOML file."""
 
 from mgspmv.pipeline.executor import RunInterrupted, run_pipeline
 from mgspmv.pipeline.preflight import PipelinePlan, PlannedStep, plan_pipeline

@@ -1,4 +1,4 @@
-"""What a definition must hold that no section of it says alone."""
+"""Checks of a definition that involve several of its sections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Problems = Iterator[tuple[Key, str]]
 
 
 def find_problems(pipeline: Pipeline) -> Problems:
-    """What is wrong, with the key that it is wrong with."""
+    """Yield the problems of a definition, each with its key."""
     is_unnamed = pipeline.run is not None and not pipeline.run.__pydantic_extra__
     tables: dict[str, Any] = {"run": pipeline.runs, "batch": pipeline.batch, "product": pipeline.product}
     taken: dict[str, str] = {}
@@ -38,7 +38,7 @@ def find_problems(pipeline: Pipeline) -> Problems:
 
 
 def _check_matrices(pipeline: Pipeline, key: Key, section: Any) -> Problems:
-    """Check that its matrices exist, and have what it needs."""
+    """Check that the matrices of a section exist, and have what it needs."""
     known = pipeline.matrix
     turn = "transpose" if key[0] == "product" else "reverse"
     turned = getattr(section, turn)
@@ -54,7 +54,7 @@ def _check_matrices(pipeline: Pipeline, key: Key, section: Any) -> Problems:
 
 
 def _check_ranks(pipeline: Pipeline, key: Key, section: Any) -> Problems:
-    """Check that options of PageRank go together, and with [output]."""
+    """Check that options of PageRank are compatible with each other, and with [output]."""
     names = ("tol", "tol_mode", "max_iter", "precision", *(("stop",) if key[0] == "run" else ()))
     try:
         options = PageRankOptions(**{name: getattr(section, name) for name in names})

@@ -1,4 +1,4 @@
-"""Ranks beside those that they replace: how much the order changed, and who moved."""
+"""Comparison of ranks with those that they replace: changes of the order, and the vertices that moved."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ MOVED = 20
 
 
 def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
-    """What changed from `before` to `now`, as JSON values.
+    """Compare ranks `before` and `now`; the result is JSON values.
 
     Parameters
     ----------
-    k : how many of the highest are looked at
+    k : number of highest vertices to compare
 
     Returns
     -------
     `n_common`, `n_new`, `n_gone` : vertices of both, of `now` only, of `before` only
-    `spearman` : rank correlation over the vertices of both, ties at their mean place; None where it is not defined
+    `spearman` : rank correlation over the vertices of both, ties at their mean place; None if it is not defined
     `overlap` : share of the k highest that are the same
     `kendall_top` : Kendall's tau-b of the vertices that are in both graphs and among the k highest of either
-    `l1` : sum of |now - before| over all vertices, of which those that are not there have 0; None where one is scaled
-        otherwise than the other
-    `moved` : [id, place before, place now, rank before, rank now] of those that `kendall_top` is of, the furthest
-        first. A place is 1 and how many have a higher rank
+    `l1` : sum of |now - before| over all vertices, with 0 for missing ones; None if they are scaled differently
+    `moved` : [id, place before, place now, rank before, rank now] of the vertices of `kendall_top`, the furthest first.
+        A place is 1 plus the number of higher ranks
     """
     from scipy.stats import kendalltau, spearmanr
 
@@ -56,7 +55,7 @@ def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
 
 
 def match_ids(before: np.ndarray, now: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(n_common,) int64 each: where the ids of both are in either, in ascending order of the ids."""
+    """Return the positions of the common ids in either array, (n_common,) int64 each, in ascending order of the ids."""
     if (before.dtype == object) != (now.dtype == object):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     _, old, new = np.intersect1d(before, now, assume_unique=True, return_indices=True)
@@ -64,12 +63,12 @@ def match_ids(before: np.ndarray, now: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def list_ids(vertex_ids: np.ndarray | None, n: int) -> np.ndarray:
-    """(n,) ids of vertices, which are 0..n-1 without any."""
+    """Return the ids of vertices, (n,); 0..n-1 if there are none."""
     return np.arange(n) if vertex_ids is None else vertex_ids
 
 
 def _correlate(measure: Callable[..., Any], a: np.ndarray, b: np.ndarray) -> float | None:
-    """A statistic of SciPy; None where it is not defined, as of less than two values."""
+    """Compute a statistic of SciPy; None if it is not defined, as for fewer than two values."""
     if len(a) < 2:
         return None
     with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):  # of equal values
@@ -94,17 +93,17 @@ def _list_moved(ids: np.ndarray, before: Solution, now: Solution, old: np.ndarra
 
 
 def compare_batches(before: BatchSolution, now: BatchSolution, k: int) -> dict[str, Any]:
-    """What changed from `before` to `now` among the highest of the vectors of both, by their labels, as JSON values.
+    """Compare the highest ranks of the vectors of `before` and `now`, by their labels; the result is JSON values.
 
     Parameters
     ----------
-    k : how many of the highest of each vector are looked at, or as many as both kept
+    k : number of highest vertices of each vector to compare, at most as many as both kept
 
     Returns
     -------
     `n_vectors`, `n_vectors_new`, `n_vectors_gone` : vectors of both, of `now` only, of `before` only
     `vectors` : the `MOVED` of those of both with the least overlap: `label`; `overlap`, the share of the highest that
-        are the same; `entered` and `left`, ids of those that came and went
+        are the same; `entered` and `left`, ids of those that joined and left the highest
     """
     k = min(_limit(before, k), _limit(now, k))
     high_before, high_now = before.top(k), now.top(k)
@@ -122,7 +121,7 @@ def compare_batches(before: BatchSolution, now: BatchSolution, k: int) -> dict[s
 
 
 def _limit(batch: BatchSolution, k: int) -> int:
-    """k, or how many of the highest were asked for where only these were kept."""
+    """Return k, at most the number of highest ranks kept, if a batch has no others."""
     return k if batch.values is not None else min(k, int(batch.options["top"]))
 
 

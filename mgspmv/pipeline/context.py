@@ -1,4 +1,4 @@
-"""What the steps of a run share: records, the cluster that is started when it is first needed, an opened matrix."""
+"""Shared state of the steps of a run: records, a cluster that is started on demand, an opened matrix."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from mgspmv.pipeline.steps import Step
 
 
 class Computing(ExitStack):
-    """Where a pipeline computes; what it starts ends with the context.
+    """Compute resources of a pipeline; those it starts end with the context.
 
     Parameters
     ----------
     section : of the cluster; None for this process
-    client : of a cluster to be used in place of that
-    threads : of this process; None for one for each processor
+    client : of a cluster to use instead
+    threads : of this process; None for one per processor
     on_note : called with lines on the cluster, when it is started or reached
     """
 
@@ -47,7 +47,7 @@ class Computing(ExitStack):
 
     @cached_property
     def client(self) -> Any:
-        """Of the cluster, which is started or reached when this is first asked for.
+        """Client of the cluster, which is started or reached on first access.
 
         Raises
         ------
@@ -83,11 +83,11 @@ class Computing(ExitStack):
 
 
 class OpenedMatrix:
-    """A matrix that is opened, and loaded once for all that is computed of it.
+    """Opened matrix, loaded once for all results computed from it.
 
     Parameters
     ----------
-    store : where it is
+    store : path or URL of its store
     """
 
     def __init__(self, store: str, computing: Computing) -> None:
@@ -96,7 +96,7 @@ class OpenedMatrix:
 
     @cached_property
     def matrix(self) -> Matrix:
-        """The matrix itself, opened in this process.
+        """Matrix opened in this process.
 
         Raises
         ------
@@ -111,11 +111,11 @@ class OpenedMatrix:
             self.matrix.close()
 
     def find(self, is_turned: bool, *, on_progress: Any, for_steps: bool = False) -> Any:
-        """The matrix or its transpose, on the cluster where that computes.
+        """Return the matrix or its transpose, distributed if a cluster computes.
 
         Parameters
         ----------
-        for_steps : for the steps of PageRank, for which devices lay a graph out
+        for_steps : for the steps of PageRank, for which devices convert a graph to a layout
 
         Raises
         ------
@@ -144,7 +144,7 @@ class OpenedMatrix:
 
 @dataclass(frozen=True)
 class Work:
-    """What the steps of a run share."""
+    """Shared state of the steps of a run."""
 
     definition: Definition
     records: Records
@@ -154,7 +154,7 @@ class Work:
     on_event: Callable[[Step, Event], None]
 
     def listen(self, step: Step) -> dict[str, Callable[..., None]]:
-        """What a step calls, as arguments of the functions that compute: `on_progress` and `on_event`."""
+        """Return the callbacks of a step, as arguments of the functions that compute: `on_progress` and `on_event`."""
 
         def on_progress(phase: str, done: int, total: int | None) -> None:
             self.on_progress(f"{step.name}: {phase}", done, total)
@@ -167,7 +167,7 @@ class Work:
 
 
 def describe_provenance(step: Step, identity: Identity, **more: Any) -> dict[str, Any]:
-    """Where and with what a step was made, as JSON values."""
+    """Return the machine, versions and inputs of a step, as JSON values."""
     files = step.section.model_dump(mode="json")
     sources = {
         name: {"path": files.get({"source": "path"}.get(name, name)), "digest": found}

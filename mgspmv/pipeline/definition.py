@@ -1,4 +1,4 @@
-"""What a pipeline is asked for: the sections of its TOML file, each a checked model."""
+"""Models of a pipeline definition: the sections of its TOML file, each checked."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ UNIFORM = "uniform"
 
 
 def suggest(name: str, known: Sequence[str]) -> str:
-    """The near miss, in words; nothing where there is none."""
+    """Return a hint with the closest known name; an empty string if there is none."""
     near = [k for k in known if name and (name.startswith(k) or k.startswith(name))]
     near = near or get_close_matches(name, known, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
@@ -79,7 +79,7 @@ def _check_name(name: str) -> str:
 
 
 def _check_kernel(what: str, *, for_steps: bool) -> Any:
-    """Whether there is a kernel of that name anywhere; where it computes, and on what, the step finds out."""
+    """Return a validator that some backend has a kernel of that name; the step checks its own backend and matrix."""
 
     def check(kernel: str) -> str:
         known = ["auto", *dict.fromkeys(k for b in BACKENDS for k in list_kernels(b, for_steps=for_steps))]
@@ -92,7 +92,7 @@ def _check_kernel(what: str, *, for_steps: bool) -> Any:
 
 
 def _check_option(name: str) -> Any:
-    """Whether an argument of `mgspmv.pagerank` has a value that it can have, whatever the others are."""
+    """Return a validator of the value of an argument of `mgspmv.pagerank`, whatever the others are."""
 
     def check(value: Any) -> Any:
         PageRankOptions(**{name: value})
@@ -108,12 +108,12 @@ Dangling = Annotated[str, AfterValidator(lambda value: value if is_url(value) el
 
 
 class Section(BaseModel):
-    """A table of the file. Keys that are not known are refused; the text below a key is its description."""
+    """Table of the file. Unknown keys are errors; the text below a key is its description."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
     def given(self, *names: str) -> dict[str, Any]:
-        """Those of these keys that are not None."""
+        """Return those of these keys that are not None."""
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
@@ -121,7 +121,7 @@ class Section(BaseModel):
 
 
 class Reading(Section):
-    """How files are read; the keys are the arguments of `mgspmv.ingest`."""
+    """Options for reading files; the keys are the arguments of `mgspmv.ingest`."""
 
     format: Literal["matrix-market", "edge-list", "parquet", "npz", "anndata", "binsparse", "csr"] | None = None
     """Of the source; default by name and first line, or by what a Zarr group has."""
@@ -152,7 +152,7 @@ class Reading(Section):
 
     @property
     def reading(self) -> dict[str, Any]:
-        """The arguments of `mgspmv.ingest` that are asked for."""
+        """Given arguments of `mgspmv.ingest`."""
         return self.given(*Reading.model_fields)
 
 
@@ -182,7 +182,7 @@ class UpdateSection(Reading):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the new version depends on beside its files."""
+        """Options that the new version depends on, in addition to its files."""
         names = ("missing", "self_loops", "symmetrize", "ignore_weights")
         return self.given(*names) | self.reading
 
@@ -244,7 +244,7 @@ class MatrixSection(Reading):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the store depends on beside its source, as arguments of `mgspmv.ingest`."""
+        """Options that the store depends on, in addition to its source, as arguments of `mgspmv.ingest`."""
         names = ("kind", "duplicates", "self_loops", "symmetrize", "ignore_weights", "transpose", "dtype", "order")
         return self.given(*names) | self.reading
 
@@ -253,7 +253,7 @@ class MatrixSection(Reading):
 
 
 class RanksSection(Section):
-    """What runs and batches have in common."""
+    """Keys shared by runs and batches."""
 
     matrix: Grid[str] | None = None
     """Names of the matrices that are ranked; default all but those of kind `matrix`."""
@@ -452,7 +452,7 @@ class Pipeline(Section):
 
     @property
     def runs(self) -> dict[str, RunSection]:
-        """The runs by name, each with what it shares with the others unless it says otherwise."""
+        """Runs by name, each with the shared keys that it does not override."""
         if self.run is None:
             return {}
         shared = self.run.given(*(self.run.model_fields_set & RunSection.model_fields.keys()))
@@ -471,9 +471,9 @@ GRID = (
 
 
 def list_points(section: S) -> Iterator[tuple[str, S]]:
-    """Each combination of what a section lists, with its label, such as `alpha=0.9,personalization=sports`.
+    """Yield each combination of a section's lists, with its label, such as `alpha=0.9,personalization=sports`.
 
-    Matrices, which have results of their own, are left as they are.
+    Matrices, which have separate results, are left as they are.
     """
     names = [name for name in GRID if not (name == "alpha" and isinstance(section, BatchSection))]
     lists = {name: values for name in names if isinstance(values := getattr(section, name, None), list)}
@@ -484,7 +484,7 @@ def list_points(section: S) -> Iterator[tuple[str, S]]:
 
 
 def show_value(value: Any) -> str:
-    """As a part of a file's name: of a path its last part without the suffix."""
+    """Format a value as part of a file name: of a path its last part without the suffix."""
     if not isinstance(value, str):
         return str(value).lower() if isinstance(value, bool) else f"{value!r}"
     last = PurePosixPath(value.rstrip("/")).name if "/" in value or "." in value else value

@@ -1,6 +1,6 @@
-"""Running a pipeline: steps that are finished are kept, the others are made one after another.
+"""Execution of a pipeline: finished steps are kept, the others are made one after another.
 
-A matrix is made first and loaded once for all that is computed of it.
+A matrix is made first and loaded once for all results computed from it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mgspmv.version import __version__
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """A run was interrupted; `record` holds what became of its steps."""
+    """A run was interrupted; `record` holds the outcomes of its steps."""
 
     def __init__(self, record: RunRecord) -> None:
         kept = [step.name for step in record.steps if step.state in ("made", "kept")]
@@ -49,33 +49,33 @@ def run_pipeline(
     on_note: Callable[[str], None] | None = None,
     throw: bool = True,
 ) -> RunRecord:
-    """Run a definition: keep the steps that are finished, and make the others.
+    """Run a definition: keep finished steps, and make the others.
 
-    A step is finished when its record says that it was made of the same inputs with the same options by this version of
-    the program, and all of its outputs are there as they were written. Of a finished pipeline nothing is written. A run
-    that ends early, however it does, is gone on with by the next.
+    A step is finished if its record states the same inputs, the same options and this version of the program, and all
+    of its outputs are unchanged. For a finished pipeline nothing is written. A run that ends early, for any reason, is
+    resumed by the next.
 
     Parameters
     ----------
-    path : the TOML file, or what `read_pipeline` made of it
+    path : the TOML file, or the result of `read_pipeline`
     overrides : values in place of the file's, by the names of tables and key, as `run.alpha`
     client : of a Dask cluster, as for `Matrix.distribute`, in place of the definition's
-    on_event : called with a step and what an iteration of it did
+    on_event : called with a step and the event of each of its iterations
     on_progress : called with ("step: phase", done, total or None)
-    on_step : called with what became of a step as soon as that is known
-    on_note : called with lines on the cluster: where its dashboard is and, of a batch system, what jobs wait for
-    throw : raise when a step failed; False returns the record that says so
+    on_step : called with the outcome of each step when it ends
+    on_note : called with lines on the cluster: its dashboard and, for a batch system, what jobs wait for
+    throw : raise if a step failed; False returns the record of the failure
 
     Returns
     -------
-    RunRecord: what became of each step. Ranks are where `StepRecord.outputs` says; `load_solution` reads them.
+    RunRecord: outcomes of the steps. `StepRecord.outputs` lists the files of ranks, for `load_solution`.
 
     Raises
     ------
     PipelineError : the definition is wrong
     PipelineBusyError : another run works in the same folder
     StepsFailedError : steps failed; those that do not depend on them were made
-    KeyboardInterrupt : it was interrupted, and says what is kept
+    KeyboardInterrupt : it was interrupted; the message lists the finished steps
     """
     definition = path if isinstance(path, Definition) else read_pipeline(path, overrides)
     records = Records(definition.folder)
@@ -118,7 +118,7 @@ def run_pipeline(
 
 
 def _list_failures(record: RunRecord, definition: Definition) -> str:
-    """What failed, a line for each; of a single step one line."""
+    """Describe the failures, one line each; for a pipeline of a single step one line."""
     failed = [step for step in record.steps if step.state == "failed"]
     lines = [f"{step.name}: {step.error}" for step in failed]
     if len(failed) > 1:
@@ -134,7 +134,7 @@ def _list_failures(record: RunRecord, definition: Definition) -> str:
 
 @dataclass
 class _Run:
-    """Makes steps, and notes what became of each."""
+    """Run that makes steps, and records the outcome of each."""
 
     work: Work
     on_step: Callable[[StepOutcome], None]
@@ -143,11 +143,11 @@ class _Run:
     errors: list[Exception] = field(default_factory=list)
 
     def work_on(self, first: Step, rest: list[Step]) -> None:
-        """Make a matrix, and then what is computed of it.
+        """Make a matrix, and then the results computed from it.
 
         Raises
         ------
-        KeyboardInterrupt : the run is interrupted; what became of the step is noted
+        KeyboardInterrupt : the run is interrupted; the outcome of the step is recorded
         """
         if not self._attempt(first, None):
             for step in rest:
@@ -158,11 +158,11 @@ class _Run:
                 self._attempt(step, opened)
 
     def _attempt(self, step: Step, opened: OpenedMatrix | None) -> bool:
-        """Keep or make a step, and note what becomes of it; whether its results exist. What fails, fails alone.
+        """Keep or make a step, and record its outcome; return whether its results exist. Errors are not raised.
 
         Parameters
         ----------
-        opened : the matrix that results are of; None for the step that makes it
+        opened : the matrix of the results; None for the step that makes it
         """
         began = time.perf_counter()
         state: State = "failed"
@@ -183,7 +183,7 @@ class _Run:
         return failure is None
 
     def _find(self, step: Step, opened: OpenedMatrix | None) -> tuple[State, StepRecord | None, Exception | None]:
-        """Keep results or make them; which of the two, and their record. The error of ranks that did not converge."""
+        """Keep or make results; return the state, their record, and the error of ranks that did not converge."""
         work, info = self.work, None if opened is None else opened.matrix.info
         if not explain_step(step, info, work.definition.pipeline, work.records):
             return "kept", work.records.read_step(step.name), None

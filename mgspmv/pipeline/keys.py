@@ -1,6 +1,6 @@
-"""Keys of steps: digests of all that their results depend on, and of nothing else.
+"""Keys of steps: digests of everything that their results depend on, and of nothing else.
 
-Options and what files hold count; where files are, what computes, and with how much of it, do not.
+Options and contents of files count; paths of files, devices and resources do not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ELSEWHERE = {"matrix", "backend", "checkpoint", "recover"}
 
 @dataclass(frozen=True)
 class Identity:
-    """What a step is known by."""
+    """Identity of a step."""
 
     key: str
     """SHA-256; see `StepRecord`."""
@@ -42,7 +42,8 @@ class Identity:
 
 
 def identify_matrix(section: MatrixSection, checksums: Checksums) -> Identity:
-    """
+    """Return the identity of a step that makes a matrix.
+
     Raises
     ------
     SourceError, OptionError : as of `Checksums.identify`
@@ -69,17 +70,18 @@ def identify_matrix(section: MatrixSection, checksums: Checksums) -> Identity:
 
 
 def list_sources(section: MatrixSection) -> list[str | list[str]]:
-    """The paths that a matrix is made of."""
+    """List the source paths of a matrix."""
     own = section.given("path", "vertices")
     changes = {} if section.update is None else section.update.given("insert", "delete", "vertices")
     return [*own.values(), *changes.values()]
 
 
 def identify_result(step: Step, pipeline: Pipeline, info: MatrixInfo, checksums: Checksums) -> Identity:
-    """
+    """Return the identity of a step that computes results.
+
     Parameters
     ----------
-    info : of the matrix that it is of
+    info : of their matrix
 
     Raises
     ------
@@ -95,12 +97,12 @@ def identify_result(step: Step, pipeline: Pipeline, info: MatrixInfo, checksums:
 
 
 def list_files(step: Step) -> dict[str, str]:
-    """The files that results are made of, by what the step calls them."""
+    """Return the input files of results, by their names in the step."""
     return {name: path for name in _FILES if (path := find_file(step.section, name)) is not None}
 
 
 def find_file(section: Any, name: str) -> str | None:
-    """The file that a key names; None where it names none, or a rule."""
+    """Return the file that a key names; None if it names none, or a rule."""
     value = getattr(section, name, None)
     is_rule = value in {"dangling": DANGLING_RULES, "nstart": (PREVIOUS,), "personalization": (UNIFORM,)}.get(name, ())
     return None if is_rule else value

@@ -1,7 +1,7 @@
-"""The step that makes a matrix: from a source or a generator, and by edges that change it.
+"""Step that makes a matrix: from a source or a generator, and by edges that change it.
 
-A store is made version by version, each whole in itself. What is about to be made is written down before, with the
-version that there is: if there is another one when the run is gone on with, it was made, and is not made again.
+A store is made version by version, each complete in itself. Before a version is made, the step is recorded with the
+current version: if the store has another version when the run is resumed, it was made, and is not made again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Stage = Literal["base", "update"]
 
 
 def find_info(store: str) -> MatrixInfo | None:
-    """What the store says of itself; None where there is none, or a damaged one.
+    """Return the information of a store; None if it is missing or damaged.
 
     Raises
     ------
@@ -51,13 +51,13 @@ def find_info(store: str) -> MatrixInfo | None:
 
 
 def make_matrix(work: Work, step: Step) -> StepRecord:
-    """Make the matrix, or the rest of it where a run was killed, and write its record.
+    """Make the matrix, or the rest of it if a run was killed, and write its record.
 
     Raises
     ------
-    StoreExistsError : another matrix is in the store, or one that was changed since
+    StoreExistsError : the store holds another matrix, or one that was changed since
     SourceError : a source was changed while it was read
-    MgspmvError : what `ingest`, `generate` and `update` raise
+    MgspmvError : errors of `ingest`, `generate` and `update`
     """
     began, seconds = now(), dict[str, float]()
     identity = identify_matrix(step.section, work.records.checksums)
@@ -98,7 +98,7 @@ def make_matrix(work: Work, step: Step) -> StepRecord:
 
 
 def find_todo(work: Work, step: Step, identity: Identity) -> tuple[list[Stage], list[str]]:
-    """Find what is to be made, and the updates that were made before, the last at the end.
+    """Return the stages to be made, and the updates that were made before, the last at the end.
 
     Raises
     ------
@@ -131,11 +131,11 @@ def _is_as_left(info: MatrixInfo | None, record: StepRecord | None) -> bool:
 
 
 def check_replacing(step: Step, info: MatrixInfo | None, records: Records) -> None:
-    """Look whether a matrix may be made in the place of what is there.
+    """Check that a matrix may replace the existing one.
 
     Parameters
     ----------
-    info : of what is there; None where there is nothing, or something damaged
+    info : of the existing one; None if it is missing or damaged
 
     Raises
     ------
@@ -153,7 +153,7 @@ def check_replacing(step: Step, info: MatrixInfo | None, records: Records) -> No
 
 
 def _note_begun(work: Work, step: Step, identity: Identity, stage: Stage, updates: list[str]) -> None:
-    """Write down what is about to be made of which version."""
+    """Record the stage that begins, and the version that it changes."""
     info = find_info(step.target)
     begun = {"key": identity.key, "stage": stage, "before": info and info.version, "updates": updates}
     work.records.write_begun(step.name, begun)
@@ -178,7 +178,7 @@ def _make_base(work: Work, step: Step) -> None:
 
 
 def _limit(work: Work, section: MatrixSection) -> dict[str, Any]:
-    """What this process may take, as arguments of `ingest`."""
+    """Return the resource limits of this process, as arguments of `ingest`."""
     limits = work.definition.pipeline.limits
     return {"memory": limits.memory, "scratch": section.scratch, "threads": limits.threads}
 

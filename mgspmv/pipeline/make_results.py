@@ -1,4 +1,4 @@
-"""The steps that compute with a matrix: ranks, batches of ranks, and products."""
+"""Steps that compute with a matrix: ranks, batches of ranks, and products."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _OPTIONS = ("alpha", "tol", "tol_mode", "max_iter", "weights", "precision")
 
 
 def make_result(work: Work, step: Step, opened: OpenedMatrix) -> tuple[StepRecord, Exception | None]:
-    """Compute a step, put its results in their place and write its record.
+    """Compute a step, publish its results and write its record.
 
     Returns
     -------
-    The record. Of ranks that did not converge it says how far they came, and the error comes with it; nothing of them
-    is written, and what was in their place stays as it was.
+    The record. For ranks that did not converge it holds their last state, and the error is returned too; none of them
+    are written, and former results stay unchanged.
 
     Raises
     ------
-    MgspmvError : what `pagerank`, `pagerank_batch`, `spmv` and the writing of results raise
+    MgspmvError : errors of `pagerank`, `pagerank_batch`, `spmv` and of writing results
     """
     began = now()
     identity = identify_result(step, work.definition.pipeline, opened.matrix.info, work.records.checksums)
@@ -84,7 +84,7 @@ def make_result(work: Work, step: Step, opened: OpenedMatrix) -> tuple[StepRecor
 
 
 def _locate_checkpoint(work: Work, step: Step) -> Path:
-    """Where the state of a step is kept until it is finished."""
+    """Return the path of a step's checkpoint, which is kept until the step is finished."""
     return work.records.folder / PRIVATE / "checkpoints" / quote(step.name, safe="=,")
 
 
@@ -123,7 +123,7 @@ def _rank(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dict[st
 
 
 def _rank_kept(matrix: Any, checkpoint: Path, options: dict[str, Any]) -> Solution:
-    """Resume from a checkpoint, or begin anew where that is of something else, or damaged."""
+    """Resume from a checkpoint, or start from the beginning if that is of another run, or damaged."""
     try:
         return pagerank(matrix, **options, checkpoint=checkpoint, resume=True)
     except CheckpointError:
@@ -131,7 +131,7 @@ def _rank_kept(matrix: Any, checkpoint: Path, options: dict[str, Any]) -> Soluti
 
 
 def _read_vectors(section: Any, matrix: Any) -> dict[str, Any]:
-    """PageRank's vectors that are given, by the names of its arguments."""
+    """Read the given vectors of PageRank, by the names of its arguments."""
     vectors: dict[str, Any] = {}
     for name in ("personalization", "out_weight", "dangling", "nstart"):
         if (path := find_file(section, name)) is not None:
@@ -143,20 +143,20 @@ def _read_vectors(section: Any, matrix: Any) -> dict[str, Any]:
 
 
 def _suits(before: Solution, matrix: Any) -> bool:
-    """Whether ranks have vertices of the matrix, and are no scores."""
+    """Return whether ranks share vertices with the matrix, and are not scaled."""
     ids_before = list_ids(before.vertex_ids, len(before.values))
     ids = list_ids(matrix.vertex_ids, matrix.shape[0])
     return before.scaler == "none" and len(match_ids(ids_before, ids)[0]) > 0
 
 
 def _place(work: Work, section: Any) -> dict[str, Any]:
-    """Options that say where something is computed."""
+    """Return the options that select threads and backend."""
     computing = work.computing
     return {"threads": computing.threads} | ({} if computing.is_on_cluster else {"backend": section.backend})
 
 
 def _load_before(work: Work, step: Step, load: Callable[[Path], T]) -> T | None:
-    """The ranks that are replaced, where they are needed and can be read."""
+    """Load the ranks that are replaced, if they are needed and readable; else return None."""
     record = work.records.read_step(step.name)
     is_needed = work.definition.pipeline.output.compare or getattr(step.section, "nstart", None) == PREVIOUS
     if record is None or record.kind != step.kind or not is_needed:
@@ -233,7 +233,7 @@ def _multiply(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dic
 
 
 def read_array(path: str) -> np.ndarray:
-    """A vector, or several as columns, from a .npy file or a Zarr array, either of which may be at a URL.
+    """Read a vector, or several as columns, from a .npy file or a Zarr array, either of which may be at a URL.
 
     Raises
     ------

@@ -1,11 +1,11 @@
-"""Results of steps: written to a folder of their own, put in their place once all are whole, and known again.
+"""Results of steps: written to a temporary folder, moved to their place when complete, and checked in later runs.
 
     ROOT/.mgspmv/made/.NAME.0123abcd.part/   ranks.parquet  top.csv  ...      while they are written
     ROOT/NAME/                               ranks.parquet  top.csv  ...      where they are moved to, or uploaded
     FOLDER/.mgspmv/steps/NAME.json                                            the last: the step is finished
 
-A run that is killed before they are moved leaves what was in ROOT/NAME as it was. Of one that is killed meanwhile the
-next run makes the step again.
+A run that is killed before the move leaves ROOT/NAME unchanged. If one is killed during the move, the next run makes
+the step again.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ RECORD = "record.json"
 
 @contextmanager
 def stage(step: Step, folder: Path) -> Iterator[Path]:
-    """Give a folder to write results to, which is gone with the context, and remove those of runs that were killed.
+    """Yield a temporary folder to write results to, and remove those of runs that were killed.
 
     Parameters
     ----------
-    folder : of the pipeline. That of results at a local path is on the file system of their place
+    folder : of the pipeline. For results at a local path the temporary folder is on their file system
 
     Raises
     ------
@@ -83,12 +83,12 @@ def save_top(highest: Mapping[Any, Sequence[tuple[Any, float]]], folder: Path) -
 
 
 def describe_outputs(staged: Path, target: str, digests: dict[str, str]) -> list[Output]:
-    """Describe what was written, without stamps.
+    """Describe the written files, without stamps.
 
     Parameters
     ----------
-    target : where it is put
-    digests : of files and folders whose bytes depend on more than what they hold, by their names
+    target : folder that they are moved to
+    digests : of files and folders whose bytes depend on more than their contents, by their names
     """
     return [
         Output(f"{target}/{path.name}", measure_bytes(path), digests.get(path.name) or compute_checksum(path), stamp="")
@@ -98,15 +98,15 @@ def describe_outputs(staged: Path, target: str, digests: dict[str, str]) -> list
 
 
 def publish(staged: Path, target: str, record: StepRecord, before: StepRecord | None) -> StepRecord:
-    """Put results in their place, with their record as the last.
+    """Move results to their place, with their record as the last.
 
     Parameters
     ----------
-    before : of the results that are replaced; of these, those in formats that are no longer asked for are removed
+    before : of the results that are replaced; files in formats that are no longer requested are removed
 
     Returns
     -------
-    The record, with the stamps that outputs have in their place.
+    The record, with the stamps of the outputs in their place.
 
     Raises
     ------
@@ -132,14 +132,14 @@ def _name(output: Output) -> str:
 
 
 def _move(source: Path, target: str) -> None:
-    """Put a file or folder in its place, on one file system; what it replaces is gone with the folder it comes from."""
+    """Move a file or folder to its place, on one file system; what it replaces is removed with the temporary folder."""
     place = Path(target)
     place.parent.mkdir(parents=True, exist_ok=True)
     move_into_place(source, place, source.with_name(f".{source.name}.old"))
 
 
 def _upload(source: Path, target: str) -> None:
-    """Upload a file or folder. The metadata that make a folder a Zarr group go first and come last."""
+    """Upload a file or folder. The metadata that make a folder a Zarr group are removed first and written last."""
     system, place = find_system(target)
     if source.is_file():
         system.put_file(str(source), place)
@@ -158,7 +158,7 @@ def _upload(source: Path, target: str) -> None:
 
 
 def find_damage(target: str, record: StepRecord) -> str:
-    """Name a result that is not there as it was written, in words; empty where all are."""
+    """Describe a result that is missing or changed; return an empty string if all are unchanged."""
     for output in record.outputs:
         path = f"{target}/{_name(output)}"
         if read_stamp(path) != output.stamp:
@@ -167,7 +167,7 @@ def find_damage(target: str, record: StepRecord) -> str:
 
 
 def find_ranks(target: str, record: StepRecord) -> str | None:
-    """Find ranks that can be read again and are as they were written."""
+    """Return the path of ranks that can be loaded and are unchanged, or None."""
     for output in record.outputs:
         path = f"{target}/{_name(output)}"
         if _name(output) in ("ranks.zarr", "ranks.parquet") and read_stamp(path) == output.stamp:
@@ -176,11 +176,11 @@ def find_ranks(target: str, record: StepRecord) -> str | None:
 
 
 def read_stamp(path: str) -> str | None:
-    """What changes when a file or folder is written to: sizes and times of change; None where there is none.
+    """Return a digest of sizes and times of change, which changes when a file or folder is written to; None if missing.
 
     Raises
     ------
-    StoreError : nobody can look there
+    StoreError : it cannot be inspected
     OptionError : as of `find_system`
     """
     system, place = find_system(path)
@@ -192,12 +192,12 @@ def read_stamp(path: str) -> str | None:
 
 
 def measure_bytes(path: Path) -> int:
-    """Of a file, or of all in a folder."""
+    """Return the bytes of a file, or of all files in a folder."""
     return sum(own.stat().st_size for own in ([path] if path.is_file() else path.rglob("*")) if own.is_file())
 
 
 def digest_ranks(solution: Solution | BatchSolution) -> str:
-    """SHA-256 of ranks and ids."""
+    """Return the SHA-256 of ranks and ids."""
     digest = hashlib.sha256(solution.digest().encode())
     ids = solution.vertex_ids
     if ids is not None:
@@ -206,6 +206,6 @@ def digest_ranks(solution: Solution | BatchSolution) -> str:
 
 
 def digest_array(array: np.ndarray) -> str:
-    """SHA-256 of an array's type, shape and elements."""
+    """Return the SHA-256 of an array's type, shape and elements."""
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return hashlib.sha256(f"{array.dtype.str} {array.shape}".encode() + array.tobytes()).hexdigest()

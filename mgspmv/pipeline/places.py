@@ -1,4 +1,4 @@
-"""What is at URLs, by way of fsspec: found, fetched, and what goes wrong there said in one line."""
+"""Access to URLs through fsspec: finding and fetching files, with errors in one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mgspmv.os_errors import translate_os_error
 
 @contextmanager
 def explain_failures(doing: str, place: str) -> Iterator[None]:
-    """Say what a failure at a place means, which at a URL is of a library with errors of its own.
+    """Translate errors at a place; at a URL, they come from libraries with errors of their own.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def explain_failures(doing: str, place: str) -> Iterator[None]:
 
     Raises
     ------
-    StoreError : it cannot be done, and why
+    StoreError : the operation failed, with the reason
     """
     try:
         yield
@@ -39,7 +39,7 @@ def explain_failures(doing: str, place: str) -> Iterator[None]:
 
 @contextmanager
 def fetch(path: str) -> Iterator[Path]:
-    """A local path of a file or folder, which is fetched where it is at a URL; errors in the context name the URL.
+    """Yield a local path of a file or folder, downloaded if it is at a URL; errors in the context name the URL.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""The check before a step, and the plan of a run, which is that check of all steps: what is kept, what is made and why.
+"""Check before a step, and the plan of a run, which applies it to all steps: those kept, those to make, and why.
 
 matrix:   inputs and options as recorded, and the store is the one that was made     -> kept
-results:  inputs and options as recorded, and all files are as they were written     -> kept
+results:  inputs and options as recorded, and all files are unchanged                -> kept
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PlannedState = Literal["kept", "to make", "unknown", "failing"]
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step, and what would become of it."""
+    """Step with its planned state."""
 
     name: str
     kind: StepKind
@@ -49,7 +49,7 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """What a run would do."""
+    """Plan of a run."""
 
     name: str
     """Of the pipeline."""
@@ -59,11 +59,11 @@ class PipelinePlan:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is to be made."""
+        """True if there is nothing to make."""
         return all(step.state == "kept" for step in self.steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the plan as JSON values."""
         return asdict(self) | {"is_finished": self.is_finished}
 
     def __repr__(self) -> str:
@@ -78,11 +78,11 @@ class PipelinePlan:
 def plan_pipeline(
     path: str | PathLike[str] | Definition, *, overrides: Mapping[str, Any] | None = None
 ) -> PipelinePlan:
-    """What a run of a definition would do; nothing is written, and no source read of what was never made.
+    """Plan a run of a definition; nothing is written, and sources of steps without a record are not read.
 
     Parameters
     ----------
-    path : the TOML file, or what `read_pipeline` made of it
+    path : the TOML file, or the result of `read_pipeline`
     overrides : values in place of the file's, by the names of tables and key, as `run.alpha`
 
     Raises
@@ -95,7 +95,7 @@ def plan_pipeline(
 
 
 def plan_steps(definition: Definition, records: Records) -> list[PlannedStep]:
-    """What would become of each step; see `plan_pipeline`."""
+    """Plan each step; see `plan_pipeline`."""
     planned = list[PlannedStep]()
     for first, *rest in list_steps(definition.pipeline, str(definition.folder)).values():
         matrix = _plan_step(first, None, None, definition, records)
@@ -107,11 +107,12 @@ def plan_steps(definition: Definition, records: Records) -> list[PlannedStep]:
 def _plan_step(
     step: Step, matrix: PlannedStep | None, info: MatrixInfo | None, definition: Definition, records: Records
 ) -> PlannedStep:
-    """
+    """Plan one step.
+
     Parameters
     ----------
-    matrix : the step that makes what results are of
-    info : of what it made, where that is kept
+    matrix : the step that makes the matrix of results
+    info : of that matrix, if it is kept
     """
     state: PlannedState = "to make"
     try:
@@ -129,15 +130,15 @@ def _plan_step(
 
 
 def explain_step(step: Step, info: MatrixInfo | None, pipeline: Pipeline, records: Records) -> str:
-    """Why a step is to be made, in words; empty where what it makes is there as it is asked for.
+    """Explain why a step is to be made; return an empty string if its results exist as requested.
 
     Parameters
     ----------
-    info : of the matrix that results are of; None for the step that makes it
+    info : of the matrix of results; None for the step that makes it
 
     Raises
     ------
-    MgspmvError : it is not, and cannot be made: a source is missing, or another matrix is in its place
+    MgspmvError : they do not, and cannot be made: a source is missing, or another matrix is in their place
     """
     record = records.read_step(step.name)
     if info is None:
@@ -162,7 +163,7 @@ def _explain_matrix(step: Step, record: StepRecord | None, records: Records) -> 
 
 
 def _compare(record: StepRecord, identity: Identity) -> str:
-    """What is asked for otherwise than it was made; empty where nothing is."""
+    """Describe how the requested inputs and options differ from those recorded; empty if they do not."""
     if record.key == identity.key:
         return ""
     changes = [f"{name} changed" for name in identity.inputs if record.inputs.get(name) != identity.inputs[name]]

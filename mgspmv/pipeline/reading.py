@@ -1,4 +1,4 @@
-"""From a TOML file to a checked definition: variables, overrides, and all that is wrong in one message."""
+"""Reading of a TOML file into a checked definition: variables, overrides, and all problems in one message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PARTS = re.compile(r"(?:(?<=[/?&=#@,;])|(?=[/?&=#@,;]))(?![^${]*\})")
 
 @dataclass(frozen=True)
 class Definition:
-    """A definition that was read and is as it should be."""
+    """Valid definition, as read from a file."""
 
     file: str
     """Path."""
@@ -38,17 +38,17 @@ class Definition:
 
     @property
     def name(self) -> str:
-        """Of the pipeline."""
+        """Name of the pipeline."""
         return self.pipeline.name or Path(self.file).stem
 
     @property
     def folder(self) -> Path:
-        """Where its records are, and all else that is placed nowhere else."""
+        """Folder of its records, and the default place of all outputs."""
         return Path(self.pipeline.folder or self.name)
 
 
 def read_pipeline(path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None) -> Definition:
-    """Read and check a definition; nothing is run, and no source is looked at.
+    """Read and check a definition; nothing is run, and sources are not accessed.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def _name_place(name: str, key: Key, overrides: Mapping[str, Any]) -> str:
 
 
 def _override(tables: dict[str, Any], overrides: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
-    """Put values in place, making tables that are missing; give what cannot be."""
+    """Apply overrides to the tables, creating missing ones; yield problems."""
     for path, value in overrides.items():
         *names, key = names_of_all = tuple(path.split("."))
         if not all(names_of_all):
@@ -114,7 +114,7 @@ def _override(tables: dict[str, Any], overrides: Mapping[str, Any]) -> Iterator[
 
 
 def _replace_variables(tables: Any) -> tuple[Any, dict[Key, str]]:
-    """The same with ${NAME} from the environment, and what is not set there, or not written so, by key."""
+    """Replace each ${NAME} by its value in the environment; also return unset or malformed variables, by key."""
     unset: dict[Key, str] = {}
 
     def replace(value: Any, key: Key) -> Any:
@@ -148,8 +148,7 @@ def _replace_variables(tables: Any) -> tuple[Any, dict[Key, str]]:
 
 
 def _hide_values(written: str, expand: Callable[[str], str]) -> None:
-    """Have records, messages and logs show what a definition says in place of what variables have: of the string, of
-    its parts and of the variables."""
+    """Make records, messages and logs show the definition's text in place of the values of variables."""
     for part in [written, *_PARTS.split(written)]:
         found = {match[0]: os.environ.get(match["name"] or "") for match in _VARIABLE.finditer(part)}
         if any(found.values()):
@@ -162,7 +161,7 @@ def _hide_values(written: str, expand: Callable[[str], str]) -> None:
 
 
 def _explain(error: ValidationError) -> Iterator[tuple[Key, str]]:
-    """What pydantic found: where, what was wanted, what came, the near miss."""
+    """Yield the problems found by pydantic: key, and a text with expected and actual value and a hint."""
     for problem in error.errors():
         # without what pydantic adds for a value of a list or not, and for a name
         key = tuple(str(part) for part in problem["loc"] if part not in ("[value]", "[list]", "[key]"))
@@ -199,7 +198,7 @@ def _name_known(key: Key) -> str:
 
 
 def _list_keys(key: Key) -> list[str]:
-    """The keys of a table."""
+    """List the keys of a table."""
     model: type[BaseModel] = Pipeline
     for name in key:
         if name in model.model_fields:  # else it is the name of a matrix, a run, ...
@@ -208,7 +207,7 @@ def _list_keys(key: Key) -> list[str]:
 
 
 def _find_model(annotation: Any) -> type[BaseModel] | None:
-    """The model of a field, or of what it has by name."""
+    """Return the model of a field, or of the values of a dict field."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((model for model in map(_find_model, get_args(annotation)) if model is not None), None)

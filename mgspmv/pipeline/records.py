@@ -1,10 +1,10 @@
-"""What a pipeline keeps in its folder of what it did.
+"""Records that a pipeline keeps in its folder.
 
 FOLDER/.mgspmv/
   lock                held while a run works
   sources.json        checksums of files that were read
-  steps/NAME.json     how each step ended that made what it was asked for; written last, as a whole
-  begun/NAME.json     what is being made of a matrix, so that what was made and not written down is known again
+  steps/NAME.json     record of a completed step; written last, atomically
+  begun/NAME.json     matrix being made, so that one that was made but not recorded is recognized
   made/               results of a step while they are written
   runs/TIME.json      each run that made something, or failed to
 """
@@ -35,24 +35,24 @@ PRIVATE = ".mgspmv"
 
 @dataclass(frozen=True)
 class Records:
-    """The records of a pipeline."""
+    """Records of a pipeline."""
 
     folder: Path
     """Of the pipeline."""
 
     @property
     def private(self) -> Path:
-        """Where they are."""
+        """Folder of the records."""
         return self.folder / PRIVATE
 
     @cached_property
     def checksums(self) -> Checksums:
-        """Of what steps are made of."""
+        """Checksums of the inputs of steps."""
         return Checksums(self.private / "sources.json")
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Have the folder of the pipeline for this process alone.
+        """Lock the folder of the pipeline for this process.
 
         Raises
         ------
@@ -80,20 +80,20 @@ class Records:
             lock.release()
 
     def read_step(self, name: str) -> StepRecord | None:
-        """How a step ended; None where it never did, or where another version of the program wrote it down."""
+        """Read the record of a step; None if it is missing, damaged or of another format version."""
         path = self._locate("steps", name)
         with suppress(OSError, ValueError):
             return read_record(StepRecord, parse_json(path.read_bytes()), str(path))
         return None
 
     def write_step(self, record: StepRecord) -> None:
-        """Write down how a step ended."""
+        """Write the record of a step, and remove that of its begin."""
         write_record(self._locate("steps", record.name), record.to_dict())
         with suppress(FileNotFoundError):
             self._locate("begun", record.name).unlink()
 
     def read_begun(self, name: str) -> dict[str, Any] | None:
-        """What is being made of a matrix, or was when it was broken off; None where it is not to be read."""
+        """Read the record of the stage of a matrix that was begun; None if it is missing or unreadable."""
         with suppress(OSError, ValueError):
             found = parse_json(self._locate("begun", name).read_bytes())
             if isinstance(found, dict) and found.keys() >= {"key", "stage", "before", "updates"}:
@@ -102,11 +102,11 @@ class Records:
         return None
 
     def write_begun(self, name: str, begun: dict[str, Any]) -> None:
-        """Write down what is being made."""
+        """Write the record of a stage that begins."""
         write_record(self._locate("begun", name), begun)
 
     def write_run(self, record: RunRecord) -> None:
-        """Write down a run, under the time when it began."""
+        """Write the record of a run, named by the time of its begin."""
         stem = record.began.replace(":", "").replace("+0000", "Z")
         write_record(self._locate("runs", stem), record.to_dict())
 
@@ -115,12 +115,12 @@ class Records:
 
 
 def now() -> str:
-    """The time, UTC in ISO 8601."""
+    """Return the current time, UTC in ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def write_record(path: Path, described: dict[str, Any]) -> None:
-    """Write a record with its digest, whole or not at all.
+    """Write a record with its digest, atomically.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def write_record(path: Path, described: dict[str, Any]) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON, whole or not at all.
+    """Write JSON, atomically.
 
     Raises
     ------

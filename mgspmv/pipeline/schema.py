@@ -1,4 +1,4 @@
-"""The JSON schema of definitions, by which editors complete and check them.
+"""JSON schema of definitions, by which editors complete and check them.
 
 python -m mgspmv.pipeline.schema > pipelines/mgspmv.schema.json
 """
@@ -16,7 +16,7 @@ from mgspmv.pipeline.definition import Pipeline
 
 
 class _TomlSchema(GenerateJsonSchema):
-    """Schema without null, which TOML does not have, defaults that are null, and titles that only say the key again."""
+    """Schema without null, which TOML lacks, without null defaults, and without titles that only repeat the key."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> dict[str, Any]:
         return self.generate_inner(schema["schema"])
@@ -30,7 +30,7 @@ class _TomlSchema(GenerateJsonSchema):
 
 
 def make_schema() -> dict[str, Any]:
-    """The schema, as JSON values."""
+    """Return the schema, as JSON values."""
     schema = Pipeline.model_json_schema(schema_generator=_TomlSchema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Pipeline of mgspmv"}
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class StepsProgress:
-    """A line for all steps of a pipeline and one for the step that runs; what is said of steps that fail stays above.
+    """Display with a line for all steps of a pipeline and one for the current step; errors of steps stay above.
 
     Parameters
     ----------
-    n_steps : that there are
+    n_steps : number of steps
     console : as of `make_bars`
     """
 
@@ -32,14 +32,14 @@ class StepsProgress:
         self._steps.phase("steps", n_steps)
 
     def on_progress(self, name: str, done: int, total: int | None) -> None:
-        """`done` of `total` units of "step: phase" are done."""
+        """Show `done` of `total` units of "step: phase"."""
         step, _, phase = name.partition(": ")
         if phase != "iterate":  # of which `on_event` tells more
             self._step.before = f"{step}: "
             self._step.on_progress(phase, done, total)
 
     def on_event(self, step: Step, event: Event) -> None:
-        """An iteration of a step is done."""
+        """Show an iteration of a step."""
         asked, line = step.section, self._step
         if step.kind == "pagerank":  # of batches the vectors that have ended are shown
             line.tol, line.max_iter = find_change(asked.tol, asked.tol_mode, stop=asked.stop), asked.max_iter
@@ -47,7 +47,7 @@ class StepsProgress:
             line.on_event(event)
 
     def on_step(self, outcome: StepOutcome) -> None:
-        """A step has ended."""
+        """Show that a step has ended."""
         self._step.remove()
         self._step = Line(self.bars)
         self._steps.advance()
@@ -60,7 +60,7 @@ class StepsProgress:
 def watch_steps(
     definition: Definition, hearers: dict[str, Callable[..., Any] | None]
 ) -> Iterator[dict[str, Callable[..., None]]]:
-    """Give what a run is to call: the hearers that it was given and, where `show_progress` asks for it, the display."""
+    """Yield the callbacks of a run: those passed to it and, if `show_progress` requests it, those of the display."""
     with take_turn() as is_wanted:
         if not (is_wanted and is_watched()):
             yield {name: tell_all(hear) for name, hear in hearers.items()}

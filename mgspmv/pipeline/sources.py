@@ -1,4 +1,4 @@
-"""What files hold, by checksums that are remembered: a file of the same size and time of change is not read again."""
+"""Cached checksums of files: a file with the same size and time of change is not read again."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from mgspmv.validation import digest_json, parse_json
 
 
 class Checksums:
-    """SHA-256 of what is at paths and URLs.
+    """SHA-256 of the contents of paths and URLs.
 
     Parameters
     ----------
-    path : JSON file where those of files are remembered
+    path : JSON file in which those of files are cached
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,8 +33,8 @@ class Checksums:
         self._known: dict[str, list[Any]] = _read(path)
 
     def identify(self, names: str | list[str]) -> str:
-        """What tells this content from another: SHA-256 of a file; of a folder, or of several files, that of all of
-        theirs; the digest of a matrix store; what a server says of a file at a URL.
+        """Return a digest of the content: SHA-256 of a file; of a folder, or of several files, all of theirs; of a
+        matrix store its digest; for a URL, that of the server's metadata of the file.
 
         Parameters
         ----------
@@ -42,7 +42,7 @@ class Checksums:
 
         Raises
         ------
-        SourceError, SourceNotFoundError : there is nothing, or it cannot be read
+        SourceError, SourceNotFoundError : it is missing, or cannot be read
         OptionError : a server does not tell whether a file changed
         """
         one = names if isinstance(names, str) else names[0] if len(names) == 1 else None
@@ -52,7 +52,7 @@ class Checksums:
         return digests[0] if len(digests) == 1 else digest_json(digests)
 
     def save(self) -> None:
-        """Remember what was computed since."""
+        """Write the cache, if it has new checksums."""
         if self._is_new:
             with write_beside(self._path) as part:
                 part.write_text(json.dumps(self._known, indent=1, sort_keys=True))
@@ -87,7 +87,7 @@ class Checksums:
 
 
 def check_present(names: Iterable[str | list[str]]) -> None:
-    """Check that local files and folders exist; of URLs nothing is asked.
+    """Check that local files and folders exist; URLs are not checked.
 
     Raises
     ------
@@ -105,13 +105,13 @@ def check_present(names: Iterable[str | list[str]]) -> None:
 
 
 def compute_checksum(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _find_matrix_digest(name: str) -> str | None:
-    """Of a matrix store; None for another group, or where there is nothing."""
+    """Return the digest of a matrix store; None for another group, or if it is missing."""
     try:
         return open_store(name).info.digest
     except StoreError:

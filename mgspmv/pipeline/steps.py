@@ -1,4 +1,4 @@
-"""The steps of a pipeline: each matrix, and what is computed of it."""
+"""Steps of a pipeline: each matrix, and the results computed from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mgspmv.report.record import StepKind
 
 @dataclass(frozen=True)
 class Step:
-    """Something to be made."""
+    """Step of a pipeline: a matrix or a result to be made."""
 
     name: str
     """Such as `web`, or `web/damping/alpha=0.9`."""
@@ -28,7 +28,7 @@ class Step:
 
 
 def list_steps(pipeline: Pipeline, folder: str) -> dict[str, list[Step]]:
-    """The steps by matrix, that which makes it first.
+    """List the steps by matrix, the one that makes it first.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def _list_lane(pipeline: Pipeline, folder: str, matrix: str) -> Iterator[Step]:
 
 
 def list_matrices(pipeline: Pipeline, section: Any) -> list[str]:
-    """Names of the matrices that a section is about."""
+    """Return the names of the matrices that a section refers to."""
     if section.matrix is not None:
         return list(dict.fromkeys([section.matrix] if isinstance(section.matrix, str) else section.matrix))
     if isinstance(section, ProductSection):

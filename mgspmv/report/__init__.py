@@ -1,4 +1,4 @@
-"""What a pipeline did: records of its steps, and a page that shows them."""
+"""Records of the steps of a pipeline, and a page that shows them."""
 
 from mgspmv.report.load import load_run
 from mgspmv.report.page import render_report

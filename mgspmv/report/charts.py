@@ -70,7 +70,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Bar:
-    """One thing with its part of each series."""
+    """Item with its part of each series."""
 
     label: str
     values: Sequence[float | None]
@@ -96,10 +96,10 @@ def draw_lines(
     is_x_log: bool = False,
     levels: Sequence[tuple[float, str]] = (),
 ) -> Chart:
-    """Draw lines on a logarithmic y axis, with levels that they are compared with.
+    """Draw lines on a logarithmic y axis, with levels to compare them with.
 
     Points that are not finite, or not positive on a logarithmic axis, are left out, and so are lines after the first
-    `MOST_LINES`; the note of the chart says so.
+    `MOST_LINES`; the note of the chart counts them.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def draw_lines(
 
 
 def draw_bars(title: str, bars: Sequence[Bar], series: Sequence[str], name: Callable[[float], str]) -> Chart:
-    """Draw the parts of each thing, stacked in one bar with their sum at its end.
+    """Draw the parts of each item, stacked in one bar with their sum at its end.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def _draw_line(axes: Axes, line: Line, number: int) -> None:
 
 
 def _set_log_axis(axes: Axes, which: str, values: Sequence[float]) -> None:
-    """Let an axis begin and end with powers of ten, some of which have ticks."""
+    """Make an axis logarithmic, from one power of ten to another, with ticks at some of those between."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     first, last = math.floor(math.log10(min(values)) + 1e-9), math.ceil(math.log10(max(values)) - 1e-9)
@@ -211,7 +211,7 @@ def _draw_bar(axes: Axes, bar: Bar, at: float) -> None:
 
 
 def _describe_line(line: Line) -> str:
-    """Return where a line begins and ends, for readers who do not see it."""
+    """Return the first and last point of a line, for readers who do not see it."""
     ends = line.points[:: max(1, len(line.points) - 1)]
     said = [f"{format_number(value)} at {format_number(place)}" for place, value in ends]
     return f"{line.label}: {' to '.join(said[:2]) or 'nothing'}."

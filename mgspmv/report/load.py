@@ -1,4 +1,4 @@
-"""What a report can be made of: the record of a run, the folder of a pipeline, or saved ranks."""
+"""Loading of the input of a report: the record of a run, the folder of a pipeline, or saved ranks."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ RANKS = (".zarr", ".parquet", ".csv")
 
 
 def load_run(path: str | os.PathLike[str]) -> RunRecord:
-    """Read a run: its record in JSON, the newest one of a pipeline's folder, or ranks that were saved as `.zarr` or
-    `.parquet`, which are a run of one step.
+    """Read a run: its record in JSON, the newest one of a pipeline's folder, or ranks saved as `.zarr` or `.parquet`,
+    which count as a run of one step.
 
     Raises
     ------
     PipelineError : no record of a run, or of another format version; a folder without any
-    StoreNotFoundError : there is nothing at this path
+    StoreNotFoundError : the path does not exist
     StoreError : the ranks cannot be read; as for `load_solution`
-    OptionError : ranks in CSV, which are no more than the ranks
+    OptionError : ranks in CSV, which lack their metadata
     """
     if Path(path).suffix in RANKS:
         return record_solution(load_solution(path), os.fspath(path))
@@ -47,11 +47,11 @@ def load_run(path: str | os.PathLike[str]) -> RunRecord:
 
 
 def record_solution(solution: Solution, path: str) -> RunRecord:
-    """Ranks as a run of one step, whose times of day are not known.
+    """Return a record of ranks as a run of one step, without its times of day.
 
     Parameters
     ----------
-    path : what they are named by
+    path : of the ranks, shown in the report
     """
     name, elapsed_s = Path(path).name, sum(solution.seconds.values())
     program = str(solution.matrix.get("program", ""))

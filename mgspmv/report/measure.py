@@ -1,4 +1,4 @@
-"""What records hold of ranks and of graphs: a few hundred numbers, whatever the size of what they are made of."""
+"""Measurements of ranks and of graphs for records: a few hundred numbers, whatever the size of the input."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ Pairs = list[list[float]]
 
 
 def measure_distribution(values: np.ndarray) -> Pairs:
-    """How many ranks are at least so high; O(n log n), with a sorted float64 copy.
+    """Count the ranks at or above thresholds; O(n log n), with a sorted float64 copy.
 
     Parameters
     ----------
-    values : (n,) float32 or float64; what is not finite is left out
+    values : (n,) float32 or float64; non-finite values are left out
 
     Returns
     -------
-    [rank, how many are at least that], ranks descending, counts ascending: of the highest `HIGHEST` and of up to
-    `POINTS` that have equal quotients between the least positive and the greatest; each count is exact and is that of
-    one rank only. The last pair is the least rank, and so the number of finite ones.
+    [rank, number of ranks at least that high], ranks descending, counts ascending: of the highest `HIGHEST` and of up
+    to `POINTS` in geometric progression between the least positive and the greatest; each count is exact and occurs
+    once. The last pair is of the least rank, and so its count is the number of finite ranks.
     """
     found = np.sort(values[np.isfinite(values)].astype(np.float64))
     if not len(found):
@@ -48,14 +48,14 @@ def measure_distribution(values: np.ndarray) -> Pairs:
 
 
 def measure_degrees(matrix: DescribedMatrix) -> dict[str, Pairs]:
-    """How many vertices have at least so many edges: `in` and `out` of a graph, `rows` of a matrix that is none.
+    """Count the vertices at or above degrees: `in` and `out` of a graph, `rows` of another matrix.
 
     Reads row pointers and out-degrees once, `CHUNK_ELEMENTS` at a time.
 
     Returns
     -------
-    For each, [degree, how many have at least it], degrees ascending: each up to `EXACT_DEGREES`, then eight to an
-    octave, and the greatest; a degree that no more have than the next one is left out. Empty without rows.
+    For each, [degree, number of vertices with at least it], degrees ascending: each up to `EXACT_DEGREES`, then eight
+    to an octave, and the greatest; a degree with the same count as the next one is left out. Empty without rows.
 
     Raises
     ------
@@ -70,8 +70,8 @@ def measure_degrees(matrix: DescribedMatrix) -> dict[str, Pairs]:
 
 
 def describe_iterations(solution: Solution | BatchSolution) -> dict[str, Any]:
-    """The fields of a `StepRecord` that say how ranks were reached: options, matrix, seconds, memory and result, as
-    JSON values. Of many vectors, the changes of the slowest, the median and the fastest."""
+    """Return the fields of a `StepRecord` about the iterations: options, matrix, seconds, memory and result, as JSON
+    values. Of many vectors, the changes of the slowest, the median and the fastest."""
     described = solution.to_dict()
     fields = {name: described.pop(name) for name in ("options", "matrix", "seconds", "memory")}
     if isinstance(solution, Solution):
@@ -84,15 +84,13 @@ def describe_iterations(solution: Solution | BatchSolution) -> dict[str, Any]:
 
 
 def _choose_vectors(batch: BatchSolution) -> dict[int, str]:
-    """Numbers of the slowest vector, for which any counts that did not converge, of the median and of the fastest, as
-    far as they are different."""
+    """Return the numbers of the slowest vector (any that did not converge), of the median and of the fastest."""
     order = sorted(range(len(batch)), key=lambda k: (batch.statuses[k].is_success, -len(batch.changes[k])))
     return {order[len(order) // 2]: "median", order[-1]: "fastest", order[0]: "slowest"}
 
 
 def describe_solution(solution: Solution, k: int = 10) -> dict[str, Any]:
-    """The fields of a `StepRecord` that ranks have: how they were reached, summary, distribution and the k highest, as
-    JSON values."""
+    """Return the fields of a `StepRecord` about ranks: iterations, summary, distribution and top k, as JSON values."""
     return describe_iterations(solution) | {
         "summary": to_json(solution.summarize().to_dict()),
         "distribution": measure_distribution(solution.values),
@@ -120,6 +118,6 @@ def _count_degrees(pieces: Iterable[np.ndarray]) -> Pairs:
 
 
 def _pair(values: np.ndarray, counts: np.ndarray) -> Pairs:
-    """Pairs of what descends and of counts that ascend; of those with one count the first."""
+    """Pair descending values with ascending counts; of values with the same count the first is kept."""
     is_new = np.diff(counts, prepend=0) > 0
     return [[value, count] for value, count in zip(values[is_new].tolist(), counts[is_new].tolist(), strict=True)]

@@ -1,4 +1,4 @@
-"""A run of a pipeline as one page of HTML that needs nothing else: no other file, no network and no script."""
+"""Page of HTML about a run of a pipeline, self-contained: no other file, no network and no script."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 def render_report(run: RunRecord, *, title: str | None = None) -> str:
-    """One HTML document about a run: summary, steps, convergence, time, memory, ranks, comparison, provenance.
+    """Return one HTML document about a run: summary, steps, convergence, time, memory, ranks, comparison, provenance.
 
-    Whatever comes from the user (names, ids, labels, paths, errors) is text in it, never markup.
+    Anything that comes from the user (names, ids, labels, paths, errors) is text in it, never markup.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def render_report(run: RunRecord, *, title: str | None = None) -> str:
 
 
 def _list_facts(run: RunRecord) -> list[tuple[str, str]]:
-    """When, what and on what, as far as it is known."""
+    """List time, duration, file, versions and hardware of a run, as far as they are known."""
     records = views.list_records(run)
     facts = {
         "began": f"{datetime.fromisoformat(run.began):%Y-%m-%d %H:%M:%S %Z}".strip() if run.began else "",
@@ -86,7 +86,7 @@ def _list_facts(run: RunRecord) -> list[tuple[str, str]]:
 
 
 def _list_versions(records: Iterable[StepRecord]) -> str:
-    """Of Python and libraries; where they are not the same for all steps, all that there are."""
+    """List the versions of Python and libraries; if steps differ, all of their versions."""
     found: dict[str, list[str]] = {}
     for record in records:
         for name, version in record.provenance.get("versions", {}).items():
@@ -96,7 +96,7 @@ def _list_versions(records: Iterable[StepRecord]) -> str:
 
 
 def _list_hardware(records: Sequence[StepRecord]) -> list[str]:
-    """What the steps say that they ran on, each once."""
+    """List the hardware of the steps, without repetitions."""
     said = [_describe_machine(record.provenance.get("machine", {})) for record in records]
     said += [views.say(record.matrix.get("hardware") or "") for record in records]
     return [hardware for hardware in dict.fromkeys(said) if hardware]
@@ -109,7 +109,7 @@ def _describe_machine(machine: Mapping[str, Any]) -> str:
 
 
 def _list_peaks(records: Iterable[StepRecord]) -> list[tuple[int, str]]:
-    """The most bytes that each step took, and where."""
+    """List the peak memory of each step, with its place."""
     names = {"host_peak_bytes": "of a process", "device_bytes": "on a device"}
     return [
         (max(record.memory[name]), f"{where}: {record.name}")
@@ -120,8 +120,8 @@ def _list_peaks(records: Iterable[StepRecord]) -> list[tuple[int, str]]:
 
 
 def _list_problems(run: RunRecord) -> list[tuple[list[str], str, str]]:
-    """The steps that failed and those that were skipped for it, and runs that did not meet their tolerance: names, what
-    became of them and why; what several of them say is there once."""
+    """List failed and skipped steps, and runs that did not converge: names, state and reason; steps with the same state
+    and reason are grouped."""
     found: dict[tuple[str, str], list[str]] = {}
     for step in run.steps:
         why: tuple[str, str] | None = None
@@ -139,7 +139,7 @@ def _list_problems(run: RunRecord) -> list[tuple[list[str], str, str]]:
 
 
 def _or_dash(format: Callable[[Any], str]) -> Callable[[Any], str]:
-    """A filter that shows what is not known as a dash."""
+    """Return a filter that shows None as a dash."""
     return lambda value: "–" if value is None else format(value)
 
 

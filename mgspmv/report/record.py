@@ -1,4 +1,4 @@
-"""What is written down of each step of a pipeline, and of a run of it: one JSON file each."""
+"""Records of each step of a pipeline, and of a run of it: one JSON file each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ State = Literal["made", "kept", "failed", "skipped"]
 
 @dataclass(frozen=True)
 class Output:
-    """A file, folder or object that a step made."""
+    """File, folder or object that a step made."""
 
     path: str
     """Path or URL."""
@@ -35,7 +35,7 @@ class Output:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """How a step ended that made what it was asked for."""
+    """Record of a completed step."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
@@ -78,14 +78,14 @@ class StepRecord:
     """Versions of program, Python, libraries and driver; host and hardware; sources with their checksums."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the record as JSON values."""
         described: dict[str, Any] = to_json({"mgspmv_step": FORMAT_VERSION, **asdict(self)})
         return described
 
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """What became of a step in a run of the pipeline."""
+    """Outcome of a step in a run of the pipeline."""
 
     name: str
     kind: StepKind
@@ -101,7 +101,7 @@ class StepOutcome:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run of a pipeline."""
+    """Record of one run of a pipeline."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
@@ -121,11 +121,11 @@ class RunRecord:
 
     @property
     def is_success(self) -> bool:
-        """Whether every step was made or kept."""
+        """True if every step was made or kept."""
         return all(step.state in ("made", "kept") for step in self.steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the record as JSON values."""
         described: dict[str, Any] = to_json({"mgspmv_run": FORMAT_VERSION, **asdict(self)})
         return described
 
@@ -144,11 +144,11 @@ T = TypeVar("T", StepRecord, RunRecord)
 
 
 def read_record(model: type[T], described: dict[str, Any], path: str) -> T:
-    """What `to_dict` of a `StepRecord` or a `RunRecord` gave.
+    """Read a record from the output of `to_dict` of a `StepRecord` or a `RunRecord`.
 
     Raises
     ------
-    PipelineError : it is none, or of another format version
+    PipelineError : it is no such record, or of another format version
     """
     is_step = model is StepRecord
     key = "mgspmv_step" if is_step else "mgspmv_run"

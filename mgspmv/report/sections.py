@@ -1,4 +1,4 @@
-"""The charts of a report, by section."""
+"""Charts of a report, by section."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TIMES = {"product_s": "product", "exchange_s": "exchange", "wait_s": "waiting"}
 
 
 def draw_convergence(run: RunRecord) -> list[Chart]:
-    """The changes of the runs on each matrix."""
+    """Draw the changes of the runs on each matrix."""
     charts = []
     for group, records in group_records(filter(is_ranks, list_records(run))):
         lines = [line for record in records for line in _draw_changes(record)]
@@ -41,7 +41,7 @@ def draw_convergence(run: RunRecord) -> list[Chart]:
 
 
 def _draw_changes(record: StepRecord) -> list[Line]:
-    """Of a run, or of the vectors of which changes are known."""
+    """Return the lines of a run, or of its vectors whose changes are known."""
     result, name = record.result, name_in_group(record)
     vectors = result.get("vectors", [])
     named = [(name, result), *((f"{name}, {_name_vector(vector, vectors)}", vector) for vector in vectors)]
@@ -53,7 +53,7 @@ def _draw_changes(record: StepRecord) -> list[Line]:
 
 
 def _name_vector(vector: Mapping[str, Any], vectors: Sequence[Any]) -> str:
-    """Its label, and why its changes are there where those of others are not."""
+    """Return the label of a vector, with its pace, which is the reason for recording its changes."""
     pace = f" ({vector['pace']})" if "pace" in vector and len(vectors) > 1 else ""
     return f"{vector['label']}{pace}"
 
@@ -74,7 +74,7 @@ def _name_norms(records: Iterable[StepRecord]) -> str:
 
 
 def _list_levels(records: Iterable[StepRecord]) -> list[tuple[float, str]]:
-    """The changes at which the runs end, each once."""
+    """List the changes at which the runs end, without repetitions."""
     levels = {}
     for record in records:
         mode, tol = record.options.get("tol_mode"), read_number(record.options.get("tol"))
@@ -88,7 +88,7 @@ def _list_levels(records: Iterable[StepRecord]) -> list[tuple[float, str]]:
 
 
 def draw_times(run: RunRecord) -> list[Chart]:
-    """The seconds of steps by phase, and of runs on several workers by worker."""
+    """Draw the seconds of steps by phase, and of runs on several workers by worker."""
     timed = [record for record in list_records(run) if record.seconds]
     kept = {step.name for step in run.steps if step.state == "kept"}
     ranked = [record for record in timed if is_ranks(record)]
@@ -110,8 +110,7 @@ def _mark_kept(name: str, record: StepRecord, kept: set[str]) -> str:
 
 
 def _choose_phases(records: Iterable[StepRecord]) -> list[str]:
-    """The phases that took longest of all, as many as there are colors but for one, in the order in which they
-    usually are; unknown ones come last."""
+    """Return the phases that took longest in sum, in their usual order; one fewer than there are colors."""
     took: dict[str, float] = {}
     for record in records:
         for phase, elapsed_s in record.seconds.items():
@@ -121,7 +120,7 @@ def _choose_phases(records: Iterable[StepRecord]) -> list[str]:
 
 
 def _draw_phases(title: str, records: Sequence[StepRecord], labels: Sequence[str], phases: Sequence[str]) -> Chart:
-    """Stacks of these phases, and of the others together where there are any."""
+    """Draw stacks of these phases, and of the sum of the others if there are any."""
     stacks = [[*(own.get(phase) for phase in phases), _sum_others(own, phases)] for own in (r.seconds for r in records)]
     n_series = len(phases) + any(stack[-1] for stack in stacks)
     bars = [Bar(label, stack[:n_series]) for label, stack in zip(labels, stacks, strict=True)]
@@ -150,7 +149,7 @@ def _draw_workers(record: StepRecord) -> Chart:
 
 
 def draw_distributions(run: RunRecord) -> list[Chart]:
-    """How many vertices have at least such a rank or degree."""
+    """Draw the number of vertices at or above each rank and degree."""
     charts = []
     for group, records in group_records(list_records(run)):
         lines = [Line(name_in_group(own), _read_points(own.distribution)) for own in records if own.distribution]

@@ -1,4 +1,4 @@
-"""How records are selected, grouped and named in a report."""
+"""Selection, grouping and naming of records in a report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ITERATING = ("product", "exchange", "schedule")
 
 
 def say(value: Any) -> str:
-    """A JSON value as people read it."""
+    """Format a JSON value for people."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -31,17 +31,17 @@ def say(value: Any) -> str:
 
 
 def list_records(run: RunRecord) -> list[StepRecord]:
-    """Of the steps that were made or kept, or did not converge."""
+    """List the records of steps that were made or kept, or did not converge."""
     return [step.record for step in run.steps if step.record is not None]
 
 
 def is_ranks(record: StepRecord) -> bool:
-    """Whether it is of a run, of one vector or many."""
+    """Return whether the record is of ranks, of one vector or many."""
     return record.kind in ("pagerank", "batch")
 
 
 def find_varied(records: Iterable[StepRecord]) -> list[str]:
-    """Options that are usual to name, and those that differ among the runs."""
+    """Return the options usually shown, and those that differ among the runs."""
     options = [record.options for record in records if is_ranks(record)]
     names = dict.fromkeys(name for own in options for name in own)
     differing = [name for name in names if len({say(own.get(name)) for own in options}) > 1]
@@ -50,7 +50,7 @@ def find_varied(records: Iterable[StepRecord]) -> list[str]:
 
 
 def group_records(records: Iterable[StepRecord]) -> list[tuple[str, list[StepRecord]]]:
-    """By the first part of their names, which is that of a matrix."""
+    """Group records by the first part of their names, which names a matrix."""
     records = list(records)
     names = list(dict.fromkeys(map(_name_group, records)))
     records.sort(key=lambda record: names.index(_name_group(record)))
@@ -62,41 +62,41 @@ def _name_group(record: StepRecord) -> str:
 
 
 def name_in_group(record: StepRecord) -> str:
-    """The rest of its name; all of it where that is the first part."""
+    """Return the rest of a record's name; all of it if it has one part."""
     return record.name.partition("/")[2] or record.name
 
 
 def name_ranks(record: StepRecord) -> str:
-    """What the highest ranks of a run are of; of many vectors, the first."""
+    """Return the name of the run's highest ranks; of many vectors, with the label of the first."""
     vectors = record.result.get("vectors")
     return f"{name_in_group(record)}, {vectors[0]['label']}" if vectors else name_in_group(record)
 
 
 def list_statuses(record: StepRecord) -> list[Status]:
-    """Of a run and of each of its vectors; empty for other steps."""
+    """Return the statuses of a run and of each of its vectors; an empty list for other steps."""
     own = [record.result.get("status"), *(vector["status"] for vector in record.result.get("vectors", []))]
     return [Status(status) for status in own if status is not None]
 
 
 def has_ended_well(record: StepRecord) -> bool:
-    """Whether no status is one of failure."""
+    """Return whether all statuses are successes."""
     return all(status.is_success for status in list_statuses(record))
 
 
 def count_iterations(record: StepRecord) -> int:
-    """Of a run, or of its vectors together."""
+    """Return the iterations of a run, or of its vectors together."""
     own = [record.result, *record.result.get("vectors", [])]
     return sum(int(described.get("iterations", 0)) for described in own)
 
 
 def measure_rate(record: StepRecord) -> float:
-    """Entries times iterations over the seconds that iterating took; 0 where nothing is known."""
+    """Return entries times iterations per second of iterating; 0 if unknown."""
     elapsed_s = sum(record.seconds.get(phase, 0.0) for phase in _ITERATING)
     return float(record.matrix.get("nnz", 0)) * record.result.get("iterations", 0) / elapsed_s if elapsed_s else 0.0
 
 
 def find_sources(record: StepRecord) -> list[Mapping[str, Any]]:
-    """Of a matrix the files that it was read from; of any step the other files that it read."""
+    """Return the files that a matrix was read from, and the other input files of any step."""
     source = record.provenance.get("matrix", {}).get("source", {}) if record.kind == "matrix" else {}
     others = [
         {"name": own.get("path"), "format": name, "sha256": own.get("digest")}
@@ -107,7 +107,7 @@ def find_sources(record: StepRecord) -> list[Mapping[str, Any]]:
 
 
 def list_memory(records: Iterable[StepRecord]) -> list[tuple[str, int, list[int | None]]]:
-    """Of each worker of a step, bytes: predicted, held, on a device, and of its process at most."""
+    """List for each worker of a step its bytes: predicted, held, on a device, and the peak of its process."""
     found = []
     for record in records:
         columns = [record.memory.get(name, []) for name in _MEMORY]
@@ -118,8 +118,7 @@ def list_memory(records: Iterable[StepRecord]) -> list[tuple[str, int, list[int 
 
 
 def list_circumstances(run: RunRecord) -> list[tuple[str, list[tuple[str, str]]]]:
-    """What each step says of itself, in lines of name and value: options, matrix, versions, hardware; first what all
-    of several steps say."""
+    """List options, matrix, versions and hardware of each step, in lines of name and value; shared lines come first."""
     told = [(record.name, _describe_circumstances(record)) for record in list_records(run)]
     if len(told) < 2:
         return told
@@ -129,7 +128,7 @@ def list_circumstances(run: RunRecord) -> list[tuple[str, list[tuple[str, str]]]
 
 
 def _describe_circumstances(record: StepRecord) -> list[tuple[str, str]]:
-    """All but what its matrix was made from, which the step that made that says."""
+    """List the circumstances of a step, without those of its matrix, which are listed with the step that made that."""
     provenance = {k: v for k, v in record.provenance.items() if k != "matrix" or record.kind == "matrix"}
     kept = {"key": record.key, "inputs": record.inputs, "began": record.began, "ended": record.ended}
     about = {"options": record.options, "matrix": record.matrix, "provenance": provenance}
@@ -145,6 +144,6 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str,
 
 
 def enumerate_first(names: Sequence[str], most: int) -> str:
-    """The first names, and how many more there are."""
+    """Join the first names, followed by the number of the others."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
