@@ -1,1 +1,1 @@
-"""How things look: charts, numbers, and the tables that notebooks show."""
+"""Presentation: charts, numbers, and the tables that notebooks show."""

@@ -1,4 +1,4 @@
-"""What a notebook shows of an object: tables of its fields, without a script, in the colors of the page."""
+"""HTML that notebooks show for an object: tables of its fields, without a script, in the colors of the page."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MOST_ROWS = 20
 
 
 def render_card(shown: Any, described: Any = None) -> str:
-    """The HTML of an object: its `repr`, and what its fields are that say something in a line; and a table of each
-    field that lists others which have fields themselves.
+    """Return the HTML of an object: its `repr` and its fields that can be written in a line; and a table of each field
+    that lists data classes.
 
     Parameters
     ----------
-    described : the object of a data class whose fields these are; default `shown` itself
+    described : object of a data class whose fields are shown; default `shown` itself
     """
     own = _list_fields(shown if described is None else described)
     facts = [(name, text) for name, value in own.items() if (text := _describe(value))]
@@ -37,7 +37,7 @@ def render_card(shown: Any, described: Any = None) -> str:
 
 
 def quote(label: Any) -> str:
-    """A vertex id or a label in a line: strings in quotes, shortened."""
+    """Format a vertex id or a label: strings in quotes, shortened."""
     return shorten(repr(label) if isinstance(label, str) else str(label), 40)
 
 
@@ -46,7 +46,7 @@ def _list_fields(shown: Any) -> dict[str, Any]:
 
 
 def _describe(value: Any) -> str:
-    """A value, a pair, or a dictionary of values in a line; empty for what has none."""
+    """Format a value, a pair, or a dictionary of values in a line; empty for other types."""
     if isinstance(value, Mapping):
         said = {name: _describe(each) for name, each in value.items()}
         return ", ".join(f"{name} {text}" for name, text in said.items() if text)
@@ -60,7 +60,7 @@ def _describe(value: Any) -> str:
 
 
 def _make_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
-    """A table of texts, which are never markup."""
+    """Return a table of texts, which are escaped."""
     lines = ["".join(f"<td>{_write(text)}</td>" for text in row) for row in rows]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f"<table><caption>{escape(hide_secrets(caption))}</caption>{body}</table>"

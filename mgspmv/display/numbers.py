@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formatting of numbers for people."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def read_number(value: Any) -> float:
-    """A number of a record, where one that is not finite is its name; NaN for None."""
+    """Read a number of a record, in which non-finite ones are names; NaN for None."""
     return math.nan if value is None else float(value)
 
 
 def format_count(count: float) -> str:
-    """In full, with a comma for each thousand."""
+    """Format in full, with a comma for each thousand."""
     return f"{count:,.0f}"
 
 
 def format_number(value: float, digits: int = 3) -> str:
-    """A few digits, without zeros in front of an exponent: 0.0123, 8.92e-7."""
+    """Format with a few digits, without leading zeros in an exponent: 0.0123, 8.92e-7."""
     if not math.isfinite(value):
         return "–" if math.isnan(value) else "∞" if value > 0 else "−∞"
     mantissa, e, exponent = f"{value:.{digits}g}".partition("e")
@@ -28,7 +28,7 @@ def format_number(value: float, digits: int = 3) -> str:
 
 
 def format_scaled(number: float) -> str:
-    """With k, M, G or T for thousands."""
+    """Format with k, M, G or T for thousands."""
     for unit in ("", " k", " M", " G"):
         if abs(number) < 999.5:
             return f"{number:.3g}{unit}"
@@ -37,7 +37,7 @@ def format_scaled(number: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """In the largest unit of thousands that leaves at least 1."""
+    """Format in the largest decimal unit that leaves at least 1."""
     size = float(count)
     for unit in _BYTES:
         if abs(size) < 999.5 or unit == _BYTES[-1]:
@@ -47,7 +47,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_seconds(elapsed_s: float) -> str:
-    """In µs, ms or s; from two minutes on in minutes and seconds, from two hours on in hours and minutes."""
+    """Format in µs, ms or s; from two minutes on in minutes and seconds, from two hours on in hours and minutes."""
     if not math.isfinite(elapsed_s):
         return "unknown"
     if elapsed_s >= 7200:
@@ -60,12 +60,12 @@ def format_seconds(elapsed_s: float) -> str:
 
 
 def format_power(exponent: int) -> str:
-    """Ten to this power."""
+    """Format ten to this power."""
     return f"10{str(exponent).translate(_SUPERSCRIPTS)}"
 
 
 def shorten(text: str, limit: int) -> str:
-    """The begin and the end of a text that is longer than `limit`."""
+    """Replace the middle of a text that is longer than `limit` by an ellipsis."""
     if len(text) <= limit:
         return text
     n_last = (limit - 1) // 2

@@ -1,7 +1,7 @@
-"""The three arrays of a compressed matrix as the source had it, piece by piece: for formats that hold such arrays.
+"""Three arrays of a compressed matrix in the order of its source, piece by piece: for formats that store such arrays.
 
-A graph's store has the arc i -> j in row j, so what is stored is the source's matrix by columns: nothing is transposed.
-Only where rows and columns are renumbered they are sorted again, within a given memory.
+A graph's store has the arc i -> j in row j, so the stored matrix is the source's matrix by columns: nothing is
+transposed. Only if rows and columns are renumbered, they are sorted again, within a given memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Pieces = Iterator[np.ndarray]
 
 @dataclass(frozen=True)
 class SourceArrays:
-    """A matrix in the order of its source, compressed by rows or, for a graph, by columns."""
+    """Matrix in the order of its source, compressed by rows or, for a graph, by columns."""
 
     info: MatrixInfo
     _read: Callable[[ArrayName], Pieces]
@@ -41,22 +41,22 @@ class SourceArrays:
         return "csc" if self.info.kind == "graph" else "csr"
 
     def find_dtype(self, name: ArrayName) -> np.dtype:
-        """Of an array. SciPy has one dtype for rows, columns and pointers; the entries of a pattern are True."""
+        """Return the dtype of an array. SciPy has one for rows, columns and pointers; entries of a pattern are True."""
         if name == "data":
             return np.dtype(self.info.dtype or np.bool_)
         return index_dtype(max(*self.info.shape, self.info.nnz))
 
     def find_length(self, name: ArrayName) -> int:
-        """Elements of an array."""
+        """Return the number of elements of an array."""
         return self.info.shape[0] + 1 if name == "indptr" else self.info.nnz
 
     def read(self, name: ArrayName) -> Pieces:
-        """An array, piece by piece.
+        """Yield an array, piece by piece.
 
         Raises
         ------
         StoreDamagedError : as for `StoredMatrix.read_pointers` and `StoredMatrix.read_array`
-        CapacityError : entries at one place, of a matrix that is renumbered, take more memory than there is
+        CapacityError : duplicate entries of a renumbered matrix take more memory than there is
         """
         n, dtype = self.find_length(name), self.find_dtype(name)
         if name == "data" and self.info.is_pattern:
@@ -66,12 +66,12 @@ class SourceArrays:
 
 @contextmanager
 def open_arrays(stored: StoredMatrix, room: Room, report: Progress) -> Iterator[SourceArrays]:
-    """Give the arrays of a stored matrix.
+    """Yield the arrays of a stored matrix.
 
     Parameters
     ----------
-    room : for entries that are sorted
-    report : called with ("renumber", entries done, entries in all) where they are
+    room : for sorting entries
+    report : called with ("renumber", entries done, entries in all) while entries are sorted
 
     Raises
     ------

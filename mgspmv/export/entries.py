@@ -1,7 +1,7 @@
-"""The entries of a stored matrix as its source had them, some at a time.
+"""Entries of a stored matrix as in its source, in batches.
 
-Entry (i, j) of a graph is the arc i -> j, which is stored at (j, i); rows and columns of a store that is renumbered get
-the source's numbers again.
+Entry (i, j) of a graph is the arc i -> j, which is stored at (j, i); rows and columns of a renumbered store get the
+source's numbers again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class SourceEntries:
-    """Reads ranges of entries of a stored matrix as entries of its source; any number of threads at once."""
+    """Reader of ranges of entries of a stored matrix, as entries of its source; thread-safe."""
 
     def __init__(self, stored: StoredMatrix) -> None:
         self.stored = stored
@@ -29,7 +29,7 @@ class SourceEntries:
         """The source's number of each row and column; None where they are in the order of the source."""
 
     def read(self, entries: tuple[int, np.ndarray]) -> CooBatch:
-        """One of the ranges that `cut_entries` gives: the numbers that rows and columns have in the source."""
+        """Read a range of `cut_entries`, with the source's numbers of rows and columns."""
         block = read_entries(self.stored, entries)
         rows, cols = list_rows(block).astype(index_dtype(self.stored.info.shape[0])), block.indices
         if self.order is not None:
@@ -39,11 +39,11 @@ class SourceEntries:
         )
 
     def map(self, work: Callable[[CooBatch], T], threads: int, report: Progress) -> Iterator[T]:
-        """What a function makes of all entries, range by range in the order of the store.
+        """Yield the results of a function for all entries, range by range in the order of the store.
 
         Parameters
         ----------
-        threads : that read and work
+        threads : for reading and for the function
         report : called with ("export", entries done, entries in all)
         """
         done, total = 0, self.stored.info.nnz
@@ -59,7 +59,7 @@ class SourceEntries:
 
 
 def find_repeated(stored: StoredMatrix) -> tuple[int, int] | None:
-    """Row and column of the source's matrix at which there is more than one entry; None where there is none."""
+    """Return row and column, in the source, of the first duplicate entry; None if there is none."""
     if stored.info.duplicates != "keep":
         return None
     source, last = SourceEntries(stored), (np.zeros(0, np.int64), np.zeros(0, np.int64))

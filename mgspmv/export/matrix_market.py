@@ -1,7 +1,7 @@
-"""Matrix Market files, plain or compressed: lines are written by all threads, and follow each other in the file.
+"""Matrix Market files, plain or compressed: lines are formatted by all threads, and written in order.
 
-Each piece of the text is compressed for itself: gzip has several members then and zstd several frames, which the
-formats permit and programs read.
+Each piece of the text is compressed separately, so a gzip file has several members and a zstd file several frames,
+which the formats permit and programs read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def write_matrix_market(entries: SourceEntries, file: IO[bytes], name: str, thre
 
 
 def format_lines(batch: CooBatch) -> Any:
-    """The lines of entries, whose rows and columns are counted from 1 there: a buffer of bytes."""
+    """Return the lines of entries, with rows and columns counted from 1, as a buffer of bytes."""
     columns = [pa.compute.add(pa.array(side).cast(pa.int64()), 1) for side in (batch.rows, batch.cols)]
     if (values := batch.values) is not None:
         if values.dtype == np.float32 and (np.abs(values) == ROUNDED_TWICE).any():

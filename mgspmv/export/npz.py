@@ -1,4 +1,4 @@
-"""SciPy's `.npz` files, array after array: what `scipy.sparse.save_npz` writes, but not compressed."""
+"""SciPy's `.npz` files, written array by array: as by `scipy.sparse.save_npz`, but uncompressed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES: tuple[ArrayName, ...] = ("indices", "indptr", "data")
 
 
 def write_npz(arrays: SourceArrays, file: IO[bytes], report: Progress) -> None:
-    """Write a matrix so that `scipy.sparse.load_npz` gives a csr_array or, of a graph, a csc_array."""
+    """Write a matrix so that `scipy.sparse.load_npz` returns a csr_array or, for a graph, a csc_array."""
     total, done = sum(map(arrays.find_length, _NAMES)), 0
     with zipfile.ZipFile(file, "w") as archive:
         for name in _NAMES:
@@ -34,7 +34,7 @@ def write_npz(arrays: SourceArrays, file: IO[bytes], report: Progress) -> None:
 
 
 def _make_header(dtype: np.dtype, n: int) -> bytes:
-    """What a `.npy` of n elements begins with."""
+    """Return the header of a `.npy` of n elements."""
     header = io.BytesIO()
     described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (n,)}
     np.lib.format.write_array_header_1_0(header, described)

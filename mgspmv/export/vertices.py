@@ -1,4 +1,4 @@
-"""The ids of vertices, some at a time; and lists of them, one a line."""
+"""Ids of vertices, in batches; and lists of them, one id per line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _QUOTED = re.compile(r'^[#%\s]|\s$|[\t|;,"]')
 
 
 def read_ids(stored: StoredMatrix, n: int) -> Iterator[Any]:
-    """The n ids in the order of the source, as Arrow arrays of integers or strings; numbers where there are none."""
+    """Yield the n ids in the order of the source, as Arrow arrays of integers or strings; numbers if it has no ids."""
     has_ids = stored.info.vertex_ids is not None
     for start in range(0, max(n, 1), CHUNK_ELEMENTS):
         stop = min(start + CHUNK_ELEMENTS, n)
@@ -31,13 +31,13 @@ def read_ids(stored: StoredMatrix, n: int) -> Iterator[Any]:
 
 
 def write_vertices(stored: StoredMatrix, file: IO[bytes]) -> None:
-    """Write the ids, one per line, as `mgspmv ingest --vertices` reads them: in quotation marks where they need these.
+    """Write the ids, one per line, as `mgspmv ingest --vertices` reads them: in quotation marks if necessary.
 
-    A header comes first where the first id alone would be read as the header of the others.
+    A header comes first if the first id alone would be read as the header of the others.
 
     Raises
     ------
-    OptionError : an id that is no line of such a list
+    OptionError : an id that cannot be a line of such a list
     """
     for number, ids in enumerate(read_ids(stored, stored.info.shape[0])):
         names = pa.compute.cast(ids, pa.large_string())

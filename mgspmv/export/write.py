@@ -1,4 +1,4 @@
-"""From a store to a file or group of another format, which has its name once it is whole."""
+"""Export of a store to a file or group of another format, which gets its name once it is complete."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ _MARK = "mgspmv_export"
 
 
 def choose_format(target: str | os.PathLike[str], format: Format | None) -> Format:
-    """The format of a target, by its suffix where `format` is None.
+    """Return the format of a target, by its suffix if `format` is None.
 
     Raises
     ------
-    OptionError : an unknown format; a suffix that is not the format's, or that leaves it open
+    OptionError : an unknown format; a suffix that is not the format's, or that is ambiguous
     """
     check_choice("format", format, (*get_args(Format), None))
     name = os.fspath(target)
@@ -69,11 +69,11 @@ def choose_format(target: str | os.PathLike[str], format: Format | None) -> Form
 
 
 def check_target(target: str | os.PathLike[str], format: Format, *, overwrite: bool) -> None:
-    """Raise unless a target may be written; to be called before the work.
+    """Check that a target may be written; to be called before the work.
 
     Raises
     ------
-    StoreExistsError : something is there and `overwrite` is False, or it is a folder or group of something else
+    StoreExistsError : it exists and `overwrite` is False, or it is a folder or group of something else
     OptionError, MissingDependencyError : a URL that cannot be opened
     """
     if not exists(target):
@@ -87,7 +87,7 @@ def check_target(target: str | os.PathLike[str], format: Format, *, overwrite: b
 
 
 def check_vertices(stored: StoredMatrix, path: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """Raise unless the ids of a stored matrix can be written to `path`; errors as of `check_target`."""
+    """Check that the ids of a stored matrix can be written to `path`; errors as of `check_target`."""
     n_rows, n_cols = stored.info.shape
     if n_rows != n_cols:
         raise OptionError(
@@ -105,19 +105,19 @@ def export_matrix(
     report: Progress,
     vertices: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Write a stored matrix as its source had it.
+    """Write a stored matrix as in its source.
 
     Parameters
     ----------
-    room : threads that read and write; memory for sorting, where a renumbered matrix is written in a format that has
+    room : threads that read and write; memory for sorting, if a renumbered matrix is written in a format that has
         rows in order
     report : called with (phase, done, total); phases `sort` and `export`
-    vertices : where to write the ids too; None for nowhere
+    vertices : path to write the ids to; None to leave them out
 
     Raises
     ------
     StoreError : the store cannot be read, or the target not be written; then nothing is left of it
-    OptionError : binsparse, and there is more than one entry at a place; an id that no list can hold
+    OptionError : binsparse, and the matrix has duplicate entries; an id that no list can hold
     CapacityError : as for `open_arrays`
     """
     with contextlib.ExitStack() as stack:
@@ -162,8 +162,8 @@ def _is_export(url: str) -> bool:
 
 @contextlib.contextmanager
 def _create_group(url: str, format: Format) -> Iterator[zarr.Group]:
-    """A group that is there once it is whole; at a URL, where nothing can be moved, it is without the attributes of the
-    format until then, and after an error it is removed."""
+    """Yield a group that gets its name once it is complete; at a URL, where nothing can be moved, the attributes of the
+    format are written last, and after an error the group is removed."""
     if not is_url(url := strip_file_scheme(url)):
         with write_beside(url) as part, finishing_tasks():
             yield _open_group(str(part), format)

@@ -1,4 +1,4 @@
-"""What a scheduler knows of the runs on its cluster, whoever began them, and ending one."""
+"""Runs known to the scheduler of a cluster, of all its clients, and cancelling one."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LOOK_S = 0.2
 
 
 def list_known_runs(client: Client) -> list[dict[str, Any]]:
-    """The last runs of a cluster as JSON values, the newest first; none where no run was there yet.
+    """Return the last runs of a cluster as JSON values, the newest first; an empty list if there was no run yet.
 
-    `run`, `operation`, `state`, `is_running`, `matrix`, `workers` (how many), `iterations`, `change`, `began` (seconds
-    since 1970, by the clock of the scheduler), `seconds` from then to the last message, `checkpoint_iteration` and
-    `errors`.
+    `run`, `operation`, `state`, `is_running`, `matrix`, `workers` (their number), `iterations`, `change`, `began`
+    (seconds since 1970, by the clock of the scheduler), `seconds` from then to the last message,
+    `checkpoint_iteration` and `errors`.
     """
     found: list[dict[str, Any]] = client.run_on_scheduler(_describe_runs)
     return found
@@ -52,7 +52,7 @@ def _describe_runs(dask_scheduler: Any) -> list[dict[str, Any]]:
 
 
 def cancel_run(client: Client, run: str, timeout_s: float) -> bool:
-    """End a run: its client is asked to, as by Ctrl-C, and where it does not in time the workers are.
+    """Cancel a run: ask its client to end it, as by Ctrl-C, and end it on the workers if the client does not in time.
 
     Returns
     -------

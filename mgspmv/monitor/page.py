@@ -1,9 +1,9 @@
-"""The page `/pagerank` of Dask's dashboard: runs of the cluster, live, and those that have ended.
+"""Page `/pagerank` of Dask's dashboard: runs of the cluster, live, and those that have ended.
 
-A table of all runs, and of the one that is chosen in it, else the last one, curves and what its workers do.
+It shows a table of all runs, and of the selected run, by default the last one, curves and the work of its workers.
 
-Dask documents no way to add a page to its dashboard. All that this takes of `distributed.dashboard` is in this module;
-runs do without the page where that has changed.
+Dask documents no way to add a page to its dashboard. All uses of `distributed.dashboard` are in this module; runs work
+without the page if that has changed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ COLUMNS = {
 
 
 def add_page(scheduler: Scheduler, runs: Runs) -> bool:
-    """Show runs on the scheduler's dashboard, with a link in its navigation; whether it has one."""
+    """Add a page of runs to the scheduler's dashboard, with a link in its navigation; return whether there is one."""
     served = getattr(scheduler, "http_application", None)
     own = [app for app in getattr(served, "applications", ()) if isinstance(app, BokehTornado)]
     if served is None or not own:
@@ -79,7 +79,7 @@ def make_page(runs: Runs, scheduler: Scheduler, extra: dict[str, Any], doc: Docu
 
     Parameters
     ----------
-    extra : what Dask's templates want to know
+    extra : variables of Dask's templates
     """
     page = Page(runs)
     page.update()
@@ -92,7 +92,7 @@ def make_page(runs: Runs, scheduler: Scheduler, extra: dict[str, Any], doc: Docu
 
 
 class Page:
-    """What one reader sees."""
+    """Page as one reader sees it."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs, self._version = runs, -1
@@ -119,7 +119,7 @@ class Page:
         self.root = column(self._said, table, self._shown, sizing_mode="stretch_width")
 
     def update(self) -> None:
-        """Show what is new."""
+        """Update the page if runs have changed."""
         if self._version == self._runs.version:
             return
         self._version = self._runs.version
@@ -145,7 +145,7 @@ class Page:
         self._is_updating = False
 
     def _choose(self, name: str, old: list[int], new: list[int]) -> None:
-        """Take what the reader selects in the table; nothing is the last run again."""
+        """Show the run selected in the table; without a selection the last run."""
         if self._is_updating:
             return
         ids = self._rows.data["run"]
@@ -199,7 +199,7 @@ class Page:
 
 
 def describe_run(run: Run) -> str:
-    """What is known of a run besides its curves, as HTML."""
+    """Describe a run, apart from its curves, as HTML."""
     n_rows, n_cols = run.matrix["shape"]
     facts = {
         "state": run.state,

@@ -1,7 +1,7 @@
-"""What a scheduler of Dask keeps of runs: a plugin with their state, metrics of it, and a page of the dashboard.
+"""Scheduler plugin for Dask: state of the runs, metrics of it, and a page of the dashboard.
 
-A run gives it to its scheduler, whoever started that. `dask scheduler --preload mgspmv.monitor.plugin` has it from the
-start.
+A run registers it with its scheduler, whoever started that. `dask scheduler --preload mgspmv.monitor.plugin` loads it
+at the start.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger("mgspmv")
 
 
 class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
-    """Listens to the runs of a cluster."""
+    """Plugin that follows the runs of a cluster."""
 
     name = "mgspmv-monitor"
     idempotent = True
@@ -44,7 +44,7 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
         self._n_graphs = 0
 
     async def start(self, scheduler: Scheduler) -> None:
-        """Take what was published before, count for `/metrics`, and add the page where there is a dashboard."""
+        """Read messages published before, register metrics on `/metrics`, and add the page if there is a dashboard."""
         if self._is_started:  # Dask starts what was preloaded again
             return
         self._is_started = True
@@ -63,44 +63,44 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
             logger.warning("the dashboard gets no page on runs", exc_info=True)
 
     async def close(self) -> None:
-        """Numbers of runs end with their scheduler."""
+        """Remove the metrics of this scheduler's runs."""
         COLLECTOR.forget(self.runs)
 
     def log_event(self, topic: str, msg: Any) -> None:
-        """Take a message; other topics are not ours."""
+        """Process a message of a run; ignore other topics."""
         if topic == TOPIC:
             self.runs.hear(msg)
 
     def update_graph(self, scheduler: Scheduler, **kwargs: Any) -> None:
-        """Keep the spans of tasks small."""
+        """Trim the spans of tasks from time to time."""
         self._n_graphs += 1
         if self._n_graphs % TRIM_EVERY == 0:
             trim_spans(scheduler)
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
-        """The runs of a client end with it."""
+        """End the runs of a client that left."""
         self.runs.lose_client(client)
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
-        """Runs say which of their workers are gone."""
+        """Note the loss of a worker in its runs."""
         self.runs.lose_worker(worker)
 
 
 class TargetsHandler(RequestHandler):
-    """Answers with the addresses of the servers of all workers that are there."""
+    """Handler that returns the addresses of the servers of all connected workers."""
 
     def initialize(self, scheduler: Scheduler) -> None:
-        """Take what routes give to handlers."""
+        """Store the scheduler passed by the route."""
         self._scheduler = scheduler
 
     def get(self) -> None:
-        """Answer in JSON."""
+        """Return the addresses in JSON."""
         self.set_header("Content-Type", "application/json")
         self.write(json.dumps(list_targets(self._scheduler)))
 
 
 def list_targets(scheduler: Scheduler) -> list[dict[str, Any]]:
-    """The address of each worker's server, and the worker's name as a label."""
+    """Return the address of each worker's server, with the worker's name as a label."""
     served = [(ws, ws.services.get("dashboard")) for ws in scheduler.workers.values()]
     return [
         {"targets": [_join_address(ws.host, port)], "labels": {"worker": str(ws.name)}} for ws, port in served if port
@@ -108,7 +108,7 @@ def list_targets(scheduler: Scheduler) -> list[dict[str, Any]]:
 
 
 def _add_targets(scheduler: Scheduler) -> None:
-    """Let the scheduler's server, if it has one, tell of the workers."""
+    """Add the route of worker addresses to the scheduler's server, if it has one."""
     served = getattr(scheduler, "http_application", None)
     if served is not None:
         served.add_handlers(".*", [(rf"/(?:.*/)?{TARGETS}", TargetsHandler, {"scheduler": scheduler})])
@@ -119,7 +119,7 @@ def _join_address(host: str, port: int) -> str:
 
 
 def trim_spans(scheduler: Scheduler) -> None:
-    """Keep of each of our spans the task groups that have tasks, and the last one per name of those that had.
+    """Trim mgspmv's spans to task groups that have tasks, and the last finished group of each name.
 
     Dask adds one each time that a scheduler without tasks of a name gets some, and keeps all.
     """
@@ -134,7 +134,7 @@ def trim_spans(scheduler: Scheduler) -> None:
 
 
 async def dask_setup(scheduler: Scheduler) -> None:
-    """For `--preload`, which takes the place of what the configuration for TLS preloads."""
+    """Set up the plugin for `--preload`, including the TLS preload, which `--preload` replaces."""
     if tls.is_tls_required():
         await tls.dask_setup(scheduler)
     await scheduler.register_scheduler_plugin(RunsPlugin(), idempotent=True)

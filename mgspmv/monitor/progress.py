@@ -53,7 +53,7 @@ _IS_WANTED: ContextVar[bool] = ContextVar("_IS_WANTED", default=False)
 
 
 class Line:
-    """A line of the display, for one thing at a time: what runs, how far it is, how fast, and how long it takes yet.
+    """Line of the display, for one phase at a time: its name, units done, rate and remaining time.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Line:
         self._task: Task | None = None
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """Begin a phase of `total` units; None where that is not known. The phase before it is done."""
+        """Begin a phase of `total` units, None if unknown; the phase before it ends."""
         self._name = name
         self._changes.clear()
         description = self.before + SAID.get(name, name)
@@ -83,12 +83,12 @@ class Line:
         self._bars.reset(self._task.id, description=description)
 
     def advance(self, n: int = 1) -> None:
-        """`n` more units of the phase are done."""
+        """Add `n` units to those done in the phase."""
         if self._task is not None:
             self._bars.update(self._task.id, advance=n)
 
     def on_progress(self, phase: str, done: int, total: int | None) -> None:
-        """`done` of `total` units of `phase` are done; begins the phase when it is another one."""
+        """Show `done` of `total` units of `phase`, and begin the phase if it is a new one."""
         if phase in NOTES:
             self._note = f", {NOTES[phase]} {done:,}" if done else ""
             return
@@ -97,7 +97,7 @@ class Line:
         self._show(done, total)
 
     def on_event(self, event: Event) -> None:
-        """Show the iteration, its change and how many more the rate of convergence predicts."""
+        """Show the iteration, its change and the further iterations predicted from the rate of convergence."""
         if self._name != "iterate":
             self.phase("iterate", self.max_iter)
         self._changes.append(event.change)
@@ -110,7 +110,7 @@ class Line:
         self._show(event.iteration, total, description=said)
 
     def remove(self) -> None:
-        """Take the line off the display."""
+        """Remove the line from the display."""
         if self._task is not None:
             self._bars.remove_task(self._task.id)
 
@@ -121,11 +121,11 @@ class Line:
 
 
 class Progress(Line):
-    """The line of a display of its own; both go when the context ends.
+    """Line with its own display; both are removed when the context ends.
 
     Parameters
     ----------
-    console : where to; default stderr, or below the cell of a notebook
+    console : output; default stderr, or below the cell of a notebook
     tol, max_iter : as of `Line`
     is_shown : False for one that shows nothing
     """
@@ -149,7 +149,7 @@ class Progress(Line):
 
 
 def make_bars(console: Console | None, *, is_shown: bool = True) -> Bars:
-    """The display of lines, on `console`; default stderr, or below the cell of a notebook."""
+    """Return the display of lines, on `console`; default stderr, or below the cell of a notebook."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.text import Text
@@ -159,7 +159,7 @@ def make_bars(console: Console | None, *, is_shown: bool = True) -> Bars:
             return Text(_describe_count(task))
 
     class NotebookBars(Progress):
-        """Rich's own way with notebooks takes `ipywidgets`; this shows a picture whenever the lines change."""
+        """Display of lines in a notebook, redrawn at each change; Rich's own one needs `ipywidgets`."""
 
         handle: Any = None
         drawn_s = 0.0
@@ -192,7 +192,7 @@ def make_bars(console: Console | None, *, is_shown: bool = True) -> Bars:
 
 
 def _describe_count(task: Task) -> str:
-    """Return how many of how many are done, how many a second, and how long it takes until all are."""
+    """Format the units done and in all, the rate per second, and the remaining time."""
     done, total = int(task.completed), task.total
     count = f"{done:,}/{int(total):,}" if total is not None else f"{done:,}/?" if done else ""
     if task.speed is None or (task.elapsed or 0.0) < LEAST_RATED_S:
@@ -202,17 +202,17 @@ def _describe_count(task: Task) -> str:
 
 
 def open_progress(*, tol: float | None = None, max_iter: int | None = None) -> Progress:
-    """Progress on stderr where that is a terminal, or below the cell of a notebook; else one that shows nothing."""
+    """Return progress on stderr if that is a terminal, or below the cell of a notebook; else one that shows nothing."""
     return Progress(tol=tol, max_iter=max_iter, is_shown=is_watched())
 
 
 def is_watched() -> bool:
-    """Whether there is somewhere to show progress."""
+    """Return whether progress can be shown."""
     return sys.stderr.isatty() or is_notebook()
 
 
 def is_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
+    """Return whether this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
@@ -223,15 +223,15 @@ def is_notebook() -> bool:
 
 @contextmanager
 def show_progress() -> Iterator[None]:
-    """Show how each call gets on while the context lasts: phase, change, iterations left, rate and time left.
+    """Show the progress of each call within the context: phase, change, iterations left, rate and time left.
 
         with mg.show_progress():
             mg.ingest("web.mtx.gz", "web.zarr", kind="graph")
             ranks = mg.pagerank(mg.open_matrix("web.zarr"))
 
-    In a terminal it is on stderr, in a notebook below the cell; a line for what runs, which goes when that ends, and of
-    a pipeline one more for all steps. Where stderr is no terminal, nothing is shown. `on_event` and `on_progress` of a
-    call are called as well.
+    In a terminal it is on stderr, in a notebook below the cell: one line for the current call, removed when it ends,
+    and for a pipeline a second line for all steps. If stderr is not a terminal, nothing is shown. `on_event` and
+    `on_progress` of a call are called as well.
     """
     before = _IS_WANTED.set(True)
     try:
@@ -242,7 +242,7 @@ def show_progress() -> Iterator[None]:
 
 @contextmanager
 def take_turn() -> Iterator[bool]:
-    """Whether the call that begins is to be shown; those that it makes are part of it, and are not."""
+    """Yield whether to show the call that begins; calls that it makes are part of it, and are not shown."""
     before = _IS_WANTED.get()
     token = _IS_WANTED.set(False)
     try:
@@ -252,17 +252,17 @@ def take_turn() -> Iterator[bool]:
 
 
 def watched(call: Callable[P, R]) -> Callable[P, R]:
-    """Let `show_progress` show a call that takes `on_progress`, and maybe `on_event`; and log how it ends."""
+    """Decorate a call that takes `on_progress`, and maybe `on_event`, for `show_progress`; and log how it ends."""
     return _show(call, predicts=False)
 
 
 def watched_to_converge(call: Callable[P, R]) -> Callable[P, R]:
-    """As `watched`, of a call that iterates one vector: also how many iterations are left."""
+    """Decorate like `watched` a call that iterates one vector; also show how many iterations are left."""
     return _show(call, predicts=True)
 
 
 def tell_all(*hearers: Callable[..., None] | None) -> Callable[..., None]:
-    """Call each that is there with what is told."""
+    """Return a function that calls each of `hearers` that is not None."""
 
     def tell(*told: Any) -> None:
         for hear in hearers:
@@ -273,7 +273,7 @@ def tell_all(*hearers: Callable[..., None] | None) -> Callable[..., None]:
 
 
 def find_change(tol: float | None, tol_mode: str, n: int | None = None, stop: str = "change") -> float | None:
-    """The change at which an iteration over n vertices stops, for the prediction; None when it is not known."""
+    """Return the change at which an iteration over n vertices stops, for the prediction; None if it is unknown."""
     from mgspmv.iterate.options import DEFAULT_TOL
 
     if tol_mode == "fixed" or stop != "change" or (tol_mode == "l1_per_node" and n is None):
@@ -302,7 +302,7 @@ def _show(call: Callable[P, R], *, predicts: bool) -> Callable[P, R]:
 
 
 def _read_end(known: Mapping[str, Any]) -> dict[str, Any]:
-    """When an iteration ends, by the options that it was given."""
+    """Return the stopping rule of an iteration, from its options."""
     n = getattr(known.get("A"), "shape", (None,))[0]
     change = find_change(known.get("tol"), known.get("tol_mode", "l1"), n, known.get("stop", "change"))
     return {"tol": change, "max_iter": known.get("max_iter", 100)}

@@ -1,7 +1,7 @@
-"""What runs of a cluster did, for Prometheus: on `/metrics` of the scheduler's own server.
+"""Metrics of the runs of a cluster, for Prometheus: on `/metrics` of the scheduler's own server.
 
-Counts are of all runs, and need no more room for more of them. Numbers of single runs are of those that go on, or ended
-`SHOWN_S` ago at most, and so of `RUNS_KEPT` at any time.
+Counts are of all runs, and take constant memory. Metrics of single runs are of runs that are active, or ended at most
+`SHOWN_S` ago, and so of `RUNS_KEPT` at any time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ GAUGES = {
 
 
 class RunsCollector(ProcessMetrics):
-    """Numbers of the runs of one scheduler."""
+    """Metrics of the runs of one scheduler."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,19 +63,19 @@ class RunsCollector(ProcessMetrics):
 
     @property
     def runs(self) -> Runs:
-        """Those of the scheduler that began last, of those that there are in this process."""
+        """Runs of the scheduler that started last in this process."""
         return self._watched[-1] if self._watched else Runs()
 
     def watch(self, runs: Runs) -> None:
-        """Tell of the runs of a scheduler that begins."""
+        """Add the runs of a scheduler that starts."""
         self._watched.append(runs)
 
     def forget(self, runs: Runs) -> None:
-        """Tell no more of those of one that ends."""
+        """Remove the runs of a scheduler that ends."""
         self._watched = [each for each in self._watched if each is not runs]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the counts of all runs, and the numbers of single ones."""
+        """Yield the counts of all runs, and the metrics of single ones."""
         runs = self.runs
         yield from collect_registry(runs.counts.registry)
         gauges = {name: GaugeMetricFamily(f"mgspmv_{name}", text, labels=own) for name, (text, own) in GAUGES.items()}

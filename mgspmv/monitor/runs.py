@@ -1,7 +1,7 @@
-"""The state of all runs of a cluster, of the messages that they send; see `mgspmv.monitor.stream`.
+"""State of all runs of a cluster, from the messages that they send; see `mgspmv.monitor.stream`.
 
-It is bounded: of the last runs, curves of so many points, and sums over all iterations by worker. What a metric needs
-is counted apart, and for ever.
+It is bounded: the last runs, curves of at most `MOST_POINTS` points, and sums over all iterations by worker. Counts for
+metrics are separate, and never reset.
 """
 
 from __future__ import annotations
@@ -57,33 +57,33 @@ ENDS = (*map(str, Status), "failed", "abandoned")
 
 
 class Curve:
-    """A number for each iteration, of which some are kept: of each `stride` iterations in a row the last one."""
+    """Curve of a number per iteration, thinned: of each `stride` iterations in a row the last one is kept."""
 
     def __init__(self, limit: int = MOST_POINTS) -> None:
         self.stride, self._limit = 1, limit
         self._points: dict[int, tuple[int, float]] = {}
 
     def add(self, iteration: int, value: float) -> None:
-        """Take the number of an iteration, from 1, that comes after those before."""
+        """Add the number of an iteration, from 1, later than those before."""
         self._points[(iteration - 1) // self.stride] = (iteration, value)
         while len(self._points) > self._limit:
             self.stride *= 2
             self._points = {(i - 1) // self.stride: (i, v) for i, v in self._points.values()}
 
     def cut(self, iteration: int) -> None:
-        """Forget this iteration and those after it."""
+        """Remove this iteration and those after it."""
         self._points = {key: (i, v) for key, (i, v) in self._points.items() if i < iteration}
 
     @property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """(k,) int64 iterations that increase, and (k,) float64 what they have."""
+        """Ascending iterations, (k,) int64, and their values, (k,) float64."""
         iterations, values = zip(*self._points.values(), strict=True) if self._points else ((), ())
         return np.array(iterations, np.int64), np.array(values, np.float64)
 
 
 def _part_waits(seconds: np.ndarray) -> np.ndarray:
-    """Of (3, n_workers), where nobody says to have waited, as devices do not know: what a worker's exchange has of the
-    time by which its product was sooner than the slowest."""
+    """Estimate the waits in (3, n_workers) seconds that report none, as of devices, which do not measure them: the
+    part of a worker's exchange that lies between the end of its product and that of the slowest."""
     product, exchange, wait = seconds
     if wait.any():
         return seconds
@@ -93,7 +93,7 @@ def _part_waits(seconds: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Run:
-    """What is known of one run."""
+    """State of one run."""
 
     run: str
     """Its id."""
@@ -148,7 +148,7 @@ class Run:
         self.clear_workers()
 
     def clear_workers(self) -> None:
-        """Forget what workers did."""
+        """Reset the sums of workers."""
         n = self.n_workers
         self._step_s, self._last_step_s = np.zeros((2, len(PHASES), n))
         """Seconds of each worker by phase: of all iterations, and of one in its last message."""
@@ -171,22 +171,22 @@ class Run:
 
     @property
     def state(self) -> str:
-        """How it ended; or what it does."""
+        """Status of a run that has ended, else its phase."""
         return self.status or self.phase
 
     @property
     def elapsed_s(self) -> float:
-        """From its begin to the last message."""
+        """Seconds from its begin to the last message."""
         return self.changed - self.began
 
     @property
     def since_checkpoint_s(self) -> float | None:
-        """From the last checkpoint to the last message; None where none was written."""
+        """Seconds from the last checkpoint to the last message; None before the first one."""
         return None if self.checkpointed is None else self.changed - self.checkpointed
 
     @property
     def edges(self) -> int:
-        """That an iteration goes along."""
+        """Number of edges that an iteration multiplies."""
         return sum(worker["nnz"] for worker in self.workers)
 
     @property
@@ -195,28 +195,28 @@ class Run:
 
     @property
     def mean_seconds(self) -> np.ndarray:
-        """(3, n_workers): of an iteration, over all that each worker told of, by phase; until here devices' waits are
-        part of their exchange."""
+        """Mean seconds of an iteration by phase, (3, n_workers), over all that each worker reported, with the waits of
+        devices estimated."""
         return _part_waits(self._step_s / np.maximum(self._n_told, 1))
 
     @property
     def imbalance(self) -> float | None:
-        """Product of the slowest worker over the mean of all, in the last message of each; 1 where all are alike."""
+        """Product of the slowest worker over the mean of all, in the last message of each; 1 if all are equal."""
         product = self._last_step_s[0]
         return float(product.max() / product.mean()) if self._n_told.all() and product.any() else None
 
     def add_seconds(self, rank: int, seconds: np.ndarray, n: int) -> None:
-        """Add what a worker did in `n` iterations: (3,) by phase."""
+        """Add the seconds of a worker for `n` iterations: (3,) by phase."""
         self._step_s[:, rank] += seconds
         self._last_step_s[:, rank] = seconds / n
         self._n_told[rank] += n
 
     def planned_bytes(self, where: str) -> np.ndarray:
-        """(n_workers,) int64: what the plan says each takes at most on its `host` or `device`."""
+        """Return the planned peak of each worker on its `host` or `device`, (n_workers,) int64."""
         return np.array([worker[f"{where}_bytes"] for worker in self.workers], np.int64)
 
     def used_bytes(self, where: str) -> np.ndarray:
-        """(n_workers,) int64: what each process took at most on its host, with the interpreter, or has on a device."""
+        """Return the host peak of each process, with the interpreter, or its use of a device, (n_workers,) int64."""
         name = {"host": "host_peak_bytes", "device": "device_bytes"}[where]
         return np.array([taken.get(name, 0) for taken in self.taken], np.int64)
 
@@ -236,7 +236,7 @@ class RunCounts:
         }
 
     def begin(self, operation: str) -> None:
-        """Count that a run began. From the first one on all series of its operation are there, if only as zeros."""
+        """Count a run that began. From the first one on all series of its operation exist, if only as zeros."""
         values = {"runs_ended": ENDS, "recoveries": RECOVERIES, "run_phase_seconds": RUN_PHASES}
         for name, metric in (self._counters | self._histograms).items():
             if name in values:
@@ -247,17 +247,17 @@ class RunCounts:
         self.add("runs_started", 1, operation)
 
     def add(self, name: str, n: float, *labels: str) -> None:
-        """Count `n` more."""
+        """Add `n` to a count."""
         counter = self._counters[name]
         (counter.labels(*labels) if labels else counter).inc(n)
 
     def observe(self, name: str, seconds: float, *labels: str) -> None:
-        """Count what took so long."""
+        """Add a duration to a histogram."""
         self._histograms[name].labels(*labels).observe(seconds)
 
 
 class Runs:
-    """The last runs of a cluster, and counts of all that there were."""
+    """The last runs of a cluster, and counts of all runs."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -269,11 +269,11 @@ class Runs:
         self.counts = RunCounts()
 
     def hear(self, message: dict[str, Any], at: float | None = None) -> None:
-        """Take a message. One of a run that is not known, or has ended, says nothing, and one of an unknown kind.
+        """Process a message; ignore one of an unknown kind, or of a run that is unknown or has ended.
 
         Parameters
         ----------
-        at : when it came; None for now
+        at : time of its arrival; None for now
         """
         now = time.time() if at is None else at
         kind, run = message["kind"], self.by_id.get(message["run"])
@@ -295,13 +295,13 @@ class Runs:
         self.version += 1
 
     def lose_client(self, client: str) -> None:
-        """Runs of a client that went away have ended, however far they came."""
+        """End the runs of a client that left, however far they got."""
         for run in self.by_id.values():
             if run.client == client and run.is_running:
                 self.hear({"kind": "end", "run": run.run, "status": "abandoned", "error": "its client went away"})
 
     def lose_worker(self, address: str) -> None:
-        """Note with the runs of a worker that it went away."""
+        """Note the loss of a worker in its runs."""
         lost = [(run, worker) for run in self.by_id.values() if run.is_running for worker in run.workers]
         noted = [(run, worker["name"]) for run, worker in lost if worker["address"] == address]
         for run, name in noted:
@@ -323,7 +323,7 @@ class Runs:
         run.phase = message["phase"]
 
     def _restart(self, run: Run, epoch: int, first: int) -> None:
-        """Take that the events of an epoch follow, from that iteration on."""
+        """Begin a new epoch at an iteration, dropping later points of the curves."""
         self.counts.add("run_restarts", 1, run.operation)  # those before were counted with the runs before
         run.restarts = epoch
         run.changes.cut(first)
@@ -331,7 +331,7 @@ class Runs:
         run.iterations = first - 1
 
     def _recover(self, run: Run, message: dict[str, Any]) -> None:
-        """Take that a run went on with other workers. What they did before is kept where these are as many."""
+        """Record a recovery with other workers. Sums of workers are kept if their number is unchanged."""
         told = message["recovery"]
         self.counts.add("recoveries", 1, run.operation, told["kind"])
         run.recoveries = [*run.recoveries, told][-MOST_ERRORS:]
@@ -365,7 +365,7 @@ class Runs:
             self._advance(run, message, n, seconds[:, 0].sum())
 
     def _advance(self, run: Run, message: dict[str, Any], n: int, elapsed_s: float) -> None:
-        """Take the changes, which all workers tell alike, of the first one that tells."""
+        """Add the changes, which are equal on all workers, from the first worker that reports them."""
         for iteration, change in zip(message["iteration"], message["change"], strict=True):
             run.changes.add(iteration, change)
         run.phase, run.iterations, run.change = "iterate", message["iteration"][-1], message["change"][-1]
@@ -375,7 +375,7 @@ class Runs:
         self.counts.add("edges", n * run.edges, run.operation)
 
     def _keep(self, run: Run, message: dict[str, Any]) -> None:
-        """Take that a checkpoint was written: of which iteration, in how many seconds, of how many bytes in all."""
+        """Record a checkpoint: its iteration, its seconds and its bytes in all."""
         run.checkpoints += 1
         run.checkpoint_iteration, run.checkpoint_bytes = message["iteration"], message["n_bytes"]
         run.checkpointed = run.changed
@@ -384,7 +384,7 @@ class Runs:
         self.counts.observe("checkpoint_seconds", message["seconds"], run.operation)
 
     def _miss(self, run: Run, message: dict[str, Any]) -> None:
-        """Note why there is no checkpoint of an iteration."""
+        """Record the failure of a checkpoint."""
         self.counts.add("checkpoint_failures", 1, run.operation)
         _note(run, f"no checkpoint of iteration {message['iteration']}: {message['error']}")
 

@@ -1,14 +1,14 @@
-"""What a run on a cluster tells its scheduler: that it begins, what it does, and how it ends.
+"""Messages of a run on a cluster to its scheduler: its begin, its progress and its end.
 
-    begin        here         what runs, on which workers, and what is planned for them
-    phase        here         what it waits for, or does beside iterations
+    begin        here         operation, workers, and the plan for them
+    phase        here         phases outside of iterations, such as waiting
     iterations   the workers  after each task, see `mgspmv.distribute.publish`; of the drive `scheduler`, here
-    checkpoint   here         after which iteration the state was kept, in how many seconds and bytes;
+    checkpoint   here         iteration after which the state was saved, its seconds and bytes;
                               checkpoint_failed, why it could not be
-    recovery     here         that it went on with other workers, which these are and why
-    end          here         how it ended, or the error, seconds by phase, and memory
+    recovery     here         workers that the run resumed with, and the cause
+    end          here         status or error, seconds by phase, and memory
 
-`mgspmv.monitor.runs` makes the state of all runs of them. A run goes on whether or not anybody can be told.
+`mgspmv.monitor.runs` derives the state of all runs from them. A run continues if the scheduler cannot be reached.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Drive = Literal["superstep", "scheduler"]
 
 
 class News:
-    """Of one run, for the scheduler of its matrices, from its begin on; other parameters as of `publish_run`.
+    """Publisher of one run's messages to the scheduler of its matrices; other parameters as of `publish_run`.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class News:
         self._tell("begin", **what, matrix=_describe_matrix(matrices[0]), **self._describe_places())
 
     def tell_recovery(self, recovery: Recovery, epoch: int) -> None:
-        """Tell that the run went on with other workers.
+        """Publish a recovery of the run with other workers.
 
         Parameters
         ----------
@@ -84,7 +84,7 @@ class News:
         return {"transport": first.transport, "backend": first.backend, "workers": workers}
 
     def report(self, on_progress: Progress | None) -> Progress:
-        """Tell of phases too, beside who wants to be told here."""
+        """Return `on_progress` extended to publish phases too."""
 
         def tell(phase: str, done: int, total: int | None) -> None:
             if on_progress is not None:
@@ -95,7 +95,7 @@ class News:
         return tell
 
     def follow(self, emit: Callable[[Event], None]) -> Callable[[Event], None]:
-        """Tell of iterations too, where this process drives them, beside who wants to be told here."""
+        """Return `emit` extended to publish iterations too, if this process drives them."""
         if self._drive != "scheduler":
             return emit
 
@@ -108,14 +108,14 @@ class News:
         return tell
 
     def tell_kept(self, kept: Kept) -> None:
-        """Tell of a checkpoint that was made, or could not be."""
+        """Publish a checkpoint, or its failure."""
         if kept.error is None:
             self._tell("checkpoint", iteration=kept.iteration, seconds=kept.seconds, n_bytes=kept.n_bytes)
         else:
             self._tell("checkpoint_failed", iteration=kept.iteration, error=kept.error)
 
     def end(self, status: str, outcome: Outcome | BatchOutcome) -> None:
-        """Tell how it ended; to tell that it began is a part of its start."""
+        """Publish the end of the run; its start includes the seconds of publishing its begin."""
         self._flush()
         outcome.seconds["start"] = outcome.seconds.get("start", 0.0) + self.begin_s
         plain = {phase: float(elapsed_s) for phase, elapsed_s in outcome.seconds.items()}
@@ -123,7 +123,7 @@ class News:
         self._tell("end", status=str(status), error=None, seconds=plain, memory=taken, transport=outcome.transport)
 
     def fail(self, error: BaseException) -> None:
-        """Tell what ended it, unless that is a scheduler that does not answer, for which nobody waits once more."""
+        """Publish the error that ended the run, unless it is that the scheduler does not answer."""
         if isinstance(error, SchedulerNotFoundError):
             return
         self._flush()
@@ -149,16 +149,15 @@ class News:
 
 @contextmanager
 def publish_run(matrices: Sequence[DistributedMatrix], task: Task, operation: str, drive: Drive) -> Iterator[News]:
-    """Tell the scheduler of a run, from here to the end of the context.
+    """Publish a run to the scheduler, from here to the end of the context, and let other clients cancel it meanwhile
+    (`mgspmv.distribute.cancelling`).
 
-    Others may cancel it meanwhile (`mgspmv.distribute.cancelling`).
-
-    Who uses it says how the run ended; that it failed is told when the context ends with an error.
+    The caller publishes the end of a successful run; a failure is published if the context ends with an error.
 
     Parameters
     ----------
     operation : what is computed
-    drive : of `scheduler`, iterations are told from here
+    drive : for `scheduler`, iterations are published from here
     """
     began, client = time.perf_counter(), matrices[0].client
     is_heard = install_monitor(client)
@@ -173,7 +172,7 @@ def publish_run(matrices: Sequence[DistributedMatrix], task: Task, operation: st
 
 
 def install_monitor(client: Client) -> bool:
-    """Give the scheduler what keeps the state of runs and shows it, unless it has it; warn where it cannot.
+    """Install the plugin that keeps and shows the state of runs on the scheduler, if it is missing; warn on failure.
 
     Returns
     -------
@@ -197,7 +196,7 @@ def install_monitor(client: Client) -> bool:
 
 
 def describe_workers(matrices: Sequence[DistributedMatrix]) -> list[dict[str, Any]]:
-    """What a run's workers hold, by rank: rows of the first matrix, entries and planned bytes of all of them."""
+    """Describe the workers of a run, by rank: rows of the first matrix, entries and planned bytes of all matrices."""
     first = matrices[0]
     plans = zip(*(matrix.plan.workers for matrix in matrices), strict=False)  # the run refuses matrices elsewhere
     return [
@@ -218,6 +217,6 @@ def _describe_matrix(matrix: DistributedMatrix) -> dict[str, Any]:
 
 
 def _list_plain(options: dict[str, Any]) -> dict[str, Any]:
-    """Those that any program can read."""
+    """Return the options of plain types, which any program can read."""
     plain = {name: value for name, value in options.items() if isinstance(value, str | int | float)}
     return {name: str(v) if isinstance(v, float) and not math.isfinite(v) else v for name, v in plain.items()}

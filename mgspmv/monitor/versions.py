@@ -1,4 +1,4 @@
-"""What computes: versions of the program and of what it stands on, and the GPUs that it sees."""
+"""Versions of the program and its dependencies, and visible GPUs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIBRARIES = (
 
 @functools.cache
 def find_versions() -> dict[str, str]:
-    """Of the program, Python and those of `LIBRARIES` that are installed."""
+    """Return the versions of the program, Python and installed `LIBRARIES`."""
     found = {"mgspmv": __version__, "python": platform.python_version()}
     for name in LIBRARIES:
         try:
@@ -37,7 +37,7 @@ def find_versions() -> dict[str, str]:
 
 
 def find_gpus() -> dict[str, str]:
-    """The GPUs that CuPy sees, with CUDA and what its driver supports; or why there are none, as `gpu`."""
+    """Return the GPUs visible to CuPy, with the versions of CUDA and its driver; or, as `gpu`, why there are none."""
     if find_spec("cupy") is None:
         return {"gpu": "none, CuPy is not installed"}
     import cupy
