@@ -301,7 +301,7 @@ class RunSection(RanksSection):
 
 
 class RunsSection(RunSection):
-    """What all runs share, and runs by name, as [run.NAME]; without any, the section itself is the run `pagerank`."""
+    """Keys of all runs, and runs by name, as [run.NAME]; without any, the section itself is the run `pagerank`."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, RunSection]
@@ -355,7 +355,7 @@ class ProductSection(Section):
 
 
 class LimitsSection(Section):
-    """What a step may take of this process."""
+    """Memory and threads that a step may use in this process."""
 
     memory: Size | None = None
     """To make a matrix, such as 16GB; default half of what is free."""
@@ -409,7 +409,7 @@ class ClusterSection(Section):
 
 
 class OutputSection(Section):
-    """What is written of ranks."""
+    """Files that ranks are written to."""
 
     folder: str | None = None
     """Where results go, path or URL of an object store; default the pipeline's folder."""
