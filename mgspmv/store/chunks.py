@@ -35,15 +35,15 @@ T = TypeVar("T")
 CHUNK_ELEMENTS = 1 << 20
 MOST_CHUNK = 1 << 24
 MOST_CHUNKS = 1 << 22
-"""Most chunks of an array: Zarr lists their numbers in memory; of `CHUNK_ELEMENTS` elements they hold 4.4e12."""
+"""Most chunks per array, as Zarr lists their numbers in memory; 4.4e12 elements in chunks of `CHUNK_ELEMENTS`."""
 _ANNDATA_ARRAY: dict[str, Any] = {"encoding-type": "array", "encoding-version": "0.2.0"}
 _ANNDATA_STRINGS: dict[str, Any] = {"encoding-type": "string-array", "encoding-version": "0.2.0"}
 _CRC_BYTES = 4
 _FRAME = struct.Struct("<4B3I")
-"""How a frame of Blosc begins: four numbers that are for Blosc, then the bytes that it unpacks to, of its blocks, and
-its own."""
+"""Header of a Blosc frame: four bytes for Blosc itself, then the bytes of the unpacked data, of a block and of the
+frame."""
 _STRING_BYTES = 57
-"""Of a string of Python beside its letters, and of its place in an array."""
+"""Bytes per Python string in addition to its characters, including its reference in an array."""
 
 
 def create_array(group: zarr.Group, name: str, n: int, dtype: Any) -> zarr.Array[Any]:
@@ -83,7 +83,7 @@ def find_chunk_fault(array: zarr.Array[Any] | zarr.AsyncArray[Any]) -> str | Non
     if (found := [str(codec.get("name")) for codec in codecs]) != wanted:
         said = ", ".join(found) or "those of another Zarr format"
         return f"has the codecs {said} instead of {', '.join(wanted)}, by which every chunk has a checksum"
-    # What the others are configured to is in the head of each chunk, and this is not.
+    # The header of each chunk states the configuration of the other codecs, but not the byte order.
     if not is_string(array) and (found_bytes := codecs[0].get("configuration")) != {"endian": "little"}:
         return f"has elements whose bytes are {found_bytes}, and they are written as little endian"
     if not 0 < (n := math.prod(array.chunks)) <= MOST_CHUNK:
@@ -101,7 +101,7 @@ def read_whole(array: zarr.Array[Any]) -> np.ndarray:
 
     Raises
     ------
-    MissingChunkError, ValueError, RuntimeError : a chunk is missing, or is not what was written
+    MissingChunkError, ValueError, RuntimeError : a chunk is missing, or differs from the one that was written
     CapacityError : strings do not fit in free memory
     """
     chunks = find_chunks(array)
@@ -129,7 +129,7 @@ def find_chunks(array: zarr.Array[Any], checksums: np.ndarray | None = None) -> 
     store: Any = array.store_path.store
     dtype = np.dtype(object) if is_string(array) else array.dtype.newbyteorder("<")
     size = math.prod(array.chunks)
-    if type(store) is LocalStore:  # not one of a user, who is to see what is read
+    if type(store) is LocalStore:  # a user's subclass must receive every read
         return _ChunkFiles(dtype, size, checksums, store.root / array.path)
     return _ChunkObjects(dtype, size, checksums, store, array.path)
 
@@ -138,23 +138,23 @@ def find_chunks(array: zarr.Array[Any], checksums: np.ndarray | None = None) -> 
 class _Chunks(ABC):
     """Chunks of an array in the encoding of this module, decoded on the calling thread.
 
-    Zarr decodes all chunks on one thread of its own, at 1.2 GB/s however many threads call it, copies strings several
+    Zarr decodes all chunks on a single thread, at 1.2 GB/s for any number of calling threads, copies strings several
     times, and allocates the uncompressed size that a chunk states before it compares it with the expected size.
     """
 
     dtype: np.dtype[Any]
-    """As it is stored; of strings object."""
+    """Dtype of the stored elements; object for strings."""
     size: int
-    """Elements of a chunk."""
+    """Elements per chunk."""
     checksums: np.ndarray | None
-    """(n_chunks,) the CRC-32C that was recorded of each, which tells one from another; None where none was."""
+    """(n_chunks,) recorded CRC-32C of each chunk, to detect exchanged chunks; None if none were recorded."""
 
     def read(self, piece: slice, target: np.ndarray) -> None:
         """Read elements into an array of any dtype.
 
         Raises
         ------
-        MissingChunkError, ValueError, RuntimeError : a chunk is missing, or is not what was written
+        MissingChunkError, ValueError, RuntimeError : a chunk is missing, or differs from the one that was written
         CapacityError : its strings do not fit in free memory
         """
         for number in range(piece.start // self.size, -(-piece.stop // self.size)):
@@ -202,7 +202,7 @@ class _Chunks(ABC):
         """Store the compressed bytes of a chunk, and its checksum."""
 
     def _check_frame(self, raw: Any) -> None:
-        # Blosc allocates what a frame says, and reads as many bytes as it says, whatever there are.
+        # Blosc allocates and reads as many bytes as the header states, whatever the length of the frame.
         if len(raw) < _FRAME.size:
             raise ValueError("it is too short")
         *_, n_bytes, _, length = _FRAME.unpack_from(raw)
@@ -224,7 +224,7 @@ class _Chunks(ABC):
             )
 
     def _decode_strings(self, text: bytes) -> np.ndarray:
-        count = int.from_bytes(text[:4], "little")  # as many places are made before a string is looked at
+        count = int.from_bytes(text[:4], "little")  # the decoder allocates this many elements first
         if count != self.size:
             raise ValueError(f"it says that it holds {count:,} strings instead of {self.size:,}")
         strings: np.ndarray = VLenUTF8().decode(text)
@@ -261,7 +261,7 @@ class _ChunkFiles(_Chunks):
         most = unpacked + blosc.MAX_OVERHEAD + _CRC_BYTES
         try:
             with open(self.folder / "c" / number, "rb", buffering=0) as file:
-                if (length := os.fstat(file.fileno()).st_size) > most:  # a sparse file takes no room on a disk
+                if (length := os.fstat(file.fileno()).st_size) > most:  # a sparse file of any length fits on a disk
                     raise ValueError(f"it has {length:,} bytes, and at most {most:,} are written")
                 raw = file.read(max(0, length - _CRC_BYTES))
                 return raw, file.read(_CRC_BYTES)
@@ -300,7 +300,7 @@ def run_pieces(work: Callable[[slice], None], start: int, stop: int, threads: in
 def map_pieces(work: Callable[[slice], T], start: int, stop: int, threads: int | None) -> Iterator[T]:
     """Yield the results of a function for the pieces of a range (see `cut_pieces`), in order; uses several threads."""
     pieces = list(cut_pieces(start, stop))
-    if (threads := min(threads or default_threads(), len(pieces))) <= 1:  # small arrays are many: no thread for each
+    if (threads := min(threads or default_threads(), len(pieces))) <= 1:  # most arrays are too small for threads
         for piece in pieces:
             yield work(piece)
             mark()

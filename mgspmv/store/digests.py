@@ -20,9 +20,9 @@ class WrittenArray:
     """Digest and checksums of a written array, as a version records them."""
 
     digest: str
-    """See `digest_array`."""
+    """SHA-256, as `digest_array` computes it."""
     checksums: np.ndarray
-    """(n_chunks,) uint32: the CRC-32C of each chunk."""
+    """(n_chunks,) uint32: CRC-32C of each chunk."""
 
 
 def encode_checksums(checksums: np.ndarray) -> str:
@@ -45,7 +45,7 @@ def digest_array(array: Any, threads: int | None = None) -> str:
 
 
 def digest_elements(elements: np.ndarray) -> bytes:
-    """Return the SHA-256 of elements as they are in files, independent of the machine."""
+    """Return the SHA-256 of elements in their stored encoding, which is independent of the machine."""
     return hashlib.sha256(_encode(elements)).digest()
 
 
@@ -58,7 +58,7 @@ def combine_digests(digests: Mapping[str, str], claims: Mapping[str, Any]) -> st
     """
     own = {name: digest for name, digest in digests.items() if not name.startswith("transpose/")}
     claimed = {name: claims[name] for name in ("kind", "shape", "dtype", "index_dtype", "vertex_ids")}
-    if claims.get("order") is not None:  # so that stores of the time before there was one keep their digest
+    if claims.get("order") is not None:  # older stores have no order and keep their digest
         claimed["order"] = claims["order"]
     return hashlib.sha256(json.dumps(claimed | {"arrays": own}, sort_keys=True).encode()).hexdigest()
 
@@ -71,7 +71,7 @@ def digest_attributes(attributes: Mapping[str, Any]) -> str:
 
 def check_attributes(attributes: Mapping[str, Any]) -> None:
     """Raise ValueError if the attributes of a version do not match their recorded digests."""
-    recorded = attributes.get("attributes_digest")  # versions of the time before it have none
+    recorded = attributes.get("attributes_digest")  # missing in older versions
     if recorded is not None and recorded != digest_attributes(attributes):
         raise ValueError("their digest differs from the one that was recorded")
     if combine_digests(attributes["array_digests"], attributes) != attributes["digest"]:
@@ -80,6 +80,6 @@ def check_attributes(attributes: Mapping[str, Any]) -> None:
 
 def _encode(array: np.ndarray) -> Any:
     if is_string(array):
-        # For each its length and bytes; what comes before them, how many there are, is left out.
+        # The length and the bytes of each string, without the number of strings in the first 4 bytes.
         return memoryview(VLenUTF8().encode(array.astype(object)))[4:]
     return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).view(np.uint8)

@@ -73,7 +73,7 @@ class GrowingArray:
             yield elements
 
     def _flush(self) -> None:
-        if self._array is None:  # as long as it may become, but with chunks as if its length were known
+        if self._array is None:  # its largest length, in chunks that suit the actual one
             n = self._most if self._n_held == chunks.CHUNK_ELEMENTS else self._n_held
             self._array = chunks.create_array(self._group, self._name, n, self._dtype)
         if self._n_held:

@@ -41,6 +41,6 @@ def _find_loop(pid: int) -> asyncio.AbstractEventLoop:
     """Find the event loop of Zarr in this process; a forked process has another."""
     probe = _Probe(MemoryStore())
     with contextlib.suppress(FileNotFoundError):
-        zarr.open_group(probe, mode="r+", zarr_format=3)  # for reading alone it would be copied
+        zarr.open_group(probe, mode="r+", zarr_format=3)  # mode "r" would make Zarr copy the probe
     assert probe.loop is not None
     return probe.loop
