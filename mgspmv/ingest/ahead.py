@@ -13,9 +13,9 @@ from typing import Any, Generic, TypeVar
 from mgspmv.marks import mark
 
 AHEAD = 2
-"""Tasks under way for each thread that make up for the times between two that are read."""
+"""Tasks queued per thread, to keep threads busy while the caller uses a result."""
 PATIENCE_S = 1.0
-"""How long a thread is waited for that may never come back."""
+"""Seconds to wait for a thread that may be blocked forever."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -53,7 +53,7 @@ class Ahead(Generic[T]):
     ----------
     items : the other iterator, which nothing else uses
     n_ahead : largest number of items taken ahead
-    name : of the thread
+    name : name of the thread
     """
 
     def __init__(self, items: Iterable[T], n_ahead: int, name: str) -> None:
@@ -84,7 +84,7 @@ class Ahead(Generic[T]):
             return True
         with suppress(Empty):
             while True:
-                self._taken.get_nowait()  # makes room for what the thread is about to put
+                self._taken.get_nowait()  # frees a slot for the item that the thread is about to put
         self._thread.join(PATIENCE_S)
         return not self._thread.is_alive()
 
@@ -95,6 +95,6 @@ class Ahead(Generic[T]):
                 if self._is_over:
                     return
             error: BaseException = StopIteration()
-        except BaseException as raised:  # whoever asks for the next item gets it
+        except BaseException as raised:  # raised again by `__next__`
             error = raised
         self._taken.put((None, error))

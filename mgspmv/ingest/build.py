@@ -36,7 +36,7 @@ from mgspmv.model import (
 from mgspmv.store.read import StoredMatrix
 
 _FILLED = 1 << 20
-"""Row pointers that are made at a time, where rows are empty."""
+"""Most row pointers that are made at a time for empty rows."""
 
 
 def find_column_bytes(matrix: SortedRows) -> int:
@@ -66,12 +66,12 @@ class Assembled:
 
     nnz: int
     arrays: dict[str, Any]
-    """What `finish` gave, by name: of `data` and `out_weight` where there are values, of `out_degree` and `out_weight`
-    unless it is a `matrix`."""
+    """Results of `finish` by name: `indptr`, `indices`, `data` if there are values; unless the kind is `matrix`, also
+    `out_degree`, and `out_weight` if there are values."""
     lowest: float | None
-    """Least value, NaN where one is; None where there is none."""
+    """Smallest value, NaN if any value is NaN; None if there are no values."""
     rows_sum_to_1: bool = False
-    """As of `ColumnSums`."""
+    """True for a stochastic matrix if each row sums to 1 or is empty."""
 
     @property
     def least(self) -> float | None:
@@ -162,7 +162,7 @@ def _add_up(
 
     Parameters
     ----------
-    sums : of the first range of columns
+    sums : sums of the first range of columns
     entries : the indices and, if there are values, the data of all entries, from which the other ranges are summed
     """
     made = {"out_degree": make_array("out_degree", np.dtype(np.int64), matrix.shape[1])}
@@ -191,7 +191,7 @@ class RowPointers:
 
     Parameters
     ----------
-    first_row : of the first block, or before it
+    first_row : first row of the first block, or an earlier one
     """
 
     def __init__(self, array: Appendable, first_row: int = 0) -> None:
@@ -266,13 +266,13 @@ class ColumnSums:
 
     Parameters
     ----------
-    kind, name, dtype : of the matrix
-    start, stop : the range
+    kind, name, dtype : properties of the matrix
+    start, stop : range of columns
     order : the source's number of each column; None if columns are not renumbered
 
     Attributes
     ----------
-    rows_sum_to_1 : of a stochastic matrix, whether each added row sums to 1 or is empty
+    rows_sum_to_1 : whether each added row of a stochastic matrix sums to 1 or is empty
     """
 
     def __init__(
@@ -350,18 +350,18 @@ class PartialSums:
     """Sums of some of the entries of a matrix in some columns."""
 
     degree: np.ndarray
-    """int64, (columns,)."""
+    """(n_columns,) int64: number of entries per column."""
     sums: np.ndarray | None
-    """float64, (2, columns), whose sum is that of the values; None for a pattern."""
+    """(2, n_columns) float64: sum of the values per column, as high and low part; None for a pattern."""
     n_infinite: int
-    """Values in any column that are NaN or infinite."""
+    """Number of values that are NaN or infinite, in any column."""
     rows_sum_to_1: bool = True
-    """As of `ColumnSums`."""
+    """Whether each added row of a stochastic matrix sums to 1 or is empty."""
 
 
 def _join_sums(high: np.ndarray, low: np.ndarray, other_high: np.ndarray, other_low: np.ndarray) -> None:
     """Add other sums to high + low, in double-double arithmetic."""
-    with np.errstate(invalid="ignore"):  # infinite values are refused in the end
+    with np.errstate(invalid="ignore"):  # `finish` raises an error for infinite values
         total = high + other_high
         part = total - high
         low += (high - (total - part)) + (other_high - part) + other_low
@@ -370,7 +370,7 @@ def _join_sums(high: np.ndarray, low: np.ndarray, other_high: np.ndarray, other_
 
 @njit(nogil=True, cache=True)
 def _count(keys, start, counts):
-    """Count each of the keys from `start` on, as many keys as there are counts."""
+    """Count the occurrences of each key in `start` .. `start + len(counts) - 1`."""
     for key in keys:
         if start <= key < start + len(counts):
             counts[key - start] += 1

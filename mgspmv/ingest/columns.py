@@ -42,7 +42,7 @@ _FORTRAN_EXPONENT_BYTES = bytes.maketrans(b"dD", b"ee")
 _ANY_BLANK_TO_SPACE = bytes.maketrans(b"\t\v\f", b"   ")
 _SPACE, _TAB, _LINE_FEED, _ZERO = map(ord, " \t\n0")
 _SURE_DIGITS = 18
-"""That an int64 has room for, whatever they are."""
+"""Largest number of digits of which every integer fits in int64."""
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,19 @@ class Column:
     """Allowed contents of one column of a text."""
 
     name: str
-    """For messages."""
+    """Name of the column, for messages."""
     dtype: Literal["int32", "int64", "float64", "string"] | None
-    """What it becomes; None for a column that is not wanted."""
+    """Type of the parsed values; None for a column that is not read."""
     low: int = INT64_MIN
-    """Least integer allowed."""
+    """Smallest integer allowed."""
     high: int = INT64_MAX
-    """Greatest integer allowed."""
+    """Largest integer allowed."""
     finite: bool = False
-    """Whether NaN and infinities are refused."""
+    """Whether NaN and infinities are errors."""
     plain: bool = False
-    """Whether integers are refused that have a plus or leading zeros, as 007."""
+    """Whether integers with a plus or leading zeros, such as 007, are errors."""
     hint: str = ""
-    """What to do about a value that does not fit, for messages."""
+    """Remedy for a value that does not fit, for messages."""
 
     @property
     def wanted(self) -> str:
@@ -80,13 +80,13 @@ class TableFormat:
     """Format of the lines of a text."""
 
     columns: tuple[Column, ...]
-    """All columns, wanted or not: every line has as many."""
+    """All columns of a line, including those that are not read."""
     delimiter: str
-    """The character between columns, with or without blanks around it; a space stands for one or more blanks."""
+    """Character between columns, with or without blanks around it; a space stands for one or more blanks."""
     comments: bytes
-    """Lines that start with one of these characters are skipped, as are blank ones."""
+    """Characters that begin a comment line; comment lines and blank lines are skipped."""
     checks_comments: bool = False
-    """Whether comments are refused that have the form of an entry."""
+    """Whether comments that have the form of an entry are errors."""
 
     @property
     def wanted(self) -> tuple[Column, ...]:
@@ -266,7 +266,7 @@ def _squeeze_blanks(data: bytes, may_have_exponents: bool) -> bytes:
     """Leave one space between columns and none at either end of a line."""
     text = np.frombuffer(data.translate(_ANY_BLANK_TO_SPACE), np.uint8)
     keep = np.ones(len(text), bool)
-    np.logical_or(text[:-1] != _SPACE, text[1:] > _SPACE, out=keep[:-1])  # of a run of blanks, the last before a token
+    np.logical_or(text[:-1] != _SPACE, text[1:] > _SPACE, out=keep[:-1])  # keeps the last blank before a token
     data = text[keep].tobytes().replace(b"\n ", b"\n").removeprefix(b" ")
     return data.translate(_FORTRAN_EXPONENT_BYTES) if may_have_exponents else data
 
@@ -278,7 +278,7 @@ def _parse_quickly(data: bytes, delimiter: str, form: TableFormat) -> list[Any] 
     try:
         table = pa.csv.read_csv(
             pa.BufferReader(data),
-            # one block: a whole chunk is small enough, and lines are parsed faster than they are decompressed
+            # one block: a chunk is small, and parsing it on one thread is faster than decompression
             pa.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(data) + 1),
             pa.csv.ParseOptions(delimiter=delimiter, quote_char=False, escape_char=False),
             pa.csv.ConvertOptions(
@@ -300,7 +300,7 @@ def _to_array(values: Any, column: Column, delimiter: str) -> Any:
     if column.dtype == "string":
         names = values.combine_chunks()
         return names if delimiter == " " else pa.compute.utf8_trim(names, characters=_BLANKS)
-    return np.array(values.to_numpy())  # Arrow's own memory cannot be written to
+    return np.array(values.to_numpy())  # copied, as Arrow's memory is read-only
 
 
 def _fits(values: Any, column: Column) -> bool:
@@ -353,7 +353,7 @@ def _parse_token(token: str, column: Column, line: Line) -> int | float | str:
 
 
 def _parse_integer(token: str, column: Column) -> int | None:
-    # more than 20 digits never fit, and int() refuses thousands of them with an error of its own
+    # More than 20 digits never fit, and int() raises its own ValueError for thousands of digits.
     if not is_integer(token) or len(token.lstrip("+-0")) > 20:
         return None
     value = int(token)

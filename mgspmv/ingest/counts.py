@@ -14,7 +14,7 @@ from mgspmv.model import CooBatch, Duplicates
 
 _FILE_FORMATS = ("edge-list", "matrix-market", "parquet", "npz")
 _LEAST_TIMES = 2
-"""Rows from which on whole numbers are taken for times."""
+"""Smallest number of rows whose whole-number weights may be reported as times."""
 
 
 @dataclass(frozen=True)
@@ -22,17 +22,17 @@ class EntryCounts:
     """Counts of the entries of a source, or of some of them; they add up exactly, in any order."""
 
     n_given: int = 0
-    """Entries that batches had."""
+    """Number of entries in the batches of the source."""
     n_mirrored: int = 0
-    """Mirror images that were added to them."""
+    """Number of mirror images added to them."""
     n_loops: int = 0
-    """Entries on the diagonal that are left out."""
+    """Number of entries on the diagonal that are left out."""
     least: float | None = None
-    """Least finite value of the others; an int where values are integers, None where there is none."""
+    """Smallest finite value of the remaining entries; an int if values are integers, None if there is none."""
     greatest: float | None = None
-    """Likewise the greatest."""
+    """Largest finite value of the remaining entries; an int if values are integers, None if there is none."""
     are_whole: bool = True
-    """Whether all values are whole numbers, as far as they are large enough for times."""
+    """Whether all values are integers, or whole floats of at least `LEAST_TIME`, and so may be times."""
 
     def __add__(self, other: EntryCounts) -> EntryCounts:
         least = [value for value in (self.least, other.least) if value is not None]
@@ -89,13 +89,13 @@ def make_report(
 
     Parameters
     ----------
-    source : provenance of the source, from which `taken` is removed: what its reader knows of columns and lines, as
+    source : provenance of the source, from which `taken` is removed: facts about its columns and lines, namely
         `columns` (`source`, `target` and `weight`, each [number, name] or None), `not_read` (likewise a list),
         `delimiter`, `header` and `header_by`, `n_header`, `n_comments`, `n_rows`, and `notes`, sentences.
         Each may be missing
-    counts : of all entries
+    counts : counts of all entries
     nnz : number of stored entries
-    rule : for duplicates
+    rule : rule for duplicates
     options : of the ingest, those that were given
     """
     taken = source.pop("taken", {})

@@ -52,7 +52,7 @@ def _detect(name: str, by_name: Format | Foreign | None) -> Format:
         return found
     is_matrix = strip_compression(name).endswith(".mtx")
     if not head:
-        return "matrix-market" if is_matrix else "edge-list"  # its reader says that it is empty or damaged
+        return "matrix-market" if is_matrix else "edge-list"  # its reader reports an empty or damaged file
     if head.startswith(_UTF16):
         raise SourceError("this is a text in UTF-16; convert it to UTF-8", source=name)
     if _CONTROL_CHARACTER.search(head):

@@ -70,18 +70,18 @@ _WEIGHTS_HINT = "pass weights=False to leave that column out"
 
 
 class _Notes:
-    """Facts about the files besides their edges."""
+    """Facts about the files, in addition to their edges."""
 
     def __init__(self) -> None:
         self._files: list[dict[str, Any]] = []
         self._claims: list[dict[str, int]] = []
         self._stated: StatedShape | None = None
         self.names: list[str] | None = None
-        """Of the columns."""
+        """Names of the columns; None if no file has a header."""
         self._named = ""
-        """The file that names them."""
+        """File that states `names`."""
         self.counts = Counter(n_header=0, n_comments=0, n_rows=0)
-        """Lines that are no edges, and edges."""
+        """Counts of header lines, comments and edges."""
         self.doubts: list[Doubt] = []
 
     @property
@@ -190,21 +190,21 @@ class _Told:
     """Facts about a part of edge lists, for `join`."""
 
     notes: _Notes
-    """Of the files that begin in it."""
+    """Notes on the files that begin in the part."""
     form: Form
     ids: tuple[int, int] | None
-    """The least and the greatest, where they are integers that occur; None where there is none."""
+    """Smallest and largest id if the vertices are the integers that occur; None if there is none."""
     listed: dict[str, Any]
-    """The provenance of the list of vertices."""
+    """Provenance of the list of vertices."""
     unused_first: str | None
-    """As of `ListedNames`."""
+    """First name of the list of vertices if no edge has it, as in `ListedNames`."""
 
 
 class EdgeListSource(FileSource):
     """Edge lists as a `Source`: an arc per line, from a column of sources to one of targets, and maybe with a weight.
 
     Delimiter, header, columns, comments and ids are detected by `mgspmv.ingest.rules`, or stated by options where lines
-    do not tell. Blank lines are skipped. Every line must have as many columns as the first. Ids are integers if those
+    are ambiguous. Blank lines are skipped. Every line must have as many columns as the first. Ids are integers if those
     of the first edge are. Several files are read as if they were one; each has its own comments and header, and all
     must agree in delimiter, header and columns.
 
@@ -221,7 +221,7 @@ class EdgeListSource(FileSource):
     n_vertices : number of vertices, isolated ones included
     vertices : path of a list of vertices (LDBC's `.v`): one per line, its id in the first column
     batch_bytes : bytes of text a batch is made from
-    threads : that parse
+    threads : number of threads that parse
     id_room : memory for the vertices' ids
     is_vertex : returns whether a name is a known id, so that a first line with it is not a header
     reading : the fields of `Reading`
@@ -252,11 +252,11 @@ class EdgeListSource(FileSource):
         self._files = list_paths(path)
         self._segments = tuple(map(Segment, self._files))
         self._form: Form | None = None
-        """Of a part, how all lines are read."""
+        """Form of all lines, for a part; None for a whole source."""
         self._doubts: Sequence[Doubt] = ()
-        """Of a part: about the beginning of the first file with edges, which any part may settle."""
+        """Doubts about the first file with edges, for a part; any part may settle them."""
         self._first: str | None = None
-        """Of a part: name of this file."""
+        """Name of the first file with edges, for a part; None for a whole source."""
         super().__init__(name_files(self._files))
         self._n_vertices, self._batch_bytes = n_vertices, batch_bytes
         self._vertices = None if vertices is None else take_name(vertices)
@@ -343,7 +343,7 @@ class EdgeListSource(FileSource):
         for k, text in enumerate(others if begun is None else chain([begun], others)):
             if text is not begun and not text.segment.begin:
                 head = read_next_head(text, self._reading, form)
-                is_known = text.name == self._first  # by more lines than this part may have
+                is_known = text.name == self._first  # `split` read its head, with more lines than here
                 notes.begin(text.name, replace(head, doubt=None) if is_known else head)
             for chunk in text.chunks():
                 self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._segments)

@@ -94,7 +94,7 @@ class Reading:
 
 
 def check_columns(columns: Sequence[str | int] | None, weights: Literal["auto"] | bool) -> None:
-    """Raise OptionError for columns that are not two or three names, or as many numbers, or lack wanted weights."""
+    """Raise OptionError for columns that are not two or three names or numbers, or lack the requested weights."""
     if columns is None:
         return
     if isinstance(columns, str) or len(columns) not in (2, 3) or len({type(each) for each in columns}) != 1:
@@ -120,13 +120,13 @@ class Form:
     table: TableFormat
     columns: Columns
     names: list[str] | None
-    """Names of the columns."""
+    """Names of the columns; None without a header."""
     is_undirected: bool
     """Whether each line is an edge in both directions."""
     header_by: str | None = None
-    """How the names of the columns were found."""
+    """Reason for taking `names` as names: `a comment`, `as given` or `by its names`; None without a header."""
     mentions_undirected: bool = False
-    """Whether a comment says `undirected` in words that do not decide that."""
+    """Whether a comment has the word `undirected` without stating that all edges are."""
 
     @property
     def id_column(self) -> Column:
@@ -145,16 +145,16 @@ class Head:
 
     preamble: Preamble
     n_header: int
-    """Lines that name the columns."""
+    """Number of lines that name the columns."""
     first: Line | None = None
-    """The first edge; None if there is none."""
+    """First edge; None if there is none."""
     names: list[str] | None = None
-    """Names of the columns."""
+    """Names of the columns; None without a header."""
     delimiter: str = " "
     columns: Columns | None = None
     n_columns: int = 0
     doubt: Doubt | None = None
-    """Whether the first edge is one."""
+    """Doubt whether the first edge is a header; None if there is none."""
 
 
 class Doubt:
@@ -162,9 +162,9 @@ class Doubt:
 
     Parameters
     ----------
-    line : the first one
-    ids : its source and target
-    message : of the error, if neither occurs again
+    line : first line
+    ids : source and target in this line
+    message : error message if neither occurs again
     """
 
     def __init__(self, line: Line, ids: Sequence[str], message: str) -> None:
@@ -179,7 +179,7 @@ class Doubt:
         """
         sources, targets = columns
         if pa.types.is_integer(sources.type):
-            return  # chunks of a file before the one whose first line has names
+            return  # the file precedes the one whose first line has names
         compute = pa.compute
         is_same = compute.and_(compute.equal(sources, self._ids[0]), compute.equal(targets, self._ids[1]))
         is_there = (compute.is_in(ids, value_set=self._ids) for ids in columns)

@@ -1,6 +1,6 @@
 """Selection of edges of a stored matrix: those of a list or of a mask, or all but these.
 
-    ids or numbers  --look up-->  stored rows and columns, ascending  --compare with pieces-->  which entries stay
+    ids or numbers  --look up-->  stored rows and columns, ascending  --compare with blocks-->  entries to keep
 
 An edge is named from its source to its target, as the user gave it, whatever the store's orientation.
 """
@@ -25,10 +25,10 @@ from mgspmv.order import invert
 from mgspmv.store.read import StoredMatrix
 
 EDGE_BYTES = 72
-"""Of an edge that is listed, while it is looked up."""
+"""Bytes per listed edge while it is looked up."""
 
 
-# --- what is asked for -----------------------------------------------------------------------------------------------
+# --- listed edges ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +36,13 @@ class ListedEdges:
     """Edges to keep or to remove, listed one by one."""
 
     name: Literal["edges", "without_edges"]
-    """Of the argument: which of both."""
+    """Name of the argument that lists the edges."""
     ends: tuple[Sequence[Any] | np.ndarray, Sequence[Any] | np.ndarray]
-    """Sources and targets, or rows and columns: ids, or numbers of the source."""
+    """Sources and targets, or rows and columns: ids, or numbers in the source's order."""
     are_numbers: bool
-    """Whether they come from a mask."""
+    """Whether `ends` are numbers, from a mask."""
     symmetrize: bool
-    """Whether (j, i) is meant with each (i, j)."""
+    """Whether each (i, j) also lists (j, i)."""
 
     @property
     def nbytes(self) -> int:
@@ -87,7 +87,7 @@ def read_edges(path: str | os.PathLike[str], stored: StoredMatrix, **reading: An
 
     Parameters
     ----------
-    stored : the matrix that they are edges of
+    stored : matrix that has the edges
     reading : options of `open_source`
 
     Returns
@@ -96,7 +96,7 @@ def read_edges(path: str | os.PathLike[str], stored: StoredMatrix, **reading: An
 
     Raises
     ------
-    SourceError, OptionError, StoreError : as for `open_source` and reading what it opens
+    SourceError, OptionError, StoreError : as for `open_source` and for reading the opened source
     """
     is_vertex = VertexLookup(stored).has
     source = open_update(None, path, stored.info.vertex_ids, is_vertex, **reading)[1]
@@ -155,7 +155,7 @@ def _list_pairs(name: str, given: Any) -> tuple[Sequence[Any] | np.ndarray, Sequ
     return [source for source, _ in listed], [target for _, target in listed]
 
 
-# --- those that are listed -------------------------------------------------------------------------------------------
+# --- positions of edges ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,13 +165,13 @@ class EdgeSet:
     rows: np.ndarray
     """(k,) stored numbers, ascending."""
     cols: np.ndarray
-    """(k,) stored numbers, ascending in each row; no place is there twice."""
+    """(k,) stored numbers, ascending in each row; positions are unique."""
     are_staying: bool
-    """Whether nothing else stays, or nothing else goes."""
+    """True if only these entries are kept, False if only these are removed."""
     must_exist: bool
-    """Whether there is to be an entry at each."""
+    """Whether each position must have an entry."""
     is_found: np.ndarray
-    """(k,) bool: which of them had an entry in what was looked at."""
+    """(k,) bool: whether an entry at the position was found in the blocks so far."""
 
     @classmethod
     def of(cls, rows: np.ndarray, cols: np.ndarray, *, are_staying: bool, must_exist: bool) -> EdgeSet:

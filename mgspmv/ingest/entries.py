@@ -42,18 +42,18 @@ class SortedSource:
 
     kind: Kind
     dtype: np.dtype[Any] | None
-    """Of the values; None for a pattern."""
+    """Dtype of the values; None for a pattern."""
     rule: Duplicates
     layout: Layout
     name: str
-    """For messages."""
+    """Name of the source, for messages."""
     sorter: EntrySorter
     order: np.ndarray | None = None
-    """(n_rows,): the source's number of each row and column; None where they are in the order of the source."""
+    """(n_rows,): the source's number of each row and column; None if they are in the source's order."""
     drops_loops: bool = False
-    """Whether self loops are left out; till then they say which vertices there are."""
+    """Whether self loops are left out of the rows, though their vertices are kept."""
     counts: EntryCounts = NO_ENTRIES
-    """Of the entries that were read."""
+    """Counts of the entries that were read."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -108,7 +108,7 @@ class SortedSource:
 
 
 SortedRows = SortedSource | StoredRows
-"""A matrix whose rows can be had one after the other, as often as they are asked for."""
+"""Matrix whose rows can be read in order, any number of times."""
 
 
 @contextlib.contextmanager
@@ -123,7 +123,7 @@ def sort_source(
     Parameters
     ----------
     report : called with (phase, entries done, entries in all or None)
-    room : for the entries
+    room : memory for the entries
 
     Raises
     ------
@@ -198,11 +198,11 @@ class _Prepared:
 
     entries: CooBatch
     extents: list[tuple[int, int]]
-    """The least and the greatest row, and column; none where there are no entries."""
+    """Smallest and largest row, then smallest and largest column; empty if there are no entries."""
     loop: int | None
-    """The vertex of a self loop that was to be an error."""
+    """Vertex of a self loop that is an error; None if there is none."""
     fraction: float | None
-    """About how much of all was read with them."""
+    """Approximate fraction of the source read up to this batch; None if unknown."""
     counts: EntryCounts
 
 
@@ -212,13 +212,13 @@ class Feed:
     def __init__(self, source: Source, options: IngestOptions) -> None:
         self._source, self._options, self._kind = source, options, options.kind or source.default_kind
         self._wanted = replace(options, self_loops="keep") if options.self_loops == "drop" else options
-        """But for loops that are dropped, which `SortedSource` does."""
+        """Options for each batch; `SortedSource` drops self loops later."""
         if isinstance(source, FileSource):
             source.as_float64 = options.dtype == "float64" or options.ignore_weights
         self.dtype: np.dtype[Any] | None = None
-        """Of the values."""
+        """Dtype of the values; None for a pattern."""
         self.counts = NO_ENTRIES
-        """Of all entries so far."""
+        """Counts of all entries so far."""
         self._n_batches = 0
         self._lowest, self._highest = [0, 0], [-1, -1]
         self._loop: int | None = None

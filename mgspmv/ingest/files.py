@@ -93,7 +93,7 @@ def _find_remote(url: str) -> list[str]:
     is_web = url.startswith("http")
     try:
         system, path = fsspec.core.url_to_fs(url, **find_web_options(url))
-        system.invalidate_cache()  # what was listed before may not be all that is there now
+        system.invalidate_cache()  # files may be newer than the cached listing
         if re.search(r"[*[]" if is_web else r"[*?[]", path):
             if reach(partial(system.isfile, path)):
                 return [url]

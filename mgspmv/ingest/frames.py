@@ -32,7 +32,7 @@ class FrameSource(TableSource):
     Parameters
     ----------
     frame : pandas.DataFrame, polars.DataFrame, dask.dataframe.DataFrame or pyarrow.Table
-    threads : that compute a partition, if Dask is set to threads; default Dask's own number
+    threads : number of threads that compute a partition, if Dask is set to threads; default Dask's own number
     columns, options : of `TableSource`
 
     Raises
@@ -60,7 +60,7 @@ class FrameSource(TableSource):
         self._frame, self._library, self._threads = frame, library, threads
         self._format, self._described, self._is_computed = library, self.name, library == "dask"
         self.kept: KeptPartitions | None = None
-        """Of a part, whose partitions are computed by the cluster: those that were given to it."""
+        """Partitions of a part, computed by the cluster; None for a whole source."""
 
     def _tables(self) -> Generator[Table]:
         if self.kept is not None:
@@ -126,7 +126,7 @@ def _open_frame(frame: Any, name: str) -> Table:
 
     def take(names: list[str], start: int) -> Any:
         if library == "pandas":
-            rows = frame.iloc[start : start + BATCH_ROWS]  # columns alone would be copied whole
+            rows = frame.iloc[start : start + BATCH_ROWS]  # sliced first, as selecting columns copies them
             return pa.Table.from_pandas(rows[_find_labels(frame, names)], preserve_index=False)
         part = frame.select(names).slice(start, BATCH_ROWS)
         return part if library == "pyarrow" else part.to_arrow()
@@ -155,10 +155,10 @@ def _open_dask(frame: Any, name: str, threads: int | None) -> Table:
         for partition in chosen.to_delayed():
             with dask.config.set(settings):
                 rows = partition.compute()
-            if len(rows):  # else a column of objects has no type
+            if len(rows):  # without rows, a column of objects has no type
                 yield from _open_frame(rows, name).read(names)
             n_rows += len(rows)
-            del rows  # before the next is made
+            del rows  # frees memory before the next partition is computed
         if not n_rows:
             yield from _open_frame(chosen._meta, name).read(names)
 
@@ -171,7 +171,7 @@ class KeptPartitions:
     Parameters
     ----------
     meta : DataFrame without rows
-    numbers : of the partitions
+    numbers : numbers of the partitions
     """
 
     def __init__(self, meta: Any, name: str, numbers: Sequence[int]) -> None:
@@ -194,7 +194,7 @@ class KeptPartitions:
         SourceError : Arrow cannot represent a column
         StoreError : the file cannot be written
         """
-        if not len(frame):  # a column of objects has no type then
+        if not len(frame):  # without rows, a column of objects has no type
             self._places[number] = (0, 0)
             return
         sink, names = pa.BufferOutputStream(), [str(label) for label in frame.columns]
@@ -286,7 +286,7 @@ def _take_ids(name: str, ids: Any) -> Any:
     """Return ids as an Arrow array, in which NaN, None and NA of pandas and NumPy are missing."""
     vector = _take_vector(name, ids)
     if not len(vector):
-        return pa.array([], pa.int64())  # NumPy makes float64 of an empty list
+        return pa.array([], pa.int64())  # NumPy converts an empty list to float64
     if vector.dtype.kind in "iu":
         return wrap_numbers(vector.astype(vector.dtype.newbyteorder("="), copy=False))
     if vector.dtype.kind not in "OUST":
@@ -310,6 +310,6 @@ def _take_vector(name: str, array: Any) -> np.ndarray:
     if vector.ndim != 1:
         raise OptionError(f"{name} must be one-dimensional, it has shape {vector.shape}")
     n_missing = getattr(array, "null_count", 0)
-    if vector.dtype.kind == "f" and (n_missing() if callable(n_missing) else n_missing):  # NumPy has them as NaN
+    if vector.dtype.kind == "f" and (n_missing() if callable(n_missing) else n_missing):  # NaN in NumPy
         raise SourceError(f"{name} has missing values; drop these arcs, or fill them")
     return vector

@@ -38,7 +38,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 MIX_2 = np.uint64(0x94D049BB133111EB)
 
-# Numba turns a uint64 and an int64 into a float64, so every constant beside a word is a uint64 too.
+# Numba promotes uint64 and int64 to float64, so every constant combined with a word is a uint64 too.
 _1, _11, _27, _30, _31, _32 = (np.uint64(k) for k in (1, 11, 27, 30, 31, 32))
 _LOW_32 = np.uint64(2**32 - 1)
 
@@ -53,7 +53,7 @@ MAX_ENTRIES = 2**56
 MAX_SEED = 2**64 - 1
 
 Words = Any
-"""uint64: a NumPy array, or a scalar inside Numba."""
+"""uint64 words: a NumPy array, or a scalar inside Numba."""
 
 
 def mix64(z: Words) -> Words:
@@ -148,7 +148,7 @@ class GeneratedSource(FileSource, ABC):
     """Generated entries, numbered from 0; some numbers may stand for no entry."""
 
     batch_entries = 2**20
-    """Most entries in a batch; it has no influence on the entries."""
+    """Most entries per batch; the entries do not depend on it."""
 
     def __init__(
         self, model: str, shape: tuple[int, int], n_slots: int, kind: Literal["graph", "matrix"], **parameters: Any
@@ -160,7 +160,7 @@ class GeneratedSource(FileSource, ABC):
         super().__init__(f"{model}({', '.join(f'{k}={v}' for k, v in parameters.items())})")
         self.default_kind = kind
         self.n_slots = n_slots
-        """How many entry numbers there are."""
+        """Number of entry numbers."""
         self._range = (0, n_slots)
         self._layout = Layout(
             shape, provenance={"name": self.name, "format": "generator", "model": model, "parameters": parameters}
@@ -300,7 +300,7 @@ class StencilSource(GeneratedSource):
     ----------
     model : name of the generator
     extents : cells along each dimension, the fastest first
-    offsets : int64, shape (K, len(extents)): what to add to a cell's coordinates, in order of the neighbors' numbers
+    offsets : int64, shape (K, len(extents)): steps from a cell to its neighbors, in order of their numbers
     make_values : gives the values of entry numbers (int64, shape (k,)); None for a pattern
     parameters : for the provenance
     """
@@ -383,7 +383,7 @@ def banded(n: int, bandwidth: int, seed: int = 1, pattern: bool = False) -> Sten
     n : rows and columns, 1 to 2^40
     bandwidth : entries on each side of the diagonal, 0 to 2^20; 0 is a diagonal matrix
     seed : 0 to 2^64 - 1
-    pattern : without values; the diagonal stays
+    pattern : without values; the diagonal is kept
 
     Raises
     ------

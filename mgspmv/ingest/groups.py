@@ -29,9 +29,9 @@ from mgspmv.store.places import StoreLike, check_links, describe_store, finishin
 from mgspmv.store.versions import is_store, is_version
 
 BATCH_ENTRIES = 1 << 19
-"""Entries of a batch, and elements of an array that are read at a time where its chunks are not larger."""
+"""Entries per batch, and elements read at a time from an array whose chunks are not larger."""
 BATCH_LINES = 1 << 18
-"""Lines whose pointers are read at a time."""
+"""Number of lines whose pointers are read at a time."""
 
 GROUP_FORMATS = ("anndata", "binsparse", "csr")
 
@@ -130,7 +130,7 @@ def _is_zipped_group(path: Path) -> bool:
         with zipfile.ZipFile(path) as archive:
             return not {"zarr.json", ".zgroup", ".zattrs", ".zmetadata"}.isdisjoint(archive.namelist())
     except (OSError, zipfile.BadZipFile):
-        return True  # a damaged one is told by Zarr
+        return True  # Zarr raises the error for a damaged archive
 
 
 # --- groups and arrays -----------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class _Array:
         return SourceError(f"the array {self.name!r} {message}; write the group again", source=self._source)
 
     def _fetch(self, start: int) -> None:
-        self._first, self._held = start // self._step * self._step, np.zeros(0, self.dtype)  # before there is more
+        self._first, self._held = start // self._step * self._step, np.zeros(0, self.dtype)  # frees the old chunk first
         with _blame_damage(self._source, self.name), finishing_tasks():
             self._held = np.asarray(self._array[self._first : min(len(self), self._first + self._step)])
 
@@ -296,14 +296,14 @@ def _blame_damage(source: str, what: str) -> Iterator[None]:
         yield
     except MgspmvError:
         raise
-    except Exception as error:  # each codec, and each library that fetches, has errors of its own
+    except Exception as error:  # codecs and libraries that fetch raise errors of many types
         text = f"{type(error).__name__}: {error}".rstrip(": ")
         raise SourceError(
             f"{what} cannot be read ({text}); check where it is, or write it again", source=source
         ) from error
 
 
-# --- what groups say of themselves -----------------------------------------------------------------------------------
+# --- descriptions of groups ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -317,20 +317,20 @@ class _Matrix:
 
     found: _Group
     format: str
-    """What the group is read as."""
+    """Format in which the group is read."""
     shape: tuple[int, int]
     by_columns: bool
-    """Whether lines are columns."""
+    """True if lines are columns, False if they are rows."""
     indices: _Array
-    """Of each entry: its place in the line."""
+    """Position of each entry in its line."""
     pointers: _Array | None
-    """Of each line: its first entry, and once more for the end; None where `lines` has each entry's."""
+    """Number of the first entry of each line, then the number of entries; None if `lines` is given."""
     lines: _Array | None
-    """Number of each entry's line; None where there are pointers."""
+    """Number of each entry's line; None if `pointers` is given."""
     values: _Array | np.ndarray | None
-    """None for a pattern; of shape (1,) where all entries have that value."""
+    """Values of the entries, of shape (1,) if all are equal; None for a pattern."""
     are_flags: bool
-    """Whether values are true or false."""
+    """Whether values are booleans."""
 
     def __post_init__(self) -> None:
         n_entries = len(self.indices)
@@ -449,7 +449,7 @@ _DESCRIBE = {"anndata": _describe_anndata, "binsparse": _describe_binsparse}
 def _read_header(found: _Group) -> dict[str, Any]:
     """Read the descriptor of a binsparse group, and check that it is complete and supported."""
     header = found.attributes.get("binsparse")
-    if isinstance(header, dict) and "binsparse" in header:  # as the reference implementation in Python writes it
+    if isinstance(header, dict) and "binsparse" in header:  # nested by the Python reference implementation
         header = header["binsparse"]
     if not isinstance(header, dict):
         raise found.refuse("this is no group of binsparse, whose attribute binsparse is a JSON object")
@@ -488,7 +488,7 @@ def _open_binsparse_values(found: _Group, declared: Any) -> tuple[_Array | np.nd
     value = values.read(0, 1)
     if are_flags:
         value = value != 0
-    # How structure alone is written, by the specification.
+    # By the specification, a pattern is written as a single value 1.
     return (None, False) if value[0] == 1 else (value, are_flags)
 
 
@@ -516,7 +516,7 @@ def _read_lines(matrix: _Matrix) -> Iterator[tuple[int, np.ndarray]]:
     if matrix.pointers is not None:
         yield from _expand(matrix, matrix.pointers)
         return
-    assert matrix.lines is not None  # else there are pointers
+    assert matrix.lines is not None  # a matrix has pointers or lines
     for start in range(0, len(matrix.indices), BATCH_ENTRIES):
         stop = min(start + BATCH_ENTRIES, len(matrix.indices))
         yield start, matrix.lines.read_below(start, stop, matrix.n_lines)

@@ -38,17 +38,17 @@ class Header:
     """Contents of the banner and the size line of a Matrix Market file."""
 
     layout: str
-    """`coordinate` or `array`."""
+    """Layout of the entries: `coordinate` or `array`."""
     field: str
-    """`real`, `integer` or `pattern`."""
+    """Type of the values: `real`, `integer` or `pattern`."""
     symmetry: str
-    """`general`, `symmetric` or `skew-symmetric`."""
+    """Symmetry of the matrix: `general`, `symmetric` or `skew-symmetric`."""
     n_rows: int
     n_cols: int
     n_entries: int
-    """Entries listed in the file, mirrored ones not counted."""
+    """Number of entries listed in the file, without mirror images."""
     size_line: Line
-    """Where the sizes stand."""
+    """Line that states the sizes."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -75,7 +75,7 @@ class MatrixMarketSource(FileSource):
     ----------
     path : local path or URL; may be compressed with gzip, bzip2, xz or zstd
     batch_bytes : bytes of text a batch is made from
-    threads : that parse
+    threads : number of threads that parse
 
     Raises
     ------
@@ -93,7 +93,7 @@ class MatrixMarketSource(FileSource):
         self._batch_bytes, self._threads = batch_bytes, threads
         self._segment = Segment(self.name)
         self._header: Header | None = None
-        """Of a part of a coordinate file, whose lines are in the segment."""
+        """Header of the file, for a part of a coordinate file; None for a whole source."""
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all entries, in at least one batch; symmetric entries and their mirror images are in the same one."""
@@ -147,7 +147,7 @@ class _Told:
     header: Header
     n_entries: int
     file: dict[str, Any]
-    """Where all came from."""
+    """Provenance of the file."""
 
 
 def is_banner(line: Line) -> bool:
@@ -187,8 +187,8 @@ def _parse_banner(line: Line) -> tuple[str, str, str]:
         raise line.refuse("vectors are not supported; write it as a matrix of one column")
     if field == "complex":
         raise line.refuse("complex values are not supported; write real and imaginary part as two real matrices")
-    # The format has hermitian for complex values only. A real file that says so has more likely lost its imaginary
-    # parts than it means symmetric, so it is not guessed at.
+    # The format defines hermitian for complex values only. A real file with this word may be symmetric, but more
+    # likely its imaginary parts are lost, so it is an error.
     if symmetry == "hermitian":
         raise line.refuse("hermitian symmetry is not supported; if the values are real, write 'symmetric' instead")
     _check_word(line, matrix, "object", ("matrix",))
@@ -224,7 +224,7 @@ def _parse_size(token: str, name: str, line: Line) -> int:
 
 
 class _Counted:
-    """Count of entries, which must become that of the size line."""
+    """Count of entries, which must reach that of the size line."""
 
     def __init__(self, header: Header, n_read: int = 0) -> None:
         self._header, self.n_read = header, n_read
@@ -290,7 +290,7 @@ def _value_columns(header: Header, as_float64: bool) -> tuple[Column, ...]:
         return ()
     if header.field == "real" or as_float64:
         return (Column("value", "float64"),)
-    # the least int64 has no negative to mirror
+    # The smallest int64 cannot be negated.
     low = INT64_MIN + (header.symmetry == "skew-symmetric")
     return (Column("value", "int64", low=low, hint=_BEYOND_INT64),)
 
@@ -340,7 +340,7 @@ class _Dense:
         """Return rows and columns of the values numbered `first + which`, where `which` ascends."""
         if not len(which):
             return which, which
-        # only the columns in question: all offsets of a large matrix would not fit into memory
+        # Only these columns, as the offsets of all columns of a large matrix do not fit in memory.
         start, end = (self._find_column(first + int(k), n_cols) for k in (which[0], which[-1]))
         offsets = self.offset(np.arange(start, end + 1))
         cols = start + np.searchsorted(offsets, first + which, side="right") - 1
