@@ -15,9 +15,9 @@ from numba import njit
 from mgspmv.errors import CapacityError
 
 MOST_NAMES = (1 << 32) - 2
-"""So many codes fit into slots."""
+"""Greatest number of codes that slots can hold."""
 _AT_ONCE = 128
-"""Names whose slots, ends and bytes the processor waits for together; they stay in its first cache."""
+"""Names per batch, whose cache misses overlap; the batch fits in the first-level cache."""
 
 
 class NameTable:
@@ -84,7 +84,7 @@ def _grow(array: np.ndarray, n: int) -> np.ndarray:
     return grown
 
 
-# uint64 and int64 together make a float64 in Numba, so each number beside a hash is a uint64.
+# Numba promotes uint64 with int64 to float64, so every number combined with a hash is a uint64.
 _0, _1, _32 = map(np.uint64, (0, 1, 32))
 _LOW = np.uint64(0xFFFFFFFF)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -135,7 +135,7 @@ def _encode(ends: Any, text: Any, slots: Any, known_ends: Any, known_text: Any, 
             begin, end, hashed = np.int64(ends[j]), np.int64(ends[j + 1]), hashes[j - first]
             slot = _look_up(hashed, text, begin, end, slots, known_ends, known_text)
             if slots[slot] == _0:
-                for k in range(end - begin):  # a slice takes Numba two seconds more to compile
+                for k in range(end - begin):  # a slice adds two seconds to Numba's compilation
                     known_text[known_ends[n] + k] = text[begin + k]
                 known_ends[n + 1] = known_ends[n] + end - begin
                 n += 1

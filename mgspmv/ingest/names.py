@@ -24,9 +24,9 @@ from mgspmv.ingest.sorter import Entries, EntrySorter
 from mgspmv.model import CooBatch
 
 PAGE_NAMES = 1 << 14
-"""Ids that are read at a time, and of which the first is in memory."""
+"""Ids per page, the unit of reading; the first id of each page is in memory."""
 MERGED_PAGES = 16
-"""Pages that begin in a range of names that are merged together."""
+"""Pages per range of names that is merged at a time."""
 
 _INT64, _BYTE, _NAMES = map(np.dtype, (np.int64, np.uint8, object))
 
@@ -99,7 +99,7 @@ class IdWriter:
 
     Parameters
     ----------
-    folder : for the file; None for the system's temporary folder
+    folder : folder of the file; None for the system's temporary folder
     dtype : int64, or object for names
     has_codes : whether ids have codes
     """
@@ -147,7 +147,7 @@ class SpilledNames:
         self._folder, self._runs, self.n_codes = folder, list[SortedIds](), 0
 
     def add(self, names: Any, codes: np.ndarray) -> None:
-        """Spill distinct ascending names whose codes are the next ones, in any order."""
+        """Spill distinct ascending names; their codes continue those of earlier names, in any order."""
         if not len(names):
             return
         writer = IdWriter(self._folder, _NAMES, has_codes=True)
@@ -221,7 +221,7 @@ def number_names(
     for own in by_code.ranges(_order_by_code):
         numbers.append(own)
     by_code.close()
-    for _ in range(2):  # rows, which become columns, and then those, which become rows
+    for _ in range(2):  # each pass numbers the rows and exchanges them with the columns
         numbered = make_sorter()
         for batch in held.ranges(lambda low, high, parts: _number_rows(numbers, low, high, parts), dense=True):
             numbered.add(batch)

@@ -4,7 +4,7 @@
                       --ranges of columns-->  ids of columns in a file, and of all in another
                       --ranges of columns-->  entries (id, number)  --ranges of rows-->  entries (number, number)
 
-Ids are numbered in ascending order. The sorters use files for what does not fit into their memory.
+Ids are numbered in ascending order. The sorters spill entries that do not fit in memory to files.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from mgspmv.ingest.sorter import Entries, EntrySorter, sort_keys
 from mgspmv.model import CooBatch
 
 PIECE_IDS = 1 << 16
-"""Ids that are compared at a time."""
+"""Ids per comparison."""
 
 Ids = Any
-"""Ascending ids: an array, or what has a dtype and a length and is sliced like one."""
+"""Ascending ids: an array, or an object with a dtype and a length that is sliced like an array."""
 
 
 def number_ids(
@@ -83,7 +83,7 @@ def _write_ids(
     """Write the distinct rows of entries to a file, and pass the entries to a function in parts."""
     writer, last = IdWriter(folder, np.dtype(np.int64)), None
     for ids, _, parts in held.ranges(_find_places):
-        writer.append(ids[int(ids[0] == last) :])  # of a row there may be several ranges
+        writer.append(ids[int(ids[0] == last) :])  # a row may be split into several ranges
         last = ids[-1]
         for part in parts:
             take(*part)
@@ -106,7 +106,7 @@ def _number_rows(held: EntrySorter, known: SortedIds, numbered: EntrySorter, *, 
 def _find_places(lowest: int, highest: int, parts: list[Entries]) -> tuple[np.ndarray, np.ndarray, list[Entries]]:
     """Return the distinct rows of entries, ascending, for each entry the index of its row, and the entries."""
     rows = np.concatenate([rows for rows, _, _ in parts]).astype(np.int64, copy=False)
-    keys = rows.view(np.uint64) - np.uint64(lowest % (1 << 64))  # may be more than an int64 holds
+    keys = rows.view(np.uint64) - np.uint64(lowest % (1 << 64))  # may exceed int64
     keys, order = sort_keys(keys, np.arange(len(keys)), (highest - lowest).bit_length())
     places = np.empty(len(keys), np.int64)
     n = _number_runs(keys, order, places)

@@ -28,7 +28,7 @@ from mgspmv.os_errors import refuse_source
 BATCH_ENTRIES = 2**20
 
 _NPZ_DAMAGE = (*NPY_DAMAGE, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""What `scipy.sparse.load_npz` was seen to raise on damaged files."""
+"""Exceptions that `scipy.sparse.load_npz` raises on damaged files."""
 
 INGESTIBLE = (
     "a SciPy sparse array or matrix, a two-dimensional NumPy array, a NetworkX graph, a pandas, polars or Dask "
@@ -45,7 +45,7 @@ class ScipySource:
     Parameters
     ----------
     matrix : sparse or dense, shape (n_rows, n_cols)
-    name : for messages
+    name : name in messages
 
     Raises
     ------
@@ -65,7 +65,7 @@ class ScipySource:
         if isinstance(matrix, np.ma.MaskedArray):
             raise SourceError("masked arrays are not held; pass .filled(0)", source=self.name)
         self._dtype = None if matrix.dtype == bool else choose_value_dtype(matrix.dtype, self.name)
-        is_half = is_sparse(matrix) and matrix.dtype == np.float16  # which SciPy reads, and does not convert
+        is_half = is_sparse(matrix) and matrix.dtype == np.float16  # SciPy reads float16 but does not convert it
         self._matrix = matrix.astype(np.float32) if is_half else matrix
 
     def batches(self) -> Iterator[CooBatch]:
@@ -97,7 +97,7 @@ class NpzSource(ScipySource):
     ------
     SourceNotFoundError : missing file
     SourceError : damaged .npz archive, or one with other arrays
-    SourceError : as for `ScipySource`
+    SourceError : as in `ScipySource`
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -208,7 +208,7 @@ def source_from_object(obj: Any, id_room: Room = ANY_ROOM) -> Source:
     if is_sparse(obj) or isinstance(obj, np.ndarray):
         return ScipySource(obj)
     if isinstance(obj, tuple) and len(obj) in (2, 3):
-        from mgspmv.ingest.frames import source_from_arrays  # with Numba, which other objects can do without
+        from mgspmv.ingest.frames import source_from_arrays  # imports Numba, which other objects do not need
 
         return source_from_arrays(*obj, id_room=id_room)
     hint = "; of a list of pairs, tuple(zip(*pairs)) makes one" if isinstance(obj, list) else ""
@@ -255,10 +255,10 @@ def check_format(matrix: Any, source: str) -> Any:
     """
     if not hasattr(matrix, "check_format"):
         return matrix
-    # The check shortens arrays that are too long, which the caller's object must not see.
+    # The check truncates arrays that are too long; the caller's object must not change.
     own = copy.copy(matrix)
     try:
-        # SciPy's own look at this is left out where the last pointer is 0, and wraps around in int32.
+        # SciPy skips its own check where the last pointer is 0, and its check wraps around in int32.
         if (own.indptr[1:] < own.indptr[:-1]).any():
             raise ValueError("indptr must not decrease")
         own.check_format(full_check=True)
@@ -281,7 +281,7 @@ def _load_npz(path: Path) -> Any:
                 "matrix as Matrix Market or as a table of edges, which are read in pieces"
             )
         matrix = load_npz(path) if "format" in keys else None
-    except CapacityError:  # a MemoryError, too
+    except CapacityError:  # a subclass of MemoryError
         raise
     except FileNotFoundError as error:
         raise SourceNotFoundError("there is no such file; check the path", source=source) from error

@@ -31,10 +31,10 @@ from mgspmv.store.read import open_store
 
 FORMATS = ("matrix-market", "edge-list", "parquet", "npz", *GROUP_FORMATS)
 LINE_OPTIONS = ("delimiter", "header", "skip_rows", "comment")
-"""Of texts."""
+"""Options of texts."""
 EDGE_LIST_OPTIONS = ("n_vertices", "vertices", "columns", "weights", "ids", "extra_columns", *LINE_OPTIONS)
 PARQUET_OPTIONS = ("columns", "n_vertices", "vertices", "weights", "extra_columns")
-"""Of all tables, DataFrames too."""
+"""Options of all tables, including DataFrames."""
 GROUP_OPTIONS = ("n_cols",)
 _SUITABLE = {
     "edge-list": EDGE_LIST_OPTIONS,
@@ -125,14 +125,14 @@ def open_update(
 
     Parameters
     ----------
-    insert, delete : as for `open_source`; None for nothing
+    insert, delete : as in `open_source`; None for nothing
     vertex_ids : type of the store's ids: with `string`, ids of an edge list are strings, whatever they look like
     is_vertex : tells whether a name is a vertex of the store
-    options : as for `open_source`, for both
+    options : as in `open_source`, for both
 
     Raises
     ------
-    OptionError, SourceError : as for `open_source`
+    OptionError, SourceError : as in `open_source`
     """
     of_deletions = {name: value for name, value in options.items() if name != "weights"}
     if columns := options.get("columns"):
@@ -145,7 +145,7 @@ def open_update(
             empty = source_from_arrays([], [])
             empty.may_be_empty = True
             return empty
-        source = take_name(source) if is_path(source) else source  # a pipe is opened once
+        source = take_name(source) if is_path(source) else source  # a pipe can be opened only once
         opened = open_source(source, **given)
         if isinstance(opened, EdgeListSource):
             as_names = {"ids": "string", "is_vertex": is_vertex} if vertex_ids == "string" else {}

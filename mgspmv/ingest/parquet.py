@@ -20,11 +20,11 @@ from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_inde
 from mgspmv.ingest.weights import reading_table
 
 BUFFER_BYTES = 1 << 20
-"""Of a column that are read at a time; without it, all of a row group are."""
+"""Bytes of a column per read; without a limit, Arrow reads whole row groups."""
 
 
 class ParquetSource(TableSource):
-    """Parquet files of edges as a `Source`; see `TableSource` for what their columns may hold.
+    """Parquet files of edges as a `Source`; see `TableSource` for the types of their columns.
 
     Parameters
     ----------

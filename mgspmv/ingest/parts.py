@@ -27,9 +27,9 @@ from mgspmv.ingest.streams import (
 from mgspmv.ingest.unpack import find_compression
 
 LEAST_BYTES = 2**24
-"""Of a text that are worth a process of their own."""
+"""Least bytes of a text per part, below which a separate process does not pay."""
 MANY_FILES = 4
-"""Files for each process that are read whole, instead of being looked at and cut."""
+"""Number of files per process from which files are assigned whole, without opening and cutting them."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class _Extent:
     """Size of a file, and whether it can be cut."""
 
     size: int
-    """Bytes; 1 where that is not known."""
+    """Size in bytes; 1 if unknown."""
     is_plain: bool
-    """Whether it can be cut at ends of lines."""
+    """Whether the file can be cut at line ends."""
 
 
 def make_absolute(name: str) -> str:
@@ -104,10 +104,10 @@ def _measure(name: str) -> _Extent:
             is_plain = size is not None and file.seekable() and find_compression(file.read(16)) is None
             if size is not None and is_plain and size >= 2 * LEAST_BYTES:
                 file.seek(size - 1)
-                file.read(1)  # a server may have pieces from the begin on only
+                file.read(1)  # a server may support ranges only from the beginning
     except SourceNotFoundError:
         raise
-    except SourceError:  # of a server that gives no pieces; what else is wrong is found by who reads it
+    except SourceError:  # no range support; the reader reports other errors
         return _Extent(1, is_plain=False)
     return _Extent(size or 1, is_plain)
 
@@ -124,7 +124,7 @@ def _find_cut(name: str, number: int, offset: int, extent: _Extent) -> tuple[int
             text += piece
             if (end := text.find(b"\n")) >= 0:
                 return number, offset + end + 1
-    end = text.find(b"\r")  # the only ends of lines, where there are no line feeds
+    end = text.find(b"\r")  # the line end of files without line feeds
     return (number, offset + end + 1) if 0 <= end < len(text) - 1 else nearest
 
 

@@ -18,14 +18,14 @@ from mgspmv.errors import (
 from mgspmv.files import describe_error, describe_silence, find_inside, find_web_options, name_extra, reach
 
 PIECE_BYTES = 4 * 2**20
-"""Of a file that are fetched at a time."""
+"""Bytes of a file per request."""
 PIECES_KEPT = 12
-"""Of a file that is read here and there, of which as many places are read in turn as it has columns."""
+"""Pieces cached per file with random access: Parquet reads one position per column in turn."""
 WAITS_S = (0.5, 2.0)
-"""Before a piece that did not come is asked for again."""
+"""Seconds to wait before each retry of a failed request."""
 
 MARKS = ("ETag", "etag", "Last-Modified", "LastModified", "last_modified", "mtime", "created")
-"""What fsspec has of a file that is another when the file is."""
+"""Keys of fsspec's file metadata that change with the content of the file."""
 _REFUSED, _MISSING = (401, 403), (404, 410)
 
 
@@ -34,7 +34,7 @@ def open_url(url: str, cache_type: str = "readahead", **cache_options: Any) -> I
 
     Parameters
     ----------
-    cache_type, cache_options : of fsspec; `none` to fetch nothing beyond what is read
+    cache_type, cache_options : options of fsspec; type `none` disables reading ahead
 
     Raises
     ------
@@ -72,7 +72,7 @@ def open_streamed(url: str) -> IO[bytes]:
         try:
             found, cache.fetcher = _describe(file), fetch_unchanged
             file._fetch_range(1, 2)
-        except ValueError:  # the web server gives the whole file whatever is asked for
+        except ValueError:  # the web server ignores ranges and sends the whole file
             return cast(IO[bytes], file.fs.open(file.path, "rb", block_size=0))
         except Exception as error:
             raise explain(url, error) from error
@@ -88,7 +88,7 @@ def open_sought(url: str) -> IO[bytes]:
     others : see `open_url`
     """
     file = open_url(url, "blockcache", maxblocks=PIECES_KEPT)
-    if getattr(file, "cache", None) is not None and file.size is None:  # type: ignore[attr-defined]  # of fsspec's
+    if getattr(file, "cache", None) is not None and file.size is None:  # type: ignore[attr-defined]  # fsspec's
         raise SourceError("the server does not say how large it is, so it is read from its begin only", source=url)
     return file
 
@@ -114,7 +114,7 @@ def _fetch(url: str, fetch: Callable[[int, int], bytes], size: int, start: int, 
         piece = _persist(fetch, start, stop)
         if len(piece) != stop - start:
             raise OSError(f"{len(piece)} bytes came of the {stop - start} from byte {start} on")
-    except Exception as error:  # what is behind a URL has errors of its own
+    except Exception as error:  # libraries behind fsspec raise their own classes
         raise explain(url, error) from error
     return piece
 
@@ -126,7 +126,7 @@ def _persist(fetch: Callable[[int, int], bytes], start: int, stop: int) -> bytes
             return fetch(start, stop)
         except (FileNotFoundError, PermissionError, TimeoutError, ValueError):
             raise
-        except Exception:  # of whatever class the library has for a connection that broke
+        except Exception:  # libraries differ in the class for broken connections
             time.sleep(wait_s)
     return fetch(start, stop)
 
@@ -148,10 +148,10 @@ def explain(name: str, error: Exception) -> MgspmvError:
     Parameters
     ----------
     name : path or URL
-    error : of the system, of fsspec, or of a library behind it, which has classes of its own
+    error : error of the system, of fsspec, or of a library behind it with its own classes
     """
     if name.startswith("http") and isinstance(error.__cause__, Exception):
-        error = error.__cause__  # fsspec calls a web server's file missing whatever is the matter with it
+        error = error.__cause__  # fsspec reports every error of a web server as a missing file
     said, status = describe_error(error), _find_status(error)
     if isinstance(error, ImportError):
         return MissingDependencyError(f"{name}: {said}{name_extra(name)}")

@@ -1,6 +1,6 @@
 """Reordering of the rows and columns of a matrix that need not fit into memory.
 
-    rows  --count, for `rcm` hold the columns-->  order  -->  the new place of each row
+    rows  --count, for `rcm` hold the columns-->  order  -->  the new number of each row
     rows  --renumber-->  entries  --sort-->  rows in that order
 
 Tables of the rows, and for `rcm` the pattern, must fit. Entries at the same place keep their order.
@@ -31,7 +31,7 @@ from mgspmv.order import METHODS, WITH_PATTERN, estimate_bytes, invert, renumber
 def reorder_rows(
     matrix: SortedRows, method: str, report: Report, room: Room
 ) -> Iterator[tuple[SortedSource, dict[str, Any]]]:
-    """Reorder a square matrix by a method, or as its source for `none`, whatever its current order.
+    """Reorder a square matrix by a method, or restore the order of its source for `none`, from any current order.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def reorder_rows(
     Raises
     ------
     CapacityError : the tables, or the pattern, do not fit into memory
-    SourceError, StoreError : as for its blocks
+    SourceError, StoreError : as in its `blocks`
     """
     n = matrix.shape[0]
     if (need := estimate_bytes(method, n, matrix.most_entries)) > room.memory:
@@ -106,11 +106,11 @@ def _read_pattern(matrix: SortedRows, report: Report) -> tuple[np.ndarray, np.nd
 
 
 def _find_places(before: np.ndarray | None, after: np.ndarray | None, n: int) -> np.ndarray:
-    """Return the (n,) new place of each row.
+    """Return the (n,) new number of each row.
 
     Parameters
     ----------
-    before, after : source's number of each row; None where it is that of the row
+    before, after : source's number of each row; None if the rows are in the order of the source
     """
     places = np.arange(n, dtype=index_dtype(n)) if after is None else invert(after)
     return places if before is None else places[before]
@@ -119,7 +119,7 @@ def _find_places(before: np.ndarray | None, after: np.ndarray | None, n: int) ->
 def _renumber(
     matrix: SortedRows, places: np.ndarray, sorter: EntrySorter, report: Report, threads: int
 ) -> tuple[int, int]:
-    """Add all entries at their new places to a sorter; return the bandwidth before and after."""
+    """Add all entries with their new numbers to a sorter; return the bandwidth before and after."""
     before = after = n_done = 0
     work = partial(renumber_entries, places=places)
     with ThreadPoolExecutor(threads, "mgspmv-renumber") as pool:

@@ -18,9 +18,9 @@ from itertools import islice
 from typing import Literal
 
 SAMPLE_LINES = 1_000
-"""Lines at the beginning of a file that the rules look at."""
+"""Lines at the beginning of a file that the rules examine."""
 SAMPLE_BYTES = 1 << 18
-"""Bytes at the beginning of a file that the rules look at."""
+"""Bytes at the beginning of a file that the rules examine."""
 
 
 class Undecided(ValueError):
@@ -41,7 +41,7 @@ _FORTRAN_EXPONENT = str.maketrans("dD", "ee")
 
 
 _DIGITS = 18
-"""Digits of numbers that fit into 64 bits whatever they are; Python refuses to read thousands of them."""
+"""Number of digits that always fit in 64 bits; Python rejects numbers of thousands of digits."""
 
 
 def is_integer(token: str) -> bool:
@@ -67,7 +67,7 @@ def has_decimal_comma(token: str) -> bool:
 # --- delimiters ------------------------------------------------------------------------------------------------------
 
 DELIMITERS = ("\t", "|", ";", ",", " ")
-"""Delimiters in the order in which they are tried; a space stands for a run of blanks."""
+"""Delimiters, in order of preference; a space stands for a run of blanks."""
 
 _BLANKS = " \t"
 _BLANK_FIELD = re.compile(r'"(?:[^"]|"")*"(?=[ \t\v\f\r]|$)|[^ \t\v\f\r]+')
@@ -245,7 +245,7 @@ def find_role(name: str) -> tuple[Role | None, bool]:
         return "target", True
     for role, known in (("source", SOURCE_WORDS), ("target", TARGET_WORDS), ("weight", WEIGHT_WORDS)):
         if known & set(words) and set(words) <= known | _FILLERS:
-            return role, True  # type: ignore[return-value]  # one of Role
+            return role, True  # type: ignore[return-value]  # a Role
     if joined in WEIGHT_WORDS:
         return "weight", True
     if _TIME_WORDS & set(words):
@@ -467,7 +467,7 @@ _PAIRS = (
     ("successor", "predecessor"),
     ("ziel", "quelle"),
 )
-"""Words of a target and of a source which are no known names, and not to be taken the other way round."""
+"""Pairs of words, target first and source second, which are no known names and must not be reversed silently."""
 _COUNTED = re.compile(r"(.*?)([0-9]+|[a-z])", re.IGNORECASE | re.DOTALL)
 
 
@@ -493,7 +493,7 @@ def list_names(names: Iterable[str]) -> str:
 # --- headers ---------------------------------------------------------------------------------------------------------
 
 _LABEL = re.compile("0|1[89][0-9][0-9]|20[0-9][0-9]")
-"""Numbers that name columns, too: what pandas calls one without a name, and years."""
+"""Numbers that may also be names of columns: 0, pandas' name of an unnamed column, and years."""
 
 _SAY_HEADER = "pass header=True if it names the columns, or header=False if it is data"
 
@@ -624,7 +624,7 @@ def check_sizes(rows: Sequence[Sequence[str]], *, is_whole: bool) -> None:
     """
     first, *below = rows
     if len(first) not in (2, 3) or not all(map(is_plain_integer, first)) or len(below) < 5 - len(first):
-        return  # of fewer lines any edge may fit
+        return  # with fewer lines any edge may fit
     tokens = [*first, *(own[place] for own in below for place in (0, 1) if place < len(own))]
     if not all(is_plain_integer(token) and len(token) <= _DIGITS for token in tokens):
         return
@@ -714,7 +714,7 @@ def choose_list_columns(names: Sequence[str], *, has_numbers: bool) -> tuple[int
     kept = [k for k, name in enumerate(names) if not is_saved_index(name)]
     ids = [k for k in kept if names_vertices(names[k])]
     numbers = [k for k in kept if names_numbers(names[k])]
-    if len(ids) > 1 and (numbers or not has_numbers):  # beside an id, a label is a text for people
+    if len(ids) > 1 and (numbers or not has_numbers):  # next to an id, a label is a description
         ids = [k for k in ids if _find_words(names[k]) & {"id", "ids"}] or ids
     if not has_numbers:
         if len(ids) == 1 or (not ids and len(kept) == 1):
@@ -734,7 +734,7 @@ def choose_list_columns(names: Sequence[str], *, has_numbers: bool) -> tuple[int
 # --- comments --------------------------------------------------------------------------------------------------------
 
 COMMENTS = "#%"
-"""Characters that begin a comment unless the user says which."""
+"""Characters that begin a comment by default."""
 
 _CLAIM = re.compile(r"\b(nodes|vertices|edges|arcs)\s*[:=]\s*([0-9]{1,18})(?![0-9,.]*[0-9])", re.IGNORECASE)
 _KONECT = re.compile(r"%\s*(sym|asym|bip)\s+[a-z]+\s*", re.IGNORECASE)
@@ -748,7 +748,7 @@ class Preamble:
     """Claims in the comments of a file, which are read one by one."""
 
     claims: dict[str, int] = field(default_factory=dict)
-    """Numbers of `nodes` and `edges`; of several, the last."""
+    """Stated numbers of `nodes` and `edges`; the last if there are several."""
     nodes_line: tuple[int, str] = (0, "")
     """Number and text of the line that states the number of nodes."""
     names: list[str] | None = None
@@ -756,9 +756,9 @@ class Preamble:
     is_undirected: bool = False
     """Whether each line is an edge both ways: KONECT's `% sym`, SNAP's `# Undirected graph`."""
     mentions_undirected: bool = False
-    """Whether some comment says `undirected` in other words, which may mean this graph or not."""
+    """Whether a comment contains `undirected` in another form, which may or may not refer to this graph."""
     is_bipartite: bool = False
-    """Whether sources and targets have numberings of their own: KONECT's `% bip`."""
+    """Whether sources and targets are numbered separately: KONECT's `% bip`."""
     n_lines: int = 0
     _is_konect: bool = False
     _suspects: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
@@ -812,7 +812,7 @@ def looks_like_edge(line: str, delimiter: str, n_columns: int) -> bool:
 
 def _count_as_edge(line: str, delimiter: str) -> int:
     if delimiter == " " and line[1:2].strip() == "":
-        return 1  # a sign alone is no id
+        return 1  # a comment sign alone is no id
     return _count_fields(line, delimiter)
 
 
@@ -833,11 +833,11 @@ def _find_names(comment: str) -> list[str] | None:
 
 
 SEPARATORS = frozenset(("->", "-->", "=>", "==>", "--", "---", "<->", "<-", "-", "&", "\u2192"))
-"""Signs that some programs write between the ends of an edge."""
+"""Signs between the ends of an edge, as some programs write them."""
 
 
 _MISSING = frozenset(("", "nan", "na", "n/a", "<na>", "null", "none", "nil"))
-"""What programs write for a missing value, in lower case."""
+"""Tokens for a missing value, in lower case."""
 
 
 def check_missing(rows: Sequence[Sequence[str]], columns: Columns) -> None:
@@ -892,7 +892,7 @@ def are_names(tokens: Sequence[str]) -> bool:
 _FIRST_TIME, _LAST_TIME = 631_152_000, 4_102_444_800  # seconds since 1970: 1990 to 2100
 _TIME_UNITS = (1, 1_000, 1_000_000, 1_000_000_000)
 LEAST_TIME = 19_000_101
-"""Numbers below this are no times: this is a day of 1900 as YYYYMMDD."""
+"""Least number that may be a time: a day of 1900 as YYYYMMDD."""
 _LAST_DAY = 21_001_231
 
 
@@ -954,7 +954,7 @@ _FOREIGN = (
     (".7z", "a 7-Zip archive", "unpack it and name the files in it"),
     (".rar", "a RAR archive", "unpack it and name the files in it"),
 )
-"""Suffixes of formats that are not read, what they are and what to do."""
+"""Unsupported formats: suffix, description and advice."""
 
 
 @dataclass(frozen=True)

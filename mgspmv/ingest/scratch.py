@@ -16,11 +16,11 @@ from mgspmv.errors import StoreError
 from mgspmv.os_errors import describe_os_error
 
 UNLIMITED = 1 << 62
-"""Bytes."""
+"""Memory in bytes that stands for no limit."""
 _IDS_PART = 4
-"""Of the memory, what ids may take at most."""
+"""Divisor of the memory: ids may take one part of this many."""
 _PIECE = 1 << 20
-"""Elements of an array that are read at a time."""
+"""Elements of an array per read."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Room:
     """Memory, threads and folder that ingesting may use."""
 
     memory: int = UNLIMITED
-    """Bytes, for entries and ids; what takes more goes to files."""
+    """Bytes for entries and ids; larger data is spilled to files."""
     threads: int = 1
     folder: Path | None = None
-    """For these; None for the one that the system has for such files."""
+    """Folder of the files; None for the system's temporary folder."""
 
     @property
     def for_ids(self) -> Room:
@@ -47,7 +47,7 @@ class ScratchFile:
 
     Parameters
     ----------
-    folder : of the file; None for the system's temporary folder
+    folder : folder of the file; None for the system's temporary folder
 
     Raises
     ------
@@ -57,7 +57,7 @@ class ScratchFile:
     def __init__(self, folder: Path | None) -> None:
         self._folder, self._n_bytes = folder, 0
         with self._blame():
-            self._file = tempfile.TemporaryFile(prefix="mgspmv-", dir=self._folder, buffering=0)  # noqa: SIM115  # kept
+            self._file = tempfile.TemporaryFile(prefix="mgspmv-", dir=self._folder, buffering=0)  # noqa: SIM115  # closed later
 
     @property
     def closed(self) -> bool:
@@ -120,7 +120,7 @@ class FileArray:
         self._n += len(elements)
 
     def finish(self) -> Self:
-        """Return the array itself, once nothing is appended any more."""
+        """Return the array itself, once all elements are appended."""
         return self
 
     def pieces(self) -> Iterator[np.ndarray]:

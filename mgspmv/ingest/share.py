@@ -42,16 +42,16 @@ from mgspmv.store.ranges import WrittenRange, write_range
 from mgspmv.store.write import VersionAddress
 
 ID_BYTES = 48
-"""Of an id, about, while it is merged with others and numbered."""
+"""Approximate bytes per id while ids are merged and numbered."""
 PIECE_ENTRIES = 1 << 20
-"""Entries that are asked for at a time."""
+"""Entries per request."""
 PIECES_AHEAD = 2
-"""Of them that are under way."""
+"""Number of requests in flight."""
 SAMPLED_IDS = 1 << 10
-"""Ids of each share that show how they are spread."""
+"""Ids in the sample of each share, from which ranges of ids are chosen."""
 
 Ask = Callable[..., Any]
-"""Called with the rank of a share, the name of one of its methods in `QUESTIONS`, and arguments for that."""
+"""Function called with the rank of a share, the name of one of its methods in `QUESTIONS`, and the arguments."""
 QUESTIONS = ("count_ids", "give_ids", "give_places", "give_entries", "give_sums", "name_vertex")
 
 
@@ -62,9 +62,9 @@ class ShareSpec:
     rank: int
     n_shares: int
     part: FileSource | None
-    """What it reads; None for nothing."""
+    """Part of the source that it reads; None for nothing."""
     name: str = field(repr=False)
-    """Of the source, for messages; a URL may have secrets, and Dask logs what tasks that fail were given."""
+    """Name of the source in messages; no repr, as a URL may hold secrets and Dask logs arguments of failed tasks."""
     kind: Kind
     options: IngestOptions
 
@@ -74,10 +74,10 @@ class ReadPart:
     """Summary of the part that a share read."""
 
     told: Any
-    """As of `FileSource.tell`."""
+    """Summary from `FileSource.tell`."""
     n_entries: int
     dtype: np.dtype[Any] | None
-    """Of the values; None for a pattern."""
+    """Dtype of the values; None for a pattern."""
     counts: EntryCounts
 
 
@@ -86,11 +86,11 @@ class OwnIds:
     """Summary of the ids of a share's part."""
 
     shape: tuple[int, int] | None
-    """Rows and columns of all; None where ids are to be merged, or there is no part."""
+    """Rows and columns of the whole matrix; None if ids must be merged or the share has no part."""
     type: str | None
-    """Of ids, `int64` or `string`; None where they are the numbers, or there is no part."""
+    """Type of the ids, `int64` or `string`; None if they are the numbers or the share has no part."""
     sample: list[Any]
-    """Ids, ascending, that show how those to be merged are spread."""
+    """Ascending sample of the ids to merge, from which ranges of ids are chosen."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class MergedIds:
 
     n_ids: int
     first: Any
-    """The least; None where there is none."""
+    """Least id; None if there is none."""
     last: Any
 
 
@@ -311,7 +311,7 @@ class Share:
         numbers, positions = self._numbers, self._positions
         assert numbers is not None
         if positions is not None:
-            numbers = np.where(positions < 0, -1, numbers[positions])  # of codes that no entry has
+            numbers = np.where(positions < 0, -1, numbers[positions])  # codes without an entry have position -1
         for batch in held.drain():
             yield CooBatch(numbers[batch.rows], numbers[batch.cols], batch.values)
 
@@ -393,7 +393,7 @@ class Share:
         matrix = SortedSource(*own, drops_loops=drops_loops)
         made = assemble(matrix, self._make_array, self._tell, self._transposed, phase, rows=rows)
         self._arrays = made.arrays
-        self._rows_sum_to_1 |= made.rows_sum_to_1  # False of the transpose, which is no stochastic matrix
+        self._rows_sum_to_1 |= made.rows_sum_to_1  # always False for the transpose, which is not stochastic
         self._taken.close()
         return made.nnz, made.lowest
 

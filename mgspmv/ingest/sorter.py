@@ -29,27 +29,27 @@ from mgspmv.ingest.scratch import ScratchFile
 from mgspmv.model import CooBatch, CsrBlock, index_dtype
 
 N_BUCKETS = 1 << 10
-"""As many as memory is scattered to at a time without missing its caches and tables of pages each time."""
+"""Number of buckets, small enough that scattered writes do not miss the caches and the TLB each time."""
 GROUPED_ENTRIES = 1 << 20
-"""Entries of a group, of many in all: those of a bucket are copied at once; of few, a group has a part of them."""
+"""Most entries per group; smaller inputs have smaller groups."""
 BLOCK_ENTRIES = 1 << 19
-"""Entries that are sorted together, unless a bucket has more."""
+"""Most entries per block, unless a bucket has more."""
 BLOCK_ROWS = 1 << 22
-"""Most rows of a block, unless a bucket has more."""
+"""Most rows per block, unless a bucket has more."""
 ROW_PARTS = 64
-"""Bytes of memory, for each thread, beside which a bucket may have a row more than these."""
+"""Bytes of memory per thread for each row of a bucket; with more memory, buckets may exceed `BLOCK_ROWS`."""
 MANY_ROWS = 1 << 50
-"""More than any memory has pointers for, and of which as many as there are buckets are an int64."""
+"""Cap on rows per bucket: more row pointers than fit in any memory, while `N_BUCKETS` times as many fit in int64."""
 DIGIT_BITS = 11
 KEY_BITS = 64
 SORT_BYTES, SORT_VALUE_BYTES = 40, 3
-"""Bytes that sorting takes for an entry, and for each byte of its value: as read, twice as keys, and as sorted."""
+"""Bytes per entry, and per byte of its value, while sorting: as read, twice as keys, and as sorted."""
 WRITE_BYTES = 1 << 23
-"""About what is written to a file at a time."""
+"""Approximate bytes per write to a file."""
 
 T = TypeVar("T")
 Entries = tuple[np.ndarray, np.ndarray, np.ndarray | None]
-"""Rows, columns and values."""
+"""Rows, columns and values of entries; the values are None for a pattern."""
 
 
 class EntrySorter:
@@ -198,7 +198,7 @@ class EntrySorter:
         n_rows = self._count_rows() if dense else np.zeros(N_BUCKETS, np.int64)
         yield from self._map_runs(take, split, n_rows)
 
-    # --- with others, each of which has entries of the same rows
+    # --- exchange with other sorters of the same rows
 
     def cover(self, lowest: int, highest: int) -> None:
         """Extend the buckets to these rows, so that they are the same in all sorters of the same rows."""
@@ -228,11 +228,11 @@ class EntrySorter:
         )
 
     def put_before(self, earlier: EntrySorter) -> None:
-        """Take over the memory and all entries of another sorter, as if these had been added before the own ones."""
+        """Take over the memory and all entries of another sorter, as if they had been added first."""
         self._settle()
         earlier._settle()
         if any(isinstance(piece, _Run) for piece in self._pieces):
-            earlier._spill()  # for files are before what is in memory
+            earlier._spill()  # entries in files precede those in memory
         self._reach(earlier._lowest, earlier._highest)
         self._shift = max(self._shift, earlier._shift)
         self._pieces, earlier._pieces = [*earlier._pieces, *self._pieces], []
@@ -242,7 +242,7 @@ class EntrySorter:
         self._memory += earlier._memory
         earlier.close()
 
-    # --- as entries come
+    # --- adding
 
     def _find_keys(self, batch: CooBatch) -> np.ndarray:
         return batch.rows if self._row is None else batch.cols
@@ -281,7 +281,7 @@ class EntrySorter:
             self.n_spilled_bytes += run.nbytes
             self._pieces = [*(piece for piece in self._pieces if isinstance(piece, _Run)), run]
 
-    # --- as rows go
+    # --- reading
 
     def _find_bounds(self) -> None:
         self._bounds = [piece.bounds(self._shift, self._lowest >> self._shift) for piece in self._pieces]
@@ -355,7 +355,7 @@ class EntrySorter:
         ----------
         row : row of all the entries, which are then sorted by column
         """
-        self._spill()  # what is sorted next has all of the memory
+        self._spill()  # frees the memory for the next sort
         self._find_bounds()
         is_new = row is not None and self._row is None
         origin = 0 if is_new else self._find_lowest(bucket)
@@ -376,11 +376,11 @@ class _Group:
     cols: np.ndarray
     values: np.ndarray | None
     shift: int
-    """Log2 of the rows of a bucket."""
+    """Log2 of the number of rows per bucket."""
     base: int
     """Number of the first bucket: its rows begin at base << shift."""
     starts: np.ndarray
-    """(N_BUCKETS + 1,): where the buckets begin, and the last ends."""
+    """(N_BUCKETS + 1,) begins of the buckets, and the end of the last."""
 
     @property
     def n_entries(self) -> int:
@@ -436,7 +436,7 @@ class _Run:
 
 
 def _coarsen(starts: np.ndarray, n_bits: int, old_base: int, base: int) -> np.ndarray:
-    """Return the starts of buckets of 2**n_bits old ones each, and the end of the last."""
+    """Return the starts after joining every 2**n_bits buckets into one, and the end of the last."""
     if (n_bits, old_base) == (0, base):
         return starts
     firsts = (((base + k) << n_bits) - old_base for k in range(N_BUCKETS + 1))
@@ -567,7 +567,7 @@ def _sort_wide(
     return CsrBlock(start, n_cols, indptr, indices, None if values is None else values[order])
 
 
-# uint64 and int64 together make a float64 in Numba, so each number beside a key is a uint64.
+# Numba promotes uint64 with int64 to float64, so every number combined with a key is a uint64.
 _1 = np.uint64(1)
 
 

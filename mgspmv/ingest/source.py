@@ -25,9 +25,9 @@ class StatedShape:
     source: str
     """Name of the file or group."""
     line_number: int | None = None
-    """1-based; None where there are no lines."""
+    """1-based line number; None for sources without lines."""
     text: str | None = None
-    """The line."""
+    """Text of the line."""
 
     def refuse(self, message: str) -> SourceError:
         """Return an error about the stated shape."""
@@ -41,17 +41,17 @@ class Layout:
     shape: tuple[int, int]
     """Rows and columns of the source's matrix; (n, n) vertices of a graph."""
     vertex_ids: np.ndarray | SortedIds | StoredIds | None = None
-    """int64 or strings (object), shape (n,), ascending: the source's own names; None when they are 0..n-1."""
+    """(n,) ascending ids in the source, int64 or strings (object); None if they are 0..n-1."""
     positions: np.ndarray | None = None
-    """Shape (codes,): number of the vertex for each code that the batches hold; None when codes are numbers already."""
+    """(n_codes,) number of the vertex of each code in the batches; None if codes are already numbers."""
     are_ids: bool = False
-    """Whether the batches hold ids that are yet to be numbered, int64; `shape` is (0, 0) then."""
+    """Whether the batches hold int64 ids that must still be numbered; `shape` is (0, 0) then."""
     names: SpilledNames | None = None
-    """Names by code, where batches hold codes that are yet to be numbered; `shape` is (0, 0) then."""
+    """Names by code if batches hold codes that must still be numbered, `shape` being (0, 0); else None."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """JSON values about the source: name, size in bytes, sha256, format, its header's claims."""
     stated: StatedShape | None = None
-    """Where the source states `shape`; None where each row and column is listed, or the user gave their number."""
+    """Position at which the source states `shape`; None if all rows and columns are listed or the user passed n."""
 
     @property
     def nbytes(self) -> int:
@@ -77,7 +77,7 @@ class Source(Protocol):
     """Matrix that can be read once, in batches of bounded size."""
 
     name: str
-    """For messages: path or a few words."""
+    """Name in messages: a path or a short description."""
 
     @property
     def default_kind(self) -> Kind:
@@ -98,7 +98,7 @@ class FileSource:
 
     Parameters
     ----------
-    path : local path or URL; for tables that are in no file, a few words
+    path : local path or URL; a short description for tables that are not files
     """
 
     default_kind: Literal["graph", "matrix"]
@@ -106,21 +106,21 @@ class FileSource:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.name = os.fspath(path)
         self.fraction: float | None = None
-        """About how much of all was read; None where that is not known."""
+        """Approximate fraction that was read; None if unknown."""
         self._layout: Layout | None = None
-        """Set once the last batch was given."""
+        """Layout, set once the last batch is yielded."""
         self.as_float64 = False
-        """Whether values are wanted as float64, or not at all, so that integers beyond int64 are taken."""
+        """Whether values are stored as float64 or not at all, so that integers beyond int64 are allowed."""
         self.may_be_empty = False
-        """Whether it may have no edges, although nothing else says what the vertices are or what their ids are."""
+        """Whether it may have no edges, even if nothing else states the vertices or the type of their ids."""
         self.has_known_vertices = True
         """Whether all parts number rows and columns alike; else `Layout.vertex_ids` are those of a part alone."""
         self._threads: int | None = None
         self._id_room: Room = ANY_ROOM
         self._told: Any = None
-        """What a part tells, once it was read, unless that is its layout."""
+        """Summary of a part, set once it is read; None if its layout is the summary."""
         self.is_undirected = False
-        """Whether each entry stands for both directions; known once the first batch is given."""
+        """Whether each entry stands for both directions; known once the first batch is yielded."""
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all entries; see `Source`."""
@@ -179,10 +179,10 @@ class Joined:
     """Summary of a source whose parts were read."""
 
     claim: int | None
-    """The number of vertices that it states itself, where all ids are in 0..claim-1."""
+    """Number of vertices that the source states, if all ids are in 0..claim-1; else None."""
     provenance: dict[str, Any]
     stated: StatedShape | None = None
-    """As of `Layout`."""
+    """Position of the stated shape, as in `Layout`."""
 
 
 def mirror(batch: CooBatch, symmetry: str) -> CooBatch:

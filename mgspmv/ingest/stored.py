@@ -18,9 +18,9 @@ from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.read import StoredMatrix
 
 PIECE_ENTRIES = CHUNK_ELEMENTS
-"""Entries that are read at a time: whole chunks, so that none is read twice."""
+"""Entries per read: whole chunks, so that no chunk is read twice."""
 PIECE_ROWS = 1 << 22
-"""Row pointers that are read at a time."""
+"""Row pointers per read."""
 
 
 class StoredIds:
@@ -72,11 +72,11 @@ class RowNumbers:
 
     shape: tuple[int, int]
     vertex_ids: Any
-    """Ascending ids, an array or what has a dtype and a length and is sliced like one; None when they are 0..n-1."""
+    """Ascending ids, an array or an object that has a dtype and a length and is sliced like one; None for 0..n-1."""
     order: np.ndarray | None
-    """As it is stored; None for none."""
+    """Order of the rows as stored; None if they are in the order of the source."""
     places: np.ndarray | None
-    """(old rows,): number of each stored row and column, ascending, -1 of those that go; None where all stay."""
+    """(n_old_rows,) ascending new number of each stored row and column, -1 if dropped; None if all are kept."""
 
 
 class StoredRows:
@@ -89,7 +89,7 @@ class StoredRows:
 
     Raises
     ------
-    StoreDamagedError : as for `StoredMatrix.read_order`
+    StoreDamagedError : as in `StoredMatrix.read_order`
     """
 
     def __init__(self, stored: StoredMatrix, threads: int, numbers: RowNumbers | None = None) -> None:

@@ -23,19 +23,19 @@ from mgspmv.ingest.unpack import decompress, find_compression
 from mgspmv.os_errors import refuse_source
 
 CHUNK_BYTES = 4 * 2**20
-"""Default size of a chunk: at least four bytes an entry make at most about a million entries."""
+"""Default bytes per chunk: at four bytes or more per entry, at most about a million entries."""
 
 BATCH_BYTES = 2**20
-"""Default size of the chunks that several threads parse, some of which are under way at a time."""
+"""Default bytes per chunk with several threads, which hold several chunks in memory at a time."""
 
 LINE_LIMIT_BYTES = 2**20
-"""A longer line is taken as a sign that the file is not a text."""
+"""Greatest length of a line in bytes; a longer one indicates that the file is not a text."""
 
 HEAD_BYTES = 2**16
-"""Bytes at the beginning of a file by which its format is told."""
+"""Bytes at the beginning of a file from which its format is detected."""
 
 MAGIC_BYTES = 16
-"""Bytes at the beginning of a file by which its compression is told."""
+"""Bytes at the beginning of a file from which its compression is detected."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Line:
     source: str
     """Name of the text."""
     number: int
-    """1-based, counted after decompression."""
+    """1-based number of the line in the decompressed text."""
     data: bytes
-    """The line without its end."""
+    """Bytes of the line without the line end."""
 
     @property
     def text(self) -> str:
@@ -71,7 +71,7 @@ class Chunk:
     first_line: int
     """1-based number of the first line."""
     data: bytes
-    """The lines, each ending in a line feed whatever ended it in the file; may be empty."""
+    """Bytes of the lines, each line end normalized to a line feed; may be empty."""
 
     def lines(self) -> Iterator[Line]:
         for i, data in enumerate(self.data.split(b"\n")[:-1]):
@@ -86,7 +86,7 @@ class Segment:
     """Local path or URL."""
     begin: int = 0
     end: int | None = None
-    """None for the end of the file."""
+    """First byte after the segment; None for the end of the file."""
 
     @property
     def is_whole(self) -> bool:
@@ -139,7 +139,7 @@ class TextStream:
 
     def close(self) -> None:
         """Close the file; nothing is read any more."""
-        if self._blocks.close():  # else the file is its thread's, which is still reading
+        if self._blocks.close():  # else its thread is still reading and closes the file
             self._buffered.close()
 
     @property
@@ -235,10 +235,10 @@ class _CountedFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         try:
             own = buffer if self._most is None else memoryview(buffer)[: self._most - self.n_bytes]
-            n = self._file.readinto(own)  # type: ignore[attr-defined]  # there in all that is read here
+            n = self._file.readinto(own)  # type: ignore[attr-defined]  # all files read here have it
         except SourceError:
             raise
-        except Exception as error:  # what is behind a URL has errors of its own
+        except Exception as error:  # libraries behind a URL raise their own classes
             raise explain(self._name, error) from error
         self.n_bytes += n
         self._sha256.update(memoryview(buffer)[:n])
@@ -257,14 +257,14 @@ def _open_segment(segment: Segment) -> tuple[IO[bytes], int]:
     """Open a file at the beginning of a segment; return it and the size of the segment."""
     file = open_anywhere(segment.name)
     end = find_size(file) if segment.end is None else segment.end
-    assert end is not None  # else it would not have been cut
+    assert end is not None  # a file of unknown size is not cut
     file.seek(segment.begin)
     return file, end - segment.begin
 
 
 def find_size(file: IO[bytes]) -> int | None:
     """Return the size of a file in bytes; None if it is not known, as for a pipe."""
-    size: int | None = getattr(file, "size", None)  # files of fsspec have one
+    size: int | None = getattr(file, "size", None)  # files of fsspec have the attribute
     if size is None and isinstance(file, io.FileIO):
         size = os.fstat(file.fileno()).st_size
     return size or None
@@ -275,9 +275,9 @@ class FileState:
     """State of a local file, which changes when the file is written to or replaced."""
 
     inode: int | None
-    """None where another machine may see the file, which numbers files otherwise and may know seconds only."""
+    """Inode; None if the state is compared on another machine, where inodes differ."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     mtime_ns: int
 
     @classmethod
@@ -324,7 +324,7 @@ class Pipe(str):
         self._is_opened = False
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return str, (str(self),)  # a copy is the name alone
+        return str, (str(self),)  # a copy holds only the name
 
     def peek(self, n_bytes: int) -> bytes:
         """Return the first bytes, at most `n_bytes`, without consuming them."""
@@ -375,7 +375,7 @@ def take_name(path: str | os.PathLike[str]) -> str:
         return Pipe(name)
     state = None
     if "://" not in name:
-        with suppress(OSError, ValueError):  # what opens it says what is wrong
+        with suppress(OSError, ValueError):  # opening the file reports the error
             state = FileState.find(os.stat(name))
     return name if state is None else LocalFile(name, state)
 
@@ -484,7 +484,7 @@ def _blame_compression(pieces: Iterator[bytes], name: str, compression: str | No
 
     try:
         yield from pieces
-    except SourceError:  # of the file; some are OSErrors too
+    except SourceError:  # raised by the file; some are also OSErrors
         raise
     except (OSError, EOFError, LZMAError) as error:
         said = f"the {compression} data are damaged or cut short ({error}); fetch the file again"
@@ -492,7 +492,7 @@ def _blame_compression(pieces: Iterator[bytes], name: str, compression: str | No
 
 
 def _unify_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    held = b""  # a \r at the end of a piece, which a \n may follow
+    held = b""  # a \r at the end of a piece, as a \n may follow in the next
     for piece in pieces:
         text = held + piece
         held = text[-1:] if text.endswith(b"\r") else b""
@@ -519,6 +519,6 @@ def _cut_at_lines(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
 def _drop_byte_order_marks(blocks: Iterator[bytes]) -> Iterator[bytes]:
     """Remove byte order marks at the beginning of all lines, as files that have one may have been concatenated."""
     for block in blocks:
-        if codecs.BOM_UTF8 in block:  # else nothing is copied
+        if codecs.BOM_UTF8 in block:  # avoids a copy otherwise
             block = block.removeprefix(codecs.BOM_UTF8).replace(b"\n" + codecs.BOM_UTF8, b"\n")
         yield block
