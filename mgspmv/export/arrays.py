@@ -1,7 +1,7 @@
 """Three arrays of a compressed matrix in the order of its source, piece by piece: for formats that store such arrays.
 
 A graph's store has the arc i -> j in row j, so the stored matrix is the source's matrix by columns: nothing is
-transposed. Only if rows and columns are renumbered, they are sorted again, within a given memory.
+transposed. Entries are sorted again, within a given memory, only if rows and columns are renumbered.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SourceArrays:
 
     info: MatrixInfo
     _read: Callable[[ArrayName], Pieces]
-    """Gives an array of the store, in the order of the source."""
+    """Function that yields an array in the order of the source, piece by piece."""
 
     @property
     def format(self) -> Literal["csr", "csc"]:
@@ -55,8 +55,8 @@ class SourceArrays:
 
         Raises
         ------
-        StoreDamagedError : as for `StoredMatrix.read_pointers` and `StoredMatrix.read_array`
-        CapacityError : duplicate entries of a renumbered matrix take more memory than there is
+        StoreDamagedError : as in `StoredMatrix.read_pointers` and `StoredMatrix.read_array`
+        CapacityError : duplicate entries of a renumbered matrix do not fit in memory
         """
         n, dtype = self.find_length(name), self.find_dtype(name)
         if name == "data" and self.info.is_pattern:
@@ -75,7 +75,7 @@ def open_arrays(stored: StoredMatrix, room: Room, report: Progress) -> Iterator[
 
     Raises
     ------
-    CapacityError : as for `reorder_rows`, of a matrix that is renumbered
+    CapacityError : as in `reorder_rows`, for a renumbered matrix
     """
     if stored.info.order is None:
         yield SourceArrays(stored.info, lambda name: _read_stored(stored, name, room.threads))

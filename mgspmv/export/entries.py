@@ -26,7 +26,7 @@ class SourceEntries:
     def __init__(self, stored: StoredMatrix) -> None:
         self.stored = stored
         self.order = stored.read_order()
-        """The source's number of each row and column; None where they are in the order of the source."""
+        """Source's number of each row and column; None if they are in the order of the source."""
 
     def read(self, entries: tuple[int, np.ndarray]) -> CooBatch:
         """Read a range of `cut_entries`, with the source's numbers of rows and columns."""

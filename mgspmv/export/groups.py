@@ -24,9 +24,9 @@ from mgspmv.store.growing import GrowingArray
 from mgspmv.store.read import StoredMatrix
 
 BINSPARSE_VERSION = "0.1.0"
-"""Three numbers, as the draft of the specification and its reference implementation want; older texts have two."""
+"""Version with three numbers, as the draft specification and its reference implementation require; older had two."""
 NAMES = 1 << 17
-"""Of a chunk: as strings of Python each takes much more than its characters."""
+"""Names per chunk, few because a Python string takes far more memory than its characters."""
 
 _BINSPARSE_NAMES: dict[ArrayName, str] = {"indptr": "pointers_to_1", "indices": "indices_1", "data": "values"}
 _ANNDATA_FRAME: dict[str, Any] = {

@@ -19,10 +19,10 @@ from mgspmv.export.entries import SourceEntries
 from mgspmv.model import CooBatch, Progress
 
 GZIP_LEVEL = 1
-"""Of nine; the sixth took seven times as long for a tenth less."""
+"""Compression level, 1 to 9; level 6 took seven times as long for files a tenth smaller."""
 ROUNDED_TWICE = np.float32(float.fromhex("0x1.5c87fap-84"))
-"""The only float32, but for its negative, that is another one after its fewest digits, 7.038531e-26, were read as a
-float64 and that was rounded. All were tried."""
+"""Only float32, with its negative, whose shortest digits, 7.038531e-26, give another float32 when a reader parses them
+as a float64 and rounds that. All float32 were tested."""
 
 _LINES = pa.csv.WriteOptions(include_header=False, delimiter=" ", quoting_style="none")
 
@@ -34,7 +34,7 @@ def write_matrix_market(entries: SourceEntries, file: IO[bytes], name: str, thre
 
     Parameters
     ----------
-    name : of the file; one that ends in .gz or .zst is compressed
+    name : name of the file, which is compressed if it ends in .gz or .zst
     """
     info = entries.stored.info
     field = "pattern" if info.dtype is None else "integer" if np.dtype(info.dtype).kind == "i" else "real"

@@ -16,9 +16,9 @@ from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.read import StoredMatrix
 
 _UNFIT = r"^$|[\x00-\x08\n-\x1f]"
-"""Ids that no line of a list can hold."""
+"""Pattern of ids that a line of a list cannot hold."""
 _QUOTED = re.compile(r'^[#%\s]|\s$|[\t|;,"]')
-"""Ids that would be read as a comment, as several columns or without their blanks, if they were not quoted."""
+"""Pattern of ids that must be quoted, or they would be read as comments, several columns or without their blanks."""
 
 
 def read_ids(stored: StoredMatrix, n: int) -> Iterator[Any]:

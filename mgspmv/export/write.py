@@ -44,7 +44,7 @@ SUFFIXES: dict[Format, tuple[str, ...]] = {
 }
 GROUPS = ("anndata", "binsparse")
 _MARK = "mgspmv_export"
-"""Attribute of a group that was made here, and may be replaced."""
+"""Attribute of groups that mgspmv exported, which may be overwritten."""
 
 
 def choose_format(target: str | os.PathLike[str], format: Format | None) -> Format:
@@ -87,7 +87,7 @@ def check_target(target: str | os.PathLike[str], format: Format, *, overwrite: b
 
 
 def check_vertices(stored: StoredMatrix, path: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """Check that the ids of a stored matrix can be written to `path`; errors as of `check_target`."""
+    """Check that the ids of a stored matrix can be written to `path`; errors as in `check_target`."""
     n_rows, n_cols = stored.info.shape
     if n_rows != n_cols:
         raise OptionError(
@@ -116,9 +116,9 @@ def export_matrix(
 
     Raises
     ------
-    StoreError : the store cannot be read, or the target not be written; then nothing is left of it
+    StoreError : the store cannot be read, or the target cannot be written and is removed
     OptionError : binsparse, and the matrix has duplicate entries; an id that no list can hold
-    CapacityError : as for `open_arrays`
+    CapacityError : as in `open_arrays`
     """
     with contextlib.ExitStack() as stack:
         if vertices is not None:
@@ -172,7 +172,7 @@ def _create_group(url: str, format: Format) -> Iterator[zarr.Group]:
     try:
         yield group
     except BaseException:
-        with contextlib.suppress(Exception):  # what stopped the writing may stop this too, and is what to tell
+        with contextlib.suppress(Exception):  # may fail like the writing, whose error is the one to report
             wait_for(group.store.delete_dir(""))
         raise
 
@@ -184,7 +184,7 @@ def _open_group(url: str, format: Format) -> Any:
         raise MissingDependencyError(
             f"{url} needs a package that is not installed ({error}){name_extra(url)}"
         ) from error
-    except Exception as error:  # libraries of object stores have errors of their own
+    except Exception as error:  # libraries of object stores raise their own classes
         if not is_url(url):
             raise
         raise StoreError(f"cannot write {url}: {describe_error(error)}; {CHECK_WRITING}") from error

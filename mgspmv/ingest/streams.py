@@ -286,7 +286,7 @@ class FileState:
         return cls(found.st_ino, found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
     def blur(self) -> FileState:
-        """Return the part of the state that other machines see too."""
+        """Return the part of the state that other machines see too: the size, and the time in whole seconds."""
         return FileState(None, self.size, self.mtime_ns // 10**9 * 10**9)
 
     def check(self, name: str, now: FileState | None) -> None:

@@ -47,10 +47,10 @@ from mgspmv.store.read import StoredMatrix
 from mgspmv.store.write import begin_version
 
 ORDER_BYTES = 32
-"""Of a vertex, while its place in an order is found."""
+"""Bytes per vertex while the order of the kept vertices is computed."""
 
 
-# --- what stays ------------------------------------------------------------------------------------------------------
+# --- selection -------------------------------------------------------------------------------------------------------
 
 
 def read_selection(
@@ -65,7 +65,7 @@ def read_selection(
     Parameters
     ----------
     path : local path or URL; `-` is standard input
-    string_ids : ids are strings, as they are in a store with such `vertex_ids`; else they are integers
+    string_ids : whether ids are strings, as in a store whose `vertex_ids` are strings, or integers
     reading : options of the user for delimiter and comments
     is_vertex : tells whether a name is an id of the store
 
@@ -176,7 +176,7 @@ def check_bounds(info: MatrixInfo, min_weight: Any, max_weight: Any) -> Bounds |
         raise OptionError(f"min_weight={least} is more than max_weight={greatest}, which leaves nothing; swap them")
     if np.dtype(info.dtype).kind == "i":
         return Bounds(_fit(least, math.ceil), _fit(greatest, math.floor))
-    with np.errstate(over="ignore"):  # beyond all numbers of float32 is infinite
+    with np.errstate(over="ignore"):  # a bound beyond float32 becomes infinite
         return Bounds(*(np.dtype(info.dtype).type(bound) for bound in (least, greatest)))
 
 
@@ -244,7 +244,7 @@ class FilteredRows(StoredRows):
 
     Parameters
     ----------
-    bounds : of the values; None for any
+    bounds : bounds of the values; None for any
     threads : number of threads that read and drop entries
     edges : edges to keep or to drop; None to keep all
     """
@@ -308,11 +308,11 @@ def write_subgraph(
 
     Raises
     ------
-    KindError, ShapeError : as for `select_vertices`
-    OptionError : as for `select_vertices`, `number_edges` and `check_found`
+    KindError, ShapeError : as in `select_vertices`
+    OptionError : as in `select_vertices`, `number_edges` and `check_found`
     SourceError : the columns of a stochastic matrix no longer sum to 1
     CapacityError : the numbers of the vertices, and listed edges, do not fit into memory
-    StoreError : the matrix cannot be read, the target cannot be written; as for `begin_version`
+    StoreError : the matrix cannot be read, the target cannot be written; as in `begin_version`
     """
     info, is_selected = stored.info, vertices is not None
     need = _check_room(info, edges, room.memory // 2, selects=is_selected)

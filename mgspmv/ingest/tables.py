@@ -37,9 +37,9 @@ from mgspmv.model import CooBatch, check_choice, default_threads, index_dtype
 from mgspmv.validation import parse_json
 
 BATCH_ROWS = 1 << 20
-"""Rows that are read at a time."""
+"""Rows per batch."""
 PART_ROWS = 1 << 17
-"""Rows of a batch, which a thread encodes."""
+"""Rows per part of a batch, which one thread encodes."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,16 @@ class Table:
     """Rows of named columns, which are read once."""
 
     name: str
-    """For messages."""
+    """Name in messages."""
     columns: list[str]
     read: Callable[[list[str]], Iterator[Any]]
-    """Gives these columns of all rows as Arrow record batches of bounded size, at least one."""
+    """Function that yields the given columns of all rows as Arrow record batches of bounded size, at least one."""
     index: Sequence[str] = ()
-    """Those of the columns that pandas saved as an index."""
+    """Columns that pandas saved as an index."""
     first_row: int = 0
-    """Number of the first row that is read; it is less only where others are read elsewhere."""
+    """Number of the first row, from 0; not 0 if another process reads earlier rows."""
     n_rows: int | None = None
-    """None where that is not known before all are read."""
+    """Number of rows; None if unknown before all are read."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class _Part:
     first: int
     """Number of the first row, from 0."""
     rows: Any
-    """Arrow record batch of columns of sources, targets and, maybe, weights."""
+    """Arrow record batch of the columns of sources, targets and, optionally, weights."""
     fraction: float | None
-    """About how much of all was read with them; None where that is not known."""
+    """Approximate fraction of all rows read up to this part; None if unknown."""
 
     @property
     def names(self) -> list[str]:
@@ -94,17 +94,17 @@ class _Told:
     """Summary of a part of the tables."""
 
     described: dict[str, Any]
-    """Where its rows came from."""
+    """Provenance of its rows."""
     first: _Part
-    """Its first rows, without these."""
+    """First part, for names and types of columns; its rows are removed."""
     there: list[str]
-    """All columns that there are."""
+    """Names of all columns, including those not read."""
     n_rows: int
     are_names: bool
     dtype: str
-    """Of weights; `missing` where there are none."""
+    """Dtype of the weights; `missing` if there are none."""
     listed: dict[str, Any]
-    """The provenance of the list of vertices."""
+    """Provenance of the list of vertices."""
 
     @property
     def names(self) -> list[str]:
@@ -124,13 +124,13 @@ class TableSource(FileSource):
 
     Ids are integers of any width that fit into int64, decimals without decimal places among them, or strings; UUIDs
     (Arrow's type, or 16 bytes of fixed size) become their text; dictionary-encoded ids are decoded. Vertices are found
-    as for `EdgeListSource`, except that no comment can state their number.
+    as in `EdgeListSource`, except that no comment can state their number.
 
     Parameters
     ----------
-    name : for messages
-    columns : of sources, targets and, maybe, weights: their names, or their numbers counted from 1; None to choose
-        them by their names, or by place if two or three names mean nothing (see `rules.choose_columns`)
+    name : name of the source in messages
+    columns : columns of sources, targets and, optionally, weights: names, or numbers from 1; None to choose them by
+        their names, or by position if two or three names have no known meaning (see `rules.choose_columns`)
     n_vertices : number of vertices, whose ids are 0..n_vertices-1
     vertices : path of a list of vertices, see `EdgeListSource`
     weights : whether there are weights; "auto" if there is such a column. With False it is ignored
@@ -163,9 +163,9 @@ class TableSource(FileSource):
         super().__init__(name)
         self._n_tables = 1
         self._there: list[str] = []
-        """Columns of the first table."""
+        """Names of all columns of the first table."""
         self._is_computed = False
-        """Whether rows take memory elsewhere, so that they are read when it is their turn."""
+        """Whether rows are computed and take memory elsewhere, so that they are not read ahead."""
         self._columns, self._weights, self._extra_columns = columns, weights, extra_columns
         self._n_vertices, self._vertices, self._id_room = n_vertices, vertices, id_room
         self.has_known_vertices = n_vertices is not None or vertices is not None
@@ -174,7 +174,7 @@ class TableSource(FileSource):
         """Yield all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
         with contextlib.closing(self._tables()) as tables:
             parts = _leave_out_empty(self._read(tables))
-            first = next(parts)  # a table gives at least one
+            first = next(parts)  # each table yields at least one
             if self.may_be_empty and not first.rows.num_rows:
                 first = replace(first, rows=_make_untyped(first.rows.schema))
             self._begin(first)
@@ -185,14 +185,14 @@ class TableSource(FileSource):
                     self.fraction = part.fraction
                     yield self._encode(part, ids, weights)
         assert self._dtype is not None
-        first = replace(self._first, rows=make_empty(self._first.rows.schema))  # a slice would hold all rows
+        first = replace(self._first, rows=make_empty(self._first.rows.schema))  # a slice would keep all rows in memory
         told = self._describe(), first, self._there, self._n_rows, self._are_names, self._dtype, self._listed
         self._told = _Told(*told)
         self._layout = replace(self._made.finish(), provenance=self.join([self._told]).provenance)
 
     def join(self, told: Sequence[_Told]) -> Joined:
         """Check and join the summaries of all parts; see `FileSource`."""
-        filled = [own for own in told if own.n_rows] or told  # columns without rows may have no type
+        filled = [own for own in told if own.n_rows] or told  # empty columns may have no type
         first = filled[0]
         for own in filled:
             first.check(own)
@@ -249,7 +249,7 @@ class TableSource(FileSource):
                 )
         return names
 
-    # --- rows, which are all like the first
+    # --- rows, whose types the first rows define
 
     def _begin(self, first: _Part) -> None:
         """Set the types of the columns from the first rows, which all others must match."""
@@ -319,7 +319,7 @@ class TableSource(FileSource):
         column = part.rows.column(side)
         try:
             return column.cast(pa.int64())
-        except pa.ArrowInvalid:  # too large
+        except pa.ArrowInvalid:  # out of range
             wrong = (k for k, id in enumerate(column.to_pylist()) if not INT64_MIN <= id <= INT64_MAX)
             raise self._refuse_id(part, side, next(wrong)) from None
 
@@ -435,7 +435,7 @@ def _check_types(part: _Part) -> bool:
 
 
 def _find_kind(of: Any) -> Literal["integer", "number", "string"] | None:
-    if pa.types.is_integer(of) or pa.types.is_null(of):  # nothing that is missing comes here, so there are no rows
+    if pa.types.is_integer(of) or pa.types.is_null(of):  # missing values are rejected before, so a null column is empty
         return "integer"
     if pa.types.is_decimal(of):
         return "integer" if of.scale == 0 else "number"

@@ -56,4 +56,4 @@ class _LentFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        return int(self._file.readinto(buffer))  # type: ignore[attr-defined]  # there in all that is read here
+        return int(self._file.readinto(buffer))  # type: ignore[attr-defined]  # all files read here have it

@@ -39,9 +39,9 @@ from mgspmv.store.write import StoreSize, begin_version, drop_versions
 from mgspmv.validation import to_json
 
 GROWTH, GROWTH_ROOM = 4, 1 << 20
-"""Rows for each vertex, and beside these, that a list of edges may make of numbers that are new."""
+"""Rows per existing or inserted vertex, and additional rows, that new numbers in a list of edges may create."""
 PLACE_BYTES = 36
-"""Of an entry that is to be deleted, while these are put in the order of rows."""
+"""Bytes per deletion while deletions are sorted by row."""
 
 Missing = Literal["ignore", "error"]
 
@@ -51,15 +51,15 @@ class Changes:
     """Counts of what an update changed."""
 
     inserted: int = 0
-    """Entries that the insertions have, mirror images among them, without loops that are dropped."""
+    """Number of entries in the insertions, including mirror images and excluding dropped self loops."""
     deleted: int = 0
-    """Stored entries that are no more."""
+    """Number of stored entries that were deleted."""
     missing: int = 0
-    """Places that were to be deleted and had no entry."""
+    """Number of places to delete that had no entry."""
     merged: int = 0
-    """Inserted entries that became part of another one at the same place, or were left out for it."""
+    """Number of inserted entries that were merged with, or dropped for, another entry at the same place."""
     to_delete: int = 0
-    """Places that were to be deleted."""
+    """Number of places to delete."""
 
 
 def update_store(
@@ -91,7 +91,7 @@ def update_store(
 
     Raises
     ------
-    SourceError : as for `sort_source` and `assemble`; ids or values that do not suit the store; an entry that exists
+    SourceError : as in `sort_source` and `assemble`; ids or values that do not suit the store; an entry that exists
         already if the store's rule is `error`; one to delete that is missing if `missing` is `error`
     ShapeError : a store with an order would not stay square
     CapacityError : the numbers of vertices, or their order, do not fit into memory
@@ -218,7 +218,7 @@ def _choose_deletions(info: MatrixInfo, options: IngestOptions) -> IngestOptions
     return IngestOptions(info.kind, duplicates="first", symmetrize=options.symmetrize, ignore_weights=True)
 
 
-# --- what suits the store --------------------------------------------------------------------------------------------
+# --- checks against the store ----------------------------------------------------------------------------------------
 
 
 def _check_values(added: SortedSource, info: MatrixInfo) -> None:
@@ -284,7 +284,7 @@ def _check_growth(added: SortedSource, info: MatrixInfo) -> None:
 
 def _check_stated(added: SortedSource, info: MatrixInfo, *, allow_hypersparse: bool) -> None:
     """Check that a stated shape does not make the matrix far larger than its entries; see `check_stated`."""
-    if info.vertex_ids is not None:  # those that occur become vertices
+    if info.vertex_ids is not None:  # only ids that occur become vertices
         return
     if (shape := _join_shapes(info.shape, _find_extent(added.layout))) != info.shape:
         dtype = None if info.dtype is None else np.dtype(info.dtype)

@@ -57,7 +57,7 @@ def list_unchecked(store: StoreLike) -> list[str]:
 
     Raises
     ------
-    StoreError : as for `open_store`
+    StoreError : as in `open_store`
     """
     stored = open_store(store)
     notes = []

@@ -24,7 +24,7 @@ class ByPlace:
     """Numbers in the order of the vertices."""
 
     numbers: Any
-    """An array, or what NumPy makes one of."""
+    """Array, or object that NumPy converts to one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +32,13 @@ class ById:
     """Ids, each with a number."""
 
     ids: list[Any] | np.ndarray
-    """Ids of vertices in any order; not checked yet."""
+    """Ids of vertices in any order, unchecked."""
     numbers: Any
-    """A number per id; None for 1 each."""
+    """Number per id; None for 1 each."""
     advice: str = ""
-    """How ids were found and what to pass for another reading, for messages about ids that do not fit."""
+    """Advice in messages about unsuitable ids: where the ids are from, and what to pass for another reading."""
     is_default_index: bool = False
-    """Whether the ids are the numbers 0, 1, ... of an index that nobody set: ids only where the store has no others."""
+    """Whether the ids are those of a default index 0, 1, ..., which are ids only if the store has no others."""
 
 
 def classify_vector(name: str, given: Any) -> ByPlace | ById:
@@ -58,7 +58,7 @@ def classify_vector(name: str, given: Any) -> ByPlace | ById:
 
     Parameters
     ----------
-    name : of the argument, for messages
+    name : name of the argument in messages
 
     Raises
     ------

@@ -37,26 +37,26 @@ from mgspmv.ingest.streams import Chunk, Line, TextStream, read_head
 from mgspmv.model import index_dtype
 
 WHOLE_LINE = "\x1f"
-"""Delimiter of lines that are one field each: no text has it."""
+"""Delimiter for lines of one field each: a character that no text contains."""
 
 UNKNOWN = -1
-"""Code of an id that is no vertex."""
+"""Code of an id that is not a vertex."""
 
 ID_BYTES = 20
-"""At most of a mark, an id and its place in the table, while they are made."""
+"""Most bytes per integer id for its mark, the id and its table entry, while they are made."""
 
 NAME_BYTES = 100
-"""Of a name as a string of Python, about."""
+"""Approximate bytes per name as a Python string."""
 
 LISTED_BYTES = 32
-"""At most of an integer in a list of vertices, while it is sorted, and in a table of them."""
+"""Most bytes per integer of a list of vertices, while the list is sorted and its table made."""
 LISTED_NAME_BYTES, LISTED_COPIES = 128, 4
-"""At most of a name in a list, and how often its letters are there, while it is sorted and its table made."""
+"""Most bytes per name of a list, and copies of its characters, while the list is sorted and its table made."""
 
 _ROOM = 2**20
-"""Ids below this are few enough for a table, however few edges there are."""
+"""Bound of ids that a table may always cover, regardless of the number of edges."""
 _MARKED = 2**27
-"""Ids below this are marked however few edges were read, for more may come."""
+"""Bound of ids that are always marked, regardless of the number of edges read, as more edges may follow."""
 
 
 class Vertices(Protocol):
@@ -225,7 +225,7 @@ class ListedNames:
 
     def __init__(self, names: Any, folder: Path | None = None, first: str | None = None) -> None:
         self.unused_first = first
-        """The name on the first line as long as no edge has it, so that it may be a header."""
+        """Name on the first line until an edge has it, as it may be a header; else None."""
         self._codes, writer = NameTable(), IdWriter(folder, np.dtype(object))
         self._codes.encode(names)
         writer.append(names)
@@ -236,7 +236,7 @@ class ListedNames:
             sought = pa.array([self.unused_first], pa.string())
             if any(pa.compute.any(pa.compute.is_in(ids, value_set=sought)).as_py() for ids in columns):
                 self.unused_first = None
-        codes = map(self._codes.encode, columns)  # a code beyond the list ends the ingest
+        codes = map(self._codes.encode, columns)  # a code beyond the list aborts the ingest
         return [np.where(own < len(self._names), own, UNKNOWN) for own in codes]
 
     def finish(self) -> Layout:
@@ -283,7 +283,7 @@ def read_vertices(
     ----------
     path : local path or URL, compressed or not
     id_column : format of an id
-    reading : options of the user for delimiter and comments
+    reading : the user's options for delimiter and comments
     room : memory for the list
     is_vertex : tells whether a name is known to be an id
 

@@ -43,10 +43,10 @@ DANGLING_RULES = ("uniform", "drop", "error")
 NPY_DAMAGE = (
     ValueError, EOFError, SyntaxError, TokenError, TypeError, AttributeError, RecursionError, MemoryError,
 )  # fmt: skip
-"""Exceptions that NumPy was seen to raise on damaged files; MemoryError where a header claims more than there is."""
+"""Exceptions that NumPy raises on damaged files; MemoryError if a header states more elements than fit in memory."""
 
 Weights = Any
-"""A float array of shape (n,), numbers by id or ids, as `mgspmv.ingest.vertex_vectors` takes them."""
+"""Float array of shape (n,), numbers by id, or ids, in the forms that `mgspmv.ingest.vertex_vectors` classifies."""
 
 _HEAD_BYTES = 512
 _WORD_COMMENT = re.compile(r"[#%]\S+")
@@ -64,7 +64,7 @@ def read_weights(
     Parameters
     ----------
     path : local path or URL; a text may be compressed
-    string_ids : ids are strings, as they are in a store with such `vertex_ids`; else they are integers
+    string_ids : whether ids are strings, as in a store whose `vertex_ids` are strings, or integers
     vertex_ids : the strings; they distinguish ids such as `Route 66` from lines of an id and a number
 
     Returns
@@ -142,7 +142,7 @@ def reading_table(name: str, said: str) -> Iterator[None]:
 def check_table(table: Any) -> Any:
     """Return a table whose names and strings are UTF-8 and whose columns are complete; else raise pyarrow's errors."""
     table.validate(full=True)
-    return table.select(table.column_names)  # reads the names
+    return table.select(table.column_names)  # decodes the names
 
 
 def read_vector(path: str | os.PathLike[str], *, max_ndim: int = 1) -> np.ndarray:

@@ -36,13 +36,13 @@ from mgspmv.store.write import StoreSize, Version, begin_version, check_space
 from mgspmv.validation import to_json
 
 LEAST_MEMORY = 1 << 30
-"""Bytes: less is not worth the name of a budget beside what Python and its libraries take."""
+"""Least memory budget in bytes: Python and its libraries alone use a large part of it."""
 BATCH_BYTES = 80 << 20
-"""What a thread takes that reads, parses and writes: text, columns, chunks and what is compressed of them."""
+"""Bytes per thread that reads, parses and writes: text, columns, chunks and compressed chunks."""
 LEAST_SORTING = 64 << 20
-"""Bytes with which entries can be sorted in pieces of a useful size."""
+"""Least bytes for sorting entries in pieces of a useful size."""
 ROWS_PER_ENTRY, FREE_ROWS = 100, 1 << 23
-"""Rows or columns that a source may state for each of its entries, and those that it may state in any case."""
+"""Rows or columns that a source may state per entry, and the number that it may state in any case."""
 
 
 def find_room(
@@ -142,14 +142,14 @@ def store_source(
 
     Raises
     ------
-    SourceError, OptionError, ShapeError : as for `sort_source`, `check_stated` and `assemble`
-    CapacityError : entries at one place do not fit into memory; as for `reorder_rows` and `check_space`
-    StoreError : as for `begin_version`
+    SourceError, OptionError, ShapeError : as in `sort_source`, `check_stated` and `assemble`
+    CapacityError : entries at one place do not fit into memory; as in `reorder_rows` and `check_space`
+    StoreError : as in `begin_version`
     """
     order = None if options.order == "none" else options.order
     own = replace(room, memory=room.memory // 2) if options.transpose or order else room
     with contextlib.ExitStack() as stack:
-        if isinstance(source, GroupSource):  # whose arrays may be of any size, without a chunk
+        if isinstance(source, GroupSource):  # its arrays may state any size without any chunk
             _check_group(source, store, options, room, allow_hypersparse=allow_hypersparse)
         read = stack.enter_context(sort_source(source, options, report, own))
         size = find_size(read, has_transpose=options.transpose)
@@ -194,8 +194,8 @@ def reorder_store(
 
     Raises
     ------
-    CapacityError : as for `reorder_rows`; entries at one place do not fit into memory
-    StoreError : the matrix cannot be read, the target cannot be written; as for `begin_version`
+    CapacityError : as in `reorder_rows`; entries at one place do not fit into memory
+    StoreError : the matrix cannot be read, the target cannot be written; as in `begin_version`
     """
     has_transpose = stored.info.has_transpose
     own = replace(room, memory=room.memory // 2) if has_transpose else room
@@ -227,7 +227,7 @@ def transpose_store(
     ------
     StoreDamagedError : the arrays do not match the digest of the store
     CapacityError : entries of one column do not fit into memory
-    StoreError : the matrix cannot be read or written; as for `begin_version`
+    StoreError : the matrix cannot be read or written; as in `begin_version`
     """
     info, rows, own = stored.info, StoredRows(stored, room.threads), replace(room, memory=room.memory // 2)
     most_columns = max(1, own.memory // max(1, find_column_bytes(rows)))
@@ -254,7 +254,7 @@ def check_stated(stated: StatedShape | None, size: StoreSize, *, allow_hyperspar
 
     Parameters
     ----------
-    stated : where it states the shape; None if it does not
+    stated : position at which it states the shape; None if it does not
     allow_hypersparse : whether the user allows such a shape
 
     Raises
@@ -278,7 +278,7 @@ def _check_group(
 
     Raises
     ------
-    SourceError, CapacityError : as for `check_stated` and `check_space`; its entries do not fit on disk for sorting
+    SourceError, CapacityError : as in `check_stated` and `check_space`; its entries do not fit on disk for sorting
     """
     layout, kind = source.layout(), options.kind or source.default_kind
     size = StoreSize(layout.shape, source.n_entries, None, kind != "matrix", options.transpose)
@@ -336,7 +336,7 @@ def write_matrix(
     with EntrySorter(room.memory, room.threads, room.folder) as transposed:
         made = write_rows("", matrix, phase, transposed if has_transpose else None)
         matrix.close()
-        pa.default_memory_pool().release_unused()  # names take most when they are written
+        pa.default_memory_pool().release_unused()  # writing names needs the most memory
         if matrix.vertex_ids is not None:
             version.write_array("vertex_ids", matrix.vertex_ids, room.threads)
         if matrix.order is not None:
