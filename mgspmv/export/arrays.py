@@ -70,8 +70,8 @@ def open_arrays(stored: StoredMatrix, room: Room, report: Progress) -> Iterator[
 
     Parameters
     ----------
-    room : for sorting entries
-    report : called with ("renumber", entries done, entries in all) while entries are sorted
+    room : memory, threads and folder for sorting entries
+    report : called with ("renumber", entries done, total entries) while entries are sorted
 
     Raises
     ------

@@ -43,8 +43,8 @@ class SourceEntries:
 
         Parameters
         ----------
-        threads : for reading and for the function
-        report : called with ("export", entries done, entries in all)
+        threads : number of threads that read and apply the function
+        report : called with ("export", entries done, total entries)
         """
         done, total = 0, self.stored.info.nnz
         report("export", 0, total)

@@ -30,7 +30,7 @@ _LINES = pa.csv.WriteOptions(include_header=False, delimiter=" ", quoting_style=
 def write_matrix_market(entries: SourceEntries, file: IO[bytes], name: str, threads: int, report: Progress) -> None:
     """Write a matrix in the layout coordinate and the symmetry general, entries in the order of the store.
 
-    Floats are written in the fewest digits that give the same float again. The field is real, integer or pattern.
+    Floats are written with the fewest digits that restore them exactly. The field is real, integer or pattern.
 
     Parameters
     ----------

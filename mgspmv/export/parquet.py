@@ -14,7 +14,7 @@ from mgspmv.model import CooBatch, Progress, index_dtype
 
 
 def write_parquet(entries: SourceEntries, file: IO[bytes], threads: int, report: Progress) -> None:
-    """Write the columns src, dst and, if there are values, weight; a row group for each batch of entries.
+    """Write the columns src, dst and, unless it is a pattern, weight; one row group per batch of entries.
 
     Ids are as in the source: int64, strings, or without ids the numbers of rows and columns.
     """

@@ -46,7 +46,7 @@ class NameTable:
 
         Raises
         ------
-        CapacityError : there are more names than codes
+        CapacityError : more names than codes
         """
         ends, text = _take_buffers(names)
         self._make_room(len(names), int(ends[-1] - ends[0]))
@@ -146,7 +146,7 @@ def _encode(ends: Any, text: Any, slots: Any, known_ends: Any, known_text: Any, 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _touch(ends: Any, text: Any, slots: Any, known_ends: Any, known_text: Any, hashes: Any, codes: Any) -> None:
-    """Hash names, and load what they are compared with, so that the cache misses overlap."""
+    """Hash names, and load the slots and names to compare with, so that the cache misses overlap."""
     mask = np.uint64(len(slots) - 1)
     for j in range(len(codes)):
         hashes[j] = _hash(text, np.int64(ends[j]), np.int64(ends[j + 1]))

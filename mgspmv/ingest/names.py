@@ -140,7 +140,7 @@ class SpilledNames:
 
     Parameters
     ----------
-    folder : for files; None for the system's temporary folder
+    folder : folder of the files; None for the system's temporary folder
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -204,8 +204,8 @@ def number_names(
     ----------
     held : sorter of entries whose rows and columns are codes; it is closed
     spilled : names by code; it is closed
-    make_sorter : makes another sorter for the same entries
-    folder : for files
+    make_sorter : function that makes another sorter for the same entries
+    folder : folder of the files
 
     Returns
     -------

@@ -35,8 +35,8 @@ def number_ids(
     Parameters
     ----------
     held : sorter of entries whose rows and columns are ids; it is closed
-    make_sorter : makes another sorter for the same entries
-    folder : for files
+    make_sorter : function that makes another sorter for the same entries
+    folder : folder of the files
 
     Returns
     -------

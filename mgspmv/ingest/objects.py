@@ -45,7 +45,7 @@ class ScipySource:
     Parameters
     ----------
     matrix : sparse or dense, shape (n_rows, n_cols)
-    name : name in messages
+    name : name of the source in messages
 
     Raises
     ------
@@ -251,7 +251,7 @@ def check_format(matrix: Any, source: str) -> Any:
 
     Raises
     ------
-    SourceError : they are damaged
+    SourceError : damaged indices
     """
     if not hasattr(matrix, "check_format"):
         return matrix

@@ -62,8 +62,8 @@ def open_source(
     threads : number of threads that parse a text, decode Parquet or compute a partition; default one per processor
     id_room : memory for the ids of vertices
     is_vertex : see `EdgeListSource`
-    edge_list_options : of `EdgeListSource`, one of `EDGE_LIST_OPTIONS`; of `TableSource`, one of `PARQUET_OPTIONS`; of
-        `GroupSource`, one of `GROUP_OPTIONS`. They suit no other format, but `n_vertices` suits a tuple of arrays too
+    edge_list_options : `EDGE_LIST_OPTIONS` for `EdgeListSource`, `PARQUET_OPTIONS` for `TableSource`, `GROUP_OPTIONS`
+        for `GroupSource`; other formats accept none, except that a tuple of arrays accepts `n_vertices`
 
     Raises
     ------
@@ -126,8 +126,8 @@ def open_update(
     Parameters
     ----------
     insert, delete : as in `open_source`; None for nothing
-    vertex_ids : type of the store's ids: with `string`, ids of an edge list are strings, whatever they look like
-    is_vertex : tells whether a name is a vertex of the store
+    vertex_ids : type of the store's ids: with `string`, all ids of an edge list are strings, even integers
+    is_vertex : function that returns whether a name is a vertex of the store
     options : as in `open_source`, for both
 
     Raises

@@ -30,7 +30,7 @@ class ParquetSource(TableSource):
     ----------
     path : local path or URL, or several, whose rows are concatenated
     threads : 1 to decode in one thread, else in several
-    options : of `TableSource`
+    options : options of `TableSource`
 
     Raises
     ------

@@ -3,7 +3,7 @@
     rows  --count, for `rcm` hold the columns-->  order  -->  the new number of each row
     rows  --renumber-->  entries  --sort-->  rows in that order
 
-Tables of the rows, and for `rcm` the pattern, must fit. Entries at the same place keep their order.
+Tables of the rows, and for `rcm` the pattern, must fit in memory. Entries at the same place keep their order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def reorder_rows(
 
     Parameters
     ----------
-    matrix : is closed
+    matrix : matrix to reorder; it is closed
     report : called with (phase, entries done, total entries or None); phases `order` and `renumber`
     room : memory, threads and folder for the tables of its rows and for its entries
 

@@ -1,4 +1,4 @@
-"""Rules for what a file or table of edges, vertices or numbers means, as pure functions of names and a few lines.
+"""Rules for interpreting files and tables of edges, vertices or numbers, as pure functions of names and a few lines.
 
 Readers look at the beginning of a source and ask these functions about delimiter, header, columns, comments, ids and
 format. A rule decides, or raises `Undecided` with a message that names the argument that decides; nothing is guessed.
@@ -324,8 +324,8 @@ def choose_columns(
 
     Parameters
     ----------
-    names : of all columns; None without a header
-    weights : True if there must be weights, False if there are none, "auto" to read them if they are found
+    names : names of all columns; None without a header
+    weights : True to require weights, False to read none, "auto" to read them if they are found
     extra_columns : "ignore" columns that no rule takes, or raise for them
 
     Raises
@@ -514,12 +514,12 @@ def has_header(
     first : fields of the first line
     below : fields of lines that follow
     given : columns that the user named, or numbered from 1
-    is_vertex : tells whether a name is known to be an id, as in a store that is updated
+    is_vertex : function that returns whether a name is known to be an id, as in a store that is updated
 
     Raises
     ------
-    UndecidedHeader : it may be either, and is an edge if one of its ids occurs in lines that follow `below`
-    Undecided : it may be either
+    UndecidedHeader : an ambiguous line, which is an edge if one of its ids occurs in lines that follow `below`
+    Undecided : an ambiguous line
     """
     if given is not None and all(isinstance(each, str) for each in given):
         return True
@@ -658,7 +658,7 @@ def has_list_header(
     below : fields of lines that follow
     has_numbers : whether a column of numbers is expected next to the ids
     are_names : whether ids are known to be names, which may look like numbers
-    is_vertex : tells whether a name is known to be an id
+    is_vertex : function that returns whether a name is known to be an id
 
     Raises
     ------
@@ -768,7 +768,7 @@ class Preamble:
 
         Parameters
         ----------
-        number : of the line in its file, from 1
+        number : number of the line in its file, from 1
         """
         self.n_lines += 1
         line = line.strip()

@@ -15,7 +15,7 @@ SUFFIXES = (".csv", ".parquet")
 
 
 def read_seeds(path: str | os.PathLike[str], *, string_ids: bool = False) -> Any:
-    """Read a table with the columns `vector`, `vertex` and, maybe, `weight`.
+    """Read a table with the columns `vector`, `vertex` and, optionally, `weight`.
 
     Parameters
     ----------

@@ -175,7 +175,7 @@ class Share:
         Parameters
         ----------
         claim : see `Joined`
-        dtype : of the values of all parts
+        dtype : dtype of the values of all parts
 
         Raises
         ------
@@ -288,7 +288,7 @@ class Share:
 
         Parameters
         ----------
-        shape : of the matrix
+        shape : shape of the matrix
         are_numbers : whether all ids are the numbers of their vertices
         are_listed : whether all parts have the ids from a list
 
@@ -438,7 +438,7 @@ class Share:
 
         Parameters
         ----------
-        prefix : of the names of the arrays
+        prefix : prefix of the names of the arrays
         first_entry : number of the first entry among all
         """
         (start, stop), is_last = self._rows, self._spec.rank == self._spec.n_shares - 1
@@ -468,7 +468,7 @@ class Share:
             for name, (start, array) in arrays.items()
         }
 
-    # --- all along
+    # --- helpers
 
     def _make_sorter(self, memory: int, origin: int = 0) -> EntrySorter:
         return self._held.enter_context(EntrySorter(memory, self._threads, self._folder, origin=origin))

@@ -59,7 +59,7 @@ class EntrySorter:
     ----------
     memory : bytes for entries: half to hold them, half to group or sort them
     threads : number of threads that group and sort
-    folder : for files; None for the system's temporary folder
+    folder : folder of the files; None for the system's temporary folder
     row : row of all the entries, which are then sorted by column; None for any
     origin : a row, or column, close to those that will be added
     """
@@ -178,7 +178,7 @@ class EntrySorter:
 
         Parameters
         ----------
-        work : called with the first and the last row, and the entries in parts, those of a row in the order added
+        work : function of the first and the last row, and the entries in parts, those of a row in the order added
         dense : whether each row of a range takes memory, empty rows included
         """
         self._settle()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StatedShape:
-    """Position in a source that states its shape, which may be larger than what it lists."""
+    """Position in a source that states its shape, which may be larger than the listed rows and columns."""
 
     source: str
     """Name of the file or group."""
@@ -94,7 +94,7 @@ class Source(Protocol):
 
 
 class FileSource:
-    """Base class of readers of files, whose layout is known at the end.
+    """Base class of readers of files, whose layout is known once the last batch is read.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ class FileSource:
             raise SourceError("the layout is known once all batches were read", source=self.name)
         return self._layout
 
-    # --- for several processes, each of which reads a part
+    # --- reading by several processes, a part each
 
     def split(self, n_parts: int) -> Sequence[FileSource]:
         """Split the source into at most `n_parts` consecutive parts that other processes can read.

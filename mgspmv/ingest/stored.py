@@ -122,7 +122,7 @@ class StoredRows:
 
         Raises
         ------
-        StoreError : they cannot be read
+        StoreError : the entries cannot be read
         """
         with ThreadPoolExecutor(self._threads, "mgspmv-stored") as pool:
             for block in map_ahead(pool, self._read, cut_entries(self._stored, self._threads), self._threads):
@@ -155,7 +155,7 @@ class StoreSource:
 
         Raises
         ------
-        StoreError : they cannot be read
+        StoreError : the entries cannot be read
         """
         nothing, dtype = np.zeros(0, index_dtype(self._info.shape[1])), self._rows.dtype
         yield CooBatch(nothing, nothing, None if dtype is None else np.zeros(0, dtype))

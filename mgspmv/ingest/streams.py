@@ -138,7 +138,7 @@ class TextStream:
         self.close()
 
     def close(self) -> None:
-        """Close the file; nothing is read any more."""
+        """Close the file; nothing can be read afterwards."""
         if self._blocks.close():  # else its thread is still reading and closes the file
             self._buffered.close()
 
@@ -222,7 +222,7 @@ class _CountedFile(io.RawIOBase):
 
     Parameters
     ----------
-    most : bytes that are read; None for all
+    most : greatest number of bytes to read; None for all
     """
 
     def __init__(self, file: IO[bytes], name: str, most: int | None = None) -> None:
@@ -340,7 +340,7 @@ class Pipe(str):
 
         Raises
         ------
-        SourceError : it was opened before
+        SourceError : the stream was opened before
         """
         file = self._begin()
         self.peek(MAGIC_BYTES)
@@ -437,7 +437,7 @@ def open_anywhere(name: str, **options: Any) -> IO[bytes]:
 
     Parameters
     ----------
-    options : of `open_url`
+    options : options of `open_url`
     """
     if isinstance(name, Pipe):
         return name.open()

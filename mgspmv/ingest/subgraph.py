@@ -60,14 +60,14 @@ def read_selection(
     reading: Reading = DEFAULT_READING,
     is_vertex: Callable[[str], bool] | None = None,
 ) -> np.ndarray:
-    """Read a selection of vertices: a mask or ids from a `.npy` file, else ids, one per line as for `ingest`.
+    """Read a selection of vertices: a mask or ids from a `.npy` file, else ids, one per line as in `ingest`.
 
     Parameters
     ----------
     path : local path or URL; `-` is standard input
     string_ids : whether ids are strings, as in a store whose `vertex_ids` are strings, or integers
     reading : options of the user for delimiter and comments
-    is_vertex : tells whether a name is an id of the store
+    is_vertex : function that returns whether a name is an id of the store
 
     Returns
     -------
@@ -299,7 +299,7 @@ def write_subgraph(
     Parameters
     ----------
     vertices : see `select_vertices`; None for all
-    describe : makes the version's provenance from the number of kept vertices, None if none are selected
+    describe : function from the number of kept vertices, None if none are selected, to the version's provenance
     edges : edges to keep or to drop; None to keep all
 
     Returns
@@ -337,7 +337,7 @@ def _check_room(info: MatrixInfo, edges: ListedEdges | None, memory: int, *, sel
 
     Raises
     ------
-    CapacityError : they exceed `memory`
+    CapacityError : these bytes exceed `memory`
     """
     of_edges = 0 if edges is None else edges.nbytes
     need = find_table_bytes(info, selects=selects) + of_edges

@@ -133,7 +133,7 @@ class TableSource(FileSource):
         their names, or by position if two or three names have no known meaning (see `rules.choose_columns`)
     n_vertices : number of vertices, whose ids are 0..n_vertices-1
     vertices : path of a list of vertices, see `EdgeListSource`
-    weights : whether there are weights; "auto" if there is such a column. With False it is ignored
+    weights : whether to read weights; "auto" to read them if such a column exists, False to ignore it
     extra_columns : "ignore" columns that no rule takes, or raise an "error" for them
     id_room : memory for the ids of vertices
 
@@ -458,7 +458,7 @@ def _is_string(of: Any) -> bool:
 
 
 def _is_uuid(of: Any) -> bool:
-    """Tell whether a type is one of UUIDs: Arrow's own, or 16 bytes, as older programs write them."""
+    """Return whether a type is one of UUIDs: Arrow's own, or 16 bytes, as older programs write them."""
     return getattr(of, "extension_name", "") == "arrow.uuid" or of == pa.binary(16)
 
 

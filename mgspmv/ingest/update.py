@@ -80,14 +80,14 @@ def update_store(
     Parameters
     ----------
     options : `self_loops` of the insertions, `symmetrize` of both, `ignore_weights`; the others are those of the store
-    describe : makes the version's provenance from those of `insert` and `delete`, by these names, and the changes
+    describe : function from the provenance of `insert` and `delete`, by these names, and the changes to the version's
     missing : whether to ignore deletions without an entry, or to raise an error
     keep : see `begin_version`
     allow_hypersparse : see `check_stated`
 
     Returns
     -------
-    Metadata of the new version; if it would have the digest of `stored`, none is made, and the metadata of `stored`.
+    Metadata of the new version, or of `stored` if nothing changes its digest, in which case no version is made.
 
     Raises
     ------
@@ -330,7 +330,7 @@ def _number(stored: StoredMatrix, added: Layout | None, folder: Path | None) -> 
 
     Parameters
     ----------
-    folder : for a file of all ids
+    folder : folder of the file of all ids
     """
     info, order = stored.info, stored.read_order()
     ids: Ids | None = None if info.vertex_ids is None else StoredIds(stored)
@@ -421,7 +421,7 @@ def _find_numbers(batch: SortedSource, numbering: _Numbering, memory: int) -> tu
 
     Raises
     ------
-    CapacityError : they take more
+    CapacityError : they do not fit in `memory`
     """
     layout = batch.layout
     if numbering.order is None and numbering.vertex_ids is None and layout.vertex_ids is None:
@@ -445,17 +445,17 @@ class _Deletions:
 
     Parameters
     ----------
-    removed : is closed
-    numbering : of the previous version
-    memory : bytes for them
+    removed : sorted deletions; they are closed
+    numbering : numbering of the rows and columns of the previous version
+    memory : bytes for the places
 
     Attributes
     ----------
-    places : by stored numbers; unknown vertices have numbers after all others
+    places : places by stored numbers; unknown vertices have numbers after all others
 
     Raises
     ------
-    CapacityError : they take more
+    CapacityError : the places do not fit in `memory`
     """
 
     def __init__(self, removed: SortedSource, numbering: _Numbering, memory: int) -> None:

@@ -21,7 +21,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
 def choose_value_dtype(dtype: np.dtype[Any], source: str) -> np.dtype[Any]:
-    """Return the dtype in which a source gives its values: int64, uint64, float32 or float64.
+    """Return the dtype in which a source yields its values: int64, uint64, float32 or float64.
 
     Raises
     ------

@@ -21,11 +21,11 @@ def verify_store(store: StoreLike, report: Report | None = None) -> list[str]:
 
     Returns
     -------
-    Problems and where they are, one line each; empty if there are none.
+    Problems and their positions, one line each; empty if there are none.
 
     Raises
     ------
-    StoreNotFoundError, StoreFormatError, StoreUnfinishedError : there is no store to check
+    StoreNotFoundError, StoreFormatError, StoreUnfinishedError : no store to check
     """
     report = report or (lambda phase, done, total: None)
     try:
@@ -53,7 +53,7 @@ def verify_store(store: StoreLike, report: Report | None = None) -> list[str]:
 
 
 def list_unchecked(store: StoreLike) -> list[str]:
-    """List what cannot be checked of a store, one line each: stores of older versions record less.
+    """List the checks that a store does not allow, one line each: stores of older versions record less.
 
     Raises
     ------

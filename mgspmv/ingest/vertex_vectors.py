@@ -86,12 +86,12 @@ def classify_vector(name: str, given: Any) -> ByPlace | ById:
 
 
 def is_class(obj: Any, library: str, name: str) -> bool:
-    """Tell whether an object is of a class of a library, without importing that."""
+    """Return whether an object is of a class of a library, without importing the library."""
     return any(cls.__name__ == name and cls.__module__.partition(".")[0] == library for cls in type(obj).__mro__)
 
 
 def is_table(obj: Any) -> bool:
-    """Tell whether an object is a table with named columns: a frame, or Arrow's."""
+    """Return whether an object is a table with named columns: a data frame or an Arrow table."""
     return hasattr(obj, "__arrow_c_stream__") and (hasattr(obj, "schema") or hasattr(obj, "columns"))
 
 
@@ -182,7 +182,7 @@ def _advise_list(ids: list[Any] | np.ndarray) -> str:
 
 
 def is_id(label: Any) -> bool:
-    """Tell whether an object can be the id of a vertex."""
+    """Return whether an object can be the id of a vertex."""
     return isinstance(label, str | Integral) and not isinstance(label, bool | np.bool_)
 
 
@@ -219,7 +219,7 @@ def _classify_series(name: str, series: Any) -> ById:
 
 
 def _is_default(index: Any) -> bool:
-    """Tell whether an index is the default one of pandas."""
+    """Return whether an index is the default index of pandas."""
     bounds = tuple(getattr(index, bound, None) for bound in ("start", "step"))
     return bounds == (0, 1) and index.name is None
 

@@ -219,7 +219,7 @@ class ListedNames:
     Parameters
     ----------
     names : Arrow array of large strings, ascending
-    folder : for a file of them, from which the store's ids are written; None for the system's temporary folder
+    folder : folder of a file of names, from which the store's ids are written; None for the system's temporary folder
     first : name on the first line
     """
 
@@ -250,7 +250,7 @@ def _mark(ids: Any, seen: Any) -> None:
 
 
 def find_unknown(vertices: Vertices, codes: np.ndarray) -> int | None:
-    """Return the place of the first id that is not in the list of vertices; None if there is none, or no list."""
+    """Return the index of the first id that is not in the list of vertices; None if all are, or without a list."""
     if not isinstance(vertices, ListedIntegers | ListedNames):
         return None
     unknown = np.flatnonzero(codes == UNKNOWN)
@@ -285,7 +285,7 @@ def read_vertices(
     id_column : format of an id
     reading : the user's options for delimiter and comments
     room : memory for the list
-    is_vertex : tells whether a name is known to be an id
+    is_vertex : function that returns whether a name is known to be an id
 
     Returns
     -------
@@ -426,7 +426,7 @@ def _refuse_repeated(repeated: list[Any], source: str) -> None:
 
 
 def are_numbers(ids: np.ndarray | SortedIds) -> bool:
-    """Tell whether ascending distinct ids are 0..n-1."""
+    """Return whether ascending distinct ids are 0..n-1."""
     return bool(len(ids) == 0 or (ids[0] == 0 and ids[-1] == len(ids) - 1))
 
 

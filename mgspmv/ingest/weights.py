@@ -125,7 +125,7 @@ def reading_table(name: str, said: str) -> Iterator[None]:
 
     Parameters
     ----------
-    said : message, with a placeholder for that of pyarrow
+    said : message, with a placeholder for pyarrow's message
     """
     import pyarrow as pa
 
@@ -239,7 +239,7 @@ class _List:
         return None if found is None or self._are_vertices(lines, found) else found
 
     def _are_vertices(self, lines: Sequence[str], delimiter: str) -> bool:
-        """Tell whether whole lines are ids rather than ids and numbers."""
+        """Return whether whole lines are ids rather than ids and numbers."""
         if not all(map(self._is_known, lines)):
             return False
         if all(self._is_known(_try_split(line, delimiter)[0]) and _ends_in_number(line, delimiter) for line in lines):
@@ -286,7 +286,7 @@ class _List:
         return list(ids)
 
     def _has_title(self) -> bool:
-        """Tell whether the first line of a list of ids is a header."""
+        """Return whether the first line of a list of ids is a header."""
         first, *others = map(_unquote, self._texts)
         if self._string_ids:
             return names_vertices(first) and first not in others and not self._is_known(first)
@@ -338,7 +338,7 @@ def _begins_comment(text: str) -> bool:
 
 
 def _have_numbers_behind_blanks(lines: Sequence[str]) -> bool:
-    """Tell whether each line has a name and a number, except for a header that names both."""
+    """Return whether each line has a name and a number, except for a header that names both."""
     rows = [_try_split(line, " ") for line in lines]
     first = rows[0]
     if not all(len(row) == 2 and is_number(row[1]) for row in rows[1:]) or len(first) != 2:

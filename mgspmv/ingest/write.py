@@ -62,7 +62,7 @@ def find_room(
     Raises
     ------
     OptionError : less than `LEAST_MEMORY`; a scratch that is not a folder, or not writable
-    CapacityError : the process already uses nearly as much
+    CapacityError : the process already uses nearly all of `memory`
     """
     check_memory(memory)
     folder = find_folder(store) if scratch is None else Path(scratch)
@@ -81,7 +81,7 @@ def make_room(memory: int | None, free: int, threads: int, folder: Path | None) 
 
     Raises
     ------
-    CapacityError : it already uses nearly as much
+    CapacityError : the process already uses nearly all of `memory`
     """
     import psutil
 
@@ -133,7 +133,7 @@ def store_source(
 
     Parameters
     ----------
-    describe : makes the store's provenance from the source's
+    describe : function from the source's provenance to the store's
     allow_hypersparse : see `check_stated`
 
     Returns
@@ -185,7 +185,7 @@ def reorder_store(
     Parameters
     ----------
     method : one of `METHODS`, or `none`
-    describe : makes the version's provenance from that of `reorder_rows`
+    describe : function from the provenance of `reorder_rows` to the version's
     base : see `begin_version`
 
     Returns
@@ -216,7 +216,7 @@ def transpose_store(
 
     Parameters
     ----------
-    provenance : of the version
+    provenance : provenance of the version
     keep : see `begin_version`
 
     Returns
@@ -259,7 +259,7 @@ def check_stated(stated: StatedShape | None, size: StoreSize, *, allow_hyperspar
 
     Raises
     ------
-    SourceError : it does; names the line, and the bytes that it would take
+    SourceError : such a shape; names the line, and the bytes that the store would take
     """
     if stated is None or allow_hypersparse or max(size.lines) <= max(FREE_ROWS, ROWS_PER_ENTRY * size.n_entries):
         return
@@ -315,9 +315,9 @@ def write_matrix(
 
     Parameters
     ----------
-    room : for the entries of the transpose
+    room : memory, threads and folder for the entries of the transpose
     most_columns : columns that are added up at a time
-    phase : for the report
+    phase : phase in calls of `report`
 
     Raises
     ------
