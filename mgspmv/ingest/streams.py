@@ -519,6 +519,6 @@ def _cut_at_lines(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
 def _drop_byte_order_marks(blocks: Iterator[bytes]) -> Iterator[bytes]:
     """Remove byte order marks at the beginning of all lines, as files that have one may have been concatenated."""
     for block in blocks:
-        if codecs.BOM_UTF8 in block:  # avoids a copy otherwise
+        if codecs.BOM_UTF8 in block:  # avoids a copy of blocks without any
             block = block.removeprefix(codecs.BOM_UTF8).replace(b"\n" + codecs.BOM_UTF8, b"\n")
         yield block

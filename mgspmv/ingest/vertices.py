@@ -56,7 +56,7 @@ LISTED_NAME_BYTES, LISTED_COPIES = 128, 4
 _ROOM = 2**20
 """Bound of ids that a table may always cover, regardless of the number of edges."""
 _MARKED = 2**27
-"""Bound of ids that are always marked, regardless of the number of edges read, as more edges may follow."""
+"""Bound of ids that are marked if memory allows, regardless of the number of edges read, as more edges may follow."""
 
 
 class Vertices(Protocol):
