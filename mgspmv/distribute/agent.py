@@ -42,14 +42,14 @@ from mgspmv.model import Precision, free_memory
 from mgspmv.partition import Rates
 
 NAME = "mgspmv"
-"""Of the plugin on each worker."""
+"""Name of the plugin on each worker."""
 END_S = 2.0
-"""Seconds for what a device had for a run before to be free, when it is asked for its memory."""
+"""Seconds to wait for the device memory of earlier runs to be freed before free memory is measured."""
 PING_OP, DESCRIBE_OP = "mgspmv_ping", "mgspmv_describe"
 FREE_OP, ABORT_OP, ABORT_RUN_OP = "mgspmv_free", "mgspmv_abort", "mgspmv_abort_run"
-"""What a client asks of an agent, through the scheduler."""
+"""Operations that a client requests from an agent, through the scheduler."""
 ASK_OP = "mgspmv_ask"
-"""What another worker asks of it."""
+"""Operation that another worker requests from an agent."""
 
 
 class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
@@ -71,7 +71,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         self._parts: dict[str, Part] = {}
         self.sessions: dict[str, Linked] = {}
         self.made: dict[str, Any] = {}
-        self._ending: WeakValueDictionary[str, Linked] = WeakValueDictionary()  # a task that still runs holds its own
+        self._ending: WeakValueDictionary[str, Linked] = WeakValueDictionary()  # a running task holds its session
         METRICS.register()
         METRICS.holders.add(self)
         worker.handlers.update(
@@ -101,7 +101,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             self._let_go(key)
         if finish == "error" and str(key).startswith("mgspmv-"):
             error = self._worker.state.tasks[key].exception
-            if error is not None:  # Dask keeps none of a task that nobody wanted any more when it failed
+            if error is not None:  # Dask keeps no error of a task whose key was released before it failed
                 METRICS.count_failure(type(loads(error.data)).__name__)
 
     # --- for the tasks
@@ -193,7 +193,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     async def answer(self, key: str, question: str, arguments: Sequence[Any]) -> dict[str, Any]:
         """Answer a question of another worker's share to the share here; see `mgspmv.ingest.share`."""
-        from mgspmv.ingest.share import QUESTIONS  # where there is a share, it is there already
+        from mgspmv.ingest.share import QUESTIONS  # already imported if a share exists
 
         if question not in QUESTIONS:
             raise OptionError(f"a share has no answer to {question!r}")
@@ -230,7 +230,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             part.close("the matrix was closed")
             if part.backend == "cuda":
                 held = [part]
-                del part  # or it would still be there
+                del part  # else the reference would keep it alive
                 let_go(held, release_device_memory)
         if session is not None:
             self._ending[key] = session
@@ -272,7 +272,7 @@ def get_agent() -> Agent:
 
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
-# Each is pinned to a worker; `key` is that of the task which loaded the part or began the session.
+# Each is pinned to a worker; `key` is the key of the task that loaded the part or began the session.
 
 
 def load_part(key: str, spec: PartSpec, team: TeamSpec | None) -> int:

@@ -27,7 +27,7 @@ from mgspmv.kernels.select import BoundMany
 from mgspmv.model import free_memory
 
 KEPT_BYTES = 1 << 28
-"""Of what is kept of vectors on all workers, after which a superstep ends, so that it goes to the client."""
+"""Bytes of kept vectors on all workers at which a superstep ends, so that they are sent to the client."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class BatchSpec(Spec):
     """Description of a batch, the same for all of its workers."""
 
     task: BatchTask
-    """What was asked for."""
+    """Options of the batch."""
     transport: Literal["peer", "nccl"]
-    """How slices go from worker to worker."""
+    """Transport of slices between workers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +45,11 @@ class BatchPiece:
     """Start of a batch on one worker, for its rows."""
 
     start: Start
-    """Only d, which is empty for p of each vector, and the out-weights count."""
+    """Start vectors; only d, empty for the p of each vector, and the out-weights are used."""
     queries: list[Query]
-    """All vectors, with those of their entries that are in these rows."""
+    """All vectors, restricted to the entries in these rows."""
     order: np.ndarray | None
-    """(n_rows,) source's number of each row; None where they ascend, or nobody asks."""
+    """(n_rows,) source's number of each row; None if they ascend or are not needed."""
 
 
 class BatchSession(Session):
@@ -59,7 +59,7 @@ class BatchSession(Session):
 
     def __init__(self, worker: Any, part: Part, spec: BatchSpec, piece: BatchPiece) -> None:
         kernel = _bind(part, spec)
-        writable = partial(np.require, requirements="W")  # what came over a network is not, and kernels are for both
+        writable = partial(np.require, requirements="W")  # received arrays are read-only, and kernels take both
         weight = writable(piece.start.take_weight(lambda: part.out_weights.read(spec.task.dtype is not None)))
         self._rows = ManyRows(kernel, kernel.put(weight), kernel.put(writable(piece.start.dangling)))
         self._n_dangling = int(np.count_nonzero(weight == 0))

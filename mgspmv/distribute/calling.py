@@ -14,7 +14,7 @@ from distributed import Client, Future, get_worker, secede
 from mgspmv.distribute.spans import enter_default
 
 LOOK_S = 0.2
-"""Seconds between two looks at whether a worker is still wanted."""
+"""Seconds between two checks whether the worker is still needed."""
 
 
 def call_worker(client: Client) -> Future:

@@ -16,14 +16,14 @@ from weakref import WeakSet
 from distributed import Client
 
 TOPIC = "mgspmv-cancel"
-"""Of Dask's events; their messages are ids of runs."""
+"""Topic of Dask's events; the messages are run ids."""
 
 _cancelled: dict[str, threading.Event] = {}
-"""Of the runs of this process."""
+"""Cancel event of each run of this process, by run id."""
 _subscribed: WeakSet[Any] = WeakSet()
-"""Connections to schedulers on which this process hears of the topic."""
+"""Scheduler connections on which this process has subscribed to the topic."""
 _CURRENT: ContextVar[threading.Event | None] = ContextVar("_CURRENT", default=None)
-"""Of the run that this thread waits for."""
+"""Cancel event of the run that this thread waits for."""
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def find_check() -> Callable[[], None]:
 
     def check() -> None:
         if cancelled is not None and cancelled.is_set():
-            cancelled.clear()  # what cleans up after the run may wait too
+            cancelled.clear()  # cleanup after the run may wait too
             raise KeyboardInterrupt
 
     return check

@@ -44,35 +44,35 @@ from mgspmv.model import ignore
 T = TypeVar("T")
 
 JOIN_S = 10.0
-"""Seconds at least for a worker to answer before it is taken into a run."""
+"""Minimum seconds for a worker to answer before it joins a run."""
 INSTALL_S = 60.0
-"""Seconds at least for a worker to import what it needs at first, maybe from a slow file system, and say so."""
+"""Minimum seconds for a worker to import its modules, maybe from a slow file system, and answer."""
 REJOIN_S = 5.0
-"""The same for a worker that is to go on with a run: so short that one that hangs does not hold up the others again."""
+"""Seconds as `JOIN_S` for a run that resumes: short, so that a hanging worker does not delay the others again."""
 BACK_S = 1.0
-"""Seconds for a worker that was silent to say that it is back."""
+"""Seconds for a worker that was silent to answer again."""
 RETURN_S = 5.0
-"""Seconds in which workers that were lost may come back before others do without them."""
+"""Seconds in which lost workers may return before the others continue without them."""
 POLL_S = 0.2
-"""Seconds between two looks at whether they have."""
+"""Seconds between two checks whether lost workers have returned."""
 TICK_S = 0.5
-"""Seconds between two calls of who wants to be called while tasks are waited for."""
+"""Seconds between two calls of `on_tick` while tasks are waited for."""
 LOOK_S = 1.0
-"""Seconds between two looks at who is in the cluster."""
+"""Seconds between two checks of the workers in the cluster."""
 PING_S = 2.0
 """Seconds between two pings of a worker."""
 LATE_S = 1.0
-"""Seconds too late from which on this process was stopped itself, and its own silence is not that of others."""
+"""Seconds of delay above which this process itself was stopped, so that silence is not blamed on the workers."""
 FREE_S = 5.0
-"""Seconds for a worker to let go of what it holds; one that does not answer does so when Dask releases the key."""
+"""Seconds for a worker to free the objects it holds; one that does not answer frees them when the key is released."""
 CANCEL_S = 0.1
-"""Seconds after which a task that goes on is cancelled again."""
+"""Seconds after which a task that continues is cancelled again."""
 PATIENCE = 0.75
-"""Of the time-out: how long a worker may be silent. The rest is for telling the others to end."""
+"""Fraction of the timeout that a worker may be silent. The rest is for ending the run on the others."""
 GRACE_S = 1.0
-"""Seconds that other tasks get to fail too, so that the error that came first in time is not taken for the cause."""
+"""Seconds to wait for other tasks to fail too, as the first error to arrive may not be the cause."""
 CHECKED = ("mgspmv", "dask", "distributed", "numpy", "numba", "zarr")
-"""Packages of which workers must have the client's versions, as of Python."""
+"""Packages of which workers must have the client's versions, in addition to Python."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +80,16 @@ class DeviceInfo:
     """Description of a worker's current CUDA device."""
 
     problem: str | None = None
-    """What keeps it from computing there; then there is nothing else."""
+    """Problem that prevents its use; the other fields are then not set. None if it can be used."""
     name: str = ""
     id: str = ""
-    """What no other device has, on no host."""
+    """Id of the device, unique among all hosts."""
     memory: int = 0
-    """Bytes that are free."""
+    """Bytes of free device memory."""
     bandwidth: float = 0.0
-    """Bytes per second of its memory."""
+    """Memory bandwidth in bytes per second."""
     nccl_problem: str | None = None
-    """What keeps it from being connected with others by NCCL."""
+    """Problem that prevents connections by NCCL; None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +98,12 @@ class WorkerInfo:
 
     member: Member
     threads: int
-    """That its cluster gave it."""
+    """Number of threads given by its cluster."""
     memory: int
-    """Bytes that it may still take."""
+    """Bytes of host memory that it may still allocate."""
     device: DeviceInfo = DeviceInfo("it was not asked")
     parts: frozenset[str] = frozenset()
-    """Keys of parts of matrices that it holds."""
+    """Keys of the parts of matrices that it holds."""
 
 
 class Cluster:
@@ -134,8 +134,8 @@ class Cluster:
         self.n_joined = 0
         self._silent: set[Member] = set()
         self._starved: set[Member] = set()
-        self._is_silent = False  # the scheduler, which passes on what workers are told
-        self._call: Future | None = None  # for a worker, where there was none
+        self._is_silent = False  # the scheduler, which relays messages to workers
+        self._call: Future | None = None  # task that waits for a first worker
         self.is_owner = not isinstance(client, Client)
         self.client: Client = connect_client(client, self.timeout) if self.is_owner else client
         if self.client.asynchronous:
@@ -160,7 +160,7 @@ class Cluster:
         """URL of Dask's dashboard; None where the scheduler serves none."""
         try:
             return self.client.dashboard_link or None
-        except KeyError:  # Dask's way to say so for a scheduler that it did not start
+        except KeyError:  # raised by Dask for a scheduler that it did not start
             return None
 
     # --- workers
@@ -445,8 +445,8 @@ class Cluster:
         except CommClosedError as error:
             raise self._lost(error) from error
         finally:
-            settling.cancel()  # nothing, where it is done
-            del settling  # which has the error, whose traceback has this frame
+            settling.cancel()  # no effect if it is done
+            del settling  # it holds the error, whose traceback holds this frame
 
     def release(self, futures: Iterable[Future]) -> None:
         """Release tasks that failed, or whose results are not needed any more.
@@ -481,7 +481,7 @@ class Cluster:
         task : key prefix of the tasks that take the data, and of the data's keys, which puts these in the same span;
             under another prefix Dask makes a new span each time, which the scheduler keeps
 
-        As fast as `broadcast=True`, which must not be used: when a worker is lost meanwhile, the scheduler tries to
+        As fast as `broadcast=True`, which must not be used: if a worker is lost meanwhile, the scheduler tries to
         reach it for 30 s, and until then no client of the cluster can broadcast.
         """
 
@@ -507,7 +507,7 @@ class Cluster:
         """Scatter data to a member. If cancelled, release the data once it has arrived, which Dask does not do."""
         key = f"{task}-{uuid.uuid4().hex}"
         sending = asyncio.ensure_future(self.client.scatter({key: data}, workers=[members[rank].address]))
-        sending.add_done_callback(lambda done: done.cancelled() or done.exception())  # which nobody may ask for
+        sending.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark the error as retrieved
         try:
             sent: dict[str, Future] = await asyncio.shield(sending)
         except TimeoutError as error:
@@ -592,7 +592,7 @@ class Cluster:
                 if watch.done() and not working.done():
                     watch.result()
             return await working
-        except (KeyError, CommClosedError):  # Dask's words for a worker that it does not know, or has just lost
+        except (KeyError, CommClosedError):  # raised by Dask for a worker unknown or just lost
             await asyncio.sleep(GRACE_S)
             await self._check_members(members, phase)
             raise
@@ -637,7 +637,7 @@ class Cluster:
                 for hung_in, what, why in answer[:1]:
                     raise blame(WorkerTimeoutError, members, rank, hung_in or phase, what, why)
             if loop.time() >= answered + self.patience:
-                await self._check_members(members, phase)  # it is the scheduler that asks, and may be what hangs
+                await self._check_members(members, phase)  # pings go through the scheduler, which may hang itself
                 self._silent.add(member)
                 why = "it hangs, or cannot be reached"
                 raise blame(WorkerTimeoutError, members, rank, phase, f"did not answer for {self.patience:g} s", why)
@@ -674,7 +674,7 @@ class Cluster:
                 raise await self._find_cause(tasks, members, phase)
             on_done(n_done)
         results: list[Any] = await self.client.gather(futures, errors="skip")
-        if len(results) < len(tasks):  # who had them, or told of them, was lost just now
+        if len(results) < len(tasks):  # the worker that had or reported them was just lost
             raise await self._find_cause(tasks, members, phase)
         return results
 

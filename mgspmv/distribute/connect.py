@@ -35,12 +35,12 @@ from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.validation import parse_json
 
 KNOCK_S = 30.0
-"""Seconds for a scheduler to answer at an address, which may be a wrong one; the time-out where that is less."""
+"""Maximum seconds for a scheduler to answer at an address, which may be wrong; the timeout if that is less."""
 DASHBOARD_PORT = 8787
 DRIVER = Path("/proc/driver/nvidia/version")
-"""There while NVIDIA's driver is loaded, also for who may not open its devices."""
+"""File that exists while NVIDIA's driver is loaded, even if this user may not open its devices."""
 WORKER_BYTES = 200_000_000
-"""That a worker process takes at least before it holds rows, beside what it shares with the others."""
+"""Minimum bytes of a worker process before it holds rows, without memory shared with other processes."""
 _UNHEARD = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, socket.EAI_NONAME)
 
 
@@ -97,13 +97,13 @@ def _knock(address: str, wait_s: float) -> None:
     try:
         get_address_host_port(address)
         security = Security().get_connection_args("client")
-        with ThreadPoolExecutor(1) as thread:  # its event loop is its own; a notebook has one that runs in this thread
+        with ThreadPoolExecutor(1) as thread:  # for a separate event loop: a notebook runs one in this thread
             kind = thread.submit(asyncio.run, _ask_kind(address, wait_s, security)).result()
-    except (ValueError, TypeError) as error:  # a TypeError where TLS is asked for and not configured
+    except (ValueError, TypeError) as error:  # TypeError: TLS was requested but is not configured
         raise OptionError(
             f"{address!r} is no address of a scheduler ({error}), and no file of one; such as tcp://10.0.0.1:8786"
         ) from error
-    except (OSError, MemoryError) as error:  # no memory for what others' bytes mean when taken for Dask's
+    except (OSError, MemoryError) as error:  # MemoryError: a reply of another protocol read as a size
         raise _no_answer(address, wait_s, error) from error
     if kind != "Scheduler":
         raise OptionError(f"{address} is the address of a {kind.lower()}, not of a scheduler")
@@ -117,7 +117,7 @@ async def _ask_kind(address: str, wait_s: float, security: dict[str, Any]) -> st
 
 def _no_answer(client: Any, wait_s: float, error: BaseException) -> SchedulerNotFoundError:
     said = str(error.__cause__ or "") or str(error) or "silence"
-    reason = said.rpartition(">: ")[2]  # less Dask's object that failed
+    reason = said.rpartition(">: ")[2]  # without the Dask object that failed
     return SchedulerNotFoundError(
         f"no Dask scheduler answers at {client} within {wait_s:g} s ({reason}); is it running, and is this its "
         "address, such as tcp://10.0.0.1:8786?"
@@ -136,7 +136,7 @@ class PatientNanny(Nanny):  # type: ignore[misc]  # Dask has no types
         try:
             await super().kill(timeout, reason)
         except TimeoutError:
-            await super().kill(reason=reason)  # which waits, now that it was killed
+            await super().kill(reason=reason)  # waits, now that the process was killed
 
 
 def start_local(n_workers: int | None = None, threads: int | None = None, **options: Any) -> LocalCluster:
@@ -194,11 +194,11 @@ def start_cuda(
     from dask_cuda import LocalCUDACluster
 
     given: dict[str, Any] = {"n_workers": n_workers, "threads_per_worker": _choose_threads(n_workers, threads)}
-    given["device_memory_limit"] = None  # nothing of ours is to be spilled
-    given["preload"] = [*dask.config.get("distributed.worker.preload")]  # else dask-cuda's own takes its place
-    if not is_tls_required():  # which is a protocol of its own
+    given["device_memory_limit"] = None  # data here must not be spilled
+    given["preload"] = [*dask.config.get("distributed.worker.preload")]  # else dask-cuda replaces it by its default
+    if not is_tls_required():  # which is a separate protocol
         given["protocol"] = protocol
-    # NCCL does not encrypt; GPUs of one machine have nothing to say to others. What the environment says is stronger.
+    # NCCL does not encrypt, and GPUs of one machine need no other hosts. The environment takes precedence.
     with dask.config.set({"distributed.nanny.environ.NCCL_SOCKET_IFNAME": "lo"}):
         return _start(LocalCUDACluster, **given | options)
 
@@ -247,7 +247,7 @@ def count_devices() -> int:
     for name in map(str, range(n_devices)) if visible is None else map(str.strip, visible.split(",")):
         is_number = name.lstrip("-").isdigit()
         if not name or name in named or (is_number and not 0 <= int(name) < n_devices):
-            break  # CUDA too takes those before the first that is none
+            break  # CUDA too uses those before the first invalid one
         named.append(name)
     if not n_devices or not named:
         raise ClusterError(
@@ -278,14 +278,14 @@ def _start(
     """
     port = dashboard_port
     if port is None:
-        port = 0 if scheduler_port == DASHBOARD_PORT else DASHBOARD_PORT  # Dask would take it before the scheduler does
+        port = 0 if scheduler_port == DASHBOARD_PORT else DASHBOARD_PORT  # Dask would bind it before the scheduler does
     options: dict[str, Any] = {
         "host": host,
         "scheduler_port": scheduler_port,
         "worker_class": PatientNanny,
-        "memory_limit": 0,  # the plan is checked instead: a nanny that kills at 95 % knows less than the plan does
+        "memory_limit": 0,  # the plan is checked instead; a nanny would kill workers at 95 %
         "dashboard_address": f"{dashboard_host}:{port}",
-        "silence_logs": logging.CRITICAL,  # what ends a run is raised, which says more
+        "silence_logs": logging.CRITICAL,  # errors that end a run are raised, with more detail
     }
     hosts = list_hosts((host, dashboard_host), dashboard_origins)
     try:
@@ -316,18 +316,18 @@ def make_cluster(make: Callable[[], Any], hosts: Iterable[str]) -> Any:
 
     def begin() -> Any:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-        resource_tracker.ensure_running()  # else the first worker starts it, which unblocks SIGINT
+        resource_tracker.ensure_running()  # else the first worker starts it and unblocks SIGINT
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        with guarding(hosts):  # which workers inherit
+        with guarding(hosts):  # workers inherit this
             return make()
 
     with warnings.catch_warnings(), ThreadPoolExecutor(1) as starter:
-        warnings.filterwarnings("ignore", r"Port \d+ is already in use")  # another one is taken then, which is as good
+        warnings.filterwarnings("ignore", r"Port \d+ is already in use")  # another port is used
         starting = starter.submit(begin)
         try:
             return starting.result()
         except KeyboardInterrupt:
-            with suppress(Exception):  # workers that the same signal ended do not start
+            with suppress(Exception):  # workers ended by the same signal do not start
                 starting.result().close()
             raise
 

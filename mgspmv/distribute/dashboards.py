@@ -22,13 +22,13 @@ from tornado.routing import Matcher, Rule
 from tornado.web import RequestHandler
 
 HOSTS = "mgspmv.dashboard-hosts"
-"""Key of Dask's configuration by which workers that are started here know their hosts."""
+"""Dask configuration key that passes the allowed hosts to workers started here."""
 PRELOAD = "distributed.scheduler.preload"
-"""Dask's own key: modules that schedulers load at their start."""
+"""Dask configuration key of the modules that schedulers load at startup."""
 ORIGINS = "distributed.scheduler.dashboard.bokeh-application.allow_websocket_origin"
-"""Dask's own key, by which users let in others."""
+"""Dask configuration key by which users allow other hosts."""
 WEB_PORTS = (80, 443)
-"""Ports of URLs that name none."""
+"""Default ports of URLs without a port."""
 
 _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[\w.*-]+)(?::(?P<port>[0-9]{1,5}))?", re.ASCII | re.IGNORECASE)
 
@@ -143,7 +143,7 @@ def _find_address(name: str) -> Any:
 
 def _resolve(name: str) -> set[str]:
     """Resolve a name to its addresses, at which Dask listens and which its links use."""
-    with suppress(OSError):  # which whoever listens there says
+    with suppress(OSError):  # the server that listens there reports it
         return {str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
     return set()
 

@@ -38,7 +38,7 @@ from mgspmv.model import CsrBlock, Precision
 from mgspmv.partition import choose_piece
 
 BESIDE = 4
-"""How many times as small pieces are that come by beside others."""
+"""Factor by which pieces streamed in addition to others are smaller."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class TeamSpec:
     """Description of a group of workers that lay their rows out together, each on a separate device."""
 
     run: str
-    """Name of what they do, by which their links are known."""
+    """Run id, which identifies their links."""
     members: tuple[Member, ...]
-    """Its workers, by rank."""
+    """Workers of the group, by rank."""
     patience: float
     """Seconds that a worker may be silent."""
     dtype: str | None
-    """Of the values; None for none."""
+    """Data type of the values; None to read no values."""
     precision: Precision
     layout: StepLayout
 
@@ -113,7 +113,7 @@ class DevicePart(Part):
         find_marks().n_terms = self.nnz * k
         if self._streaming is None:
             kernel = choose_for_vectors(kernel, "cuda", (self.stop - self.start, self.stored.info.shape[1]), k)
-        with self._lock:  # a kernel has room for one product on its way, and tasks are several
+        with self._lock:  # a kernel has buffers for one product at a time, and several tasks run
             key = (dtype, kernel, weights)
             if key not in self._products:
                 if self._streaming is None:
@@ -144,7 +144,7 @@ class DevicePart(Part):
     def _bind_streamed(self, dtype: Literal["float32", "float64"], kernel: str, weights: bool) -> StreamedCsr:
         streaming = self._streaming
         assert streaming is not None
-        if self._layouts or self._products:  # they have the room, and the pinned memory
+        if self._layouts or self._products:  # they hold the device memory, and the pinned memory
             n_entries = max(1, streaming.piece_entries // BESIDE)
             streaming = replace(streaming, held="store", kept_bytes=0, piece_entries=n_entries)
         is_pattern = self.stored.info.is_pattern or not weights
@@ -237,11 +237,11 @@ class DevicePart(Part):
         is_read = read_out_degree(self.stored, start, stop, self.threads) > 0
         places = rows.place_streamed(is_read, streaming)
         own, columns, n_columns = places.all_columns, None, places.n_sent
-        release_device_memory()  # what placing took: arrays that stay would be cut from it, and keep all of it
+        release_device_memory()  # else lasting arrays are cut from freed blocks and pin them
         if self.group is not None:
             mark = partial(rows.mark_columns, n_cols) if rows.is_near else None
             columns = share_columns(self.group, places.columns, places.n_sent, self.bounds, mark, check)
             own, columns, n_columns = columns.places, replace(columns, places=None), columns.slices.starts[-1]
-            places = replace(places, columns=None)  # the layout is to have their memory
+            places = replace(places, columns=None)  # frees their memory for the layout
         del is_read
         return rows.lay_out(places, own, n_columns, streaming, check), columns

@@ -46,17 +46,17 @@ from mgspmv.model import Event, Progress, Stability, Status, StepSums
 Drive = Literal["scheduler", "superstep"]
 
 SUPERSTEP_S = 1.0
-"""Seconds of a superstep: long beside what the scheduler takes for a task, short for who waits for news."""
+"""Seconds of a superstep: long compared with the scheduler's time per task, short between two progress reports."""
 GROWTH = 16
-"""How many times as many iterations as the one before a superstep may have, whose first ones are slow."""
+"""Maximum factor by which the iterations of a superstep grow from one to the next, as the first ones are slow."""
 FIRST_S = 0.25
-"""Seconds of the first superstep, on workers that are slow."""
+"""Seconds of the first superstep on slow workers."""
 ASK_S = 0.25
-"""Seconds between two questions whether a state is written."""
+"""Seconds between two checks whether a checkpoint is written."""
 SLOW_EDGES_PER_S = 1e8
-"""What a slow worker multiplies."""
+"""Edges per second of a slow worker."""
 MOST_FIRST = 100
-"""Iterations of the first superstep at most: those of small graphs take the time of their messages."""
+"""Maximum iterations of the first superstep: on small graphs messages take most of the time."""
 
 
 def run_course(
@@ -161,7 +161,7 @@ class Workers:
         if error is not None:
             self._abandon(error)
             return
-        with suppress(ClusterError):  # what a worker did not let go of now it drops with the key
+        with suppress(ClusterError):  # a worker that does not answer frees it with the key
             self.matrix.cluster.free(self._keys, self.matrix.members)
         self._sessions.clear()
 
@@ -193,7 +193,7 @@ class Workers:
         """End the run on all reachable workers, and wait until none of its tasks is running there."""
         reason = f"run {self._run} was given up: {error or type(error).__name__}"
         self.matrix.cluster.release([*self._sessions, *self._running])
-        with suppress(Exception):  # what led here is what is raised
+        with suppress(Exception):  # the original error is raised instead
             self.matrix.cluster.abort(self._keys, self.matrix.members, reason)
         self._sessions, self._running = [], []
 
@@ -401,7 +401,7 @@ def join_events(events: tuple[Event, ...]) -> Event:
     """Join the events of one iteration, one per worker, into one event."""
     fields = ("product_s", "exchange_s", "wait_s", "exchanged_bytes", "memory_bytes")
     joined: dict[str, Any] = {name: tuple(getattr(e, name)[0] for e in events) for name in fields}
-    if not any(joined["wait_s"]):  # devices do not know of each other what they waited for
+    if not any(joined["wait_s"]):  # devices do not measure how long they waited for others
         slowest_s = max(joined["product_s"])
         waited = [min(e, slowest_s - p) for e, p in zip(joined["exchange_s"], joined["product_s"], strict=True)]
         joined["wait_s"] = tuple(waited)
