@@ -137,7 +137,7 @@ class BatchSession(Session):
 
 
 def _keep(all_kept: list[Kept], kept: Kept) -> None:
-    """Keep a copy, as the arrays may be overwritten. No method: a batch that held its session would outlive both."""
+    """Keep a copy, as the arrays may be overwritten. Not a method, as a batch must not reference its session."""
     all_kept.append(replace(kept, ranks=kept.ranks.copy()))
 
 

@@ -388,10 +388,10 @@ class Cluster:
 
         Parameters
         ----------
-        members : all are watched
+        members : workers to watch
         on_done : called with the number of tasks that are done
         on_tick : called at least every `TICK_S`
-        ranks : of the members that have the tasks
+        ranks : ranks of the members that have the tasks
 
         Raises
         ------

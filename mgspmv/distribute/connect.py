@@ -168,7 +168,7 @@ def start_cuda(
     ----------
     n_workers : default one per GPU
     threads : threads per worker, which read and decompress; default one per processor for all workers together
-    protocol : of Dask's comms: `tcp`, or `ucxx`
+    protocol : protocol of Dask's comms: `tcp`, or `ucxx`
     options : of `_start`; or of `dask_cuda.LocalCUDACluster`, which override those chosen here
 
     Raises

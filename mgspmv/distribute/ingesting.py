@@ -58,18 +58,18 @@ from mgspmv.store.write import StoreSize, Version, begin_version, check_space
 from mgspmv.validation import to_json
 
 ASK_S = 240.0
-"""Seconds at least for an answer of another share, which reads a piece of a file for it: less than who asks may be
-without a mark, so that who is asked is blamed."""
+"""Minimum seconds for an answer of another share, which may read a piece of a file for it. Less than the limit of the
+asking task between two marks, so that the error names the other worker."""
 REPORT_S = 0.5
 """Seconds between two reports of a worker."""
 TOPIC = "mgspmv-ingest"
-"""Topic of Dask's events that the reports are, of all ingests: a client keeps a handler for each topic it ever knew."""
+"""Topic of the reports of all ingests; a single one, as a client keeps a handler for each topic it ever used."""
 ENTRY_BYTES = 32
-"""Of memory for an entry that is sorted, at least: numbers of row and column, and half of it is for other things."""
+"""Minimum bytes per sorted entry: row and column numbers, and as much again for other uses."""
 SUM_BYTES = 32
-"""Of a column, while its degrees and weights are added up."""
+"""Bytes per column while its degrees and weights are added up."""
 SUM_PART = 4
-"""Of the memory, what these may take."""
+"""Divisor of the memory that gives the maximum bytes for column sums."""
 
 
 @dataclass(frozen=True)
@@ -78,15 +78,15 @@ class ShareOffer:
 
     spec: ShareSpec
     peers: tuple[tuple[Member, str], ...]
-    """Who has which share, and the key that it is held for, by rank."""
+    """Worker of each share, and the key under which it is held, by rank."""
     token: str
-    """Of the ingest, in its reports."""
+    """Id of the ingest in its reports."""
     memory: int | None
     """Bytes that its process may take; None for half of what it offered."""
     offered: int
     threads: int
     scratch: str | None
-    """None for the folder that Dask has for such files."""
+    """Folder for temporary files; None for Dask's own."""
     patience: float
     """Seconds that a worker may be silent."""
 
@@ -124,7 +124,7 @@ class _Peers:
             members, what = [peer for peer, _ in self._peers], f"did not answer for {self._limit_s:g} s"
             why = "it hangs, or what it reads from does"
             raise blame(WorkerTimeoutError, members, rank, "ingest", what, why) from error
-        except OSError as error:  # of the connection, which are Dask's
+        except OSError as error:  # connection errors of Dask are subclasses
             members = [peer for peer, _ in self._peers]
             raise blame(WorkerLostError, members, rank, "ingest", "cannot be reached", str(error)) from error
         finally:
@@ -190,7 +190,7 @@ def keep_partition(key: str, number: int, frame: Any) -> None:
 def work_share(key: str, step: str, *arguments: Any, **options: Any) -> Any:
     """Call the method of the share that makes a step."""
     share: Share = get_agent().get_made(key)
-    find_marks().n_terms = share.memory // ENTRY_BYTES  # what it sorts at a time
+    find_marks().n_terms = share.memory // ENTRY_BYTES  # number of entries sorted at a time
     return getattr(share, step)(*arguments, **options)
 
 
@@ -346,7 +346,7 @@ class _Ingesting:
     def end(self) -> None:
         """Release the shares, and wait for running tasks."""
         client = self._cluster.client
-        with suppress(ClosedClientError, ValueError):  # which have nobody to tell
+        with suppress(ClosedClientError, ValueError):  # no subscription is left to end
             client.unsubscribe_topic(TOPIC)
         with suppress(ClusterError, OSError):
             self._cluster.free(self._keys, self._members)
@@ -437,7 +437,7 @@ class _Ingesting:
     def _number(self, claim: int | None) -> tuple[tuple[int, int], str | None]:
         """Number all vertices; return the numbers of rows and columns, and the type of ids as in `OwnIds`."""
         own: list[OwnIds] = self._do("number", "list_ids", claim, self._dtype)
-        self._are_merged = own[0].shape is None  # the first share has a part, if any has
+        self._are_merged = own[0].shape is None  # if any share has a part, the first has one
         if (shape := own[0].shape) is not None:
             return shape, own[0].type
         sample, n = sorted(id for ids in own for id in ids.sample), len(own)
@@ -513,7 +513,7 @@ class _Ingesting:
     def _do_each(self, phase: str, step: str, arguments: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
         """Run a step on all workers, with separate arguments by rank."""
         work = partial(work_share, **options)
-        # Dask has all tasks of a name in one span, the first one's. A name ends before what is not letters alone.
+        # Dask puts all tasks of a name into the span of the first. A name ends before the first word with non-letters.
         name = f"mgspmv {step} {phase}".replace("_", " ").replace(" ", "-")
         keys = [f"{name}-{uuid.uuid4().hex}" for _ in self._members]
         pairs = zip(self._keys, arguments, strict=True)

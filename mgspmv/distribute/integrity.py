@@ -19,13 +19,13 @@ class RankCheck:
     """Check of a worker's ranks between two steps."""
 
     rows: RowCheck
-    """Of its rows."""
+    """Sums over its rows."""
     slack: float
-    """What rounding of a step may do to their sum."""
+    """Maximum rounding error of their sum in a step."""
     mass: float = 0.0
-    """Sum of the ranks of all dangling vertices, as the step had it; 0 where the client knows."""
+    """Sum of the ranks of all dangling vertices, as used in the step; 0 if the client has it."""
     balance: Balance | None = None
-    """What the ranks of all workers sum to, as it foresees; None where the client does."""
+    """Predicted bounds of the sum of the ranks of all workers; None if the client predicts them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,15 +33,15 @@ class Report:
     """Result of a superstep on one worker."""
 
     events: list[Event]
-    """Of each iteration on this worker."""
+    """Event of each iteration on this worker."""
     status: Status | None
-    """How the run ended; None if it did not."""
+    """Status of the run; None if it has not ended."""
     ranks: RankCheck | None = None
-    """None where there are none, or where they are not finite."""
+    """Check of the ranks; None if there are no ranks or they are not finite."""
     kept: Sequence[Kept] = ()
-    """Of a batch, what this worker keeps of each vector that is finished."""
+    """Kept values of this worker's rows, one item per finished vector of a batch."""
     n_ended: int = 0
-    """Vectors that have ended."""
+    """Number of vectors that have ended."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class RoundReport:
     sums: StepSums
     product_s: float
     held_bytes: int
-    """For rows and vectors."""
+    """Bytes held for rows and vectors."""
     ranks: RankCheck
 
 

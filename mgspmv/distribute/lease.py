@@ -14,9 +14,9 @@ from mgspmv.errors import SchedulerNotFoundError
 
 NAME = "mgspmv-lease"
 POLL_S = 1.0
-"""Seconds of one request for the lease. Who is interrupted waits for its end, so that it is not given to nobody."""
+"""Seconds of one request for the lease. An interrupt waits for its end, so that no granted lease is left unheld."""
 RELEASE_S = 5.0
-"""Seconds for the scheduler to take it back."""
+"""Seconds for the scheduler to take the lease back."""
 
 logger = logging.getLogger("mgspmv.runs")
 
@@ -73,5 +73,5 @@ def _give_back(semaphore: Semaphore, timeout: float) -> None:
     async def release() -> None:
         await semaphore.release()
 
-    with suppress(TimeoutError):  # a scheduler that is gone has no lease any more
+    with suppress(TimeoutError):  # a scheduler that has stopped holds no lease
         asyncio.run_coroutine_threadsafe(release(), semaphore.loop.asyncio_loop).result(min(RELEASE_S, timeout))

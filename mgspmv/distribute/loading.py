@@ -35,25 +35,25 @@ class LoadRequest:
     """Options of a distributed matrix; see `mgspmv.api.Matrix.distribute`."""
 
     precision: Precision | None = None
-    """That values are read for; None for what most runs take."""
+    """Precision for which values are read; None for that of most runs."""
     weights: bool = True
     """Whether values are read."""
     threads: int | None = None
-    """Of each worker; None for what its cluster gave it."""
+    """Threads per worker; None for the number given by its cluster."""
     backend: str = "auto"
-    """Where workers compute."""
+    """Backend of the workers: `auto`, `cpu` or `cuda`."""
     transport: Transport = "auto"
-    """How slices go from worker to worker."""
+    """Transport of slices between workers."""
     device_memory: int | None = None
-    """Bytes that each worker may take of its device; None for what is free."""
+    """Maximum bytes of device memory per worker; None for the free memory."""
     host_memory: int | None = None
-    """Bytes that each worker may take of its host, likewise."""
+    """Maximum bytes of host memory per worker; None for the free memory."""
     top: int | None = None
-    """As of `plan_rows`."""
+    """Argument of `plan_rows`."""
     checkpoint: bool = False
-    """As of `plan_rows`."""
+    """Argument of `plan_rows`."""
     lay_out: bool = True
-    """Whether rows of a graph are made ready for the steps of PageRank at once, on devices."""
+    """Whether devices build the layout for the steps of PageRank on a graph at loading."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,13 +61,13 @@ class HeldPart:
     """Part that a worker holds."""
 
     member: Member
-    """The worker."""
+    """Worker that holds it."""
     future: Future
-    """Of the task that loaded it, whose key it is known by."""
+    """Future of the task that loaded it, whose key identifies it."""
     spec: PartSpec
-    """What the worker was told of it."""
+    """Description of its rows, as sent to the worker."""
     n_bytes: int
-    """That it takes."""
+    """Bytes of the part."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,18 +75,18 @@ class Loading:
     """Assignment of rows to workers, planned or loaded."""
 
     workers: list[WorkerInfo]
-    """By rank."""
+    """Workers by rank."""
     places: Places
-    """Where they compute."""
+    """Backends of the workers, and the transport between them."""
     plan: Plan
     team: TeamSpec | None
-    """What lays rows out together; None where kernels over CSR make the steps."""
+    """Group of workers that lay rows out together; None if the steps use kernels over CSR."""
     specs: list[PartSpec]
-    """What each is told of its rows."""
+    """Description of the rows of each worker, by rank."""
     parts: list[HeldPart] = field(default_factory=list)
-    """What they hold, by rank; none before it is loaded."""
+    """Parts held, by rank; empty before loading."""
     seconds: float = 0.0
-    """That loading took."""
+    """Seconds that loading took."""
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -138,7 +138,7 @@ def plan_on_cluster(stored: StoredMatrix, client: Any, *, timeout: float, **aske
         plan = arranged.plan
         if arranged.team is None:
             return plan
-        with cluster.lease(lambda: None):  # a run would be in the way, and be kept waiting
+        with cluster.lease(lambda: None):  # a concurrent run would disturb the measurement
             futures = [
                 cluster.submit(
                     w.member, f"mgspmv-measure-{uuid.uuid4().hex}", measure_part, spec, arranged.plan.precision
@@ -164,7 +164,7 @@ def _arrange(
     workers = cluster.join(devices=request.backend != "cpu", is_again=is_again)
     info, members = stored.info, tuple(w.member for w in workers)
     places = choose_places(workers, request.backend, request.transport)
-    if not request.lay_out:  # only steps that are laid out write directly, and NCCL is slower where it is told so
+    if not request.lay_out:  # only layouts use direct writes, whose NCCL settings are slower
         places = replace(places, may_share=False)
     if request.device_memory is not None and all(memory is None for memory in places.device_memory):
         raise OptionError(
@@ -246,7 +246,7 @@ def _read(
     joining: list[Future] = []
     report("load", 0, len(jobs))
     try:
-        # Of a team the rows are read when it lays them out together.
+        # The rows of a team are read when it lays them out together.
         tell = None if team else lambda done: report("load", done, len(jobs))
         sizes = cluster.settle(futures, members, "load", tell, ranks=ranks)
         if team is not None:
@@ -273,7 +273,7 @@ def _drop(cluster: Cluster, held: list[HeldPart], parts: list[HeldPart]) -> None
     """Release parts, at once where their workers answer."""
     held[:] = [part for part in held if part not in parts]
     cluster.release([part.future for part in parts])
-    with suppress(ClusterError):  # what a worker did not let go of now it drops with the key
+    with suppress(ClusterError):  # a worker that does not answer frees it with the key
         cluster.free([part.future.key for part in parts], [part.member for part in parts])
 
 

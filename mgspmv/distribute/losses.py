@@ -9,7 +9,7 @@ from mgspmv.errors import MgspmvError, WorkerTimeoutError
 from mgspmv.model import Recovery
 
 End = Callable[[int, int], Recovery]
-"""The run goes on now, after so many iterations and with so many workers."""
+"""Function called when the run resumes, with the number of iterations made and of workers; returns the record."""
 
 
 def note_loss(error: MgspmvError, iteration: int, n_workers: int) -> End:

@@ -29,9 +29,9 @@ from mgspmv.distribute.tls import MODULE, TEMPORARY, is_tls_required, list_varia
 from mgspmv.errors import ClusterError, MissingDependencyError, OptionError
 
 WAIT_S, QUEUE_S = 120.0, 600.0
-"""Seconds for workers to join, unless told otherwise: processes, and what waits in a queue first."""
+"""Default seconds for workers to join: as processes, and as jobs or pods that are queued first."""
 CONNECT_S, DEATH_S = 15, 60
-"""Seconds for a host to answer SSH, and in which a worker that does not find its scheduler gives up."""
+"""Seconds for a host to answer SSH, and until a worker that does not find its scheduler exits."""
 PAGES = 8787
 """Port of the dashboard."""
 
@@ -41,18 +41,18 @@ class Manager:
     """Dask cluster class that starts workers."""
 
     target: str
-    """`module:Class`."""
+    """Import path of the class, as `module:Class`."""
     prepare: Callable[..., tuple[dict[str, Any], int]] | None = None
-    """Called with the name of the cluster, workers and threads as of `start_cluster`, GPUs of each job, host or pod,
-    and options. Gives arguments of the class, and how many workers will come; None where options are all there is."""
+    """Function of the name of the cluster, workers and threads as in `start_cluster`, GPUs per job, host or pod, and
+    options. Returns arguments of the class and the number of workers to expect; None to pass the options alone."""
     extra: str = ""
-    """Of mgspmv, which installs what it needs besides Dask."""
+    """Extra of mgspmv that installs its dependencies other than Dask."""
     wait_s: float = WAIT_S
     look: str = "the logs of its workers"
-    """Where it is seen why workers do not come."""
+    """Source of information on why workers do not join."""
 
 
-# --- what each class is given ----------------------------------------------------------------------------------------
+# --- arguments of each class -----------------------------------------------------------------------------------------
 
 
 def _prepare_jobs(
@@ -71,7 +71,7 @@ def _prepare_jobs(
             await super().close()
             self.status = Status.closed
 
-    ClosedJob.__name__ = load(MANAGERS[kind].target).job_cls.__name__  # of which dask-jobqueue's messages speak
+    ClosedJob.__name__ = load(MANAGERS[kind].target).job_cls.__name__  # used in dask-jobqueue's messages
     words = ["--memory-limit", "0", "--no-dashboard", "--dashboard-address", "127.0.0.1:0", *_name_threads(threads)]
     prologue, directives, pages = [], [], {"dashboard_address": f"127.0.0.1:{PAGES}"}
     if gpus:
@@ -82,7 +82,7 @@ def _prepare_jobs(
         given = {"security": Security()} | given
         prologue = [f"export {name}={shlex.quote(value)}" for name, value in list_variables().items()]
         pages = {"dashboard_address": f":{PAGES}"}
-        words += ["--preload", MODULE] if gpus else []  # dask-cuda takes none of a configuration
+        words += ["--preload", MODULE] if gpus else []  # dask-cuda ignores the configured preloads
     own = {
         "worker_extra_args": [*take("worker_extra_args"), *words],
         "job_script_prologue": [*take("job_script_prologue"), *prologue],
@@ -171,7 +171,7 @@ MANAGERS = {
         look="kubectl get pods",
     ),
 }
-"""By the name of the cluster."""
+"""Managers by the name of the cluster."""
 
 
 # --- classes ---------------------------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ def _make(manager: Manager, given: dict[str, Any]) -> Any:
 def _scale(cluster: Any, manager: Manager, workers: int) -> None:
     async def scale() -> None:
         cluster.scale(workers)
-        await cluster  # which raises where a worker, or its job, cannot be started
+        await cluster  # raises if a worker, or its job, cannot be started
 
     try:
         cluster.sync(scale) if isinstance(cluster, SpecCluster) else cluster.scale(workers)

@@ -73,9 +73,9 @@ class DistributedMatrix(DescribedMatrix):
         super().__init__(stored)
         self.cluster = cluster
         self.recoveries = recoveries
-        """How loading went on when workers were lost."""
+        """Losses of workers during loading, and how it resumed after each."""
         self.is_closed = False
-        """Whether it was closed, and can never be used again."""
+        """True if it was closed; it cannot be opened again."""
         self._request = request
         self._pending: WeakSet[Future] = WeakSet()
         self._spans = Spans("spmv")
@@ -308,7 +308,7 @@ class DistributedMatrix(DescribedMatrix):
             self.cluster.await_done([f for f in self._pending if not f.done()])
             self.cluster.free([part.future.key for part in parts], [part.member for part in parts])
         except ClusterError:
-            pass  # what a worker did not let go of now it drops with the key
+            pass  # a worker that does not answer frees it with the key
         finally:
             self.cluster.release([part.future for part in parts])
             self.cluster.close()
@@ -349,7 +349,7 @@ class DistributedMatrix(DescribedMatrix):
                 "distribute instead of an address or a cluster, or pass x as NumPy array"
             )
         keys = self.part_keys
-        self.cluster.check_members(self.members, "product")  # nobody watches the tasks of this product
+        self.cluster.check_members(self.members, "product")  # no wait watches the tasks of this product
         check_form("x", x, self.shape[1], "columns")
         check_lazy_product(self.info, x.dtype, precision, weights=options[2])
         chosen = choose_precision(precision, x.dtype, self.info)
@@ -375,7 +375,7 @@ class DistributedMatrix(DescribedMatrix):
         if self.order is None:
             return product
         restored = self.client.persist(restore(product, self.order))
-        self._pending.update(futures_of(restored))  # it has no more of those above, which it waits for
+        self._pending.update(futures_of(restored))  # it depends on the futures above
         return restored
 
     def _compute_pieces(self, array: Any, rows: tuple[int, ...]) -> list[Future]:
@@ -401,7 +401,7 @@ def distribute_matrix(
     recover : maximum number of times that loading restarts when a worker is lost
     asked : fields of `LoadRequest`
     """
-    stored.address()  # or there is nothing that workers could read
+    stored.address()  # raises if workers cannot read the store
     request = LoadRequest(**asked)
     cluster = Cluster(client, timeout)
     try:

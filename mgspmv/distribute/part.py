@@ -26,19 +26,19 @@ class PartSpec:
 
     address: StoreAddress
     rank: int
-    """Which of the workers it is."""
+    """Rank of the worker."""
     bounds: tuple[int, ...]
     """First row of each worker, and the number of rows."""
     nnz: int
-    """Entries of its rows."""
+    """Number of entries of its rows."""
     dtype: str | None
-    """Of the values to read at once; None for none."""
+    """Data type of the values to read at loading; None to read no values."""
     threads: int | None
-    """To read and multiply with."""
+    """Number of threads to read and multiply with."""
     backend: Backend
-    """Where it computes."""
+    """Backend of the worker."""
     streaming: Streaming | None = None
-    """How its device computes with more rows than it has room for."""
+    """Settings for streaming rows that do not fit in device memory; None for no streaming."""
     may_share: bool = True
     """Whether its device and the others of its host may write into each other's memory."""
 
@@ -67,7 +67,7 @@ class Part:
     ----------
     rank, nnz : rank of the worker that holds it, and number of entries of its rows
     run, links : run id of the links to other workers, and the links; None without links
-    out_weights : of the rows' vertices, where the matrix is a graph
+    out_weights : out-weights of the rows' vertices, if the matrix is a graph
     """
 
     backend: Backend = "cpu"

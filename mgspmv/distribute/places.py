@@ -22,11 +22,11 @@ class Places:
     """Backend and device memory of each worker, by rank, and the transport between workers."""
 
     backends: tuple[Backend, ...]
-    """Its host or its device."""
+    """Backend of each worker."""
     transport: Literal["nccl", "peer"]
-    """NCCL, or Dask's comms."""
+    """Transport between workers: NCCL, or Dask's comms."""
     device_memory: tuple[int | None, ...]
-    """Bytes that are free on the device, of which others on it have the same; None where the host computes."""
+    """Bytes of free device memory, shared by the workers on a device; None for workers that compute on the host."""
     may_share: bool = True
     """Whether devices of one host may write into each other's memory, in place of NCCL."""
 

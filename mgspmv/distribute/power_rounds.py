@@ -27,7 +27,7 @@ class Rounds:
     Parameters
     ----------
     matrices : factors of the products
-    task : of the run
+    task : options of the run
     """
 
     def __init__(self, matrices: Sequence[DistributedMatrix], task: PowerTask) -> None:

@@ -31,7 +31,7 @@ class PowerSpec(Spec):
     """Description of a run of power iteration, the same for all of its workers."""
 
     task: PowerTask
-    """What was asked for."""
+    """Options of the run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +39,9 @@ class PowerStart:
     """Start vector and step of a run, in the order of the stored rows."""
 
     x: np.ndarray
-    """(n,) float32 or float64, as the run's precision: the start."""
+    """(n,) start vector, float32 or float64 as the precision of the run."""
     step: Step
-    """What is made of each product; its vector, if it has one, is (n,) of the same dtype."""
+    """Step applied to each product; its vector, if it has one, is (n,) of the same dtype."""
 
     def cut(self, start: int, stop: int) -> PowerStart:
         """Return the elements `start` .. `stop`, as views."""
@@ -54,7 +54,7 @@ class PowerSession(Session):
     Parameters
     ----------
     worker : the `distributed.Worker` of this process
-    parts : of the matrices of the product: x has the rows of the first one, and the last one multiplies first
+    parts : parts of the factors of the product: x has the rows of the first one, and the last one multiplies first
     start : start of the rows of the first part
     """
 

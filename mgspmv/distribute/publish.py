@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from mgspmv.distribute.session import Session
 
 TOPIC = "mgspmv"
-"""Under which Dask logs the messages; `Client.get_events` and `Client.subscribe_topic` take it."""
+"""Topic of the messages, for `Client.get_events` and `Client.subscribe_topic` of Dask."""
 MOST_GROUPS = 128
-"""Groups of iterations in a message at most: iterations of small graphs come by the ten thousand a second."""
+"""Maximum groups of iterations in a message: small graphs make ten thousands of iterations a second."""
 SUMMED = {"product_s": np.float64, "exchange_s": np.float64, "wait_s": np.float64, "exchanged_bytes": np.int64}
-"""What is told of groups."""
+"""Quantities summed over each group, with their data types."""
 
 
 def pack_events(

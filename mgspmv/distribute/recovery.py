@@ -45,14 +45,14 @@ class Recovering:
     start: Start
     drive: Drive
     recover: int
-    """How many times at most the run goes on when workers are lost."""
+    """Maximum number of times that the run resumes after workers are lost."""
     emit: Callable[[Event], None]
-    """Gets an event for each iteration, also for those that are made again, with a higher epoch."""
+    """Function called with the event of each iteration; repeated iterations have a higher epoch."""
     report: Progress = ignore
     on_recovery: Callable[[Recovery, int], None] = lambda recovery, epoch: None
-    """Called with each, and the epoch of the events that follow, when the iterations begin again."""
+    """Function called when iterations resume, with the recovery and the epoch of the events that follow."""
     keeper: Keeper | None = None
-    """Of the run's states, the last of which is the start; None where none are kept."""
+    """Writer of checkpoints, the last of which is the start of the next attempt; None for no checkpoints."""
 
     def __post_init__(self) -> None:
         self._before = find_before(self.keeper)
@@ -95,7 +95,7 @@ class Recovering:
 
         Parameters
         ----------
-        elapsed_s : of all attempts
+        elapsed_s : seconds of all attempts
         """
         if self._recoveries:
             earlier = [event for event in self._events if event.epoch < self._epoch]
@@ -163,7 +163,7 @@ class Recovering:
         """Read the last checkpoint of this run; None where there is none or it cannot be read."""
         try:
             return None if self.keeper is None else self.keeper.go_back()
-        except Exception as error:  # libraries of object stores have errors of their own
+        except Exception as error:  # libraries of object stores raise their own classes
             begun = self._before.iteration
             warnings.warn(f"{describe_failure(error)}; the run goes on from iteration {begun}", stacklevel=2)
             return None

@@ -49,7 +49,7 @@ class Spec:
     run: str
     """Run id."""
     members: tuple[Member, ...]
-    """Its workers, by rank."""
+    """Workers of the run, by rank."""
     patience: float
     """Seconds that a worker may be silent."""
 
@@ -59,15 +59,15 @@ class RunSpec(Spec):
     """Description of a run of PageRank for one vector, the same for all of its workers."""
 
     task: RankTask
-    """What was asked for."""
+    """Options of the run."""
     layout: StepLayout | None
-    """Of the rows, where devices send slices by NCCL; None where these go over Dask's comms, or to the client."""
+    """Layout of the rows if devices exchange slices by NCCL; None for slices over Dask's comms or to the client."""
     steps_at_once: int
-    """Of devices between two looks."""
+    """Number of steps that a device makes between two checks for the end."""
     before: Reached = BEGINNING
-    """What the run goes on from."""
+    """Progress from which the run resumes."""
     balance: Balance | None = None
-    """What the first ranks sum to; None where that is not foreseen."""
+    """Predicted bounds of the sum of the first ranks; None if not predicted."""
 
 
 class Linked:
@@ -86,7 +86,7 @@ class Linked:
         self.is_busy = False
         """Whether a task of the run is running."""
         self.n_terms = 0
-        """Products of an iteration, about."""
+        """Approximate number of multiplications per iteration."""
 
     def close(self, reason: str) -> None:
         """End the run here: a task that waits raises with the reason, and none can begin."""
@@ -118,14 +118,14 @@ class Session(Linked, ABC):
     """
 
     computes: int | str
-    """Threads of the host, or the name of a device."""
+    """Number of threads of the host, or name of the device."""
 
     def __init__(self, worker: Any, part: Part, spec: Spec, hello: Any) -> None:
         super().__init__(worker, part.rank, spec, hello)
         self._part = part
         self._loop: Loop | PowerLoop | Batch | None = None
         self.held_bytes = 0
-        """For rows and vectors, after the last iteration that was told of."""
+        """Bytes held for rows and vectors after the last reported iteration."""
         self.n_terms = sum(each.nnz for each in self.parts)
         self._slowest_s: float | None = None
 
@@ -190,7 +190,7 @@ class RankSession(Session):
     _loop: Loop | None
     _growth: float
     transport: str
-    """How slices went from worker to worker."""
+    """Transport of slices between workers."""
 
     def __init__(self, worker: Any, part: Part, spec: RunSpec, hello: Any) -> None:
         super().__init__(worker, part, spec, hello)
@@ -208,7 +208,7 @@ class RankSession(Session):
     def keep_state(self, address: StateAddress) -> None:
         """Copy the ranks, and begin to write them as this worker's slice of a checkpoint."""
         with self._working("checkpoint"):
-            if self._writer is None:  # of the steps: a writer that held its session would outlive both
+            if self._writer is None:  # a writer that references its session is a reference cycle
                 self._writer = SliceWriter(self._steps.ranks, self._part.start)
             self._writer.begin(address)
 
@@ -399,7 +399,7 @@ def begin(worker: Any, part: Part, spec: RunSpec, start: Start) -> RankSession:
 
 
 def greet_asking(halos: Sequence[Halo], rank: int) -> dict[str, Any]:
-    """Make the first message to the worker of a rank. No method: links that held their session would outlive both."""
+    """Make the first message to the worker of a rank. Not a method, as links must not reference their session."""
     return {f"asked {k}": halo.ask(rank) for k, halo in enumerate(halos)}
 
 

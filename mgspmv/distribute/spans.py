@@ -16,7 +16,7 @@ import dask
 TAG = "mgspmv"
 """Outermost tag of all spans here."""
 STARTING, ITERATING = ("connect", "start"), ("iteration", "iterations")
-"""How phases are called, up to a number, that belong to one span."""
+"""First words of the phases that belong to the spans `start` and `iterate`."""
 
 
 class Spans:

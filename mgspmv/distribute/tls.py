@@ -28,9 +28,9 @@ from mgspmv.files import hold_folder, name_own, remove_abandoned
 from mgspmv.os_errors import translating
 
 TEMPORARY = "temporary"
-"""In place of a folder: certificates for as long as what is started for them."""
+"""Value in place of a folder for certificates that last as long as the cluster that uses them."""
 MODULE = "mgspmv.distribute.tls"
-"""This one, which schedulers and workers load at their start."""
+"""Name of this module, which schedulers and workers preload."""
 
 
 def read_certificates(folder: Path) -> dict[str, Any]:
@@ -147,7 +147,7 @@ async def dask_setup(server: Any) -> None:
     context = getattr(getattr(server, "http_server", None), "ssl_options", None)
     if isinstance(context, ssl.SSLContext):
         context.verify_mode = ssl.CERT_REQUIRED
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # as Dask's own: it makes temporary ones that are not
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # as Dask does: its temporary certificates are not strict
 
 
 def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:

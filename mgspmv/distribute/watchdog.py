@@ -1,13 +1,13 @@
 """Thread in each worker process that finds its hanging tasks, while the worker's event loop still answers.
 
-A task shows progress by marks; see `mgspmv.marks`. A task that made none for longer than its limit is said to hang:
+A task shows progress by marks; see `mgspmv.marks`. A task that made none for longer than its limit counts as hanging:
 clients and workers that wait for it get an error, and the stacks of all threads of the process are logged. The thread
 of the task cannot be ended: while it hangs, runs leave the worker out. If it resumes, the worker is used again.
 
 Limit of a task, the seconds without a mark:
 
     in iterations     `SLOWEST` times the slowest one of the run so far, and no less than a worker may be silent
-    in all else       `BEGIN_S`, and what its products take at `SLOW_PER_S`; reading and writing mark every piece
+    otherwise         `BEGIN_S`, and the time of its products at `SLOW_PER_S`; reading and writing mark every piece
 
 Time in which the process was stopped, or got no processor, does not count.
 """
@@ -32,18 +32,18 @@ from mgspmv.marks import Marks, make_marks
 from mgspmv.os_errors import is_operators, translating
 
 LOOK_S = 0.5
-"""Seconds between two looks at the tasks."""
+"""Seconds between two checks of the tasks."""
 SLOWEST = 20.0
-"""How many times as long as the slowest iteration so far one may take: others on the machine, and a processor that gets
-hot, slow it down by less."""
+"""Maximum ratio of the time of an iteration to that of the slowest one so far. Other processes on the machine, and a
+hot processor, slow it down by less."""
 BEGIN_S = 300.0
-"""Seconds without a mark out of iterations: a compiler that starts with no cache on a busy machine takes up to a minute
-for a kernel, and a piece of 16 MiB comes in that time from where only 60 kB/s do."""
+"""Seconds without a mark outside iterations: a compiler without a cache on a busy machine takes up to a minute per
+kernel, and a piece of 16 MiB takes this long at 60 kB/s."""
 SLOW_PER_S = 1e7
-"""Products a second of the slowest worker: a hundredth of what a thread makes."""
+"""Multiplications per second of the slowest worker: a hundredth of the rate of one thread."""
 
 _DASK_LOG = logging.getLogger("distributed.worker.mgspmv")
-"""In what Dask calls the log of a worker."""
+"""Logger whose records appear in Dask's log of a worker."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Hang:
     """A task that hangs."""
 
     phase: str
-    """What it was doing; empty where it did not say."""
+    """Phase of the task; empty if it did not report one."""
     idle_s: float
-    """Seconds without a mark when it was found."""
+    """Seconds without a mark when the hang was found."""
     waits: bool
     """Whether it waited for other workers."""
 
@@ -70,7 +70,7 @@ class _Task:
     """A task that is watched."""
 
     worker: Any
-    """Whose task it is, a `distributed.Worker`."""
+    """Worker of the task, a `distributed.Worker`."""
     marks: Marks
     patience: float
     n_seen: int = 0
@@ -86,7 +86,7 @@ class _Task:
         return max(self.patience, SLOWEST * marks.slowest_s)
 
     def look(self, elapsed_s: float) -> bool:
-        """Return whether it is found to hang in this look, `elapsed_s` seconds after the last one."""
+        """Check whether the task now counts as hanging, `elapsed_s` seconds after the last check."""
         if (n := self.marks.n) != self.n_seen:
             self.n_seen, self.idle_s, self.hang = n, 0.0, None
             return False
@@ -127,7 +127,7 @@ class Watchdog:
             return [task.hang for task in self._tasks if task.worker is worker and task.hang is not None]
 
     def look(self, elapsed_s: float) -> None:
-        """Find the tasks that hang, `elapsed_s` seconds after the last look."""
+        """Find the tasks that hang, `elapsed_s` seconds after the last check."""
         with self._lock:
             found = [task for task in self._tasks if task.look(elapsed_s)]
         for task in found:
@@ -145,8 +145,8 @@ class Watchdog:
         while self._goes_on():
             time.sleep(LOOK_S)
             now_s = time.monotonic()
-            with suppress(Exception):  # where there is no memory to tell it, who asks is told all the same
-                self.look(min(now_s - looked_s, 2 * LOOK_S))  # more, and the process was stopped
+            with suppress(Exception):  # logging may run out of memory; queries still report the hang
+                self.look(min(now_s - looked_s, 2 * LOOK_S))  # a longer pause means that the process was stopped
             looked_s = now_s
 
     def _goes_on(self) -> bool:
@@ -185,4 +185,4 @@ def _tell(task: _Task) -> None:
 
 
 WATCHDOG = Watchdog()
-"""That of this process."""
+"""Watchdog of this process."""

@@ -19,19 +19,19 @@ from mgspmv.kernels.device import measure_device_memory
 from mgspmv.metrics import ProcessMetrics
 
 PHASES = ("product", "exchange", "wait")
-"""Of an iteration."""
+"""Phases of an iteration."""
 SECONDS = tuple(m * 10.0**e for e in range(-5, 2) for m in (1.0, 2.5, 5.0))
-"""Up to which seconds of iterations are counted: 10 microseconds to 50 seconds."""
+"""Upper bounds of the histogram of seconds per iteration: 10 microseconds to 50 seconds."""
 
 
 BOUNDS = (*map(floatToGoString, SECONDS), "+Inf")
-"""As Prometheus has them."""
+"""Upper bounds in the text form of Prometheus."""
 DEVICE = (
     ("", "total", "Memory of the device that this worker computes on."),
     ("free_", "free", "What nobody has of the device's memory."),
     ("used_", "used", "What this process has of the device's memory for arrays."),
 )
-"""Part of the name, field of `DeviceMemory` and help of each number of a device."""
+"""Part of the name, field of `DeviceMemory` and help of each metric of a device."""
 
 
 class Holder(Protocol):
@@ -64,9 +64,9 @@ class WorkerMetrics(ProcessMetrics):
             "mgspmv_worker_task_failures_total", "Tasks that failed here, by class of the error.", ["error"], **own
         )
         self.holders: WeakSet[Holder] = WeakSet()
-        """Those whose bytes are exported."""
+        """Objects whose bytes are exported."""
         self.has_device = False
-        """Whether this process has computed on a device, and so may be asked for its memory at no cost."""
+        """True if this process has computed on a device, so that a query of its memory needs no initialization."""
         Gauge("mgspmv_worker_rows_bytes", "Bytes of the rows of matrices that are loaded here.", **own).set_function(
             lambda: sum(holder.measure_held()[0] for holder in self.holders)
         )
@@ -81,13 +81,13 @@ class WorkerMetrics(ProcessMetrics):
 
         Parameters
         ----------
-        seconds : (3, n) of each iteration, by phase
+        seconds : (3, n) seconds of each iteration, by phase
         edges, exchanged_bytes : totals of all iterations
         """
         self._iterations.inc(seconds.shape[1])
         self._edges.inc(edges)
         self._exchanged_bytes.inc(exchanged_bytes)
-        # Iterations come by the ten thousand a second, for which `Histogram.observe` would take several percent.
+        # At ten thousands of iterations a second, `Histogram.observe` would take several percent of the time.
         with self._lock:
             for counts, of_phase in zip(self._counts, seconds, strict=True):
                 counts += np.bincount(np.searchsorted(SECONDS, of_phase), minlength=len(counts))
@@ -119,4 +119,4 @@ class WorkerMetrics(ProcessMetrics):
 
 
 METRICS = WorkerMetrics()
-"""Those of this process."""
+"""Metrics of this process."""

@@ -17,9 +17,9 @@ import numpy as np
 from mgspmv.errors import CapacityError
 
 MOST_DEVICES = 8
-"""That write into each other's memory: more of one host were not at hand."""
+"""Maximum number of devices that write into each other's memory; not tested with more on one host."""
 UNIT = 2 << 20
-"""Bytes that memory comes in multiples of: CUDA shares no less, and what is beside smaller pieces with them."""
+"""Allocation granularity in bytes: CUDA shares whole units, so smaller allocations would expose adjacent memory."""
 _NOTE = np.dtype([("can", np.uint8), ("handle", np.uint8, 64)])
 
 
@@ -80,7 +80,7 @@ def open_memory(rank: int, n_bytes: int, gather: Callable[[np.ndarray], np.ndarr
     try:
         note["handle"] = np.frombuffer(runtime.ipcGetMemHandle(own.ptr), np.uint8)
         note["can"] = 1
-    except runtime.CUDARuntimeError:  # as on what has no such handles
+    except runtime.CUDARuntimeError:  # for example a device without IPC handles
         pass
     notes = gather(note.view(np.uint8)).reshape(-1).view(_NOTE)
     if not notes["can"].all():
@@ -89,7 +89,7 @@ def open_memory(rank: int, n_bytes: int, gather: Callable[[np.ndarray], np.ndarr
     for other, handle in enumerate(notes["handle"]):
         try:
             addresses.append(int(own.ptr) if other == rank else int(runtime.ipcOpenMemHandle(handle.tobytes())))
-        except runtime.CUDARuntimeError:  # it has no way there, or the process does not see that device
+        except runtime.CUDARuntimeError:  # no peer access, or the device is not visible to this process
             break
     is_whole = len(addresses) == len(notes)
     if gather(np.array([is_whole], np.uint8)).all():
@@ -127,7 +127,7 @@ def _allocate(n_bytes: int) -> Any:
     """Allocate zeros outside CuPy's memory pool, whose handles would share other arrays too."""
     import cupy
 
-    cupy.get_default_memory_pool().free_all_blocks()  # what it keeps may be what is wanted here
+    cupy.get_default_memory_pool().free_all_blocks()  # cached blocks may be needed here
     try:
         own = cupy.cuda.MemoryPointer(cupy.cuda.Memory(n_bytes), 0)
     except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.memory.OutOfMemoryError) as error:

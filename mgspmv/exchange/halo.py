@@ -30,11 +30,11 @@ class Halo:
     """Columns that one worker holds, by their owners."""
 
     rank: int
-    """Which of the workers this is."""
+    """Rank of the worker."""
     bounds: tuple[int, ...]
     """First row of each worker, and the number of rows."""
     needed: tuple[np.ndarray | None, ...]
-    """Of each worker, the rows that are held here: int32 or int64, ascending, from 0 at its first; None for all."""
+    """Rows of each worker held here: int32 or int64, ascending, relative to its first row; None for all."""
 
     @property
     def starts(self) -> tuple[int, ...]:

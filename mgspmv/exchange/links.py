@@ -26,7 +26,7 @@ from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError, Worker
 from mgspmv.marks import Marks, find_marks
 
 LINK_OP = "mgspmv_link"
-"""What a worker asks of another one to open a link; see `DaskLinks.accept`."""
+"""Operation by which a worker opens a link to another one; see `DaskLinks.accept`."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Member:
     """Worker of a run."""
 
     name: str | int
-    """As the cluster calls it, and as errors do; it stays when the worker is restarted."""
+    """Name in the cluster and in errors; unchanged when the worker is restarted."""
     address: str
-    """Of its comm, such as tcp://10.0.0.2:40331."""
+    """Address of its comm, such as tcp://10.0.0.2:40331."""
 
     def __str__(self) -> str:
         return self.address if self.name == self.address else f"{self.name} ({self.address})"
@@ -121,7 +121,7 @@ class DaskLinks:
         early = []
         while missing := [r for r in range(len(self._members)) if r != self._rank and r not in hellos]:
             rank, message = self.receive(missing)
-            if rank in hellos:  # who has heard from all begins at once
+            if rank in hellos:  # a worker that has all first messages begins at once
                 early.append((rank, message))
             else:
                 hellos[rank] = message

@@ -31,27 +31,27 @@ from mgspmv.marks import Marks, find_marks
 from mgspmv.partition import SLICE_SUMS, Slices
 
 CONNECT_S = 60.0
-"""Seconds for the devices to find each other, all of whose workers are alive."""
+"""Seconds for the devices to connect while all of their workers are alive."""
 ABORT_S = 10.0
-"""Seconds that NCCL and the device are waited for to end what is under way; it takes less than one unless they hang."""
+"""Seconds to wait for NCCL and the device to end their work; less than one is needed unless they hang."""
 CHANNELS = ("NCCL_MAX_P2P_NCHANNELS", "4")
-"""What NCCL is told, unless the environment says it, where slices go directly: the 32 channels that it opens to each of
-the others take 1.1 GB more on each of four H200. It listens to the first of a process."""
+"""Environment variable and value, unless set, for slices sent by direct writes: NCCL's 32 channels to each other device
+take 1.1 GB more on each of four H200. NCCL reads it once per process."""
 LOOPBACK = ("NCCL_SOCKET_IFNAME", "lo")
-"""What it is told, likewise, where workers of one host encrypt what they say to each other: its own ports ask for no
-certificate, and are then out of reach of other hosts."""
+"""Environment variable and value, unless set, for workers of one host with encrypted comms: the ports of NCCL require
+no certificate, and are then not reachable from other hosts."""
 NEEDED = 0.5
-"""Share of the others' columns up to which a device is sent those that it reads, which takes packing, and not all."""
+"""Maximum fraction of the others' columns for which a device is sent, packed, just those that it reads, not all."""
 SHORT_S, LONG_S = 20e-6, 1e-3
-"""Seconds between two looks at whether a device is done: at first, and later on."""
+"""Seconds between two checks whether a device is done: at first, and later."""
 
 _last_end: list[Thread] = []
-"""The last one that was begun to let go of a group of this process, or of what else was on its device; until it is done
-that memory is taken."""
+"""Last thread started to free a group of this process, or other objects on its device; their memory is in use until it
+ends."""
 _stuck: list[Thread] = []
-"""Those that were waited for in vain."""
+"""Threads that did not end within `ABORT_S`."""
 _noting = Lock()
-"""Of these lists."""
+"""Lock of these lists."""
 
 
 def find_nccl_problem() -> str | None:
@@ -121,7 +121,7 @@ class NcclGroup:
         if may_share:
             os.environ.setdefault(*CHANNELS)
         self.rank, self.n_devices, self.name = rank, n_devices, unique_id.hex()
-        self._others = [*range(rank + 1, n_devices), *range(rank)]  # not all send to the same one first
+        self._others = [*range(rank + 1, n_devices), *range(rank)]  # so that not all send to the same one first
         self._nccl = _import_nccl()
         self._communicator = _connect(self._nccl, rank, n_devices, unique_id, check)
         self._memory: DirectMemory | None = None
@@ -228,7 +228,7 @@ class NcclGroup:
         if self._can_share and (self._memory is None or self._memory.n_bytes < n_bytes):
             if self._memory is not None:
                 self._memory.close()
-                self.gather_hosts(np.zeros(1, np.uint8), check)  # nobody has this device's open when it is freed
+                self.gather_hosts(np.zeros(1, np.uint8), check)  # until all have unmapped this device's memory
             self._memory = None
             self._memory = open_memory(self.rank, n_bytes, partial(self.gather_hosts, check=check))
             self._can_share = self._memory is not None
@@ -356,9 +356,9 @@ class Packing:
     """Elements of a device's slice to send to each of the others: those that the receiver reads."""
 
     elements: Any
-    """int32, on the device: places in the slice, of columns and then of the sums, for one device after the other."""
+    """int32, on the device: positions in the slice of columns and then of the sums, for one device after the other."""
     starts: tuple[int, ...]
-    """Where those for each device begin, and where the last end."""
+    """Offset of the elements for each device, and the number of elements."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -366,11 +366,11 @@ class SharedColumns:
     """Columns of z that a device holds."""
 
     slices: Slices
-    """Where those of each device are."""
+    """Positions of the columns of each device in z."""
     places: Any
-    """(n_cols,) int32, on the device: the place in z of each column that is held."""
+    """(n_cols,) int32, on the device: position in z of each held column."""
     packing: Packing | None
-    """What is sent; None for the whole slice to each."""
+    """Elements to send to each device; None to send the whole slice."""
 
 
 def share_columns(
@@ -434,7 +434,7 @@ def _share_needed(
     group.wait(cupy.cuda.get_current_stream(), check)
     sums = slices.tails[rank] + cupy.arange(SLICE_SUMS, dtype=np.int32)
     elements = []
-    for one in asked:  # as long as the slice of the reader, see `Slices`
+    for one in asked:  # padded to the slice length of the reader, see `Slices`
         padding = cupy.zeros(Slices((len(one),)).tails[0] - len(one), np.int32)
         elements += [one, padding, sums]
     lengths = [Slices((len(one),)).starts[-1] for one in asked]
@@ -479,7 +479,7 @@ def _begin_end(device: Any, communicator: Any, memory: DirectMemory | None) -> T
     def end() -> None:
         with device:
             if memory is not None:
-                memory.give_up()  # kernels that wait for it would be waited for
+                memory.give_up()  # else the calls below would wait for kernels that wait
             if communicator is not None:
                 communicator.abort()
             if memory is not None:
@@ -507,7 +507,7 @@ def _import_nccl() -> Any:
 def _connect(nccl: Any, rank: int, n_devices: int, unique_id: bytes, check: Callable[[], None]) -> Any:
     """Make a communicator in a thread, as NCCL waits there for the others and cannot be interrupted.
 
-    A thread that is given up is left behind, and closes the communicator it makes. It does not count as stuck while it
+    A thread that is given up is abandoned, and closes the communicator it makes. It does not count as stuck while it
     waits, as its device is idle.
     """
     import cupy
@@ -518,7 +518,7 @@ def _connect(nccl: Any, rank: int, n_devices: int, unique_id: bytes, check: Call
         try:
             await_ends()
             if connecting.cancelled():
-                return  # what others wait for meanwhile is another group
+                return  # by now the others may wait for another group
             with device:
                 made.append(nccl.NcclCommunicator(n_devices, unique_id, rank))
                 if connecting.set_running_or_notify_cancel():

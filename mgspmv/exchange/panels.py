@@ -16,13 +16,13 @@ from mgspmv.exchange.transport import LocalTransport, Transport
 from mgspmv.exchange.turns import Turns
 from mgspmv.model import StepSums
 
-if TYPE_CHECKING:  # it imports Dask
+if TYPE_CHECKING:  # the module imports Dask
     from mgspmv.exchange.nccl import NcclGroup
 
 Zeros = Callable[[int, int, Any], Any]
-"""Makes (rows, width) zeros of a dtype where the kernels compute."""
+"""Function that makes (rows, width) zeros of a dtype in the memory of the kernels."""
 Gather = Callable[[np.ndarray], list[np.ndarray]]
-"""Gives arrays of the host, of one dtype and length, of everybody, by rank; its own is not written to any more."""
+"""Function that gathers host arrays of one dtype and length from all workers, by rank. They must not change later."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,12 +33,12 @@ class Panels:
     """
 
     open: Callable[[int, np.dtype[Any]], Transport]
-    """Makes one of so many columns, all 0."""
+    """Function that makes a panel of zeros with a number of columns and a dtype."""
     gather: Gather
     n_elements: int
-    """That a panel of one column takes where the kernels compute."""
+    """Number of elements of a panel with one column in the memory of the kernels."""
     n_staged: int = 0
-    """That it takes on the host besides."""
+    """Number of additional elements of such a panel on the host."""
 
 
 def make_local(n_cols: int, zeros: Zeros) -> Panels:
@@ -46,7 +46,7 @@ def make_local(n_cols: int, zeros: Zeros) -> Panels:
 
     Parameters
     ----------
-    n_cols : of the matrix
+    n_cols : number of columns of the matrix
     """
     return Panels(
         lambda width, dtype: LocalTransport(n_cols, dtype, lambda n, dtype: zeros(n, width, dtype)),
@@ -61,7 +61,7 @@ def make_peer(turns: Turns, halo: Halo, wanted: Sequence[np.ndarray | None], zer
     def open_panel(width: int, dtype: np.dtype[Any]) -> PeerTransport:
         return PeerTransport(turns, halo, wanted, dtype, lambda n, dtype: zeros(n, width, dtype))
 
-    # Of z, of the slots and what is packed of them, and of the messages of others, of which two may be there.
+    # Elements of z, of two slots and their packed elements, and of up to two messages of each other worker.
     n_held, n_rows = halo.starts[-1], halo.count(halo.rank)
     n_packed = sum(len(rows) for rows in wanted if rows is not None)
     n_elements = n_held + 2 * (n_rows + n_packed) + 2 * (n_held - n_rows)
@@ -142,11 +142,11 @@ class _NcclPanel:
         self._group.exchange([self._slot] * len(slices), slices)
         self.exchanged_bytes += int(self._z.nbytes - self._slot.nbytes)
         own = np.array([(s.change_l1, s.change_linf, s.dangling, s.n_wrong) for s in sums], np.int64)
-        everybody = self._gather(own.reshape(-1))  # which waits for the slices too
+        everybody = self._gather(own.reshape(-1))  # waits for the slices too
         columns = zip(*(of_one.reshape(own.shape).tolist() for of_one in everybody), strict=True)
         return [sum((StepSums(*one) for one in of_column), StepSums()) for of_column in columns]
 
     def restart(self, dtype: np.dtype[Any]) -> None:
-        self._z = self._slot = None  # so that old and new are never there at once
+        self._z = self._slot = None  # free the old ones before the new are allocated
         self._z = self._zeros(self._bounds[-1], dtype)
         self._slot = self._zeros(self._bounds[self._group.rank + 1] - self._bounds[self._group.rank], dtype)

@@ -74,6 +74,6 @@ class PeerTransport:
         return totals
 
     def restart(self, dtype: np.dtype[Any]) -> None:
-        self._columns, self._slots = None, ()  # so that old and new are never there at once
+        self._columns, self._slots = None, ()  # free the old ones before the new are allocated
         self._columns = Columns(self._turns, self._halo, self._wanted, dtype, self._zeros)
         self._slots = tuple(self._zeros(self._halo.count(self._halo.rank), dtype) for _ in range(2))

@@ -83,7 +83,7 @@ class LocalTransport:
         return list(sums)
 
     def restart(self, dtype: np.dtype[Any]) -> None:
-        self._current = self._next = np.empty(0)  # before the new ones, so that both are never there at once
+        self._current = self._next = np.empty(0)  # free the old ones before the new are allocated
         self._current, self._next = self._zeros(self._n_cols, dtype), self._zeros(self._n_cols, dtype)
 
     def get_own(self) -> Any:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # it imports Dask
+if TYPE_CHECKING:  # the module imports Dask
     from mgspmv.exchange.links import DaskLinks
 
 
@@ -18,7 +18,7 @@ class Turns:
 
     Parameters
     ----------
-    links : to the other workers
+    links : links to the other workers
     rank : rank of this worker
     n_workers : number of workers, with this one
 
