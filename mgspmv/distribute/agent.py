@@ -1,7 +1,7 @@
 """Agent on each worker, which holds parts of matrices and sessions of runs, and the tasks that run there.
 
 Each part or session belongs to the key of the task that made it. When Dask releases the key, because the client closed
-the matrix or is gone, the agent frees it.
+the matrix or disconnected, the agent frees it.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
         Raises
         ------
-        ClosedError : it is not held any more
+        ClosedError : it is no longer held
         """
         if key not in self.made:
             raise ClosedError(f"worker {self._worker.name} does not hold what it made; it was restarted: make it again")
@@ -127,7 +127,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
         Raises
         ------
-        ClosedError : it is not held, or not any more
+        ClosedError : it is not held, or no longer
         """
         if key not in self._parts:
             raise ClosedError(
@@ -143,7 +143,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
         Raises
         ------
-        ClosedError : it is not held, or not any more
+        ClosedError : it is not held, or no longer
         """
         if key not in self.sessions:
             raise ClosedError(f"worker {self._worker.name} knows nothing of this run; it ended, or it was restarted")

@@ -244,7 +244,7 @@ class Cluster:
         return self._sync(self._ask_each(dict.fromkeys(members, message), wait_s))
 
     def await_workers(self, n: int) -> None:
-        """Wait up to `RETURN_S` until n workers answer, less those left out for lack of memory; and then for one, up to
+        """Wait up to `RETURN_S` until n workers answer, without those left out for lack of memory; then for one, up to
         `timeout`.
 
         Raises
@@ -272,12 +272,12 @@ class Cluster:
             )
 
     def find_gone(self, members: Iterable[Member]) -> list[Member]:
-        """Return the members that are not in the cluster any more, or do not run."""
+        """Return the members that have left the cluster, or do not run."""
         running = {member.address for member, w in self.describe_workers().items() if w["status"] == "running"}
         return [member for member in members if member.address not in running]
 
     async def _find_answering(self) -> list[Member]:
-        """Find the running workers, except those that are still silent and those that had no memory left."""
+        """Find the running workers, except those that are still silent and those left out for lack of memory."""
         running = [member for member, w in (await self._describe_workers()).items() if w["status"] == "running"]
         silent = await self._find_silent(running)
         return [member for member in running if member not in silent | self._starved]
@@ -371,7 +371,7 @@ class Cluster:
 
         Raises
         ------
-        WorkerLostError : a member is not in the cluster any more
+        WorkerLostError : a member has left the cluster
         """
         self._sync(self._check_members(members, phase))
 
@@ -449,7 +449,7 @@ class Cluster:
             del settling  # it holds the error, whose traceback holds this frame
 
     def release(self, futures: Iterable[Future]) -> None:
-        """Release tasks that failed, or whose results are not needed any more.
+        """Release tasks that failed, or whose results are no longer needed.
 
         Otherwise they are kept for ever: Dask keeps the error of a task, the error its frames, and these the futures.
         `Client.cancel` must not be used: for a key without a dependent, such as one of a graph that came too late, it
@@ -600,7 +600,7 @@ class Cluster:
             await _cancel([working, *watching])
 
     async def _watch_members(self, members: Sequence[Member], phase: str) -> None:
-        """Raise when a member is not in the cluster any more, or was paused for longer than `patience`."""
+        """Raise when a member has left the cluster, or was paused for longer than `patience`."""
         loop = asyncio.get_running_loop()
         ran = {member: loop.time() for member in members}
         while True:

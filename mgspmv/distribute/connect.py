@@ -174,8 +174,8 @@ def start_cuda(
     Raises
     ------
     MissingDependencyError : dask-cuda, or a package for UCX, is not installed
-    ClusterError : there are no GPUs, or fewer than `n_workers`; or as for `start_local`
-    OptionError : TLS was asked for with UCX, which does not support it; or as for `start_local`
+    ClusterError : there are no GPUs, or fewer than `n_workers`; or as in `start_local`
+    OptionError : TLS was asked for with UCX, which does not support it; or as in `start_local`
     """
     check_choice("protocol", protocol, ("tcp", "ucxx"))
     if protocol == "ucxx" and is_tls_required():

@@ -112,7 +112,7 @@ def load_matrix(
 
     Raises
     ------
-    CapacityError, ClusterError, OptionError, StoreError : as for `mgspmv.api.Matrix.distribute`
+    CapacityError, ClusterError, OptionError, StoreError : as in `mgspmv.api.Matrix.distribute`
     """
     began = time.perf_counter()
     report("join", 0, None)

@@ -55,9 +55,9 @@ TIMEOUT_S = 30.0
 class DistributedMatrix(DescribedMatrix):
     """A matrix of shape (n_rows, n_cols) on a cluster, made by `Matrix.distribute`; a context manager.
 
-    Each worker read its own rows from the store and keeps them until `close()`, or until this object or the client is
-    gone. The rows of a lost worker are lost: PageRank then redistributes the matrix by itself; before other calls, call
-    `redistribute()`.
+    Each worker reads its own rows from the store and keeps them until `close()`, or until this object is deleted or the
+    client disconnects. The rows of a lost worker are lost: PageRank then redistributes the matrix by itself; before
+    other calls, call `redistribute()`.
     """
 
     __array_ufunc__ = None  # so that NumPy leaves `x @ D` to `__rmatmul__`
@@ -88,13 +88,13 @@ class DistributedMatrix(DescribedMatrix):
 
         Parameters
         ----------
-        on_progress : as for `Matrix.distribute`
+        on_progress : as in `Matrix.distribute`
         has_lease : whether the caller holds the lease of the cluster
 
         Raises
         ------
         ClosedError : it was closed
-        CapacityError, ClusterError, StoreError : as for `Matrix.distribute`; the call can be repeated
+        CapacityError, ClusterError, StoreError : as in `Matrix.distribute`; the call can be repeated
         """
         self._check_closed()
         loading = load_matrix(
@@ -209,16 +209,16 @@ class DistributedMatrix(DescribedMatrix):
             either, whose chunks are sent from worker to worker
         y : (n_rows,) or (n_rows, k); required unless beta is 0, when it is not read
         weights : False takes each stored entry as 1
-        others : as for `mgspmv.api.spmv`
+        others : as in `mgspmv.api.spmv`
 
         Returns
         -------
         For a NumPy or CuPy array the product as such an array. For a dask x a dask array with one chunk per worker,
-        which is being computed and stays on the workers.
+        which is being computed and remains on the workers.
 
         Raises
         ------
-        ShapeError, OptionError : as for `mgspmv.api.spmv`; a dask x where the matrix made its own client
+        ShapeError, OptionError : as in `mgspmv.api.spmv`; a dask x where the matrix made its own client
         WorkerLostError, WorkerTimeoutError : a worker is lost or does not answer
         ClosedError : the matrix was closed
         """
@@ -270,7 +270,7 @@ class DistributedMatrix(DescribedMatrix):
         Parameters
         ----------
         transpose : `A.T` distributed, for `rmatvec`, which `svds`, `lsqr` and others call
-        precision : as for `Matrix.as_linear_operator`
+        precision : as in `Matrix.as_linear_operator`
         threads : threads per worker
         weights : False takes each stored entry as 1
 

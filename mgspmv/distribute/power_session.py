@@ -1,6 +1,6 @@
 """State of a run of power iteration on one worker, with matrices of which it holds parts.
 
-The elements of x that belong to its rows stay on the worker; each product brings the columns that it reads from the
+The elements of x that belong to its rows remain on the worker; each product fetches the columns that it reads from the
 other workers. A device makes products alone: vectors are on its host.
 """
 

@@ -1,7 +1,7 @@
 """Records of iterations as messages on a Dask topic, which the scheduler passes to subscribers.
 
 Workers hand them to their event loops, which send them with other messages: no task waits for that, and it continues
-when the client is gone. Messages are plain dicts of columns, not of rows.
+when the client disconnects. Messages are plain dicts of columns, not of rows.
 """
 
 from __future__ import annotations

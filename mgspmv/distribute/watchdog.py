@@ -86,7 +86,7 @@ class _Task:
         return max(self.patience, SLOWEST * marks.slowest_s)
 
     def look(self, elapsed_s: float) -> bool:
-        """Check whether the task now counts as hanging, `elapsed_s` seconds after the last check."""
+        """Return True if the task newly counts as hanging, `elapsed_s` seconds after the last check."""
         if (n := self.marks.n) != self.n_seen:
             self.n_seen, self.idle_s, self.hang = n, 0.0, None
             return False

@@ -68,7 +68,7 @@ class Columns:
         Parameters
         ----------
         x : (n_own,) or (n_own, k) the elements of this worker, not to be written to before the turn after the next
-        told : message to all others
+        told : additional entries of each message
         """
         rank, packs, own = self._turns.rank, self._packs[self._turns.number % 2], self._halo.needed[self._turns.rank]
         # All are packed before any is sent: while the event loop sends, this thread would wait for Python's lock.

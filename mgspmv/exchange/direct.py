@@ -50,7 +50,7 @@ class DirectMemory:
         self._given_up[0] = 1
 
     def close(self) -> None:
-        """Unmap the memory of the others, when no kernel uses it any more."""
+        """Unmap the memory of the others, once no kernel uses it."""
         import cupy
 
         self.give_up()

@@ -167,7 +167,7 @@ class DaskLinks:
 
         Raises
         ------
-        WorkerLostError, WorkerTimeoutError, RunAbortedError : as for `receive` with all other workers missing
+        WorkerLostError, WorkerTimeoutError, RunAbortedError : as in `receive` with all other workers missing
         """
         self._check([r for r in range(len(self._members)) if r != self._rank], time.monotonic())
 

@@ -309,7 +309,7 @@ class NcclExchange:
     ----------
     columns : columns of z that each device holds
     n_terms : number of entries of the whole matrix, or of rows, if larger
-    check : as for `NcclGroup`
+    check : as in `NcclGroup`
     """
 
     def __init__(self, group: NcclGroup, columns: SharedColumns, n_terms: int, check: Callable[[], None]) -> None:

@@ -91,7 +91,7 @@ def make_nccl(group: NcclGroup, bounds: Sequence[int], zeros: Zeros, check: Call
     Parameters
     ----------
     bounds : first row of each device, and the number of rows
-    check : as for `NcclGroup`
+    check : as in `NcclGroup`
     """
 
     def gather(own: np.ndarray) -> list[np.ndarray]:

@@ -49,7 +49,7 @@ class Turns:
 
         Parameters
         ----------
-        given : numbers, and arrays that are not written to any more
+        given : numbers, and arrays that are not written to again
         """
         answers = {self.rank: given, **self.trade(dict.fromkeys(self.others, given))}
         return [answers[rank] for rank in sorted(answers)]
