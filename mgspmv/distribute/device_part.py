@@ -38,7 +38,7 @@ from mgspmv.model import CsrBlock, Precision
 from mgspmv.partition import choose_piece
 
 BESIDE = 4
-"""Factor by which pieces streamed in addition to others are smaller."""
+"""Divisor of the entries per streamed piece if layouts or other kernels already hold device memory."""
 
 
 @dataclass(frozen=True)

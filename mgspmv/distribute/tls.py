@@ -147,7 +147,7 @@ async def dask_setup(server: Any) -> None:
     context = getattr(getattr(server, "http_server", None), "ssl_options", None)
     if isinstance(context, ssl.SSLContext):
         context.verify_mode = ssl.CERT_REQUIRED
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # as Dask does: its temporary certificates are not strict
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # temporary certificates made by Dask fail strict checks
 
 
 def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:

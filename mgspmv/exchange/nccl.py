@@ -366,7 +366,7 @@ class SharedColumns:
     """Columns of z that a device holds."""
 
     slices: Slices
-    """Positions of the columns of each device in z."""
+    """Layout of z, one slice per device."""
     places: Any
     """(n_cols,) int32, on the device: position in z of each held column."""
     packing: Packing | None
