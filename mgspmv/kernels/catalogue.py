@@ -31,27 +31,27 @@ class Kernel:
 
     name: str
     summary: str
-    """What it does, in a line."""
+    """Summary in one line."""
     literature: str = ""
-    """Where it comes from."""
+    """Source in the literature."""
     sources: tuple[str, ...] = ()
-    """Its CUDA files, in `kernels/`."""
+    """CUDA source files, in `kernels/`."""
     operation: Literal["sparse", "dense", "sum"] = "sparse"
-    """What it computes: y = alpha A x + beta y for a sparse A, y = A x + b for a dense one, or the sum of x."""
+    """Operation: y = alpha A x + beta y for a sparse A, y = A x + b for a dense one, or the sum of x."""
     backends: tuple[Backend, ...] = BACKENDS
-    """Those that have it; on `cpu` a kernel of both is its reference, in one thread."""
+    """Backends with this kernel; on `cpu`, a kernel of both backends is its single-threaded reference."""
     step_backends: tuple[Backend, ...] = ()
-    """Those where it also makes the steps of PageRank."""
+    """Backends where it also computes PageRank steps."""
     needs: str | None = None
-    """What a matrix must be like for it; None where it can do every matrix."""
+    """Requirement on the matrix; None if every matrix is supported."""
     builder: str | None = None
-    """Makes its format of a block: a function of `mgspmv.kernels`, as `formats:build_ell`; None where that is CSR."""
+    """Function in `mgspmv.kernels` that builds its format of a block, such as `formats:build_ell`; None for CSR."""
     takes_dtype: bool = False
-    """The format depends on the dtype of the sums."""
+    """True if the format depends on the dtype of the sums."""
     keeps_csr: bool = True
-    """The format is read beside CSR, and not instead of it."""
+    """True if CSR is read in addition to the format, False if the format replaces it."""
     adds_as_reference: bool = True
-    """Sums are made in the order of the reference, so that the bits are the same."""
+    """True if sums are added in the order of the reference, so that results are bit-identical."""
 
     @property
     def reference(self) -> Callable[..., None]:
@@ -79,7 +79,7 @@ class Kernel:
         """
         if self.builder is None:
             return None
-        if not self.keeps_csr:  # places are counted in int64
+        if not self.keeps_csr:  # builders compute places in int64
             block = replace(block, indptr=block.indptr.astype("int64", copy=False))
         make = pkgutil.resolve_name(f"mgspmv.kernels.{self.builder}")
         return make(block, dtype=dtype) if self.takes_dtype else make(block)
@@ -267,4 +267,4 @@ KERNELS = {
 }
 """Kernels by name."""
 SPARSE_KERNELS = [kernel for kernel in KERNELS.values() if kernel.operation == "sparse"]
-"""Those of products with sparse matrices, and of steps of PageRank."""
+"""Kernels of products with sparse matrices, and of PageRank steps."""

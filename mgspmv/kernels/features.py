@@ -28,33 +28,33 @@ from mgspmv.kernels.formats import (
 from mgspmv.model import INT32_LIMIT, CsrBlock
 
 SAMPLE_WINDOWS, SAMPLE_ROWS, SAMPLE_ALIGN, SAMPLE_ENTRIES = 64, 240, 60, 256
-"""The sample has so many windows of so many rows, each with its first entries; windows begin at multiples of 60, and so
-of every `BLOCK_DIMS`, so that blocks of BSR stay whole in it."""
+"""Windows of the sample, rows per window, alignment of windows in rows, and maximum entries per row. The alignment is a
+multiple of all `BLOCK_DIMS`, so that windows do not cut blocks of BSR."""
 
 FULL_THREADS = 1 << 17
-"""Threads that keep a device busy: half of those that an H200 runs at a time."""
+"""Threads that keep a device busy: half of those that run on an H200 at a time."""
 EVEN_ROWS = 4
-"""Rows are even where the longest has at most so many times the mean, or no more entries than a warp has lanes."""
+"""Maximum ratio of the longest row to the mean in even rows; rows of at most WARP entries are even in any case."""
 EMPTY_ROWS = 4
-"""Rows for each entry from which most of what CSR reads are row pointers."""
+"""Rows per entry from which row pointers are most of what CSR reads."""
 LONG_ROW = TILE // 8
-"""Mean entries of a row from which csr-vector stages none."""
+"""Mean entries per row from which csr-vector stages no rows."""
 SELL_ROW = 8
-"""Mean entries of a row from which the order of rows and the slices' pointers are little beside them."""
+"""Mean entries per row from which the order of rows and the slice pointers are small compared with the entries."""
 DIA_FILL, ELL_FILL = 0.55, 0.9
-"""Share of the places of a format that has to hold entries."""
+"""Minimum share of the places of a format that hold entries."""
 BSR_SHARE, BSR_ROW = 0.8, 64
-"""Share of the bytes of CSR that BSR may take, and entries of a row of blocks that keep a warp busy: two a lane."""
+"""Maximum bytes of BSR per byte of CSR, and entries per row of blocks that keep a warp busy: two per lane."""
 LINE_BYTES = 128
-"""Of x that are read at a time."""
+"""Bytes of a cache line of x."""
 SCATTERED, HUB_ROW = 0.15, 16
-"""Columns are scattered where the rows nearby read so many lines of x for each of their entries. A row with one entry
-in so many makes no power law."""
+"""Cache lines of x per entry of nearby rows from which columns are scattered, and minimum ratio of all entries to those
+of the longest row in a power law."""
 L1_BYTES = 128 << 10
-"""Of x that stay in the L1 cache of a multiprocessor."""
+"""Bytes of x that remain in the L1 cache of a multiprocessor."""
 MANY_ITEMS = 1 << 23
-"""Nonzeros and row ends from which a product takes much longer than the launches of HYB and row-tiles, more than those
-of kernels over CSR."""
+"""Nonzeros and row ends from which a product takes much longer than the launches of HYB and row-tiles, which are more
+than those of kernels over CSR."""
 
 
 @dataclass(frozen=True)
@@ -67,21 +67,21 @@ class Features:
     longest: int
     """Entries of the longest row."""
     n_filled: int
-    """Rows that have an entry."""
+    """Number of rows with entries."""
     n_diagonals: int | None
-    """Diagonals that have an entry; None where they are more than `most_diagonals`."""
+    """Number of diagonals with entries; None if more than `most_diagonals`."""
     block_dim: int
-    """Of 2, 3, 4 and 5 the one whose blocks take the least bytes in BSR, by a sample of the rows."""
+    """Rows of a BSR block, of 2, 3, 4 and 5, with the fewest bytes, estimated from a sample of the rows."""
     block_fill: float
-    """Share of the places of these blocks that have an entry; at most 1."""
+    """Share of the places of these blocks that hold entries, at most 1."""
     scatter: float
-    """Lines of x that the rows nearby read, for each of their entries: by a sample, at most 1."""
+    """Cache lines of x per entry of nearby rows, estimated from a sample, at most 1."""
     index_bytes: int
-    """Of a column."""
+    """Bytes per column index."""
     value_bytes: int
-    """Of a stored value; 0 for a pattern."""
+    """Bytes per stored value; 0 for a pattern."""
     x_bytes: int
-    """Of an element of x, and of a value where a format needs one."""
+    """Bytes per element of x, and per value in formats that always store values."""
 
     @property
     def mean(self) -> float:
@@ -164,40 +164,40 @@ def rank_kernels(f: Features) -> list[str]:
     """Rank CUDA kernels for products with such a matrix, best first; the others are fallbacks if its format does not
     fit. The last one supports every matrix and needs next to no memory besides CSR."""
     if f.nnz * EMPTY_ROWS <= f.n_rows:
-        # COO reads no row pointers, which are the most of CSR here.
+        # COO reads no row pointers, which are most of CSR here.
         return ["coo", "csr-vector"]
     return _rank_for_even_rows(f) if f.is_even else _rank_for_uneven_rows(f)
 
 
 def _rank_for_uneven_rows(f: Features) -> list[str]:
     """Rank kernels for matrices in which a thread with a long row would keep the others waiting."""
-    # HYB has the part that all rows have in columns and in step, and no row ends to search for in the rest. But its COO
-    # stores a row for each column, which without values is twice the bytes; and the part has to be there.
+    # HYB processes the leading entries of rows by columns, in lockstep, and the others without a search for row ends.
+    # But its COO stores a row per entry, which doubles the bytes of a pattern; and enough rows must have entries.
     is_shared = f.n_filled >= max(ELL_ROWS, f.n_rows / 3)
     hyb = ["hyb"] if f.value_bytes and is_shared and f.nnz + f.n_rows >= MANY_ITEMS else []
-    # Where a few rows are long and the others short, row-tiles gain nothing.
+    # If a few rows are long and the others short, row-tiles are not faster.
     if f.is_scattered and f.longest * HUB_ROW <= f.nnz:
         return ["row-tiles", *hyb, "csr-split"]
     return [*hyb, "coo", "csr-split"] if hyb else ["csr-split"]
 
 
 def _rank_for_even_rows(f: Features) -> list[str]:
-    is_full = f.n_rows >= FULL_THREADS  # with fewer a thread a row leaves most of the device idle
-    # In this order; each with whether it suits, and why.
+    is_full = f.n_rows >= FULL_THREADS  # with fewer, one thread per row leaves most of the device idle
+    # In order of preference: the reason, the kernel, and whether it suits.
     rules = (
-        # No columns are read, and x in order.
+        # No columns are read, and x is read in order.
         ("dia", is_full and f.n_diagonals is not None),
-        # A column for b x b values. Of float32 that is so few bytes that instructions bind, and others have fewer.
+        # One column per b x b values. With float32, instructions are the bottleneck, and other kernels have fewer.
         ("bsr", f.has_blocks and f.x_bytes == 8),
-        # It reads fewer lines of x than there are entries, which is what binds the others.
+        # It reads less than one cache line of x per entry; these reads are the bottleneck of the others.
         ("row-tiles", f.is_scattered),
-        # Loads of a warp are neighbours, no sums cross threads, and there is next to no padding.
+        # Loads of a warp are coalesced, no sums cross threads, and there is almost no padding.
         ("ell", is_full and f.nnz >= ELL_FILL * f.longest * f.n_rows),
-        # The same with less padding. It pays where x is in L1.
+        # As ell, with less padding. Faster if x fits in L1.
         ("sell", is_full and f.mean >= SELL_ROW and f.n_cols * f.x_bytes <= L1_BYTES),
-        # Rows that csr-vector cannot stage; it then does as csr-warp does, with more registers.
+        # Rows are too long for csr-vector to stage; it would work as csr-warp does, with more registers.
         ("csr-warp", f.mean >= LONG_ROW),
-        # All others: loads are coalesced however long the rows are, and no format has to be made.
+        # All others: loads are coalesced for any row length, and no format has to be built.
         ("csr-vector", True),
     )
     return [name for name, suits in rules if suits]

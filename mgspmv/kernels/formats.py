@@ -22,37 +22,37 @@ from mgspmv.errors import FormatError
 from mgspmv.model import INT32_LIMIT, CsrBlock, index_dtype
 
 Array = Any
-"""A NumPy or CuPy array."""
+"""NumPy or CuPy array."""
 
 PIECE = 1 << 27
-"""Entries that are worked on at a time."""
+"""Maximum entries processed at a time."""
 LIMIT_RATIO = 4
-"""Times the bytes of CSR that a padded format may take, beside LIMIT_BYTES."""
+"""Maximum bytes of a padded format per byte of CSR, in addition to LIMIT_BYTES."""
 LIMIT_BYTES = 1 << 20
-"""Bytes that a padded format may take in any case."""
+"""Bytes that a padded format may take however small CSR is."""
 ELL_ROWS = 4096
-"""Rows that must have so many entries for HYB to hold them in ELL, where a third of the rows is fewer."""
+"""Minimum number of rows that fill the ELL width of HYB; a third of the rows if that is more."""
 BLOCK_DIMS = (2, 3, 4, 5)
-"""Rows and columns of a block of BSR, to choose from."""
+"""Candidates for the rows and columns of a block of BSR."""
 CACHED_ROWS = 512
-"""Rows, and threads, of a thread block of csr-cached."""
+"""Rows, and threads, per thread block of csr-cached."""
 SLICE = 32
 """Rows of a slice of SELL: C."""
 SIGMA = 1024
-"""Rows that SELL sorts by length at a time; a multiple of SLICE."""
+"""Rows of a window that SELL sorts by length: sigma; a multiple of SLICE."""
 WARP = 32
-"""Threads that run in step."""
+"""Threads that run in lockstep."""
 TILE, TILE_ROWS = 2048, 1024
-"""Entries, and rows, that a thread block of csr-vector stages at most."""
+"""Maximum entries, and rows, that a thread block of csr-vector stages."""
 EVEN_ROWS, FILL = 4, 0.75
-"""Rows are cut by the longest one where it has so many times the mean at most; else by the mean, to fill this part."""
+"""Maximum ratio of the longest row to the mean for cutting rows by the longest, and share of a tile filled else."""
 CHUNK_THREADS, ITEMS_PER_THREAD = 256, 7
 BATCH, MOST_BATCHES = 32, 32
-"""Entries of a batch of Stream, and most batches of a piece."""
+"""Entries per batch of Stream, and maximum batches per piece."""
 FEW_PIECES = 1 << 16
-"""Pieces that are enough for all multiprocessors; where there would be more they are longer."""
+"""Number of pieces that keeps all multiprocessors busy; pieces get longer before there are more."""
 ITEMS = CHUNK_THREADS * ITEMS_PER_THREAD
-"""Entries, or entries and row ends, that a thread block takes of COO and Split."""
+"""Entries per thread block of COO, and entries and row ends per thread block of Split."""
 
 
 class Format:
@@ -70,9 +70,9 @@ class Ell(Format):
     """
 
     width: int
-    """Entries of a row, with padding."""
+    """Entries per row, including padding."""
     indices: Array
-    """(width, n_rows): column of entry k of row i at [k, i], -1 where row i has none."""
+    """(width, n_rows): column of entry k of row i at [k, i], -1 for padding."""
     data: Array | None
     """(width, n_rows): values at the same places; None for a pattern."""
 
@@ -82,7 +82,7 @@ class Coo(Format):
     """Entries with the numbers of their rows, in the order of CSR."""
 
     rows: Array
-    """(nnz,) local rows, ascending; int32 while they fit."""
+    """(nnz,) local rows, ascending; int32 if they fit."""
     indices: Array
     """(nnz,) columns."""
     data: Array | None
@@ -117,7 +117,7 @@ class Dia(Format):
     offsets: Array
     """(n_diags,) int64: column minus row, both global; ascending."""
     data: Array
-    """(n_diags, n_rows): value of row i on diagonal d at [d, i]; of a pattern how many entries are there."""
+    """(n_diags, n_rows): value of row i on diagonal d at [d, i]; for a pattern, the number of entries there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,9 +149,9 @@ class Sell(Format):
     slice_ptr: Array
     """(n_slices + 1,) int64."""
     order: Array
-    """(32 n_slices,) row of each slot, -1 for none; int32 while rows fit."""
+    """(32 n_slices,) row of each slot, -1 for padding; int32 if rows fit."""
     indices: Array
-    """(slice_ptr[-1],) columns, -1 where there is no entry."""
+    """(slice_ptr[-1],) columns, -1 for padding."""
     data: Array | None
     """(slice_ptr[-1],) values; None for a pattern."""
 
@@ -165,15 +165,15 @@ class Stream(Format):
 
     n_batches: int
     ends: Array
-    """(ceil(nnz / 32),) uint32: a bit for each entry, the lowest first: whether it is the last of its row."""
+    """(ceil(nnz / 32),) uint32: one bit per entry, the lowest first, set for the last entry of a row."""
     rows: Array
-    """(n_filled + 1,): the rows that have entries, in order, and a 0."""
+    """(n_filled + 1,): rows with entries, in order, and a 0."""
     empty: Array
-    """(n_rows - n_filled,): the others."""
+    """(n_rows - n_filled,): rows without entries."""
     piece_rows: Array
-    """(n_pieces,)."""
+    """(n_pieces,): position in `rows` of the row in which each piece begins."""
     splits: Array
-    """(n_splits, 3): each row that is in several pieces, the first of them and the last."""
+    """(n_splits, 3): each row that spans several pieces, the first piece and the last."""
 
     @property
     def piece(self) -> int:
@@ -203,11 +203,11 @@ class VectorPlan:
     """Division of a block's rows among the thread blocks and threads of csr-vector."""
 
     rows: int
-    """Rows of a thread block."""
+    """Rows per thread block."""
     lanes: int
-    """Threads a row, where the rows of a thread block are too long to be staged."""
+    """Threads per row if the rows of a thread block are too long to be staged."""
     staged_lanes: int
-    """Threads a row, where they are staged in shared memory: at least lanes / 8, at most lanes."""
+    """Threads per row if they are staged in shared memory: at least lanes / 8, at most lanes."""
 
 
 # --- choices ---------------------------------------------------------------------------------------------------------
@@ -231,14 +231,14 @@ def plan_vector(block: CsrBlock, wavefront: int | None = None) -> VectorPlan:
         xp = array_module(block.indptr)
         wavefront = WARP if xp is np else int(xp.cuda.Device().attributes["WarpSize"])
     lanes = choose_lanes(block.n_rows, block.nnz, wavefront)
-    places, longest = TILE - 3, max(1, _longest(row_lengths(block)))  # 3: what comes before is staged up to 16 bytes
+    places, longest = TILE - 3, max(1, _longest(row_lengths(block)))  # 3: staging begins at a multiple of 16 bytes
     mean = max(1.0, block.nnz / max(1, block.n_rows))
     rows = places // longest if longest <= EVEN_ROWS * mean else int(FILL * places / mean)
     if rows < CHUNK_THREADS // WARP:
         return VectorPlan(CHUNK_THREADS // lanes, lanes, lanes)
     rows = min(rows // 8 * 8, TILE_ROWS)
     if 0 < rows % CHUNK_THREADS < CHUNK_THREADS // 4 < CHUNK_THREADS < rows:
-        rows -= rows % CHUNK_THREADS  # a last round of few threads costs more than a tile that is not full
+        rows -= rows % CHUNK_THREADS  # a last round of few threads costs more than unused places of a tile
     staged = 1 << (max(1, CHUNK_THREADS // rows).bit_length() - 1)
     return VectorPlan(rows, lanes, min(max(staged, lanes // 8), lanes))
 
@@ -386,7 +386,7 @@ def build_stream(block: CsrBlock) -> Stream:
     return Stream(n_batches, ends, *(part.astype(number) for part in (rows, empty, piece_rows, splits)))
 
 
-# --- parts of them ---------------------------------------------------------------------------------------------------
+# --- parts of formats ------------------------------------------------------------------------------------------------
 
 
 def _fill_ell(block: CsrBlock, width: int) -> Ell:
@@ -492,7 +492,7 @@ def _fill_bsr(block: CsrBlock, b: int, n_blocks: int, dtype: Any) -> Bsr:
     return Bsr(b, accumulate(counts), indices, data)
 
 
-# --- what they share -------------------------------------------------------------------------------------------------
+# --- common helpers --------------------------------------------------------------------------------------------------
 
 
 def array_module(array: Array) -> Any:
@@ -587,7 +587,7 @@ def _add(target: Array, places: Array, values: Array) -> None:
         is_first = mark_firsts(places)
         first = places[is_first]
         before, added = target[first], values[is_first]
-        # CuPy takes float32 numbers below 2^-126 for zeros where it adds, but not where it copies.
+        # CuPy flushes float32 numbers below 2^-126 to zero when it adds, but not when it copies.
         xp.put(target, first, xp.where(before == 0, added, before + added), mode="wrap")
         places, values = places[~is_first], values[~is_first]
 

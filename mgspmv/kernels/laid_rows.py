@@ -27,9 +27,9 @@ Layout = Literal["row-blocks", "row-slices"]
 Order = Literal["none", "degree"]
 
 NEAR = 0.5
-"""Share of the entries near the diagonal above which rows are taken to read the columns of their neighbours."""
+"""Share of entries near the diagonal above which rows are assumed to read the same columns as their neighbors."""
 LEAST_FILL = 0.8
-"""Share of the places of row slices that have entries: the others are read for nothing."""
+"""Minimum share of the places of row slices that hold entries, as padding is read too."""
 
 
 def choose_layout(nnz: int, n_rows: int, survey: Survey) -> tuple[Layout, Order]:
@@ -49,17 +49,17 @@ class LaidPieces:
     """Rows of a square matrix in a layout, in one or several pieces, which are on the device or streamed to it."""
 
     shape: tuple[int, int]
-    """Rows, and columns of z."""
+    """Number of rows, and of columns of z."""
     nnz: int
     value: np.dtype[Any] | None
-    """Of the values; None for a pattern."""
+    """Dtype of the values; None for a pattern."""
     name: Layout
     order: Any | None
-    """(n_rows,) int32, on the device: the row at each place; None where places are rows."""
+    """(n_rows,) int32, on the device: row at each place; None if places are rows."""
     rows: tuple[int, ...]
     """First row of each piece, and the number of rows."""
     sent: tuple[int, ...]
-    """First column of each piece, whose first rows are columns of somebody, and the number of columns."""
+    """First column of each piece, whose rows that are columns come first, and the number of columns."""
     feed: Feed[RowBlocks | RowSlices]
 
     @property
@@ -74,7 +74,7 @@ def hold_whole(layout: RowBlocks | RowSlices, n_sent: int, order: Any | None = N
     Parameters
     ----------
     n_sent : number of rows that are columns; these come first
-    order : as of `LaidPieces`
+    order : as in `LaidPieces`
     """
     value = None if layout.values is None else layout.values.dtype
     own = (value, layout.name, order, (0, layout.shape[0]), (0, n_sent))
@@ -86,13 +86,13 @@ class Places:
     """Order of the rows on the device, and the columns they correspond to. Rows do not move to other pieces."""
 
     by_place: Any | None
-    """(n_rows,) int32: the row at each place; None where places are rows."""
+    """(n_rows,) int32: row at each place; None if places are rows."""
     columns: Any
-    """(n_rows,) int32: the place of each row among the `n_sent` that are columns; 0 for the others."""
+    """(n_rows,) int32: place of each row among the `n_sent` that are columns; 0 for the others."""
     rows: tuple[int, ...]
     """First row of each piece, and the number of rows."""
     sent: tuple[int, ...]
-    """First column of each piece, whose first rows are columns of somebody, and the number of columns."""
+    """First column of each piece, whose rows that are columns come first, and the number of columns."""
 
     @property
     def all_columns(self) -> Any | None:
@@ -143,7 +143,7 @@ class LaidRows:
         nnz = int(indptr[-1]) if len(cuts) > 2 else piece.nnz
         self._value = None if piece.data is None else piece.data.dtype
         self._indptr, self._read, self._piece_entries = indptr, read, piece_entries
-        if len(cuts) == 2:  # it need not be read again
+        if len(cuts) == 2:  # keep the piece, so that it is not read again
             whole = (0, len(indptr) - 1)
             self._indptr, self._read = there, lambda *rows: piece if rows == whole else read(*rows)
         found, suited = choose_layout(nnz, len(indptr) - 1, self._survey)
@@ -201,7 +201,7 @@ class LaidRows:
         Parameters
         ----------
         places : of these rows
-        columns : (n_cols,) int32, on the device: the place in z of each column; None where that is its number
+        columns : (n_cols,) int32, on the device: place in z of each column; None if that is its number
         n_columns : places in z
         k : number of the piece; None if there is only one
         """
@@ -228,7 +228,7 @@ class LaidRows:
 
         Parameters
         ----------
-        places : of `place_streamed`; others as for `build_share`
+        places : from `place_streamed`; others as for `build_share`
         streaming : memory for pieces, and where the others are held; None for all in one piece
         check : called before each piece; may raise
 
@@ -238,7 +238,7 @@ class LaidRows:
         """
         if streaming is None:
             return hold_whole(self.build_share(places, columns, n_columns), places.n_sent, places.by_place)
-        release_device_memory()  # what placing took
+        release_device_memory()  # frees the temporary memory of `place`
         feed = hold_pieces(partial(self.build_share, places, columns, n_columns), places.n_pieces, streaming, check)
         shape, own = (places.rows[-1], n_columns), (places.by_place, places.rows, places.sent)
         return LaidPieces(shape, int(self._indptr[-1]), self._value, self.layout, *own, feed)

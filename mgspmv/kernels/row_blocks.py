@@ -39,25 +39,25 @@ from mgspmv.kernels.specialise import value_types
 from mgspmv.model import CsrBlock
 
 ROW_BITS = 15
-"""Bits of an entry that say its row; the others say its column."""
+"""Bits of an entry that encode its row; the others encode its column."""
 CHUNK = 128
 TILE = 8192
-"""Entries of a cell that are sorted together, and about how many a cell has."""
+"""Entries of a cell that are sorted together, and approximate entries per cell."""
 WINDOWS = 8192
-"""Most cells of a block, unless its windows would be wider than an entry can say."""
+"""Maximum cells per block, unless its windows would be wider than an entry can encode."""
 JOB_THREADS, JOB_SIZES = 1024, (15, 7)
-"""Threads that count or place entries, and how many entries each takes: the first number that fits."""
+"""Threads that count or place entries, and candidates for the entries per thread: the first one that fits is used."""
 SORT_THREADS = 512
 SURVEYORS = 8
-"""Thread blocks that survey rows, on each multiprocessor."""
+"""Thread blocks per multiprocessor that survey rows."""
 SAMPLES = 1 << 14
 REACH = 1 << 14
-"""Columns nearer than that to the diagonal are near: what the rows of a block have in common."""
+"""Distance from the diagonal, in columns, below which entries are near: rows of a block have such columns in common."""
 LEAST_HEIGHT = 256
 SHARE_OF_SHARED_MEMORY = 0.5
-"""What the sums of a block may take; the rest is cache, whose lines are all the reads that can be under way."""
+"""Maximum share for the sums of a block; the rest is cache, whose lines limit the number of reads in flight."""
 KEPT_COLUMNS = 1 << 28
-"""Most columns whose places are kept on the device while a matrix that is there at once is laid out."""
+"""Maximum entries for which the places of their columns are kept on the device, if the matrix is read in one piece."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,16 +67,16 @@ class RowBlocks:
     shape: tuple[int, int]
     nnz: int
     height: int
-    """Rows of a block."""
+    """Rows per block."""
     block_chunks: np.ndarray
-    """(n_blocks + 1,) int64, on the host: the first chunk of each block that has entries. Those after it have none."""
+    """(n_blocks + 1,) int64, on the host: first chunk of each block, up to the last block with entries."""
     entries: Any
-    """(n_chunks * CHUNK,) uint32: column << ROW_BITS | row, from the chunk's column and the block's first place on;
-    entry k of a chunk is at place 4 (k % 32) + k // 32 of it."""
+    """(n_chunks * CHUNK,) uint32: column << ROW_BITS | row, relative to the chunk's column and the block's first place;
+    entry k of a chunk is at position 4 (k % 32) + k // 32 of it."""
     columns: Any
-    """(n_chunks,) uint32: the place of the column that a chunk counts from."""
+    """(n_chunks,) uint32: place of the column that the chunk's columns are relative to."""
     values: Any | None
-    """(n_chunks * CHUNK,) float32 or float64, as `entries`; None for a pattern."""
+    """(n_chunks * CHUNK,) float32 or float64, in the order of `entries`; None for a pattern."""
 
     name: ClassVar[Literal["row-blocks"]] = "row-blocks"
 
@@ -93,9 +93,9 @@ class Survey:
     longest: int
     """Entries of the longest row."""
     n_places: int
-    """Places of row slices, with those that are padding."""
+    """Places of row slices, including padding."""
     near: float
-    """Share of the entries that are near the diagonal, by a sample."""
+    """Share of the entries that are near the diagonal, estimated from a sample."""
 
 
 def survey_rows(indptr: Any, piece: CsrBlock, first_row: int, row_offset: int) -> Survey:
@@ -125,9 +125,9 @@ class Windows:
     """Division of the columns of each block into windows."""
 
     shifts: np.ndarray
-    """(n_blocks,) int32: a window has 2^shift columns."""
+    """(n_blocks,) int32: log2 of the columns of a window."""
     cell_starts: np.ndarray
-    """(n_blocks + 1,) int64: the first cell of each block."""
+    """(n_blocks + 1,) int64: first cell of each block."""
 
     @cached_property
     def per_thread(self) -> int:
@@ -208,8 +208,8 @@ def build_row_blocks(
     indptr : (n_rows + 1,) row pointers of the whole matrix, on the host or on the device
     n_cols : columns of the format
     read : function of two rows that returns the rows from the first to the second as a block on the device
-    order : on the device, (n_rows,) int32: the row at each place; None where places are rows
-    columns : on the device, int32: the place of each column of CSR; None for its number
+    order : on the device, (n_rows,) int32: row at each place; None if places are rows
+    columns : on the device, int32: place of each column of CSR; None if that is its number
     height : rows of a block; default: see `choose_height`
     piece_entries : most entries of a piece, unless one row has more; None takes all at once, of a matrix that is on the
         device anyway
@@ -229,14 +229,14 @@ def build_row_blocks(
         places = cupy.empty_like(in_order)
         places[order] = in_order
     starts = accumulate(lengths if order is None else lengths[order])
-    n_filled = int(cupy.searchsorted(starts, starts[-1:])[0])  # at the end are those without entries
+    n_filled = int(cupy.searchsorted(starts, starts[-1:])[0])  # rows without entries are at the end
     height = height or choose_height(n_filled, *shared_memory())
     block = read(0, n_rows) if len(cuts) == 2 else None
     nnz = int(indptr[-1]) if block is None else block.nnz
     block_starts = np.append(cupy.asnumpy(starts[:n_filled:height]), nnz)
     windows = cut_windows(np.diff(block_starts), n_cols)
     whole = None
-    if block is None:  # the tables of all rows are done with, and the layout needs their memory
+    if block is None:  # free the tables of all rows, as the layout needs their memory
         del indptr_there, lengths, starts, in_order
         release_device_memory()
         cells = _Cells(windows, columns, height)
@@ -252,7 +252,7 @@ def build_row_blocks(
             return
         bounds = np.minimum(np.arange(len(block_starts)) * height, n_rows)
         for first, last in pairwise(cuts):
-            release_device_memory(beyond=LITTLE)  # of the piece before, into which this one may not fit
+            release_device_memory(beyond=LITTLE)  # memory of the previous piece may be too small to reuse
             yield _Piece.of_part(read(first, last), places[first:last], bounds, windows)
 
     counts, taken = cupy.zeros((2, cells.n), np.uint32)
@@ -260,7 +260,7 @@ def build_row_blocks(
     for piece in each_piece():
         value = piece.value
         piece.run("count_cells", (cells.there, piece.block.indices, piece.found, counts))
-        del piece  # before the next one is read
+        del piece  # frees it before the next one is read
     tiles, block_chunks = _cut_cells(cells, counts, nnz, value)
     if whole is None:
         release_device_memory()
@@ -298,11 +298,11 @@ class _Tiles:
 
     n: int
     chunk_starts: Any
-    """(n_cells + 1,) int64: the first chunk of each cell."""
+    """(n_cells + 1,) int64: first chunk of each cell."""
     starts: Any
-    """(n_cells + 1,) int64: the first tile of each."""
+    """(n_cells + 1,) int64: first tile of each cell."""
     cells: Any
-    """(n,) int32, or longer: the cell of each tile."""
+    """(n,) int32, or longer: cell of each tile."""
 
 
 def _cut_cells(cells: _Cells, counts: Any, nnz: int, value: np.dtype[Any] | None) -> tuple[_Tiles, np.ndarray]:
@@ -351,7 +351,7 @@ class _Piece:
         jumps = None if by_place is None else block.indptr[by_place] - starts[:-1]
         self._n_jobs, begins = len(jobs[0]), jobs[1]
         rows = cupy.searchsorted(starts[1:], begins, side="right")
-        self._tables = (*jobs, rows, starts, jumps, places)  # they outlive the kernels
+        self._tables = (*jobs, rows, starts, jumps, places)  # kept until the kernels have run
         self._jobs = pack(*jobs, rows, block.n_rows, starts, jumps, places)
         self.found = address(None)
 

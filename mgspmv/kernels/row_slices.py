@@ -23,7 +23,7 @@ from mgspmv.kernels.specialise import value_types
 from mgspmv.model import CsrBlock
 
 SLICE = 32
-"""Rows of a slice."""
+"""Rows per slice."""
 _THREADS = 1024
 
 
@@ -34,11 +34,11 @@ class RowSlices(Format):
     shape: tuple[int, int]
     nnz: int
     starts: Any
-    """(n_slices + 1,) uint32: a slice has the places SLICE starts[s] .. SLICE starts[s + 1]."""
+    """(n_slices + 1,) uint32: slice s has the places SLICE starts[s] .. SLICE starts[s + 1]."""
     columns: Any
-    """(SLICE starts[-1],) int32: entry k of row SLICE s + l is at SLICE (starts[s] + k) + l; n_cols where none is."""
+    """(SLICE starts[-1],) int32: entry k of row SLICE s + l is at SLICE (starts[s] + k) + l; n_cols for padding."""
     values: Any | None
-    """As `columns`, float32 or float64, 0 where there is none; None for a pattern."""
+    """(SLICE starts[-1],) float32 or float64, in the order of `columns`, 0 for padding; None for a pattern."""
 
     name: ClassVar[Literal["row-slices"]] = "row-slices"
 
@@ -81,5 +81,5 @@ def build_row_slices(
         arrays = (piece.indptr, indices, address(piece.data), starts, placed, address(values))
         if last > first:
             kernel((-(-(last - first) // _THREADS),), (_THREADS,), (*sizes, *arrays))
-        del piece, indices, arrays  # before the next one is read
+        del piece, indices, arrays  # frees them before the next one is read
     return RowSlices((n_rows, n_cols), nnz, starts, placed, values)

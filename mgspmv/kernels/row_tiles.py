@@ -12,7 +12,7 @@ same row, a tile is added without atomics, in one fixed order. kernels/row_tiles
                    its column comes to when those of the block are cut into equal parts, and gets the first from there
                    on that entries before it have not taken: s[k] = max(t[k], s[k - 1] + 1)
     chunk          entries of one tile, in order of columns and in one window of them, that a warp takes at a time; its
-                   last ones may be none
+                   last ones may be padding
     item           consecutive tiles of one block: the unit of work of a thread block
 
 Source: this project's; blocks of rows walked in order of columns after Lakhotia, Kannan, Prasanna, Accelerating
@@ -42,34 +42,34 @@ from mgspmv.kernels.formats import (
 from mgspmv.model import INT32_LIMIT, CsrBlock
 
 ROW_BITS = 14
-"""Bits of an entry that say its place in the block; the others say its column."""
+"""Bits of an entry that encode its place in the block; the others encode its column."""
 NO_ROW = (1 << ROW_BITS) - 1
-"""Place of an entry that is none."""
+"""Place of a padding entry."""
 WINDOW_BITS = 32 - ROW_BITS
 WARP, LOAD_BYTES = 32, 16
-"""Threads that take a chunk, and bytes of values that each loads of it."""
+"""Threads that process a chunk, and bytes of its values that each loads."""
 HUB_COLUMNS, HUB_SHARE = 8, 0.5
-"""Columns are ordered where one in so many, those with the most entries, have at least this share of them."""
+"""Condition for reordering columns: the fullest 1 / HUB_COLUMNS of them hold more than HUB_SHARE of the entries."""
 SUMS_BYTES = 63 << 10
-"""Bytes of a block's sums: three thread blocks of an H200's multiprocessor have them, and the smallest devices one."""
+"""Maximum bytes of a block's sums: three thread blocks fit on an H200's multiprocessor, one on the smallest devices."""
 LEAST_HEIGHT = 1024
 LARGE_DEVICE = 128
-"""Blocks that there are before they get higher. Not of the device at hand: its products would have other bits."""
+"""Number of blocks before their height grows; the same on all devices, so that products are bit-identical."""
 TILE_SHARE = 4
-"""A tile has a place of so many, about. With more, entries come later than their columns want; with fewer, threads
-wait for each other more often."""
+"""Approximate places of a block per entry of a tile. In larger tiles, entries come later than in order of columns; in
+smaller ones, threads wait for each other more often."""
 FULLEST = 0.75
-"""Share of a block's tiles that its longest place may have entries in."""
+"""Maximum share of a block's tiles in which its longest place has entries."""
 SPLIT_SHARE, LEAST_COPY = 4, 32
-"""Long rows make at most so many blocks of copies more, and no copy has fewer entries, about."""
+"""Approximate maximum of additional blocks for copies of long rows, and minimum entries per copy."""
 ITEMS = 528
-"""Items, about, were all entries in one block: two for each thread block that an H200 has at a time."""
+"""Approximate number of items if all entries are in one block: two per thread block that an H200 runs at a time."""
 LEAST_ITEM = 1 << 13
-"""Entries that are worth an item of their own."""
+"""Minimum entries for which a separate item is worthwhile."""
 PIECE = 1 << 26
-"""Entries that are sorted at a time, unless one block has more."""
+"""Maximum entries that are sorted at a time, unless one block has more."""
 PARTS = (np.int64, np.int64, np.uint32, np.uint32, np.float32)
-"""Dtypes of what a piece is sorted into, for a matrix that has none."""
+"""Dtypes of the arrays of a sorted piece, for a matrix without entries."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,32 +77,32 @@ class RowTiles(Format):
     """Matrix block in row tiles."""
 
     height: int
-    """Places of a block."""
+    """Places per block."""
     n_places: int
     rows: Array
-    """(n_places + empty rows,) int32: the row of each place, -1 for a copy; then the rows that have no entries."""
+    """(n_places + empty rows,) int32: row of each place, -1 for a copy; then the rows without entries."""
     tile_starts: Array
-    """(n_tiles + 1,) int64: the first chunk of each tile."""
+    """(n_tiles + 1,) int64: first chunk of each tile."""
     wide: int
-    """Entries of a chunk that a lane has: 4 in float32, 2 in float64."""
+    """Entries of a chunk per lane: 4 in float32, 2 in float64."""
     order: Array | None
-    """(n_columns,) int32: which column of the matrix each one of the tiles is; None where they are the same."""
+    """(n_columns,) int32: column of the matrix for each column of the tiles; None if they are the same."""
     entries: Array
     """(n_chunks * 32 * wide,) uint32: column - that of its chunk << ROW_BITS | place in the block; entry k of a chunk
-    is at wide (k % 32) + k // 32 of it."""
+    is at position wide (k % 32) + k // 32 of it."""
     columns: Array
-    """(n_chunks,) uint32: the column that each chunk counts from."""
+    """(n_chunks,) uint32: column that the chunk's columns are relative to."""
     values: Array | None
-    """As `entries`; None for a pattern."""
+    """(n_chunks * 32 * wide,) in the order of `entries`; None for a pattern."""
     items: Array
-    """(n_items, 4) int64, the longest first: block, first tile, tile after the last, slice that takes the sums (-1
-    where the block has no copies and no other item)."""
+    """(n_items, 4) int64, the longest first: block, first tile, tile after the last, slice that receives the sums (-1
+    if the block has no copies and no other item)."""
     slice_starts: Array
-    """(n_shared + 1,) int64: the first slice of each of the first blocks, up to the last one that has slices."""
+    """(n_shared_blocks + 1,) int64: first slice of each block, up to the last block with slices."""
     split_rows: Array
-    """(n_split,) int32: rows that are dealt to copies."""
+    """(n_split,) int32: rows that are split into copies."""
     split_places: Array
-    """(n_split, 2) int64: their places, the first one and the one after the last."""
+    """(n_split, 2) int64: first place of each of these rows, and the one after its last."""
     lanes: int
     """Threads that add the copies of a row."""
 
@@ -205,7 +205,7 @@ class _Places:
         owners = xp.searchsorted(self.starts, numbers, side="right") - 1
         rows = xp.where(self.copies[owners] > 1, -1, self.order[owners])
         self.rows = xp.concatenate([rows, order[n_filled:]]).astype(np.int32)
-        n_dealt = self.copies[owners] - 1 - (numbers - self.starts[owners])  # to the copies after it, in the last round
+        n_dealt = self.copies[owners] - 1 - (numbers - self.starts[owners])  # to later copies, in the last round
         entries = accumulate((lengths[self.order[owners]] + n_dealt) // self.copies[owners])
         bounds = xp.minimum(xp.arange(-(-self.n // height) + 1) * height, self.n)
         self.block_nnz = to_host(xp.diff(entries[bounds]))
@@ -306,7 +306,7 @@ def _take_tiles(own: Array, wanted: Array) -> Array:
     numbers = xp.arange(len(own))
     heads = xp.flatnonzero(mark_firsts(own))
     numbers -= heads[xp.searchsorted(heads, numbers, side="right") - 1]
-    # s[k] = max(t[k], s[k - 1] + 1) is k + the largest of t[j] - j up to k: of 2, 4, 8 .. entries at a time.
+    # s[k] = max(t[k], s[k - 1] + 1) is k + the maximum of t[j] - j for j <= k, taken over 2, 4, 8 .. entries in turn.
     slack, longest, distance = wanted[by_place] - numbers, int(numbers.max()) + 1, 1
     while distance < longest:
         before = xp.where(numbers[distance:] >= distance, slack[:-distance], slack[distance:])
@@ -326,7 +326,7 @@ def _fill_chunks(own: Array, columns: Array, values: Array | None, is_first: Arr
     is_first : whether an entry is the first of its tile
     """
     xp, chunk = array_module(own), WARP * wide
-    heads = xp.flatnonzero(is_first | mark_firsts(columns >> WINDOW_BITS))  # of each window of each tile
+    heads = xp.flatnonzero(is_first | mark_firsts(columns >> WINDOW_BITS))  # one per window of each tile
     starts = accumulate((xp.diff(xp.append(heads, len(own))) + chunk - 1) // chunk)
     tile_heads = xp.searchsorted(heads, xp.flatnonzero(is_first))
     tile_chunks = xp.diff(starts[xp.append(tile_heads, len(heads))])

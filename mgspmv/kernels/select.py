@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 StepLayout = Literal["auto", "row-blocks", "row-slices"]
 BoundKernel: TypeAlias = "CpuBlock | CudaBlock"
-"""The kernels bound to one block; `CpuBlock` says what each method computes. Vectors are where the block is."""
+"""Kernels bound to one block; `CpuBlock` documents the methods. Vectors are on the block's device."""
 BoundMany: TypeAlias = "CpuMany | CudaMany"
-"""Those of many vectors at once; `CpuMany` says what each method computes."""
+"""Kernels for many vectors bound to one block; `CpuMany` documents the methods."""
 LEAST_FLOAT32 = 2.0**-126
-"""Least float32 whose rounding is relative to itself."""
+"""Least float32 whose rounding error is relative to its value."""
 
 
 def choose_backend(backend: str) -> Backend:
@@ -114,7 +114,7 @@ def bind_product(
         return bind_kernel(block, dtype, kernel=kernel, backend=backend, threads=threads)
     names = rank_products(block, dtype, backend)
     for name in names[:-1]:
-        with suppress(FormatError, CapacityError):  # this suits, and another one may be had
+        with suppress(FormatError, CapacityError):  # the next kernel is tried
             return bind_kernel(block, dtype, kernel=name, backend=backend, threads=threads)
     return bind_kernel(block, dtype, kernel=names[-1], backend=backend, threads=threads)
 

@@ -38,5 +38,5 @@ def find_cuda_sources(package: Path = _PACKAGE) -> dict[str, Path]:
 
 def _source_folders(package: Path) -> list[Path]:
     packed, checkout = package / "_cuda", package.parent
-    # In site-packages a folder `kernels` would be another project's, so only a checkout's counts.
+    # In site-packages, a folder `kernels` would belong to another project, so only that of a checkout is used.
     return [packed, checkout / "kernels"] if (checkout / "pyproject.toml").is_file() else [packed]

@@ -13,9 +13,9 @@ from mgspmv.kernels.sources import find_cuda_sources
 from mgspmv.model import Precision
 
 LEAST_ARCH = 70
-"""Compute capability, times 10, that every kernel runs on; none needs more, so nothing stands in below it."""
+"""Minimum compute capability, times 10, of all kernels; none needs more, so there are no fallbacks."""
 ARCHS = (70, 75, 80, 86, 89, 90, 100, 120)
-"""Architectures that every specialisation is compiled for when the tests run."""
+"""Architectures for which the tests compile every specialization."""
 
 _NAMES = {
     "float32": "float",
@@ -32,9 +32,9 @@ class Specialisation:
     """CUDA source and the types that it is compiled for."""
 
     source: str
-    """File name, as `csr_vector.cu`."""
+    """File name, such as `csr_vector.cu`."""
     defines: tuple[tuple[str, str], ...]
-    """Macros and their values, in order of names."""
+    """Macros and their values, sorted by name."""
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ def product_types(precision: Precision, value: np.dtype[Any] | None) -> dict[str
 
 
 def many_types(precision: Precision, value: np.dtype[Any] | None) -> dict[str, Any]:
-    """Return the types of the product A Z of a PageRank step of many vectors, as of `product_types`.
+    """Return the types of the product A Z of a PageRank step of many vectors, as in `product_types`.
 
     In float32 it is stored as float32, in the place where the next Z goes.
     """
@@ -137,6 +137,6 @@ def step_types(
 def many_step_types(
     precision: Precision, value: np.dtype[Any] | None, rank: np.dtype[Any], *, is_relative: bool = False
 ) -> dict[str, Any]:
-    """Return types as of `step_types`, for many vectors."""
+    """Return types as in `step_types`, for many vectors."""
     types = step_types(precision, value, rank, is_relative=is_relative)
     return types | {"PRODUCT": many_types(precision, value).get("Y", types["PRODUCT"])}
