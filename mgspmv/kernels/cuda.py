@@ -46,7 +46,7 @@ class CudaBlock:
         self.precision = precision
         self.kernel = kernel
         self._products: dict[tuple[Any, ...], tuple[Product, int]] = {}
-        if kernel != "csr-split":  # that does every matrix; others are refused, or do not fit, now or never
+        if kernel != "csr-split":  # csr-split supports every matrix; for others, raise errors now
             self._bind(kernel, self._plain_types(self._dtype))
 
     @property

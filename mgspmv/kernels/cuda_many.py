@@ -17,7 +17,7 @@ from mgspmv.kernels.specialise import many_step_types, many_types
 from mgspmv.model import CsrBlock, Precision, StepSums
 
 THREADS, GRIDS = 256, 8
-"""Threads of a thread block that works on rows, and thread blocks for each multiprocessor."""
+"""Threads per thread block of a kernel over rows, and thread blocks per multiprocessor."""
 MOST_COLUMNS = 64
 
 

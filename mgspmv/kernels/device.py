@@ -25,12 +25,12 @@ from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.read import StoredMatrix
 
 STAGING_BYTES = 8 * CHUNK_ELEMENTS
-"""Bytes of a pinned buffer: of the largest chunk of a store."""
+"""Bytes of a pinned buffer, which holds the largest chunk of a store."""
 _ROOM = Lock()
 LITTLE = 1 << 28
-"""Bytes on the device that may be kept though nothing uses them, beside what a plan says."""
+"""Bytes of unused device memory that may be kept in addition to the memory that was planned."""
 TOGETHER_BYTES = 1 << 20
-"""Most bytes of an array that is copied to the device together with others: a copy of its own takes longer to begin."""
+"""Maximum bytes of an array that is copied to the device together with others: separate copies take longer to start."""
 
 
 def has_device() -> bool:
@@ -103,7 +103,7 @@ def measure_memory(*, has_device: bool) -> dict[str, int]:
     Returns
     -------
     `host_peak_bytes` : peak resident on the host since the process began, including the interpreter and its libraries
-    `device_bytes` : with a device: what CuPy holds there now, the most since it last released free memory
+    `device_bytes` : bytes that CuPy holds on the device, the maximum since it last released free memory
     """
     peak = {"host_peak_bytes": peak_memory()}
     if not has_device:
@@ -119,9 +119,9 @@ class DeviceMemory:
 
     total: int
     free: int
-    """Of no process."""
+    """Bytes not allocated by any process."""
     used: int
-    """What CuPy holds for this process."""
+    """Bytes that CuPy holds for this process."""
 
 
 def measure_device_memory() -> DeviceMemory:
@@ -332,7 +332,7 @@ class DeviceArray:
 
         self.array = cupy.empty(n, dtype)
         self._staging = staging
-        # The memory may be that of an array whose last kernel, on this stream, is still running.
+        # The memory may belong to a freed array whose last kernel, on this stream, is still running.
         cupy.cuda.get_current_stream().synchronize()
 
     @contextmanager
@@ -389,7 +389,7 @@ class _Buffer:
         self._copied.synchronize()
 
     def send(self, target: Any) -> None:
-        with self._device, self._stream:  # the thread's own would be device 0 and the default stream
+        with self._device, self._stream:  # the thread's default is device 0 and the default stream
             source = self.memory[: target.nbytes].view(target.dtype)
             target.set(source, self._stream)
             self._copied.record(self._stream)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 WIDTHS = (2, 4, 8, 16, 32, 64)
-"""Vectors in a pass: the numbers of columns that kernels are made for."""
+"""Numbers of vectors per pass for which kernels are compiled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,17 +17,17 @@ class Terms:
     """
 
     alpha: Any
-    """(width,) float64, on the host; 0 where a column has no vector."""
+    """(width,) float64, on the host; 0 for columns without a vector."""
     dangling: Any
-    """d, float64: (n_rows,) or (1,), the same for all vectors; or (0,), p of each vector."""
+    """d, float64: (n_rows,) or (1,) if it is the same for all vectors; (0,) if it is p of each vector."""
     base: Any
-    """(width,) float64, on the host: p where no entry is. 0, or 1/n of a uniform one."""
+    """(width,) float64, on the host: value of p in rows without an entry; 0, or 1/n if p is uniform."""
     rows: Any
-    """(m,) int64: rows of the block where p is another than its base, ascending."""
+    """(m,) int64: rows of the block where p differs from its base, ascending."""
     columns: Any
-    """(m,) int64: the vector of each of these entries."""
+    """(m,) int64: vector of each of these entries."""
     weights: Any
-    """(m,) float64: p there."""
+    """(m,) float64: value of p at each of these entries."""
 
     @property
     def entries(self) -> tuple[Any, Any, Any]:

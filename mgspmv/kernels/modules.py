@@ -25,7 +25,7 @@ def load_module(specialisation: Specialisation) -> Any:
     """Load CuPy's module for the current device, compiling it unless it is cached."""
     import cupy
 
-    with _LOADING:  # two threads would load it twice, and the one that is dropped be unloaded while a kernel of it runs
+    with _LOADING:  # else two threads may load it twice, and unload one copy while its kernel runs
         return _load_module(specialisation, cupy.cuda.Device().compute_capability)
 
 

@@ -24,9 +24,9 @@ from mgspmv.marks import mark
 from mgspmv.partition import Streaming
 
 AHEAD = 2
-"""Pieces that are under way while one is computed with, or waits for it."""
+"""Number of pieces that are prefetched."""
 ALIGNMENT = 256
-"""Bytes that arrays in a buffer begin at a multiple of."""
+"""Alignment of arrays in a buffer, in bytes."""
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class Feed(Generic[T]):
             yield from sorted(self.kept.items())
             return
         if self._ahead and self._ahead[0][0] != self._fetched[0]:
-            self.stop()  # the last pass did not come to its end
+            self.stop()  # the last pass was not completed
         for k in range(self.n):
             mark()
             if k in self.kept:
@@ -137,7 +137,7 @@ def hold_pieces(
     for k in range(n):
         check()
         mark()
-        release_device_memory(beyond=LITTLE)  # what making the last one took
+        release_device_memory(beyond=LITTLE)  # frees the temporary memory of the last piece
         if k > 0 and (k in stay or streaming.held == "host"):
             made = make(k)
         if k in stay:
@@ -173,7 +173,7 @@ class PinnedPiece(Generic[T]):
         for name, array in arrays.items():
             self._places[name] = self.nbytes, array.shape, array.dtype
             self.nbytes += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
-        # Of CuPy's pool the memory would not go back to the system.
+        # CuPy's pool would not return the memory to the system.
         self._pointer = cupy.cuda.PinnedMemoryPointer(cupy.cuda.PinnedMemory(max(1, self.nbytes)), 0)
         others = {name: part for name, part in parts.items() if name not in arrays}
         self._make: Callable[..., T] = partial(kind, **others)
@@ -206,7 +206,7 @@ class PinnedPiece(Generic[T]):
 class _Buffer:
     memory: Any
     is_free: Any = None
-    """Event after which nobody reads it."""
+    """Event after which the buffer may be overwritten; None if it has not been used."""
 
 
 class FromHost(Generic[T]):
@@ -229,7 +229,7 @@ class FromHost(Generic[T]):
         with report_full_device("room for the pieces of the matrix that come by"):
             self._free = deque(_Buffer(cupy.cuda.alloc(max(1, size))) for _ in range(AHEAD))
         self.nbytes, self.streamed_bytes = AHEAD * size, sum(piece.nbytes for piece in pieces.values())
-        cupy.cuda.get_current_stream().synchronize()  # the memory may be of arrays that are still read
+        cupy.cuda.get_current_stream().synchronize()  # the memory may belong to freed arrays that are still being read
 
     def begin(self, k: int) -> Any:
         """Begin to fetch piece k."""
@@ -263,7 +263,7 @@ class FromHost(Generic[T]):
 
 
 class FromStore(Generic[T]):
-    """Fetcher that makes pieces from the store, `AHEAD` at a time; methods as of `FromHost`.
+    """Fetcher that makes pieces from the store, `AHEAD` at a time; methods as in `FromHost`.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ class FromStore(Generic[T]):
         self._read: deque[tuple[Any, Any]] = deque()
 
     def begin(self, k: int) -> Future[T]:
-        while len(self._read) > 1:  # its memory is wanted
+        while len(self._read) > 1:  # the next piece needs its memory
             self._read[0][1].synchronize()
             self._read.popleft()
         return self._threads.submit(self._run, k)
@@ -293,7 +293,7 @@ class FromStore(Generic[T]):
 
     def drop(self, coming: Future[T]) -> None:
         if not coming.cancel():
-            coming.exception()  # until it is over
+            coming.exception()  # waits until it ends
 
     def _run(self, k: int) -> T:
         import cupy
@@ -304,5 +304,5 @@ class FromStore(Generic[T]):
             with self._own.stream as stream:
                 made = self._make(k)
                 stream.synchronize()
-                release_device_memory(stream, beyond=LITTLE)  # else each thread keeps what its largest piece took
+                release_device_memory(stream, beyond=LITTLE)  # else each thread keeps the memory of its largest piece
                 return made

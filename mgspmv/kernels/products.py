@@ -19,20 +19,20 @@ from mgspmv.kernels.specialise import find_many_words
 from mgspmv.model import CsrBlock
 
 THREADS = 256
-"""Threads of a thread block where a source names no other number."""
+"""Threads per thread block, unless a source defines another number."""
 ROW_TILES_THREADS = 512
-"""Threads of a thread block of row-tiles."""
+"""Threads per thread block of row-tiles."""
 ROW_TILES_EMPTY = 4096
-"""Rows without entries that a thread block of row-tiles stores."""
+"""Rows without entries per thread block of row-tiles."""
 FINISH_THREADS, FINISH_BYTES = 256, 1024
-"""Threads of a thread block that adds slices, and bytes of sums that it makes."""
+"""Threads, and bytes of sums, per thread block that adds slices."""
 MANY_WORDS = 4
-"""Most columns of a thread of csr-many."""
+"""Maximum columns per thread of csr-many."""
 MANY_EMPTY = 1 << 18
-"""Rows without entries that csr-many finishes at a time."""
+"""Maximum rows without entries that csr-many processes at a time."""
 LOOK_BACK_CHUNKS = 2048
-"""Chunks of csr-split up to which waiting for carries takes less time than a second launch: by a lab on an H200, where
-thread blocks of about half as many run at a time."""
+"""Maximum chunks of csr-split for which waiting for carries takes less time than a second launch, as measured on an
+H200, which runs the thread blocks of about half as many at a time."""
 
 
 class Product(Protocol):
@@ -133,7 +133,7 @@ class CsrSplit:
         self._kernel = load_kernel("csr_split.cu", "csr_split", **types, LOOK_BACK=int(looks_back))
         self._carries: _Carries | None = None
         if looks_back:
-            # A word for each 4 bytes of a carry; the kernel leaves zeros again.
+            # One word per 4 bytes of a carry; the kernel resets them to zero.
             self._carried: tuple[Any, ...] = (zeros(self._n_chunks * self._sum.itemsize // 4, np.uint64),)
         else:
             add = load_kernel("csr_split.cu", "add_carries", **types, LOOK_BACK=0)
@@ -161,7 +161,7 @@ class CsrMany:
             self.run(x[:, None], y[:, None], alpha, beta)
             return
         k = x.shape[1]
-        if k % MANY_WORDS:  # a row of X must begin where a load of several columns may
+        if k % MANY_WORDS:  # rows of X must be aligned for loads of several columns
             import cupy
 
             padding = ((0, 0), (0, -k % MANY_WORDS))

@@ -9,13 +9,13 @@ import numpy as np
 from numba import njit
 
 LEAST, BINS = -64, 4
-"""Exponent of the least ratio that has a bin of its own; bins of each power of two."""
+"""Exponent of the least ratio with a separate bin, and bins per power of two."""
 N_BINS = BINS * (4 - LEAST)
-"""Bins of ratios; one more holds those that are greater, or are of rows that have no width."""
+"""Number of bins of ratios; one more bin holds greater ratios, and rows that have no width."""
 FIRST_BIN = (1023 + LEAST) * BINS
-"""The upper 14 bits of a float64 in the first bin."""
+"""Upper 14 bits of a float64 in the first bin."""
 UNIT = 2.0**-58
-"""Of the sums."""
+"""Unit of the integer sums."""
 
 
 def bin_bounds() -> np.ndarray:

@@ -34,22 +34,22 @@ from mgspmv.model import FIXED_POINT, Precision, RowCheck, StepSums
 from mgspmv.partition import Slices
 
 CAPTURED_STEPS = 5
-"""Steps of a captured graph."""
+"""Steps per captured graph."""
 KEPT_SUMS = 256
-"""Steps whose sums the device keeps."""
+"""Number of last steps whose sums are kept on the device."""
 FLOAT32_BITS = 27
-"""Bits by which products of row blocks in float32 are finer than a mean contribution or rank: 1 / max(nnz, n_rows)."""
+"""Bits of float32 products of row blocks below a mean contribution or rank, 1 / max(nnz, n_rows)."""
 
 TYPICAL_DEGREE = 16.0
 TIMED = 3
-"""Runs of captured steps that are timed, of which the fastest counts."""
+"""Number of timed runs of captured steps; the fastest counts."""
 
 LEAST_ITEM = 64
-"""Chunks that are worth an item of their own."""
+"""Minimum chunks for which a separate item is worthwhile."""
 ITEMS = 4
-"""Items for each multiprocessor, about, were all entries in one block."""
+"""Approximate items per multiprocessor if all entries are in one block."""
 SLICE_GRIDS = {True: 4, False: 2}
-"""Thread blocks of row slices on each multiprocessor, all of them resident: of a pattern, and with values."""
+"""Resident thread blocks of row slices per multiprocessor: for a pattern (True), and with values (False)."""
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
@@ -60,11 +60,11 @@ class Items:
     """Work items of the thread blocks: chunks of one row block each, the longest first."""
 
     blocks: np.ndarray
-    """(n_items,) int32."""
+    """(n_items,) int32: block of each item."""
     bounds: np.ndarray
-    """(n_items, 2) int64: first chunk and the one after the last."""
+    """(n_items, 2) int64: first chunk of each item, and the one after its last."""
     parts: np.ndarray
-    """(blocks,) int32: items of each block, also of those that have rows only."""
+    """(n_blocks,) int32: number of items of each block, including blocks without entries."""
 
 
 def cut_items(block_chunks: np.ndarray, n_blocks: int, n_multiprocessors: int) -> Items:
@@ -100,7 +100,7 @@ class _BlockProduct:
         n_shared = int(np.flatnonzero(items.parts > 1).max(initial=-1) + 1) * blocks.height
         tables = put_all(items.blocks, items.bounds, items.parts, np.zeros(n_blocks, np.int32))
         self.held, self._n_items = (*tables, cupy.zeros(n_shared, np.uint64)), len(items.blocks)
-        self.room = 8 * (blocks.height + 1)  # a row is for entries that are none
+        self.room = 8 * (blocks.height + 1)  # one more row for padding
 
     def pack(self, layout: Any) -> np.ndarray:
         """Pack the structure that describes the matrix, which may be in another place each time."""
@@ -109,7 +109,7 @@ class _BlockProduct:
 
 
 class _SliceProduct:
-    """Launch parameters of the row-slice kernels, as of `_BlockProduct`."""
+    """Launch parameters of the row-slice kernels, as in `_BlockProduct`."""
 
     source, threads, room = "rank_slices.cu", 256, 0
     held: tuple[Any, ...] = ()
@@ -128,7 +128,7 @@ class _SliceProduct:
 
 _Product: TypeAlias = _BlockProduct | _SliceProduct
 PRODUCTS: dict[str, Any] = {"row-blocks": _BlockProduct, "row-slices": _SliceProduct}
-"""By the name of the layout."""
+"""Launch parameters by layout name."""
 
 
 def find_bits(layout: str, n_terms: int) -> int:
@@ -145,30 +145,30 @@ def find_bits(layout: str, n_terms: int) -> int:
 
 
 FLAGS_BYTES = 256
-"""At the begin of shared memory: int64 flags of the devices."""
+"""Bytes at the beginning of shared memory, for int64 flags of the devices."""
 
 
 class SharedMemory(Protocol):
     """Memory of this device that other devices write into, and theirs, all of the same size."""
 
     own: Any
-    """A CuPy `MemoryPointer`; flags are 0 at first."""
+    """CuPy `MemoryPointer` to this device's memory; flags are initially 0."""
     addresses: tuple[int, ...]
-    """Of the memory of each device, by rank; where this device finds them."""
+    """Addresses of the memory of each device, by rank, as mapped on this device."""
     is_given_up: int
-    """Address of an int32 of the host that is 0 until nobody is to wait for the others any more."""
+    """Address of an int32 on the host, 0 until devices must stop waiting for each other."""
     round: int
-    """How often the devices met."""
+    """Number of times the devices met."""
 
 
 class Exchange(Protocol):
     """Exchange of the slices of z that several devices make, each on its own stream."""
 
     rank: int
-    """Which of the devices this is."""
+    """Rank of this device."""
     slices: Slices
     n_terms: int
-    """Entries of the whole matrix, or rows, if those are more."""
+    """Number of entries of the whole matrix, or of its rows, if those are more."""
 
     @property
     def received_elements(self) -> int:
@@ -207,13 +207,13 @@ class RankVectors:
     """Initial vectors of a run, on the host or on the device, in the order of the rows."""
 
     x: Any
-    """(n_rows,) or (1,) float32 or float64, as the precision is."""
+    """(n_rows,) or (1,) ranks, float32 or float64, depending on the precision."""
     weight: Any
-    """(n_rows,) float64 out-weights, 0 for dangling vertices; of a pattern, counts, unless the rules say otherwise."""
+    """(n_rows,) float64 out-weights, 0 for dangling vertices; counts for a pattern if `RankRules.is_counted`."""
     dangling: Any
-    """(n_rows,) or (1,) float64."""
+    """(n_rows,) or (1,) float64: d."""
     personalization: Any
-    """(n_rows,) or (1,) float64."""
+    """(n_rows,) or (1,) float64: p."""
 
 
 @dataclass(frozen=True)
@@ -222,13 +222,13 @@ class RankRules:
 
     alpha: float
     threshold: float
-    """The run stops when the change is below."""
+    """Change below which the run stops."""
     by_largest: bool
-    """The change is the largest of a vertex, and not their sum."""
+    """True if the change is the largest over vertices, False if it is the sum."""
     is_relative: bool = False
-    """The largest is that of |x' - x| / x'."""
+    """True if the largest change is that of |x' - x| / x'."""
     is_counted: bool = True
-    """The out-weights of a pattern are counts, below 2^32."""
+    """True if the out-weights of a pattern are counts, below 2^32."""
 
     @property
     def types(self) -> dict[str, bool]:
@@ -237,7 +237,7 @@ class RankRules:
 
 
 PLAIN_RULES = RankRules(alpha=0.0, threshold=-1.0, by_largest=False)
-"""Ranks stay as they are, and no step is the last."""
+"""Rules for timing: ranks do not change, and no step is the last."""
 
 
 @dataclass(eq=False)
@@ -290,7 +290,7 @@ class RankSteps:
         n_terms = max(layout.nnz, n_rows) if exchange is None else exchange.n_terms
         self._bind, self._bits = PRODUCTS[layout.name], find_bits(layout.name, n_terms)
         self.seconds: list[tuple[float, float]] = []
-        """Of each step of the last `advance`: in the product, and in the exchange."""
+        """Seconds of the product, and of the exchange, in each step of the last `advance`."""
         self._cupy, self._stream = cupy, cupy.cuda.Stream(non_blocking=True)
         self._arrays = _Arrays()
         self._shared: SharedMemory | None = None
@@ -342,7 +342,7 @@ class RankSteps:
             self._load(name, is_exact)
         for name in ("start", "residual"):
             self._load(name, True)
-        if self._exchange is not None:  # what waits for others is not to be waited for by what loads a kernel
+        if self._exchange is not None:  # loading would wait for kernels that wait for other devices
             for name in ("join", "meet"):
                 self._load(name, is_exact)
         load_kernel("reduce.cu", "sum_chunks", VALUE=np.dtype(np.float64), PATTERN=0)
@@ -361,7 +361,7 @@ class RankSteps:
             x = cupy.full(n_rows, vectors.x[0]) if len(vectors.x) == 1 else self._permute(cupy.array(vectors.x))
             first = 0 if self._exchange is None else -1
             sums = (np.array([0, 0, first, 0]), np.zeros((KEPT_SUMS, 4), np.int64))
-            rest = (vectors.dangling, vectors.personalization) if n_rows else (np.zeros(1), np.zeros(1))  # one is read
+            rest = (vectors.dangling, vectors.personalization) if n_rows else (np.zeros(1), np.zeros(1))  # read anyway
             *others, state, history = put_all(*rest, *sums)
             others = [self._permute(v) for v in (vectors.weight.astype(count), *others)]
             z = self._make_z(is_exact)
@@ -464,7 +464,7 @@ class RankSteps:
         return z
 
     def _rest(self, stages: Sequence[Any] = ()) -> None:
-        """Wait until all enqueued work is done; `stages` as of `Exchange.wait`."""
+        """Wait until all enqueued work is done; `stages` as in `Exchange.wait`."""
         if self._exchange is None:
             self._stream.synchronize()
         else:
@@ -495,7 +495,7 @@ class RankSteps:
                 self._launch("residual", True, product, (matrix, runs[k], *scalars, out[layout.rows[k] :]))
                 arrays.state[0] = 0
         self._rest()
-        # Each product is rounded to 2^-62 twice at most, as z and as itself.
+        # Each product is rounded to 2^-62 at most twice: first z, then the product.
         return float(sum_vector(out)) + self._rules.alpha * layout.nnz / FIXED_POINT
 
     def check_rows(self) -> RowCheck:
@@ -616,7 +616,7 @@ class RankSteps:
         return self._exchange is None and not self.streams
 
     def _capture(self) -> Any:
-        self._load("step", self.precision == "exact")  # not while capturing
+        self._load("step", self.precision == "exact")  # kernels cannot be loaded while capturing
         self._stream.begin_capture()
         for _ in range(CAPTURED_STEPS):
             self._step()

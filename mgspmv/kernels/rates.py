@@ -24,12 +24,12 @@ _ROWS, _PER_ROW = 1 << 18, 16
 
 
 SAMPLE_ENTRIES, SAMPLE_BYTES = 1 << 28, 24
-"""Entries of the rows that a device is measured with, and what it takes for each: fewer are in sparser row blocks."""
+"""Maximum entries of the measured sample, as smaller ones have sparser row blocks, and device bytes per entry."""
 UPLOAD_BYTES = 1 << 28
 PASSED = 6
-"""Pieces with which reading from the store is timed."""
+"""Number of pieces for timing reads from the store."""
 TIMES = 3
-"""How often each is timed, of which the best counts."""
+"""Number of timed runs of each measurement; the fastest counts."""
 
 
 @functools.cache
