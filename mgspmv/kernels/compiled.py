@@ -20,7 +20,7 @@ from mgspmv.kernels.cache import find_folder
 _HERE = Path(__file__).parent
 _NAMES = ("cpu", "formats", "lane_rows", "lanes", "row_tiles", "twins")
 SOURCES = (_HERE.parent / "model.py", *(_HERE / f"{name}.py" for name in _NAMES))
-"""Files whose functions and constants are compiled into functions of others."""
+"""Files whose functions and constants are compiled into functions of other files."""
 
 
 def compile_kernel(function: Callable[..., Any]) -> Any:

@@ -41,13 +41,13 @@ from mgspmv.partition import split_rows
 
 PARTS_PER_THREAD = 32
 COLUMNS_AT_ONCE = 16
-"""Of a product: with more in a row of x, the rows of x that are needed often fit the caches less."""
+"""Maximum columns of x per product: if rows of x are wider, fewer of those that are read often fit in the caches."""
 SERIAL_NNZ = 1 << 16
-"""Blocks with fewer nonzeros are left to the calling thread: waking others takes longer than the product."""
+"""Nonzeros below which only the calling thread computes: waking others takes longer than the product."""
 FLOAT32_ROUNDING = 2.0**-24 * (1 + 2.0**-23)
-"""How far a float32 may be from what it was rounded from, of itself; unless it is below 2^-126."""
+"""Maximum rounding error of a float32 of at least 2^-126, relative to the rounded value."""
 FLOAT32_LEAST_ROUNDING = 2.0**-150
-"""How far a float32 below 2^-126 may be from what it was rounded from."""
+"""Maximum rounding error of a float32 below 2^-126."""
 
 
 class CpuBlock:
@@ -463,7 +463,7 @@ def _residual(
         for i in range(bounds[part], bounds[part + 1]):
             product = alpha * _sum_row(indices, data, z, indptr[i], indptr[i + 1], 0.0)
             rest = alpha_mass * dangling[i * d_stride] + jump * personalization[i * p_stride]
-            # A sum of k terms >= 0 is off by at most k u of itself: Higham, Accuracy and Stability, section 4.2.
+            # The relative error of a sum of k terms >= 0 is at most k u: Higham, Accuracy and Stability, section 4.2.
             rounding = 2.0**-53 * ((indptr[i + 1] - indptr[i] + 4) * product + 4 * rest + x[i])
             if value_rounding > 0.0:
                 touched = _sum_row(indices, None, z, indptr[i], indptr[i + 1], 0.0)

@@ -32,8 +32,8 @@ class CpuMany(CpuBlock):
     """
 
     best_width = 16
-    """The one of `WIDTHS` with which an iteration takes least, for each vector, where memory is no matter. A row of z
-    is then one or two cache lines, and its sums are two registers of AVX-512, or four of AVX."""
+    """Element of `WIDTHS` with the shortest iteration per vector, memory permitting. A row of z is then one or two
+    cache lines, and its sums are two registers of AVX-512, or four of AVX."""
 
     def scale_many(self, x: np.ndarray, weight: np.ndarray, z: np.ndarray) -> list[StepSums]:
         """Set z = x / weight (0 where weight is 0), all (n_rows, width); return the sums of x, with a change of 0."""
@@ -75,7 +75,7 @@ class CpuMany(CpuBlock):
 
     def take(self, x: np.ndarray, columns: np.ndarray, out: np.ndarray) -> None:
         """Set out[j] = x[:, columns[j]], (j, n_rows)."""
-        for vector, column in zip(out, columns, strict=True):  # without a copy of all of them beside x
+        for vector, column in zip(out, columns, strict=True):  # avoids a second copy of all columns
             vector[:] = x[:, column]
 
     def fill(self, x: np.ndarray, columns: np.ndarray, vectors: np.ndarray) -> None:
@@ -129,7 +129,7 @@ def _add_up_many(sums: np.ndarray) -> list[StepSums]:
 
 
 # --- kernels ---------------------------------------------------------------------------------------------------------
-# Each takes (counter, bounds) first, as those of `CpuBlock` do, and last a tuple of as many elements as there are
+# Each takes (counter, bounds) first, as those of `CpuBlock` do, and last a tuple whose length is the number of
 # vectors.
 
 

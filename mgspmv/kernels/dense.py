@@ -13,9 +13,9 @@ from mgspmv.kernels.twins import SUM_CHUNK, THREADS, TILE_COLS, TILE_ROWS
 
 DENSE_KERNELS = [name for name, kernel in KERNELS.items() if kernel.operation == "dense"]
 SHORT_ROW = 32
-"""Columns up to which a thread a row reads whole sectors."""
+"""Maximum columns for which one thread per row reads whole sectors."""
 FEW_ROWS = 1024
-"""Rows under which a thread block a row leaves multiprocessors idle."""
+"""Rows below which one thread block per row leaves multiprocessors idle."""
 
 
 def multiply_dense(A: Any, x: Any, b: Any, kernel: str, backend: Literal["cpu", "cuda"]) -> np.ndarray:

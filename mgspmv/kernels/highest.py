@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 SAMPLED = 16
-"""One in so many entries is looked at for a bound of the highest."""
+"""Sampling interval, in entries, for a lower bound on the k highest."""
 
 
 def select_highest(values: np.ndarray, k: int) -> np.ndarray:
@@ -59,10 +59,10 @@ def find_highest(values: Any, k: int, numbers: Any | None = None, xp: Any = np) 
     numbers, xp : as for `select_each`
     """
     if k < len(values) // (4 * SAMPLED):
-        # No less than the k-th highest of some of them is the k-th highest of all.
+        # The k-th highest of a sample is a lower bound on the k-th highest of all.
         least = xp.partition(values[::SAMPLED], -k)[-k]
         places = xp.flatnonzero(values >= least)
-        if len(places) >= k:  # there are NaN otherwise
+        if len(places) >= k:  # fewer only if there are NaN
             return places[_find(values[places], k, None if numbers is None else numbers[places], xp)]
     return _find(values, k, numbers, xp)
 

@@ -12,7 +12,7 @@ from mgspmv.kernels.compiled import compile_kernel
 from mgspmv.kernels.lanes import CACHE_LINE, load, prefetch, to_float64, to_integer
 
 AHEAD = 32
-"""Entries between the one that is added and the one whose row of z is asked for."""
+"""Distance, in entries, from the one being added to the one whose row of z is prefetched."""
 
 
 def zeros_in_lines(n: int, width: int, dtype: Any) -> np.ndarray:

@@ -4,7 +4,7 @@
 and comparisons are elementwise, with other lanes or with one number for all lanes. Nothing is contracted or reordered:
 each lane is bit-identical to a scalar.
 
-A width is given as a tuple of that many elements, whose length is part of its type.
+A width is given as a tuple of that length, which is part of its type.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numba import types
 from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 
 CACHE_LINE = 64
-"""Bytes that memory brings at a time."""
+"""Bytes of a cache line."""
 
 
 class Lanes(types.Type):  # type: ignore[misc]
@@ -85,7 +85,7 @@ def prefetch(typing_context, array, row, width):
         first = builder.bitcast(_find_row(context, builder, signature, args), byte.as_pointer())
         for offset in range(0, n_bytes, CACHE_LINE):
             place = builder.gep(first, [int32(offset)])
-            builder.call(hint, [place, int32(0), int32(3), int32(1)])  # to be read, soon and again, as data
+            builder.call(hint, [place, int32(0), int32(3), int32(1)])  # read, high locality, data cache
         return context.get_dummy_value()
 
     return types.void(array, row, width), generate

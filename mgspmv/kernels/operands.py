@@ -12,7 +12,7 @@ from mgspmv.errors import OptionError, ShapeError
 from mgspmv.model import MatrixInfo, check_choice
 
 EXACT_LIMIT = 2.0**53
-"""Of the integers below it, float64 holds each."""
+"""Upper bound of the integers that float64 represents exactly."""
 _INEXACT = 'pass x.astype("float64"), or precision="float64", for a product that is rounded as those of float64 are'
 
 
@@ -118,7 +118,7 @@ class IntegerProduct:
     x: np.ndarray
     y: np.ndarray | None
     least: float
-    """Least value of the matrix, 1 of a pattern."""
+    """Least value of the matrix; 1 for a pattern."""
 
     @classmethod
     def find(
@@ -157,7 +157,7 @@ class IntegerProduct:
             total = multiply(x)
             if self.least < 0:
                 total = total - 2 * self.least * multiply(x, weights=False)
-                limit /= 2  # A |x| cancels, and may be rounded
+                limit /= 2  # terms of A |x| cancel, and it may be rounded
             total = abs(self.alpha) * total
             if self.y is not None:
                 total = total + abs(self.beta) * np.abs(self.y.astype(np.float64))

@@ -25,15 +25,15 @@ from mgspmv.kernels.row_tiles import NO_ROW, ROW_BITS
 SLICE_LANES = 4
 """Threads that add the slices of a place in row-tiles."""
 WINDOW = 2 * CACHED_ROWS
-"""Columns of x that csr-cached brings into shared memory."""
+"""Columns of x that csr-cached loads into shared memory."""
 THREADS = 256
-"""Of a thread block that adds one sum."""
+"""Threads of a thread block that adds one sum."""
 SUM_CHUNK = 4096
-"""Elements that a thread block of a sum adds."""
+"""Elements of x per thread block of a sum."""
 TILE_ROWS, TILE_COLS = 64, 1024
-"""Of a tile of dense_tiles: T and Z."""
+"""Rows and columns of a tile of dense_tiles: T and Z."""
 
-# --- what the twins share --------------------------------------------------------------------------------------------
+# --- common helpers --------------------------------------------------------------------------------------------------
 
 
 def _product(data, place, xj):
