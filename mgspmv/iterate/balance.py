@@ -26,9 +26,9 @@ ADVICE = (
     "that the store is sound, and run again, from the last checkpoint by resume=True if there is one"
 )
 LEAST_FLOAT = {"float32": 2.0**-150, "float64": 2.0**-1075, "exact": 2.0**-1075}
-"""How far a number near 0 may be rounded, by the precision of z."""
+"""Largest rounding error of a number near 0, by the precision of z."""
 _PIECE = 1 << 20
-"""Out-weights that are looked at at a time."""
+"""Out-weights per chunk of a survey."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Balance:
     given: float
     """D: 1, or 0 where the rank of dangling vertices is dropped."""
     least: float
-    """The least s_j; see above."""
+    """Smallest s_j; see above."""
     most: float
-    """The greatest."""
+    """Largest s_j."""
     low: float
-    """The sum is no less."""
+    """Lower bound of the sum."""
     high: float
-    """It is no more."""
+    """Upper bound of the sum."""
 
     def step(self, mass: float) -> Balance:
         """Return the balance after a step from ranks of which dangling vertices have `mass`."""
@@ -70,7 +70,7 @@ class Balance:
         CorruptionError : the sum is out of bounds
         """
         shrink = self.alpha * max(self.most, 1.0)
-        slack = slack / (1.0 - shrink) if shrink < 1.0 else math.inf  # steps before have added to it
+        slack = slack / (1.0 - shrink) if shrink < 1.0 else math.inf  # includes errors of earlier steps
         if not self.low - slack <= total <= self.high + slack:
             raise CorruptionError(
                 f"after iteration {iteration} the ranks sum to {total!r} and must sum to {self._describe()}, but for "
@@ -86,7 +86,7 @@ class Tolerance:
     """Bound on the rounding error of the sum of the ranks of some rows, in a step and in summation."""
 
     relative: float
-    """Of the sum."""
+    """Error relative to the sum."""
     absolute: float
 
     def find_slack(self, total: float) -> float:
@@ -121,7 +121,7 @@ def _survey(weight: np.ndarray) -> tuple[float, float]:
     for first in range(0, len(weight), _PIECE):
         piece = weight[first : first + _PIECE]
         lightest = min(lightest, float(piece.min(where=piece > 0, initial=math.inf)))
-    with np.errstate(over="ignore"):  # a run over such weights ends as non_finite, and says why
+    with np.errstate(over="ignore"):  # a run with such weights ends as non_finite, with advice
         return lightest, float(weight.sum())
 
 
@@ -132,7 +132,7 @@ def check_rows(found: RowCheck, mass: float, balance: Balance | None, slack: flo
     ----------
     mass : sum of the ranks of dangling vertices when they were computed
     balance : of all ranks; None where their sum is unknown
-    slack : as of `Balance.check`
+    slack : as in `Balance.check`
 
     Raises
     ------

@@ -30,12 +30,12 @@ from mgspmv.kernels.select import BoundMany
 from mgspmv.model import FIXED_POINT, Event, Status, StepSums
 
 MEMORY_SHARE = 0.5
-"""Of the memory that is free, what the vectors of a pass may take unless the user names a width."""
+"""Share of the free memory that the vectors of a pass may take, unless the user sets a width."""
 RESIDUAL_WIDTH = 16
-"""Most vectors whose error is bounded at a time."""
+"""Most vectors whose errors are bounded in one pass."""
 
 KEEP_BYTES = 48
-"""Of a vertex, at most, while the ranks of a vector are put in the order of the source and the highest are selected."""
+"""Most bytes per vertex while ranks are put in the order of the source and the highest are selected."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +43,11 @@ class Kept:
     """Result of a finished vector on some rows."""
 
     number: int
-    """Of the vector."""
+    """Number of the vector."""
     ranks: np.ndarray
-    """Of all these rows, in their order; or the highest of them, highest first."""
+    """Ranks of all these rows, in their order; or the highest of them, in descending order."""
     sources: np.ndarray | None
-    """int64: of the highest, the numbers of their vertices in the source; None where all ranks are kept."""
+    """int64: numbers in the source of the vertices with the highest ranks; None where all ranks are kept."""
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,19 @@ class BatchTask:
     """Task of a batch, except its vectors."""
 
     run: str
-    """Id, for events."""
+    """Run id, for events."""
     options: PageRankOptions
-    """Of all vectors, but for `alpha`, which is each one's own."""
+    """Options of all vectors, except `alpha`, which each vector has separately."""
     threshold: float
-    """Of the change, from `PageRankOptions.threshold`."""
+    """Threshold of the change, from `PageRankOptions.threshold`."""
     dtype: str | None
-    """Of the values that are used; None for none."""
+    """Dtype of the values; None for a pattern."""
     threads: int | None = None
-    """Of each process; None for what suits it."""
+    """Threads of each process; None for its default."""
     width: int | None = None
-    """Most vectors in a pass; None for what is fastest and has room."""
+    """Most vectors in a pass; None for the fastest width that fits in memory."""
     top: int | None = None
-    """How many of the highest ranks are kept of each vector; None for all ranks."""
+    """Number of highest ranks to keep of each vector; None for all ranks."""
     drops: bool = False
     """Whether the rank of dangling vertices is dropped, so that the first x is (1 - alpha) p; else it is p."""
 
@@ -77,14 +77,14 @@ class Room:
     """Memory that a pass needs in one place, and the memory that is free there."""
 
     place: str
-    """Others that name the same have the same."""
+    """Name of the memory; processes with the same name share it."""
     free_bytes: int
     needed: dict[int, int]
-    """Bytes by width."""
+    """Bytes that a pass needs, by width."""
 
 
 Keep = Callable[[Kept], None]
-"""Takes what is kept of a vector; `Kept.ranks` may be overwritten afterwards."""
+"""Receiver of the result of a vector; `Kept.ranks` may be overwritten afterwards."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,9 +112,9 @@ class Ending:
 
     status: Status
     changes: tuple[float, ...]
-    """|x' - x| of each of its iterations, in the norm of `tol_mode`."""
+    """|x' - x| of each iteration, in the norm of `tol_mode`."""
     error_bound_l1: float
-    """||its ranks - exact ranks||_1 is at most this; infinite where ranks are not finite."""
+    """Bound on ||ranks - exact ranks||_1; infinite where ranks are not finite."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,19 +122,19 @@ class BatchOutcome:
     """Outcome of a batch."""
 
     endings: list[Ending]
-    """In the order of the vectors."""
+    """End of each vector, in the order of the vectors."""
     steps: int
-    """Passes over the matrix with a step in each."""
+    """Number of passes over the matrix, each with one step."""
     width: int
     """Most vectors in a pass."""
     hardware: str
-    """What computed."""
+    """Description of the hardware."""
     seconds: dict[str, float]
-    """By phase."""
+    """Seconds by phase."""
     memory: dict[str, list[int]]
-    """Bytes, each of one element for each worker; see `Solution.memory`."""
+    """Bytes by kind, one element per worker; see `Solution.memory`."""
     transport: str | None = None
-    """How slices went from worker to worker: `nccl` or `peer`; None in one process."""
+    """Transport of slices between workers: `nccl` or `peer`; None in one process."""
 
 
 class Pass:
@@ -236,7 +236,7 @@ class _Seat:
     is_wrong: bool = False
     changes: list[float] = field(default_factory=list)
     status: Status | None = None
-    """How it ended; None before that."""
+    """Status at the end; None before that."""
 
 
 class Batch:
@@ -365,7 +365,7 @@ class Batch:
                 self._seat_waiting()
             elif self._seats and fit_width(len(self._seats)) < self._pass.width:
                 self._narrow(fit_width(len(self._seats)))
-            # A column that nobody takes goes on with the vector that has left it, which nobody looks at.
+            # A free column continues with the vector that left it; its results are not read.
 
     def _seat_waiting(self) -> None:
         """Assign waiting vectors to free columns."""
@@ -385,7 +385,7 @@ class Batch:
         """Continue in a pass of fewer columns."""
         held = self._rows.kernel.zeros_many(len(self._seats), self._n_rows, self._x_dtype)
         self._pass.take(np.array([seat.column for seat in self._seats]), held)
-        del self._pass  # before the next one is made, so that both are never there at once
+        del self._pass  # before the next one is made, so that both are never in memory
         self._pass = Pass(self._rows, self._panels, width, self._x_dtype)
         for column, seat in enumerate(self._seats):
             seat.column = column

@@ -29,7 +29,7 @@ from mgspmv.errors import CheckpointError
 from mgspmv.model import Status
 
 EVERY_S = 30.0
-"""Seconds from one checkpoint to the next, unless the user says otherwise."""
+"""Default seconds between checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Kept:
     """Report of a checkpoint that was written, or failed."""
 
     iteration: int
-    """After which."""
+    """Iteration after which the ranks were copied."""
     seconds: float
-    """From the copy to the last write."""
+    """Seconds from the copy to the last write."""
     n_bytes: int
-    """Of the ranks."""
+    """Bytes of the ranks."""
     error: str | None = None
-    """Why there is none."""
+    """Reason of the failure; None for a written checkpoint."""
 
 
 class Writers(Protocol):
@@ -72,7 +72,7 @@ class _Writing:
     began_s: float
     n_bytes: int = 0
     committing: Future[str | None] | None = None
-    """Gives why older states could not be removed."""
+    """Pending commit; returns why older checkpoints could not be removed, or None."""
     is_current: bool = False
 
 
@@ -81,22 +81,22 @@ class Keeper:
     """Writer of the checkpoints of one run; a context manager around the run."""
 
     checkpoints: Checkpoints
-    """Where."""
+    """Store of the checkpoints."""
     identity: dict[str, Any]
-    """Of the run, as of `Reached`."""
+    """Identity of the run, as in `Reached`."""
     run: str
     every_s: float = EVERY_S
-    """Seconds from one to the next; 0 begins one as soon as the one before is there."""
+    """Seconds between checkpoints; 0 begins one as soon as the previous one is written."""
     before: Reached = BEGINNING
-    """What the run goes on from."""
+    """Progress that the run resumes from."""
     tell: Callable[[Kept], None] = lambda kept: None
-    """Hears of each that was made, and of those that could not be."""
+    """Receiver of the report of each checkpoint, written or failed."""
     blocked_s: float = 0.0
-    """Seconds so far that iterations, or the end of the run, waited."""
+    """Seconds so far that iterations, or the end of the run, waited for checkpoints."""
     kept: Reached | None = None
-    """Of the last state of this run that is whole."""
+    """Progress at the last complete checkpoint of this run; None before the first."""
     limit_s: float = HANG_S
-    """Seconds after which what hangs is not waited for any more, as of `Beside`."""
+    """Seconds without progress after which a call is abandoned, as in `Beside`."""
     _writing: _Writing | None = None
     _began_s: float = 0.0
     _has_failed: bool = False

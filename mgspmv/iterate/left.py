@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 RATE_WINDOW = 5
-"""Iterations over which the rate of convergence is taken, so that one odd change does not upset the prediction."""
+"""Iterations over which the rate of convergence is measured, so that one outlier does not distort the prediction."""
 
 
 def predict_iterations_left(changes: list[float], tol: float) -> int | None:

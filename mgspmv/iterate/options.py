@@ -12,9 +12,9 @@ from mgspmv.model import CHANGE_POINT, Precision, Status, StepSums, TolMode, che
 
 DEFAULT_TOL = 1e-6
 STABLE_TOL = 1e-10
-"""Default where the run stops by the highest vertices: it goes on for as long as ranks may tell two vertices apart."""
+"""Default `tol` with `stop="topk:..."`: the run continues while more iterations may separate two vertices."""
 STALL = 20
-"""Last changes by which it is told whether they still fall."""
+"""Number of last changes that decide whether changes still shrink."""
 
 
 @dataclass(frozen=True)
@@ -24,16 +24,16 @@ class PageRankOptions:
     alpha: float = 0.85
     """Damping factor, 0 <= alpha < 1."""
     tol: float | None = None
-    """Stop when the change is below; None is `default_tol`, and must be None for `fixed`."""
+    """Change below which the run stops; None for the default. Must be None for `fixed`."""
     tol_mode: TolMode = "l1"
     """Norm of the change: `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as NetworkX; `linf` largest
     |x' - x| < tol; `relative` largest |x' - x| / x' < tol; `fixed` makes exactly max_iter iterations."""
     max_iter: int = 100
-    """Most iterations."""
+    """Maximum number of iterations."""
     precision: Precision = "exact"
-    """`exact`, `float64` or `float32`."""
+    """Arithmetic: `exact`, `float64` or `float32`."""
     stop: str = "change"
-    """`change`, or `topk:100`: also as soon as the 100 highest vertices can no longer change."""
+    """Stopping criterion: `change`, or `topk:100`, which also stops when the 100 highest vertices are proven."""
 
     def __post_init__(self) -> None:
         check_stopping(self.tol, self.tol_mode, self.max_iter)
@@ -181,16 +181,16 @@ class RankTask:
     """Task of a run that ranks one vector, except its start."""
 
     run: str
-    """Id."""
+    """Run id."""
     options: PageRankOptions
     threshold: float
-    """Of the change, from `PageRankOptions.threshold`."""
+    """Threshold of the change, from `PageRankOptions.threshold`."""
     dtype: str | None
-    """Of the values that are used; None for none."""
+    """Dtype of the values; None for a pattern."""
     kernel: str = "auto"
     """Name of a kernel, or `auto`."""
     threads: int | None = None
-    """Of each process; None for what suits it."""
+    """Threads of each process; None for its default."""
 
 
 def check_stopping(tol: float | None, tol_mode: TolMode, max_iter: int) -> None:

@@ -11,7 +11,7 @@ from mgspmv.iterate.vectors import Weights, make_vector
 from mgspmv.model import Precision
 
 ROUNDING = 1e-6
-"""How much less than the stored edges weigh an out-weight may be, of itself: sums in float32 are off by that."""
+"""Relative amount by which an out-weight may be less than the sum of the stored edges, as sums in float32 are."""
 
 
 def make_out_weight(given: Weights, stored: np.ndarray, vertex_ids: np.ndarray | None) -> np.ndarray:

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from mgspmv.iterate.power import PowerOptions
 
 STEPS_AT_ONCE = 20
-"""Most steps of a device between two looks at what they did."""
+"""Most steps of a device before the host reads their results."""
 CHECK_S = 5.0
-"""Seconds in this process from one look at whether the ranks are what they must be to the next."""
+"""Seconds between checks of the ranks for corruption, in runs of this process."""
 
 
 def choose_steps_at_once(*, streams: bool) -> int:
@@ -65,7 +65,7 @@ class Rows:
     """Kernel and vectors of a row block between steps; vectors are of its rows, and where the block is."""
 
     kernel: BoundKernel
-    """Bound to the block."""
+    """Kernel bound to the block."""
     x: Any
     """(n_rows,) ranks, float32 or float64; overwritten by each step."""
     weight: Any
@@ -75,7 +75,7 @@ class Rows:
     personalization: Any
     """(n_rows,) or (1,) float64: p."""
     n_dangling: int
-    """Dangling vertices among the rows."""
+    """Number of dangling vertices among the rows."""
 
     @property
     def start(self) -> int:
@@ -111,7 +111,7 @@ class Times:
 
 
 Made = tuple[StepSums, Times]
-"""Everybody's sums of a step, and what it took."""
+"""Sums of a step over all processes, and its times."""
 
 
 class Steps(Protocol):
@@ -321,7 +321,7 @@ class DeviceSteps:
     @property
     def _rounding(self) -> Rounding:
         device, n_dangling = self._device, int(np.count_nonzero(self._vectors.weight == 0))
-        longest = nnz = device.layout.nnz  # the layout does not tell of its rows
+        longest = nnz = device.layout.nnz  # upper bound: the layout does not store the lengths of its rows
         return Rounding(longest, nnz, n_dangling, device.entry_rounding)
 
 
@@ -435,21 +435,21 @@ class Outcome:
     values: np.ndarray
     """(n,) float32 or float64: the ranks."""
     status: Status
-    """Converged, or why not."""
+    """Status at the end: converged, or the reason why not."""
     error_bound_l1: float
-    """||values - exact ranks||_1 is at most this; infinite where ranks are not finite."""
+    """Bound on ||values - exact ranks||_1; infinite where ranks are not finite."""
     hardware: str
-    """What computed."""
+    """Description of the hardware."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """By phase."""
+    """Seconds by phase."""
     memory: dict[str, list[int]] = field(default_factory=dict)
-    """Bytes, each of one element for each worker; see `Solution.memory`."""
+    """Bytes by kind, one element per worker; see `Solution.memory`."""
     transport: str | None = None
-    """How slices went from worker to worker: `direct`, `nccl`, `peer` or `scheduler`; None in one process."""
+    """Transport of slices between workers: `direct`, `nccl`, `peer` or `scheduler`; None in one process."""
     stability: Stability | None = None
-    """What was proven of the highest vertices; None where nothing was."""
+    """Proven stability of the highest vertices; None where nothing was proven."""
     recoveries: tuple[Recovery, ...] = ()
-    """How the run went on with other workers than before."""
+    """Recoveries of the run, each of which continued it with other workers."""
     underflow: Underflow | None = None
     """Vertices whose rank is 0 by underflow, see `mgspmv.iterate.underflow`; None where none was found."""
 
@@ -498,7 +498,7 @@ class Execution(ABC):
     ----------
     status : at the end; None before that
     seconds : of phases of iterations other than steps
-    memory, transport : as of `Outcome`, after `collect`
+    memory, transport : as in `Outcome`, after `collect`
     """
 
     def __init__(self, hardware: str, writers: Writers) -> None:

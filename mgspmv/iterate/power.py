@@ -25,7 +25,7 @@ from mgspmv.kernels.select import BoundKernel, bind_kernel
 from mgspmv.model import CsrBlock, Event, Status, TolMode, check_choice
 
 Update = Callable[[Any, Any], Any]
-"""Given y = A x and x, (n,) each, gives the next x before it is normalized. It may write into y, and not into x."""
+"""Function of y = A x and x, (n,) each, that returns the next x, not normalized. It may write into y, not into x."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +33,9 @@ class Step:
     """Linear update, which can be computed on any rows: x' = a y + b x + c."""
 
     of_product: float = 1.0
-    """a."""
+    """Coefficient a."""
     of_vector: float = 0.0
-    """b."""
+    """Coefficient b."""
     added: Any = 0.0
     """c: a number, or a vector in the order of the rows."""
 
@@ -60,15 +60,15 @@ class PowerOptions:
     """Stopping criterion and normalization of an iteration, checked."""
 
     tol: float | None = None
-    """Stop when the change is below; None is 1e-6, and must be None for `fixed`."""
+    """Change below which the iteration stops; None for 1e-6. Must be None for `fixed`."""
     tol_mode: TolMode = "l1"
     """Norm of the change: `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as NetworkX; `linf` largest
     |x' - x| < tol; `relative` largest |x' - x| / |x'| < tol, 0 where x' is 0; `fixed` makes exactly max_iter
     iterations."""
     max_iter: int = 100
-    """Most iterations."""
+    """Maximum number of iterations."""
     norm: Norm = "none"
-    """What each x' is divided by: its sum of absolutes (`l1`), Euclidean norm (`l2`) or largest absolute (`max`)."""
+    """Norm that each x' is divided by: sum of absolutes (`l1`), Euclidean norm (`l2`) or largest absolute (`max`)."""
 
     def __post_init__(self) -> None:
         check_stopping(self.tol, self.tol_mode, self.max_iter)
@@ -92,16 +92,16 @@ class PowerTask:
     """Task of a run of power iteration, except its step and start."""
 
     run: str
-    """Id."""
+    """Run id."""
     options: PowerOptions
     threshold: float
-    """Of the change, from `PowerOptions.threshold`."""
+    """Threshold of the change, from `PowerOptions.threshold`."""
     precision: Literal["float64", "float32"]
-    """Of vectors and values."""
+    """Dtype of vectors and values."""
     weights: bool = True
-    """False takes each stored entry as 1."""
+    """Whether values are used; False takes each stored entry as 1."""
     threads: int | None = None
-    """Of each process; None for what suits it."""
+    """Threads of each process; None for its default."""
 
 
 def count_alone(elapsed_s: float, n_bytes: int) -> Times:
@@ -114,19 +114,19 @@ class Products:
     """Products with a square matrix, and conversions of their vectors from and to the host."""
 
     multiply: Callable[[Any], Any]
-    """A x, a new array, of x as `put` gives it; both (n,), or both the elements of this worker."""
+    """Product A x, a new array, of x as `put` returns it; both (n,), or both the elements of this worker."""
     put: Callable[[np.ndarray], Any]
-    """A vector of the host where the products are made, in their dtype; it may be the same one."""
+    """Copy of a host vector where products are computed, in their dtype; may be the vector itself."""
     get: Callable[[Any], np.ndarray]
-    """Such a vector on the host; it may be the same one."""
+    """Copy of such a vector on the host; may be the vector itself."""
     hardware: str
-    """What computes."""
+    """Description of the hardware."""
     nbytes: int
-    """Bytes that this process holds of the matrix."""
+    """Bytes of the matrix in this process."""
     combine: Callable[[float, Norm | TolMode], float] = lambda own, of: own
-    """Gives the norm or the change of whole vectors from that of the elements that this process has."""
+    """Function that combines the norm or change of this process's elements to that of whole vectors."""
     tell_times: Callable[[float, int], Times] = count_alone
-    """Gives what the last iteration took, by the seconds that it took in this process, and the bytes held here."""
+    """Function that returns the times of the last iteration, from its seconds and the bytes held in this process."""
 
     def after(self, others: Products) -> Products:
         """Return products of this matrix after another one: A B x."""
@@ -163,7 +163,7 @@ class PowerLoop:
         last = self._options.max_iter if n is None else self.iteration + n
         while self.status is None and self.iteration < last:
             began = time.perf_counter()
-            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # it ends the iteration, and is said
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # reported as non_finite
                 change = self._step()
             self.iteration += 1
             is_wrong = not math.isfinite(change)
@@ -179,7 +179,7 @@ class PowerLoop:
         if options.norm != "none":
             length = products.combine(find_norm(new, options.norm), options.norm)
             new = _divide(new, length)
-            if not math.isfinite(length):  # undivided, so that who became none first can be told
+            if not math.isfinite(length):  # not divided, so that the first such element can be named
                 self.x = new
                 return math.nan
         self.x = new

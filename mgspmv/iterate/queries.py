@@ -23,7 +23,7 @@ from mgspmv.iterate.vectors import check_numbers, find_positions, from_places, l
 from mgspmv.order import invert
 
 VECTOR, VERTEX, WEIGHT = "vector", "vertex", "weight"
-"""Columns of a table of personalizations; the last one may be missing."""
+"""Columns of a table of personalizations; `weight` is optional."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,15 +31,15 @@ class Query:
     """Vector of a batch: damping and sparse personalization."""
 
     label: Any
-    """Its name, or its number."""
+    """Name or number of the vector."""
     alpha: float
-    """Damping."""
+    """Damping factor."""
     base: float
     """p of a vertex that is not listed: 0, or 1/n of a uniform one."""
     rows: np.ndarray
-    """(m,) int64, ascending: the vertices that are listed, by the numbers of the stored rows."""
+    """(m,) int64, ascending: stored rows of the listed vertices."""
     weights: np.ndarray
-    """(m,) float64: p there."""
+    """(m,) float64: p of the listed vertices."""
 
     def cut(self, start: int, stop: int) -> Query:
         """Return the query with only the entries of the rows `start` .. `stop`."""
@@ -89,7 +89,7 @@ def _check_labels(labels: list[Any]) -> None:
         raise OptionError(f"the names of vectors must be all strings or all integers; one is {odd!r}")
 
 
-# --- what users give -------------------------------------------------------------------------------------------------
+# --- arguments of users ----------------------------------------------------------------------------------------------
 
 
 def _list_vectors(given: Any, n: int, vertex_ids: np.ndarray | None) -> Iterable[tuple[Any, Any]]:

@@ -12,13 +12,13 @@ import numpy as np
 from mgspmv.iterate.power import Products
 
 MOST_PEELED = 1000
-"""Most products by which it is looked for a cycle."""
+"""Most products in the search for a cycle."""
 FAINT = 1e-6
-"""Share of the largest element, above which elements are looked at first."""
+"""Share of the largest element above which elements are searched first."""
 FIRST_PEELED = 32
-"""Most products on these."""
+"""Most products in the search among these elements."""
 BOUND_STEPS = 10
-"""Steps of power iteration by which the bound is made tighter; of two products each."""
+"""Steps of power iteration that tighten the bound, of two products each."""
 
 
 def has_cycle(products: Products, x: np.ndarray) -> bool:
@@ -39,7 +39,7 @@ def has_cycle(products: Products, x: np.ndarray) -> bool:
 
 def _keeps(products: Products, is_in: np.ndarray, most: int) -> bool:
     """Return whether repeated removal of vertices without in-edges from the set ends, in `most` products, nonempty."""
-    # Different numbers, so that sums with negative weights are not 0 by chance.
+    # Random numbers, as sums of ones with negative weights may cancel to 0.
     numbers = 1.0 + np.random.default_rng(0).random(len(is_in))
     for _ in range(most):
         reached = products.get(products.multiply(products.put(np.where(is_in, numbers, 0.0)))) != 0
@@ -62,7 +62,7 @@ def bound_radius(products: Products, n: int) -> float:
     """
     x, least = products.put(np.ones(n)), math.inf
     for _ in range(BOUND_STEPS):
-        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # it ends the search
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # non-finite bounds end the loop
             once = products.multiply(x)
             twice = products.multiply(once)
             bounds = float((once / x).max()), math.sqrt(float((twice / x).max()))
@@ -71,6 +71,6 @@ def bound_radius(products: Products, n: int) -> float:
         least = min(least, *bounds)
         x = x + once + twice
         x /= x.max()
-        if not float(x.min()) > 0.0:  # too small to be divided by
+        if not float(x.min()) > 0.0:  # elements that underflowed cannot be divided by
             break
     return least

@@ -41,22 +41,22 @@ from mgspmv.model import FIXED_POINT, Stability, default_threads
 FIRST_LOOK = 4
 """Iterations before the first look."""
 LOOK_SHARE = 6
-"""Ranks are added up after a sixth more iterations than the time before, or after the next one."""
+"""Divisor of the iteration that gives the iterations (at least 1) until ranks are added up again."""
 
 Gather = Callable[[dict[str, Any]], list[dict[str, Any]]]
-"""Gives everybody what each gave, numbers and arrays by name, in the same order of who gave it."""
+"""Collective call that takes numbers and arrays by name, and returns those of all callers in a fixed order."""
 
 FASTEST = 0.25
-"""Of alpha, how fast bounds may shrink in an iteration, before it is known how fast they do."""
+"""Least factor, as a share of alpha, that bounds are predicted to shrink by in an iteration."""
 WAIT_SHARE = 4
-"""It is looked again after a quarter more iterations at the latest, for ranks that are close now may not stay so."""
+"""Divisor of the iteration that gives the most iterations to the next look, as ranks that are close may separate."""
 PATIENCE = 0.7
-"""Share of the iterations that bounds seem to need, after which they are looked at again."""
+"""Share of the predicted remaining iterations before the next look."""
 
 _PIECE = 1 << 16
-"""Rows that a thread takes at a time."""
+"""Rows per task of a thread."""
 _SLACK = 1.001
-"""For columns that do not quite sum to 1, and for the rounding of what is computed with bounds."""
+"""Factor for column sums that differ slightly from 1, and for rounding in the computation of bounds."""
 
 
 def plan_looks(max_iter: int) -> list[int]:
@@ -76,11 +76,11 @@ class Rounding:
     """
 
     longest: int
-    """Entries of the longest row."""
+    """Number of entries of the longest row."""
     nnz: int
     n_dangling: int
     entry: float = 0.0
-    """How far each product may be off by being rounded to a multiple of something."""
+    """Absolute error of each product that is rounded to fixed point."""
 
     def __add__(self, other: Rounding) -> Rounding:
         return Rounding(
@@ -111,13 +111,13 @@ class _Choice(NamedTuple):
     """Bounds of the vertices at a look: y - below w - loss and y + above w + excess."""
 
     lean: float
-    """b."""
+    """Coefficient b."""
     below: float
     above: float
     loss: float
     excess: float
     own: float
-    """Of the own rank, what rounding may have done to y."""
+    """Factor of x + |r| that bounds the rounding error of y."""
 
 
 class Watch:
@@ -338,11 +338,11 @@ class Watch:
         """Choose c and the constant added to c w that minimize the bound c w + constant."""
         sizes, widths = sums[:, 0], sums[:, 1]
         bounds = bin_bounds()
-        # e is q - c h where that is more than nothing: in the bins above c. Their h are in units of their own bound.
+        # e is q - c h where that is positive, in the bins above c. Sums of h are in units of the bound of their bin.
         over = np.cumsum(sizes[::-1])[-2::-1] * UNIT
         passed = np.append(widths[1:-1] / bounds[1:], 0.0) * UNIT
         under = np.cumsum(passed[::-1])[::-1]
-        slack = 2.0**-40 * over  # of these few additions
+        slack = 2.0**-40 * over  # rounding of the additions above
         beside = self._shrink * self._amplitude * (over - bounds * under + slack) + bounds * slope
         best = int(np.argmin(bounds * max(w, 0.0) + beside))
         return float(bounds[best]), float(max(0.0, beside[best]) + fixed)

@@ -28,15 +28,15 @@ class Start:
     x: np.ndarray
     """(n,) or (1,) float32 or float64: the first ranks."""
     dangling: np.ndarray
-    """(n,) or (1,) float64: d, where the rank of dangling vertices goes."""
+    """(n,) or (1,) float64: d, the distribution of the rank of dangling vertices."""
     personalization: np.ndarray
     """(n,) or (1,) float64: p."""
     out_weight: np.ndarray | None = None
-    """(n,) float64: w that the user gave; None for what the store has."""
+    """(n,) float64: w given by the user; None for the stored out-weights."""
     growth: float = 1.0
-    """The largest sum of a column of A / w, if that is more than 1."""
+    """Largest column sum of A / w, at least 1."""
     shares: tuple[float, float] = (1.0, 1.0)
-    """The least and the largest sum of a column of A / w, as far as it is known."""
+    """Least (at most 1) and largest (at least 1) column sum of A / w."""
 
     def cut(self, start: int, stop: int) -> Start:
         """Return the vectors of vertices `start` .. `stop`, as views."""
@@ -65,7 +65,7 @@ class Start:
         ----------
         weight : (n_rows,) float64 out-weights of the block's vertices
         """
-        # What came over a network may be read-only, and steps write x.
+        # Arrays received over a network may be read-only, and steps write x.
         x = np.full(kernel.block.n_rows, self.x[0]) if len(self.x) == 1 else np.require(self.x, requirements="W")
         put = kernel.put
         vectors = (put(x), put(weight), put(self.dangling), put(self.personalization))
@@ -143,7 +143,7 @@ def read_out_weight(
         return stored.read_out_degree(start, stop, threads).astype(np.float64)
     if stored.original is None:
         return stored.read_array("out_weight", start, stop, threads)
-    from mgspmv.ingest.build import sum_rows  # with all of ingest, which other runs do without
+    from mgspmv.ingest.build import sum_rows  # imported here, as it loads all of ingest
 
     return sum_rows(stored.original, start, stored.info.shape[0] if stop is None else stop, threads)
 

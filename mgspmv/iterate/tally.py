@@ -18,7 +18,7 @@ from mgspmv.model import RELATIVE_LIMIT, TolMode
 Norm = Literal["none", "l1", "l2", "max"]
 
 CHUNK = 1 << 16
-"""Elements that are looked at at a time on the host, which takes no memory for all of them."""
+"""Elements per chunk on the host, to limit the memory of intermediates."""
 
 
 def find_norm(x: Any, norm: Norm) -> float:
@@ -67,7 +67,7 @@ def _sum(find: Callable[[slice], Any], x: Any) -> float:
         from mgspmv.kernels.dense import sum_vector
 
         return _add_up(float(sum_vector(find(c).astype(np.float64))) for c in _cut(x))
-    with np.errstate(over="ignore", invalid="ignore"):  # it ends the iteration, which says so
+    with np.errstate(over="ignore", invalid="ignore"):  # reported as non_finite
         return _add_up(float(find(c).sum()) for c in _cut(x))
 
 

@@ -18,7 +18,7 @@ from mgspmv.iterate.start import Start
 from mgspmv.model import FIXED_POINT, Precision
 
 Step = Callable[[PageRankOptions, Start], np.ndarray]
-"""(n,) ranks after a run of one step with these options and vectors."""
+"""Function that runs one step with these options and vectors, and returns the (n,) ranks."""
 
 
 def find_resolution(precision: Precision, n: int, nnz: int, *, on_device: bool) -> float:
@@ -52,7 +52,7 @@ def find_lost(
     start : of the run, in the order of `x`
     read_weight : gives the (n,) out-weights
     least : least value of an entry; 0 where some are 0
-    resolution : as of `find_resolution`
+    resolution : as in `find_resolution`
 
     Returns
     -------

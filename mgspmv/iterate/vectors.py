@@ -14,7 +14,7 @@ from mgspmv.errors import OptionError, ShapeError
 from mgspmv.ingest.vertex_vectors import ById, ByPlace, classify_vector
 
 Weights = Mapping[Any, float] | np.ndarray | Sequence[Any] | AbstractSet[Any] | Any
-"""A vector over vertices; `mgspmv.ingest.vertex_vectors` says which objects are what."""
+"""Vector over vertices; `mgspmv.ingest.vertex_vectors` describes the accepted objects."""
 
 
 def make_distribution(name: str, weights: Weights, n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
@@ -34,7 +34,7 @@ def make_distribution(name: str, weights: Weights, n: int, vertex_ids: np.ndarra
     Raises
     ------
     ShapeError : an array of another length
-    OptionError : an unknown or repeated id; a weight that is negative or not finite; a sum of 0; as of
+    OptionError : an unknown or repeated id; a weight that is negative or not finite; a sum of 0; as in
         `classify_vector`
     """
     vector = make_vector(name, weights, n, vertex_ids, is_signed=False)
@@ -51,7 +51,7 @@ def make_vector(
     Raises
     ------
     ShapeError : an array of another length
-    OptionError : an unknown or repeated id; a number that is not finite, or negative unless `is_signed`; as of
+    OptionError : an unknown or repeated id; a number that is not finite, or negative unless `is_signed`; as in
         `classify_vector`
     """
     vector = _to_vector(name, numbers, n, vertex_ids)
