@@ -46,9 +46,9 @@ class Hits(NamedTuple):
     """Hubs and authorities computed by `hits`."""
 
     hubs: Solution
-    """How good a vertex is at pointing to authorities."""
+    """Hub scores: high for vertices that point to good authorities."""
     authorities: Solution
-    """How much good hubs point to a vertex."""
+    """Authority scores: high for vertices that good hubs point to."""
 
     @property
     def non_finite(self) -> NonFinite | None:
@@ -75,12 +75,12 @@ def hits(
     Parameters
     ----------
     A : of kind `graph` or `stochastic` with the stored transpose, opened by `open_matrix` or distributed
-    nstart : the first authorities, a vector as of `pagerank`, others 0; default 1 everywhere
+    nstart : the first authorities, a vector as in `pagerank`, others 0; default 1 everywhere
     normalized : hubs and authorities sum to 1, with their signs where weights are negative, as in NetworkX; else
         authorities have Euclidean norm 1, and hubs are A^T a, whose norm is the largest singular value: the vectors of
         NetworkX's `hits`, up to their sign
     transpose : `A.T` distributed, where A is distributed
-    running : others as of `power_iteration`: tol, tol_mode, max_iter, weights, precision, drive, backend, threads,
+    running : others as in `power_iteration`: tol, tol_mode, max_iter, weights, precision, drive, backend, threads,
         client, device_memory, host_memory, timeout, throw, on_event, on_progress
 
     Returns
@@ -95,7 +95,7 @@ def hits(
     KindError : the store does not hold the transpose, or it was not distributed
     OptionError : with negative weights, values that sum to 0, which cannot be normalized
     ConvergenceError : not converged, with `hubs` and `authorities` as its `solution`
-    others : as of `power_iteration`
+    others : as in `power_iteration`
     """
     run = Run(A, "HITS", "max", **running)
     _check_graph(run)
@@ -152,7 +152,7 @@ def katz(
     A : of kind `graph` or `stochastic`, opened by `open_matrix` or distributed; `A.T` for out-edges
     alpha : attenuation; it converges for |alpha| < 1 / (the largest absolute eigenvalue of A). None chooses 0.7 over
         a bound on that eigenvalue, which takes 20 products; see `options["alpha"]` of the solution
-    beta : a number for all vertices, or a vector as of `pagerank`, others 0
+    beta : a number for all vertices, or a vector as in `pagerank`, others 0
     nstart : the first x, likewise; default 0 everywhere
     normalized : divide the result by its Euclidean norm
     running : as for `hits`
@@ -167,7 +167,7 @@ def katz(
     OptionError : alpha=None and negative weights, or ones beyond the range of floats
     ConvergenceError : not converged, with the `solution` attached; where alpha may be too large it names one that is
         not
-    others : as of `power_iteration`
+    others : as in `power_iteration`
     """
     run = Run(A, "Katz centrality", **running)
     _check_graph(run)
@@ -198,7 +198,7 @@ def katz(
 
 def _choose_alpha(A: AnyMatrix, products: Products, *, is_pattern: bool) -> float:
     """Return an alpha with which Katz centrality converges to 1e-6 within 100 iterations on a billion vertices."""
-    bound = max(bound_radius(products, A.shape[0]), 1.0 if is_pattern else 0.0)  # which is 1 or more with a cycle
+    bound = max(bound_radius(products, A.shape[0]), 1.0 if is_pattern else 0.0)  # at least 1 with a cycle
     if not math.isfinite(bound):
         raise OptionError(
             f"alpha=None: products with {A.info.url} leave the range of floats; pass alpha=, or weights=False"
@@ -207,7 +207,7 @@ def _choose_alpha(A: AnyMatrix, products: Products, *, is_pattern: bool) -> floa
 
 
 KATZ_SHARE = 0.7
-"""Of the largest alpha that surely fits, what alpha=None takes."""
+"""Share of the largest alpha that is known to converge, chosen by alpha=None."""
 
 
 def _advise_katz(alpha: float, bound: float) -> dict[Status, str]:
@@ -240,7 +240,7 @@ def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **run
     Parameters
     ----------
     A : of kind `graph` or `stochastic`, opened by `open_matrix` or distributed; `A.T` for out-edges
-    nstart : the first x, a vector as of `pagerank`, others 0; divided by its sum, as in NetworkX; default uniform
+    nstart : the first x, a vector as in `pagerank`, others 0; divided by its sum, as in NetworkX; default uniform
     running : as for `hits`
 
     Returns
@@ -254,7 +254,7 @@ def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **run
     AcyclicError : no cycle can be reached from the start: the largest eigenvalue is 0, and the result would depend on
         the number of iterations
     ConvergenceError : not converged, with the `solution` attached
-    others : as of `power_iteration`
+    others : as in `power_iteration`
     """
     run = Run(A, "eigenvector centrality", "l2", **running)
     _check_graph(run)
@@ -265,7 +265,7 @@ def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **run
 
     with open_place(run) as place:
         outcome = place.iterate(run, Step(of_vector=1.0), start / total)
-        if A.info.nnz and outcome.status != Status.NON_FINITE:  # without edges the start stays, as in NetworkX
+        if A.info.nnz and outcome.status != Status.NON_FINITE:  # without edges the start is returned, as in NetworkX
             with count_as_collecting(outcome):
                 _check_cycles(A, place.products[0], outcome.values)
     return conclude(run, outcome, {})
@@ -283,7 +283,7 @@ def stationary(
     ----------
     A : of kind `stochastic` with no empty column, opened by `open_matrix` or distributed: entry (i, j) is the
         probability of going from j to i
-    nstart : the first x, a vector as of `pagerank`, others 0; default uniform
+    nstart : the first x, a vector as in `pagerank`, others 0; default uniform
     lazy : the probability of staying for a step, 0 <= lazy < 1. It does not change what is stationary; without it a
         chain that is periodic does not converge
     running : as for `hits`, except `weights`
@@ -297,7 +297,7 @@ def stationary(
     KindError : the store is not of kind `stochastic`
     DanglingError : an empty column, from which the chain goes nowhere
     ConvergenceError : not converged, with the `solution` attached; the chain may be periodic
-    others : as of `power_iteration`
+    others : as in `power_iteration`
     """
     run = Run(A, "stationary vector", "l1", **running)
     _check_chain(run)

@@ -28,7 +28,7 @@ _VECTORS = {
     "out_weight": "out-weights",
     "nstart": "start",
 }
-"""What is known of a run by its digest, in words."""
+"""Descriptions of the inputs that are compared by digest."""
 
 
 def check_checkpoint(checkpoint: StoreLike | None, every: float | None, resume: bool, options: PageRankOptions) -> None:

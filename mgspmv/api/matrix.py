@@ -428,7 +428,7 @@ class Matrix(DescribedMatrix):
 
         Raises
         ------
-        FormatError, CapacityError : as of `StreamedCsr`
+        FormatError, CapacityError : as in `StreamedCsr`
         """
         from mgspmv.kernels.streamed_csr import StreamedCsr
 

@@ -28,9 +28,9 @@ class Placement:
     """Requested placement of a call with a matrix, checked."""
 
     A: Any
-    """An opened or distributed matrix."""
+    """Opened or distributed matrix."""
     client: Any = None
-    """Of the cluster on which an opened matrix is distributed for this call; None where it is used as it is."""
+    """Client of the cluster to distribute an opened matrix on for this call; None uses the matrix as it is."""
     backend: str = "auto"
     threads: int | None = None
     device_memory: str | int | None = None
@@ -64,7 +64,7 @@ class Placement:
         """
         if isinstance(self.A, Matrix):
             return False
-        if "mgspmv.distribute.matrix" in sys.modules:  # else nothing was distributed, and Dask is not imported for it
+        if "mgspmv.distribute.matrix" in sys.modules:  # otherwise nothing was distributed; avoids importing Dask
             from mgspmv.distribute.matrix import DistributedMatrix
 
             if isinstance(self.A, DistributedMatrix):
@@ -124,7 +124,7 @@ class Placement:
 
         Parameters
         ----------
-        reads : as of `distribute_matrix`
+        reads : as in `distribute_matrix`
         """
         from mgspmv.distribute.matrix import distribute_matrix
 

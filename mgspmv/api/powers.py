@@ -60,7 +60,7 @@ class Run:
 
     A: Matrix | DistributedMatrix
     operation: str = "power iteration"
-    """What is computed."""
+    """Name of the computation."""
     norm: Norm = "none"
     tol: float | None = None
     tol_mode: TolMode = "l1"
@@ -78,9 +78,9 @@ class Run:
     on_event: Callable[[Event], None] | None = None
     on_progress: Progress | None = None
     began: float = field(default_factory=time.perf_counter)
-    """When it was called."""
+    """Time of the call, in seconds of `time.perf_counter`."""
     events: list[Event] = field(default_factory=list)
-    """What each iteration did."""
+    """Events of the iterations."""
 
     def __post_init__(self) -> None:
         check_choice("precision", self.precision, ("float64", "float32"))
@@ -136,7 +136,7 @@ def power_iteration(
     update : called with (y, x), both (n,) in the order of the source and of `precision`; gives the next x before it is
         normalized. Arrays are NumPy's, or CuPy's where this process computes on a device. It may write into y, and not
         into x. Default: y, which with `norm` is the power method
-    x : the start, a vector as of `pagerank`, others 0; not normalized; default 1 / n everywhere
+    x : the start, a vector as in `pagerank`, others 0; not normalized; default 1 / n everywhere
     norm : what each x' is divided by: `l1` the sum of its absolutes, `l2` the Euclidean norm, `max` the largest
         absolute, `none`. Zeros stay zeros
     tol : stop when the change is below; default 1e-6
@@ -207,15 +207,15 @@ class Place:
     """Products of a run, in this process or on a cluster."""
 
     drive: Drive
-    """How the run is driven there."""
+    """Drive of the run."""
     products: tuple[Products, ...]
-    """With each of its matrices, for iterations that this process makes."""
+    """Products with each matrix, for iterations that this process makes."""
     matrices: tuple[DistributedMatrix, ...] = ()
-    """The same on the workers of a cluster; none where this process computes."""
+    """Matrices on the workers of a cluster; empty where this process computes."""
     rounds: Rounds | None = None
-    """What those products are there."""
+    """Products on the cluster and their costs; None without rounds."""
     is_loaded_for_run: bool = True
-    """Whether what was loaded is counted as the run's."""
+    """Whether the run loaded its matrices, so that the time is `load` and not `start`."""
     has_device: bool = False
     """Whether this process computes on a device."""
 
@@ -313,7 +313,7 @@ def count_as_collecting(outcome: Outcome) -> Iterator[None]:
 def conclude(
     run: Run, outcome: Outcome, asked: Mapping[str, Any], advice: Mapping[Status, str] | None = None
 ) -> Solution:
-    """Return the solution of a run, checked; parameters and errors as of `make_solution` and `check_converged`."""
+    """Return the solution of a run, checked; parameters and errors as in `make_solution` and `check_converged`."""
     solution = make_solution(run, outcome, run.operation, asked)
     check_converged(run, outcome.status, solution, advice)
     return solution

@@ -177,7 +177,7 @@ def pagerank(
     drive = place.choose_drive(drive)
     if not place.is_on_cluster:
         check_step_kernel(kernel, place.computes)
-    elif client is not None:  # what the workers have is looked at when they are reached
+    elif client is not None:  # the backends of the workers are checked when they join
         known = [name for each in BACKENDS for name in list_kernels(each, for_steps=True)]
         check_choice("kernel", kernel, ("auto", *dict.fromkeys(known)))
     use_weights = check_graph(A, weights)
@@ -205,7 +205,7 @@ def pagerank(
     task, before = RankTask(run, options, threshold, dtype, kernel, threads), find_before(keeper)
     if place.is_on_cluster:
         reads: dict[str, Any] = {"precision": precision, "weights": use_weights, "checkpoint": keeper is not None}
-        reads["top"] = options.top if drive == "superstep" else None  # of rounds, this process has the ranks
+        reads["top"] = options.top if drive == "superstep" else None  # in rounds, this process holds the ranks
         with say_what_is_kept(keeper), place.distribute(recover=recover, **reads) as matrix:
             loaded = time.perf_counter()
             earlier = () if client is None else matrix.recoveries
@@ -330,7 +330,7 @@ def _find_lost(
     use_weights: bool,
     on_device: bool,
 ) -> Outcome:
-    """Add the vertices that have rank 0 by underflow to an outcome; parameters as of `find_lost`, `find_resolution`."""
+    """Add the vertices that have rank 0 by underflow to an outcome; parameters as in `find_lost`, `find_resolution`."""
     if outcome.status == Status.NON_FINITE:
         return outcome
     began = time.perf_counter()

@@ -189,7 +189,7 @@ def _store(
     Parameters
     ----------
     opening : opens the source; in this process called with what its ids may take
-    writing : others, as of `store_source`
+    writing : others, as in `store_source`
     """
     describe = partial(_describe_making, options=options, reading=reading)
     n_bytes = parse_size(memory)

@@ -27,7 +27,7 @@ def read_vector(
 
     Raises
     ------
-    StoreError, SourceError : as of `load_solution` and `read_weights`
+    StoreError, SourceError : as in `load_solution` and `read_weights`
     """
     if Path(path).suffix == ".zarr" or (aligns and is_rank_table(path)):
         return load_solution(path)

@@ -43,10 +43,10 @@ app.add_typer(clusters.app, name="cluster", rich_help_panel="Clusters")
 def main(args: list[str] | None = None, name: str = "mgspmv") -> None:
     """Run the program: the entry point `mgspmv`."""
     catch_interrupts()
-    # Python has None for a closed one, whose number the next file would get. An answer that goes there is an error.
+    # sys.stdout is None if closed, and the next file would get its number. Opened for reading, writes to it fail.
     number = os.open(os.devnull, os.O_RDONLY) if sys.stdout is None else sys.stdout.fileno()
     looks: dict[str, Any] = {name: getattr(sys.stdout, name, None) for name in ("encoding", "errors")}
-    # With PYTHONUNBUFFERED, Python's own would take no notice of what is written in part.
+    # With PYTHONUNBUFFERED, Python's own stdout ignores partial writes.
     sys.stdout = open(number, "w", closefd=False, **looks)  # noqa: SIM115
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     app(args, prog_name=name)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Start a cluster of this machine's GPUs or processors that stays; end it.")
 
 DEFAULT = "default"
-"""Name of a cluster that nobody named."""
+"""Name of a cluster that was started without a name."""
 ASK_S = 2.0
-"""Seconds for a scheduler that is to be ended to name the runs that end with it."""
+"""Seconds to wait for a scheduler to list its runs before it is stopped."""
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 

@@ -13,13 +13,13 @@ Options = Mapping[str, "Option"]
 """Parameters of a command by their names."""
 
 UNTRANSLATED = ("run",)
-"""Commands whose arguments are in a file: keys there are called as in Python."""
+"""Commands with arguments in a file, where keys have the names of Python's arguments."""
 
 _RENAMED = {"personalization": "seeds"}
-"""Parameters of commands that are called otherwise than the argument, in commands without a parameter of that name."""
+"""Parameters whose names differ from the argument, in commands without a parameter of the argument's name."""
 
 _ADVISED = ("ingest", "reorder")
-"""Commands that messages advise by a verb; a word such as update or report has other meanings too."""
+"""Commands whose names are verbs of advice in messages; words such as update or report have other meanings too."""
 
 _MASKED = re.compile(r"""(?<![\w=])(?:'[^'\n]*'|"[^"\n]*"|`[^`\n]*`|--[a-z-]+ \w+=\S+)""")
 _MARK = re.compile(r"\0(\d+)\0")
@@ -37,7 +37,7 @@ _ARGUMENT = re.compile(
     """,
     re.VERBOSE,
 )
-"""With its value, and other values that may be given instead."""
+"""Pattern of an argument with its value and alternative values."""
 
 _SEPARATOR = r"(?:,? (?:or|and) |, )"
 _COMMAND = re.compile(r"(?<![\w.])mgspmv\.([a-z_]+)\(([^()]*)\)")
@@ -55,13 +55,13 @@ class Option:
     """One parameter of a command."""
 
     name: str
-    """As `--weights`; of what has no option the name in the synopsis, as `STORE`."""
+    """Name of the option, such as `--weights`, or of the positional argument in the synopsis, such as `STORE`."""
     negation: str | None = None
-    """As `--no-weights`."""
+    """Name of the negated option, such as `--no-weights`."""
     is_flag: bool = False
     is_positional: bool = False
     takes_auto: bool = False
-    """Whether `auto` is what None is in Python."""
+    """Whether `auto` means None in Python."""
 
 
 def find_options(parameters: Iterable[Any]) -> dict[str, Option]:
@@ -197,7 +197,7 @@ class _Translator:
         value, more = found["value"] or "", found["more"] or ""
         if value in ("", "...", "(...)", "[...]"):
             return done + (option.name or option.negation or "")
-        if option.is_flag and value not in ("True", "False", "None"):  # as "auto", which neither of both options is
+        if option.is_flag and value not in ("True", "False", "None"):  # such as "auto", which neither option means
             return f"{_drop_verb(done)}leave {option.name or option.negation} out"
         if value == "None" and option.takes_auto:
             return f"{done}{option.name} auto"
@@ -211,7 +211,7 @@ def _write_flag(done: str, option: Option, *, is_on: bool) -> str:
     name = option.name if is_on else option.negation
     if name:
         return done + name
-    # There is no such option, for it is so without the opposite one.
+    # The option is missing where leaving out the opposite one means the same.
     opposite = option.negation if is_on else option.name
     verb = _VERB.search(done)
     return f"{_drop_verb(done)}{'leave out' if verb and verb[1] != 'with' else 'without'} {opposite}"

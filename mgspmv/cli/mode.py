@@ -46,10 +46,10 @@ class Mode:
 MODE: ContextVar[Mode] = ContextVar("MODE", default=Mode())  # noqa: B039 (it is frozen)
 
 ARGS: ContextVar[tuple[str, ...]] = ContextVar("ARGS", default=())
-"""The command line, after the name of the program."""
+"""Arguments of the command line, without the name of the program."""
 
 KEPT: ContextVar[str] = ContextVar("KEPT", default="")
-"""What is said when the command is interrupted now."""
+"""Note that is printed if the command is interrupted now."""
 
 
 def find_mode(args: Iterable[str]) -> Mode:

@@ -11,7 +11,7 @@ from mgspmv.ingest.rules import split_fields
 from mgspmv.kernels.catalogue import SPARSE_KERNELS
 
 PANEL = "What is said"
-"""Of help: options of all commands."""
+"""Panel of help for the options of all commands."""
 
 _OF_PRODUCTS = ", ".join(kernel.name for kernel in SPARSE_KERNELS if kernel.backends)
 _OF_STEPS = ", ".join(kernel.name for kernel in SPARSE_KERNELS if kernel.step_backends)
@@ -26,7 +26,7 @@ def _argument(metavar: str, help: str) -> Any:
 
 
 OPTIONS: dict[str, Any] = {
-    # what all commands have
+    # all commands
     "json": _option("Answer with one JSON object.", rich_help_panel=PANEL),
     "quiet": _option("Say nothing but errors, and what --json answers.", None, "--quiet", "-q", rich_help_panel=PANEL),
     "log": _option("Write what is done to the end of this file.", "FILE", rich_help_panel=PANEL),
@@ -50,7 +50,7 @@ OPTIONS: dict[str, Any] = {
     "report.source": _argument("RUN", "A pipeline's folder, the record of a run (.json), or ranks (.zarr, .parquet)."),
     "overwrite": _option("Replace what is there."),
     "keep": _option("Versions that stay, the current one among them; default all.", "N"),
-    # how sources are read
+    # formats of sources
     "format": _option(
         "Default by the name and first bytes of a file, or by the attributes of a Zarr group.",
         "matrix-market|edge-list|parquet|npz|anndata|binsparse|csr",
@@ -74,7 +74,7 @@ OPTIONS: dict[str, Any] = {
     "allow_hypersparse": _option(
         "Store far more rows than entries, if the source states so many.", None, "--allow-hypersparse"
     ),
-    # what is stored
+    # stored matrix
     "kind": _option("What rows mean; default as the source.", "graph|matrix|stochastic"),
     "duplicates": _option("Entries at one place; default sum with values, else first.", "sum|first|keep|error"),
     "self_loops": _option("Entries on the diagonal.", "keep|drop|error"),
@@ -123,7 +123,7 @@ OPTIONS: dict[str, Any] = {
     "subgraph.symmetrize": _option("For both, (i, j) stands for (j, i) too."),
     "export.format": _option("Default by the suffix, but for .zarr.", "matrix-market|parquet|npz|anndata|binsparse"),
     "export.vertices": _option("Write the ids too, one a line, for `ingest --vertices`.", "FILE"),
-    # where it is computed
+    # placement
     "cluster": _option(
         "Start a Dask cluster for this run: on this machine, a worker for each of its GPUs, in jobs, on hosts, in "
         "pods, or by a class.",
@@ -229,7 +229,7 @@ OPTIONS: dict[str, Any] = {
     "bins": _option("Bins of the histogram.", min=1),
     "out": _option("Where to write it.", "FILE.html", "-o", "--out"),
 }
-"""What help says of each; `NAME` of a command or a group is `COMMAND.NAME` or `GROUP.NAME` where that is here."""
+"""Options by name; the key `COMMAND.NAME` or `GROUP.NAME` takes precedence over `NAME`."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ class Outputs:
 
     paths: list[str]
     prints: bool
-    """Whether its CSV is written to standard output, and the answer to standard error."""
+    """Whether the CSV is written to standard output, and the answer to standard error."""
 
     def save(self, result: Any, *, overwrite: bool) -> None:
         """Write ranks to each of `paths`, each atomically."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mgspmv.report.record import RunRecord, StepOutcome
 
 SHOWN_RANKS = 10
-"""Of the highest of a pipeline's only run."""
+"""Number of highest ranks shown of a pipeline with a single run."""
 
 
 def run(
@@ -66,7 +66,7 @@ def _answer_plan(plan: PipelinePlan) -> Answer:
 
 def _answer_run(record: RunRecord, error: StepsFailedError | None = None) -> Answer:
     has_made = any(step.record is not None and step.record.outputs for step in record.steps)
-    if error is not None and not has_made:  # which the error says
+    if error is not None and not has_made:  # the error message has the details
         return Answer(record.to_dict(), [], error)
     table = tabulate(("step", "", "seconds", "", ""), [_describe_step(step) for step in record.steps], n_texts=2)
     counts = Counter(step.state for step in record.steps)

@@ -23,17 +23,17 @@ class Place:
     """Placement of a command; this process when neither cluster nor scheduler is given."""
 
     cluster: str | None = None
-    """What is started for the command: a name of `MANAGERS`, or `module:Class`."""
+    """Cluster to start for the command: a name of `MANAGERS`, or `module:Class`."""
     workers: int | None = None
-    """How many of those are started; None for as many as Dask chooses."""
+    """Number of workers to start; None for Dask's default."""
     threads: int | None = None
-    """Of each worker."""
+    """Threads of each worker."""
     cluster_option: list[str] | None = None
-    """Arguments of the class, as `KEY=VALUE`."""
+    """Arguments of the cluster's class, as `KEY=VALUE`."""
     scheduler: str | None = None
-    """Address of the cluster that runs already."""
+    """Address of the scheduler of a running cluster."""
     tls: str | None = None
-    """Folder of certificates by which all connections are encrypted; `temporary` for some that are made now."""
+    """Folder of certificates that encrypt all connections; `temporary` for newly made ones."""
     timeout: float = 30.0
     """Seconds that a worker may be silent."""
 

@@ -33,13 +33,13 @@ EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
 PIPED_WIDTH = 1000
-"""Columns of a table that no terminal limits, so that nothing is cut."""
+"""Columns of a table outside a terminal, so that nothing is cut."""
 
 # Newer versions of Typer hold a copy of click, older ones use click itself: take the class from its public subclass.
 _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
 _CONTEXT: ContextVar[Any] = ContextVar("_CONTEXT", default=None)
-"""Click's context of the command that runs."""
+"""Click's context of the running command."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Answer:
     parts: Sequence[Any]
     """Strings and rich tables, for people."""
     error: MgspmvError | None = None
-    """What is wrong although there is an answer; it decides the exit code."""
+    """Error in addition to the answer; it determines the exit code."""
     lines: Iterator[bytes] | None = None
-    """What stdout gets in place of `parts`, which stderr gets then; in UTF-8, many lines at a time."""
+    """Output for stdout, in UTF-8, many lines at a time; `parts` then go to stderr. None prints `parts` to stdout."""
     exit_code: int = 0
-    """Where there is no error: that of the cluster which the answer is of."""
+    """Exit code without an error, such as that of a cluster that does not answer."""
 
 
 class Command(TyperCommand):
@@ -90,7 +90,7 @@ class Group(TyperGroup):
             shown = nullcontext() if mode.quiet else show_progress()
             with mode.open_log(), shorten_warnings(), translating(), shown:
                 outcome = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
-            if outcome == EXIT_INTERRUPTED:  # as newer versions of Typer say it
+            if outcome == EXIT_INTERRUPTED:  # newer versions of Typer return it
                 raise KeyboardInterrupt
             code = _finish(outcome, mode) if isinstance(outcome, Answer) else outcome or 0
         except _UsageError as error:
@@ -164,9 +164,9 @@ def _describe_option(owner: str, parameter: Parameter) -> Parameter:
     is_described = get_origin(kind) is Annotated
     kind, *said = get_args(kind) if is_described else (kind,)
     described = copy(said[0] if is_described and key not in OPTIONS else OPTIONS.get(key) or OPTIONS[parameter.name])
-    if kind is bool and parameter.default is False and described.default is ...:  # without names of its own
+    if kind is bool and parameter.default is False and described.default is ...:  # no names were given
         described.param_decls = (f"--{parameter.name.replace('_', '-')}",)
-    # Names that an option takes stand in its metavar, as `cpu|cuda|FILE`.
+    # Choices of an option are in its metavar, such as `cpu|cuda|FILE`.
     names = [name for name in (described.metavar or "").split("|") if name.islower() or name.isdigit()]
     if len(names) > 1 and described.autocompletion is None:
         described.autocompletion = _make_completion(names)
@@ -254,7 +254,7 @@ def _fail(error: BaseException, message: str, exit_code: int, mode: Mode, shown:
 
 def _fail_usage(error: Any, mode: Mode) -> int:
     message = error.format_message()
-    if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+    if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help text
         print(message, file=sys.stderr)
     else:
         asked = getattr(error, "ctx", None)
@@ -276,7 +276,7 @@ def _write_out(texts: Iterable[str]) -> int:
             sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes once more on its way out, and would complain again.
+        # Python flushes again at exit, and would report the error a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except OSError as error:

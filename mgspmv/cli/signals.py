@@ -14,8 +14,8 @@ INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ENDING = b"ending, and removing what is half written; the next signal ends at once, and leaves that\n"
 
 SAME_S = 1.0
-"""Seconds within which a further signal is the same one: `timeout` and `srun` send it to the process and to its group,
-a terminal that is closed sends it and so does its shell."""
+"""Seconds within which a repeated signal counts as one: `timeout` and `srun` signal both the process and its group, and
+both a closed terminal and its shell send a signal."""
 
 
 def catch_interrupts() -> None:
@@ -36,7 +36,7 @@ def catch_interrupts() -> None:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         if not MODE.get().quiet:
-            with suppress(OSError):  # the terminal may be gone
+            with suppress(OSError):  # the terminal may be closed
                 os.write(2, ENDING)  # sys.stderr may be writing at this moment
 
     for number in INTERRUPTS:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mgspmv.scores import Summary
 
 SHOWN_VECTORS = 20
-"""Vectors of a batch that are shown to people."""
+"""Number of vectors of a batch in text output."""
 
 
 def answer_ranks(

@@ -12,7 +12,7 @@ from mgspmv.ingest.rules import is_plain_integer
 from mgspmv.ingest.weights import DANGLING_RULES
 
 FILE, IDS = "file:", "id:"
-"""Beginnings of a value that say which of both it is."""
+"""Prefixes of a value that mark it as a file or as ids."""
 
 _QUOTED = re.compile(r'\s*"((?:[^"]|"")*)"\s*(?:=\s*([^,]*?)\s*)?(?=,|$)')
 _PLAIN = re.compile(r"[^,]*")
@@ -24,7 +24,7 @@ def read_vectors(matrix: Any, *, aligns: bool = False, **given: str | None) -> d
     Parameters
     ----------
     matrix : whose vertices the vectors are over
-    aligns : `nstart` may be earlier ranks of the graph, as of `mgspmv.api.warm.read_vector`
+    aligns : `nstart` may be earlier ranks of the graph, as in `mgspmv.api.warm.read_vector`
     given : value of each on the command line; None where not given
 
     Raises
@@ -53,7 +53,7 @@ def _read(name: str, text: str, matrix: Any, aligns: bool) -> Any:
     try:
         return _read_ids(name, text, matrix)
     except OptionError as error:
-        if is_url(text):  # which vertices may have as ids
+        if is_url(text):  # vertices may have URLs as ids
             return read_vector(text, matrix.vertex_ids, aligns=aligns)
         rules = f"; expected {', '.join(DANGLING_RULES)}, a file or ids" if name == "dangling" else ""
         raise SourceNotFoundError(f"{error}; and there is no such file as {text!r}{rules}") from error

@@ -68,7 +68,7 @@ class Iteration:
         failure: ConvergenceError | None,
         order: Stability | None = None,
     ) -> Answer:
-        """Write a vector, and make the answer; `order` as of `answer_ranks`."""
+        """Write a vector, and make the answer; `order` as in `answer_ranks`."""
         from mgspmv.saving import generate_csv
 
         outputs.save(solution, overwrite=self.overwrite)

@@ -17,7 +17,7 @@ from mgspmv.errors import MgspmvError
 __all__ = ["Finding", "examine"]
 
 TIMEOUT_S = 30.0
-"""Seconds for each check, unless the user says otherwise."""
+"""Default timeout of each check, in seconds."""
 
 
 def examine(
@@ -48,7 +48,7 @@ def examine(
         found.extend(run_check(name, check, limit_s))
 
     for name, check in checks.items():
-        run(name, check, 2 * timeout)  # that of GPUs has a time-out of its own
+        run(name, check, 2 * timeout)  # the check of GPUs has its own timeout
     for store in stores:
         run("store", partial(machine.check_store, store), timeout)
     if reach is None:
@@ -64,5 +64,5 @@ def examine(
             return [*found, Finding(**vars(wrong(shorten(error), remedy)) | {"name": "workers"})]
         stack.callback(cluster.close)
         for name, check in make_checks(cluster, stores, timeout).items():
-            run(name, check, 4 * timeout)  # their waits have time-outs of their own
+            run(name, check, 4 * timeout)  # their waits have their own timeouts
     return found

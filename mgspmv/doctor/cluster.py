@@ -67,7 +67,7 @@ def check_workers(reached: _Reached) -> Iterator[Finding]:
         )
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of those that do not answer, which are named below
+        warnings.simplefilter("ignore")  # about workers that do not answer, which are named below
         reached.workers = reached.cluster.join(devices=True)
     silent = [str(member) for member in described if member not in reached.members]
     if silent:
@@ -106,7 +106,7 @@ def check_worker_links(reached: _Reached) -> Iterator[Finding]:
     if not reached.workers:
         raise Skipped("no worker answers")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of shared GPUs, which `check_worker_gpus` tells
+        warnings.simplefilter("ignore")  # about shared GPUs, which `check_worker_gpus` reports
         taken = choose_places(reached.workers, "auto", "auto").transport
     yield _try_links(reached, "peer")
     if taken == "nccl":
@@ -122,7 +122,7 @@ def _try_links(reached: _Reached, transport: Literal["peer", "nccl"]) -> Finding
         found = _exchange(reached, transport)
     except Skipped:
         raise
-    except Exception as error:  # ours, Dask's for a worker that died, or CuPy's
+    except Exception as error:  # of this package, of Dask for a lost worker, or of CuPy
         return wrong(f"by {transport}: {shorten(error)}", remedy, transport=transport, error=type(error).__name__)
     problems = [problem for problem in found if problem is not None]
     if problems:

@@ -18,7 +18,7 @@ from mgspmv.doctor.findings import Finding, hang, ok, shorten, skip, warn, wrong
 
 GPU_EXTRA = "mgspmv[cuda12] for a driver of CUDA 12, or mgspmv[cuda13] for one of CUDA 13 or later"
 FREE_SHARE = 0.5
-"""Of a device's memory, below which another process uses it."""
+"""Share of a device's memory; less free memory means that another process uses it."""
 _PROGRAM = "from mgspmv.doctor.device import main; main()"
 
 
@@ -46,7 +46,7 @@ def check_gpus_apart(limit_s: float) -> list[Finding]:
 def main() -> None:
     """Check the GPUs, and print the findings as JSON in the last line."""
     print(json.dumps([asdict(finding) for finding in check_gpus()]), flush=True)
-    os._exit(0)  # what libraries do when a process ends may hang
+    os._exit(0)  # exit handlers of libraries may hang
 
 
 def _count_gpus() -> int:
@@ -56,7 +56,7 @@ def _count_gpus() -> int:
 
         pynvml.nvmlInit()
         return int(pynvml.nvmlDeviceGetCount())
-    except Exception:  # its own class of error, of a library that may be missing
+    except Exception:  # pynvml has its own class of error, and may be missing
         return 0
 
 
@@ -113,8 +113,8 @@ def find_kernel_problem() -> str | None:
         y = cupy.zeros(n)
         bind_kernel(block, "float64", backend="cuda").multiply(cupy.asarray(x), y)
         found = y.get()
-        total = float(cupy.ones(n, np.float16).sum(dtype=np.float32))  # by a kernel that includes CUDA's headers
-    except Exception as error:  # CuPy's own, or the system's of a library that is missing
+        total = float(cupy.ones(n, np.float16).sum(dtype=np.float32))  # this kernel includes CUDA's headers
+    except Exception as error:  # of CuPy, or OSError for a missing library
         return f"kernels do not run: {type(error).__name__}: {shorten(error)}"
     if total != n:
         return f"the sum of {n} ones is {total:g}"

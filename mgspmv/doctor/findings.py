@@ -10,7 +10,7 @@ from typing import Any, Literal
 from mgspmv.errors import MgspmvError
 
 Status = Literal["ok", "warning", "wrong", "skipped"]
-"""`warning` is what works and costs time or will be missed; `skipped` what could not be checked, or does not exist."""
+"""Result of a check; `warning`: works, but is slow or will be missed; `skipped`: not checked, or does not exist."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,15 @@ class Finding:
 
     status: Status
     found: str
-    """What there is, or why it was not found out."""
+    """Result in one line, or the reason why it is unknown."""
     remedy: str = ""
-    """What to do, of what is wrong and of warnings: whole sentences."""
+    """Remedy for what is wrong and for warnings, in whole sentences."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """What was measured, for programs: JSON values, with units in their names."""
+    """Measurements for programs: JSON values, with units in their names."""
     name: str = ""
-    """Of the check, such as `limits`."""
+    """Name of the check, such as `limits`."""
     where: str = ""
-    """The worker that it is about; empty for this machine."""
+    """Worker that was checked; empty for this machine."""
 
     def __post_init__(self) -> None:
         if self.needs_remedy and not (self.found and self.remedy):
@@ -98,7 +98,7 @@ def run_check(name: str, check: Callable[[], Findings], limit_s: float) -> list[
         except MgspmvError as error:
             remedy = "Look at the logs of the workers that are named, and restart them."
             found.append(wrong(shorten(error), remedy, error=type(error).__name__))
-        except (Exception, SystemExit) as error:  # SystemExit: of a library that gives up
+        except (Exception, SystemExit) as error:  # libraries may raise SystemExit
             found.append(skip(f"it could not be checked: {type(error).__name__}: {shorten(error)}"))
         finally:
             is_done.set()

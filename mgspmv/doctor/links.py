@@ -13,7 +13,7 @@ from mgspmv.exchange.nccl import greet, join_group
 from mgspmv.exchange.turns import Turns
 
 SLICE = 1 << 17
-"""Elements of float64 of each worker."""
+"""Number of float64 elements that each worker sends."""
 
 
 class LinkTrial(Linked):
@@ -46,7 +46,7 @@ class LinkTrial(Linked):
                 group = join_group(self.links, hellos, self.rank, None, check, may_share=True)
                 try:
                     gathered = cupy.asnumpy(group.gather(cupy.asarray(wanted[self.rank]), [SLICE] * n, check))
-                    group.gather(cupy.zeros(1, np.uint8), [1] * n, check)  # none closes while others still receive
+                    group.gather(cupy.zeros(1, np.uint8), [1] * n, check)  # barrier: none closes while others receive
                 finally:
                     group.close()
         wrong = np.flatnonzero((gathered.reshape(n, SLICE) != wanted).any(axis=1)).tolist()

@@ -23,21 +23,21 @@ from mgspmv.model import free_memory
 ROOTS = ("mgspmv", "dask", "distributed", "dask-cuda", "distributed-ucxx-cu12", "distributed-ucxx-cu13")
 """Distributions whose requirements are compared with what is installed."""
 EXTRAS = ("", "cuda12", "cuda13", "ucxx12", "ucxx13", "remote")
-"""Whose requirements count where what they name is installed."""
+"""Extras whose requirements are checked if the named distributions are installed; '' is the base package."""
 TWINS = (("cupy-cuda12x", "cupy-cuda13x", "cupy"), ("distributed-ucxx-cu12", "distributed-ucxx-cu13"))
-"""Distributions of which one may be installed: they write the same files."""
+"""Groups of distributions that exclude each other, as they write the same files."""
 LOW_MEMORY = 2 << 30
 """Bytes below which little more than the interpreter and its libraries fits."""
 FEW_FILES, MANY_FILES = 256, 4096
-"""Open files: what a cluster of this machine alone needs, and what one of dozens of workers does."""
+"""Open files that a cluster on this machine needs, and a cluster of dozens of workers."""
 MANY_PROCESSES = 1024
-"""Processes and threads that a worker for each GPU, with its libraries, stays below."""
+"""Upper estimate of the processes and threads of one worker per GPU, with its libraries."""
 SMALL_SHM = 1 << 30
-"""Bytes of shared memory below which NCCL may run out of it: it takes some 10 MB for each channel of each pair."""
+"""Bytes of shared memory that NCCL may exceed, as it takes about 10 MB per channel of each pair."""
 LITTLE_ROOM, CACHE_ROOM = 10 << 30, 1 << 30
-"""Bytes free below which sorting a large matrix fails, and below which compiled kernels may not fit."""
+"""Free bytes below which sorting a large matrix fails, and below which compiled kernels may not fit."""
 READ_BYTES = 32 << 20
-"""That are read of a store at most."""
+"""Most bytes that are read from a store."""
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -197,7 +197,7 @@ def check_store(store: str, *, must_exist: bool = False) -> Finding:
         elapsed_s = max(time.perf_counter() - began, 1e-9)
     except MgspmvError as error:
         return _blame(store, error)
-    except Exception as error:  # of whatever class the library behind the URL has
+    except Exception as error:  # the class depends on the library behind the URL
         return _blame(store, explain(url, error))
     if not n_bytes:
         return wrong(f"{store} has no files with content", "Check the path.", store=store)
@@ -236,4 +236,4 @@ CHECKS: dict[str, Callable[[], Findings]] = {
     "limits": check_limits,
     "folders": check_folders,
 }
-"""By name, in the order in which they are made."""
+"""Checks by name, in the order of their execution."""
