@@ -77,14 +77,14 @@ def pagerank_batch(
     personalization : p of each vector: a sequence, or a mapping of names (strings or integers), of mappings of ids to
         weights, of sequences or sets of ids, of single ids, of other vectors that `pagerank` takes, or of None for a
         uniform one; a table (pandas, polars, pyarrow) with the columns `vector`, `vertex` and, maybe, `weight`, in
-        which an id that comes again counts again; a SciPy matrix or an array of shape (n_vectors, n), in the order of
+        which weights of repeated ids are added; a SciPy matrix or an array of shape (n_vectors, n), in the order of
         the store's vertices. A mapping of ids to numbers, a pandas Series, or None, is one vector. Only the entries
         are kept
     alpha : damping, of all vectors or of each; several for one personalization give as many vectors
     tol, tol_mode, max_iter, out_weight, weights, precision : as for `pagerank`, of each vector
-    dangling : as for `pagerank`; None for p of each vector, anything else holds for all of them
-    width : most vectors in a pass: 2, 4, 8, 16, 32 or 64; default what computes fastest, or less where the vectors of
-        a pass would take more than half of the memory that is free, on any worker; see `options["width"]` of the
+    dangling : as for `pagerank`; None for p of each vector, anything else applies to all vectors
+    width : most vectors in a pass: 2, 4, 8, 16, 32 or 64; default the fastest, or less where the vectors of a pass
+        would take more than half of the free memory, on any worker; see `options["width"]` of the
         result
     top : number of highest ranks to keep of each vector, selected when it ends, where it was computed; default all
         ranks of all vectors
@@ -95,7 +95,7 @@ def pagerank_batch(
     device_memory, host_memory : with `client`, as for `Matrix.distribute`: most that the plan of the rows may take
     timeout : with `client`, as for `Matrix.distribute`
     throw : raise when a vector does not meet the tolerance; False returns all with their statuses
-    on_event : called with what each pass did; its iteration counts passes, its change is the greatest of the vectors
+    on_event : called with the event of each pass; its iteration counts passes, its change is the largest of the vectors
     on_progress : called with ("vectors", vectors that have ended, vectors in all); on a cluster also as for `pagerank`
 
     Returns

@@ -284,8 +284,8 @@ def stationary(
     A : of kind `stochastic` with no empty column, opened by `open_matrix` or distributed: entry (i, j) is the
         probability of going from j to i
     nstart : the first x, a vector as in `pagerank`, others 0; default uniform
-    lazy : the probability of staying for a step, 0 <= lazy < 1. It does not change what is stationary; without it a
-        chain that is periodic does not converge
+    lazy : the probability of staying for a step, 0 <= lazy < 1. It does not change the stationary vector; without it
+        a periodic chain does not converge
     running : as for `hits`, except `weights`
 
     Returns
@@ -295,7 +295,7 @@ def stationary(
     Raises
     ------
     KindError : the store is not of kind `stochastic`
-    DanglingError : an empty column, from which the chain goes nowhere
+    DanglingError : an empty column, a state without transitions
     ConvergenceError : not converged, with the `solution` attached; the chain may be periodic
     others : as in `power_iteration`
     """

@@ -158,7 +158,7 @@ class Matrix(DescribedMatrix):
         client : of a Dask cluster, as for `distribute`: plan for its workers and their memory, and predict
             seconds from what they measure with some of their rows. `workers` is ignored
         backend : with `client`, as for `distribute`; without, `cuda` plans, likewise, for the current device, and
-            `auto` does where there is one
+            `auto` does if one exists
         timeout : with `client`, as for `distribute`
 
         Raises
@@ -228,7 +228,7 @@ class Matrix(DescribedMatrix):
         Parameters
         ----------
         client : a `distributed.Client`; the address of a scheduler; or a cluster, such as `LocalCluster`
-        precision : for which values are read at once; others are read when they are first needed. Default `exact` for
+        precision : for which values are read now; others are read when they are first needed. Default `exact` for
             graphs, the stored dtype for a `matrix`
         stop, checkpoint : of PageRank, for which memory is reserved in addition to the matrix, as for `plan`
         weights : False reads no values
@@ -240,8 +240,8 @@ class Matrix(DescribedMatrix):
             workers compute on separate devices, and there lets devices of one host write into each other's memory where
             they can, which is faster; `Solution.matrix["transport"]` names the transport used
         device_memory, host_memory : most that each worker may take of its device and of its host, as for `plan`;
-            default: what is free. Where not all rows of a graph fit in device memory, and the transport is not
-            `peer`, some stay there and the others are streamed in each step of PageRank in `exact` or `float32`
+            default: the free memory. Where not all rows of a graph fit in device memory, and the transport is not
+            `peer`, some are kept there and the others are streamed in each step of PageRank in `exact` or `float32`
         timeout : seconds without a heartbeat after which a worker is considered lost. A busy worker still sends them
         recover : how many times at most loading is restarted, on the workers that remain or rejoined, when workers are
             lost or silent
@@ -342,7 +342,7 @@ class Matrix(DescribedMatrix):
 
         Raises
         ------
-        CapacityError : more than the memory that is free
+        CapacityError : the free memory does not suffice
         """
         dtype = None if self.is_pattern else dtype
         key = (dtype, backend)
@@ -375,7 +375,7 @@ class Matrix(DescribedMatrix):
         ------
         OptionError : the backend has no kernel of that name
         FormatError : the kernel does not support this matrix
-        CapacityError : more than the memory that is free
+        CapacityError : the free memory does not suffice
         """
         key = (dtype, precision, kernel, threads, backend)
         if key not in self._bound:
@@ -467,7 +467,7 @@ class Matrix(DescribedMatrix):
         Raises
         ------
         FormatError : the layout cannot hold this matrix
-        CapacityError : more than the memory that is free
+        CapacityError : the free memory does not suffice
         """
         dtype = None if self.is_pattern else dtype
         key = (dtype, layout, *limits.values())

@@ -137,12 +137,12 @@ def power_iteration(
         normalized. Arrays are NumPy's, or CuPy's where this process computes on a device. It may write into y, and not
         into x. Default: y, which with `norm` is the power method
     x : the start, a vector as in `pagerank`, others 0; not normalized; default 1 / n everywhere
-    norm : what each x' is divided by: `l1` the sum of its absolutes, `l2` the Euclidean norm, `max` the largest
-        absolute, `none`. Zeros stay zeros
+    norm : norm that each x' is divided by: `l1` the sum of its absolutes, `l2` the Euclidean norm, `max` the largest
+        absolute, `none`. A zero vector is unchanged
     tol : stop when the change is below; default 1e-6
     tol_mode : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol; `linf` largest |x' - x| < tol; `relative`
         largest |x' - x| / |x'| < tol, 0 where x' is 0; `fixed` makes exactly max_iter iterations and takes no tol
-    max_iter : most iterations, default 100; converging on the last one is converging
+    max_iter : most iterations, default 100; a run that converges on the last one has converged
     weights : False takes each stored entry as 1
     precision : of vectors and values; norms and changes are summed in float64
     drive : `embedded`, in this process; `superstep`, in which the workers of a cluster iterate in lockstep, and which
@@ -152,7 +152,7 @@ def power_iteration(
     client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one call
     device_memory, host_memory, timeout : as for `spmv`; rows that do not fit on a device are streamed in each product
     throw : raise when the tolerance was not met; False returns the solution with its status
-    on_event : called with what each iteration did
+    on_event : called with the event of each iteration
     on_progress : with `client` or on a cluster, called with (phase, done, total or None) before the first iteration
 
     Returns
@@ -324,7 +324,7 @@ def make_solution(run: Run, outcome: Outcome, method: str, asked: Mapping[str, A
 
     Parameters
     ----------
-    method : what was computed
+    method : name of the computation
     asked : options specific to the method
     """
     A = run.A

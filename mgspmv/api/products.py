@@ -44,8 +44,8 @@ def spmv(
     x : (n_cols,) or (n_cols, k), real; of a distributed matrix also a dask array
     y : (n_rows,) or (n_rows, k), real; needed unless beta is 0, when it is not read. It is not changed.
     kernel : `auto`, or one of those that docs/kernels.md names; on a cluster `csr-rows` or `csr-serial`.
-        `auto` is csr-rows on the host, and on a device what suits the matrix, whose format takes memory and, once, time
-    backend : `cuda` computes on the current CUDA device, `cpu` on the host; `auto` on a device where there is one. With
+        `auto` is csr-rows on the host, and on a device chosen for the matrix; its format takes memory and, once, time
+    backend : `cuda` computes on the current CUDA device, `cpu` on the host; `auto` on a device if one exists. With
         `client`, of the workers, as for `Matrix.distribute`
     precision : default float32 when both A's values and x are float32, else float64; sums are made in float64 by
         csr-rows and csr-serial, and in `precision` by the others. Of integers alone (A's values int64 or a pattern; x,

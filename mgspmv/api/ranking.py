@@ -105,21 +105,21 @@ def pagerank(
     tol_mode : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as in NetworkX; `linf` largest |x' - x| < tol;
         `relative` largest |x' - x| / x' < tol, 0 where x' is 0; `fixed` makes exactly max_iter iterations and takes
         no tol
-    max_iter : most iterations; converging on the last one is converging
-    stop : `change`; or `topk:100`, also as soon as bounds on the error prove which the 100 highest vertices are, for
-        any number of them. `Solution.stability` describes their order. Places k and k + 1 with equal ranks
-        are never told apart: then the run continues to the tolerance, or to max_iter
+    max_iter : most iterations; a run that converges on the last one has converged
+    stop : `change`; or `topk:k`, such as `topk:100`, which also stops as soon as error bounds prove which vertices are
+        the k highest. `Solution.stability` describes their order. Places k and k + 1 with equal ranks cannot be
+        separated: then the run continues to the tolerance, or to max_iter
     personalization : p, by the source's ids: a mapping of ids to numbers, a pandas Series whose index has ids, a frame
         or Arrow table of ids and numbers, or a list of ids; or by place: (n,) array in the order of the store's
         vertices. Normalized; default uniform
-    dangling : d, where the rank of vertices without out-edges goes: a vector like p; None for p, as in
+    dangling : d, the distribution of the rank of vertices without out-edges: a vector like p; None for p, as in
         NetworkX and cuGraph; `uniform`; `drop` loses it, as in GAP and Neo4j (the start is then (1 - alpha) p);
         `error` raises `DanglingError`
-    nstart : the first x, like p; normalized; default p, so that what no path leads to from there has rank 0 where
-        dangling mass goes to p or nowhere. Or a Solution, of the graph as it was before: the ranks
-        of vertices that are still there, by their ids, and 1/n for those that are new
-    out_weight : w, a vector like p, not normalized; default what the stored out-edges weigh. More where
-        edges lead out of the stored part: their share of the rank is lost. Less is an error, with a tolerance of 1e-6
+    nstart : the first x, like p; normalized; default p, so that vertices that no path reaches from there have rank 0
+        where dangling mass goes to p or is dropped. Or a Solution of an earlier version of the graph: ranks of
+        remaining vertices, by id, and 1/n for new ones
+    out_weight : w, a vector like p, not normalized; default the sum of the stored out-edges. Larger where
+        edges leave the stored part: their share of the rank is lost. Smaller is an error, with a tolerance of 1e-6
     weights : False counts every stored edge as 1
     precision : `exact` fixed point, bit-identical everywhere; `float64`; `float32`
     drive : `embedded`, in this process; `superstep`, in which the workers of a cluster iterate in lockstep; or
@@ -129,10 +129,10 @@ def pagerank(
     backend : as for `spmv`; `exact` is bit-identical on every backend
     threads : default: the processors this process may use; on a cluster, those of each worker
     client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one run. A cluster runs one
-        at a time, the next waits
+        at a time, others wait
     transport : with `client`, as for `Matrix.distribute`
-    device_memory, host_memory : most to take, with `client` of each worker, as for `Matrix.distribute`; they are for
-        CUDA, where the rows that do not fit in device memory are streamed in each iteration, from the host or the store
+    device_memory, host_memory : limits, with `client` of each worker, as for `Matrix.distribute`; only for CUDA,
+        where rows that do not fit in device memory are streamed in each iteration, from the host or the store
     timeout : with `client`, seconds without a heartbeat after which a worker is considered lost
     checkpoint : local path, URL or Zarr store, which all workers of a cluster reach, to which the ranks are written
         periodically during the run, and once more at its end; the last two are kept. Other checkpoints in
@@ -154,13 +154,13 @@ def pagerank(
     Returns
     -------
     Solution with `values` of shape (n,), float64 (float32 for precision `float32`), summing to 1 unless dangling mass
-    is dropped or out-weights are more than edges weigh; `error_bound_l1` bounds their L1 distance to the exact ranks.
+    is dropped or out-weights exceed the sum of edges; `error_bound_l1` bounds their L1 distance to the exact ranks.
 
     Raises
     ------
     KindError : the store is of kind `matrix`; the transpose of one of kind `stochastic`
     OptionError : an invalid option; a tolerance that any ranks meet, or that rounding makes unreachable; an out-weight
-        that is less than the stored out-edges weigh
+        that is less than the sum of the stored out-edges
     BackendError : `cuda` and no device, or CuPy is not installed
     DanglingError : dangling="error" and a vertex without out-edges
     CapacityError : the matrix does not fit in free memory
@@ -362,7 +362,7 @@ def _describe_wrong(solution: Solution) -> str:
 
 
 def _describe_tie(solution: Solution) -> str:
-    """Describe places k and k + 1 where they could not be told apart; else empty."""
+    """Describe places k and k + 1 where they could not be separated; else empty."""
     found = solution.stability
     if found is None or found.is_proven:
         return ""

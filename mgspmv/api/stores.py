@@ -73,7 +73,7 @@ def ingest(
         a folder, or a pattern such as `edges/*.csv.gz`; a Zarr store or group; a SciPy sparse or dense NumPy matrix; a
         NetworkX graph; a table of edges as a pandas, polars or Dask DataFrame or a pyarrow Table; a tuple
         (src, dst[, weight]) of arrays; or a matrix store, whose ids are kept
-    store : where to write it: local path, fsspec URL, `obstore+` URL or Zarr store
+    store : target: local path, fsspec URL, `obstore+` URL or Zarr store
     kind : `graph` stores the arc i -> j as entry (j, i), so that PageRank pulls; `matrix` stores rows as they are;
         `stochastic` is a left-stochastic matrix (columns sum to 1) used as it is. Default: `graph` for edge lists,
         tables and NetworkX, that of a matrix store, else `matrix`
@@ -89,12 +89,12 @@ def ingest(
     allow_hypersparse : store as many rows and columns as a file or group states, also if they are more than 100 for
         each entry and more than 8,388,608
     format : default: by the name and first bytes of a file, or by the attributes of a Zarr group
-    memory : most that this process may take, as `4GiB` or bytes, at least 1 GiB; default half of what is free, in
-        addition to what it uses already. Entries, and ids that occur in them, spill to files where they do not fit.
-        What must fit are a list of `vertices`, into a quarter; with `order`, 32 bytes for each row, and for `rcm` about
-        20 for each entry too, into half; and entries at one place
+    memory : most that this process may take, as `4GiB` or bytes, at least 1 GiB; default half of the free
+        memory, in addition to its current use. Entries, and ids that occur in them, spill to files if they do not fit.
+        The rest must fit in memory: a list of `vertices`, in a quarter of it; with `order`, 32 bytes per row, and for
+        `rcm` about 20 more per entry, in half of it; and entries at one place
     threads : to parse, sort and write; default one for each processor
-    scratch : folder for these files, which have no names and go with the process; default the one that the store is in,
+    scratch : folder for these files, which are unnamed and removed with the process; default the folder of the store,
         or the system's where the store is not local
     client : of a Dask cluster, as for `Matrix.distribute`: each worker reads a part of the source, sorts a range of the
         rows and writes it. The source is edge lists, a Matrix Market file, Parquet files or a Dask DataFrame, which all
@@ -109,8 +109,8 @@ def ingest(
     ------
     SourceError : malformed input, with the line's number and text; far more rows or columns than entries
     ShapeError : an order, and the matrix is not square
-    CapacityError : what must fit into the memory or on the disk does not
-    StoreExistsError : the place is taken
+    CapacityError : the memory or the disk does not suffice
+    StoreExistsError : `store` exists
     OptionError : an option that is invalid or does not suit the source; a source that a cluster does not ingest
     ClusterError : a worker is lost, or silent for too long; nothing is left in the store
     """
@@ -160,7 +160,7 @@ def generate(
     ------
     OptionError : an unknown model or parameter, or one out of range; an order, on a cluster
     CapacityError : computing the order takes more memory than is available
-    StoreExistsError : the place is taken
+    StoreExistsError : `store` exists
     ClusterError : a worker is lost, or silent for too long; nothing is left in the store
     """
     check_threads(threads)
@@ -188,7 +188,7 @@ def _store(
 
     Parameters
     ----------
-    opening : opens the source; in this process called with what its ids may take
+    opening : opens the source; in this process called with the memory for its ids
     writing : others, as in `store_source`
     """
     describe = partial(_describe_making, options=options, reading=reading)
@@ -231,7 +231,7 @@ def reorder(
     scratch: str | os.PathLike[str] | None = None,
     on_progress: Progress | None = None,
 ) -> MatrixInfo:
-    """Renumber the rows and columns of a stored matrix, so that products read x where it was read just before.
+    """Renumber the rows and columns of a stored matrix, so that products read nearby elements of x.
 
     Nothing else changes: vectors and results are in the order of the source, and ids are the source's. Ranks in
     `exact` are bit-identical; floating-point sums are added in another order.
@@ -245,8 +245,8 @@ def reorder(
         `degree`, the longest rows first; `dealt`, the same dealt to 256 parts that are alike; or `none`, the
         order of the source. An order that the store has already does not matter
     overwrite : replace the matrix that is in `target`
-    memory, threads, scratch : as for `ingest`: entries spill to files where they do not fit. What must fit is 32 bytes
-        for each row, and for `rcm` about 20 for each entry too
+    memory, threads, scratch : as for `ingest`: entries spill to files where they do not fit. 32 bytes per
+        row must fit in memory, and for `rcm` about 20 more per entry
     on_progress : called with (phase, done, total or None)
 
     Returns
@@ -256,9 +256,9 @@ def reorder(
     Raises
     ------
     ShapeError : the matrix is not square
-    CapacityError : what must fit into the memory does not
+    CapacityError : the memory does not suffice
     OptionError : an invalid option
-    StoreExistsError : `target` is taken
+    StoreExistsError : `target` exists
     StoreError : `store` cannot be read, or holds another version by now
     """
     check_threads(threads)
@@ -295,7 +295,7 @@ def transpose(
     Parameters
     ----------
     store : of a matrix or graph of any kind
-    keep : how many versions stay in the store, the new one among them; default all of them
+    keep : number of versions to keep in the store, including the new one; default all
     memory, threads, scratch : as for `ingest`: entries spill to files where they do not fit
     on_progress : called with (phase, done, total or None)
 
@@ -306,7 +306,7 @@ def transpose(
     Raises
     ------
     OptionError : an invalid option
-    StoreError : the store cannot be read or written, or was changed by another meanwhile: nothing is lost, run it again
+    StoreError : the store cannot be read or written, or was changed meanwhile: nothing is lost, run it again
     """
     check_threads(threads)
     check_keep(keep)
@@ -353,12 +353,12 @@ def update(
         all are deleted. An inserted entry at the place of another is added to it (`sum`), ignored (`first`), stored
         too (`keep`) or an error (`error`), by the rule of the store. New ids become vertices; in a store
         without ids, larger numbers make the matrix larger
-    missing : what to do when an entry that is to be deleted does not exist: `ignore` (the provenance has their
+    missing : action for an entry to delete that does not exist: `ignore` (the provenance has their
         number) or `error`
     self_loops : of `insert`: `keep`, `drop` or `error`
     symmetrize : of both: also (j, i) for each (i, j)
     ignore_weights : of `insert`, into a store that has none
-    keep : how many versions stay in the store, the new one among them; default all of them
+    keep : number of versions to keep in the store, including the new one; default all
     allow_hypersparse : of `insert`, as for `ingest`
     format, memory, threads, scratch, edge_list_options : as for `ingest`, and for both sources
 
@@ -372,8 +372,8 @@ def update(
     SourceError : malformed input; ids or weights that do not suit the store; an entry to insert that exists already, or
         one to delete that does not
     OptionError : an option that is invalid or does not suit the sources; neither `insert` nor `delete`
-    StoreError : the store cannot be read or written, or was changed by another meanwhile: nothing is lost, run it again
-    CapacityError : what must fit into the memory does not
+    StoreError : the store cannot be read or written, or was changed meanwhile: nothing is lost, run it again
+    CapacityError : the memory does not suffice
     """
     check_threads(threads)
     check_choice("missing", missing, get_args(Missing))
@@ -418,12 +418,12 @@ def export(
 
     Parameters
     ----------
-    store : where it is
-    target : where it goes: a local path or a URL that fsspec knows
+    store : path or URL of the store
+    target : local path, or URL that fsspec supports
     format : `matrix-market` (.mtx, .mtx.gz, .mtx.zst), `parquet` (.parquet, .pq; columns src, dst and maybe weight,
         with the source's ids), `npz` (.npz, SciPy's), `anndata` (.zarr, an AnnData whose X it is) or `binsparse`
         (.zarr); default by the suffix, where that leaves no choice
-    vertices : where to write the ids too, one a line in the order of rows, as `ingest` takes them by `vertices`
+    vertices : file for the ids, one per line in the order of rows, as `ingest` takes them by `vertices`
     overwrite : replace the file, or the exported group, once the new one is complete
     memory, threads, scratch : as for `ingest`; entries are only sorted where a renumbered matrix becomes `npz`,
         `anndata` or `binsparse`

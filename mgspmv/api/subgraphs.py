@@ -48,25 +48,25 @@ def subgraph(
 
     Parameters
     ----------
-    store : where it is
-    target : where the part goes
-    vertices : which stay, of a graph: an (n,) mask of bool in the order of the store's vertices, a mapping or
+    store : path or URL of the store
+    target : path or URL for the part
+    vertices : vertices of a graph to keep: an (n,) mask of bool in the order of the store's vertices, a mapping or
         pandas Series of ids to bool, or ids
-    min_weight, max_weight : least and greatest value that stays, as numbers of the stored dtype; NaN does not
-    edges : which stay, each from its source to its target (of a `matrix` or `stochastic` one, row and column):
-        pairs of ids, a tuple (src, dst) of arrays of ids, or what iterates over pairs, as NetworkX's `G.edges`, all of
-        which must exist; or a SciPy sparse matrix of the store's shape, in the order of its vertices, whose entries
+    min_weight, max_weight : least and greatest value to keep, as numbers of the stored dtype; NaN is not kept
+    edges : edges to keep, each from its source to its target (of a `matrix` or `stochastic` one, row and column):
+        pairs of ids, a tuple (src, dst) of arrays of ids, or an iterable of pairs, such as NetworkX's `G.edges`, all
+        of which must exist; or a SciPy sparse matrix of the store's shape, in the order of its vertices, whose entries
         other than 0 are a mask
-    without_edges : which to leave out, likewise; missing ones are ignored
-    symmetrize : with `edges` or `without_edges`: (j, i) is meant too with each (i, j)
+    without_edges : edges to leave out, likewise; missing ones are ignored
+    symmetrize : with `edges` or `without_edges`: each (i, j) also selects (j, i)
     overwrite : replace the matrix that is in `target`
-    memory, threads, scratch : as for `ingest`. What must fit, into half, are 10 bytes for each vertex of `store` where
-        some go (18 from 2^31 vertices on), and 32 more where it is renumbered; 72 bytes for each edge that is listed
+    memory, threads, scratch : as for `ingest`. Half of the memory must hold 10 bytes per vertex of `store` where
+        some are left out (18 from 2^31 vertices on), 32 more where it is renumbered, and 72 bytes per listed edge
     on_progress : called with (phase, done, total or None)
 
     Returns
     -------
-    Info of the new store; the last of `provenance["subgraphs"]` has the conditions, and the store that it is a part of.
+    Info of the new store; the last of `provenance["subgraphs"]` has the conditions and the original store.
 
     Raises
     ------
@@ -75,8 +75,8 @@ def subgraph(
     ShapeError : a mask of another length or shape
     KindError : vertices of a `matrix`
     SourceError : the columns of a `stochastic` matrix do not sum to 1 any more
-    CapacityError : what must fit into the memory does not
-    StoreExistsError : `target` is taken
+    CapacityError : the memory does not suffice
+    StoreExistsError : `target` exists
     StoreError : `store` cannot be read
     """
     check_threads(threads)

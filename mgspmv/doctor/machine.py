@@ -21,7 +21,7 @@ from mgspmv.ingest.remote import explain
 from mgspmv.model import free_memory
 
 ROOTS = ("mgspmv", "dask", "distributed", "dask-cuda", "distributed-ucxx-cu12", "distributed-ucxx-cu13")
-"""Distributions whose requirements are compared with what is installed."""
+"""Distributions whose requirements are compared with the installed versions."""
 EXTRAS = ("", "cuda12", "cuda13", "ucxx12", "ucxx13", "remote")
 """Extras whose requirements are checked if the named distributions are installed; '' is the base package."""
 TWINS = (("cupy-cuda12x", "cupy-cuda13x", "cupy"), ("distributed-ucxx-cu12", "distributed-ucxx-cu13"))

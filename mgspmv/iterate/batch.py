@@ -74,7 +74,7 @@ class BatchTask:
 
 @dataclass(frozen=True)
 class Room:
-    """Memory that a pass needs in one place, and the memory that is free there."""
+    """Memory that a pass needs in one place, and the free memory there."""
 
     place: str
     """Name of the memory; processes with the same name share it."""

@@ -93,7 +93,7 @@ class PageRankOptions:
         return self.top
 
     def choose_tol(self, n: int, nnz: int) -> float | None:
-        """Return `tol`, or its default: 1e-6; with `topk` 1e-10, or what every graph reaches in this precision."""
+        """Return `tol`, or its default: 1e-6; with `topk` 1e-10, or the change that every graph reaches."""
         if self.tol is not None or self.tol_mode == "fixed":
             return self.tol
         if self.top is None:

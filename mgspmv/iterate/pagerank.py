@@ -252,7 +252,7 @@ class DeviceSteps:
     ----------
     device : has the whole matrix, or the rows of a worker
     vectors : start of the run
-    at_once : most steps between two looks, the same on all devices of a run; None for what suits the device
+    at_once : most steps between two looks, the same on all devices of a run; None for the device's default
     is_counted : whether the out-weights of a pattern are counts
     """
 

@@ -23,7 +23,7 @@ def make_distribution(name: str, weights: Weights, n: int, vertex_ids: np.ndarra
     Parameters
     ----------
     name : of the argument, for messages
-    weights : by place, (n,) in the order of the store's vertices, or by ids of the source, as `classify_vector` tells;
+    weights : by place, (n,) in the order of the store's vertices, or by ids of the source, see `classify_vector`;
         missing ids weigh 0
     vertex_ids : (n,) ascending ids of the store, None for 0..n-1
 
