@@ -64,7 +64,7 @@ _HOMES = {
     "Solution": "mgspmv.results",
     "__version__": "mgspmv.version",
 }
-"""Modules of names that are not those of `mgspmv.api`."""
+"""Modules of names that are not in `mgspmv.api`."""
 
 __all__ = [
     "BatchSolution",

@@ -50,11 +50,11 @@ from mgspmv.validation import check_fields, check_seal, seal
 
 FORMAT_VERSION = 1
 STATES_KEPT = 2
-"""The last ones."""
+"""Most recent states that are kept."""
 MARK_S = 1.0
-"""Seconds between two looks at whether what is waited for gets on."""
+"""Seconds between two checks whether an operation makes progress."""
 HANG_S = 60.0
-"""Seconds without a mark from which on what is written or read is taken to hang; each piece of 8 MiB is one."""
+"""Seconds without a mark until an operation counts as hanging; each piece of 8 MiB read or written sets a mark."""
 
 R = TypeVar("R")
 
@@ -67,21 +67,21 @@ class Reached:
     """Progress of a run, without its vector."""
 
     iteration: int
-    """Iterations made."""
+    """Number of completed iterations."""
     changes: tuple[float, ...]
-    """Of each of them."""
+    """Change in each iteration, in the norm of `tol_mode`."""
     epoch: int
-    """How often it had gone on from a checkpoint."""
+    """Number of restarts from a checkpoint."""
     run: str
-    """Id of the run, by which its events are known."""
+    """Id of the run in its events."""
     identity: dict[str, Any]
-    """What makes the vector what it is, as JSON values; another run with the same has the same vectors."""
+    """Options and inputs that determine the vector, as JSON values; runs with equal identities have equal vectors."""
     status: str | None = None
-    """How it ended, of `mgspmv.model.Status`; None while it went on."""
+    """Value of `mgspmv.model.Status` at the end; None while the run was in progress."""
 
 
 BEGINNING = Reached(0, (), -1, "", {})
-"""Where a run begins that goes on from no other one."""
+"""Progress of a run that does not resume from a checkpoint."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +90,8 @@ class Restored:
 
     reached: Reached
     x: np.ndarray
-    """(n,) the vector, in the order of the stored rows and to the last bit; empty where it is of another matrix than
-    was asked for."""
+    """Vector, (n,), in the order of the stored rows, bit-identical; empty if it belongs to a matrix other than the
+    requested one."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,13 @@ class WrittenSlice:
     """Slice of a vector, as written by the worker that owns its rows."""
 
     start: int
-    """Number of the first row."""
+    """Index of the first row."""
     n: int
     dtype: str
     digest: str
-    """SHA-256, of `mgspmv.store.digests.digest_array`."""
+    """SHA-256 of the slice, as computed by `mgspmv.store.digests.digest_array`."""
     n_bytes: int
-    """Uncompressed."""
+    """Bytes, uncompressed."""
 
     @property
     def name(self) -> str:
@@ -130,7 +130,7 @@ class StateAddress:
         store = locate_store(self.place)
         try:
             return zarr.open_group(store, mode="a", path=self.path, use_consolidated=False)
-        except ContainsGroupError:  # another one made it just now
+        except ContainsGroupError:  # created concurrently by another process
             return zarr.open_group(store, mode="r+", path=self.path, use_consolidated=False)
 
 
@@ -221,7 +221,7 @@ class SliceWriter:
             return [describe_hang(HANG_S)]
         try:
             return [self._writing.result()]
-        except Exception as error:  # libraries of object stores have errors of their own
+        except Exception as error:  # libraries of object stores raise errors of other types
             return [describe_failure(error)]
 
     def close(self) -> None:
@@ -246,7 +246,7 @@ class Checkpoints:
 
     Parameters
     ----------
-    place : local path, URL or Zarr store, as of `mgspmv.store.read.open_store`
+    place : local path, URL or Zarr store, as in `mgspmv.store.read.open_store`
     matrix : of the run, as in the identity of `Reached`
     n_rows : of this matrix, by which a state that claims others is known to be damaged; None where that is not known
     """
@@ -279,9 +279,9 @@ class Checkpoints:
             root = zarr.open_group(locate_store(self.place), mode="a", attributes={_KEY: None}, use_consolidated=False)
             root.require_group("states")
             root.attrs[_KEY] = {"format_version": FORMAT_VERSION}
-        except Exception as error:  # libraries of object stores have errors of their own
+        except Exception as error:  # libraries of object stores raise errors of other types
             if (folder := find_local_path(self.place)) is not None:
-                with suppress(OSError):  # what else is there is not ours
+                with suppress(OSError):  # other files in the folder belong to the user
                     folder.rmdir()
             said = describe_os_error(error, self.url) if is_operators(error) else describe_error(error)
             raise CheckpointError(
@@ -333,7 +333,7 @@ class Checkpoints:
         described: Any = {"reached": asdict(reached), "slices": [asdict(own) for own in slices]}
         with translating(self.url, "write"):
             address.open().attrs[_STATE_KEY] = seal(described)
-        # In order, as what hung and was given up may become current late.
+        # Sorted, as an operation that hung and was given up may become current late.
         self._kept = sorted({*self._kept, address.name}, key=find_version_number)[-STATES_KEPT:]
 
     def remove_old(self) -> str | None:
@@ -341,10 +341,10 @@ class Checkpoints:
         failure = None
         try:
             for name in self._list_states():
-                # One with a higher number is being written, when what hung and was given up gets on late.
+                # A higher number is still being written, if an operation that was given up continues late.
                 if name not in self._kept and find_version_number(name) <= find_version_number(self._kept[-1]):
                     failure = self.drop(name) or failure
-        except Exception as error:  # libraries of object stores have errors of their own
+        except Exception as error:  # libraries of object stores raise errors of other types
             return describe_failure(error)
         return failure
 
@@ -370,7 +370,7 @@ class Checkpoints:
         """Return whether the place may hold checkpoints."""
         check_links(locate_store(self.place), "", below=True)
         attributes = read_root_attributes(self.place, self.url)
-        if attributes is None or (attributes.get(_KEY, 0) is None):  # its making was broken off
+        if attributes is None or (attributes.get(_KEY, 0) is None):  # creating it was interrupted
             return False
         if _KEY not in attributes:
             raise StoreExistsError(f"{self.url} is a Zarr group of something else than checkpoints; name another place")
@@ -417,7 +417,7 @@ class _DamagedError(Exception):
 
 
 _DAMAGES = (*ZARR_ERRORS, RuntimeError, OSError)
-"""What reading raises of metadata and chunks that are not as they were written, or not there."""
+"""Exceptions that reading metadata and chunks raises if they are damaged or missing."""
 
 
 def _check_slices(slices: list[WrittenSlice], n_rows: int | None) -> None:

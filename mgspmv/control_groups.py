@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SYSTEM = Path("/")
-"""Where `proc` and `sys` are."""
+"""Root of the folders `proc` and `sys`."""
 NO_LIMIT = 1 << 60
-"""Version 1 says a number like 2^63 for none."""
+"""Smallest limit in bytes that means unlimited; version 1 reports a number near 2^63 for no limit."""
 
 
 def list_groups(controller: str) -> Iterator[Path]:
@@ -64,6 +64,6 @@ def _find_free(group: Path) -> int | None:
     if not used:
         return None
     told = dict(line.split() for line in read_text(group / "memory.stat").splitlines())
-    # Of version 1, names with `total_` count the groups within, as what is used does, and as version 2 always does.
+    # In version 1, only names with `total_` include nested groups, as the memory in use does; in version 2 all do.
     of_files = sum(int(told.get(f"total_{name}", told.get(name, 0))) for name in ("inactive_file", "active_file"))
     return max(0, limit - max(0, int(used) - of_files))

@@ -29,20 +29,20 @@ _SECRETS = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-"""In URLs: who is let in by name alone over HTTP, the password of a user, with slashes only where that is no port,
-and parameters by which somebody is let in, which are in connection strings too. No part of JSON is taken that ends a
-string; letters may be escaped there."""
+"""Secrets in URLs: user names that grant access over HTTP without a password, passwords (with slashes only if these
+cannot follow a port), and credentials in parameters, also of connection strings. A match never includes JSON that ends
+a string; letters may be escaped in JSON."""
 
 LEAST_HIDDEN, LEAST_MIXED = 16, 8
-"""Characters of a value that is hidden: of one of small letters alone or without letters, and of others. Shorter ones
-are words, numbers and dates."""
+"""Least length of a hidden value: if it has lowercase letters only or no letters, and otherwise. Shorter values are
+words, numbers and dates."""
 _SHOWN: dict[str, str] = {}
-"""Texts shown in place of values, by each form in which texts have these."""
+"""Replacement texts, by each encoded form of a value."""
 _HIDDEN: list[re.Pattern[str]] = []
-"""One pattern of all of these; none where there are none."""
+"""Pattern of all hidden values; empty if there are none."""
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that a terminal may act on: C0 but for tabs and ends of lines, DEL, C1, separators of lines and marks
-that turn the direction of text; and bytes of paths that are no text."""
+"""Characters that may control a terminal: C0 except tabs and newlines, DEL, C1, line separators and marks of text
+direction; and surrogates of paths that are not valid UTF-8."""
 
 
 class MgspmvError(Exception):
@@ -51,15 +51,15 @@ class MgspmvError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        # Names that are no text, of JSON as of paths, have surrogates, which could not be printed.
+        # Names that are not valid UTF-8, in JSON as in paths, contain surrogates, which cannot be printed.
         return hide_secrets(super().__str__()).encode("utf-8", "backslashreplace").decode("utf-8")
 
     def __repr__(self) -> str:
         return hide_secrets(super().__repr__())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As BaseException does it. Without this tblib, with which Dask sends errors, makes some by `__new__` alone;
-        # Python refuses that for CapacityError and others of two bases, and Dask sends a plain Exception instead.
+        # As BaseException does. Otherwise tblib, with which Dask sends errors, creates some by `__new__` alone; Python
+        # rejects that for CapacityError and others with two bases, and Dask sends a plain Exception instead.
         return type(self), self.args, self.__dict__
 
 
@@ -87,7 +87,7 @@ def hide_value(value: str, shown: str) -> None:
         return
     _SHOWN.update(dict.fromkeys((value, json.dumps(value)[1:-1], quote(value), quote(value, safe="")), shown))
     longest_first = sorted(_SHOWN, key=len, reverse=True)
-    written = r"\$\{[^{}]*\}"  # what is shown stays when the text is looked at again
+    written = r"\$\{[^{}]*\}"  # replacements stay as they are in a second pass
     _HIDDEN[:] = [re.compile("|".join([written, *map(_bound, longest_first)]))]
 
 

@@ -29,13 +29,13 @@ from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, Stor
 from mgspmv.os_errors import translate_os_error
 
 REACH_S = 60.0
-"""Seconds for the first answer of a place at a URL; libraries wait for servers of credentials much longer."""
+"""Seconds to wait for the first answer from a URL; libraries wait much longer for credential servers."""
 EXTRAS = {
     **dict.fromkeys(("http", "https", "s3", "s3a"), "remote"),
     **dict.fromkeys(("gs", "gcs"), "gcs"),
     **dict.fromkeys(("az", "abfs", "abfss"), "azure"),
 }
-"""Of this package, with what protocols need."""
+"""Extras of this package, by protocol."""
 
 T = TypeVar("T")
 
@@ -49,11 +49,11 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path next to `path` to write to; its content then replaces `path`.
 
-    The folder is created if it is missing. After an error nothing is left, and what was at `path` is still there. If a
+    The folder is created if it is missing. After an error nothing is left, and `path` is unchanged. If a
     process is killed, `path` is in its old or its new state, and the next write removes the leftovers:
 
         FOLDER/.NAME.0123abcd.part/   new    while it is written
-                                      old    what is replaced, where the file system cannot exchange two folders
+                                      old    previous version, where the file system cannot exchange two folders
 
     Raises
     ------
@@ -94,7 +94,7 @@ def create_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     Raises
     ------
     StoreError : it cannot be written
-    OptionError, MissingDependencyError : as for `exists`
+    OptionError, MissingDependencyError : as in `exists`
     """
     if not is_url(path := strip_file_scheme(path)):
         with write_beside(path) as part, open(part, "wb") as file:
@@ -139,7 +139,7 @@ def check_file(path: str | os.PathLike[str]) -> None:
     """
     try:
         mode = os.stat(path).st_mode
-    except (OSError, ValueError):  # what opens it says what is wrong
+    except (OSError, ValueError):  # opening the file reports the error
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise StoreError(f"{path} is a pipe, a socket or a device, and a file is expected; put a file in its place")
@@ -207,13 +207,13 @@ def describe_error(error: BaseException) -> str:
 def find_inside(system: Any, name: str) -> dict[str, dict[str, Any]]:
     """Return the infos of the files in a folder of an fsspec file system, by name; empty if there are none."""
     found = system.find(name, detail=True)
-    if isinstance(found, list):  # adlfs does, of a file that is named itself
+    if isinstance(found, list):  # adlfs returns a list if `name` is a file
         return {own: system.info(own) for own in found}
     return cast(dict[str, dict[str, Any]], found)
 
 
 def name_extra(url: str) -> str:
-    """Return a hint to install what a URL's protocol needs, to append to an error message; empty if that is unknown."""
+    """Return a hint for error messages to install the packages of a URL's protocol; empty if these are unknown."""
     protocol = url.rpartition("::")[2].partition("://")[0]
     if protocol.startswith("obstore+"):
         return "; pip install obstore"
@@ -273,7 +273,7 @@ def move_into_place(new: Path, target: Path, old: Path) -> None:
     """Rename a file or folder; a folder that it replaces ends at `new`, or at `old` if the two cannot be exchanged."""
     if not target.is_dir():
         os.replace(new, target)
-    elif not exchange(new, target):  # a folder that is not empty cannot be replaced
+    elif not exchange(new, target):  # a folder that is not empty cannot be replaced by renaming
         os.rename(target, old)
         os.rename(new, target)
 
@@ -306,7 +306,7 @@ def hold_folder(folder: Path) -> Iterator[None]:
         held = _make_held(folder)
         yield
     finally:
-        with suppress(OSError):  # what cannot be removed is left to `remove_abandoned`
+        with suppress(OSError):  # `remove_abandoned` removes the rest
             _empty(folder)
         if held is not None:
             os.close(held)
@@ -321,7 +321,7 @@ def remove_abandoned(parent: Path, prefix: str | None, suffix: str = "") -> None
     suffix : of their names after it
     """
     own = re.compile((r"\..*\." if prefix is None else re.escape(prefix)) + "[0-9a-f]{8}" + re.escape(suffix))
-    with suppress(OSError):  # what cannot be read or removed is left to the next one
+    with suppress(OSError):  # the next call tries again
         for name in filter(own.fullmatch, os.listdir(parent)):
             with suppress(OSError):
                 _remove_unless_held(parent / name)
@@ -331,9 +331,9 @@ def _make_held(folder: Path) -> int:
     """Create a folder and lock it for as long as the descriptor is open."""
     while True:
         folder.mkdir(0o700)
-        with suppress(FileNotFoundError):  # another process took it for abandoned
+        with suppress(FileNotFoundError):  # another process removed it as abandoned
             held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            with suppress(OSError):  # of file systems without locks, where others cannot lock it either
+            with suppress(OSError):  # file systems without locks, where no other process can lock it either
                 fcntl.flock(held, fcntl.LOCK_EX)
             if folder.exists():
                 return held

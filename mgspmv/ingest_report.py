@@ -12,9 +12,9 @@ class SourceColumn(NamedTuple):
     """Column of a source."""
 
     number: int | None
-    """From 1; None for what has a name alone, such as an attribute of edges."""
+    """Number from 1; None for columns that have only a name, such as an attribute of edges."""
     name: str | None
-    """None where the source names no columns."""
+    """Name; None if the source names no columns."""
 
     def __str__(self) -> str:
         number = "" if self.number is None else f"column {self.number}"
@@ -30,47 +30,47 @@ class IngestReport:
     """
 
     name: str
-    """Path or URL of what was read, or a few words."""
+    """Path or URL of the source, or a short description."""
     format: str | None
-    """What it was read as, such as `edge-list`."""
+    """Format the source was read as, such as `edge-list`."""
     n_files: int
-    """Files that were read; 0 for an object in memory."""
+    """Number of files read; 0 for an object in memory."""
     source: SourceColumn | None
-    """Column of the sources of edges."""
+    """Column with the sources of edges."""
     target: SourceColumn | None
-    """Column of their targets."""
+    """Column with the targets of edges."""
     weight: SourceColumn | None
-    """Column of their weights; None where each edge is an entry of 1."""
+    """Column with the weights; None if each edge is an entry of 1."""
     weight_range: tuple[float, float] | None
-    """Least and greatest finite value of the entries, before those at one place were merged."""
+    """Least and greatest finite value of the entries, before duplicates were merged."""
     not_read: tuple[SourceColumn, ...]
-    """Columns that the matrix has nothing of."""
+    """Columns that were not read."""
     delimiter: str | None
-    """Character between columns of a text; a space stands for any run of blanks."""
+    """Character between columns of a text; a space means any run of blanks."""
     header: bool | None
-    """Whether a line names the columns; None for what has no lines."""
+    """Whether a line names the columns; None for sources without lines."""
     header_by: str | None
-    """What decided that, such as `names` or `header=True`."""
+    """Option or rule that decided `header`, such as `names` or `header=True`."""
     n_header_lines: int
-    """Lines that name columns, of all files."""
+    """Number of lines that name columns, in all files."""
     n_comment_lines: int
-    """Lines of edge lists that were skipped as comments."""
+    """Number of lines of edge lists skipped as comments."""
     n_rows: int
-    """Edges or entries that the source holds: rows of a table, edges of a graph, entries of a matrix."""
+    """Number of edges or entries in the source: rows of a table, edges of a graph, entries of a matrix."""
     n_mirrored: int
-    """Entries that were added as mirror images: of `symmetrize`, or of a source that says that it is symmetric."""
+    """Number of mirrored entries added, by `symmetrize` or because the source declares itself symmetric."""
     n_loops_dropped: int
-    """Entries on the diagonal that were left out, by `self_loops="drop"`."""
+    """Number of diagonal entries left out by `self_loops="drop"`."""
     duplicates: str
-    """The rule for entries at one place: `sum`, `first`, `keep` or `error`."""
+    """Rule for duplicate entries: `sum`, `first`, `keep` or `error`."""
     n_merged: int
-    """Entries that became part of another one at the same place (`sum`), or were left out for it (`first`)."""
+    """Number of duplicates added to another entry (`sum`) or left out (`first`)."""
     n_entries: int
-    """Entries that were stored: `n_rows + n_mirrored - n_loops_dropped - n_merged`."""
+    """Number of entries stored: `n_rows + n_mirrored - n_loops_dropped - n_merged`."""
     notes: tuple[str, ...] = ()
-    """What else was assumed of the source."""
+    """Other assumptions about the source."""
     warnings: tuple[str, ...] = ()
-    """What is likely to be wrong, and what to do then."""
+    """Likely mistakes, with remedies."""
 
     def __str__(self) -> str:
         return "\n".join(self.list_lines())

@@ -36,23 +36,23 @@ from mgspmv.files import find_state_folder, write_beside
 from mgspmv.os_errors import translating
 
 EVENTS_KEPT = "1m"
-"""Time that Dask's scheduler keeps events of clients and workers that left, unless its configuration says otherwise.
-Each command is a client, so Dask's hour would keep those of hundreds."""
+"""Time for which Dask's scheduler keeps events of clients and workers that left, unless its configuration sets another.
+Each command is a client, so Dask's default of an hour would keep the events of hundreds."""
 NOTIFY_VARIABLE = "NOTIFY_SOCKET"
-"""Environment variable by which systemd says where it listens."""
+"""Environment variable with the address of systemd's notification socket."""
 SAME_S = 2.0
-"""Seconds by which the recorded start of a process may differ: the clock may be adjusted meanwhile."""
+"""Seconds by which the recorded start of a process may differ, as the clock may be adjusted meanwhile."""
 GIVE_UP_S = 10.0
-"""Seconds that a cluster has to end whose starting is given up."""
+"""Seconds to wait for a cluster to close after its start failed."""
 KILLED_S = 30.0
-"""Seconds for processes that were killed to be gone."""
+"""Seconds to wait until killed processes have exited."""
 
 _PROGRAM = "from mgspmv.cli import main; main()"
 _LOOK_S = 0.05
-"""Seconds between two looks at whether workers have joined."""
+"""Seconds between two checks whether workers have joined."""
 
 
-# --- which clusters there are ----------------------------------------------------------------------------------------
+# --- running clusters ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,15 @@ class Launched:
     name: str
     pid: int
     began: float
-    """When its process was created, in seconds since 1970."""
+    """Creation time of the process, in seconds since 1970."""
     backend: str = ""
-    """`cpu` or `cuda`; empty until the workers have joined, as all that follows is unknown."""
+    """`cpu` or `cuda`; empty until the workers have joined, as all fields below."""
     workers: int = 0
     scheduler: str | None = None
-    """Its address."""
+    """Address of the scheduler."""
     dashboard: str | None = None
     certificates: str | None = None
-    """Folder of these, where connections are encrypted."""
+    """Folder of the certificates, if connections are encrypted."""
 
     @property
     def state(self) -> str:
@@ -90,7 +90,7 @@ def list_clusters() -> list[Launched]:
     """List the clusters of this machine whose processes are alive, by name."""
     known = []
     for path in sorted(_find_folder().glob("*.json")):
-        with suppress(OSError, ValueError, TypeError):  # what cannot be read counts for nothing
+        with suppress(OSError, ValueError, TypeError):  # files that cannot be read are skipped
             known.append(Launched(**json.loads(path.read_text())))
     return [launched for launched in known if launched.find_process() is not None]
 
@@ -176,15 +176,15 @@ def serve(
     backend : `cuda` for one worker per GPU, `cpu` for CPU workers, `auto` for `cuda` if there are GPUs
     threads : of each worker
     protocol : of Dask's comms between GPU workers
-    tls : as for `use_tls`
-    host, serving : where it listens, as for `start_local`
+    tls : as in `use_tls`
+    host, serving : where it listens, as in `start_local`
 
     Raises
     ------
     ClusterError : a cluster of the name exists, or it does not start; and what `start_local` and `start_cuda` raise
     KeyboardInterrupt : a signal came before it had started
     """
-    for number in (signal.SIGINT, signal.SIGTERM):  # who starts may have ignored them, which children inherit
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent process may ignore them, which children inherit
         signal.signal(number, signal.default_int_handler)
     is_cuda = backend == "cuda" or (backend == "auto" and has_devices())
     launched = Launched(name, os.getpid(), psutil.Process().create_time())
@@ -192,7 +192,7 @@ def serve(
         stack.enter_context(register(launched))
         stack.enter_context(use_tls(tls))
         dask.config.update_defaults({"distributed": {"scheduler": {"events-cleanup-delay": EVENTS_KEPT}}})
-        # The dashboard, which has no password, leaves this machine only encrypted.
+        # The dashboard has no password, so it is reachable from other machines only if encrypted.
         dashboard = {} if tls is None else {"dashboard_host": host}
         serving |= {"host": host, "silence_logs": logging.WARNING} | dashboard
         if is_cuda:

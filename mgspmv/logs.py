@@ -39,20 +39,20 @@ from mgspmv.validation import to_json
 if TYPE_CHECKING:
     from mgspmv.model import Event, Recovery
 
-logging.getLogger("mgspmv").addHandler(logging.NullHandler())  # or Python would print errors, which are raised as well
+logging.getLogger("mgspmv").addHandler(logging.NullHandler())  # or Python would print errors that are also raised
 
 CALLS, RUNS, WORKERS, PIPELINE = (
     logging.getLogger(f"mgspmv.{name}") for name in ("calls", "runs", "workers", "pipeline")
 )
 
 FILE_VARIABLE, LEVEL_VARIABLE = "MGSPMV_LOG", "MGSPMV_LOG_LEVEL"
-"""Of the environment: where a worker process writes its log, and from which level on."""
+"""Environment variables with the log file of a worker process, and with its level."""
 LEVELS = ("info", "debug")
 
 _PLAIN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
-"""What every record has, and is no field."""
+"""Attributes of every log record, which are not fields."""
 _RUN: ContextVar[str] = ContextVar("_RUN", default="")
-"""Id of the run that the call made."""
+"""Id of the run in the current call."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -141,7 +141,7 @@ def write_log(path: str, level: str) -> Iterator[None]:
 
 
 def write_worker_log() -> None:
-    """Log from a worker process to the file that its environment names, if any; errors as of `write_log`."""
+    """Log from a worker process to the file that its environment names, if any; errors as in `write_log`."""
     path = os.environ.get(FILE_VARIABLE)
     if path and not any(isinstance(handler, LogFile) for handler in logging.getLogger("mgspmv").handlers):
         _add_file(path, os.environ.get(LEVEL_VARIABLE) or "info")
@@ -179,7 +179,7 @@ def log_call(call: str) -> Iterator[None]:
         CALLS.info("%s ended after %.3g s", call, fields["elapsed_s"], extra=fields)
     except BaseException as error:
         fields = describe() | {"error_type": type(error).__name__}
-        said = str(error) or type(error).__name__  # who keeps the record would keep all that the error refers to
+        said = str(error) or type(error).__name__  # stored records would keep all that an error refers to
         CALLS.error("%s failed: %s", call, said, extra=fields)
         raise
     finally:

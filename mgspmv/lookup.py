@@ -16,11 +16,11 @@ from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.read import StoredMatrix
 
 CHUNKS_HELD = 4
-"""Chunks of ids in memory, those that were read last."""
+"""Number of chunks of ids in memory, the most recently read ones."""
 NEAR_NAMES = 1 << 14
-"""Names before and after one that is unknown, among which one is looked for that is like it."""
+"""Number of names before and after an unknown name that are searched for a similar one."""
 UNKNOWN = -1
-"""Number of an id that is no vertex."""
+"""Result for an id that is not a vertex."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class _Span:
 
     ids: np.ndarray
     places: np.ndarray
-    """Where each belongs in the answer."""
+    """Positions of the ids in the result."""
     first: int
     last: int
-    """The chunk after the last one."""
+    """Index after the last chunk."""
 
 
 class VertexLookup:
@@ -61,7 +61,7 @@ class VertexLookup:
         Raises
         ------
         OptionError : ids of another kind than the store's
-        StoreError : as for `StoredMatrix.read_array`
+        StoreError : as in `StoredMatrix.read_array`
         """
         wanted = self._check_ids(ids)
         if self._stored.info.vertex_ids is None:
@@ -111,7 +111,7 @@ class VertexLookup:
         Raises
         ------
         OptionError : a number that no vertex has
-        StoreError : as for `StoredMatrix.read_array`
+        StoreError : as in `StoredMatrix.read_array`
         """
         wanted = check_integers("numbers", numbers)
         if len(wanted) and not 0 <= wanted.min() <= wanted.max() < self._n:

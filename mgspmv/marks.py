@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 _MARKS: ContextVar[Marks | None] = ContextVar("_MARKS", default=None)
-"""Of the task that this thread works for."""
+"""Marks of the task that this thread works for."""
 
 
 class Marks:

@@ -25,16 +25,16 @@ OrderMethod = Literal["rcm", "degree", "dealt", "none"]
 Precision = Literal["exact", "float64", "float32"]
 TolMode = Literal["l1", "l1_per_node", "linf", "relative", "fixed"]
 Progress = Callable[[str, int, int | None], None]
-"""Called with (phase, done, total or None)."""
+"""Callback that takes (phase, done, total or None)."""
 Held = Literal["device", "host", "store"]
-"""Where the rows of a worker are between iterations."""
+"""Location of a worker's rows between iterations."""
 
 INT32_LIMIT = 2**31
 INT64_LIMIT = 2**63
 
 PARTS = 256
-"""Parts that the rows of a store of order `dealt` were dealt to, whatever the number of workers; each of those takes a
-run of parts."""
+"""Number of parts among which the rows of a store of order `dealt` are distributed, for any number of workers; each
+worker takes consecutive parts."""
 
 
 def part_bounds(n_rows: int) -> np.ndarray:
@@ -53,21 +53,21 @@ class IngestOptions:
     """Options of an ingest. None stands for the default of the source."""
 
     kind: Kind | None = None
-    """`graph` (row i holds the in-edges of vertex i), `matrix` (rows as the source gave them) or `stochastic`."""
+    """`graph` (row i holds the in-edges of vertex i), `matrix` (rows as in the source) or `stochastic`."""
     duplicates: Duplicates | None = None
-    """What to do with entries at the same place; default `sum` with values, `first` without."""
+    """Rule for duplicate entries; default `sum` with values, `first` without."""
     self_loops: SelfLoops = "keep"
-    """What to do with entries on the diagonal."""
+    """Rule for entries on the diagonal."""
     symmetrize: bool = False
-    """Also add (j, i) for each entry (i, j) off the diagonal, before duplicates are treated."""
+    """Whether to add (j, i) for each entry (i, j) off the diagonal, before duplicates are treated."""
     ignore_weights: bool = False
-    """Store the pattern only."""
+    """Whether to store the pattern only."""
     transpose: bool = False
-    """Also store the transpose."""
+    """Whether to store the transpose too."""
     dtype: Literal["float32", "float64"] | None = None
     """Dtype of the stored values; default as in the source."""
     order: OrderMethod = "none"
-    """How rows and columns are renumbered; `none` leaves them in the order of the source."""
+    """Method that renumbers rows and columns; `none` keeps the order of the source."""
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, ("graph", "matrix", "stochastic", None))
@@ -78,7 +78,7 @@ class IngestOptions:
 
 
 STOCHASTIC_TOLERANCE = 1e-6
-"""How far from 1 the sum of a column of a left-stochastic matrix may be."""
+"""Largest difference from 1 of the column sums of a left-stochastic matrix."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ class CsrBlock:
     """Rows `row_offset` .. `row_offset + n_rows` of a matrix, in memory: NumPy's arrays, or CuPy's on a device."""
 
     row_offset: int
-    """Global number of the block's first row."""
+    """Global index of the block's first row."""
     n_cols: int
-    """Columns of the whole matrix."""
+    """Number of columns of the whole matrix."""
     indptr: np.ndarray
     """int64, on a device also int32; shape (n_rows + 1,), starting at 0."""
     indices: np.ndarray
@@ -139,19 +139,19 @@ class MatrixInfo:
     """Information of a store about its matrix, read without loading the matrix."""
 
     url: str
-    """Where the store is, a local path or URL."""
+    """Local path or URL of the store."""
     kind: Kind
-    """What rows mean: of a `graph` row i has the in-edges of vertex i."""
+    """Meaning of rows: in a `graph`, row i holds the in-edges of vertex i."""
     shape: tuple[int, int]
     """(n_rows, n_cols)."""
     nnz: int
-    """Entries that are stored."""
+    """Number of stored entries."""
     dtype: str | None
     """Dtype of the stored values; None for a pattern."""
     index_dtype: str
     """Dtype of the column indices."""
     duplicates: Duplicates
-    """What became of entries at one place, and becomes of those of an update."""
+    """Rule for duplicate entries, applied when the store was created and to each update."""
     vertex_ids: Literal["int64", "string"] | None
     """Dtype of the stored vertex ids; None when they are 0..n-1."""
     min_weight: float | None
@@ -159,17 +159,17 @@ class MatrixInfo:
     has_transpose: bool
     """Whether the store holds the transpose too."""
     version: str
-    """Name of the version's subgroup."""
+    """Name of the group of this version."""
     format_version: int
-    """Of the layout."""
+    """Version of the storage format."""
     digest: str
     """SHA-256 over the arrays' digests: same matrix, same digest."""
     nbytes: int
     """Bytes of the arrays, uncompressed."""
     order: str | None = None
-    """What renumbered the stored rows and columns, such as `rcm`; None when they are in the order of the source."""
+    """Method that renumbered the stored rows and columns, such as `rcm`; None if in the order of the source."""
     created: str | None = None
-    """When the version was written, UTC in ISO 8601; None for one of the time before that was noted."""
+    """Time at which the version was written, UTC in ISO 8601; None for versions written before it was recorded."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """Source, size, checksum, options, program version, time."""
 
@@ -192,7 +192,7 @@ class MatrixInfo:
             raise ValueError(f"the shape is {n_rows} x {n_cols}, and {what} must be square")
         if info.index_dtype == "int32" and n_cols > INT32_LIMIT:
             raise ValueError(f"{n_cols} columns cannot be told apart by int32")
-        str(info.ingest_report)  # which looks at all of it
+        str(info.ingest_report)  # formats, and so checks, every field
         return info
 
     @property
@@ -249,7 +249,7 @@ _IS_RIGHT: dict[str, Callable[[Any], bool]] = {
     "created": lambda value: value is None or isinstance(value, str),
     "provenance": lambda value: isinstance(value, dict),
 }
-"""Tells of each field of `MatrixInfo` in JSON whether it is what was written, as far as it is by itself."""
+"""Checks by field of `MatrixInfo` in JSON: whether the value alone can be one that was written."""
 
 
 def describe_entries(info: MatrixInfo) -> str:
@@ -269,9 +269,9 @@ class Status(enum.StrEnum):
     CONVERGED = "converged"
     """The change fell below the tolerance."""
     COMPLETED = "completed"
-    """The fixed number of iterations was made."""
+    """The fixed number of iterations was completed."""
     STABLE = "stable"
-    """It is proven which vertices are the highest."""
+    """The set of highest vertices is proven."""
     MAX_ITER = "max_iter"
     """`max_iter` was reached first."""
     NON_FINITE = "non_finite"
@@ -305,12 +305,12 @@ class Stability:
     is_proven: bool
     """Whether the k highest of the ranks reached belong to the k highest vertices."""
     gap: float
-    """The rank at place k, less that at place k + 1."""
+    """Difference of the ranks at places k and k + 1."""
     bound: float
-    """How much closer these two can still come, at most."""
+    """Largest amount by which these two ranks can still approach each other."""
     ties: tuple[tuple[int, int], ...]
-    """First and last place, from 1, of each run of places whose order among each other is not proven. Place k + 1,
-    where it is among them, stands for all that come after place k."""
+    """First and last place, from 1, of each run of places whose order is not proven. Place k + 1, if included, stands
+    for all places after k."""
 
 
 RECOVERIES = ("lost", "silent")
@@ -322,17 +322,17 @@ class Recovery:
     """Recovery of a run on a cluster with other workers."""
 
     kind: str
-    """`lost`: a worker was gone, or had no memory left; `silent`: it did not answer."""
+    """`lost`: a worker exited or ran out of memory; `silent`: it did not answer."""
     iteration: int
-    """Iterations that had been made."""
+    """Number of completed iterations at the failure."""
     resumed_after: int
-    """Iterations that the run went on from; those after it were made again."""
+    """Iteration that the run resumed from; later ones were repeated."""
     worker: str | None
-    """Name of the one that was lost or silent, where it is known."""
+    """Name of the lost or silent worker, if known."""
     error: str
-    """What was raised, in words."""
+    """Message of the error."""
     seconds: float
-    """From when the run had ended on the other workers until it iterated again."""
+    """Seconds from the end of the run on the other workers to its next iteration."""
     workers_before: int
     workers_after: int
 
@@ -342,7 +342,7 @@ FIXED_POINT = 2.0**62
 CHANGE_POINT = 2.0**61
 """Scale of changes in fixed point: two distributions are at most 2.0 apart."""
 RELATIVE_LIMIT = 2.0
-"""Relative changes |x' - x| / x' are counted up to this, so that they fit; they are 0 where x' is 0."""
+"""Upper limit of relative changes |x' - x| / x', so that they fit; they are 0 where x' is 0."""
 
 
 @dataclass(frozen=True)
@@ -352,11 +352,11 @@ class StepSums:
     change_l1: int = 0
     """Sum of |x' - x|, in units of 2^-61."""
     change_linf: int = 0
-    """Largest |x' - x|, in units of 2^-61; where the run asks for it, largest |x' - x| / x', see `RELATIVE_LIMIT`."""
+    """Largest |x' - x|, in units of 2^-61; if the run requests it, largest |x' - x| / x', see `RELATIVE_LIMIT`."""
     dangling: int = 0
     """Sum of x' over dangling vertices, in units of 2^-62."""
     n_wrong: int = 0
-    """Ranks that are not finite or not in 0..2."""
+    """Number of ranks that are not finite or not in 0..2."""
 
     def __add__(self, other: StepSums) -> StepSums:
         return StepSums(
@@ -372,11 +372,11 @@ class RowCheck:
     """Sums of a check of rows between two steps. Blocks and workers are added exactly."""
 
     total: int = 0
-    """Sum of x, in units of 2^-61, of which it has 64 bits."""
+    """Sum of x, in units of 2^-61, modulo 2^64."""
     n_off: int = 0
-    """Rows whose z is not what x and out-weight give, or whose x is no rank."""
+    """Number of rows whose z does not match x and out-weight, or whose x is not a rank."""
     dangling: int = 0
-    """Sum of x over dangling vertices, in units of 2^-62, of which it has 64 bits."""
+    """Sum of x over dangling vertices, in units of 2^-62, modulo 2^64."""
 
     def __add__(self, other: RowCheck) -> RowCheck:
         total, dangling = self.total + other.total, self.dangling + other.dangling
@@ -398,11 +398,11 @@ class NonFinite:
     """First value of an iteration that became non-finite or left its range."""
 
     vertex: int | str
-    """The first one, in the order of the source, by its id there."""
+    """Id of the first such vertex, in the order of the source."""
     value: float
-    """NaN or infinite; of ranks in fixed point, where products leave its range, a number that is not in 0..2."""
+    """NaN or infinite; for ranks in fixed point, if products leave its range, a number that is not in 0..2."""
     iteration: int
-    """In which it became that."""
+    """Iteration in which the value appeared."""
 
     def __str__(self) -> str:
         became = "left the range of 0 to 2" if math.isfinite(self.value) else f"became {self.value:.6g}"
@@ -414,13 +414,13 @@ class Underflow:
     """Vertices with rank 0 although jumps, or vertices whose rank is above 0, lead to them."""
 
     n: int
-    """How many; those that only these lead to are not counted, and have rank 0 too."""
+    """Number of vertices; vertices reached only from these have rank 0 too, and are not counted."""
     first: int | str
-    """The first one, in the order of the source, by its id there."""
+    """Id of the first such vertex, in the order of the source."""
     resolution: float
-    """What an edge passes on is a multiple of this, where it is nearly 0."""
+    """Unit of the contribution of an edge near 0: contributions are multiples of it."""
     precision: Precision
-    """Of the run."""
+    """Precision of the run."""
 
     def __str__(self) -> str:
         remedy = "" if self.precision == "float64" else "; pass precision='float64' to tell them from 0"
@@ -435,19 +435,19 @@ class Event:
     """Measurements of one iteration. Progress, dashboard, metrics and history are all made from this one stream."""
 
     run: str
-    """Run id."""
+    """Id of the run."""
     epoch: int
-    """0 at first; one more after each restart from a checkpoint."""
+    """Number of restarts from a checkpoint so far."""
     iteration: int
-    """Number of the iteration, from 1."""
+    """Index of the iteration, from 1."""
     change: float
     """|x' - x| in the norm of `tol_mode`."""
     product_s: tuple[float, ...]
     """Seconds in the fused step, per worker."""
     exchange_s: tuple[float, ...]
-    """Seconds moving slices and sums, per worker."""
+    """Seconds to exchange slices and sums, per worker."""
     wait_s: tuple[float, ...]
-    """Seconds waiting for other workers' products, or for the scheduler where it drives, per worker."""
+    """Seconds waiting for other workers' products, or for the scheduler if it runs the iterations, per worker."""
     exchanged_bytes: tuple[int, ...]
     """Bytes received, per worker."""
     memory_bytes: tuple[int, ...]
@@ -476,7 +476,7 @@ def peak_memory() -> int:
     peaks = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
     if peaks:
         return peaks[0]
-    import resource  # counts what a process was before it became this one
+    import resource  # its peak may include the program that the process ran before
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     AnyMatrix = Matrix | DistributedMatrix
 
 MIN_EDGES = 20_000
-"""Edges from which NetworkX takes this backend of itself: for fewer, converting takes longer than its own function."""
+"""Number of edges from which NetworkX chooses this backend; conversion of fewer takes longer than its own function."""
 MOST_NEGATIVE = 1e-4
-"""How far below 0 rounding may be in a vector of Euclidean norm 1."""
+"""Largest rounding error below 0 in a vector of Euclidean norm 1."""
 FARTHEST = 2.0
-"""Most that two distributions are apart in L1."""
+"""Largest L1 distance of two distributions."""
 
 
 # --- graphs ----------------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class ConvertedGraph:
 AnyGraph = StoredGraph | ConvertedGraph
 
 
-# --- what NetworkX asks a backend for --------------------------------------------------------------------------------
+# --- NetworkX backend interface --------------------------------------------------------------------------------------
 
 
 def get_info() -> dict[str, Any]:
@@ -296,11 +296,11 @@ def pagerank(
     if "personalization" in vectors and vectors["personalization"].sum() == 0:
         raise ZeroDivisionError("personalization sums to 0")
     if personalization is not None:
-        vectors.setdefault("nstart", np.ones(len(G)))  # as NetworkX starts
+        vectors.setdefault("nstart", np.ones(len(G)))  # NetworkX's default start
     _check_max_iter(max_iter)
     matrix, weights = G.open(weight)
     stop: dict[str, Any] = {"tol": tol, "tol_mode": "l1_per_node", "max_iter": max_iter}
-    if len(G) * tol >= FARTHEST:  # whatever the first iteration gives is close enough
+    if len(G) * tol >= FARTHEST:  # any result of the first iteration is close enough
         stop = {"tol_mode": "fixed", "max_iter": 1}
     return _name(G, api.pagerank(matrix, alpha=alpha, weights=weights, **vectors, **stop, **options).values)
 

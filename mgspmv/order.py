@@ -19,9 +19,9 @@ from mgspmv.errors import ShapeError
 from mgspmv.model import PARTS, CooBatch, CsrBlock, index_dtype
 
 _PIECE = 1 << 20
-"""Elements that NumPy takes at a time: it makes a copy of the numbers as int64."""
+"""Number of elements per NumPy call, which copies the indices as int64."""
 ROW_BYTES = 32
-"""At most of a row while its place is found: its length, what is sorted, and its numbers before and after."""
+"""Most bytes per row while its position is computed: its length, the sort buffers, and its old and new index."""
 
 
 # --- orders ----------------------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def _find_rcm(lengths: np.ndarray, indices: np.ndarray | None) -> np.ndarray:
     dtype = index_dtype(len(indices))
     indptr = np.zeros(n + 1, dtype)
     np.cumsum(lengths, out=indptr[1:])
-    # Of numbers, some in A + A^T would be 0 (skew symmetry, overflow), which SciPy leaves out.
+    # Not values: some would be 0 in A + A^T (skew symmetry, overflow), and SciPy drops those.
     ones = np.ones(len(indices), bool)
     pattern = csr_array((ones, indices.astype(dtype, copy=False), indptr), shape=(n, n))
     return np.ascontiguousarray(reverse_cuthill_mckee(pattern), index_dtype(n))
@@ -76,12 +76,12 @@ METHODS: dict[str, Callable[[np.ndarray, np.ndarray | None], np.ndarray]] = {
     "degree": _sort_by_degree,
     "dealt": _deal,
 }
-"""What finds the order of the rows and columns of a square matrix, (n,) of `index_dtype`, by name; `OrderMethod` has
-these and `none`. It is given the entries of each row, (n,) int64, in the order of the source, which are not needed any
-more; and for methods of `WITH_PATTERN` the columns of all entries, (nnz,), row after row."""
+"""Functions that compute the order of rows and columns of a square matrix, (n,) of `index_dtype`, by name;
+`OrderMethod` has these and `none`. Arguments: entries per row, (n,) int64, in the order of the source, which may be
+overwritten; and for `WITH_PATTERN` the columns of all entries, (nnz,), row by row."""
 
 WITH_PATTERN = ("rcm",)
-"""Methods that look at the columns of all entries, the others at the lengths of rows only."""
+"""Methods that need the columns of all entries; the others need only the lengths of rows."""
 
 
 def estimate_bytes(method: str, n: int, nnz: int) -> int:
@@ -170,7 +170,7 @@ def _renumber_entries(indptr, indices, row_offset, places, rows, cols):
     return before, after
 
 
-# --- what can be done ------------------------------------------------------------------------------------------------
+# --- supported orders ------------------------------------------------------------------------------------------------
 
 
 def check_square(shape: tuple[int, int], name: str) -> None:

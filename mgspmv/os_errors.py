@@ -35,9 +35,9 @@ _REMEDIES = {
     errno.ENOTDIR: "a part of its path is a file; name another place",
 }
 _WRITING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
-"""Errors of writing alone."""
+"""Error numbers that only writing raises."""
 _OF_PROCESS = frozenset({errno.EMFILE, errno.ENFILE})
-"""Errors whose cause is not the path."""
+"""Error numbers whose cause is not the path."""
 
 
 def is_operators(error: BaseException | None) -> TypeGuard[OSError]:
@@ -110,7 +110,7 @@ def _find_name(error: OSError) -> str | None:
     if not isinstance(error.filename, str | bytes):
         return None
     name = os.fsdecode(error.filename)
-    return os.path.dirname(name) if name.endswith(".partial") else name  # beside an object of Zarr while it is written
+    return os.path.dirname(name) if name.endswith(".partial") else name  # Zarr's temporary file of an object
 
 
 def _stands_for(name: str, place: Place) -> bool:

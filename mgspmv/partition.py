@@ -27,41 +27,41 @@ from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.places import is_read_in_place
 
 SUMS_BYTES = 32
-"""Bytes of the scalars that each worker sends the others in an iteration."""
+"""Bytes of the scalars that each worker sends to each other worker per iteration."""
 
 DENSE = 0.5
-"""Of another worker's rows: who reads more of them is sent all, which needs no list of rows and no packing."""
+"""Share of another worker's rows above which all are sent, which needs no list of rows and no packing."""
 
 ID_BYTES = {None: 0, "int64": 8, "string": 72}
-"""Bytes of a vertex's id, by what the store says of ids; a string of eight characters is a pointer and an object."""
+"""Bytes of a vertex id, by the dtype of the stored ids; a string of eight characters is a pointer and an object."""
 
 WATCH_BYTES, WATCH_RANKS = 41, 6
-"""Of what proves which vertices are highest, for each own row: bytes, and ranks, those of its first look among them."""
+"""Memory per row of the top-k proof: bytes, and number of ranks, including those of its first check."""
 TOP_BYTES = 90
-"""Of a vertex among those that workers tell each other of for it."""
+"""Bytes of a vertex that workers exchange for the top-k proof."""
 
 INDEX_RATIO = 0.5
-"""Bytes of columns in a store over those in memory, about; values are taken not to get any less."""
+"""Approximate ratio of stored to in-memory bytes of columns; values are assumed not to compress."""
 LAID_RATIO = 1.1
-"""Bytes of an entry in a layout for steps over those in CSR, at most."""
+"""Largest ratio of bytes per entry in a layout for steps to bytes in CSR."""
 LEAST_PIECE_BYTES = 1 << 10
-"""Of a piece that comes by a device."""
+"""Least bytes of a piece streamed to a device."""
 PIECES = 16
-"""In how many pieces, about, a device reads many rows that it lays out; it holds one beside the layout."""
+"""Approximate number of pieces in which a device reads rows for a large layout; one is held with the layout."""
 LEAST_PIECE_ENTRIES, MOST_PIECE_ENTRIES = 1 << 25, 1 << 27
-"""Of those pieces: enough to keep the link to the host busy, and few enough to be little beside the layout."""
+"""Entries in such a piece: enough to keep the link to the host busy, and few compared with the layout."""
 PASSING: dict[str, int] = {"host": 4, "store": 10}
-"""Room for pieces that come by, in pieces: one is made at a time, and two are under way later; or two are made while
-others are read."""
+"""Buffers for streamed pieces, in pieces: one is prepared and two are transferred; or two are prepared while others are
+read."""
 PASSING_SHARE: dict[str, int] = {"host": 3, "store": 1}
-"""Of the room for the matrix, one of so many parts is for pieces that come by, at most: small ones are read slowly from
+"""Divisor of the memory for the matrix: streamed pieces take at most its n-th part, as small ones are slow to read from
 a store."""
 
 Memory = int | None | Sequence[int | None]
-"""Bytes, for each worker or of each."""
+"""Bytes, the same for all workers or one value per worker."""
 
 MOST_WORKERS = 1 << 16
-"""Where the search for a number of workers that would do ends."""
+"""Upper limit of the search for a sufficient number of workers."""
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
@@ -71,13 +71,13 @@ class Rates:
     """Measured rates of a machine, for predicting seconds."""
 
     copy_bytes_per_s: float
-    """Bytes read in order, per second, by all threads of a worker."""
+    """Bytes read sequentially per second, by all threads of a worker."""
     gathers_per_s: float
-    """Reads of x at the columns of a block, per second, by all threads of a worker, or by its device."""
+    """Reads of x at the columns of a block per second, by all threads of a worker or by its device."""
     upload_bytes_per_s: float | None = None
-    """From pinned memory to the device; None where there is none."""
+    """Bytes per second from pinned memory to the device; None without a device."""
     store_bytes_per_s: float | None = None
-    """Of rows in CSR, from the store to the device."""
+    """Bytes per second of CSR rows, from the store to the device."""
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,15 @@ class Streaming:
     """Streaming of rows that do not fit in a device's memory: some are kept there, the others streamed in pieces."""
 
     held: Literal["host", "store"]
-    """Where the others are: in pinned memory of the host, or in the store."""
+    """Location of the streamed pieces: pinned memory of the host, or the store."""
     piece_entries: int
-    """Of a piece, about."""
+    """Approximate number of entries per piece."""
     kept_bytes: int
-    """Room for pieces that stay on the device."""
+    """Bytes of the pieces kept on the device."""
     passing_bytes: int
-    """Room on the device for pieces that come by, and what is beside them while they are made."""
+    """Bytes on the device for streamed pieces, including buffers to prepare them."""
     streamed_bytes: int
-    """Of the pieces that come by in each iteration."""
+    """Bytes of the pieces streamed in each iteration."""
 
 
 @dataclass(frozen=True)
@@ -105,33 +105,33 @@ class WorkerPlan:
     stop: int
     """Row after the last."""
     nnz: int
-    """Entries in these rows."""
+    """Number of entries in these rows."""
     block_bytes: int
-    """CSR block."""
+    """Bytes of the CSR block."""
     vector_bytes: int
-    """Ranks, out-weights and the two vectors that products read and write; x and y of a product. With several workers
-    also slices on their way and lists of rows, as many as there can be at most."""
+    """Bytes of ranks, out-weights and the two vectors that products read and write; x and y of a product. With several
+    workers also slices in transfer and lists of rows, at their largest."""
     load_bytes: int
-    """While the block is read: chunks in flight, compressed, and raw where they are not decoded in place; and vectors
-    that were made before; or what renumbering its columns takes, if that is more."""
+    """Bytes while the block is read: chunks in flight, compressed, and raw unless decoded in place; and vectors that
+    exist by then; or buffers to renumber its columns, if larger."""
     id_bytes: int
-    """Vertex ids, and what the order of a renumbered store takes; 0 with several workers, which need neither."""
+    """Bytes of vertex ids and of the order of a renumbered store; 0 with several workers, which need neither."""
     exchange_bytes: int
-    """Received from the other workers in each iteration, at most: rows that a block does not read are not sent."""
+    """Most bytes received from the other workers per iteration; rows that the block does not read are not sent."""
     held: Held = "host"
-    """Where the rows are between iterations: `device`; `host`, of a worker without a device or to be streamed from its
-    pinned memory; or `store`, from where they are streamed each time."""
+    """Location of the rows between iterations: `device`; `host`, without a device or to be streamed from pinned memory;
+    or `store`, to be streamed from it."""
     streaming: Streaming | None = None
-    """Of a worker whose device has no room for all of its rows; or has, but not for laying them out at once: then all
-    pieces stay."""
+    """Set if the rows do not fit on the device; or if they fit, but not while they are laid out: then all pieces are
+    kept."""
     layout_bytes: int | None = None
-    """Of the layout for steps of PageRank on a device, and what is beside it while it is made; None for CSR."""
+    """Bytes of the layout for PageRank steps on a device, including buffers to build it; None for CSR."""
     rates: Rates | None = None
-    """What it was measured to do."""
+    """Measured rates of the worker."""
     watch_bytes: int = 0
-    """On the host, of what proves which vertices are highest; 0 where nothing does."""
+    """Bytes on the host of the top-k proof; 0 without it."""
     copy_bytes: int = 0
-    """On the host, of the ranks that are written as a checkpoint; 0 where none is."""
+    """Bytes on the host of the copy of ranks written as a checkpoint; 0 without checkpoints."""
 
     @property
     def has_device(self) -> bool:
@@ -193,15 +193,15 @@ class Plan:
     """
 
     url: str
-    """The store."""
+    """Path or URL of the store."""
     operation: str
     """`pagerank`, or `spmv` for a store of kind `matrix`."""
     precision: Precision
-    """Of the products."""
+    """Precision of the products."""
     workers: tuple[WorkerPlan, ...]
-    """One for each worker, in the order of their rows."""
+    """Plans of the workers, in the order of their rows."""
     seconds_per_iteration: float | None
-    """Predicted from measured rates: of the slowest worker, without the exchange; None where none were measured."""
+    """Seconds of the slowest worker without the exchange, predicted from measured rates; None without rates."""
 
     @property
     def memory_bytes(self) -> int:
@@ -239,9 +239,9 @@ class Plan:
 
 
 SLICE_UNIT = 4
-"""Elements that a worker's slice of z begins at a multiple of, for whatever they are."""
+"""Alignment of a worker's slice of z, in elements of any size."""
 SLICE_SUMS = 8
-"""Elements at the end of a slice: room for the scalars, for elements of 4 bytes or of 8."""
+"""Elements reserved at the end of a slice for the scalars, whether elements have 4 bytes or 8."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class Slices:
     """
 
     counts: tuple[int, ...]
-    """Columns of each device."""
+    """Number of columns per device."""
 
     @cached_property
     def tails(self) -> tuple[int, ...]:
@@ -385,12 +385,12 @@ class _Planner:
         self._index = np.dtype(info.index_dtype).itemsize
         self._entry = self._index + (0 if info.is_pattern else self._real)
         """Bytes of an entry of the block."""
-        # The float64 residual at the end needs larger z than float32 steps do.
+        # The float64 residual at the end needs a larger z than float32 steps do.
         self._z = 0 if self._is_product else 8
-        """Bytes of what steps read, for each column, and write, for each own row; made after the block is read."""
+        """Bytes per column that steps read, and per own row that they write; allocated after the block is read."""
         self._row = self._real if self._is_product else self._real + 8
-        """Bytes of the vectors that are made before the block is read, for each own row: ranks and out-weights, or y;
-        of a product also x, which has an element for each column."""
+        """Bytes per own row of the vectors allocated before the block is read: ranks and out-weights, or y; a product
+        also has x, with an element per column."""
 
     def plan(self, device_memory: Memory, host_memory: Memory, n_workers: int) -> tuple[Plan, str | None]:
         """Return the plan, with rows placed on the devices, and a text about the first shortage of memory, or None."""
@@ -440,7 +440,7 @@ class _Planner:
             id_bytes=id_bytes,
             exchange_bytes=self._real * others + SUMS_BYTES * (n_workers - 1),
             watch_bytes=watch,
-            # a copy of the ranks, and a chunk on its way
+            # a copy of the ranks, and a chunk being written
             copy_bytes=self._real * (n_rows + 2 * min(CHUNK_ELEMENTS, n_rows)) if self.checkpoint else 0,
         )
 
@@ -451,7 +451,7 @@ class _Planner:
         if not is_read_in_place(info.url):
             return 2 * max(self._index, stored) * min(threads * CHUNK_ELEMENTS, n)
         chunk = min(CHUNK_ELEMENTS, n)
-        n_read, n_cut = min(threads * chunk, n), min(threads, 2)  # chunks of which a part is wanted: first and last
+        n_read, n_cut = min(threads * chunk, n), min(threads, 2)  # first and last chunk are read in part
         if n_workers == 1:
             last = n % chunk
             n_read, n_cut = min(n_read, (threads - 1) * chunk + (last or chunk)), int(last > 0)
@@ -465,7 +465,7 @@ class _Planner:
         own = replace(worker, held="device")
         if self.lays_out:
             laid = int(LAID_RATIO * self._entry * own.nnz)
-            making = (self._entry + self._index) * min(own.nnz, choose_piece(own.nnz))  # CSR, and places of columns
+            making = (self._entry + self._index) * min(own.nnz, choose_piece(own.nnz))  # CSR, and positions of columns
             order = self._index * (own.stop - own.start)
             own = replace(own, layout_bytes=laid + making, vector_bytes=own.vector_bytes + order)
         if not self.streams or own.device_bytes <= device:
@@ -511,7 +511,7 @@ def choose_piece(nnz: int, streaming: Streaming | None = None) -> int:
     nnz : of all rows of the device
     streaming : how they are streamed, if they are
     """
-    few = nnz <= MOST_PIECE_ENTRIES  # they are read once, all together
+    few = nnz <= MOST_PIECE_ENTRIES  # all are read at once, in one pass
     n_entries = MOST_PIECE_ENTRIES if few else min(max(LEAST_PIECE_ENTRIES, nnz // PIECES), MOST_PIECE_ENTRIES)
     return n_entries if streaming is None else min(n_entries, streaming.piece_entries)
 

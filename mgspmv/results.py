@@ -22,12 +22,12 @@ from mgspmv.validation import to_json
 from mgspmv.version import __version__
 
 BATCH = 2**16
-"""Ranks that are streamed at a time, unless the user says otherwise."""
+"""Default number of ranks streamed at a time."""
 
 ROWS_AT_ONCE = 2**20
-"""Rows of a table that are made before they are written, or those of a vector."""
+"""Number of rows of a table, or of a vector, prepared per write."""
 REPR_TOP = 3
-"""Highest ranks that are shown of a solution."""
+"""Number of highest ranks in the repr of a solution."""
 
 
 class _Ranks:
@@ -69,46 +69,45 @@ class Solution(_Ranks):
     """
 
     values: np.ndarray
-    """float64 or float32, shape (n,): the ranks, in the order of the store's vertices; or scores made of them, see
+    """Ranks in the order of the store's vertices, float64 or float32, shape (n,); or scores computed from them, see
     `scale`."""
     status: Status
-    """How the iteration ended."""
+    """Reason why the iteration ended."""
     iterations: int
-    """Iterations made."""
+    """Number of completed iterations."""
     changes: tuple[float, ...]
-    """|x' - x| at each iteration, in the norm of `tol_mode`."""
+    """|x' - x| per iteration, in the norm of `tol_mode`."""
     seconds: dict[str, float]
     """Seconds by phase: load, compile, product, exchange, residual, ..."""
     error_bound_l1: float
-    """||values - exact ranks||_1 is at most this, of the ranks as they were, where they were scaled; infinite where
-    nothing is known."""
+    """Upper bound of ||values - exact ranks||_1, of the ranks before scaling; infinite if unknown."""
     vertex_ids: np.ndarray | None
-    """int64 or strings (object), shape (n,): the source's names of the vertices; None when they are 0..n-1."""
+    """Ids of the vertices in the source, int64 or strings (object), shape (n,); None when they are 0..n-1."""
     options: dict[str, Any]
-    """What was asked for, as JSON values: alpha, tol, tol_mode, max_iter, precision, ..."""
+    """Options of the call, as JSON values: alpha, tol, tol_mode, max_iter, precision, ..."""
     matrix: dict[str, Any]
-    """Where the ranks come from, as JSON values: the store's url, digest, shape, nnz, kind; program and hardware."""
+    """Origin of the ranks, as JSON values: the store's url, digest, shape, nnz, kind; program and hardware."""
     events: tuple[Event, ...] = ()
-    """What each iteration did."""
+    """Measurements of each iteration."""
     memory: dict[str, list[int]] = field(default_factory=dict)
-    """Bytes, of one element for each worker; empty for ranks that were saved before this was noted.
-    `host_peak_bytes`: resident in its process at most since that began, with interpreter and libraries;
-    `device_bytes`: what its process holds on its device, if it has one, which is the most since it last gave back;
-    `held_bytes`: of matrix and vectors, where the kernels compute;
-    `planned_bytes`: on a cluster: what the plan said of the host, or of the device of a worker that has one."""
+    """Bytes, one element per worker; empty for ranks saved before this was recorded.
+    `host_peak_bytes`: peak resident memory of the process, with interpreter and libraries;
+    `device_bytes`: memory of the process on its device, if any: the peak since it last released memory;
+    `held_bytes`: matrix and vectors, in the memory that the kernels read;
+    `planned_bytes`: on a cluster, planned bytes of the host, or of the device if the worker has one."""
     stability: Stability | None = None
-    """Which vertices are the highest, and what is known of their order, where the run was asked to prove it."""
+    """Highest vertices and proven parts of their order, if the run was asked to prove it."""
     resumed_after: int = 0
-    """Of the iterations, those that were made by the run whose checkpoint this one went on from; `seconds` and `events`
-    are without them."""
+    """Number of iterations made by the run whose checkpoint this run resumed from; `seconds` and `events` exclude
+    them."""
     non_finite: NonFinite | None = None
-    """Where values became none, where `status` is `non_finite`; None also where none of them did, as numbers on their
-    way left the range first."""
+    """First value that is not finite, if `status` is `non_finite`; None also if ranks are finite, but intermediate
+    numbers left the range first."""
     underflow: Underflow | None = None
-    """Vertices whose PageRank is 0 because it is below the resolution of the precision; None where none was found."""
+    """Vertices whose PageRank is 0 because it is below the resolution of the precision; None if there are none."""
     recoveries: tuple[Recovery, ...] = ()
-    """How a run on a cluster went on when workers were lost, or when new ones came; `changes` and `events` are those of
-    iterations that count, and not of those that were made again."""
+    """Restarts of a run on a cluster after workers were lost, or with new ones; `changes` and `events` are those of
+    iterations that count, without the repeated ones."""
 
     def __post_init__(self) -> None:
         if self.values.ndim != 1:
@@ -164,7 +163,7 @@ class Solution(_Ranks):
             )
         scaled: dict[str, Any] = {"scaler": scaler}
         if self._is_pagerank and (n_zero := int(np.count_nonzero(self.values == 0))):
-            scaled["n_zero"] = n_zero  # for `select_highest`
+            scaled["n_zero"] = n_zero  # read by `select_highest`
         return replace(self, values=values, options=self.options | scaled)
 
     def summarize(self, bins: int = BINS) -> Summary:
@@ -224,7 +223,7 @@ class Solution(_Ranks):
 
         Parameters
         ----------
-        k : as of `top`; all but one if there are not more, or those above 0
+        k : as in `top`; all but one if there are not more, or those above 0
 
         Returns
         -------
@@ -264,7 +263,7 @@ class Solution(_Ranks):
             raise OptionError(f"k must be at least 1, not {k}")
         if not self._is_pagerank:
             return select_highest(self.values, k)
-        if self.scaler != "none":  # scalers keep the order, so ranks of 0 have the lowest scores
+        if self.scaler != "none":  # scalers preserve the order, so ranks of 0 have the lowest scores
             k = min(k, len(self.values) - int(self.options.get("n_zero", 0)))
             return select_highest(self.values, k) if k else np.empty(0, np.int64)
         where = select_highest(self.values, k)
@@ -327,35 +326,35 @@ class BatchSolution(_Ranks):
     """
 
     labels: tuple[Any, ...]
-    """Names of the vectors, strings or integers; their numbers where none were given."""
+    """Names of the vectors, strings or integers; their indices by default."""
     alphas: np.ndarray
-    """float64, (n_vectors,): damping of each."""
+    """Damping per vector, float64, (n_vectors,)."""
     statuses: tuple[Status, ...]
-    """How the iteration of each ended."""
+    """Reason why the iteration ended, per vector."""
     changes: tuple[tuple[float, ...], ...]
-    """|x' - x| at each iteration of each, in the norm of `tol_mode`."""
+    """|x' - x| per iteration of each vector, in the norm of `tol_mode`."""
     error_bounds_l1: np.ndarray
-    """float64, (n_vectors,): ||ranks - exact ranks||_1 of each is at most this."""
+    """Upper bound of ||ranks - exact ranks||_1 per vector, float64, (n_vectors,)."""
     values: np.ndarray | None
-    """float64 or float32, (n_vectors, n): the ranks, in the order of the store's vertices; None with `top`."""
+    """Ranks in the order of the store's vertices, float64 or float32, (n_vectors, n); None with `top`."""
     top_ids: np.ndarray | None
-    """int64 or strings (object), (n_vectors, k): ids of the highest ranks of each, the highest first; with `top`. Where
-    fewer than k vertices have a rank above 0, the rest is -1, or empty strings."""
+    """Ids of the highest ranks per vector, descending, int64 or strings (object), (n_vectors, k); with `top`. If fewer
+    than k vertices have a rank above 0, the rest is -1, or empty strings."""
     top_ranks: np.ndarray | None
-    """float64 or float32, (n_vectors, k): these ranks, 0 in the rest; with `top`."""
+    """Ranks of `top_ids`, 0 in the rest, float64 or float32, (n_vectors, k); with `top`."""
     seconds: dict[str, float]
-    """Seconds by phase, of all together: load, compile, product, enter, residual, keep."""
+    """Seconds by phase, of all vectors together: load, compile, product, enter, residual, keep."""
     vertex_ids: np.ndarray | None
-    """int64 or strings (object), (n,): the source's names of the vertices; None when they are 0..n-1, or with `top`."""
+    """Ids of the vertices in the source, int64 or strings (object), (n,); None when they are 0..n-1, or with `top`."""
     options: dict[str, Any]
-    """What was asked for, as JSON values; with `width`, the most vectors in a pass, and `steps`, the passes made."""
+    """Options of the call, as JSON values; with `width`, the most vectors in a pass, and `steps`, the passes made."""
     matrix: dict[str, Any]
-    """As in `Solution`."""
+    """Origin of the ranks, as in `Solution`."""
     memory: dict[str, list[int]] = field(default_factory=dict)
-    """As in `Solution`, of all together."""
+    """Bytes as in `Solution`, of all vectors together."""
     events: tuple[Event, ...] = ()
-    """What each pass over the matrix did; its change is the greatest of the vectors. Empty in batches that were saved
-    before these were kept."""
+    """Measurements of each pass over the matrix; the change is the greatest of the vectors. Empty in batches saved
+    before these were recorded."""
 
     def __post_init__(self) -> None:
         n = len(self.labels)
@@ -543,7 +542,7 @@ def load_solution(path: str | os.PathLike[str]) -> Solution:
 
 
 def load_batch(path: str | os.PathLike[str]) -> BatchSolution:
-    """Read ranks that `BatchSolution.save` wrote; suffixes and errors as for `load_solution`."""
+    """Read ranks that `BatchSolution.save` wrote; suffixes and errors as in `load_solution`."""
     return load_result(path, BatchSolution)
 
 

@@ -43,13 +43,13 @@ FORMAT_VERSION = 1
 SUFFIXES = (".zarr", ".parquet", ".csv")
 ARRAYS = ("values", "top_ids", "top_ranks", "vertex_ids")
 LISTS = ("alphas", "error_bounds_l1")
-"""Fields that are arrays, and lists in a file."""
+"""Fields that are arrays in memory and lists in a file."""
 CHUNK_ELEMENTS = 2**20
 RANK_DTYPES = ("float32", "float64")
 ZARR_KEY = "mgspmv_solution"
 PARQUET_KEY = b"mgspmv"
 ENTRY_BYTES = 16
-"""Of an id and a rank."""
+"""Bytes of an id and a rank."""
 MEND = "compute it again or restore a copy"
 
 
@@ -106,7 +106,7 @@ def save_result(result: Any, path: str | os.PathLike[str], *, overwrite: bool = 
 
     Raises
     ------
-    OptionError, StoreExistsError : as of `check_target`
+    OptionError, StoreExistsError : as in `check_target`
     StoreError : it cannot be written
     """
     check_target(path, overwrite=overwrite)
@@ -123,7 +123,7 @@ def load_result(path: str | os.PathLike[str], kind: type[T]) -> T:
 
     Raises
     ------
-    OptionError, StoreNotFoundError : as of `check_source`
+    OptionError, StoreNotFoundError : as in `check_source`
     StoreFormatError : no results of this kind, or of another format version
     StoreUnfinishedError : they were never finished
     MissingChunkError, ChecksumError, StoreDamagedError : they differ from what was written
@@ -286,7 +286,7 @@ def _write_array(group: Any, name: str, array: np.ndarray) -> None:
         dtype=str if array.dtype == object else array.dtype,
         chunks=_choose_chunks(array.shape),
         compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()],
-        # A chunk that was not written could not be told from one that was lost.
+        # A chunk that was not written could not be told from a lost one.
         config={"write_empty_chunks": True},
     )
     stored[:] = array
@@ -413,7 +413,7 @@ def _read_parquet(path: str, kind: type[Any]) -> tuple[dict[str, Any], dict[str,
 
     try:
         table = pq.ParquetFile(path, page_checksum_verification=True).read()
-        table.validate(full=True)  # texts, and the places of labels among those that there are
+        table.validate(full=True)  # UTF-8, and whether category codes are in range
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _refuse_parquet(path, error) from error
     text = (table.schema.metadata or {}).get(PARQUET_KEY)

@@ -15,7 +15,7 @@ from mgspmv.model import check_choice
 Scaler = Literal["none", "minmax", "max", "mean", "log", "stdscore", "l1norm", "l2norm"]
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
 BINS = 20
-"""Of a histogram, unless the user says otherwise."""
+"""Default number of bins of a histogram."""
 
 
 # --- scaled scores ---------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ _SCALERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-# --- their distribution ----------------------------------------------------------------------------------------------
+# --- distribution of scores ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,11 @@ class Histogram:
     """Counts of values between edges in geometric progression."""
 
     edges: tuple[float, ...]
-    """Ascending, from the least positive value to the greatest; empty where no value is positive."""
+    """Ascending edges, from the least positive value to the greatest; empty if no value is positive."""
     counts: tuple[int, ...]
-    """Values from an edge on and below the next one; the last edge counts too."""
+    """Number of values from each edge up to, but excluding, the next; the last bin includes the last edge."""
     n_outside: int
-    """Finite values that are 0 or negative, and so in no bin."""
+    """Number of finite values that are 0 or negative, and so in no bin."""
 
 
 @dataclass(frozen=True)
@@ -108,20 +108,20 @@ class Summary:
     """
 
     n: int
-    """Values."""
+    """Number of values."""
     n_non_finite: int
-    """Of them NaN or infinite."""
+    """Number of values that are NaN or infinite."""
     min: float
     max: float
     mean: float
     sum: float
     std: float
-    """Standard deviation over all, not over all but one."""
+    """Population standard deviation (division by n)."""
     percentiles: dict[float, float]
-    """By percent, those of `PERCENTILES`; between two values in a straight line, as NumPy's `percentile`."""
+    """Values by percent in `PERCENTILES`; linear interpolation, as in NumPy's `percentile`."""
     gini: float
-    """Gini coefficient, sum of |v - w| over all pairs / (2 n sum of v): 0 where all are the same, up to 1 where one has
-    all. NaN where a value is negative or all are 0."""
+    """Gini coefficient, sum of |v - w| over all pairs / (2 n sum of v): 0 if all are equal, up to 1 if one has all. NaN
+    if a value is negative or all are 0."""
     histogram: Histogram
 
     def to_dict(self) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 DEPTH = 24
-"""Most levels of lists and objects in a file of this program."""
+"""Greatest depth of lists and objects in a file of this program."""
 _SHOWN = 60
-"""Letters of a wrong value in a message."""
+"""Most characters of a wrong value in a message."""
 
 
 def parse_json(text: bytes | str) -> Any:
@@ -78,7 +78,7 @@ def to_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_json(entry) for entry in value]
     if hasattr(value, "tolist"):
-        return to_json(value.tolist())  # of NumPy
+        return to_json(value.tolist())  # NumPy array or scalar
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
