@@ -11,9 +11,9 @@ from mgspmv.display.numbers import shorten
 from mgspmv.errors import hide_secrets
 
 LONGEST = 90
-"""Characters of a text in a table; of longer ones the begin and the end are shown."""
+"""Most characters of a text in a table; longer ones are shortened in the middle."""
 MOST_ROWS = 20
-"""Of what a field lists."""
+"""Most rows of a table."""
 
 
 def render_card(shown: Any, described: Any = None) -> str:

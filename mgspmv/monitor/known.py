@@ -15,7 +15,7 @@ from mgspmv.distribute.publish import TOPIC
 from mgspmv.monitor.plugin import RunsPlugin
 
 LOOK_S = 0.2
-"""Seconds between two looks at whether a cancelled run has ended."""
+"""Seconds between two checks whether a cancelled run has ended."""
 
 
 def list_known_runs(client: Client) -> list[dict[str, Any]]:

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from distributed import Scheduler
 
 PAGE = "pagerank"
-"""Address of the page on the dashboard, and its name in the navigation."""
+"""Address of the page on the dashboard, and its name in the navigation bar."""
 PERIOD_MS = 1000
-"""Between two looks at what is new."""
+"""Milliseconds between two updates."""
 LINE, HOST, DEVICE = "#0072b2", "#56b4e9", "#cc79a7"
 PHASE_COLOURS = ("#0072b2", "#e69f00", "#999999")
-"""Of product, exchange and wait: told apart by who sees no red or green, and in grey."""
+"""Colors of product, exchange and wait; distinct with color blindness and in grayscale."""
 
 COLUMNS = {
     "run": ("run", 110),
@@ -54,7 +54,7 @@ COLUMNS = {
     "elapsed_s": ("seconds", 70),
     "errors": ("errors", 250),
 }
-"""Headings and widths of the table."""
+"""Headings and widths in pixels of the table's columns, by field."""
 
 
 def add_page(scheduler: Scheduler, runs: Runs) -> bool:
@@ -63,7 +63,7 @@ def add_page(scheduler: Scheduler, runs: Runs) -> bool:
     own = [app for app in getattr(served, "applications", ()) if isinstance(app, BokehTornado)]
     if served is None or not own:
         return False
-    variables = template_variables(scheduler)  # the same dict for all pages of this scheduler
+    variables = template_variables(scheduler)  # one dict for all pages of this scheduler
     if PAGE not in variables["pages"]:
         variables["pages"].append(PAGE)
     pages = {f"/{PAGE}": partial(make_page, runs)}
@@ -156,7 +156,7 @@ class Page:
     def _show(self, run: Run) -> None:
         self._head.text = describe_run(run)
         iterations, changes = run.changes.points
-        shown = changes > 0  # the others have no logarithm
+        shown = changes > 0  # the logarithmic axis has no place for 0
         self._change.data = {"iteration": iterations[shown], "change": changes[shown]}
         iterations, rates = run.rates.points
         self._rate.data = {"iteration": iterations, "million_edges_per_s": rates * run.edges / 1e6}
@@ -260,7 +260,7 @@ def _make_figure(title: str, *, x: str = "iteration", **options: Any) -> figure:
     tools: dict[str, Any] = {"tools": "pan,box_zoom,wheel_zoom,reset", "active_scroll": None}
     drawn = figure(title=title, height=260, x_axis_label=x, sizing_mode="stretch_width", **tools, **options)
     drawn.toolbar.autohide = True
-    drawn.xaxis.ticker = BasicTicker(min_interval=1, mantissas=[1, 2, 5], num_minor_ticks=0)  # whole numbers
+    drawn.xaxis.ticker = BasicTicker(min_interval=1, mantissas=[1, 2, 5], num_minor_ticks=0)  # integers only
     return drawn
 
 

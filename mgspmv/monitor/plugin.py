@@ -1,6 +1,6 @@
 """Scheduler plugin for Dask: state of the runs, metrics of it, and a page of the dashboard.
 
-A run registers it with its scheduler, whoever started that. `dask scheduler --preload mgspmv.monitor.plugin` loads it
+A run registers it with any scheduler. `dask scheduler --preload mgspmv.monitor.plugin` loads it
 at the start.
 """
 
@@ -22,10 +22,10 @@ from mgspmv.monitor.run_metrics import COLLECTOR
 from mgspmv.monitor.runs import Runs
 
 TARGETS = "mgspmv/targets"
-"""Below the address of the dashboard, and its prefix: where Prometheus finds the workers, whose servers take any port
-that is free, as its `http_sd_configs` ask for it."""
+"""Path of the dashboard, below its prefix, from which the `http_sd_configs` of Prometheus read the addresses of the
+workers, whose servers listen on any free port."""
 TRIM_EVERY = 50
-"""Graphs that clients submit between two looks at what spans keep."""
+"""Number of submitted graphs between two checks of how much memory spans keep."""
 
 logger = logging.getLogger("mgspmv")
 
@@ -37,7 +37,7 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
     idempotent = True
 
     runs: Runs
-    """Of the scheduler, from its start on; clients send plugins without any."""
+    """Runs of the scheduler, set by `start`; clients send the plugin without it."""
 
     def __init__(self) -> None:
         self._is_started = False
@@ -45,12 +45,12 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
 
     async def start(self, scheduler: Scheduler) -> None:
         """Read messages published before, register metrics on `/metrics`, and add the page if there is a dashboard."""
-        if self._is_started:  # Dask starts what was preloaded again
+        if self._is_started:  # Dask starts preloaded plugins again
             return
         self._is_started = True
         self.runs = Runs()
         for at, message in scheduler.get_events(TOPIC):
-            with suppress(KeyError, TypeError):  # of another program, or another version of this
+            with suppress(KeyError, TypeError):  # message of another program or another version
                 self.runs.hear(message, at)
         COLLECTOR.watch(self.runs)
         COLLECTOR.register()
@@ -59,7 +59,7 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
             from mgspmv.monitor.page import add_page
 
             add_page(scheduler, self.runs)
-        except Exception:  # of a dashboard that is another than we know; runs do without it
+        except Exception:  # dashboard of an unknown version; runs work without the page
             logger.warning("the dashboard gets no page on runs", exc_info=True)
 
     async def close(self) -> None:

@@ -30,9 +30,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 LEAST_RATED_S = 1.0
-"""Seconds after which a phase has a rate."""
+"""Seconds after which the rate of a phase is shown."""
 REFRESH_S = 0.2
-"""Least seconds between two pictures of the lines in a notebook."""
+"""Least seconds between two updates of the display in a notebook."""
 
 SAID = {
     "join": "joining the workers",
@@ -41,10 +41,10 @@ SAID = {
     "residual": "bounding the error",
     "recover": "recovering",
 }
-"""How phases are called whose names say little to people."""
+"""Descriptions of phases whose names are too technical for users."""
 
 NOTES = {"checkpoint": "checkpoint of iteration", "resume": "goes on after iteration"}
-"""What is said of the iterations, and is no phase."""
+"""Texts for progress that reports an iteration, by its name; these are not phases."""
 
 _IS_WANTED: ContextVar[bool] = ContextVar("_IS_WANTED", default=False)
 
@@ -78,7 +78,7 @@ class Line:
             number = self._bars.add_task(description, total=total)
             self._task = next(task for task in self._bars.tasks if task.id == number)
             return
-        # The line is used again: that of a second task would show before this one is removed, or after.
+        # The line is reused: a second task would appear before this one is removed, or after.
         self._task.total = total
         self._bars.reset(self._task.id, description=description)
 
@@ -116,7 +116,7 @@ class Line:
 
     def _show(self, done: int, total: float | None, **changes: Any) -> None:
         assert self._task is not None
-        self._task.total = total  # an update to None is taken for none
+        self._task.total = total  # an update to None is ignored
         self._bars.update(self._task.id, completed=done, **changes)
 
 
@@ -126,7 +126,7 @@ class Progress(Line):
     Parameters
     ----------
     console : output; default stderr, or below the cell of a notebook
-    tol, max_iter : as of `Line`
+    tol, max_iter : as in `Line`
     is_shown : False for one that shows nothing
     """
 

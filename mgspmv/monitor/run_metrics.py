@@ -18,7 +18,7 @@ from mgspmv.metrics import ProcessMetrics, collect_registry
 from mgspmv.monitor.runs import Run, Runs
 
 SHOWN_S = 120.0
-"""Seconds that numbers of a run are there after it ended: enough for several scrapes."""
+"""Seconds for which metrics of an ended run are exported: enough for several scrapes."""
 
 BY_RUN = ("run",)
 BY_WORKER = ("run", "worker", "where")
@@ -51,7 +51,7 @@ GAUGES = {
         BY_WORKER,
     ),
 }
-"""Help and labels of what is read from the state of the runs when it is scraped, by name without `mgspmv_`."""
+"""Help and labels of metrics computed from the state of the runs at each scrape, by name without `mgspmv_`."""
 
 
 class RunsCollector(ProcessMetrics):
@@ -120,4 +120,4 @@ def _add_run(gauges: dict[str, GaugeMetricFamily], run: Run) -> None:
 
 
 COLLECTOR = RunsCollector()
-"""That of this process."""
+"""Collector of this process."""

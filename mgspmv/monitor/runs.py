@@ -19,16 +19,16 @@ from mgspmv.distribute.worker_metrics import PHASES
 from mgspmv.model import RECOVERIES, Status
 
 RUNS_KEPT = 20
-"""Runs that are kept: those that go on, and the last ones."""
+"""Number of runs kept: those in progress, and the most recent ones."""
 MOST_POINTS = 2000
-"""Points of a curve."""
+"""Most points of a curve."""
 MOST_ERRORS = 20
-"""Errors that are kept of a run."""
+"""Most errors kept per run."""
 CHECKPOINT_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 PHASE_SECONDS = (*CHECKPOINT_SECONDS, 3000.0, 10_000.0, 30_000.0)
-"""Up to which seconds checkpoints, and phases of runs, are counted."""
+"""Upper bounds in seconds of the histogram buckets for checkpoints and for phases of runs."""
 RUN_PHASES = ("queue", "start", "product", "exchange", "schedule", "residual", "collect")
-"""What there are seconds of from the first run on: rates of numbers that begin with a run would not have that run."""
+"""Phases exported with 0 before the first run; otherwise rates would miss that run."""
 COUNTERS = {
     "runs_started": ("Runs that began.", "operation"),
     "runs_ended": ("Runs that ended, by how: a status, failed or abandoned.", "operation", "status"),
@@ -45,15 +45,15 @@ COUNTERS = {
     "checkpoint_bytes": ("Bytes of checkpoints written.", "operation"),
     "checkpoint_failures": ("Checkpoints that could not be written.", "operation"),
 }
-"""Help and labels of what is counted, by name without `mgspmv_` and `_total`."""
+"""Help and labels of counters, by name without `mgspmv_` and `_total`."""
 HISTOGRAMS = {
     "run_phase_seconds": ("Seconds of phases of runs that ended with a result.", "operation", "phase"),
     "checkpoint_seconds": ("Seconds that writing a checkpoint took.", "operation"),
 }
-"""Help and labels of what is measured, by name without `mgspmv_`."""
+"""Help and labels of histograms, by name without `mgspmv_`."""
 BUCKETS = {"run_phase_seconds": PHASE_SECONDS, "checkpoint_seconds": CHECKPOINT_SECONDS}
 ENDS = (*map(str, Status), "failed", "abandoned")
-"""How runs end."""
+"""Final statuses of runs."""
 
 
 class Curve:
@@ -82,7 +82,7 @@ class Curve:
 
 
 def _part_waits(seconds: np.ndarray) -> np.ndarray:
-    """Estimate the waits in (3, n_workers) seconds that report none, as of devices, which do not measure them: the
+    """Estimate the waits in (3, n_workers) seconds that report none, as devices do, which do not measure them: the
     part of a worker's exchange that lies between the end of its product and that of the slowest."""
     product, exchange, wait = seconds
     if wait.any():
@@ -96,53 +96,53 @@ class Run:
     """State of one run."""
 
     run: str
-    """Its id."""
+    """Id of the run."""
     operation: str
     drive: str
     client: str
-    """Id of Dask's client that began it."""
+    """Id of the Dask client that started the run."""
     matrix: dict[str, Any]
-    """`url`, `shape` and `nnz`."""
+    """`url`, `shape` and `nnz` of the matrix."""
     options: dict[str, Any]
     workers: list[dict[str, Any]]
-    """By rank; see `mgspmv.monitor.stream.describe_workers`."""
+    """Workers by rank; see `mgspmv.monitor.stream.describe_workers`."""
     transport: str | None
     backend: str | None
     threshold: float
-    """Of the change, below which it has converged; 0 where the number of iterations is fixed."""
+    """Change below which the run has converged; 0 if the number of iterations is fixed."""
     began: float
-    """Seconds since 1970, by the clock of the scheduler, as all times here."""
+    """Start in seconds since 1970, by the clock of the scheduler, as all times here."""
     changed: float
-    """When the last message came."""
+    """Time of the last message."""
     phase: str = "start"
-    """What it does, while it runs."""
+    """Current phase, while the run is in progress."""
     status: str | None = None
-    """How it ended, of `ENDS`: `abandoned` when its client went away. None while it runs."""
+    """Final status, one of `ENDS`; `abandoned` if its client disconnected. None while the run is in progress."""
     errors: list[str] = field(default_factory=list)
     restarts: int = 0
-    """From checkpoints, and with other workers; the epoch of its events."""
+    """Number of restarts from checkpoints or with other workers; the epoch of its events."""
     recoveries: list[dict[str, Any]] = field(default_factory=list)
-    """How it went on with other workers, the last `MOST_ERRORS`: as `mgspmv.model.Recovery`."""
+    """The last `MOST_ERRORS` recoveries with other workers, as `mgspmv.model.Recovery`."""
     checkpoints: int = 0
-    """Written so far."""
+    """Number of checkpoints written so far."""
     checkpoint_iteration: int = 0
-    """The last one that was written is of."""
+    """Iteration of the last checkpoint written."""
     checkpoint_bytes: int = 0
-    """Of that one, of all workers."""
+    """Bytes of the last checkpoint, of all workers."""
     checkpointed: float | None = None
-    """When it was written; None where none was."""
+    """Time at which the last checkpoint was written; None if there is none."""
     iterations: int = 0
     change: float = float("nan")
-    """Of the last iteration."""
+    """Change of the last iteration."""
     iterations_per_s: float = float("nan")
-    """In the last message: without what is between the tasks of two supersteps."""
+    """Rate in the last message, without the time between the tasks of two supersteps."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """By phase, when it has ended."""
+    """Seconds by phase, after the end of the run."""
     memory: dict[str, list[int]] = field(default_factory=dict)
-    """Bytes by rank, when it has ended; see `mgspmv.results.Solution.memory`."""
+    """Bytes by rank, after the end of the run; see `mgspmv.results.Solution.memory`."""
     changes: Curve = field(default_factory=Curve)
     rates: Curve = field(default_factory=Curve)
-    """Iterations per second, in each message."""
+    """Iterations per second, by message."""
 
     def __post_init__(self) -> None:
         self.clear_workers()
@@ -151,15 +151,15 @@ class Run:
         """Reset the sums of workers."""
         n = self.n_workers
         self._step_s, self._last_step_s = np.zeros((2, len(PHASES), n))
-        """Seconds of each worker by phase: of all iterations, and of one in its last message."""
+        """Seconds by phase and worker: over all iterations, and per iteration in the last message."""
         self._n_told = np.zeros(n, np.int64)
-        """Iterations that each worker told of."""
+        """Number of iterations reported by each worker."""
         self.exchanged_bytes = [0] * n
-        """Received by each worker so far."""
+        """Bytes received so far, per worker."""
         self.held_bytes = [0] * n
-        """For block and vectors."""
+        """Bytes of block and vectors, per worker."""
         self.taken: list[dict[str, int]] = [{} for _ in range(n)]
-        """What each worker's process took so far; see `mgspmv.kernels.device.measure_memory`."""
+        """Memory of each worker's process so far; see `mgspmv.kernels.device.measure_memory`."""
 
     @property
     def n_workers(self) -> int:
@@ -261,11 +261,11 @@ class Runs:
 
     def __init__(self) -> None:
         self.version = 0
-        """Another one after each message that changed something."""
+        """Counter that increases with each message that changed the state."""
         self.by_id: dict[str, Run] = {}
-        """In the order in which they began."""
+        """Runs by id, in the order of their start."""
         self.begun: Counter[str] = Counter()
-        """Runs by operation."""
+        """Number of runs by operation."""
         self.counts = RunCounts()
 
     def hear(self, message: dict[str, Any], at: float | None = None) -> None:
@@ -324,7 +324,7 @@ class Runs:
 
     def _restart(self, run: Run, epoch: int, first: int) -> None:
         """Begin a new epoch at an iteration, dropping later points of the curves."""
-        self.counts.add("run_restarts", 1, run.operation)  # those before were counted with the runs before
+        self.counts.add("run_restarts", 1, run.operation)  # earlier restarts were counted with earlier runs
         run.restarts = epoch
         run.changes.cut(first)
         run.rates.cut(first)
@@ -345,7 +345,7 @@ class Runs:
 
     def _iterate(self, run: Run, message: dict[str, Any]) -> None:
         last, operation = message["iteration"][-1], run.operation
-        if message["epoch"] < run.restarts:  # of a worker that was silent, and may have another rank now
+        if message["epoch"] < run.restarts:  # from a worker that was silent, whose rank may have changed
             return
         if message["epoch"] > run.restarts:
             self._restart(run, message["epoch"], message["first"])
@@ -359,7 +359,7 @@ class Runs:
             run.exchanged_bytes[rank] += sum(n_bytes)
             run.held_bytes[rank] = held
             self.counts.add("exchanged_bytes", sum(n_bytes), operation)
-        for rank, taken in zip(message["ranks"], message["taken"], strict=False):  # who drives does not know of workers
+        for rank, taken in zip(message["ranks"], message["taken"], strict=False):  # empty if the client iterates
             run.taken[rank] = taken
         if last > run.iterations:
             self._advance(run, message, n, seconds[:, 0].sum())

@@ -36,9 +36,9 @@ from mgspmv.model import Event, Progress, Recovery
 from mgspmv.monitor.plugin import RunsPlugin
 
 TELL_S = 5.0
-"""Seconds that the scheduler has to take a message, or what keeps them."""
+"""Seconds for the scheduler to accept a message, or the plugin that keeps messages."""
 FLUSH_S = 0.5
-"""Seconds of iterations in a message, of those that this process drives."""
+"""Seconds of iterations per message, if this process runs the iterations."""
 
 logger = logging.getLogger("mgspmv")
 
@@ -47,7 +47,7 @@ Drive = Literal["superstep", "scheduler"]
 
 
 class News:
-    """Publisher of one run's messages to the scheduler of its matrices; other parameters as of `publish_run`.
+    """Publisher of one run's messages to the scheduler of its matrices; other parameters as in `publish_run`.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class News:
     """
 
     begin_s = 0.0
-    """Seconds until it was told that the run begins; those of the first run of a cluster are the longest."""
+    """Seconds to publish the start of the run; longest for the first run of a cluster."""
 
     def __init__(
         self, matrices: Sequence[DistributedMatrix], task: Task, operation: str, drive: Drive, *, is_heard: bool
@@ -142,7 +142,7 @@ class News:
         message = {"kind": kind, "run": self._run} | fields
         try:
             self._client.sync(self._client.log_event, TOPIC, message, callback_timeout=TELL_S)
-        except Exception as error:  # of a scheduler that is gone the run itself says so
+        except Exception as error:  # if the scheduler is gone, the run raises the error
             self._is_heard = False
             logger.debug("run %s cannot be told of: %r", self._run, error)
 
@@ -156,7 +156,7 @@ def publish_run(matrices: Sequence[DistributedMatrix], task: Task, operation: st
 
     Parameters
     ----------
-    operation : what is computed
+    operation : name of the computation
     drive : for `scheduler`, iterations are published from here
     """
     began, client = time.perf_counter(), matrices[0].client
@@ -178,11 +178,11 @@ def install_monitor(client: Client) -> bool:
     -------
     Whether the scheduler answers.
     """
-    if client.scheduler is None:  # the client is closed, which the run itself says
+    if client.scheduler is None:  # the client is closed, and the run raises the error
         return False
     try:
         client.sync(client.register_plugin, RunsPlugin(), callback_timeout=TELL_S)
-    except (OSError, TimeoutError) as error:  # of a scheduler that is gone the run itself says so
+    except (OSError, TimeoutError) as error:  # if the scheduler is gone, the run raises the error
         logger.debug("the scheduler does not answer: %r", error)
         return False
     except Exception as error:
@@ -198,7 +198,7 @@ def install_monitor(client: Client) -> bool:
 def describe_workers(matrices: Sequence[DistributedMatrix]) -> list[dict[str, Any]]:
     """Describe the workers of a run, by rank: rows of the first matrix, entries and planned bytes of all matrices."""
     first = matrices[0]
-    plans = zip(*(matrix.plan.workers for matrix in matrices), strict=False)  # the run refuses matrices elsewhere
+    plans = zip(*(matrix.plan.workers for matrix in matrices), strict=False)  # the run checks that workers match
     return [
         {
             "name": str(member.name),

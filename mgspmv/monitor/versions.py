@@ -21,7 +21,7 @@ LIBRARIES = (
     "cupy-cuda12x",
     "cupy-cuda13x",
 )
-"""Distributions whose versions decide what is computed, or how."""
+"""Distributions whose versions affect results or performance."""
 
 
 @functools.cache

@@ -13,9 +13,9 @@ from mgspmv.pipeline.definition import LOADABLE, PREVIOUS, Pipeline, list_points
 from mgspmv.pipeline.steps import list_matrices
 
 Key = tuple[str, ...]
-"""Names of tables and of the key in them."""
+"""Names of tables, and of the key in them."""
 Problems = Iterator[tuple[Key, str]]
-"""What is wrong, with the key that it is wrong with."""
+"""Pairs of a key and the problem with its value."""
 
 
 def find_problems(pipeline: Pipeline) -> Problems:

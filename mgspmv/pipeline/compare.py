@@ -12,7 +12,7 @@ from mgspmv.results import BatchSolution, Solution
 from mgspmv.validation import to_json
 
 MOVED = 20
-"""Most vertices, and vectors of a batch, that are named."""
+"""Most vertices, or vectors of a batch, that a comparison lists."""
 
 
 def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
@@ -68,10 +68,10 @@ def list_ids(vertex_ids: np.ndarray | None, n: int) -> np.ndarray:
 
 
 def _correlate(measure: Callable[..., Any], a: np.ndarray, b: np.ndarray) -> float | None:
-    """Compute a statistic of SciPy; None if it is not defined, as for fewer than two values."""
+    """Compute a statistic of SciPy; None if it is not defined, such as for fewer than two values."""
     if len(a) < 2:
         return None
-    with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):  # of equal values
+    with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):  # SciPy warns if all values are equal
         found = float(measure(a, b).statistic)
     return None if np.isnan(found) else found
 

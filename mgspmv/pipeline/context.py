@@ -42,7 +42,7 @@ class Computing(ExitStack):
         self.is_on_cluster = section is not None or client is not None
         self.section = section or ClusterSection()
         self.threads = self.section.threads if self.is_on_cluster else threads
-        """Of the kernels of a step; on a cluster of those of each worker."""
+        """Number of threads for kernels; on a cluster, per worker."""
         self._given, self._on_note = client, on_note
 
     @cached_property
@@ -120,7 +120,7 @@ class OpenedMatrix:
         Raises
         ------
         KindError : the store does not hold the transpose
-        ClusterError, CapacityError : as of `Matrix.distribute`
+        ClusterError, CapacityError : as in `Matrix.distribute`
         """
         matrix = self.matrix.T if is_turned else self.matrix
         if not self._computing.is_on_cluster:
@@ -150,7 +150,7 @@ class Work:
     records: Records
     computing: Computing
     on_progress: Progress
-    """Called with (step and phase, done, total or None)."""
+    """Callback that takes (step and phase, done, total or None)."""
     on_event: Callable[[Step, Event], None]
 
     def listen(self, step: Step) -> dict[str, Callable[..., None]]:

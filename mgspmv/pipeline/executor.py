@@ -59,7 +59,7 @@ def run_pipeline(
     ----------
     path : the TOML file, or the result of `read_pipeline`
     overrides : values in place of the file's, by the names of tables and key, as `run.alpha`
-    client : of a Dask cluster, as for `Matrix.distribute`, in place of the definition's
+    client : of a Dask cluster, as in `Matrix.distribute`, in place of the definition's
     on_event : called with a step and the event of each of its iterations
     on_progress : called with ("step: phase", done, total or None)
     on_step : called with the outcome of each step when it ends
@@ -139,7 +139,7 @@ class _Run:
     work: Work
     on_step: Callable[[StepOutcome], None]
     outcomes: dict[str, StepOutcome]
-    """By name, in the order of the plan."""
+    """Outcomes by name of the step, in the order of the plan."""
     errors: list[Exception] = field(default_factory=list)
 
     def work_on(self, first: Step, rest: list[Step]) -> None:
@@ -169,7 +169,7 @@ class _Run:
         record, failure = None, None
         try:
             state, record, failure = self._find(step, opened)
-        except KeyboardInterrupt:  # also of a run that was cancelled
+        except KeyboardInterrupt:  # also raised if a run was cancelled
             self._note(StepOutcome(step.name, step.kind, state, time.perf_counter() - began, None, "interrupted"))
             raise
         except Exception as error:

@@ -21,7 +21,7 @@ from mgspmv.version import __version__
 _FILES = ("personalization", "dangling", "nstart", "out_weight", "seeds", "x", "y")
 _UPDATES = {"vertices": "vertices of the update"}
 _ELSEWHERE = {"matrix", "backend", "checkpoint", "recover"}
-"""Keys that say of what and where something is computed, or how it goes on meanwhile."""
+"""Keys of a section that do not affect the result: matrix (an input), backend and fault tolerance."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,16 @@ class Identity:
     """Identity of a step."""
 
     key: str
-    """SHA-256; see `StepRecord`."""
+    """SHA-256 of all that determines the result; see `StepRecord`."""
     options: dict[str, Any]
-    """What is asked for, as JSON values."""
+    """Options of the step, as JSON values."""
     inputs: dict[str, str]
-    """Digests of files and of the matrix, by what the step calls them."""
+    """Digests of files and of the matrix, by the name of the input."""
     base: str = ""
-    """Of a matrix before it is changed; the program's version does not count, so that a new one keeps what was changed
-    day by day."""
+    """Key of a matrix before updates, without the version of the program, so that a new version keeps a matrix that was
+    updated daily."""
     update: str | None = None
-    """Of what changes it."""
+    """Key of the update; None without one."""
 
 
 def identify_matrix(section: MatrixSection, checksums: Checksums) -> Identity:
@@ -46,7 +46,7 @@ def identify_matrix(section: MatrixSection, checksums: Checksums) -> Identity:
 
     Raises
     ------
-    SourceError, OptionError : as of `Checksums.identify`
+    SourceError, OptionError : as in `Checksums.identify`
     StoreError : a store that is used as it is cannot be read
     """
     inputs: dict[str, str] = {}
@@ -85,7 +85,7 @@ def identify_result(step: Step, pipeline: Pipeline, info: MatrixInfo, checksums:
 
     Raises
     ------
-    SourceError, OptionError : as of `Checksums.identify`
+    SourceError, OptionError : as in `Checksums.identify`
     """
     files = list_files(step)
     inputs = {"matrix": info.digest} | {name: checksums.identify(path) for name, path in files.items()}

@@ -34,7 +34,7 @@ from mgspmv.store.read import open_store
 from mgspmv.validation import to_json
 
 Stage = Literal["base", "update"]
-"""`base` is made from its source, or generated; `update` then changes it."""
+"""Stages of a matrix: `base` reads or generates it; `update` then changes it."""
 
 
 def find_info(store: str) -> MatrixInfo | None:
@@ -102,7 +102,7 @@ def find_todo(work: Work, step: Step, identity: Identity) -> tuple[list[Stage], 
 
     Raises
     ------
-    StoreExistsError, StoreError : as of `make_matrix`
+    StoreExistsError, StoreError : as in `make_matrix`
     """
     info, record, begun = find_info(step.target), work.records.read_step(step.name), work.records.read_begun(step.name)
     update: list[Stage] = [] if identity.update is None else ["update"]
@@ -139,7 +139,7 @@ def check_replacing(step: Step, info: MatrixInfo | None, records: Records) -> No
 
     Raises
     ------
-    StoreExistsError : as of `make_matrix`
+    StoreExistsError : as in `make_matrix`
     """
     if step.section.overwrite or info is None:
         return
@@ -159,7 +159,7 @@ def _note_begun(work: Work, step: Step, identity: Identity, stage: Stage, update
     work.records.write_begun(step.name, begun)
 
 
-# --- making ----------------------------------------------------------------------------------------------------------
+# --- creating --------------------------------------------------------------------------------------------------------
 
 
 def _make_base(work: Work, step: Step) -> None:

@@ -154,7 +154,7 @@ def _upload(source: Path, target: str) -> None:
         system.put_file(str(path), f"{place}/{path.relative_to(source).as_posix()}")
 
 
-# --- knowing again ---------------------------------------------------------------------------------------------------
+# --- checking outputs ------------------------------------------------------------------------------------------------
 
 
 def find_damage(target: str, record: StepRecord) -> str:
@@ -181,7 +181,7 @@ def read_stamp(path: str) -> str | None:
     Raises
     ------
     StoreError : it cannot be inspected
-    OptionError : as of `find_system`
+    OptionError : as in `find_system`
     """
     system, place = find_system(path)
     with explain_failures("look for", path):

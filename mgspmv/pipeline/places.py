@@ -44,7 +44,7 @@ def fetch(path: str) -> Iterator[Path]:
     Raises
     ------
     SourceError, SourceNotFoundError : it cannot be fetched
-    OptionError : as of `find_system`
+    OptionError : as in `find_system`
     """
     if not is_url(path):
         yield Path(path)

@@ -29,9 +29,9 @@ from mgspmv.store.read import open_store
 from mgspmv.validation import to_json
 
 NOT_MADE = "not made yet"
-"""Why a step is to be made that has no record."""
+"""Reason to make a step without a record."""
 PlannedState = Literal["kept", "to make", "unknown", "failing"]
-"""Kept as it is; to be made; not known before the matrix is made; cannot be made as things are."""
+"""State of a step: unchanged; to be made; unknown until the matrix is made; or failing with the present inputs."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class PlannedStep:
     kind: StepKind
     state: PlannedState
     why: str
-    """Why it is to be made, or cannot be, in words; empty of what is kept."""
+    """Reason why it must be made, or cannot be; empty for `kept`."""
     target: str
-    """The store, or the folder of results."""
+    """Path or URL of the store, or of the folder of results."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class PipelinePlan:
     """Plan of a run."""
 
     name: str
-    """Of the pipeline."""
+    """Name of the pipeline."""
     folder: str
-    """Where its records are, and all else that is placed nowhere else."""
+    """Folder of the records, and default folder of all outputs."""
     steps: list[PlannedStep]
 
     @property
@@ -168,7 +168,7 @@ def _compare(record: StepRecord, identity: Identity) -> str:
         return ""
     changes = [f"{name} changed" for name in identity.inputs if record.inputs.get(name) != identity.inputs[name]]
     changes += [f"{name} is no longer given" for name in record.inputs if name not in identity.inputs]
-    asked = json.loads(hide_secrets(json.dumps(to_json(identity.options))))  # as the record has them
+    asked = json.loads(hide_secrets(json.dumps(to_json(identity.options))))  # the record has secrets hidden too
     changes += [
         f"{name} was {record.options.get(name)!r} and is to be {value!r}"
         for name, value in asked.items()

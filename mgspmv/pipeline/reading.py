@@ -22,7 +22,7 @@ from mgspmv.pipeline.definition import Pipeline, suggest
 _VARIABLE = re.compile(r"\$(\$|\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>([^}$]|\$(?!\{))*))?\})")
 
 _PARTS = re.compile(r"(?:(?<=[/?&=#@,;])|(?=[/?&=#@,;]))(?![^${]*\})")
-"""Between the parts of a path or a URL, but not within a variable."""
+"""Boundary between the parts of a path or a URL, except within a variable."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Definition:
     """Valid definition, as read from a file."""
 
     file: str
-    """Path."""
+    """Path of the definition."""
     pipeline: Pipeline
-    """Its tables, checked."""
+    """Validated definition."""
     tables: dict[str, Any]
-    """Content of the file, with overrides in place and variables as they are written."""
+    """Content of the file, with overrides applied and variables not expanded."""
 
     @property
     def name(self) -> str:
@@ -157,13 +157,13 @@ def _hide_values(written: str, expand: Callable[[str], str]) -> None:
             hide_value(value or "", variable)
 
 
-# --- what is wrong ---------------------------------------------------------------------------------------------------
+# --- validation errors -----------------------------------------------------------------------------------------------
 
 
 def _explain(error: ValidationError) -> Iterator[tuple[Key, str]]:
     """Yield the problems found by pydantic: key, and a text with expected and actual value and a hint."""
     for problem in error.errors():
-        # without what pydantic adds for a value of a list or not, and for a name
+        # pydantic adds these for a value or list, and for a dict's key
         key = tuple(str(part) for part in problem["loc"] if part not in ("[value]", "[list]", "[key]"))
         yield key, _explain_one(problem, key)
 
@@ -172,7 +172,7 @@ def _explain_one(problem: Any, key: Key) -> str:
     match problem["type"]:
         case "extra_forbidden":
             return _name_known(key)
-        case "model_type" if len(key) == 2 and key[0] == "run":  # which may be meant as a key of all runs
+        case "model_type" if len(key) == 2 and key[0] == "run":  # may be a misspelled key for all runs
             return _name_known(key)
         case "model_type" | "dict_type":
             return f"this is a table, [{'.'.join(key)}], not {problem['input']!r}"
@@ -201,7 +201,7 @@ def _list_keys(key: Key) -> list[str]:
     """List the keys of a table."""
     model: type[BaseModel] = Pipeline
     for name in key:
-        if name in model.model_fields:  # else it is the name of a matrix, a run, ...
+        if name in model.model_fields:  # otherwise the name of a matrix, a run, ...
             model = _find_model(model.model_fields[name].annotation) or model
     return list(model.model_fields)
 

@@ -30,7 +30,7 @@ from mgspmv.report.record import RunRecord, StepRecord, read_record
 from mgspmv.validation import check_seal, parse_json, seal
 
 PRIVATE = ".mgspmv"
-"""Folder in which a pipeline keeps what is nobody else's."""
+"""Name of the folder with the private files of a pipeline."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Records:
     """Records of a pipeline."""
 
     folder: Path
-    """Of the pipeline."""
+    """Folder of the pipeline."""
 
     @property
     def private(self) -> Path:

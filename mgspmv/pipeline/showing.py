@@ -23,7 +23,7 @@ class StepsProgress:
     Parameters
     ----------
     n_steps : number of steps
-    console : as of `make_bars`
+    console : as in `make_bars`
     """
 
     def __init__(self, n_steps: int, console: Console | None = None) -> None:
@@ -34,14 +34,14 @@ class StepsProgress:
     def on_progress(self, name: str, done: int, total: int | None) -> None:
         """Show `done` of `total` units of "step: phase"."""
         step, _, phase = name.partition(": ")
-        if phase != "iterate":  # of which `on_event` tells more
+        if phase != "iterate":  # `on_event` shows these in more detail
             self._step.before = f"{step}: "
             self._step.on_progress(phase, done, total)
 
     def on_event(self, step: Step, event: Event) -> None:
         """Show an iteration of a step."""
         asked, line = step.section, self._step
-        if step.kind == "pagerank":  # of batches the vectors that have ended are shown
+        if step.kind == "pagerank":  # a batch shows the number of vectors that have ended
             line.tol, line.max_iter = find_change(asked.tol, asked.tol_mode, stop=asked.stop), asked.max_iter
             line.before = f"{step.name}: "
             line.on_event(event)

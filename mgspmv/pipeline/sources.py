@@ -70,7 +70,7 @@ class Checksums:
         return self._read_file(path)
 
     def _read_file(self, path: Path) -> str:
-        place = hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()  # which tells of no variable in it
+        place = hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()  # it may contain secret variables
         try:
             found = os.stat(path)
             stamp = [found.st_size, found.st_mtime_ns]
@@ -93,7 +93,7 @@ def check_present(names: Iterable[str | list[str]]) -> None:
     ------
     SourceNotFoundError : one does not
     SourceAccessError : this user may not read it
-    SourceError, OptionError : as of `mgspmv.ingest.files.find_files`
+    SourceError, OptionError : as in `mgspmv.ingest.files.find_files`
     """
     for own in names:
         paths = [name for name in ([own] if isinstance(own, str) else own) if not is_url(name)]
@@ -121,7 +121,7 @@ def _find_matrix_digest(name: str) -> str | None:
 def _read(path: Path) -> dict[str, list[Any]]:
     try:
         found = parse_json(path.read_bytes())
-    except (OSError, ValueError):  # then files are read again
+    except (OSError, ValueError):  # all files are then read again
         return {}
     items = found.items() if isinstance(found, dict) else ()
     return {name: own for name, own in items if isinstance(own, list) and len(own) == 3}

@@ -17,14 +17,14 @@ class Step:
     """Step of a pipeline: a matrix or a result to be made."""
 
     name: str
-    """Such as `web`, or `web/damping/alpha=0.9`."""
+    """Name, such as `web`, or `web/damping/alpha=0.9`."""
     kind: StepKind
     matrix: str
-    """Name of the matrix that it makes or is of."""
+    """Name of the matrix that the step makes or reads."""
     section: Any
-    """What is asked for, with one value for each key."""
+    """Section of the definition, with a single value for each key."""
     target: str
-    """The store of a matrix; of others the folder of their results, a path or URL."""
+    """Path or URL of the store of a matrix, or else of the folder of results."""
 
 
 def list_steps(pipeline: Pipeline, folder: str) -> dict[str, list[Step]]:

@@ -27,18 +27,18 @@ N_COLORS = 6
 MOST_LINES = 12
 MOST_BARS = 16
 LONGEST_LABEL = 28
-"""Characters of a label beside a bar or in a legend."""
+"""Most characters of a label of a bar or in a legend."""
 
 _WIDTH, _HEIGHT, _ROW = 4.4, 2.5, 0.19
-"""Inches: of a chart, of the axes of lines, and of a bar or a row of the legend."""
+"""Inches: width of a chart, height of the axes of lines, and height of a bar or a row of the legend."""
 _DASHES = ("-", (0, (5, 3)), (0, (1, 2.2)))
 _VARIABLES = [*(f"c{number}" for number in range(N_COLORS)), "text", "muted", "rule", "card"]
-"""Colors of the style sheet; matplotlib draws in stand-ins for them."""
+"""Color variables of the style sheet; matplotlib draws with placeholders for them."""
 _STAND_INS = {name: f"#a9b8{number:02x}" for number, name in enumerate(_VARIABLES)}
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 _STYLE: dict[str, Any] = {
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "mgspmv",  # the same names in the same chart
+    "svg.fonttype": "none",  # keep text as text
+    "svg.hashsalt": "mgspmv",  # makes names in a chart reproducible
     "text.parse_math": False,
     "font.size": 9,
     "text.color": _STAND_INS["muted"],
@@ -65,7 +65,7 @@ class Line:
     label: str
     points: Sequence[tuple[float, float]]
     is_success: bool | None = None
-    """Marks its end with a dot, or else with a cross; None with nothing."""
+    """Whether the line ends with a dot (True) or a cross (False); None for no mark."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Bar:
 
     label: str
     values: Sequence[float | None]
-    """None where it has no part of that series."""
+    """Value per series; None if the item has no part of the series."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Chart:
     title: str
     svg: str
     note: str
-    """What is not drawn, and why; empty where everything is."""
+    """Data that is not drawn, with the reason; empty if all is drawn."""
 
 
 def draw_lines(
@@ -180,7 +180,7 @@ def _has_place(a: float, b: float, is_x_log: bool) -> bool:
 
 def _draw_line(axes: Axes, line: Line, number: int) -> None:
     places, values = zip(*line.points, strict=True) if line.points else ((), ())
-    # Neighbors differ in their dash too, so that of two lines on each other both are seen.
+    # Neighboring colors differ in their dash too, so that two coinciding lines are both visible.
     dash = (number + number // N_COLORS) % len(_DASHES)
     drawn: dict[str, Any] = {"color": _STAND_INS[f"c{number % N_COLORS}"], "zorder": 2 + dash / 10}
     label = shorten(line.label, 2 * LONGEST_LABEL)
@@ -211,7 +211,7 @@ def _draw_bar(axes: Axes, bar: Bar, at: float) -> None:
 
 
 def _describe_line(line: Line) -> str:
-    """Return the first and last point of a line, for readers who do not see it."""
+    """Return the first and last point of a line, for screen readers."""
     ends = line.points[:: max(1, len(line.points) - 1)]
     said = [f"{format_number(value)} at {format_number(place)}" for place, value in ends]
     return f"{line.label}: {' to '.join(said[:2]) or 'nothing'}."
@@ -234,7 +234,7 @@ def _render(title: str, description: str, height: float, draw: Callable[[Figure]
 
     out = StringIO()
     with rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # the reader's fonts draw the text
+        warnings.filterwarnings("ignore", message="Glyph")  # fonts are chosen by the browser
         figure = Figure((_WIDTH, height), layout="constrained")
         draw(figure)
         handles, labels = figure.axes[0].get_legend_handles_labels()
@@ -242,8 +242,8 @@ def _render(title: str, description: str, height: float, draw: Callable[[Figure]
             figure.legend(handles, labels, loc="outside lower left", ncols=1 if max(map(len, labels)) > 12 else 3)
         figure.savefig(out, format="svg", transparent=True, metadata=_NO_METADATA)
     drawn = out.getvalue().partition("<svg ")[2]
-    drawn = re.sub(r"<style.*?</style>", "", drawn)  # that of the page has the rule
-    drawn = re.sub(r'<g id="[^"]*"', "<g", drawn)  # other charts of the page have the same ones
+    drawn = re.sub(r"<style.*?</style>", "", drawn)  # the page's style sheet has this rule
+    drawn = re.sub(r'<g id="[^"]*"', "<g", drawn)  # ids would occur again in other charts of the page
     for name, stand_in in _STAND_INS.items():
         drawn = drawn.replace(stand_in, f"var(--{name})")
     start, _, rest = drawn.partition(">")

@@ -15,7 +15,7 @@ from mgspmv.results import Solution, load_solution
 from mgspmv.validation import parse_json
 
 RUNS = Path(".mgspmv", "runs")
-"""Where the folder of a pipeline has the records of its runs, named by the time at which they began."""
+"""Path of the records of runs in the folder of a pipeline; their names are the times of their start."""
 RANKS = (".zarr", ".parquet", ".csv")
 
 
@@ -27,7 +27,7 @@ def load_run(path: str | os.PathLike[str]) -> RunRecord:
     ------
     PipelineError : no record of a run, or of another format version; a folder without any
     StoreNotFoundError : the path does not exist
-    StoreError : the ranks cannot be read; as for `load_solution`
+    StoreError : the ranks cannot be read; as in `load_solution`
     OptionError : ranks in CSV, which lack their metadata
     """
     if Path(path).suffix in RANKS:

@@ -14,11 +14,11 @@ from mgspmv.store.described import DescribedMatrix
 from mgspmv.validation import to_json
 
 POINTS = 256
-"""Ranks of a distribution, beside the highest."""
+"""Number of ranks of a distribution, in addition to the highest."""
 HIGHEST = 32
-"""Ranks that are there one by one, for few vertices have them."""
+"""Number of highest ranks listed one by one, as few vertices have them."""
 EXACT_DEGREES = 16
-"""Up to here each degree counts for itself, from here on there are eight to an octave."""
+"""Degree up to which each degree is listed; above it, eight per octave."""
 
 Pairs = list[list[float]]
 
@@ -113,7 +113,7 @@ def _count_degrees(pieces: Iterable[np.ndarray]) -> Pairs:
     octaves = np.round(EXACT_DEGREES * 2.0 ** (np.arange(1, 8 * 48) / 8)).astype(np.int64)
     edges = np.concatenate([np.arange(EXACT_DEGREES + 1), octaves])
     edges = np.append(edges[edges < degrees[-1]], degrees[-1])
-    # From the greatest down, so that of several degrees with one count the highest stays.
+    # Descending, so that of several degrees with the same count the highest is kept.
     return _pair(edges[::-1], at_least[np.searchsorted(degrees, edges)][::-1])[::-1]
 
 

@@ -68,7 +68,7 @@ def render_report(run: RunRecord, *, title: str | None = None) -> str:
     return f"{page.strip()}\n"
 
 
-# --- the head --------------------------------------------------------------------------------------------------------
+# --- header ----------------------------------------------------------------------------------------------------------
 
 
 def _list_facts(run: RunRecord) -> list[tuple[str, str]]:
@@ -135,7 +135,7 @@ def _list_problems(run: RunRecord) -> list[tuple[list[str], str, str]]:
     return [(names, state, text) for (state, text), names in found.items()]
 
 
-# --- the template ----------------------------------------------------------------------------------------------------
+# --- template --------------------------------------------------------------------------------------------------------
 
 
 def _or_dash(format: Callable[[Any], str]) -> Callable[[Any], str]:

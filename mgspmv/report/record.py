@@ -16,7 +16,7 @@ FORMAT_VERSION = 1
 
 StepKind = Literal["matrix", "pagerank", "batch", "product"]
 State = Literal["made", "kept", "failed", "skipped"]
-"""In a run: made in it; there already and whole; ended by an error; not begun, as what it needs failed."""
+"""State of a step in a run: made; kept unchanged from an earlier run; failed; or skipped, as a step it needs failed."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Output:
     """File, folder or object that a step made."""
 
     path: str
-    """Path or URL."""
+    """Path or URL of the output."""
     n_bytes: int
-    """Of all that is in it."""
+    """Bytes of all its files."""
     digest: str
-    """SHA-256 of what it holds, independent of when and how it was written."""
+    """SHA-256 of the content, independent of the time and way of writing."""
     stamp: str
-    """What changes when it is written to, and is read without reading the contents: sizes and times of change."""
+    """Sizes and times of change, which detect writes without reading the content."""
 
 
 @dataclass(frozen=True)
@@ -40,40 +40,40 @@ class StepRecord:
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     key: str
-    """SHA-256 of the program's version, what kind of step it is, its options and the keys of its inputs."""
+    """SHA-256 of the program's version, the kind of step, its options and the keys of its inputs."""
     kind: StepKind
     name: str
-    """Such as `web`, or `web/damping/alpha=0.9`; unique in a pipeline."""
+    """Name, such as `web`, or `web/damping/alpha=0.9`; unique in a pipeline."""
     inputs: dict[str, str]
-    """Key, or digest, of each input, by what the step calls it."""
+    """Key or digest of each input, by its name in the step."""
     outputs: list[Output]
     options: dict[str, Any]
-    """What was asked for, as JSON values."""
+    """Options of the step, as JSON values."""
     matrix: dict[str, Any]
-    """As `Solution.matrix`, or of a step that made a store as `MatrixInfo`: url, digest, shape, nnz, kind, ..."""
+    """As `Solution.matrix`; for a step that makes a store, as `MatrixInfo`: url, digest, shape, nnz, kind, ..."""
     began: str
-    """ISO 8601, UTC."""
+    """Start of the step, UTC in ISO 8601."""
     ended: str
     seconds: dict[str, float]
-    """By phase."""
+    """Seconds by phase."""
     memory: dict[str, list[int]]
-    """As `Solution.memory`: bytes of each worker."""
+    """Bytes per worker, as `Solution.memory`."""
     result: dict[str, Any] = field(default_factory=dict)
-    """Of ranks: `Solution.to_dict` less what is above: status, iterations, changes, error_bound_l1, stability;
-    `events`: of each iteration its product_s, exchange_s, wait_s of each worker. Of many vectors, `vectors`:
-    those of each, and the changes of the slowest, the median and the fastest."""
+    """Result of ranks: `Solution.to_dict` without the fields above: status, iterations, changes, error_bound_l1,
+    stability; `events`: per iteration the product_s, exchange_s, wait_s of each worker. For batches, `vectors`: their
+    results, and the changes of the slowest, the median and the fastest."""
     summary: dict[str, Any] = field(default_factory=dict)
-    """Of ranks: `Summary.to_dict`: percentiles, Gini coefficient, histogram."""
+    """Summary of ranks, as `Summary.to_dict`: percentiles, Gini coefficient, histogram."""
     distribution: list[list[float]] = field(default_factory=list)
-    """Of ranks, [rank, how many vertices have at least it], descending, thinned to a few hundred pairs."""
+    """Pairs [rank, number of vertices with at least that rank], descending, thinned to a few hundred."""
     degrees: dict[str, list[list[float]]] = field(default_factory=dict)
-    """Of a graph, `in` and `out`: [degree, how many vertices have at least it], ascending, thinned likewise."""
+    """Degrees of a graph, `in` and `out`: [degree, number of vertices with at least it], ascending, thinned."""
     top: list[list[Any]] = field(default_factory=list)
-    """Of ranks: [id, rank] of the highest, descending."""
+    """Highest ranks, [id, rank], descending."""
     comparison: dict[str, Any] = field(default_factory=dict)
-    """With the ranks that were there before: `before` (`key`, `ended`), `n_common`, `spearman`, `kendall_top`, `l1`,
-    `overlap` of the highest, `moved`: [id, place before, place now, rank before, rank now], the furthest first. Of a
-    batch `before`, how many vectors are in both, and `vectors`, those that changed most."""
+    """Comparison with the previous ranks: `before` (`key`, `ended`), `n_common`, `spearman`, `kendall_top`, `l1`,
+    `overlap` of the highest, `moved`: [id, place before, place now, rank before, rank now], largest moves first. For a
+    batch, `before`, the number of vectors in both, and `vectors`, those with the largest changes."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """Versions of program, Python, libraries and driver; host and hardware; sources with their checksums."""
 
@@ -91,12 +91,12 @@ class StepOutcome:
     kind: StepKind
     state: State
     elapsed_s: float
-    """In this run; of what was kept, what looking at it took."""
+    """Seconds in this run; for `kept`, the seconds of checking it."""
     record: StepRecord | None
-    """None where the step failed or was skipped; but of ranks that did not converge, how far they came, with no
-    outputs."""
+    """Record; None if the step failed or was skipped, except for ranks that did not converge, which have a record
+    without outputs."""
     error: str | None = None
-    """In a sentence, where it failed; where it was skipped, which step it needs."""
+    """Error message if the step failed; if it was skipped, the step it needs."""
 
 
 @dataclass(frozen=True)
@@ -106,18 +106,18 @@ class RunRecord:
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     name: str
-    """Of the pipeline."""
+    """Name of the pipeline."""
     file: str
     """Path of the definition."""
     definition: dict[str, Any]
-    """The definition as it was read, with overrides in place and variables as they are written."""
+    """Definition as read, with overrides applied and variables not expanded."""
     began: str
-    """ISO 8601, UTC; empty where it is not known."""
+    """Start of the run, UTC in ISO 8601; empty if unknown."""
     elapsed_s: float
     version: str
-    """Of the program."""
+    """Version of the program."""
     steps: list[StepOutcome]
-    """In the order of the plan."""
+    """Outcomes of the steps, in the order of the plan."""
 
     @property
     def is_success(self) -> bool:

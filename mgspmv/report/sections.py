@@ -18,7 +18,7 @@ from mgspmv.report.record import RunRecord, StepRecord
 from mgspmv.report.views import group_records, is_ranks, list_records, name_in_group
 
 MOST_LEVELS = 4
-"""Tolerances in one chart."""
+"""Most tolerances in a chart."""
 _PHASES = (
     "load", "queue", "prepare", "start", "compile", "product", "exchange", "schedule", "look", "checkpoint", "residual",
     "collect", "save",

@@ -12,7 +12,7 @@ from mgspmv.model import Status
 from mgspmv.report.record import RunRecord, StepRecord
 
 MOST_VARIED = 3
-"""Options that are not usual to name, of runs that differ in them."""
+"""Most options with different values in names of runs, in addition to `_USUAL_OPTIONS`."""
 
 _USUAL_OPTIONS = ("alpha", "tol", "precision")
 _MEMORY = ("planned_bytes", "held_bytes", "device_bytes", "host_peak_bytes")
