@@ -86,7 +86,7 @@ BEGINNING = Reached(0, (), -1, "", {})
 
 @dataclass(frozen=True, eq=False)
 class Restored:
-    """State as it was saved."""
+    """State read from a checkpoint."""
 
     reached: Reached
     x: np.ndarray
@@ -152,7 +152,7 @@ class Beside:
 
     Parameters
     ----------
-    name : of the thread
+    name : name of the thread
     """
 
     def __init__(self, name: str) -> None:
@@ -247,8 +247,8 @@ class Checkpoints:
     Parameters
     ----------
     place : local path, URL or Zarr store, as in `mgspmv.store.read.open_store`
-    matrix : of the run, as in the identity of `Reached`
-    n_rows : of this matrix, by which a state that claims others is known to be damaged; None where that is not known
+    matrix : description of the run's matrix, as in the identity of `Reached`
+    n_rows : number of rows of the matrix, to detect damaged states; None if it is unknown
     """
 
     def __init__(self, place: StoreLike, matrix: str | None = None, n_rows: int | None = None) -> None:

@@ -20,7 +20,7 @@ def list_groups(controller: str) -> Iterator[Path]:
 
     Parameters
     ----------
-    controller : such as `memory` or `cpu`
+    controller : name, such as `memory` or `cpu`
     """
     for line in read_text(SYSTEM / "proc/self/cgroup").splitlines():
         number, controllers, path = line.split(":", 2)

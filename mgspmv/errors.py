@@ -1,7 +1,7 @@
 """Errors that mgspmv raises on purpose.
 
-All derive from `MgspmvError` and from the built-in that a caller would expect. A message says what was expected, what
-was got and what to do. `exit_code` is the exit code of the command line.
+All derive from `MgspmvError` and from the built-in that a caller would expect. A message states what was expected and
+found, and the remedy. `exit_code` is the exit code of the command line.
 """
 
 from __future__ import annotations
@@ -187,11 +187,11 @@ class StoreNotFoundError(StoreError, FileNotFoundError):
 
 
 class StoreExistsError(StoreError, FileExistsError):
-    """The place is taken already and was not to be overwritten."""
+    """The path exists, and overwriting was not requested."""
 
 
 class StoreUnfinishedError(StoreError):
-    """The store was begun and never finished: no version is named as current."""
+    """The store is unfinished: it has no current version."""
 
 
 class StoreFormatError(StoreError):
@@ -278,7 +278,7 @@ class ClusterError(MgspmvError):
 
 
 class SchedulerNotFoundError(ClusterError, ConnectionError):
-    """No Dask scheduler answers at this address, or it went away."""
+    """No Dask scheduler answers at this address, or its connection was lost."""
 
 
 class VersionMismatchError(ClusterError, RuntimeError):

@@ -1,6 +1,6 @@
 """Files that get their name once they are complete: after an error no part is left, and the former file still exists.
 
-Also errors of places at URLs, whose libraries have errors of their own and may block for long.
+Also errors of places at URLs, whose libraries raise other errors and may block for long.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path next to `path` to write to; its content then replaces `path`.
 
-    The folder is created if it is missing. After an error nothing is left, and `path` is unchanged. If a
-    process is killed, `path` is in its old or its new state, and the next write removes the leftovers:
+    The folder is created if it is missing. After an error nothing is left, and `path` is unchanged. If a process is
+    killed, `path` is in its old or its new state, and the next write removes the leftovers:
 
         FOLDER/.NAME.0123abcd.part/   new    while it is written
                                       old    previous version, where the file system cannot exchange two folders
@@ -317,8 +317,8 @@ def remove_abandoned(parent: Path, prefix: str | None, suffix: str = "") -> None
 
     Parameters
     ----------
-    prefix : of their names before `name_own`; None for any between two dots
-    suffix : of their names after it
+    prefix : start of their names, before `name_own`; None for any between two dots
+    suffix : end of their names
     """
     own = re.compile((r"\..*\." if prefix is None else re.escape(prefix)) + "[0-9a-f]{8}" + re.escape(suffix))
     with suppress(OSError):  # the next call tries again

@@ -174,8 +174,8 @@ def serve(
     ----------
     on_ready : called when all workers have joined
     backend : `cuda` for one worker per GPU, `cpu` for CPU workers, `auto` for `cuda` if there are GPUs
-    threads : of each worker
-    protocol : of Dask's comms between GPU workers
+    threads : number per worker
+    protocol : protocol of Dask's comms between GPU workers
     tls : as in `use_tls`
     host, serving : where it listens, as in `start_local`
 
@@ -238,7 +238,7 @@ def start(name: str, args: Sequence[str], timeout_s: float) -> Launched:
 
     Parameters
     ----------
-    args : of the command line that asks for this, after the name of the program
+    args : arguments of the command line that starts it, without the program
 
     Returns
     -------

@@ -82,7 +82,7 @@ class VertexLookup:
 
         Parameters
         ----------
-        name : of the argument, for messages
+        name : name of the argument, for messages
 
         Raises
         ------

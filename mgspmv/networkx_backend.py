@@ -41,7 +41,7 @@ class StoredGraph:
 
     Parameters
     ----------
-    matrix : of kind `graph` or `stochastic`, opened by `open_matrix` or distributed
+    matrix : matrix of kind `graph` or `stochastic`, opened by `open_matrix` or distributed
     transpose : `A.T` distributed, for `hits` of a distributed one
     weight : attribute that selects the stored values when it is passed to NetworkX's functions; with another one, or
         None, each stored edge counts as 1
@@ -107,8 +107,8 @@ class ConvertedGraph:
 
     Parameters
     ----------
-    graph : of NetworkX
-    attributes : of edges, each with what an edge without it has
+    graph : graph of NetworkX
+    attributes : attributes of edges, with their default values
     """
 
     __networkx_backend__ = "mgspmv"
@@ -221,7 +221,7 @@ def convert_from_nx(
 
     Raises
     ------
-    NotImplementedError : all attributes are wanted
+    NotImplementedError : all attributes are requested
     """
     if preserve_edge_attrs or preserve_node_attrs:
         raise NotImplementedError("mgspmv converts the attributes of edges that are named, and no others")
@@ -424,7 +424,7 @@ def _check_nodes(G: AnyGraph, numbers: Mapping[Any, float]) -> None:
 
     Raises
     ------
-    KeyError : a value for something that is no node
+    KeyError : a value for a key that is not a node
     """
     if len(numbers) > len(G):
         known = set(G)
@@ -445,7 +445,7 @@ def _find_beta(G: AnyGraph, beta: Any) -> Any:
 
 
 def _find_values(G: AnyGraph, numbers: Mapping[Any, float]) -> np.ndarray:
-    """Return the numbers of nodes, (n,) float64; missing nodes have 0, and keys that are no nodes are ignored."""
+    """Return the numbers of nodes, (n,) float64; missing nodes have 0, and keys that are not nodes are ignored."""
     import numpy as np
 
     return np.array([numbers.get(node, 0) for node in G], np.float64)

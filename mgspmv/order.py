@@ -64,7 +64,7 @@ def _sort_by_degree(lengths: np.ndarray, indices: np.ndarray | None) -> np.ndarr
 def _deal(lengths: np.ndarray, indices: np.ndarray | None) -> np.ndarray:
     """Order rows by degree, dealt round-robin to `PARTS` contiguous parts.
 
-    Every run of parts has rows of all lengths, in much the same shares; two parts differ by at most the longest row in
+    Every run of parts has rows of all lengths, in nearly equal shares; two parts differ by at most the longest row in
     entries.
     """
     by_degree = _sort_by_degree(lengths, indices)
@@ -178,7 +178,7 @@ def check_square(shape: tuple[int, int], name: str) -> None:
 
     Raises
     ------
-    ShapeError : it has not
+    ShapeError : it is not square
     """
     n_rows, n_cols = shape
     if n_rows != n_cols:

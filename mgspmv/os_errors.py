@@ -55,8 +55,8 @@ def translate_os_error(error: OSError, place: Place | None = None, doing: str | 
 
     Parameters
     ----------
-    place : what was written or read, for errors that name no file, or a folder that contains it, or its temporary file
-    doing : such as `write` or `read`, used with the place; otherwise `write` for errors of writing alone, or `use`
+    place : accessed path or URL, used if the error names no file, a folder that contains it, or its temporary file
+    doing : verb such as `write` or `read`, used with the place; otherwise `write` for errors of writing, or `use`
     """
     where = _find_name(error)
     if place is not None and (where is None or _stands_for(where, place)):

@@ -323,7 +323,7 @@ def plan_rows(
     indptr : int64, shape (n_rows + 1,), of the whole matrix
     device_memory : bytes of each worker's device, one number or one per worker; None for workers without a device
     host_memory : bytes of each worker on the host, likewise; None for no limit
-    threads : of each worker, for the chunks in flight
+    threads : number per worker, for the chunks in flight
     lays_out : devices have a layout for steps of PageRank instead of CSR
     streams : rows that do not fit on a device are streamed in pieces, from the host or from the store
     top : number of highest vertices to prove; None for no proof
@@ -508,8 +508,8 @@ def choose_piece(nnz: int, streaming: Streaming | None = None) -> int:
 
     Parameters
     ----------
-    nnz : of all rows of the device
-    streaming : how they are streamed, if they are
+    nnz : number of entries in all rows of the device
+    streaming : streaming of the rows; None if they are not streamed
     """
     few = nnz <= MOST_PIECE_ENTRIES  # all are read at once, in one pass
     n_entries = MOST_PIECE_ENTRIES if few else min(max(LEAST_PIECE_ENTRIES, nnz // PIECES), MOST_PIECE_ENTRIES)

@@ -148,7 +148,7 @@ class Solution(_Ranks):
         """Return the solution with scores in place of ranks, float64; for formulas see `mgspmv.scores.scale_scores`.
 
         No scaler reverses the order of two vertices, though scores can be equal by rounding where ranks were not.
-        `error_bound_l1` and `changes` stay those of the ranks; `options["scaler"]` names the scaler.
+        `error_bound_l1` and `changes` remain those of the ranks; `options["scaler"]` names the scaler.
 
         Raises
         ------
@@ -171,7 +171,7 @@ class Solution(_Ranks):
 
         Parameters
         ----------
-        bins : of the histogram, whose edges have the same quotients
+        bins : number of bins of the histogram, whose edges are in geometric progression
 
         Raises
         ------
@@ -553,8 +553,8 @@ def describe_matrix(
 
     Parameters
     ----------
-    hardware : what computed
-    transport : how slices were sent between workers; None in one process
+    hardware : description of the hardware used
+    transport : method of sending slices between workers; None in one process
     is_reversed : whether the graph has every arc reversed
     """
     return {
@@ -578,7 +578,7 @@ def find_non_finite(
     Parameters
     ----------
     values : (n,) in the order of the source
-    vertex_ids : of a `Solution`
+    vertex_ids : as in `Solution`
     is_rank : whether they must be in 0..2 too
     """
     if status != Status.NON_FINITE:

@@ -104,7 +104,7 @@ class Histogram:
 class Summary:
     """Distribution of values. Those that are not finite are counted and left out; NaN stands for undefined statistics.
 
-    Sums are pairwise in float64, so that they are off by a few units in the last place at most.
+    Sums are pairwise in float64, so their error is at most a few units in the last place.
     """
 
     n: int
@@ -136,7 +136,7 @@ def summarize_scores(values: np.ndarray, bins: int = BINS) -> Summary:
     Parameters
     ----------
     values : (n,) float32 or float64
-    bins : of the histogram
+    bins : number of bins of the histogram
 
     Raises
     ------

@@ -1,7 +1,6 @@
 """Scheduler plugin for Dask: state of the runs, metrics of it, and a page of the dashboard.
 
-A run registers it with any scheduler. `dask scheduler --preload mgspmv.monitor.plugin` loads it
-at the start.
+A run registers it with any scheduler. `dask scheduler --preload mgspmv.monitor.plugin` loads it at the start.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Progress of commands and of calls of the Python API: lines of Rich on stderr of a terminal, or below the cell of a
-notebook; never a byte on stdout."""
+notebook; stdout is never written."""
 
 from __future__ import annotations
 

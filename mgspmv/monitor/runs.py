@@ -176,7 +176,7 @@ class Run:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds from its begin to the last message."""
+        """Seconds from its start to the last message."""
         return self.changed - self.began
 
     @property
@@ -295,7 +295,7 @@ class Runs:
         self.version += 1
 
     def lose_client(self, client: str) -> None:
-        """End the runs of a client that left, however far they got."""
+        """End the runs of a client that left, regardless of their progress."""
         for run in self.by_id.values():
             if run.client == client and run.is_running:
                 self.hear({"kind": "end", "run": run.run, "status": "abandoned", "error": "its client went away"})

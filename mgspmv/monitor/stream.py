@@ -1,4 +1,4 @@
-"""Messages of a run on a cluster to its scheduler: its begin, its progress and its end.
+"""Messages of a run on a cluster to its scheduler: start, progress and end.
 
     begin        here         operation, workers, and the plan for them
     phase        here         phases outside of iterations, such as waiting
@@ -73,7 +73,7 @@ class News:
 
         Parameters
         ----------
-        epoch : of the events that follow
+        epoch : epoch of the events that follow
         """
         self._flush()
         self._tell("recovery", epoch=epoch, recovery=asdict(recovery), **self._describe_places())
@@ -115,7 +115,7 @@ class News:
             self._tell("checkpoint_failed", iteration=kept.iteration, error=kept.error)
 
     def end(self, status: str, outcome: Outcome | BatchOutcome) -> None:
-        """Publish the end of the run; its start includes the seconds of publishing its begin."""
+        """Publish the end of the run; its start includes the seconds of publishing it."""
         self._flush()
         outcome.seconds["start"] = outcome.seconds.get("start", 0.0) + self.begin_s
         plain = {phase: float(elapsed_s) for phase, elapsed_s in outcome.seconds.items()}

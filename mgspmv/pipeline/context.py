@@ -29,9 +29,9 @@ class Computing(ExitStack):
 
     Parameters
     ----------
-    section : of the cluster; None for this process
-    client : of a cluster to use instead
-    threads : of this process; None for one per processor
+    section : section of the cluster; None for this process
+    client : client of a cluster to use instead
+    threads : number in this process; None for one per processor
     on_note : called with lines on the cluster, when it is started or reached
     """
 

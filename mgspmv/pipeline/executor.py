@@ -59,7 +59,7 @@ def run_pipeline(
     ----------
     path : the TOML file, or the result of `read_pipeline`
     overrides : values in place of the file's, by the names of tables and key, as `run.alpha`
-    client : of a Dask cluster, as in `Matrix.distribute`, in place of the definition's
+    client : client of a Dask cluster, as in `Matrix.distribute`, in place of the definition's
     on_event : called with a step and the event of each of its iterations
     on_progress : called with ("step: phase", done, total or None)
     on_step : called with the outcome of each step when it ends

@@ -81,7 +81,7 @@ def identify_result(step: Step, pipeline: Pipeline, info: MatrixInfo, checksums:
 
     Parameters
     ----------
-    info : of their matrix
+    info : information on their matrix
 
     Raises
     ------

@@ -135,7 +135,7 @@ def check_replacing(step: Step, info: MatrixInfo | None, records: Records) -> No
 
     Parameters
     ----------
-    info : of the existing one; None if it is missing or damaged
+    info : information on the existing one; None if it is missing or damaged
 
     Raises
     ------

@@ -44,7 +44,7 @@ def stage(step: Step, folder: Path) -> Iterator[Path]:
 
     Parameters
     ----------
-    folder : of the pipeline. For results at a local path the temporary folder is on their file system
+    folder : folder of the pipeline. For results at a local path the temporary folder is on their file system
 
     Raises
     ------
@@ -88,7 +88,7 @@ def describe_outputs(staged: Path, target: str, digests: dict[str, str]) -> list
     Parameters
     ----------
     target : folder that they are moved to
-    digests : of files and folders whose bytes depend on more than their contents, by their names
+    digests : digests of files and folders whose bytes depend on more than their contents, by their names
     """
     return [
         Output(f"{target}/{path.name}", measure_bytes(path), digests.get(path.name) or compute_checksum(path), stamp="")
@@ -102,7 +102,7 @@ def publish(staged: Path, target: str, record: StepRecord, before: StepRecord | 
 
     Parameters
     ----------
-    before : of the results that are replaced; files in formats that are no longer requested are removed
+    before : record of the replaced results; files in formats that are no longer requested are removed
 
     Returns
     -------

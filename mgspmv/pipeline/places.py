@@ -15,11 +15,11 @@ from mgspmv.os_errors import translate_os_error
 
 @contextmanager
 def explain_failures(doing: str, place: str) -> Iterator[None]:
-    """Translate errors at a place; at a URL, they come from libraries with errors of their own.
+    """Translate errors at a place; at a URL, they come from libraries that raise other errors.
 
     Parameters
     ----------
-    doing : such as `write to`
+    doing : verb, such as `write to`
 
     Raises
     ------

@@ -112,7 +112,7 @@ def _plan_step(
     Parameters
     ----------
     matrix : the step that makes the matrix of results
-    info : of that matrix, if it is kept
+    info : information on that matrix, if it is kept
     """
     state: PlannedState = "to make"
     try:
@@ -134,7 +134,7 @@ def explain_step(step: Step, info: MatrixInfo | None, pipeline: Pipeline, record
 
     Parameters
     ----------
-    info : of the matrix of results; None for the step that makes it
+    info : information on the matrix of results; None for the step that makes it
 
     Raises
     ------

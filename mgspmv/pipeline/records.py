@@ -87,7 +87,7 @@ class Records:
         return None
 
     def write_step(self, record: StepRecord) -> None:
-        """Write the record of a step, and remove that of its begin."""
+        """Write the record of a step, and remove that of its start."""
         write_record(self._locate("steps", record.name), record.to_dict())
         with suppress(FileNotFoundError):
             self._locate("begun", record.name).unlink()
@@ -106,7 +106,7 @@ class Records:
         write_record(self._locate("begun", name), begun)
 
     def write_run(self, record: RunRecord) -> None:
-        """Write the record of a run, named by the time of its begin."""
+        """Write the record of a run, named by the time of its start."""
         stem = record.began.replace(":", "").replace("+0000", "Z")
         write_record(self._locate("runs", stem), record.to_dict())
 

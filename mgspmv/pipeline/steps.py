@@ -32,7 +32,7 @@ def list_steps(pipeline: Pipeline, folder: str) -> dict[str, list[Step]]:
 
     Parameters
     ----------
-    folder : of the pipeline
+    folder : folder of the pipeline
     """
     return {name: list(_list_lane(pipeline, folder, name)) for name in pipeline.matrix}
 

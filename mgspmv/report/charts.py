@@ -1,4 +1,4 @@
-"""Charts of a report, drawn by matplotlib as SVG that stands within the page.
+"""Charts of a report, drawn by matplotlib as SVG embedded in the page.
 
 Colors are variables of the page's style sheet, so that a chart is light, dark or printed as the page is. No two lines
 differ in color alone, and each chart has a description in words.

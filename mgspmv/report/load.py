@@ -51,7 +51,7 @@ def record_solution(solution: Solution, path: str) -> RunRecord:
 
     Parameters
     ----------
-    path : of the ranks, shown in the report
+    path : path of the ranks, shown in the report
     """
     name, elapsed_s = Path(path).name, sum(solution.seconds.values())
     program = str(solution.matrix.get("program", ""))
