@@ -156,7 +156,7 @@ class Page:
     def _show(self, run: Run) -> None:
         self._head.text = describe_run(run)
         iterations, changes = run.changes.points
-        shown = changes > 0  # the logarithmic axis has no place for 0
+        shown = changes > 0  # a logarithmic axis cannot show 0
         self._change.data = {"iteration": iterations[shown], "change": changes[shown]}
         iterations, rates = run.rates.points
         self._rate.data = {"iteration": iterations, "million_edges_per_s": rates * run.edges / 1e6}

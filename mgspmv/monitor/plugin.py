@@ -24,7 +24,7 @@ TARGETS = "mgspmv/targets"
 """Path of the dashboard, below its prefix, from which the `http_sd_configs` of Prometheus read the addresses of the
 workers, whose servers listen on any free port."""
 TRIM_EVERY = 50
-"""Number of submitted graphs between two checks of how much memory spans keep."""
+"""Number of submitted graphs between two calls of `trim_spans`."""
 
 logger = logging.getLogger("mgspmv")
 
