@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, reduce
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
@@ -124,7 +124,21 @@ def power_iteration(
     x: Weights | None = None,
     *,
     norm: Norm = "none",
-    **running: Unpack[Running],
+    tol: float | None = None,
+    tol_mode: TolMode = "l1",
+    max_iter: int = 100,
+    weights: bool = True,
+    precision: Literal["float64", "float32"] = "float64",
+    drive: Drive = "auto",
+    backend: Literal["auto", "cpu", "cuda"] = "auto",
+    threads: int | None = None,
+    client: Any = None,
+    device_memory: str | int | None = None,
+    host_memory: str | int | None = None,
+    timeout: float = 30.0,
+    throw: bool = True,
+    on_event: Callable[[Event], None] | None = None,
+    on_progress: Progress | None = None,
 ) -> Solution:
     """Iterate x' = update(A x, x) with a matrix, with an optional user-defined update.
 
@@ -171,7 +185,10 @@ def power_iteration(
     """
     if update is not None and not callable(update):
         raise OptionError(f"update must be a function of (y, x), not {update!r}")
-    run = Run(A, "power iteration", norm, **running)
+    run = Run(
+        A, "power iteration", norm, tol, tol_mode, max_iter, weights, precision, drive, backend, threads, client,
+        device_memory, host_memory, timeout, throw, on_event, on_progress,
+    )  # fmt: skip
     if update is not None and run.chosen_drive == "superstep":
         if run.drive == "superstep":
             raise OptionError(

@@ -186,7 +186,6 @@ SCENES = {
         smaller={
             "--workers 4": "--workers 2",
             "n_workers=4, threads_per_worker=2": "n_workers=2, threads_per_worker=1",
-            "--scale 28": "--scale 8",
             "--device-memory 40GB": "--device-memory 4GB",
             'device_memory="40GB", host_memory="100GB"': 'device_memory="4GB", host_memory="8GB"',
         },
