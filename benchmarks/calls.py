@@ -2,7 +2,7 @@
 
     python -m benchmarks.calls --scale 22 --json found.json
 
-It uses nothing but the public interface, so that it runs with other versions too: `PYTHONPATH=CHECKOUT python
+It uses only the public interface, so that it runs with other versions too: `PYTHONPATH=CHECKOUT python
 benchmarks/calls.py ...`. `python -m benchmarks.ratios` compares what two of them found. Ranks are checked beside those
 of the host, products beside SciPy's; what is wrong gets no time, and the exit code is 1.
 """
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 import mgspmv as mg
+from mgspmv.errors import MgspmvError
 
 FEW, MANY = 10, 210
 """Iterations of two calls, whose difference is the time of the iterations between."""
@@ -103,4 +104,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except MgspmvError as error:
+        sys.exit(f"error: {error}")

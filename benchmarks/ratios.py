@@ -83,11 +83,20 @@ def format_ratios(before: dict[Key, list[float]], after: dict[Key, list[float]],
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--before", type=Path, nargs="+", required=True, metavar="FILE")
-    parser.add_argument("--after", type=Path, nargs="+", required=True, metavar="FILE")
+    for version in ("--before", "--after"):
+        parser.add_argument(version, type=_parse_file, nargs="+", required=True, metavar="FILE")
     parser.add_argument("--least", type=float, default=0.97, help="ratio (0.97)")
     parser.add_argument("--all", action="store_true", help="other programs too")
     return parser.parse_args(arguments)
+
+
+def _parse_file(text: str) -> Path:
+    path = Path(text)
+    try:
+        json.loads(path.read_text())["records"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise argparse.ArgumentTypeError(f"expected a file that --json of a benchmark wrote, got {text!r}") from error
+    return path
 
 
 if __name__ == "__main__":

@@ -37,3 +37,13 @@ def test_calls_of_this_version(tmp_path):
     found = tmp_path / "found.json"
     assert calls.main(["--scale", "8", "--rounds", "1", "--backend", "cpu", "--json", str(found)]) == 0
     assert ratios.main(["--before", str(found), "--after", str(found)]) == 0
+
+
+@pytest.mark.parametrize("text", [None, "{", "{}", "[]"])
+def test_files_of_others_are_refused(tmp_path, capsys, text):
+    other = tmp_path / "other.json"
+    if text is not None:
+        other.write_text(text)
+    with pytest.raises(SystemExit):
+        ratios.main(["--before", str(other), "--after", str(other)])
+    assert "expected a file that --json of a benchmark wrote" in capsys.readouterr().err
