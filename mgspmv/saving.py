@@ -86,6 +86,7 @@ class _Metadata:
 
     matrix: _Matrix
     options: _Options
+    seconds: dict[str, float]
     vertex_ids: Literal["int64", "string"] | None
     digest: str
 
@@ -250,6 +251,9 @@ def _check_description(path: str, described: Any, kind: type[Any]) -> dict[str, 
     try:
         check_seal(described)
         checked = check_fields(_BatchMetadata if is_batch else _Metadata, described)
+        for phase, elapsed_s in checked.seconds.items():
+            if not 0 <= elapsed_s < math.inf:
+                raise ValueError(f"seconds.{phase}: a time is at least 0, not {elapsed_s}")
         if isinstance(checked, _BatchMetadata) and checked.top is not None:
             n = len(checked.labels)
             if not 0 <= checked.top <= checked.matrix.shape[0] or n * checked.top * ENTRY_BYTES > free_memory():

@@ -77,6 +77,7 @@ CASES: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
     ("ranks", put(iterations=2**64), "a number has 65 bits, and at most 64 are written"),
     ("ranks", put(changes="x"), "changes: input should be a valid tuple"),
     ("ranks", put(seconds=[1.0]), "seconds: input should be a valid dictionary"),
+    ("ranks", put(seconds={"product": "NaN"}), r"seconds\.product: a time is at least 0, not nan"),
     ("ranks", put(events=[{"iteration": 1}]), r"events\.0\.run: field required"),
     ("ranks", put(stability={"k": 1}), r"stability\.is_proven: field required"),
     ("ranks", put(options={"tol": "blosc"}), r"options\.tol: input should be a valid number"),
