@@ -46,34 +46,52 @@ SAID = {
 NOTES = {"checkpoint": "checkpoint of iteration", "resume": "goes on after iteration"}
 """Texts for progress that reports an iteration, by its name; these are not phases."""
 
-_IS_WANTED: ContextVar[bool] = ContextVar("_IS_WANTED", default=False)
+_TITLE: ContextVar[str | None] = ContextVar("_TITLE", default=None)
+"""Text before the phases of calls; None where they are not shown."""
 
 
 # --- lines -----------------------------------------------------------------------------------------------------------
 
 
-class Line:
-    """Line of the display, for one phase at a time: its name, units done, rate and remaining time.
+class Progress:
+    """Line for one phase at a time: its name, units done, rate and remaining time; removed when the context ends.
 
     Parameters
     ----------
-    bars : the display
+    console : output; default stderr, or below the cell of a notebook
     tol : the change at which the iteration stops, in the norm of its events; None where that is not known
     max_iter : most iterations; None where not known
+    is_shown : False for one that shows nothing
     """
 
-    def __init__(self, bars: Bars, tol: float | None = None, max_iter: int | None = None) -> None:
-        self._bars, self.tol, self.max_iter, self.before = bars, tol, max_iter, ""
+    def __init__(
+        self,
+        console: Console | None = None,
+        *,
+        tol: float | None = None,
+        max_iter: int | None = None,
+        is_shown: bool = True,
+    ) -> None:
+        self._bars, self._tol, self._max_iter = _make_bars(console, is_shown=is_shown), tol, max_iter
+        self.title = ""
+        """Text before each phase."""
         self._changes: deque[float] = deque(maxlen=RATE_WINDOW)
         self._name: str | None = None
         self._note = ""
         self._task: Task | None = None
 
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bars.stop()
+
     def phase(self, name: str, total: int | None = None) -> None:
         """Begin a phase of `total` units, None if unknown; the phase before it ends."""
         self._name = name
         self._changes.clear()
-        description = self.before + SAID.get(name, name)
+        description = self.title + SAID.get(name, name)
         if self._task is None:
             number = self._bars.add_task(description, total=total)
             self._task = next(task for task in self._bars.tasks if task.id == number)
@@ -81,11 +99,6 @@ class Line:
         # The line is reused: a second task would appear before this one is removed, or after.
         self._task.total = total
         self._bars.reset(self._task.id, description=description)
-
-    def advance(self, n: int = 1) -> None:
-        """Add `n` units to those done in the phase."""
-        if self._task is not None:
-            self._bars.update(self._task.id, advance=n)
 
     def on_progress(self, phase: str, done: int, total: int | None) -> None:
         """Show `done` of `total` units of `phase`, and begin the phase if it is a new one."""
@@ -99,20 +112,15 @@ class Line:
     def on_event(self, event: Event) -> None:
         """Show the iteration, its change and the further iterations predicted from the rate of convergence."""
         if self._name != "iterate":
-            self.phase("iterate", self.max_iter)
+            self.phase("iterate", self._max_iter)
         self._changes.append(event.change)
-        left = None if self.tol is None else predict_iterations_left(list(self._changes), self.tol)
-        total = self.max_iter if left is None else event.iteration + left
-        if self.max_iter is not None and total is not None:
-            total = min(total, self.max_iter)
+        left = None if self._tol is None else predict_iterations_left(list(self._changes), self._tol)
+        total = self._max_iter if left is None else event.iteration + left
+        if self._max_iter is not None and total is not None:
+            total = min(total, self._max_iter)
         prediction = "" if left is None else f", about {left} to go"
-        said = f"{self.before}iterate  change {event.change:.2e}{prediction}{self._note}"
+        said = f"{self.title}iterate  change {event.change:.2e}{prediction}{self._note}"
         self._show(event.iteration, total, description=said)
-
-    def remove(self) -> None:
-        """Remove the line from the display."""
-        if self._task is not None:
-            self._bars.remove_task(self._task.id)
 
     def _show(self, done: int, total: float | None, **changes: Any) -> None:
         assert self._task is not None
@@ -120,35 +128,7 @@ class Line:
         self._bars.update(self._task.id, completed=done, **changes)
 
 
-class Progress(Line):
-    """Line with its own display; both are removed when the context ends.
-
-    Parameters
-    ----------
-    console : output; default stderr, or below the cell of a notebook
-    tol, max_iter : as in `Line`
-    is_shown : False for one that shows nothing
-    """
-
-    def __init__(
-        self,
-        console: Console | None = None,
-        *,
-        tol: float | None = None,
-        max_iter: int | None = None,
-        is_shown: bool = True,
-    ) -> None:
-        super().__init__(make_bars(console, is_shown=is_shown), tol, max_iter)
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._bars.stop()
-
-
-def make_bars(console: Console | None, *, is_shown: bool = True) -> Bars:
+def _make_bars(console: Console | None, *, is_shown: bool) -> Bars:
     """Return the display of lines, on `console`; default stderr, or below the cell of a notebook."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -203,12 +183,7 @@ def _describe_count(task: Task) -> str:
 
 def open_progress(*, tol: float | None = None, max_iter: int | None = None) -> Progress:
     """Return progress on stderr if that is a terminal, or below the cell of a notebook; else one that shows nothing."""
-    return Progress(tol=tol, max_iter=max_iter, is_shown=is_watched())
-
-
-def is_watched() -> bool:
-    """Return whether progress can be shown."""
-    return sys.stderr.isatty() or is_notebook()
+    return Progress(tol=tol, max_iter=max_iter, is_shown=sys.stderr.isatty() or is_notebook())
 
 
 def is_notebook() -> bool:
@@ -229,26 +204,28 @@ def show_progress() -> Iterator[None]:
             mg.ingest("web.mtx.gz", "web.zarr", kind="graph")
             ranks = mg.pagerank(mg.open_matrix("web.zarr"))
 
-    In a terminal it is on stderr, in a notebook below the cell: one line for the current call, removed when it ends,
-    and for a pipeline a second line for all steps. If stderr is not a terminal, nothing is shown. `on_event` and
-    `on_progress` of a call are called as well.
+    In a terminal it is on stderr, in a notebook below the cell: one line for the current call, removed when it ends;
+    in a pipeline it begins with the step. If stderr is not a terminal, nothing is shown. `on_event` and `on_progress`
+    of a call are called as well.
     """
-    before = _IS_WANTED.set(True)
-    try:
+    with _set_title(""):
         yield
-    finally:
-        _IS_WANTED.reset(before)
 
 
 @contextmanager
-def take_turn() -> Iterator[bool]:
-    """Yield whether to show the call that begins; calls that it makes are part of it, and are not shown."""
-    before = _IS_WANTED.get()
-    token = _IS_WANTED.set(False)
+def name_calls(title: str) -> Iterator[None]:
+    """Show a title before the phases of calls within the context, if these are shown."""
+    with _set_title(None if _TITLE.get() is None else title):
+        yield
+
+
+@contextmanager
+def _set_title(title: str | None) -> Iterator[None]:
+    before = _TITLE.set(title)
     try:
-        yield before
+        yield
     finally:
-        _IS_WANTED.reset(token)
+        _TITLE.reset(before)
 
 
 def watched(call: Callable[P, R]) -> Callable[P, R]:
@@ -272,28 +249,21 @@ def tell_all(*hearers: Callable[..., None] | None) -> Callable[..., None]:
     return tell
 
 
-def find_change(tol: float | None, tol_mode: str, n: int | None = None, stop: str = "change") -> float | None:
-    """Return the change at which an iteration over n vertices stops, for the prediction; None if it is unknown."""
-    from mgspmv.iterate.options import DEFAULT_TOL
-
-    if tol_mode == "fixed" or stop != "change" or (tol_mode == "l1_per_node" and n is None):
-        return None
-    return (DEFAULT_TOL if tol is None else tol) * (n if tol_mode == "l1_per_node" and n is not None else 1)
-
-
 def _show(call: Callable[P, R], *, predicts: bool) -> Callable[P, R]:
     takes = signature(call)
     names = ("on_progress", "on_event") if predicts or "on_event" in takes.parameters else ("on_progress",)
 
     @wraps(call)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        with log_call(call.__name__), translating(), take_turn() as is_wanted:
-            if not is_wanted:
+        title = _TITLE.get()
+        with log_call(call.__name__), translating(), _set_title(None):  # calls that it makes are part of it
+            if title is None:
                 return call(*args, **kwargs)
             given = takes.bind(*args, **kwargs)
             given.apply_defaults()
             known = given.arguments | given.arguments.get("running", {})
             with open_progress(**_read_end(known) if predicts else {}) as progress:
+                progress.title = title
                 heard: dict[str, Any] = {n: tell_all(getattr(progress, n), known.get(n)) for n in names}
                 told: Any = {**kwargs, **heard}
                 return call(*args, **told)
@@ -302,7 +272,14 @@ def _show(call: Callable[P, R], *, predicts: bool) -> Callable[P, R]:
 
 
 def _read_end(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the stopping rule of an iteration, from its options."""
+    """Return the change at which an iteration stops, None if that is unknown, and its most iterations."""
+    from mgspmv.iterate.options import DEFAULT_TOL
+
     n = getattr(known.get("A"), "shape", (None,))[0]
-    change = find_change(known.get("tol"), known.get("tol_mode", "l1"), n, known.get("stop", "change"))
+    tol_mode, tol = known.get("tol_mode", "l1"), known.get("tol")
+    change: float | None = DEFAULT_TOL if tol is None else tol
+    if tol_mode == "fixed" or known.get("stop", "change") != "change":
+        change = None
+    elif change is not None and tol_mode == "l1_per_node":
+        change = None if n is None else change * n
     return {"tol": change, "max_iter": known.get("max_iter", 100)}

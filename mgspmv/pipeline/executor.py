@@ -15,14 +15,14 @@ from typing import Any
 
 from mgspmv.errors import MgspmvError, StepsFailedError, hide_secrets
 from mgspmv.logs import PIPELINE
-from mgspmv.model import Event, Progress
+from mgspmv.model import Event, Progress, ignore
+from mgspmv.monitor.progress import name_calls
 from mgspmv.pipeline.context import Computing, OpenedMatrix, Work
 from mgspmv.pipeline.make_matrix import make_matrix
 from mgspmv.pipeline.make_results import make_result
 from mgspmv.pipeline.preflight import explain_step, plan_steps
 from mgspmv.pipeline.reading import Definition, read_pipeline
 from mgspmv.pipeline.records import Records, now
-from mgspmv.pipeline.showing import watch_steps
 from mgspmv.pipeline.steps import Step, list_steps
 from mgspmv.report.record import RunRecord, State, StepOutcome, StepRecord
 from mgspmv.version import __version__
@@ -89,17 +89,15 @@ def run_pipeline(
     if all(step.state == "kept" for step in planned):
         return describe(StepOutcome(p.name, p.kind, "kept", 0.0, records.read_step(p.name)) for p in planned)
     pipeline = definition.pipeline
-    hearers: dict[str, Any] = {"on_event": on_event, "on_progress": on_progress, "on_step": on_step}
     is_interrupted = False
     with (
-        watch_steps(definition, hearers) as heard,
         records.hold(),
         Computing(pipeline.cluster, client, pipeline.limits.threads, on_note) as computing,
     ):
-        work = Work(definition, records, computing, heard["on_progress"], heard["on_event"])
+        work = Work(definition, records, computing, on_progress or ignore, on_event or ignore)
         why = "the run was interrupted before"
         run = _Run(
-            work, heard["on_step"], {p.name: StepOutcome(p.name, p.kind, "skipped", 0.0, None, why) for p in planned}
+            work, on_step or ignore, {p.name: StepOutcome(p.name, p.kind, "skipped", 0.0, None, why) for p in planned}
         )
         try:
             for first, *rest in list_steps(pipeline, str(definition.folder)).values():
@@ -167,8 +165,10 @@ class _Run:
         began = time.perf_counter()
         state: State = "failed"
         record, failure = None, None
+        place = [*self.outcomes].index(step.name) + 1
         try:
-            state, record, failure = self._find(step, opened)
+            with name_calls(f"{step.name} ({place} of {len(self.outcomes)}): "):
+                state, record, failure = self._find(step, opened)
         except KeyboardInterrupt:  # also raised if a run was cancelled
             self._note(StepOutcome(step.name, step.kind, state, time.perf_counter() - began, None, "interrupted"))
             raise

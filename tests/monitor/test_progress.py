@@ -25,7 +25,7 @@ def test_phases_are_shown_with_their_counts():
     console = make_console()
     with Progress(console) as progress:
         progress.phase("read [1/2]", 10)
-        progress.advance(4)
+        progress.on_progress("read [1/2]", 4, 10)
         progress._bars.refresh()
         assert "read [1/2]" in console.file.getvalue()
         assert "4/10" in console.file.getvalue()
@@ -35,7 +35,7 @@ def test_phases_are_shown_with_their_counts():
         assert "sort" in last
         assert "read" not in last
         assert "/" not in last
-        progress.advance(3)
+        progress.on_progress("sort", 3, None)
         progress._bars.refresh()
         assert "3/?" in console.file.getvalue().splitlines()[-1]
 
@@ -104,7 +104,6 @@ def test_nothing_is_shown_where_stderr_is_no_terminal(monkeypatch, capsys):
     with open_progress(tol=1e-6, max_iter=9) as progress:
         assert progress._bars.disable
         progress.phase("read", 3)
-        progress.advance()
         progress.on_progress("read", 1, 3)
         progress.on_event(make_event(1, 0.5))
     assert sys.stderr.getvalue() == ""

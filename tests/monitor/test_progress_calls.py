@@ -153,5 +153,5 @@ def test_steps_of_a_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with mg.show_progress():
         record = mg.run_pipeline("p.toml", on_step=lambda outcome: ended.append(outcome.name), throw=False)
     assert sorted(ended) == sorted(step.name for step in record.steps)
-    assert "steps" in terminal.getvalue()
-    assert "gone failed: " in terminal.getvalue()
+    assert "web (1 of 4): " in terminal.getvalue()
+    assert "web/pagerank (2 of 4): iterate" in terminal.getvalue()

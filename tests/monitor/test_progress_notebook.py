@@ -19,8 +19,6 @@ warnings.simplefilter("error")
 import mgspmv.monitor.progress as progress
 from mgspmv.model import Event
 from mgspmv.monitor.progress import open_progress
-from mgspmv.pipeline.showing import StepsProgress
-from mgspmv.report.record import StepOutcome
 progress.REFRESH_S = 0.0
 event = lambda k: Event("run", 0, k, 10.0**-k, (0.1,), (0.0,), (0.0,), (0,), (0,))
 """
@@ -29,8 +27,6 @@ CELLS = {
     "iterations": "bars = open_progress(tol=1e-6, max_iter=100)\nbars.__enter__()\n"
     "for k in (1, 2, 3, 4):\n    bars.on_event(event(k))\n    time.sleep(0.4)",
     "ended": "with open_progress() as bars:\n    bars.on_progress('read', 4, 10)",
-    "failed": "steps = StepsProgress(2)\nwith steps.bars:\n    steps.on_progress('web: read', 4, 10)\n"
-    "    steps.on_step(StepOutcome('web', 'matrix', 'failed', 1.0, None, '[no] <file>'))",
     "seldom": "progress.REFRESH_S = 3600.0\nbars = open_progress()\nbars.__enter__()\n"
     "for k in range(100):\n    bars.on_progress('read', k, 100)",
 }
@@ -62,7 +58,6 @@ def test_what_a_notebook_shows(shown: dict[str, str]) -> None:
     assert "iterate  change 1.00e-04, about 3 to go" in said
     assert re.search(r"4/7.*[\d.]+/s, 0:00:0\d left", said, re.DOTALL)
     assert shown["ended"] == ""
-    assert read_text(shown["failed"]).strip() == "web failed: [no] &lt;file&gt;"
     assert "99/100" not in read_text(shown["seldom"]), "pictures are not made more often than they are seen"
 
 
