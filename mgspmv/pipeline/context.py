@@ -15,13 +15,16 @@ import psutil
 from mgspmv.api import open_matrix
 from mgspmv.api.matrix import Matrix
 from mgspmv.model import Event, Progress, default_threads
+from mgspmv.monitor.progress import watched
 from mgspmv.monitor.versions import find_versions
 from mgspmv.partition import parse_bytes
 from mgspmv.pipeline.definition import ClusterSection
 from mgspmv.pipeline.keys import Identity
 from mgspmv.pipeline.reading import Definition
-from mgspmv.pipeline.records import Records
+from mgspmv.pipeline.records import Records, now
 from mgspmv.pipeline.steps import Step
+from mgspmv.report.record import StepRecord
+from mgspmv.validation import to_json
 
 
 class Computing(ExitStack):
@@ -131,7 +134,7 @@ class OpenedMatrix:
             options: dict[str, Any] = {**self._computing.distributing, "on_progress": on_progress}
             from mgspmv.distribute.matrix import distribute_matrix
 
-            for_products = partial(distribute_matrix, matrix.stored, lay_out=False)
+            for_products = partial(watched(distribute_matrix), matrix.stored, lay_out=False)
             distribute: Any = matrix.distribute if for_steps else for_products
             self._distributed = wanted, distribute(self._computing.client, **options)
         return self._distributed[1]
@@ -166,8 +169,31 @@ class Work:
         return {"on_progress": on_progress, "on_event": on_event}
 
 
-def describe_provenance(step: Step, identity: Identity, **more: Any) -> dict[str, Any]:
-    """Return the machine, versions and inputs of a step, as JSON values."""
+def make_record(step: Step, identity: Identity, began: str, made: dict[str, Any], **fields: Any) -> StepRecord:
+    """Make the record of a step that ends now.
+
+    Parameters
+    ----------
+    began : time of its start
+    made : provenance of its matrix
+    fields : other fields of the record; `options` that are not among those of the step are added to them
+    """
+    options = fields.pop("options", {}) | identity.options
+    return StepRecord(
+        key=identity.key,
+        kind=step.kind,
+        name=step.name,
+        inputs=identity.inputs,
+        options=to_json(options),
+        began=began,
+        ended=now(),
+        provenance=to_json(_describe_provenance(step, identity) | {"matrix": made}),
+        **fields,
+    )
+
+
+def _describe_provenance(step: Step, identity: Identity) -> dict[str, Any]:
+    """Return the machine, versions and inputs of a step."""
     files = step.section.model_dump(mode="json")
     sources = {
         name: {"path": files.get({"source": "path"}.get(name, name)), "digest": found}
@@ -182,4 +208,4 @@ def describe_provenance(step: Step, identity: Identity, **more: Any) -> dict[str
         "memory_bytes": int(psutil.virtual_memory().total),
         "command": sys.argv,
     }
-    return {"versions": find_versions(), "machine": machine, "inputs": sources, **more}
+    return {"versions": find_versions(), "machine": machine, "inputs": sources}

@@ -22,7 +22,7 @@ from mgspmv.errors import (
 )
 from mgspmv.files import is_url
 from mgspmv.model import MatrixInfo, peak_memory
-from mgspmv.pipeline.context import Work, describe_provenance
+from mgspmv.pipeline.context import Work, make_record
 from mgspmv.pipeline.definition import MatrixSection
 from mgspmv.pipeline.keys import Identity, identify_matrix
 from mgspmv.pipeline.outputs import measure_bytes
@@ -76,22 +76,17 @@ def make_matrix(work: Work, step: Step) -> StepRecord:
         info, degrees = matrix.info, measure_degrees(matrix)
     seconds["measure"] = time.perf_counter() - clock
     described = asdict(info)
-    provenance = describe_provenance(step, identity, matrix=described.pop("provenance"))
-    record = StepRecord(
-        key=identity.key,
-        kind="matrix",
-        name=step.name,
-        inputs=identity.inputs,
+    record = make_record(
+        step,
+        identity,
+        began,
+        described.pop("provenance"),
         outputs=[] if step.section.open and not step.section.update else [_describe_store(step.target, info)],
-        options=to_json(identity.options),
         matrix=to_json(described),
-        began=began,
-        ended=now(),
         seconds=seconds,
         memory={"host_peak_bytes": [peak_memory()]},
         result={"base": identity.base, "updates": chain},
         degrees=degrees,
-        provenance=to_json(provenance),
     )
     work.records.write_step(record)
     return record

@@ -5,22 +5,24 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import zarr
 
 from mgspmv.api import pagerank, pagerank_batch, spmv
+from mgspmv.api.warm import align_ranks
 from mgspmv.api.warm import read_vector as read_given
-from mgspmv.errors import CheckpointError, ConvergenceError
+from mgspmv.errors import CheckpointError, ConvergenceError, OptionError
 from mgspmv.ingest.seeds import read_seeds
 from mgspmv.ingest.weights import DANGLING_RULES, read_vector
 from mgspmv.model import peak_memory
 from mgspmv.os_errors import refuse_source
-from mgspmv.pipeline.compare import compare_batches, compare_ranks, list_ids, match_ids
-from mgspmv.pipeline.context import OpenedMatrix, Work, describe_provenance
+from mgspmv.pipeline.compare import compare_batches, compare_ranks
+from mgspmv.pipeline.context import OpenedMatrix, Work, make_record
 from mgspmv.pipeline.definition import PREVIOUS
 from mgspmv.pipeline.keys import find_file, identify_result
 from mgspmv.pipeline.outputs import describe_outputs, digest_array, digest_ranks, find_ranks, publish, save_top, stage
@@ -28,12 +30,10 @@ from mgspmv.pipeline.places import fetch
 from mgspmv.pipeline.records import PRIVATE, now, write_json
 from mgspmv.pipeline.steps import Step
 from mgspmv.report.measure import describe_iterations, describe_solution
-from mgspmv.report.record import Output, StepRecord
-from mgspmv.results import Solution, describe_matrix, load_batch, load_solution
+from mgspmv.report.record import StepRecord
+from mgspmv.results import BatchSolution, Solution, describe_matrix, load_batch, load_solution
 from mgspmv.store.places import check_links, locate_store
 from mgspmv.validation import to_json
-
-T = TypeVar("T")
 
 _OPTIONS = ("alpha", "tol", "tol_mode", "max_iter", "weights", "precision")
 
@@ -50,34 +50,18 @@ def make_result(work: Work, step: Step, opened: OpenedMatrix) -> tuple[StepRecor
     ------
     MgspmvError : errors of `pagerank`, `pagerank_batch`, `spmv` and of writing results
     """
-    began = now()
-    identity = identify_result(step, work.definition.pipeline, opened.matrix.info, work.records.checksums)
+    began, info = now(), opened.matrix.info
+    identity = identify_result(step, work.definition.pipeline, info, work.records.checksums)
     work.records.checksums.save()
-
-    def describe(outputs: list[Output], fields: dict[str, Any]) -> StepRecord:
-        asked = {name: value for name, value in fields.pop("options").items() if name not in identity.options}
-        provenance = describe_provenance(step, identity, matrix=opened.matrix.info.provenance)
-        return StepRecord(
-            key=identity.key,
-            kind=step.kind,
-            name=step.name,
-            inputs=identity.inputs,
-            outputs=outputs,
-            options=to_json(identity.options | asked),
-            began=began,
-            ended=now(),
-            provenance=to_json(provenance),
-            **fields,
-        )
-
-    make: Callable[..., dict[str, Any]] = {"pagerank": _rank, "batch": _rank_many, "product": _multiply}[step.kind]
     with stage(step, work.records.folder) as staged:
         try:
-            fields = make(work, step, opened, staged)
+            fields = (_multiply if step.kind == "product" else _rank)(work, step, opened, staged)
         except ConvergenceError as error:
-            return describe([], describe_iterations(error.solution)), error
+            fields = describe_iterations(error.solution)
+            return make_record(step, identity, began, info.provenance, outputs=[], **fields), error
         outputs = describe_outputs(staged, step.target, fields.pop("digests"))
-        record = publish(staged, step.target, describe(outputs, fields), work.records.read_step(step.name))
+        record = make_record(step, identity, began, info.provenance, outputs=outputs, **fields)
+        record = publish(staged, step.target, record, work.records.read_step(step.name))
     work.records.write_step(record)
     shutil.rmtree(_locate_checkpoint(work, step), ignore_errors=True)
     return record, None
@@ -92,42 +76,64 @@ def _locate_checkpoint(work: Work, step: Step) -> Path:
 
 
 def _rank(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dict[str, Any]:
-    section, output, hearers = step.section, work.definition.pipeline.output, work.listen(step)
+    """Compute ranks or a batch of them, write them, and compare them with those that they replace."""
+    section, output, is_batch = step.section, work.definition.pipeline.output, step.kind == "batch"
     started = time.perf_counter()
-    before = _load_before(work, step, load_solution)
-    matrix = opened.find(section.reverse, on_progress=hearers["on_progress"], for_steps=True)
+    before = _load_before(work, step) if getattr(section, "nstart", None) == PREVIOUS else None
+    matrix = opened.find(section.reverse, on_progress=work.listen(step)["on_progress"], for_steps=not is_batch)
     vectors = _read_vectors(section, matrix)
-    if section.nstart == PREVIOUS and before is not None and _suits(before, matrix):
-        vectors["nstart"] = before
+    if before is not None:
+        with suppress(OptionError):  # they share no vertex with the matrix
+            vectors["nstart"] = align_ranks(before, matrix)
+    ranks: Any = (_run_batch if is_batch else _run_pagerank)(work, step, matrix, vectors)
+    ranked = time.perf_counter()
+    for format in output.formats:
+        ranks.save(folder / f"ranks.{format}")
+    highest = ranks.top(min(section.top, matrix.shape[0]))
+    save_top(highest if is_batch else {None: highest}, folder)
+    if is_batch:
+        fields = describe_iterations(ranks)
+        fields["top"] = [[name, to_json(rank)] for name, rank in next(iter(highest.values()))]
+    else:
+        fields = describe_solution(ranks, section.top)
+        if section.nstart == PREVIOUS:
+            cold = "personalization" if "personalization" in vectors else "uniform"
+            fields["result"]["start"] = PREVIOUS if "nstart" in vectors else cold
+    if output.compare and (before := before or _load_before(work, step)) is not None:
+        compare: Callable[..., dict[str, Any]] = compare_batches if is_batch else compare_ranks
+        fields["comparison"] = _save_comparison(work, step, compare(before, ranks, section.top), folder)
+    prepare_s = max(0.0, ranked - started - sum(ranks.seconds.values()))
+    fields["seconds"] |= {"prepare": prepare_s, "save": time.perf_counter() - ranked}
+    digest = digest_ranks(ranks)
+    return fields | {"digests": {"ranks.zarr": digest, "ranks.parquet": digest}}
+
+
+def _run_pagerank(work: Work, step: Step, matrix: Any, vectors: dict[str, Any]) -> Solution:
+    """Compute ranks, in the scale of [output]."""
+    section, hearers = step.section, work.listen(step)
     options = {name: getattr(section, name) for name in (*_OPTIONS, "stop", "kernel")} | vectors
     options |= _place(work, section) | {"on_event": hearers["on_event"]}
     if work.computing.is_on_cluster:
         options |= {"recover": section.recover, "drive": work.computing.section.drive, **hearers}
-    checkpoint = _locate_checkpoint(work, step)
-    solution = _rank_kept(matrix, checkpoint, options) if section.checkpoint else pagerank(matrix, **options)
-    solution = solution.scale(output.scaler)
-    ranked = time.perf_counter()
-    fields = describe_solution(solution, section.top)
-    if before is not None and output.compare:
-        fields["comparison"] = _save_comparison(work, step, compare_ranks(before, solution, section.top), folder)
-    if section.nstart == PREVIOUS:
-        cold = "personalization" if "personalization" in vectors else "uniform"
-        fields["result"]["start"] = PREVIOUS if "nstart" in vectors else cold
-    for format in output.formats:
-        solution.save(folder / f"ranks.{format}")
-    save_top({None: solution.top(section.top)}, folder)
-    prepare_s = max(0.0, ranked - started - sum(solution.seconds.values()))
-    fields["seconds"] |= {"prepare": prepare_s, "save": time.perf_counter() - ranked}
-    digest = digest_ranks(solution)
-    return fields | {"digests": {"ranks.zarr": digest, "ranks.parquet": digest}}
-
-
-def _rank_kept(matrix: Any, checkpoint: Path, options: dict[str, Any]) -> Solution:
-    """Resume from a checkpoint, or start from the beginning if that is of another run, or damaged."""
+    if section.checkpoint:
+        options["checkpoint"] = _locate_checkpoint(work, step)
     try:
-        return pagerank(matrix, **options, checkpoint=checkpoint, resume=True)
-    except CheckpointError:
-        return pagerank(matrix, **options, checkpoint=checkpoint)
+        solution = pagerank(matrix, **options, resume=section.checkpoint)
+    except CheckpointError:  # it is of another run, or damaged
+        solution = pagerank(matrix, **options)
+    return solution.scale(work.definition.pipeline.output.scaler)
+
+
+def _run_batch(work: Work, step: Step, matrix: Any, vectors: dict[str, Any]) -> BatchSolution:
+    section, hearers = step.section, work.listen(step)
+    seeds = None
+    if section.seeds is not None:
+        with fetch(section.seeds) as local:
+            seeds = read_seeds(local, string_ids=matrix.info.vertex_ids == "string")
+    options = {name: getattr(section, name) for name in (*_OPTIONS, "width")} | vectors | _place(work, section)
+    options |= {"top": section.top if section.keep == "top" else None, "on_event": hearers["on_event"]}
+    options |= {"on_progress": hearers["on_progress"]} if work.computing.is_on_cluster else {}
+    return pagerank_batch(matrix, seeds, **options)
 
 
 def _read_vectors(section: Any, matrix: Any) -> dict[str, Any]:
@@ -142,29 +148,19 @@ def _read_vectors(section: Any, matrix: Any) -> dict[str, Any]:
     return vectors
 
 
-def _suits(before: Solution, matrix: Any) -> bool:
-    """Return whether ranks share vertices with the matrix, and are not scaled."""
-    ids_before = list_ids(before.vertex_ids, len(before.values))
-    ids = list_ids(matrix.vertex_ids, matrix.shape[0])
-    return before.scaler == "none" and len(match_ids(ids_before, ids)[0]) > 0
-
-
 def _place(work: Work, section: Any) -> dict[str, Any]:
     """Return the options that select threads and backend."""
     computing = work.computing
     return {"threads": computing.threads} | ({} if computing.is_on_cluster else {"backend": section.backend})
 
 
-def _load_before(work: Work, step: Step, load: Callable[[Path], T]) -> T | None:
-    """Load the ranks that are replaced, if they are needed and readable; else return None."""
+def _load_before(work: Work, step: Step) -> Any:
+    """Load the ranks that are replaced, if they are readable; else return None."""
     record = work.records.read_step(step.name)
-    is_needed = work.definition.pipeline.output.compare or getattr(step.section, "nstart", None) == PREVIOUS
-    if record is None or record.kind != step.kind or not is_needed:
-        return None
-    if (ranks := find_ranks(step.target, record)) is None:
+    if record is None or record.kind != step.kind or (ranks := find_ranks(step.target, record)) is None:
         return None
     with fetch(ranks) as local:
-        return load(local)
+        return (load_batch if step.kind == "batch" else load_solution)(local)
 
 
 def _save_comparison(work: Work, step: Step, comparison: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -173,34 +169,6 @@ def _save_comparison(work: Work, step: Step, comparison: dict[str, Any], folder:
     compared = {"before": {"key": record.key, "ended": record.ended}, **comparison}
     write_json(folder / "comparison.json", compared)
     return compared
-
-
-# --- batches ---------------------------------------------------------------------------------------------------------
-
-
-def _rank_many(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dict[str, Any]:
-    section, output, hearers = step.section, work.definition.pipeline.output, work.listen(step)
-    matrix = opened.find(section.reverse, on_progress=hearers["on_progress"])
-    seeds = None
-    if section.seeds is not None:
-        with fetch(section.seeds) as local:
-            seeds = read_seeds(local, string_ids=matrix.info.vertex_ids == "string")
-    options = {name: getattr(section, name) for name in (*_OPTIONS, "width")} | _read_vectors(section, matrix)
-    options |= {"top": section.top if section.keep == "top" else None, "on_event": hearers["on_event"]}
-    options |= {"on_progress": hearers["on_progress"]} if work.computing.is_on_cluster else {}
-    batch = pagerank_batch(matrix, seeds, **options, **_place(work, section))
-    ranked = time.perf_counter()
-    for format in output.formats:
-        batch.save(folder / f"ranks.{format}")
-    highest = batch.top(min(section.top, matrix.shape[0]))
-    save_top(highest, folder)
-    fields = describe_iterations(batch)
-    fields["top"] = [[name, to_json(rank)] for name, rank in next(iter(highest.values()))]
-    if output.compare and (before := _load_before(work, step, load_batch)) is not None:
-        fields["comparison"] = _save_comparison(work, step, compare_batches(before, batch, section.top), folder)
-    fields["seconds"] |= {"save": time.perf_counter() - ranked}
-    digest = digest_ranks(batch)
-    return fields | {"digests": {"ranks.zarr": digest, "ranks.parquet": digest}}
 
 
 # --- products --------------------------------------------------------------------------------------------------------
@@ -223,7 +191,6 @@ def _multiply(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dic
         stored[...] = product
     seconds = {"prepare": prepared - started, "product": multiplied - prepared}
     return {
-        "options": {},
         "matrix": to_json(describe_matrix(opened.matrix.info, "", is_reversed=section.transpose)),
         "seconds": seconds | {"save": time.perf_counter() - multiplied},
         "memory": {"host_peak_bytes": [peak_memory()]},
