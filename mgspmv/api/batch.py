@@ -23,12 +23,11 @@ from mgspmv.iterate.pagerank import widen_bound
 from mgspmv.iterate.queries import Query, make_queries
 from mgspmv.iterate.start import Start, make_start
 from mgspmv.iterate.vectors import Weights
-from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import free_device_memory, measure_memory
 from mgspmv.kernels.highest import order_highest
 from mgspmv.kernels.many import WIDTHS
 from mgspmv.kernels.select import bind_many
-from mgspmv.logs import log_iteration, name_run
+from mgspmv.logs import name_run
 from mgspmv.model import Event, Precision, Progress, Status, TolMode, check_choice, free_memory, ignore
 from mgspmv.monitor.progress import watched
 from mgspmv.order import restore
@@ -117,14 +116,14 @@ def pagerank_batch(
             "device_memory= and host_memory= are for the rows of workers; pass client= too, or pass them to "
             "distribute()"
         )
-    place = Placement(A, client, backend, threads, device_memory, host_memory, timeout, transport, on_progress)
+    limits = (device_memory, host_memory, timeout)
+    place = Placement(A, client, backend, threads, *limits, transport, on_progress, on_event)
     top = _check_top(top)
     n = A.shape[0]
     use_weights = check_graph(A, weights)
     queries = make_queries(personalization, _list_alphas(alpha), n, A.vertex_ids, A.order)
     asked: dict[str, Any] = {"tol": tol, "tol_mode": tol_mode, "max_iter": max_iter, "precision": precision}
     options, threshold = _check_options(queries, asked, n, A.nnz)
-    began = time.perf_counter()
     shared: dict[str, Any] = {"dangling": dangling, "out_weight": out_weight, "order": A.order}
     start = make_start(A.stored, A.vertex_ids, options, **shared, use_weights=use_weights)
     if dangling is None:
@@ -132,13 +131,9 @@ def pagerank_batch(
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
     keeper = _Keeper(A, len(queries), top, "float32" if precision == "float32" else "float64")
     report = on_progress or ignore
-    events: list[Event] = []
 
     def emit(event: Event, n_ended: int) -> None:
-        events.append(event)
-        log_iteration(event)
-        if on_event is not None:
-            on_event(event)
+        place.emit(event)
         report("vectors", n_ended, len(queries))
 
     drops = isinstance(dangling, str) and dangling == "drop"
@@ -147,17 +142,15 @@ def pagerank_batch(
         with place.distribute(precision=precision, weights=use_weights, lay_out=False) as matrix:
             loaded = time.perf_counter()
             outcome = _rank_distributed(matrix, queries, task, start, keeper, emit, report)
-        if client is not None:
-            outcome.seconds["load"] = loaded - began
+        place.count_loading(outcome.seconds, loaded)
     else:
-        assert isinstance(A, Matrix)
-        outcome = _rank_embedded(A, began, queries, task, start, keeper, emit, place.computes)
+        outcome = _rank_embedded(place, queries, task, start, keeper, emit)
     described: dict[str, Any] = {"tol": None if tol_mode == "fixed" else options.tol or DEFAULT_TOL}
     described |= {"dangling": describe_dangling(dangling), "weights": use_weights}
     described |= {"drive": "embedded" if outcome.transport is None else "superstep"}
     described |= {"out_weight": "store" if out_weight is None else "vector"}
     described |= {"width": outcome.width, "steps": outcome.steps, "top": top}
-    solution = _solve(A, queries, outcome, keeper, start.growth, vars(options) | described, tuple(events))
+    solution = _solve(A, queries, outcome, keeper, start.growth, vars(options) | described, tuple(place.events))
     if throw:
         explain = partial(explain_overflow, A, start, precision, use_weights=use_weights)
         _check_success(solution, options, A.nnz, explain)
@@ -168,16 +161,15 @@ def pagerank_batch(
 
 
 def _rank_embedded(
-    A: Matrix,
-    began: float,
+    place: Placement,
     queries: Sequence[Query],
     task: BatchTask,
     start: Start,
     keeper: _Keeper,
     emit: Callable[[Event, int], None],
-    backend: Backend,
 ) -> BatchOutcome:
     """Rank the vectors of a batch in this process."""
+    A, backend = place.A, place.computes
     dtype, precision = task.dtype, task.options.precision
     binding: dict[str, Any] = {"backend": backend, "threads": task.threads}
     kernel, n = bind_many(A.block(dtype, **binding), precision, **binding), A.shape[0]
@@ -195,10 +187,10 @@ def _rank_embedded(
     held_bytes = batch.held_bytes
     for event in batch.advance():
         emit(event, batch.n_ended)
-    seconds = batch.seconds | {"load": loaded - began}
+    place.count_loading(batch.seconds, loaded)
     taken = measure_memory(has_device=backend == "cuda") | {"held_bytes": held_bytes}
     memory = {name: [n_bytes] for name, n_bytes in taken.items()}
-    return BatchOutcome(batch.endings, batch.iteration, width, kernel.describe(), seconds, memory)
+    return BatchOutcome(batch.endings, batch.iteration, width, kernel.describe(), batch.seconds, memory)
 
 
 def _rank_distributed(

@@ -97,12 +97,12 @@ def hits(
     ConvergenceError : not converged, with `hubs` and `authorities` as its `solution`
     others : as in `power_iteration`
     """
-    run = Run(A, "HITS", "max", **running)
+    run = Run(A, operation="HITS", norm="max", **running)
     _check_graph(run)
     other = _find_transpose(A, run, transpose)
     start = make_start(A, "nstart", nstart, 1.0)
     with open_place(run, other) as place:
-        outcome = place.iterate(run, Step(), start)
+        outcome = place.iterate(Step(), start)
         with count_as_collecting(outcome):
             out_edges = place.products[1]
             reached = outcome.values
@@ -169,7 +169,7 @@ def katz(
         not
     others : as in `power_iteration`
     """
-    run = Run(A, "Katz centrality", **running)
+    run = Run(A, operation="Katz centrality", **running)
     _check_graph(run)
     factor, added = None if alpha is None else read_number("alpha", alpha), _make_beta(A, beta)
     start = make_start(A, "nstart", nstart, 0.0)
@@ -182,7 +182,7 @@ def katz(
     with open_place(run) as place:
         if factor is None:
             factor = _choose_alpha(A, place.products[0], is_pattern=A.is_pattern or not run.weights)
-        outcome = place.iterate(run, Step(factor, added=added), start)
+        outcome = place.iterate(Step(factor, added=added), start)
         advice = _KATZ_ADVICE
         if run.throw and is_bounded and not outcome.status.is_success:
             advice = _advise_katz(factor, bound_radius(place.products[0], A.shape[0]))
@@ -256,7 +256,7 @@ def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **run
     ConvergenceError : not converged, with the `solution` attached
     others : as in `power_iteration`
     """
-    run = Run(A, "eigenvector centrality", "l2", **running)
+    run = Run(A, operation="eigenvector centrality", norm="l2", **running)
     _check_graph(run)
     start = make_start(A, "nstart", nstart, 1.0)
     total = start.sum()
@@ -264,7 +264,7 @@ def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **run
         raise OptionError("nstart sums to 0 and cannot be made to sum to 1; give the vertices other weights")
 
     with open_place(run) as place:
-        outcome = place.iterate(run, Step(of_vector=1.0), start / total)
+        outcome = place.iterate(Step(of_vector=1.0), start / total)
         if A.info.nnz and outcome.status != Status.NON_FINITE:  # without edges the start is returned, as in NetworkX
             with count_as_collecting(outcome):
                 _check_cycles(A, place.products[0], outcome.values)
@@ -299,7 +299,7 @@ def stationary(
     ConvergenceError : not converged, with the `solution` attached; the chain may be periodic
     others : as in `power_iteration`
     """
-    run = Run(A, "stationary vector", "l1", **running)
+    run = Run(A, operation="stationary vector", norm="l1", **running)
     _check_chain(run)
     stays = read_number("lazy", lazy)
     if not 0 <= stays < 1:
@@ -309,7 +309,7 @@ def stationary(
         raise OptionError("nstart must not be negative, nor 0 everywhere; give at least one vertex a weight")
 
     with open_place(run) as place:
-        outcome = place.iterate(run, Step(1.0 - stays, stays), normalize(start, "l1"))
+        outcome = place.iterate(Step(1.0 - stays, stays), normalize(start, "l1"))
     advice = {} if stays else {Status.MAX_ITER: _PERIODIC_ADVICE}
     return conclude(run, outcome, {"lazy": stays}, advice)
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from mgspmv.api.arguments import check_threads, parse_size
 from mgspmv.api.matrix import Matrix
+from mgspmv.checkpoints import BEGINNING, Reached
 from mgspmv.errors import OptionError
+from mgspmv.iterate.pagerank import Outcome, add_event
 from mgspmv.kernels.catalogue import BACKENDS, Backend
 from mgspmv.kernels.select import choose_backend
-from mgspmv.model import Progress, check_choice
+from mgspmv.logs import log_iteration
+from mgspmv.model import Event, Progress, check_choice
+from mgspmv.results import Solution, describe_matrix, find_non_finite
 
 if TYPE_CHECKING:
     from mgspmv.distribute.matrix import DistributedMatrix
@@ -25,7 +30,7 @@ Drive = Literal["auto", "embedded", "scheduler", "superstep"]
 
 @dataclass(frozen=True)
 class Placement:
-    """Requested placement of a call with a matrix, checked."""
+    """Requested placement of a call with a matrix, checked, and the events of its iterations."""
 
     A: Any
     """Opened or distributed matrix."""
@@ -38,6 +43,11 @@ class Placement:
     timeout: float = 30.0
     transport: str = "auto"
     on_progress: Progress | None = None
+    on_event: Callable[[Event], None] | None = None
+    began: float = field(default_factory=time.perf_counter)
+    """Time of the call, in seconds of `time.perf_counter`."""
+    events: list[Event] = field(default_factory=list)
+    """Events of the iterations."""
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -136,3 +146,35 @@ class Placement:
         asked |= self.limits | {"timeout": self.timeout, "on_progress": self.on_progress}
         with distribute_matrix(matrix.stored, self.client, **asked, **reads) as distributed:
             yield distributed
+
+    def emit(self, event: Event) -> None:
+        """Record the event of an iteration, log it and pass it to `on_event`."""
+        add_event(self.events, event)
+        log_iteration(event)
+        if self.on_event is not None:
+            self.on_event(event)
+
+    def count_loading(self, seconds: dict[str, float], loaded: float) -> None:
+        """Add the time from the call to `loaded` to the phase `load`, or `start` where the matrix is on a cluster."""
+        phase = "start" if self.is_distributed else "load"
+        seconds[phase] = seconds.get(phase, 0.0) + loaded - self.began
+
+    def make_solution(
+        self, outcome: Outcome, options: dict[str, Any], before: Reached = BEGINNING, *, is_rank: bool = False
+    ) -> Solution:
+        """Make the solution of a run.
+
+        Parameters
+        ----------
+        before : progress that the run resumed from
+        is_rank : whether the values are ranks, which sum to 1
+        """
+        A, events = self.A, tuple(self.events)
+        changes = before.changes + tuple(event.change for event in events)
+        reached = (outcome.values, outcome.status, len(changes), changes, outcome.seconds, outcome.error_bound_l1)
+        told = (A.info, outcome.hardware, outcome.transport)
+        matrix = describe_matrix(*told, is_reversed=is_rank and A.is_transpose)
+        memory = outcome.memory | ({"held_bytes": list(events[-1].memory_bytes)} if events else {})
+        wrong = find_non_finite(outcome.values, A.vertex_ids, outcome.status, len(changes), is_rank=is_rank)
+        found = (outcome.stability, before.iteration, wrong, outcome.underflow, outcome.recoveries)
+        return Solution(*reached, A.vertex_ids, options, matrix, events, memory, *found)

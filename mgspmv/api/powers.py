@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
@@ -19,13 +19,12 @@ from mgspmv.iterate.pagerank import Outcome
 from mgspmv.iterate.power import PowerOptions, PowerTask, Products, Step, Update, compile_product, iterate_power
 from mgspmv.iterate.tally import Norm
 from mgspmv.iterate.vectors import Weights, make_vector
-from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import describe_device, get, measure_memory, put, zeros
-from mgspmv.logs import log_iteration, name_run
-from mgspmv.model import Event, Progress, Status, TolMode, check_choice, ignore
+from mgspmv.logs import name_run
+from mgspmv.model import Event, Progress, Status, TolMode, check_choice
 from mgspmv.monitor.progress import watched_to_converge
 from mgspmv.order import invert, permute
-from mgspmv.results import Solution, describe_matrix, find_non_finite
+from mgspmv.results import Solution
 
 if TYPE_CHECKING:
     from mgspmv.distribute.matrix import DistributedMatrix
@@ -55,10 +54,9 @@ class Running(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Placement):
     """One call: the checked arguments of `power_iteration`, and the events of its iterations."""
 
-    A: Matrix | DistributedMatrix
     operation: str = "power iteration"
     """Name of the computation."""
     norm: Norm = "none"
@@ -68,23 +66,13 @@ class Run:
     weights: bool = True
     precision: Literal["float64", "float32"] = "float64"
     drive: Drive = "auto"
-    backend: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: int | None = None
-    client: Any = None
-    device_memory: str | int | None = None
-    host_memory: str | int | None = None
-    timeout: float = 30.0
     throw: bool = True
-    on_event: Callable[[Event], None] | None = None
-    on_progress: Progress | None = None
-    began: float = field(default_factory=time.perf_counter)
-    """Time of the call, in seconds of `time.perf_counter`."""
-    events: list[Event] = field(default_factory=list)
-    """Events of the iterations."""
 
     def __post_init__(self) -> None:
         check_choice("precision", self.precision, ("float64", "float32"))
-        _ = self.options, self.chosen_drive
+        _ = self.options
+        super().__post_init__()
+        _ = self.chosen_drive
 
     @property
     def options(self) -> PowerOptions:
@@ -98,23 +86,10 @@ class Run:
         threshold = options.threshold(self.A.shape[0])
         return PowerTask(name_run(), options, threshold, self.precision, self.weights, self.threads)
 
-    @cached_property
-    def placement(self) -> Placement:
-        """Placement of the run."""
-        limits = (self.device_memory, self.host_memory, self.timeout)
-        return Placement(self.A, self.client, self.backend, self.threads, *limits, on_progress=self.on_progress)
-
     @property
     def chosen_drive(self) -> Drive:
         """Drive of the run, resolved from `auto`."""
-        return self.placement.choose_drive(self.drive)
-
-    def emit(self, event: Event) -> None:
-        """Record the event of an iteration, log it and pass it to `on_event`."""
-        self.events.append(event)
-        log_iteration(event)
-        if self.on_event is not None:
-            self.on_event(event)
+        return self.choose_drive(self.drive)
 
 
 @watched_to_converge
@@ -124,21 +99,7 @@ def power_iteration(
     x: Weights | None = None,
     *,
     norm: Norm = "none",
-    tol: float | None = None,
-    tol_mode: TolMode = "l1",
-    max_iter: int = 100,
-    weights: bool = True,
-    precision: Literal["float64", "float32"] = "float64",
-    drive: Drive = "auto",
-    backend: Literal["auto", "cpu", "cuda"] = "auto",
-    threads: int | None = None,
-    client: Any = None,
-    device_memory: str | int | None = None,
-    host_memory: str | int | None = None,
-    timeout: float = 30.0,
-    throw: bool = True,
-    on_event: Callable[[Event], None] | None = None,
-    on_progress: Progress | None = None,
+    **running: Unpack[Running],
 ) -> Solution:
     """Iterate x' = update(A x, x) with a matrix, with an optional user-defined update.
 
@@ -185,10 +146,7 @@ def power_iteration(
     """
     if update is not None and not callable(update):
         raise OptionError(f"update must be a function of (y, x), not {update!r}")
-    run = Run(
-        A, "power iteration", norm, tol, tol_mode, max_iter, weights, precision, drive, backend, threads, client,
-        device_memory, host_memory, timeout, throw, on_event, on_progress,
-    )  # fmt: skip
+    run = Run(A, operation="power iteration", norm=norm, **running)
     if update is not None and run.chosen_drive == "superstep":
         if run.drive == "superstep":
             raise OptionError(
@@ -199,7 +157,7 @@ def power_iteration(
     check_vertices(run)
     start = make_start(A, "x", x, 1.0 / A.shape[0])
     with open_place(run) as place:
-        outcome = place.iterate(run, update or Step(), start)
+        outcome = place.iterate(update or Step(), start)
     return conclude(run, outcome, {"norm": norm})
 
 
@@ -223,20 +181,15 @@ def check_vertices(run: Run) -> None:
 class Place:
     """Products of a run, in this process or on a cluster."""
 
-    drive: Drive
-    """Drive of the run."""
+    run: Run
     products: tuple[Products, ...]
     """Products with each matrix, for iterations that this process makes."""
     matrices: tuple[DistributedMatrix, ...] = ()
     """Matrices on the workers of a cluster; empty where this process computes."""
     rounds: Rounds | None = None
-    """Products on the cluster and their costs; None without rounds."""
-    is_loaded_for_run: bool = True
-    """Whether the run loaded its matrices, so that the time is `load` and not `start`."""
-    has_device: bool = False
-    """Whether this process computes on a device."""
+    """Products on the cluster and their costs; None where this process computes."""
 
-    def iterate(self, run: Run, update: AnyUpdate, x: np.ndarray) -> Outcome:
+    def iterate(self, update: AnyUpdate, x: np.ndarray) -> Outcome:
         """Iterate from x to the end, and publish the progress on a cluster.
 
         Parameters
@@ -244,75 +197,72 @@ class Place:
         update : of whole vectors in this process, or a `Step`, which can be computed anywhere
         x : (n,) float64, in the order of the source
         """
-        loaded = time.perf_counter()
-        if not self.matrices:
-            outcome = self._iterate(run, update, x, run.emit)
+        run, loaded = self.run, time.perf_counter()
+        if self.rounds is None:
+            outcome = self._iterate_here(update, x, run.emit)
+            taken = measure_memory(has_device=run.computes == "cuda")
+            outcome = replace(outcome, memory={name: [n_bytes] for name, n_bytes in taken.items()})
         else:
-            from mgspmv.monitor.stream import publish_run
-
-            assert self.drive in ("superstep", "scheduler")
-            with publish_run(self.matrices, run.task, run.operation, self.drive) as news:
-                outcome = self._iterate(run, update, x, news.follow(run.emit), news.report(run.on_progress))
-                news.end(outcome.status, outcome)
-        phase = "load" if self.is_loaded_for_run else "start"
-        outcome.seconds[phase] = outcome.seconds.get(phase, 0.0) + loaded - run.began
+            outcome = self._iterate_on_cluster(self.rounds, update, x)
+        run.count_loading(outcome.seconds, loaded)
         outcome.seconds.setdefault("collect", 0.0)
         return outcome
 
-    def _iterate(
-        self, run: Run, update: AnyUpdate, x: np.ndarray, emit: Callable[[Event], None], report: Progress = ignore
-    ) -> Outcome:
-        if self.drive == "superstep":
-            from mgspmv.distribute.power_drive import run_power
-
-            assert isinstance(update, Step)
-            return run_power(self.matrices, update, x, run.task, emit, report)
+    def _iterate_here(self, update: AnyUpdate, x: np.ndarray, emit: Callable[[Event], None]) -> Outcome:
         products = reduce(Products.after, self.products)
         step = update.place(products.put) if isinstance(update, Step) else update
-        began = time.perf_counter()
-        outcome = iterate_power(products, step, x, run.task, emit)
-        if self.rounds is None:
-            taken = measure_memory(has_device=self.has_device)
-            return replace(outcome, memory={name: [n_bytes] for name, n_bytes in taken.items()})
-        outcome.seconds["schedule"] = max(0.0, time.perf_counter() - began - sum(outcome.seconds.values()))
-        return replace(outcome, memory=self.rounds.measure_memory(), transport="scheduler")
+        return iterate_power(products, step, x, self.run.task, emit)
+
+    def _iterate_on_cluster(self, rounds: Rounds, update: AnyUpdate, x: np.ndarray) -> Outcome:
+        from mgspmv.distribute.power_drive import run_power
+        from mgspmv.monitor.stream import publish_run
+
+        run, drive = self.run, self.run.chosen_drive
+        assert drive in ("superstep", "scheduler")
+        with publish_run(self.matrices, run.task, run.operation, drive) as news:
+            emit = news.follow(run.emit)
+            if drive == "superstep":
+                assert isinstance(update, Step)
+                outcome = run_power(self.matrices, update, x, run.task, emit, news.report(run.on_progress))
+            else:
+                began = time.perf_counter()
+                outcome = self._iterate_here(update, x, emit)
+                elapsed_s = time.perf_counter() - began
+                outcome.seconds["schedule"] = max(0.0, elapsed_s - sum(outcome.seconds.values()))
+                outcome = replace(outcome, memory=rounds.measure_memory(), transport="scheduler")
+            news.end(outcome.status, outcome)
+        return outcome
 
 
 @contextmanager
 def open_place(run: Run, *others: Matrix | DistributedMatrix) -> Iterator[Place]:
     """Open products with the matrix of a run and others, distributed first where the run asks for it; matrices that
     were distributed for the run are released at the end of the context."""
-    place, matrices = run.placement, (run.A, *others)
-    if not place.is_on_cluster:
-        opened = [A for A in matrices if isinstance(A, Matrix)]
-        products = tuple(_multiply_here(A, run, place.computes) for A in opened)
-        yield Place(run.chosen_drive, products, has_device=place.computes == "cuda")
+    matrices = (run.A, *others)
+    if not run.is_on_cluster:
+        yield Place(run, tuple(_multiply_here(A, run) for A in matrices if isinstance(A, Matrix)))
         return
-    reads: dict[str, Any] = {"precision": run.precision, "weights": run.weights, "lay_out": False}
-    with ExitStack() as stack:
-        held = [stack.enter_context(place.distribute(A, **reads)) for A in matrices]
-        yield _meet_workers(run, held, is_loaded_for_run=run.client is not None)
-
-
-def _meet_workers(run: Run, matrices: list[DistributedMatrix], *, is_loaded_for_run: bool) -> Place:
-    """Return the place of matrices that are on a cluster."""
     from mgspmv.distribute.power_rounds import Rounds
 
-    for D in matrices:
-        D.check_open()
-    rounds = Rounds(matrices, run.task)
-    products = tuple(
-        Products(
-            partial(rounds.multiply, D),
-            partial(np.ascontiguousarray, dtype=run.precision),
-            np.asarray,
-            f"{len(D.workers)} workers on {_name_backend(D)}",
-            0,
-            tell_times=rounds.tell_times,
+    reads: dict[str, Any] = {"precision": run.precision, "weights": run.weights, "lay_out": False}
+    with ExitStack() as stack:
+        held = [stack.enter_context(run.distribute(A, **reads)) for A in matrices]
+        for D in held:
+            D.check_open()
+        rounds = Rounds(held, run.task)
+        put = partial(np.ascontiguousarray, dtype=run.precision)
+        products = tuple(
+            Products(
+                partial(rounds.multiply, D),
+                put,
+                np.asarray,
+                f"{len(D.workers)} workers on {_name_backend(D)}",
+                0,
+                tell_times=rounds.tell_times,
+            )
+            for D in held
         )
-        for D in matrices
-    )
-    return Place(run.chosen_drive, products, tuple(matrices), rounds, is_loaded_for_run)
+        yield Place(run, products, tuple(held), rounds)
 
 
 def _name_backend(D: DistributedMatrix) -> str:
@@ -344,16 +294,10 @@ def make_solution(run: Run, outcome: Outcome, method: str, asked: Mapping[str, A
     method : name of the computation
     asked : options specific to the method
     """
-    A = run.A
     tol = None if run.tol_mode == "fixed" else DEFAULT_TOL if run.tol is None else float(run.tol)
     options = {"method": method, **asked, "tol": tol, "tol_mode": run.tol_mode, "max_iter": int(run.max_iter)}
-    options |= {"weights": run.weights and not A.is_pattern, "precision": run.precision, "drive": run.chosen_drive}
-    changes = tuple(event.change for event in run.events)
-    reached = (outcome.values, outcome.status, len(changes), changes, outcome.seconds, outcome.error_bound_l1)
-    matrix = describe_matrix(A.info, outcome.hardware, outcome.transport)
-    memory = outcome.memory | {"held_bytes": list(run.events[-1].memory_bytes)}
-    wrong = find_non_finite(outcome.values, A.vertex_ids, outcome.status, len(changes), is_rank=False)
-    return Solution(*reached, A.vertex_ids, options, matrix, tuple(run.events), memory, non_finite=wrong)
+    options |= {"weights": run.weights and not run.A.is_pattern, "precision": run.precision, "drive": run.chosen_drive}
+    return run.make_solution(outcome, options)
 
 
 def check_converged(run: Run, status: Status, solution: Any, advice: Mapping[Status, str] | None = None) -> None:
@@ -372,10 +316,10 @@ def check_converged(run: Run, status: Status, solution: Any, advice: Mapping[Sta
     raise ConvergenceError(f"{run.operation} ended as {status} after {made}: {said}{more}", solution)
 
 
-def _multiply_here(A: Matrix, run: Run, backend: Backend) -> Products:
-    dtype, n = run.precision, A.shape[0]
+def _multiply_here(A: Matrix, run: Run) -> Products:
+    dtype, n, backend = run.precision, A.shape[0], run.computes
     binding: dict[str, Any] = {"threads": run.threads, "weights": run.weights}
-    streamed = A.bind_streamed(dtype, **(binding | run.placement.limits)) if backend == "cuda" else None
+    streamed = A.bind_streamed(dtype, **(binding | run.limits)) if backend == "cuda" else None
     if streamed is not None:
         place = Products(partial(_multiply_into, streamed.multiply, partial(zeros, n, dtype)), put, get, "", 0)
         place = replace(place, hardware=describe_device(), nbytes=streamed.nbytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,6 @@ from mgspmv.api.graphs import check_graph, describe_dangling, explain_overflow
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import Drive, Placement
 from mgspmv.api.warm import align_ranks
-from mgspmv.checkpoints import Reached
 from mgspmv.errors import ConvergenceError
 from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import PageRankOptions, RankTask
@@ -24,7 +23,6 @@ from mgspmv.iterate.pagerank import (
     DeviceSteps,
     LocalSteps,
     Outcome,
-    add_event,
     find_before,
     run_here,
     widen_bound,
@@ -33,15 +31,14 @@ from mgspmv.iterate.stable import judge_order
 from mgspmv.iterate.start import Start, make_start, read_out_weight
 from mgspmv.iterate.underflow import Step, find_lost, find_resolution
 from mgspmv.iterate.vectors import Weights
-from mgspmv.kernels.catalogue import BACKENDS, Backend
+from mgspmv.kernels.catalogue import BACKENDS
 from mgspmv.kernels.device import measure_memory
 from mgspmv.kernels.select import check_step_kernel, find_step_layout, list_kernels
-from mgspmv.logs import log_iteration, log_recovery, name_run
+from mgspmv.logs import log_recovery, name_run
 from mgspmv.model import (
     Event,
     Precision,
     Progress,
-    Recovery,
     Stability,
     Status,
     TolMode,
@@ -51,7 +48,7 @@ from mgspmv.model import (
 )
 from mgspmv.monitor.progress import tell_all, watched_to_converge
 from mgspmv.order import restore
-from mgspmv.results import Solution, describe_matrix, find_non_finite
+from mgspmv.results import Solution
 from mgspmv.store.described import DescribedMatrix
 from mgspmv.store.places import StoreLike
 
@@ -173,7 +170,8 @@ def pagerank(
     options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision, stop)
     check_checkpoint(checkpoint, checkpoint_every, resume, options)
     check_recover(recover)
-    place = Placement(A, client, backend, threads, device_memory, host_memory, timeout, transport, on_progress)
+    limits = (device_memory, host_memory, timeout)
+    place = Placement(A, client, backend, threads, *limits, transport, on_progress, on_event)
     drive = place.choose_drive(drive)
     if not place.is_on_cluster:
         check_step_kernel(kernel, place.computes)
@@ -182,7 +180,6 @@ def pagerank(
         check_choice("kernel", kernel, ("auto", *dict.fromkeys(known)))
     use_weights = check_graph(A, weights)
     threshold = options.threshold(A.shape[0], A.nnz)
-    began = time.perf_counter()
     if isinstance(nstart, Solution):
         nstart = align_ranks(nstart, A)
     vectors = (personalization, dangling, nstart, out_weight)
@@ -194,45 +191,30 @@ def pagerank(
         kept = (checkpoint, checkpoint_every, A, options, start)
         keeper, start = begin_keeping(*kept, use_weights=use_weights, **keeping, report=on_progress)
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
-    events: list[Event] = []
-
-    def emit(event: Event) -> None:
-        add_event(events, event)
-        log_iteration(event)
-        if on_event is not None:
-            on_event(event)
-
     task, before = RankTask(run, options, threshold, dtype, kernel, threads), find_before(keeper)
     if place.is_on_cluster:
         reads: dict[str, Any] = {"precision": precision, "weights": use_weights, "checkpoint": keeper is not None}
         reads["top"] = options.top if drive == "superstep" else None  # in rounds, this process holds the ranks
+        assert drive in ("superstep", "scheduler")
         with say_what_is_kept(keeper), place.distribute(recover=recover, **reads) as matrix:
             loaded = time.perf_counter()
-            earlier = () if client is None else matrix.recoveries
-            told: dict[str, Any] = {"drive": drive, "recover": recover, "on_progress": on_progress}
-            outcome = _rank_distributed(matrix, task, start, emit, keeper, earlier, **told)
-        if client is None:
-            outcome.seconds["start"] += loaded - began
-        else:
-            outcome.seconds["load"] = loaded - began
+            outcome = _rank_distributed(place, matrix, task, start, keeper, drive=drive, recover=recover)
+        place.count_loading(outcome.seconds, loaded)
     else:
-        assert isinstance(A, Matrix)
-        computing = place.computes, place.limits
-        outcome = _rank_embedded(A, began, task, start, emit, keeper, *computing)
+        outcome = _rank_embedded(place, task, start, place.emit, keeper)
 
         def step(once: PageRankOptions, probe: Start) -> np.ndarray:
-            again = replace(task, options=once, threshold=0.0)
-            return _rank_embedded(A, time.perf_counter(), again, probe, ignore, None, *computing).values
+            return _rank_embedded(place, replace(task, options=once, threshold=0.0), probe, ignore, None).values
 
-        on_device = place.computes == "cuda"
-        outcome = _find_lost(A, outcome, start, options, step, use_weights=use_weights, on_device=on_device)
+        outcome = _find_lost(A, outcome, start, task, step, on_device=place.computes == "cuda")
     bound = widen_bound(outcome.error_bound_l1, options.alpha, start.growth)
     reached = time.perf_counter()
     outcome = replace(outcome, values=restore(outcome.values, A.order), error_bound_l1=bound)
     outcome.seconds["collect"] += time.perf_counter() - reached
     given = {"dangling": describe_dangling(dangling), "out_weight": "store" if out_weight is None else "vector"}
-    asked = given | {"weights": use_weights, "drive": drive}
-    solution = _solve(A, options, outcome, tuple(events), asked, before)
+    asked = vars(options) | {"tol": options.choose_tol(A.shape[0], A.nnz)} | given
+    outcome = replace(outcome, stability=_judge_stability(options, outcome))
+    solution = place.make_solution(outcome, asked | {"weights": use_weights, "drive": drive}, before, is_rank=True)
     if throw and not outcome.status.is_success:
         made = f"{solution.iterations} iterations, the last change was {solution.changes[-1]:.3g}"
         more = _describe_wrong(solution) + _describe_tie(solution)
@@ -245,16 +227,10 @@ def pagerank(
 
 
 def _rank_embedded(
-    A: Matrix,
-    began: float,
-    task: RankTask,
-    start: Start,
-    emit: Callable[[Event], None],
-    keeper: Keeper | None,
-    backend: Backend,
-    limits: dict[str, int | None],
+    place: Placement, task: RankTask, start: Start, emit: Callable[[Event], None], keeper: Keeper | None
 ) -> Outcome:
     """Rank in this process: on a device by its fused steps, where a layout for them can hold the matrix."""
+    A, backend, limits = place.A, place.computes, place.limits
     layout, options, dtype, threads = None, task.options, task.dtype, task.threads
     weight = start.take_weight(lambda: A.read_out_weight(dtype is not None, threads))
     if backend == "cuda":
@@ -274,40 +250,34 @@ def _rank_embedded(
     told["balance"] = start.find_balance(options.alpha, A.shape[0])
     with nullcontext() if keeper is None else keeper:
         outcome = run_here(steps, options, task.threshold, emit, **told)
-    outcome.seconds["load"] = loaded - began
+    place.count_loading(outcome.seconds, loaded)
     taken = measure_memory(has_device=backend == "cuda")
     outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})
     return outcome
 
 
 def _rank_distributed(
+    place: Placement,
     matrix: DistributedMatrix,
     task: RankTask,
     start: Start,
-    emit: Callable[[Event], None],
     keeper: Keeper | None,
-    earlier: Sequence[Recovery] = (),
     *,
     drive: Literal["scheduler", "superstep"],
     recover: int,
-    on_progress: Progress | None,
 ) -> Outcome:
-    """Rank on a cluster.
-
-    Parameters
-    ----------
-    earlier : recoveries made while the matrix was loaded for this run
-    """
+    """Rank on a cluster."""
     from mgspmv.distribute.recovery import Recovering
     from mgspmv.monitor.stream import publish_run
 
+    earlier = () if place.is_distributed else matrix.recoveries  # made while the matrix was loaded for this run
     with publish_run([matrix], task, "pagerank", drive) as news, nullcontext() if keeper is None else keeper:
         if keeper is not None:
             keeper.tell = tell_all(keeper.tell, news.tell_kept)
         tell = tell_all(log_recovery, news.tell_recovery)
         for recovery in earlier:
             tell(recovery, 0)
-        hearing = news.follow(emit), news.report(on_progress), tell
+        hearing = news.follow(place.emit), news.report(place.on_progress), tell
         outcome = Recovering(matrix, task, start, drive, recover - len(earlier), *hearing, keeper).run()
         news.end(outcome.status, outcome)
 
@@ -315,25 +285,17 @@ def _rank_distributed(
         again = replace(task, run=name_run(), options=once, threshold=0.0)
         return Recovering(matrix, again, probe, drive, recover - len(earlier), ignore).run().values
 
-    use_weights, on_device = task.dtype is not None, matrix.backend != "cpu"
-    outcome = _find_lost(matrix, outcome, start, task.options, step, use_weights=use_weights, on_device=on_device)
+    outcome = _find_lost(matrix, outcome, start, task, step, on_device=matrix.backend != "cpu")
     return replace(outcome, recoveries=(*earlier, *outcome.recoveries))
 
 
 def _find_lost(
-    A: DescribedMatrix,
-    outcome: Outcome,
-    start: Start,
-    options: PageRankOptions,
-    step: Step,
-    *,
-    use_weights: bool,
-    on_device: bool,
+    A: DescribedMatrix, outcome: Outcome, start: Start, task: RankTask, step: Step, *, on_device: bool
 ) -> Outcome:
     """Add the vertices that have rank 0 by underflow to an outcome; parameters as in `find_lost`, `find_resolution`."""
     if outcome.status == Status.NON_FINITE:
         return outcome
-    began = time.perf_counter()
+    began, options, use_weights = time.perf_counter(), task.options, task.dtype is not None
     least = 1.0 if not use_weights else A.info.min_weight or 0.0
     resolution = find_resolution(options.precision, A.shape[0], A.nnz, on_device=on_device)
     weights = partial(read_out_weight, A.stored, use_weights)
@@ -370,22 +332,3 @@ def _describe_tie(solution: Solution) -> str:
         f"; places {found.k} and {found.k + 1} are {found.gap:.3g} apart, and tied within the bound of "
         f"{found.bound:.3g}: ask for another number of vertices if they are equal"
     )
-
-
-def _solve(
-    A: DescribedMatrix,
-    options: PageRankOptions,
-    outcome: Outcome,
-    events: tuple[Event, ...],
-    asked: dict[str, Any],
-    before: Reached,
-) -> Solution:
-    asked = vars(options) | {"tol": options.choose_tol(A.shape[0], A.nnz)} | asked
-    matrix = describe_matrix(A.info, outcome.hardware, outcome.transport, is_reversed=A.is_transpose)
-    changes = before.changes + tuple(event.change for event in events)
-    reached = (outcome.values, outcome.status, len(changes), changes, outcome.seconds, outcome.error_bound_l1)
-    memory = outcome.memory | ({"held_bytes": list(events[-1].memory_bytes)} if events else {})
-    stability = _judge_stability(options, outcome)
-    wrong = find_non_finite(outcome.values, A.vertex_ids, outcome.status, len(changes), is_rank=True)
-    found = (stability, before.iteration, wrong, outcome.underflow, outcome.recoveries)
-    return Solution(*reached, A.vertex_ids, asked, matrix, events, memory, *found)
