@@ -9,7 +9,8 @@ import numpy as np
 
 from benchmarks.machines import Machine
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import LocalSteps, Loop, Rows
+from mgspmv.iterate.pagerank import Loop
+from mgspmv.iterate.steps import LocalSteps, Rows
 from mgspmv.kernels.laid_rows import LaidRows
 from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
 from mgspmv.kernels.select import bind_kernel

@@ -19,16 +19,10 @@ from mgspmv.api.warm import align_ranks
 from mgspmv.errors import ConvergenceError
 from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import PageRankOptions, RankTask
-from mgspmv.iterate.pagerank import (
-    DeviceSteps,
-    LocalSteps,
-    Outcome,
-    find_before,
-    run_here,
-    widen_bound,
-)
+from mgspmv.iterate.pagerank import Outcome, find_before, run_here, widen_bound
 from mgspmv.iterate.stable import judge_order
 from mgspmv.iterate.start import Start, make_start, read_out_weight
+from mgspmv.iterate.steps import DeviceSteps, LocalSteps
 from mgspmv.iterate.underflow import Step, find_lost, find_resolution
 from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.catalogue import BACKENDS

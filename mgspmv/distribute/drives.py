@@ -29,17 +29,10 @@ from mgspmv.distribute.spans import Spans, name_span
 from mgspmv.errors import ClusterError, OptionError
 from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import PageRankOptions, RankTask
-from mgspmv.iterate.pagerank import (
-    Execution,
-    Loop,
-    Made,
-    Outcome,
-    Times,
-    choose_steps_at_once,
-    run_to_end,
-)
+from mgspmv.iterate.pagerank import Execution, Loop, Outcome, run_to_end
 from mgspmv.iterate.stable import Watch
 from mgspmv.iterate.start import Start
+from mgspmv.iterate.steps import Made, Times, choose_steps_at_once
 from mgspmv.kernels.select import StepLayout, check_step_kernel, find_step_layout
 from mgspmv.model import Event, Progress, Stability, Status, StepSums
 
@@ -272,7 +265,7 @@ class _Scheduled(_OnWorkers):
             self._z = np.empty(0)
             return float(sum(self._workers.do("residual", "measure_given", z, self._loop.mass)))
 
-    # --- the steps of the loop; see `mgspmv.iterate.pagerank.Steps`
+    # --- the steps of the loop; see `mgspmv.iterate.steps.Steps`
 
     def scale(self) -> StepSums:
         return self._take(self._workers.do(self._phase, "scale"))

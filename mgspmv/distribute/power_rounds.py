@@ -15,8 +15,8 @@ from mgspmv.distribute.agent import get_agent
 from mgspmv.distribute.drives import list_planned
 from mgspmv.distribute.matrix import DistributedMatrix
 from mgspmv.exchange.links import Member
-from mgspmv.iterate.pagerank import Times
 from mgspmv.iterate.power import PowerTask
+from mgspmv.iterate.steps import Times
 from mgspmv.kernels.device import measure_memory
 from mgspmv.order import permute, restore
 

@@ -18,8 +18,8 @@ from mgspmv.distribute.session import Session, Spec, find_wanted, greet_asking
 from mgspmv.exchange.columns import Columns, cut_again, hold_all
 from mgspmv.exchange.halo import Halo
 from mgspmv.exchange.turns import Turns
-from mgspmv.iterate.pagerank import Times
 from mgspmv.iterate.power import PowerLoop, PowerTask, Products, Step, compile_product
+from mgspmv.iterate.steps import Times
 from mgspmv.iterate.tally import Norm, combine
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device

@@ -27,9 +27,10 @@ from mgspmv.exchange.transport import Transport
 from mgspmv.exchange.turns import Turns
 from mgspmv.iterate.balance import Balance, Tolerance
 from mgspmv.iterate.options import RankTask
-from mgspmv.iterate.pagerank import DeviceSteps, LocalSteps, Loop, Rows
+from mgspmv.iterate.pagerank import Loop
 from mgspmv.iterate.stable import Gather, Rounding
 from mgspmv.iterate.start import Start
+from mgspmv.iterate.steps import DeviceSteps, LocalSteps, Rows
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device, measure_memory
 from mgspmv.kernels.select import StepLayout

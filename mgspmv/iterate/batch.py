@@ -23,8 +23,9 @@ import numpy as np
 from mgspmv.errors import CapacityError
 from mgspmv.exchange.panels import Panels
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import Times, bound_error, bound_mass_rounding, judge, time_step
+from mgspmv.iterate.pagerank import bound_error, judge
 from mgspmv.iterate.queries import Query
+from mgspmv.iterate.steps import Times, bound_mass_rounding, time_step
 from mgspmv.kernels.many import WIDTHS, Terms, fit_width, narrow_widths
 from mgspmv.kernels.select import BoundMany
 from mgspmv.model import FIXED_POINT, Event, Status, StepSums

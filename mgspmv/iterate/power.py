@@ -19,7 +19,8 @@ import numpy as np
 
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.iterate.options import DEFAULT_TOL, check_stopping
-from mgspmv.iterate.pagerank import Outcome, Times, judge, sum_seconds
+from mgspmv.iterate.pagerank import Outcome, judge, sum_seconds
+from mgspmv.iterate.steps import Times
 from mgspmv.iterate.tally import Norm, find_change, find_norm
 from mgspmv.kernels.select import BoundKernel, bind_kernel
 from mgspmv.model import CsrBlock, Event, Status, TolMode, check_choice

@@ -12,7 +12,7 @@ from mgspmv.errors import DanglingError
 from mgspmv.iterate.balance import Balance
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.out_weight import make_out_weight, measure_shares
-from mgspmv.iterate.pagerank import Rows
+from mgspmv.iterate.steps import Rows
 from mgspmv.iterate.vectors import Weights, make_distribution
 from mgspmv.kernels.rank_steps import RankVectors
 from mgspmv.kernels.select import BoundKernel

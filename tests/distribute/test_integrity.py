@@ -33,7 +33,7 @@ def hurt(dask_worker, place, call):
     from mgspmv.distribute.session import RowsSession
     from mgspmv.exchange.peer import PeerTransport
     from mgspmv.exchange.relay import RelayTransport
-    from mgspmv.iterate.pagerank import LocalSteps
+    from mgspmv.iterate.steps import LocalSteps
 
     def flip(array, k=3, bit=40):
         raw = array.view(np.uint64)

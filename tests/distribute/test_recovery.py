@@ -319,7 +319,7 @@ def test_nobody_is_left(graph):
 def find_no_memory(dask_worker, moment):
     """From now on there is none for its rows, or for its seventh step."""
     from mgspmv.distribute.part import Part
-    from mgspmv.iterate.pagerank import LocalSteps
+    from mgspmv.iterate.steps import LocalSteps
 
     owner, name, n = (Part, "__init__", 1) if moment == "load" else (LocalSteps, "step", 7)
     original, calls = getattr(owner, name), []

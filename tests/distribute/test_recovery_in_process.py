@@ -12,7 +12,7 @@ from distributed import Client, get_worker
 import mgspmv as mg
 import mgspmv.distribute.cluster
 from mgspmv.errors import OptionError, VersionMismatchError, WorkerLostError, WorkerMemoryError
-from mgspmv.iterate.pagerank import LocalSteps
+from mgspmv.iterate.steps import LocalSteps
 from tests.support.clusters import start_cluster
 
 FIXED = {"tol_mode": "fixed", "max_iter": 60}

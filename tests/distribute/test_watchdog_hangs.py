@@ -126,7 +126,7 @@ def limited(client, begin_s):
         client.run(set_limit, begin_s=300.0)
 
 
-STEPS = ("mgspmv.iterate.pagerank:LocalSteps", "step")
+STEPS = ("mgspmv.iterate.steps:LocalSteps", "step")
 READS = ("mgspmv.store.read:StoredMatrix", "read_block")
 PRODUCTS = ("mgspmv.distribute.part:Part", "multiply")
 POWERS = ("mgspmv.distribute.power_session:PowerSession", "_multiply_all")

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 import mgspmv as mg
 from mgspmv.errors import CorruptionError
 from mgspmv.iterate import pagerank
+from mgspmv.iterate import steps as made_steps
 from mgspmv.iterate.balance import Balance
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import LocalSteps
 from mgspmv.iterate.start import make_start, read_out_weight
+from mgspmv.iterate.steps import LocalSteps
 from mgspmv.model import Status
 from tests.support.played import PlayedDevice, run_played
 
@@ -221,7 +222,7 @@ def test_on_a_device(monkeypatch):
     def damage(x):
         x[11] *= 0.5
 
-    monkeypatch.setattr(pagerank, "STEPS_AT_ONCE", 1)
+    monkeypatch.setattr(made_steps, "STEPS_AT_ONCE", 1)
     with pytest.raises(CorruptionError, match=r"^after iteration 1 the ranks of 1 vertices are not"):
         run(damage)
 

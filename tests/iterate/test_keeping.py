@@ -15,8 +15,9 @@ from mgspmv.checkpoints import BEGINNING, Beside, Checkpoints, write_slice
 from mgspmv.errors import CheckpointError
 from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import STEPS_AT_ONCE, LocalSteps, run_here
+from mgspmv.iterate.pagerank import run_here
 from mgspmv.iterate.start import Start, make_start, read_out_weight
+from mgspmv.iterate.steps import STEPS_AT_ONCE, LocalSteps
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import Status
 from tests.support.failing_stores import FailingStore

@@ -13,8 +13,9 @@ import zarr
 
 import mgspmv as mg
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import STEPS_AT_ONCE, LocalSteps, run_here
+from mgspmv.iterate.pagerank import run_here
 from mgspmv.iterate.start import make_start, read_out_weight
+from mgspmv.iterate.steps import STEPS_AT_ONCE, LocalSteps
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import FIXED_POINT, Status
 from tests.support.pairwise import cover_pairs

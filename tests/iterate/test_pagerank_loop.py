@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import Loop, Times
+from mgspmv.iterate.pagerank import Loop
+from mgspmv.iterate.steps import Times
 from mgspmv.model import Status, StepSums
 
 MODES = ["l1", "l1_per_node", "linf", "relative", "fixed"]

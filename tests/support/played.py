@@ -8,7 +8,8 @@ from typing import Any, cast
 import numpy as np
 
 from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.pagerank import DeviceSteps, Outcome, run_here
+from mgspmv.iterate.pagerank import Outcome, run_here
+from mgspmv.iterate.steps import DeviceSteps
 from mgspmv.kernels.rank_steps import PLAIN_RULES, RankRules, RankSteps, RankVectors
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, Event, Precision, RowCheck, StepSums
