@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
@@ -21,18 +20,6 @@ NEAR_NAMES = 1 << 14
 """Number of names before and after an unknown name that are searched for a similar one."""
 UNKNOWN = -1
 """Result for an id that is not a vertex."""
-
-
-@dataclass(frozen=True)
-class _Span:
-    """Ascending ids to look up, and the chunks that they may be in."""
-
-    ids: np.ndarray
-    places: np.ndarray
-    """Positions of the ids in the result."""
-    first: int
-    last: int
-    """Index after the last chunk."""
 
 
 class VertexLookup:
@@ -66,11 +53,8 @@ class VertexLookup:
         wanted = self._check_ids(ids)
         if self._stored.info.vertex_ids is None:
             return np.where((wanted >= 0) & (wanted < self._n), wanted, UNKNOWN)
-        found = np.full(len(wanted), UNKNOWN, np.int64)
-        order = np.argsort(wanted, kind="stable")
-        spans = [_Span(wanted[order], order, 0, -(-self._n // CHUNK_ELEMENTS))]
-        while spans:
-            spans += self._split(spans.pop(), found)
+        found, order = np.empty(len(wanted), np.int64), np.argsort(wanted, kind="stable")
+        found[order] = self._search(wanted[order], 0, -(-self._n // CHUNK_ELEMENTS))
         return found
 
     def has(self, label: Any) -> bool:
@@ -135,22 +119,18 @@ class VertexLookup:
             return next(iter(get_close_matches(label, ids, n=1)), None)
         return min(ids, key=lambda id: abs(id - label), default=None)
 
-    def _split(self, span: _Span, found: np.ndarray) -> list[_Span]:
-        """Look up ids in the middle chunk, and return the remaining spans on both sides."""
-        if not len(span.ids) or span.first == span.last:
-            return []
-        middle = (span.first + span.last) // 2
+    def _search(self, ids: np.ndarray, first: int, last: int) -> np.ndarray:
+        """Return the numbers of ascending ids in the chunks from `first` up to, but excluding, `last`, by bisection."""
+        if not len(ids) or first == last:
+            return np.full(len(ids), UNKNOWN, np.int64)
+        middle = (first + last) // 2
         known = self._read_chunk(middle)
-        low = int(np.searchsorted(span.ids, known[0], side="left"))
-        high = int(np.searchsorted(span.ids, known[-1], side="right"))
-        own = span.ids[low:high]
-        places = np.searchsorted(known, own)
-        is_known = known[places] == own
-        found[span.places[low:high][is_known]] = middle * CHUNK_ELEMENTS + places[is_known]
-        return [
-            _Span(span.ids[:low], span.places[:low], span.first, middle),
-            _Span(span.ids[high:], span.places[high:], middle + 1, span.last),
-        ]
+        low = int(np.searchsorted(ids, known[0], side="left"))
+        high = int(np.searchsorted(ids, known[-1], side="right"))
+        places = np.searchsorted(known, ids[low:high])
+        found = np.where(known[places] == ids[low:high], middle * CHUNK_ELEMENTS + places, UNKNOWN)
+        before, after = self._search(ids[:low], first, middle), self._search(ids[high:], middle + 1, last)
+        return np.concatenate([before, found, after])
 
     def _read(self, chunk: int) -> np.ndarray:
         start = chunk * CHUNK_ELEMENTS
