@@ -155,11 +155,10 @@ class Page:
 
     def _show(self, run: Run) -> None:
         self._head.text = describe_run(run)
-        iterations, changes = run.changes.points
-        shown = changes > 0  # a logarithmic axis cannot show 0
-        self._change.data = {"iteration": iterations[shown], "change": changes[shown]}
-        iterations, rates = run.rates.points
-        self._rate.data = {"iteration": iterations, "million_edges_per_s": rates * run.edges / 1e6}
+        changes = {i: change for i, change in run.changes.items() if change > 0}  # a logarithmic axis cannot show 0
+        self._change.data = {"iteration": [*changes], "change": [*changes.values()]}
+        rates = [rate * run.edges / 1e6 for rate in run.rates.values()]
+        self._rate.data = {"iteration": [*run.rates], "million_edges_per_s": rates}
         ranks = np.arange(run.n_workers)
         used = {where: run.used_bytes(where) / 1e9 for where in ("host", "device")}
         planned = {f"{where}_plan": run.planned_bytes(where) / 1e9 for where in ("host", "device")}

@@ -56,31 +56,6 @@ ENDS = (*map(str, Status), "failed", "abandoned")
 """Final statuses of runs."""
 
 
-class Curve:
-    """Curve of a number per iteration, thinned: of each `stride` iterations in a row the last one is kept."""
-
-    def __init__(self, limit: int = MOST_POINTS) -> None:
-        self.stride, self._limit = 1, limit
-        self._points: dict[int, tuple[int, float]] = {}
-
-    def add(self, iteration: int, value: float) -> None:
-        """Add the number of an iteration, from 1, later than those before."""
-        self._points[(iteration - 1) // self.stride] = (iteration, value)
-        while len(self._points) > self._limit:
-            self.stride *= 2
-            self._points = {(i - 1) // self.stride: (i, v) for i, v in self._points.values()}
-
-    def cut(self, iteration: int) -> None:
-        """Remove this iteration and those after it."""
-        self._points = {key: (i, v) for key, (i, v) in self._points.items() if i < iteration}
-
-    @property
-    def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """Ascending iterations, (k,) int64, and their values, (k,) float64."""
-        iterations, values = zip(*self._points.values(), strict=True) if self._points else ((), ())
-        return np.array(iterations, np.int64), np.array(values, np.float64)
-
-
 def _part_waits(seconds: np.ndarray) -> np.ndarray:
     """Estimate the waits in (3, n_workers) seconds that report none, as devices do, which do not measure them: the
     part of a worker's exchange that lies between the end of its product and that of the slowest."""
@@ -140,9 +115,10 @@ class Run:
     """Seconds by phase, after the end of the run."""
     memory: dict[str, list[int]] = field(default_factory=dict)
     """Bytes by rank, after the end of the run; see `mgspmv.results.Solution.memory`."""
-    changes: Curve = field(default_factory=Curve)
-    rates: Curve = field(default_factory=Curve)
-    """Iterations per second, by message."""
+    changes: dict[int, float] = field(default_factory=dict)
+    """Change by iteration; the last `MOST_POINTS`."""
+    rates: dict[int, float] = field(default_factory=dict)
+    """Iterations per second by the last iteration of each message; the last `MOST_POINTS`."""
 
     def __post_init__(self) -> None:
         self.clear_workers()
@@ -326,8 +302,7 @@ class Runs:
         """Begin a new epoch at an iteration, dropping later points of the curves."""
         self.counts.add("run_restarts", 1, run.operation)  # earlier restarts were counted with earlier runs
         run.restarts = epoch
-        run.changes.cut(first)
-        run.rates.cut(first)
+        run.changes, run.rates = ({i: y for i, y in own.items() if i < first} for own in (run.changes, run.rates))
         run.iterations = first - 1
 
     def _recover(self, run: Run, message: dict[str, Any]) -> None:
@@ -366,11 +341,13 @@ class Runs:
 
     def _advance(self, run: Run, message: dict[str, Any], n: int, elapsed_s: float) -> None:
         """Add the changes, which are equal on all workers, from the first worker that reports them."""
-        for iteration, change in zip(message["iteration"], message["change"], strict=True):
-            run.changes.add(iteration, change)
+        run.changes.update(zip(message["iteration"], message["change"], strict=True))
         run.phase, run.iterations, run.change = "iterate", message["iteration"][-1], message["change"][-1]
         run.iterations_per_s = n / float(elapsed_s) if elapsed_s > 0 else float("nan")
-        run.rates.add(run.iterations, run.iterations_per_s)
+        run.rates[run.iterations] = run.iterations_per_s
+        for curve in (run.changes, run.rates):
+            for iteration in list(curve)[:-MOST_POINTS]:
+                del curve[iteration]
         self.counts.add("iterations", n, run.operation)
         self.counts.add("edges", n * run.edges, run.operation)
 

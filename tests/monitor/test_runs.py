@@ -4,30 +4,11 @@ from __future__ import annotations
 
 import pickle
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mgspmv.monitor import runs as module
-from mgspmv.monitor.runs import MOST_POINTS, RUNS_KEPT, Curve, Runs
+from mgspmv.monitor.runs import MOST_POINTS, RUNS_KEPT, Runs
 from tests.support.messages import begin, end, iterate, recover
-
-# --- thinning --------------------------------------------------------------------------------------------------------
-
-
-@given(st.integers(1, 2000), st.integers(1, 40))
-def test_curves_are_thinned_evenly(n, limit):
-    curve = Curve(limit)
-    for i in range(1, n + 1):
-        curve.add(i, -float(i))
-        assert len(curve.points[0]) <= limit
-    iterations, values = curve.points
-    assert (values == -iterations).all()
-    assert iterations[-1] == n
-    assert (np.diff(iterations[:-1]) == curve.stride).all(), "evenly, but for the last one"
-    assert (iterations[:-1] % curve.stride == 0).all()
-    assert curve.stride == 1 or len(curve.points[0]) > limit // 2
 
 
 def test_devices_wait_for_the_slowest_and_do_not_say_so():
@@ -63,7 +44,7 @@ def test_a_run_from_its_begin_to_its_end():
     for rank in (0, 1):
         runs.hear(iterate(rank, 1, 4), 2.0)
     assert (run.state, run.iterations, run.change) == ("iterate", 4, 0.5**4)
-    assert run.changes.points[1].tolist() == [0.5, 0.25, 0.125, 0.0625]
+    assert [*run.changes.values()] == [0.5, 0.25, 0.125, 0.0625]
     assert run.iterations_per_s == pytest.approx(1 / 1.75)
     assert run.edges_per_s == pytest.approx(300 / 1.75)
     assert run.exchanged_bytes == [40, 40]
@@ -83,7 +64,7 @@ def test_messages_of_the_same_iterations_count_once():
     runs = hear_all(begin(), iterate(0, 1, 4), iterate(0, 5, 4), iterate(1, 1, 4))
     run = runs.by_id["r"]
     assert run.iterations == count(runs, "iterations_total") == 8
-    assert len(run.changes.points[0]) == 8
+    assert len(run.changes) == 8
     assert run.mean_seconds.tolist() == [[1.0, 1.0], [0.5, 0.5], [0.25, 0.25]]
 
 
@@ -108,8 +89,8 @@ def test_a_restart_goes_on_where_its_checkpoint_was():
         runs.hear(iterate(rank, 5, 2, epoch=1, seconds=(4.0, 0.0, 0.0)))
     run = runs.by_id["r"]
     assert (run.restarts, run.iterations) == (1, 6)
-    assert run.changes.points[0].tolist() == [1, 2, 3, 4, 5, 6]
-    assert run.rates.points[0].tolist() == [6]
+    assert [*run.changes] == [1, 2, 3, 4, 5, 6]
+    assert [*run.rates] == [6]
 
 
 def test_a_run_goes_on_with_fewer_workers():
@@ -124,7 +105,7 @@ def test_a_run_goes_on_with_fewer_workers():
     assert run.iterations == 4
     runs.hear(iterate(0, 5, 2, epoch=1))
     assert (run.iterations, run.restarts) == (6, 1)
-    assert run.changes.points[0].tolist() == [1, 2, 3, 4, 5, 6]
+    assert [*run.changes] == [1, 2, 3, 4, 5, 6]
     assert run.mean_seconds.tolist() == [[1.0], [0.5], [0.25]]
 
 
@@ -175,6 +156,7 @@ def test_hundreds_of_workers_and_many_iterations_are_bounded():
         for rank in range(n):
             runs.hear(message | {"ranks": [rank]})
     assert run.iterations == 10_000
-    assert MOST_POINTS // 4 <= len(run.changes.points[0]) <= MOST_POINTS
+    assert len(run.changes) == MOST_POINTS
+    assert [*run.changes][-1] == 10_000
     assert run.mean_seconds.shape == (3, n)
     assert len(pickle.dumps(runs.by_id)) < 2e6
