@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sized
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from mgspmv.display.cards import quote, render_card
 from mgspmv.errors import OptionError, ShapeError, hide_secrets
 from mgspmv.kernels.highest import select_highest
 from mgspmv.model import Event, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow
-from mgspmv.saving import load_result, save_result
+from mgspmv.saving import ARRAYS, load_result, save_result
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
 from mgspmv.validation import to_json
 from mgspmv.version import __version__
@@ -193,13 +193,9 @@ class Solution(_Ranks):
         """
         if batch_size < 1:
             raise OptionError(f"batch_size must be at least 1, not {batch_size}")
-        return self._generate_batches(batch_size)
-
-    def _generate_batches(self, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         n, ids = len(self.values), self.vertex_ids
-        for start in range(0, max(n, 1), batch_size):
-            stop = min(start + batch_size, n)
-            yield np.arange(start, stop) if ids is None else ids[start:stop], self.values[start:stop]
+        batches = ((start, min(start + batch_size, n)) for start in range(0, max(n, 1), batch_size))
+        return ((np.arange(a, b) if ids is None else ids[a:b], self.values[a:b]) for a, b in batches)
 
     def top(self, k: int = 10) -> list[tuple[Any, float]]:
         """Return the k highest ranks as (vertex id, rank), highest first.
@@ -282,31 +278,14 @@ class Solution(_Ranks):
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but ranks, ids and events as JSON values; a non-finite float becomes its name, a string."""
-        summary = {
-            "status": self.status.value,
-            "n": len(self.values),
-            "iterations": self.iterations,
-            "change": self.changes[-1] if self.changes else None,
-            "changes": self.changes,
-            "error_bound_l1": self.error_bound_l1,
-            "seconds": self.seconds,
-            "edges_per_s": self.edges_per_s,
-            "memory": self.memory,
-            "digest": self.digest(),
-            "stability": self.stability,
-            "resumed_after": self.resumed_after,
-            "non_finite": self.non_finite,
-            "underflow": self.underflow,
-            "recoveries": self.recoveries,
-            "options": self.options,
-            "matrix": self.matrix,
-        }
-        return {key: to_json(value) for key, value in summary.items()}
+        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in (*ARRAYS, "events")}
+        own |= {"status": self.status.value, "n": len(self.values), "change": self.changes[-1] if self.changes else None}
+        described: dict[str, Any] = to_json(own | {"edges_per_s": self.edges_per_s, "digest": self.digest()})
+        return described
 
     def generate_columns(self) -> Iterator[dict[str, np.ndarray]]:
         """Yield the rows of a table in batches, at least one batch."""
-        for ids, values in self._generate_batches(ROWS_AT_ONCE):
-            yield {"id": ids, "rank": values}
+        return ({"id": ids, "rank": values} for ids, values in self.stream(ROWS_AT_ONCE))
 
     @classmethod
     def take_columns(cls, described: dict[str, Any], columns: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -477,9 +456,8 @@ class BatchSolution(_Ranks):
             for label, alpha, status, changes, bound in rows
         ]
         summary = {"vectors": vectors, "seconds": self.seconds, "memory": self.memory, "digest": self.digest()}
-        return {
-            key: to_json(value) for key, value in (summary | {"options": self.options, "matrix": self.matrix}).items()
-        }
+        described: dict[str, Any] = to_json(summary | {"options": self.options, "matrix": self.matrix})
+        return described
 
     def generate_columns(self) -> Iterator[dict[str, np.ndarray]]:
         """Yield the rows of a table, those of several vectors at a time."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 
-def render_report(run: RunRecord, *, title: str | None = None) -> str:
+def render_report(run: RunRecord) -> str:
     """Return one HTML document about a run: summary, steps, convergence, time, memory, ranks, comparison, provenance.
 
     Anything that comes from the user (names, ids, labels, paths, errors) is text in it, never markup.
@@ -35,7 +35,6 @@ def render_report(run: RunRecord, *, title: str | None = None) -> str:
     Parameters
     ----------
     run : as a pipeline returns it, or as `load_run` reads it
-    title : default the name of the run
 
     Raises
     ------
@@ -45,7 +44,6 @@ def render_report(run: RunRecord, *, title: str | None = None) -> str:
     ranked = list(filter(views.is_ranks, records))
     states = Counter(step.state for step in run.steps)
     page = _load_template().render(
-        title=title or run.name,
         run=run,
         records=records,
         ranked=ranked,

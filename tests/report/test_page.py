@@ -100,7 +100,7 @@ def test_it_needs_nothing_else(run):
 
 
 def test_markup_is_text(run):
-    text = render_report(replace(run, name=MARKUP, file=MARKUP), title=MARKUP)
+    text = render_report(replace(run, name=MARKUP, file=MARKUP))
     assert "<script" not in text
     assert "alert(&#39;web" in text
     page = Page(text)
