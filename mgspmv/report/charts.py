@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.display.numbers import format_number, format_power, shorten
+from mgspmv.display.numbers import format_number, format_power, format_seconds, shorten
 from mgspmv.errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -138,12 +138,8 @@ def draw_lines(
     return Chart(title, _render(title, " ".join(said), height, draw), "; ".join(notes))
 
 
-def draw_bars(title: str, bars: Sequence[Bar], series: Sequence[str], name: Callable[[float], str]) -> Chart:
-    """Draw the parts of each item, stacked in one bar with their sum at its end.
-
-    Parameters
-    ----------
-    name : formats a value
+def draw_bars(title: str, bars: Sequence[Bar], series: Sequence[str]) -> Chart:
+    """Draw the seconds of each item by part, stacked in one bar with their sum at its end.
 
     Raises
     ------
@@ -157,7 +153,7 @@ def draw_bars(title: str, bars: Sequence[Bar], series: Sequence[str], name: Call
         for number, (bar, whole) in enumerate(zip(shown, sums, strict=True)):
             _draw_bar(axes, bar, number)
             place: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
-            axes.annotate(name(whole), (whole, number), color=_STAND_INS["muted"], **place)
+            axes.annotate(format_seconds(whole), (whole, number), color=_STAND_INS["muted"], **place)
         for number, label in enumerate(series):
             if any(bar.values[number] is not None for bar in shown):
                 axes.barh(0, 0, color=_STAND_INS[f"c{number % N_COLORS}"], label=label)
@@ -166,9 +162,9 @@ def draw_bars(title: str, bars: Sequence[Bar], series: Sequence[str], name: Call
         axes.grid(visible=False, axis="y")
         axes.set_xlim(0, 1.3 * max(sums, default=0.0) or 1.0)
         axes.locator_params(axis="x", nbins=3)
-        axes.xaxis.set_major_formatter(lambda value, _: name(value))
+        axes.xaxis.set_major_formatter(lambda value, _: format_seconds(value))
 
-    said = " ".join(_describe_bar(bar, series, name) for bar in shown)
+    said = " ".join(_describe_bar(bar, series) for bar in shown)
     note = f"bars not drawn: {len(bars) - len(shown):,}" if len(bars) > len(shown) else ""
     height = 0.5 + _ROW * (1.6 * len(shown) + len(series))
     return Chart(title, _render(title, f"Bars. {said}", height, draw), note)
@@ -217,9 +213,9 @@ def _describe_line(line: Line) -> str:
     return f"{line.label}: {' to '.join(said[:2]) or 'nothing'}."
 
 
-def _describe_bar(bar: Bar, series: Sequence[str], name: Callable[[float], str]) -> str:
+def _describe_bar(bar: Bar, series: Sequence[str]) -> str:
     parts = zip(series, bar.values, strict=False)
-    said = [f"{label} {name(value)}" for label, value in parts if value is not None]
+    said = [f"{label} {format_seconds(value)}" for label, value in parts if value is not None]
     return f"{bar.label}: {', '.join(said)}."
 
 

@@ -6,12 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mgspmv.display.numbers import (
-    format_count,
-    format_number,
-    format_seconds,
-    read_number,
-)
+from mgspmv.display.numbers import format_count, format_number, read_number
 from mgspmv.model import Status
 from mgspmv.report.charts import N_COLORS, Bar, Chart, Line, draw_bars, draw_lines
 from mgspmv.report.record import RunRecord, StepRecord
@@ -124,7 +119,7 @@ def _draw_phases(title: str, records: Sequence[StepRecord], labels: Sequence[str
     stacks = [[*(own.get(phase) for phase in phases), _sum_others(own, phases)] for own in (r.seconds for r in records)]
     n_series = len(phases) + any(stack[-1] for stack in stacks)
     bars = [Bar(label, stack[:n_series]) for label, stack in zip(labels, stacks, strict=True)]
-    return draw_bars(title, bars, [*phases, "other"][:n_series], format_seconds)
+    return draw_bars(title, bars, [*phases, "other"][:n_series])
 
 
 def _sum_others(seconds: Mapping[str, float], phases: Sequence[str]) -> float:
@@ -142,7 +137,7 @@ def _draw_workers(record: StepRecord) -> Chart:
         Bar(f"worker {worker}", [sum(event[name][worker] for event in events) for name in _TIMES])
         for worker in range(_count_workers(record))
     ]
-    return draw_bars(f"{record.name}: time by worker", bars, list(_TIMES.values()), format_seconds)
+    return draw_bars(f"{record.name}: time by worker", bars, list(_TIMES.values()))
 
 
 # --- ranks and degrees -----------------------------------------------------------------------------------------------

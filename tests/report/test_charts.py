@@ -11,7 +11,6 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from mgspmv.display.numbers import format_seconds
 from mgspmv.errors import MissingDependencyError
 from mgspmv.report import charts as module
 from mgspmv.report.charts import MOST_LINES, N_COLORS, Bar, Chart, Line, draw_bars, draw_lines
@@ -77,7 +76,7 @@ def widths_of(chart: Chart, number: int) -> list[float]:
 
 def test_stacks_are_as_long_as_their_parts() -> None:
     bars = [Bar("a", [1.0, 2.0, None]), Bar("b", [0.0, 1.5, 1.5])]
-    chart = draw_bars("times", bars, ["p", "q", "r"], format_seconds)
+    chart = draw_bars("times", bars, ["p", "q", "r"])
     (one, _), (two, *others, _), (last, _) = (widths_of(chart, number) for number in range(3))
     assert [two / one, *(other / one for other in others), last / one] == pytest.approx([2, 1.5, 1.5], rel=1e-3)
     assert texts_of(chart).count("3 s") >= 2
