@@ -279,8 +279,9 @@ class Solution(_Ranks):
     def to_dict(self) -> dict[str, Any]:
         """Return all but ranks, ids and events as JSON values; a non-finite float becomes its name, a string."""
         own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in (*ARRAYS, "events")}
-        own |= {"status": self.status.value, "n": len(self.values), "change": self.changes[-1] if self.changes else None}
-        described: dict[str, Any] = to_json(own | {"edges_per_s": self.edges_per_s, "digest": self.digest()})
+        own |= {"status": self.status.value, "n": len(self.values), "edges_per_s": self.edges_per_s}
+        own |= {"change": self.changes[-1] if self.changes else None, "digest": self.digest()}
+        described: dict[str, Any] = to_json(own)
         return described
 
     def generate_columns(self) -> Iterator[dict[str, np.ndarray]]:
