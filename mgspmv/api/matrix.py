@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from mgspmv.api.arguments import check_threads, limit_to_free, parse_size
-from mgspmv.display.cards import render_card
 from mgspmv.errors import KindError, OptionError, hide_secrets
 from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.start import OutWeights
@@ -73,8 +71,6 @@ class Matrix(DescribedMatrix):
 
     `A @ x` loads it into memory once and keeps it until `close()` or the end of a `with`.
     """
-
-    __array_ufunc__ = None  # so that NumPy leaves `x @ A` to `__rmatmul__`
 
     def __init__(self, stored: StoredMatrix, transpose_of: Matrix | None = None) -> None:
         super().__init__(stored)
@@ -307,10 +303,6 @@ class Matrix(DescribedMatrix):
             None if transpose is None else partial(transpose.multiply, **options),
             self._missing_transpose,
         )
-
-    def matvec(self, x: Any) -> np.ndarray:
-        """Return A @ x; SciPy calls it by this name."""
-        return self.multiply(x)
 
     def rmatvec(self, x: Any) -> np.ndarray:
         """Return A.T @ x; SciPy calls it by this name. Needs the stored transpose."""
@@ -547,32 +539,12 @@ class Matrix(DescribedMatrix):
             integers.check(restored, partial(self.multiply, precision="float64", **({"weights": weights} | options)))
         return restored
 
-    def __matmul__(self, x: Any) -> np.ndarray:
-        """Return A @ x for x of shape (n_cols,) or (n_cols, k); float32 when A's values and x are, else float64.
-
-        Raises
-        ------
-        OptionError : A and x are integers, and the product may not be exact in float64; see `mgspmv.api.spmv`
-        """
-        return self.multiply(x)
-
     def __rmatmul__(self, x: Any) -> np.ndarray:
         """Return x @ A, which is A.T @ x: of shape (n_cols,) or (k, n_cols); needs the stored transpose."""
-        return (self.T @ np.asarray(x).T).T
-
-    def __enter__(self) -> Matrix:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        return self.T.multiply(np.asarray(x).T).T
 
     def __repr__(self) -> str:
         return f"<Matrix: {describe_entries(self.info)}, {hide_secrets(self.info.url)}>"
-
-    def _repr_html_(self) -> str:
-        return render_card(self, self.info)
 
     def check_room(
         self, dtype: str | None, threads: int | None = None, top: int | None = None, **limits: int | None

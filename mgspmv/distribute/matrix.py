@@ -6,13 +6,11 @@ import uuid
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
 
 import numpy as np
 
-from mgspmv.display.cards import render_card
 from mgspmv.distribute.agent import multiply_part
 from mgspmv.distribute.cluster import Cluster
 from mgspmv.distribute.loading import Loading, LoadRequest, load_matrix
@@ -59,8 +57,6 @@ class DistributedMatrix(DescribedMatrix):
     client disconnects. The rows of a lost worker are lost: PageRank then redistributes the matrix by itself; before
     other calls, call `redistribute()`.
     """
-
-    __array_ufunc__ = None  # so that NumPy leaves `x @ D` to `__rmatmul__`
 
     def __init__(
         self,
@@ -179,10 +175,6 @@ class DistributedMatrix(DescribedMatrix):
         if self.is_closed:
             raise ClosedError(f"the distributed matrix of {self.info.url} was closed; distribute it again")
 
-    def __matmul__(self, x: Any) -> Any:
-        """Compute D @ x for x of shape (n_cols,) or (n_cols, k); see `multiply`."""
-        return self.multiply(x)
-
     def __rmatmul__(self, x: Any) -> Any:
         raise KindError(
             "x @ D needs the transpose on the cluster: add it to the store by mgspmv.transpose(store), distribute A.T, "
@@ -293,10 +285,6 @@ class DistributedMatrix(DescribedMatrix):
             "as_linear_operator",
         )
 
-    def matvec(self, x: Any) -> Any:
-        """Compute D @ x, under the name that SciPy uses."""
-        return self @ x
-
     def close(self) -> None:
         """Free the memory of the workers, after products already begun have finished."""
         parts, self._parts = self._parts, []
@@ -313,20 +301,9 @@ class DistributedMatrix(DescribedMatrix):
             self.cluster.release([part.future for part in parts])
             self.cluster.close()
 
-    def __enter__(self) -> DistributedMatrix:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         state = f"on {len(self.members)} workers of {self.cluster}" if not self.is_closed else "closed"
         return f"<DistributedMatrix: {describe_entries(self.info)}, {state}>"
-
-    def _repr_html_(self) -> str:
-        return render_card(self, self.info)
 
     def _submit(self, keys: list[str], xs: list[Any], ys: list[Any], options: tuple[Any, ...]) -> list[Future]:
         token = uuid.uuid4().hex

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
+from mgspmv.display.cards import render_card
 from mgspmv.ingest_report import IngestReport
 from mgspmv.model import Kind, MatrixInfo
 from mgspmv.store.read import StoredMatrix
@@ -15,8 +17,35 @@ from mgspmv.store.read import StoredMatrix
 class DescribedMatrix:
     """Properties of a matrix that comes from a store, wherever its entries are held."""
 
+    __array_ufunc__ = None  # so that NumPy leaves `x @ A` to `__rmatmul__`
+
+    multiply: Callable[..., Any]
+    close: Callable[[], None]
+
     def __init__(self, stored: StoredMatrix) -> None:
         self.stored = stored
+
+    def __matmul__(self, x: Any) -> Any:
+        """Return A @ x for x of shape (n_cols,) or (n_cols, k); float32 when A's values and x are, else float64.
+
+        Raises
+        ------
+        OptionError : A and x are integers, and the product may not be exact in float64; see `mgspmv.api.spmv`
+        """
+        return self.multiply(x)
+
+    def matvec(self, x: Any) -> Any:
+        """Return A @ x; SciPy calls it by this name."""
+        return self.multiply(x)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _repr_html_(self) -> str:
+        return render_card(self, self.info)
 
     @property
     def info(self) -> MatrixInfo:
