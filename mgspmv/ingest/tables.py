@@ -306,32 +306,16 @@ class TableSource(FileSource):
             raise _refuse_weights(part, dtype, self._first, self._dtype)
 
     def _to_integers(self, part: _Part, side: int) -> np.ndarray:
-        column = part.rows.column(side)
+        column, n = part.rows.column(side), self._n_vertices
+        low, high = (INT64_MIN, INT64_MAX) if n is None else (0, n - 1)
+        if len(column) and not low <= (found := pa.compute.min_max(column).as_py())["min"] <= found["max"] <= high:
+            k, wrong = next((k, id) for k, id in enumerate(column.to_pylist()) if not low <= id <= high)
+            wanted = "a 64-bit integer" if n is None else f"0..{n - 1}, as n_vertices={n} says"
+            raise part.refuse(f"row {part.first + k}: expected {wanted} in column {part.names[side]!r}, found {wrong}")
         if pa.types.is_decimal(column.type):
-            column = self._cast_decimals(part, side)
+            column = column.cast(pa.int64())
         array: np.ndarray = column.to_numpy(zero_copy_only=False)
-        low, high = self._limits
-        if len(array) and not _is_within(array, low, high):
-            raise self._refuse_id(part, side, int(np.flatnonzero((array < low) | (array > high))[0]))
-        return array.astype(np.int64 if self._n_vertices is None else index_dtype(self._n_vertices))
-
-    def _cast_decimals(self, part: _Part, side: int) -> Any:
-        column = part.rows.column(side)
-        try:
-            return column.cast(pa.int64())
-        except pa.ArrowInvalid:  # out of range
-            wrong = (k for k, id in enumerate(column.to_pylist()) if not INT64_MIN <= id <= INT64_MAX)
-            raise self._refuse_id(part, side, next(wrong)) from None
-
-    def _refuse_id(self, part: _Part, side: int, k: int) -> SourceError:
-        n, found = self._n_vertices, part.rows.column(side)[k]
-        wanted = "a 64-bit integer" if n is None else f"0..{n - 1}, as n_vertices={n} says"
-        return part.refuse(f"row {part.first + k}: expected {wanted} in column {part.names[side]!r}, found {found}")
-
-    @property
-    def _limits(self) -> tuple[int, int]:
-        """Least and greatest integer that may be an id."""
-        return (INT64_MIN, INT64_MAX) if self._n_vertices is None else (0, self._n_vertices - 1)
+        return array.astype(np.int64 if n is None else index_dtype(n))
 
 
 def find_saved_index(schema: Any) -> Sequence[str]:
@@ -356,14 +340,6 @@ def _describe_columns(there: list[str], chosen: list[str]) -> dict[str, Any]:
     roles = dict(zip(("source", "target", "weight"), map(listed.get, chosen), strict=False))
     not_read = [column for name, column in listed.items() if name not in chosen]
     return {"columns": {"weight": None} | roles, "not_read": not_read}
-
-
-def _is_within(array: np.ndarray, low: int, high: int) -> bool:
-    """Return whether integers are in low .. high, by their type alone if that suffices."""
-    limits = np.iinfo(array.dtype)
-    if low <= limits.min and limits.max <= high:
-        return True
-    return low <= int(array.min()) and int(array.max()) <= high
 
 
 def _refuse_ids(part: _Part, first: _Part) -> SourceError:

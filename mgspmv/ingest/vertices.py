@@ -10,7 +10,7 @@ from codecs import BOM_UTF8
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -57,21 +57,6 @@ _ROOM = 2**20
 """Bound of ids that a table may always cover, regardless of the number of edges."""
 _MARKED = 2**27
 """Bound of ids that are marked if memory allows, regardless of the number of edges read, as more edges may follow."""
-
-
-class Vertices(Protocol):
-    """Mapping from ids to codes, and from codes to the numbers of vertices."""
-
-    def encode(self, *columns: Any) -> list[np.ndarray]:
-        """Return integer codes for columns of ids, `UNKNOWN` for ids of no vertex; equal ids in them have one code.
-
-        Batches are passed in their order.
-        """
-        ...
-
-    def finish(self) -> Layout:
-        """Return the layout, without its provenance."""
-        ...
 
 
 class NumberedVertices:
@@ -241,6 +226,13 @@ class ListedNames:
 
     def finish(self) -> Layout:
         return Layout((len(self._names),) * 2, self._names)
+
+
+Vertices = NumberedVertices | OccurringIntegers | OccurringNames | ListedIntegers | ListedNames
+"""Mapping from ids to codes (`encode`, batches in their order), and from codes to numbers (`finish`).
+
+Equal ids in a batch have one code, and ids of no vertex have `UNKNOWN`.
+"""
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
