@@ -33,8 +33,7 @@ from mgspmv.ingest.rules import (
     split_fields,
 )
 from mgspmv.ingest.streams import Chunk, Line
-
-INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 
 _BLANKS = " \t"
 _FORTRAN_EXPONENT = str.maketrans("dD", "ee")

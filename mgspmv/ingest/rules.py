@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import lru_cache
-from itertools import islice
 from typing import Literal
 
 SAMPLE_LINES = 1_000
@@ -545,11 +544,12 @@ def has_header(
         return False
     if any(is_number(token) and numbers for token, numbers in zip(tokens, are_numbers, strict=True)):
         return False
-    if _has_number_above_numbers(first, below, places):
+    above_numbers = [own for place, own in enumerate(first) if place not in places and _is_numeric(below, place)]
+    if any(is_number(token) and _LABEL.fullmatch(token) is None for token in above_numbers):
         return False
     if below and all(are_numbers) and not any(map(is_number, tokens)):
         return True
-    if below and not any(map(is_number, tokens)) and _has_word_above_numbers(first, below, places):
+    if below and not any(map(is_number, tokens)) and any(own and not is_number(own) for own in above_numbers):
         return True
     error = Undecided if any(map(is_number, tokens)) else UndecidedHeader
     raise error(
@@ -568,22 +568,6 @@ def _find_known_ends(first: Sequence[str]) -> tuple[int, int] | None:
 def _recur(tokens: Sequence[str], below: Sequence[Sequence[str]], places: Sequence[int]) -> bool:
     wanted = {token for token in tokens if not is_number(token)}
     return bool(wanted) and any(own[place] in wanted for own in below for place in places if place < len(own))
-
-
-def _has_word_above_numbers(first: Sequence[str], below: Sequence[Sequence[str]], places: Sequence[int]) -> bool:
-    return any(
-        token and not is_number(token) and _is_numeric(below, place)
-        for place, token in enumerate(first)
-        if place not in places
-    )
-
-
-def _has_number_above_numbers(first: Sequence[str], below: Sequence[Sequence[str]], places: Sequence[int]) -> bool:
-    return any(
-        is_number(token) and _LABEL.fullmatch(token) is None and _is_numeric(below, place)
-        for place, token in enumerate(first)
-        if place not in places
-    )
 
 
 def _is_numeric(rows: Sequence[Sequence[str]], place: int) -> bool:
@@ -1034,8 +1018,3 @@ def find_format_by_bytes(head: bytes) -> Format | Foreign | None:
     if _XML.match(head):
         return Foreign("XML", "convert it to CSV")
     return None
-
-
-def take_sample(lines: Iterable[str]) -> list[str]:
-    """Return the first lines, which the rules examine."""
-    return list(islice(lines, SAMPLE_LINES))

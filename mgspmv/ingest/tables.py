@@ -16,9 +16,9 @@ import pyarrow.compute
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.ahead import AHEAD, map_ahead
-from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column
+from mgspmv.ingest.columns import Column
 from mgspmv.ingest.edge_list import check_vertex_options
-from mgspmv.ingest.edge_list_head import DEFAULT_READING, check_columns
+from mgspmv.ingest.edge_list_head import Reading
 from mgspmv.ingest.rules import (
     Undecided,
     choose_columns,
@@ -29,11 +29,9 @@ from mgspmv.ingest.rules import (
 )
 from mgspmv.ingest.scratch import ANY_ROOM, Room
 from mgspmv.ingest.source import FileSource, Joined
-from mgspmv.ingest.vertices import (
-    choose_vertices,
-    find_unknown,
-)
-from mgspmv.model import CooBatch, check_choice, default_threads, index_dtype
+from mgspmv.ingest.values import INT64_MAX, INT64_MIN
+from mgspmv.ingest.vertices import choose_vertices, find_unknown
+from mgspmv.model import CooBatch, default_threads, index_dtype
 from mgspmv.validation import parse_json
 
 BATCH_ROWS = 1 << 20
@@ -156,17 +154,14 @@ class TableSource(FileSource):
         extra_columns: Literal["error", "ignore"] = "error",
         id_room: Room = ANY_ROOM,
     ) -> None:
-        check_choice("weights", weights, ("auto", True, False))
-        check_choice("extra_columns", extra_columns, ("error", "ignore"))
+        self._reading = Reading(columns=columns, weights=weights, extra_columns=extra_columns)
         check_vertex_options(n_vertices, vertices, "auto")
-        check_columns(columns, weights)
         super().__init__(name)
         self._n_tables = 1
         self._there: list[str] = []
         """Names of all columns of the first table."""
         self._is_computed = False
         """Whether rows are computed and take memory elsewhere, so that they are not read ahead."""
-        self._columns, self._weights, self._extra_columns = columns, weights, extra_columns
         self._n_vertices, self._vertices, self._id_room = n_vertices, vertices, id_room
         self.has_known_vertices = n_vertices is not None or vertices is not None
 
@@ -226,17 +221,17 @@ class TableSource(FileSource):
 
     def _choose_columns(self, table: Table) -> list[str]:
         """Return the names of the columns of sources, targets and, optionally, weights."""
-        there = table.columns
+        there, reading = table.columns, self._reading
         if len(there) < 2:
             raise SourceError(
                 f"expected columns of sources and targets, found {len(there)}: {list_names(there)}", source=table.name
             )
         try:
-            if self._columns is not None:
-                chosen = resolve_columns(self._columns, there, len(there), self._weights)
+            if reading.columns is not None:
+                chosen = resolve_columns(reading.columns, there, len(there), reading.weights)
             else:
                 kept = [name for name in there if not _is_index(name, table.index)]
-                chosen, there = choose_columns(kept, len(kept), self._weights, self._extra_columns), kept
+                chosen, there = choose_columns(kept, len(kept), reading.weights, reading.extra_columns), kept
         except Undecided as error:
             raise SourceError(str(error), source=table.name) from error
         places = [chosen.source, chosen.target, chosen.weight]
@@ -257,7 +252,7 @@ class TableSource(FileSource):
         self._dtype: str | None = None
         self._are_names = self._check(self._first)
         column = Column("vertex", "string" if self._are_names else "int64")
-        known = self._n_vertices, self._vertices, DEFAULT_READING, self._id_room
+        known = self._n_vertices, self._vertices, self._reading, self._id_room
         self._made, self._listed = choose_vertices(column, *known)
 
     def _parse(self, part: _Part) -> tuple[_Part, list[Any], np.ndarray | None]:

@@ -19,6 +19,7 @@ from mgspmv.files import describe_error, is_url
 from mgspmv.ingest.rules import (
     COMMENTS,
     DELIMITERS,
+    SAMPLE_LINES,
     Foreign,
     Undecided,
     choose_delimiter,
@@ -33,7 +34,6 @@ from mgspmv.ingest.rules import (
     names_numbers,
     names_vertices,
     split_fields,
-    take_sample,
 )
 from mgspmv.ingest.streams import Line, TextStream, open_anywhere
 from mgspmv.os_errors import refuse_source
@@ -194,7 +194,7 @@ class _List:
         n_comments = next((k for k, line in enumerate(lines) if not _begins_comment(line.text)), len(lines))
         self._comments, self._lines = lines[:n_comments], lines[n_comments:]
         self._texts = [line.data.decode("utf-8").strip() for line in self._lines]
-        sure = [text for text in take_sample(self._texts) if not _begins_comment(text)]
+        sure = [text for text in self._texts[:SAMPLE_LINES] if not _begins_comment(text)]
         self._delimiter = self._choose_delimiter(sure)
 
     def read(self) -> dict[Any, float] | list[Any]:

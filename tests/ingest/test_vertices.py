@@ -15,12 +15,13 @@ import pytest
 
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest import vertices
-from mgspmv.ingest.columns import INT64_MAX, INT64_MIN, Column
+from mgspmv.ingest.columns import Column
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.edge_list_head import Reading
 from mgspmv.ingest.entries import sort_source
 from mgspmv.ingest.scratch import Room
 from mgspmv.ingest.streams import TextStream
+from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.ingest.vertices import (
     UNKNOWN,
     ListedIntegers,
