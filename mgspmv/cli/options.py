@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from mgspmv.ingest.rules import split_fields
+from mgspmv.ingest.tokens import split_fields
 from mgspmv.kernels.catalogue import SPARSE_KERNELS
 
 PANEL = "What is said"

@@ -8,7 +8,7 @@ from typing import Any
 
 from mgspmv.errors import OptionError, SourceNotFoundError
 from mgspmv.files import is_url
-from mgspmv.ingest.rules import is_plain_integer
+from mgspmv.ingest.tokens import is_plain_integer
 from mgspmv.ingest.weights import DANGLING_RULES
 
 FILE, IDS = "file:", "id:"

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute
 
 from mgspmv.errors import OptionError
-from mgspmv.ingest.rules import SAMPLE_LINES, Undecided, has_list_header
+from mgspmv.ingest.headers import has_list_header
+from mgspmv.ingest.tokens import SAMPLE_LINES, Undecided
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.read import StoredMatrix
 

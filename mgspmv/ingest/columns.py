@@ -23,25 +23,24 @@ from numba import njit
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.ahead import AHEAD, map_ahead
-from mgspmv.ingest.rules import (
+from mgspmv.ingest.headers import looks_like_edge
+from mgspmv.ingest.streams import Chunk, Line
+from mgspmv.ingest.tokens import (
+    BLANKS,
+    FORTRAN_EXPONENT,
+    SURE_DIGITS,
     Undecided,
     has_decimal_comma,
     is_integer,
     is_number,
     is_plain_integer,
-    looks_like_edge,
     split_fields,
 )
-from mgspmv.ingest.streams import Chunk, Line
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 
-_BLANKS = " \t"
-_FORTRAN_EXPONENT = str.maketrans("dD", "ee")
 _FORTRAN_EXPONENT_BYTES = bytes.maketrans(b"dD", b"ee")
 _ANY_BLANK_TO_SPACE = bytes.maketrans(b"\t\v\f", b"   ")
 _SPACE, _TAB, _LINE_FEED, _ZERO = map(ord, " \t\n0")
-_SURE_DIGITS = 18
-"""Largest number of digits of which every integer fits in int64."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +200,7 @@ def _read_digits(text: Any, separators: Any, limits: Any, are_plain: Any, found:
                 value = 10 * value + digit
                 at += 1
                 digit = np.int64(text[at]) - _ZERO
-            if at == first or at - first > _SURE_DIGITS or value < limits[k, 0] or value > limits[k, 1]:
+            if at == first or at - first > SURE_DIGITS or value < limits[k, 0] or value > limits[k, 1]:
                 return False
             if are_plain[k] and text[first] == _ZERO and at - first > 1:
                 return False
@@ -298,7 +297,7 @@ def _parse_quickly(data: bytes, delimiter: str, form: TableFormat) -> list[Any] 
 def _to_array(values: Any, column: Column, delimiter: str) -> Any:
     if column.dtype == "string":
         names = values.combine_chunks()
-        return names if delimiter == " " else pa.compute.utf8_trim(names, characters=_BLANKS)
+        return names if delimiter == " " else pa.compute.utf8_trim(names, characters=BLANKS)
     return np.array(values.to_numpy())  # copied, as Arrow's memory is read-only
 
 
@@ -336,7 +335,7 @@ def _parse_line(line: Line, form: TableFormat) -> list[int | float | str]:
 
 
 def _parse_token(token: str, column: Column, line: Line) -> int | float | str:
-    token = token if column.dtype == "string" else token.strip(_BLANKS)
+    token = token if column.dtype == "string" else token.strip(BLANKS)
     value = _PARSERS[column.dtype](token, column)
     if column.plain and value is not None and not is_plain_integer(token):
         raise line.refuse(
@@ -362,7 +361,7 @@ def _parse_integer(token: str, column: Column) -> int | None:
 def _parse_number(token: str, column: Column) -> float | None:
     if not is_number(token):
         return None
-    value = float(token.translate(_FORTRAN_EXPONENT))
+    value = float(token.translate(FORTRAN_EXPONENT))
     return value if np.isfinite(value) or not column.finite else None
 
 

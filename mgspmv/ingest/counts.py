@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.ingest.rules import LEAST_TIME, find_times
+from mgspmv.ingest.tokens import LEAST_TIME, find_times
 from mgspmv.ingest_report import IngestReport, SourceColumn
 from mgspmv.model import CooBatch, Duplicates
 

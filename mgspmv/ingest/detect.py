@@ -2,12 +2,137 @@
 
 from __future__ import annotations
 
+import os
 import re
+from dataclasses import dataclass
+from typing import Literal
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.files import name_files
-from mgspmv.ingest.rules import Foreign, Format, find_format_by_bytes, find_format_by_name, strip_compression
-from mgspmv.ingest.streams import Pipe, read_head
+from mgspmv.ingest.local_files import Pipe
+from mgspmv.ingest.streams import read_head
+
+Format = Literal["matrix-market", "edge-list", "parquet", "npz"]
+
+_SUFFIXES: dict[str, Format] = {".npz": "npz", ".parquet": "parquet", ".pq": "parquet", ".parq": "parquet"}
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zstd", ".lzma", ".bgz")
+
+_VIA_NETWORKX = "read it with NetworkX ({}) and pass the graph"
+_FOREIGN = (
+    (".graph .metis", "a METIS graph", "convert it to an edge list, or read it by its library and pass arrays"),
+    (".chaco", "a Chaco graph", "convert it to an edge list"),
+    (".graphml", "GraphML", _VIA_NETWORKX.format("networkx.read_graphml")),
+    (".gexf", "GEXF", _VIA_NETWORKX.format("networkx.read_gexf")),
+    (".gml", "GML", _VIA_NETWORKX.format("networkx.read_gml")),
+    (".net", "a Pajek network", _VIA_NETWORKX.format("networkx.read_pajek")),
+    (".paj", "a Pajek project", _VIA_NETWORKX.format("networkx.read_pajek")),
+    (".adjlist", "an adjacency list", _VIA_NETWORKX.format("networkx.read_adjlist")),
+    (".dot .gv", "DOT of Graphviz", "convert it to an edge list"),
+    (".gr", "a DIMACS graph", "keep its lines `a SOURCE TARGET WEIGHT` without the first column"),
+    (".col", "a DIMACS graph", "keep its lines `e SOURCE TARGET` without the first column"),
+    (".dimacs", "a DIMACS graph", "keep its lines of edges without the first column"),
+    (".rb", "Rutherford-Boeing", "read it with scipy.io.hb_read and pass the matrix"),
+    (".rsa .rua .hb", "Harwell-Boeing", "read it with scipy.io.hb_read and pass the matrix"),
+    (".h5ad", "AnnData in HDF5", "write it with anndata's write_zarr, or pass its .X"),
+    (".h5 .hdf5", "HDF5", "read it with its library and pass the matrix"),
+    (".mat", "MATLAB", "read it with scipy.io.loadmat and pass the matrix"),
+    (".npy", "a NumPy array", "load it with numpy.load and pass the matrix, or a tuple of columns (src, dst)"),
+    (".pkl .pickle", "a pickle", "load it where you trust it, and pass the object"),
+    (".feather", "Feather", "read it with pyarrow.feather.read_table and pass the table"),
+    (".arrow", "an Arrow file", "read it with pyarrow.ipc and pass the table"),
+    (".orc", "ORC", "read it with pyarrow.orc and pass the table"),
+    (".avro", "Avro", "convert it to Parquet"),
+    (".json", "JSON", "convert it to CSV, or read it and pass a graph or a table"),
+    (".jsonl .ndjson", "JSON", "convert it to CSV, or read it with pandas.read_json(lines=True) and pass the table"),
+    (".xlsx .xls", "an Excel workbook", "save it as CSV"),
+    (".zip", "a zip archive", "unpack it and name the files in it"),
+    (".tar .tgz .tbz2", "a tar archive", "unpack it and name the files in it"),
+    (".7z", "a 7-Zip archive", "unpack it and name the files in it"),
+    (".rar", "a RAR archive", "unpack it and name the files in it"),
+)
+"""Unsupported formats: suffix, description and advice."""
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """File of a format that is not read."""
+
+    what: str
+    advice: str
+
+    def explain(self) -> str:
+        return f"this is {self.what}, which ingest does not read; {self.advice}"
+
+
+_FOREIGN_SUFFIXES = {
+    suffix: Foreign(what, advice) for suffixes, what, advice in _FOREIGN for suffix in suffixes.split()
+}
+_FOREIGN_BYTES: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(
+    (re.compile(pattern, re.DOTALL | re.IGNORECASE), suffix)
+    for pattern, suffix in (
+        (rb"PK\x03\x04|PK\x05\x06", ".zip"),
+        (rb".{257}ustar", ".tar"),
+        (rb"7z\xbc\xaf\x27\x1c", ".7z"),
+        (rb"Rar!\x1a\x07", ".rar"),
+        (rb"\x89HDF\r\n\x1a\n", ".h5"),
+        (rb"MATLAB 5\.0 MAT-file", ".mat"),
+        (rb"\x93NUMPY", ".npy"),
+        (rb"ARROW1|FEA1", ".feather"),
+        (rb"ORC[\x00-\x1f]", ".orc"),
+        (rb"Obj\x01", ".avro"),
+        (rb"\x80[\x02-\x05]", ".pkl"),
+        (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", ".xls"),
+        (rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<graphml\b", ".graphml"),
+        (rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<gexf\b", ".gexf"),
+        (rb"(?:\s*(?:creator|version|comment)\b[^\n]*\n)*\s*graph\s*\[", ".gml"),
+        (rb"(?:\s*%[^\n]*\n)*\s*\*(?:network|vertices|arcs|edges)\b", ".net"),
+        (rb"(?:c\b[^\n]*\n)*p\s+(?:sp|edges?|col|max|min|asn|aux)\b", ".dimacs"),
+        (rb"\s*(?:strict\s+)?(?:di)?graph\b[^\n{]*\{", ".dot"),
+        (rb"\s*[\[{]\s*(?:[\"\[{\]}]|$)", ".json"),
+    )
+)
+_XML = re.compile(rb"\s*<(?:\?xml|!doctype|html)", re.IGNORECASE)
+_PARQUET = b"PAR1"
+
+
+def strip_compression(name: str) -> str:
+    """Return a file's name in lower case, without the suffix of a compression."""
+    name = name.lower()
+    stem, suffix = os.path.splitext(name)
+    return stem if suffix in _COMPRESSED else name
+
+
+def find_format_by_name(name: str) -> Format | Foreign | None:
+    """Return the format that the suffix of a file's name indicates; None if it indicates none, as `.csv` and `.txt`.
+
+    `.mtx` indicates no format: such a file must have the banner of Matrix Market, see `detect_format`.
+    """
+    suffix = os.path.splitext(strip_compression(name))[1]
+    if suffix in _SUFFIXES:
+        return _SUFFIXES[suffix]
+    return _FOREIGN_SUFFIXES.get(suffix)
+
+
+def find_format_by_bytes(head: bytes) -> Format | Foreign | None:
+    """Return the format that the first bytes of a file, decompressed, indicate; None for any other text.
+
+    Parameters
+    ----------
+    head : at least 512 bytes, or the whole file
+    """
+    if head.startswith(_PARQUET):
+        return "parquet"
+    if head[:512].removeprefix(b"\xef\xbb\xbf").lower().lstrip().startswith((b"%%matrixmarket", b"%matrixmarket")):
+        return "matrix-market"
+    for pattern, suffix in _FOREIGN_BYTES:
+        if pattern.match(head):
+            return _FOREIGN_SUFFIXES[suffix]
+    if _XML.match(head):
+        return Foreign("XML", "convert it to CSV")
+    return None
+
+
+# --- detection -------------------------------------------------------------------------------------------------------
 
 READABLE = (
     "ingest reads Matrix Market files (first line '%%MatrixMarket matrix ...'), edge lists and CSV ('source target' or "

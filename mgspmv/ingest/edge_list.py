@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.compute
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.column_names import Columns
 from mgspmv.ingest.columns import (
-    INT64_MAX,
-    INT64_MIN,
     Column,
     TableFormat,
     count_comments,
@@ -38,24 +37,14 @@ from mgspmv.ingest.edge_list_head import (
     refuse_unlike,
 )
 from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
+from mgspmv.ingest.headers import are_names
+from mgspmv.ingest.local_files import Pipe, take_name
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
-from mgspmv.ingest.rules import (
-    Columns,
-    Undecided,
-    are_names,
-)
 from mgspmv.ingest.scratch import ANY_ROOM, Room
 from mgspmv.ingest.source import FileSource, Joined, Layout, StatedShape
-from mgspmv.ingest.streams import (
-    BATCH_BYTES,
-    Chunk,
-    Pipe,
-    Segment,
-    TextStream,
-    describe_cut,
-    open_texts,
-    take_name,
-)
+from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Segment, TextStream, describe_cut, open_texts
+from mgspmv.ingest.tokens import Undecided
+from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.ingest.vertices import (
     OccurringIntegers,
     Vertices,
@@ -203,10 +192,10 @@ class _Told:
 class EdgeListSource(FileSource):
     """Edge lists as a `Source`: an arc per line, from a column of sources to one of targets, and maybe with a weight.
 
-    Delimiter, header, columns, comments and ids are detected by `mgspmv.ingest.rules`, or stated by options where lines
-    are ambiguous. Blank lines are skipped. Every line must have as many columns as the first. Ids are integers if those
-    of the first edge are. Several files are read as if they were one; each has its own comments and header, and all
-    must agree in delimiter, header and columns.
+    Delimiter, header, columns, comments and ids are detected by rules (`mgspmv.ingest.headers`), or stated by options
+    where lines are ambiguous. Blank lines are skipped. Every line must have as many columns as the first. Ids are
+    integers if those of the first edge are. Several files are read as if they were one; each has its own comments and
+    header, and all must agree in delimiter, header and columns.
 
     The vertices are
     - 0..n_vertices-1 if `n_vertices` is given;

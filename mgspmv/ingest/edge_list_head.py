@@ -1,4 +1,4 @@
-"""Beginning of a file of edges: comments, header, delimiter and columns, detected by `mgspmv.ingest.rules`."""
+"""Beginning of a file of edges: comments, header, delimiter and columns, detected by the rules of `headers`."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ import pyarrow as pa
 import pyarrow.compute
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.column_names import Columns, choose_columns, resolve_columns
 from mgspmv.ingest.columns import (
     Column,
     TableFormat,
     refuse_comment,
     split_line,
 )
-from mgspmv.ingest.matrix_market import is_banner
-from mgspmv.ingest.rules import (
+from mgspmv.ingest.headers import (
     COMMENTS,
-    SAMPLE_BYTES,
-    SAMPLE_LINES,
-    Columns,
     Preamble,
-    Undecided,
-    UndecidedHeader,
     check_lines,
     check_missing,
     check_separators,
     check_sizes,
-    choose_columns,
-    choose_delimiter,
-    find_stated_delimiter,
     has_header,
-    resolve_columns,
 )
+from mgspmv.ingest.matrix_market import is_banner
 from mgspmv.ingest.streams import (
     Line,
     TextStream,
+)
+from mgspmv.ingest.tokens import (
+    SAMPLE_BYTES,
+    SAMPLE_LINES,
+    Undecided,
+    UndecidedHeader,
+    choose_delimiter,
+    find_stated_delimiter,
 )
 from mgspmv.model import check_choice
 

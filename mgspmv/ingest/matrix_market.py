@@ -19,9 +19,9 @@ import numpy as np
 from mgspmv.errors import SourceError
 from mgspmv.ingest.columns import Column, TableFormat, nth_line, read_chunks
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
-from mgspmv.ingest.rules import is_integer
 from mgspmv.ingest.source import FileSource, Joined, Layout, StatedShape, mirror
 from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, Segment, TextStream, describe_cut
+from mgspmv.ingest.tokens import is_integer
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.model import CooBatch, default_threads, index_dtype
 

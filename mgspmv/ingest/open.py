@@ -12,19 +12,18 @@ from zarr import Group
 from zarr.abc.store import Store
 
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest.detect import detect_format
+from mgspmv.ingest.detect import detect_format, find_format_by_name
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import Path, find_files, is_path, name_files
 from mgspmv.ingest.frames import FrameSource, is_frame, source_from_arrays
 from mgspmv.ingest.groups import GROUP_FORMATS, GroupSource, find_matrix_store, is_group_path
+from mgspmv.ingest.local_files import take_name
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import NpzSource, source_from_object
 from mgspmv.ingest.parquet import ParquetSource
-from mgspmv.ingest.rules import find_format_by_name
 from mgspmv.ingest.scratch import ANY_ROOM, Room
 from mgspmv.ingest.source import FileSource, Source
 from mgspmv.ingest.stored import StoreSource
-from mgspmv.ingest.streams import take_name
 from mgspmv.ingest.tables import TableSource
 from mgspmv.model import IngestOptions, check_choice
 from mgspmv.store.read import open_store

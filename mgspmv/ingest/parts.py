@@ -15,15 +15,8 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import SourceError, SourceNotFoundError
-from mgspmv.ingest.streams import (
-    CHUNK_BYTES,
-    LINE_LIMIT_BYTES,
-    LocalFile,
-    Segment,
-    TextStream,
-    find_size,
-    open_anywhere,
-)
+from mgspmv.ingest.local_files import LocalFile, find_size, open_anywhere
+from mgspmv.ingest.streams import CHUNK_BYTES, LINE_LIMIT_BYTES, Segment, TextStream
 from mgspmv.ingest.unpack import find_compression
 
 LEAST_BYTES = 2**24

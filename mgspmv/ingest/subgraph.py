@@ -31,11 +31,11 @@ from mgspmv.ingest.edge_mask import (
     number_edges,
 )
 from mgspmv.ingest.entries import Report
+from mgspmv.ingest.local_files import take_name
 from mgspmv.ingest.names import IdWriter
 from mgspmv.ingest.numbering import PIECE_IDS, Ids
 from mgspmv.ingest.scratch import Room
 from mgspmv.ingest.stored import RowNumbers, StoredIds, StoredRows, read_entries
-from mgspmv.ingest.streams import take_name
 from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class
 from mgspmv.ingest.vertices import are_numbers, read_vertices
 from mgspmv.ingest.weights import read_vector

@@ -16,19 +16,13 @@ import pyarrow.compute
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.ahead import AHEAD, map_ahead
+from mgspmv.ingest.column_names import choose_columns, find_role, is_saved_index, list_names, resolve_columns
 from mgspmv.ingest.columns import Column
 from mgspmv.ingest.edge_list import check_vertex_options
 from mgspmv.ingest.edge_list_head import Reading
-from mgspmv.ingest.rules import (
-    Undecided,
-    choose_columns,
-    find_role,
-    is_saved_index,
-    list_names,
-    resolve_columns,
-)
 from mgspmv.ingest.scratch import ANY_ROOM, Room
 from mgspmv.ingest.source import FileSource, Joined
+from mgspmv.ingest.tokens import Undecided
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.ingest.vertices import choose_vertices, find_unknown
 from mgspmv.model import CooBatch, default_threads, index_dtype
@@ -128,7 +122,7 @@ class TableSource(FileSource):
     ----------
     name : name of the source in messages
     columns : columns of sources, targets and, optionally, weights: names, or numbers from 1; None to choose them by
-        their names, or by position if two or three names have no known meaning (see `rules.choose_columns`)
+        their names, or by position if two or three names have no known meaning (see `choose_columns`)
     n_vertices : number of vertices, whose ids are 0..n_vertices-1
     vertices : path of a list of vertices, see `EdgeListSource`
     weights : whether to read weights; "auto" to read them if such a column exists, False to ignore it

@@ -7,6 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import IO, Any, cast
 
+MAGIC_BYTES = 16
+"""Bytes at the beginning of a file from which its compression is detected."""
+
 _MAGIC = {
     "gzip": re.compile(rb"\x1f\x8b"),
     "bz2": re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"),
@@ -16,7 +19,7 @@ _MAGIC = {
 
 
 def find_compression(head: bytes) -> str | None:
-    """Return gzip, bz2, xz or zstd by the first 16 bytes of a file; None for anything else."""
+    """Return gzip, bz2, xz or zstd by the first `MAGIC_BYTES` of a file; None for anything else."""
     return next((name for name, magic in _MAGIC.items() if magic.match(head)), None)
 
 

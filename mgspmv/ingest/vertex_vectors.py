@@ -16,7 +16,8 @@ from uuid import UUID
 import numpy as np
 
 from mgspmv.errors import OptionError, shorten
-from mgspmv.ingest.rules import Undecided, choose_list_columns, is_saved_index, names_numbers, names_vertices
+from mgspmv.ingest.column_names import choose_list_columns, is_saved_index, names_numbers, names_vertices
+from mgspmv.ingest.tokens import Undecided
 
 
 @dataclass(frozen=True, eq=False)

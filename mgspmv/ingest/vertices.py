@@ -18,22 +18,16 @@ import pyarrow.compute
 from numba import njit
 
 from mgspmv.errors import CapacityError, SourceError
+from mgspmv.ingest.column_names import choose_list_columns
 from mgspmv.ingest.columns import Column, TableFormat, read_chunks, split_line
 from mgspmv.ingest.edge_list_head import DEFAULT_READING, Reading
+from mgspmv.ingest.headers import has_list_header
 from mgspmv.ingest.name_table import NameTable
 from mgspmv.ingest.names import IdWriter, SortedIds, SpilledNames
-from mgspmv.ingest.rules import (
-    SAMPLE_BYTES,
-    SAMPLE_LINES,
-    Undecided,
-    choose_list_columns,
-    choose_list_delimiter,
-    has_list_header,
-    is_integer,
-)
 from mgspmv.ingest.scratch import ANY_ROOM, Room
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.streams import Chunk, Line, TextStream, read_head
+from mgspmv.ingest.tokens import SAMPLE_BYTES, SAMPLE_LINES, Undecided, choose_list_delimiter, is_integer
 from mgspmv.model import index_dtype
 
 WHOLE_LINE = "\x1f"

@@ -16,26 +16,23 @@ import numpy as np
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.files import describe_error, is_url
-from mgspmv.ingest.rules import (
-    COMMENTS,
+from mgspmv.ingest.column_names import choose_list_columns, names_numbers, names_vertices
+from mgspmv.ingest.detect import Foreign, find_format_by_bytes, find_format_by_name
+from mgspmv.ingest.headers import COMMENTS, has_list_header
+from mgspmv.ingest.local_files import open_anywhere
+from mgspmv.ingest.streams import Line, TextStream
+from mgspmv.ingest.tokens import (
     DELIMITERS,
+    FORTRAN_EXPONENT,
     SAMPLE_LINES,
-    Foreign,
     Undecided,
     choose_delimiter,
-    choose_list_columns,
     choose_list_delimiter,
-    find_format_by_bytes,
-    find_format_by_name,
     has_decimal_comma,
-    has_list_header,
     is_number,
     is_plain_integer,
-    names_numbers,
-    names_vertices,
     split_fields,
 )
-from mgspmv.ingest.streams import Line, TextStream, open_anywhere
 from mgspmv.os_errors import refuse_source
 
 DANGLING_RULES = ("uniform", "drop", "error")
@@ -57,9 +54,10 @@ def read_weights(
 ) -> Weights:
     """Read a number per vertex in their order (`.npy`), or numbers by id or ids alone (text, Parquet).
 
-    A text has an id and a number per line, or one id per line. `mgspmv.ingest.rules` has the rules for delimiters,
-    headers and columns: a header names them, in any order; without one the id is first. Ids may be quoted as in CSV. In
-    a list of ids the whole line is the id, blanks included. Lines at the head that begin with `#` or `%` are comments.
+    A text has an id and a number per line, or one id per line. The rules for delimiters, headers and columns are those
+    of `mgspmv.ingest.tokens`, `headers` and `column_names`: a header names the columns, in any order; without one the
+    id is first. Ids may be quoted as in CSV. In a list of ids the whole line is the id, blanks included. Lines at the
+    head that begin with `#` or `%` are comments.
 
     Parameters
     ----------
@@ -327,7 +325,7 @@ class _List:
         if not is_number(word):
             hint = "; write a point for the decimal comma" if has_decimal_comma(word) else ""
             raise self._lines[k].refuse(f"wanted a number as weight, found {word!r}{hint}")
-        number = float(word.lower().replace("d", "e"))
+        number = float(word.translate(FORTRAN_EXPONENT))
         if not math.isfinite(number):
             raise self._lines[k].refuse(f"wanted a finite weight, found {word!r}")
         return number

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import OptionError, ShapeError
-from mgspmv.ingest.rules import names_numbers
+from mgspmv.ingest.column_names import names_numbers
 from mgspmv.ingest.vertex_vectors import (
     ByPlace,
     classify_vector,

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mgspmv.ingest.rules import SOURCE_WORDS, TARGET_WORDS, WEIGHT_WORDS, find_role
+from mgspmv.ingest.column_names import SOURCE_WORDS, TARGET_WORDS, WEIGHT_WORDS, find_role
 from tests.support.pages import find_section, read_page
 
 pytestmark = pytest.mark.docs

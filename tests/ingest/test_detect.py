@@ -12,7 +12,7 @@ import pytest
 import scipy.io
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.detect import detect_format
+from mgspmv.ingest.detect import Foreign, detect_format, find_format_by_bytes, find_format_by_name
 
 
 def mat():
@@ -71,3 +71,62 @@ def test_archives_are_refused(tmp_path):
     for name, what in (("a.zip", "zip"), ("a.tar.gz", "tar"), ("b", "tar"), ("c", "zip")):
         with pytest.raises(SourceError, match=rf"this is a {what} archive, which .*; unpack it and name the files"):
             detect_format([str(tmp_path / name)])
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("a.parquet", "parquet"),
+        ("a.PARQUET", "parquet"),
+        ("a.parq", "parquet"),
+        ("a.npz", "npz"),
+        ("a.csv", None),
+        ("a.csv.gz", None),
+        ("part-00000", None),
+        ("a.mtx", None),
+        ("a.graph", "METIS"),
+        ("a.graphml.gz", "GraphML"),
+        ("a.tar.gz", "tar"),
+        ("a.zip", "zip"),
+        ("a.h5ad", "AnnData"),
+        ("a.npy", "NumPy"),
+    ],
+)
+def test_formats_by_name(name, found):
+    made = find_format_by_name(name)
+    assert made == found if not isinstance(made, Foreign) else found in made.what
+
+
+@pytest.mark.parametrize(
+    ("head", "found"),
+    [
+        (b"PAR1\x15\x04", "parquet"),
+        (b"%%MatrixMarket matrix coordinate real general\n", "matrix-market"),
+        (b"\xef\xbb\xbf%%MatrixMarket matrix", "matrix-market"),
+        (b"1 2\n2 3\n", None),
+        (b"graph bob\n", None),
+        (b"", None),
+        (b"PK\x03\x04abc", "zip"),
+        (b"a.txt" + bytes(252) + b"ustar\x0000", "tar"),
+        (b"\x89HDF\r\n\x1a\n", "HDF5"),
+        (b"\x93NUMPY\x01\x00", "NumPy"),
+        (b'<?xml version="1.0"?>\n<graphml xmlns="x">', "GraphML"),
+        (b"<?xml version='1.0'?><gexf>", "GEXF"),
+        (b"graph [\n  node [", "GML"),
+        (b'Creator "me"\ngraph [\n', "GML"),
+        (b"*Vertices 3\n", "Pajek"),
+        (b"c comment\np sp 4 5\na 1 2 3\n", "DIMACS"),
+        (b"p edge 4 5\n", "DIMACS"),
+        (b"digraph g {\n a -> b;", "DOT"),
+        (b'{"nodes": [', "JSON"),
+        (b"[[1, 2], [2, 3]]", "JSON"),
+        (b"<html>", "XML"),
+        (b"\x80\x04\x95", "pickle"),
+        (b"MATLAB 5.0 MAT-file", "MATLAB"),
+        (b"ARROW1\x00\x00", "Feather"),
+        (b"SQLite format 3\x00", None),
+    ],
+)
+def test_formats_by_first_bytes(head, found):
+    made = find_format_by_bytes(head)
+    assert made == found if not isinstance(made, Foreign) else found in made.what

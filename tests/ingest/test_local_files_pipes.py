@@ -12,8 +12,9 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.local_files import Pipe
 from mgspmv.ingest.open import open_source
-from mgspmv.ingest.streams import Pipe, TextStream
+from mgspmv.ingest.streams import TextStream
 
 N = 60_000
 """Edges of a text that is longer than what a pipe holds and than what is looked at."""

@@ -1,0 +1,367 @@
+"""Rules for the names of columns: which are sources, targets, weights, ids and numbers.
+
+See `mgspmv.ingest.tokens` for the form of rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal
+
+from mgspmv.ingest.tokens import SURE_DIGITS, Undecided
+
+SOURCE_WORDS = frozenset(["source", "src", "from", "start", "origin", "sender", "follower", "citing"])
+"""Words that name the column of sources."""
+TARGET_WORDS = frozenset(
+    [
+        "target", "tgt", "dst", "dest", "destination", "to", "end", "receiver", "recipient", "followee",
+        "followed", "cited",
+    ]
+)  # fmt: skip
+"""Words that name the column of targets."""
+WEIGHT_WORDS = frozenset(
+    [
+        "weight", "weights", "wgt", "wgts", "wt", "w", "value", "values", "val", "edgeattr", "attr", "score",
+        "scores", "count", "counts", "freq", "frequency",
+    ]
+)  # fmt: skip
+"""Words that name the column of weights."""
+VERTEX_WORDS = frozenset(["vertex", "vertices", "node", "nodes", "id", "ids", "name", "label"])
+"""Words that name the column of ids in a list of vertices or a vector."""
+NUMBER_WORDS = WEIGHT_WORDS | frozenset(
+    ["rank", "ranks", "pagerank", "hub", "authority", "katz", "centrality", "probability"]
+)
+"""Words that name the column of numbers in a vector."""
+
+_FILLERS = frozenset(
+    ["node", "vertex", "id", "ids", "nodeid", "no", "number", "float", "int", "long", "double", "string", "edge"]
+)
+_SHORT_SOURCES, _SHORT_TARGETS = frozenset(("u", "i", "row")), frozenset(("v", "j", "col", "column"))
+_INDEX_NAMES = frozenset(("", "index", "idx", "id", "rowid", "rowname", "rownames", "rownumber", "edgeid", "eid"))
+_TIME_WORDS = frozenset(
+    [
+        "time", "times", "timestamp", "timestamps", "timeset", "interval", "date", "dates", "datetime", "ts",
+        "unixts", "unixtime", "epoch", "year", "month", "day", "hour", "created", "creation", "updated", "since",
+        "until",
+    ]
+)  # fmt: skip
+_OTHER_WORDS = _TIME_WORDS | frozenset(["type", "types", "kind", "label", "labels", "relation", "rel", "comment"])
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_a-zA-Z]+")
+_JOINED = re.compile(
+    r"(source|src|from|start|origin|target|tgt|dst|dest|destination|to|end)(?:node|vertex)?(?:id)?", re.IGNORECASE
+)
+_SAVED_INDEX = re.compile(r"__index_level_\d+__|__null_dask_index__")
+_UNNAMED = re.compile(r"unnamed:? ?\d+", re.IGNORECASE)
+
+Role = Literal["source", "target", "weight", "index", "other"]
+
+
+def find_role(name: str) -> tuple[Role | None, bool]:
+    """Return the role that a column's name states, and whether the name states only that.
+
+    `source` and `FromNodeId` are sources and nothing else; `source_airport` has a word for sources among others.
+    """
+    name = name.strip()
+    words = [word.lower() for word in _WORDS.findall(name)]
+    joined = "".join(words)
+    if _SAVED_INDEX.fullmatch(name) or _UNNAMED.fullmatch(name) or joined in _INDEX_NAMES:
+        return "index", True
+    if (match := _JOINED.fullmatch(joined)) is not None:
+        return ("source" if match.group(1).lower() in SOURCE_WORDS else "target"), True
+    if joined in _SHORT_SOURCES:
+        return "source", True
+    if joined in _SHORT_TARGETS:
+        return "target", True
+    for role, known in (("source", SOURCE_WORDS), ("target", TARGET_WORDS), ("weight", WEIGHT_WORDS)):
+        if known & set(words) and set(words) <= known | _FILLERS:
+            return role, True  # type: ignore[return-value]  # a Role
+    if joined in WEIGHT_WORDS:
+        return "weight", True
+    if _TIME_WORDS & set(words):
+        return "other", False
+    is_source, is_target = bool(SOURCE_WORDS & set(words)), bool(TARGET_WORDS & set(words))
+    if is_source != is_target:
+        return ("source" if is_source else "target"), False
+    return ("other" if _OTHER_WORDS & set(words) else None), False
+
+
+def is_saved_index(name: str) -> bool:
+    """Return whether a column is the index that pandas or Dask saved with a table."""
+    return _SAVED_INDEX.fullmatch(name) is not None
+
+
+# --- columns ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Places of the columns that are read, from 0."""
+
+    source: int
+    target: int
+    weight: int | None = None
+
+    @property
+    def ids(self) -> tuple[int, int]:
+        return self.source, self.target
+
+
+Weights = Literal["auto"] | bool
+Extra = Literal["error", "ignore"]
+
+_SAY = 'columns=("SOURCE", "TARGET")'
+
+
+def resolve_columns(
+    given: Sequence[str | int], names: Sequence[str] | None, n_columns: int, weights: Weights = "auto"
+) -> Columns:
+    """Return the columns that a user named, or numbered from 1.
+
+    Raises
+    ------
+    Undecided : a name that is missing or occurs twice, a number out of range, or a column named twice
+    """
+    places = [_resolve_column(each, names, n_columns) for each in given]
+    if len(set(places)) != len(places):
+        raise Undecided(f"columns={tuple(given)!r} takes one column twice; name different ones")
+    return Columns(places[0], places[1], places[2] if len(places) > 2 and weights is not False else None)
+
+
+def _resolve_column(given: str | int, names: Sequence[str] | None, n_columns: int) -> int:
+    if isinstance(given, int):
+        if not 1 <= given <= n_columns:
+            raise Undecided(f"columns= has the number {given}, and there are columns 1 to {n_columns}")
+        return given - 1
+    assert names is not None
+    n_times = list(names).count(given)
+    if n_times != 1:
+        near = get_close_matches(given, names, n=1) if not n_times else []
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise Undecided(
+            f"expected one column {given!r}, found the columns {list_names(names)}{hint}"
+            + ("; pass their numbers, counted from 1" if n_times else "")
+        )
+    return list(names).index(given)
+
+
+def choose_columns(
+    names: Sequence[str] | None, n_columns: int, weights: Weights = "auto", extra_columns: Extra = "error"
+) -> Columns:
+    """Return the columns of sources, targets and weights: by their names if these state it, else by place.
+
+    Places decide only if there are no names, or two or three names without a known meaning.
+
+    Parameters
+    ----------
+    names : names of all columns; None without a header
+    weights : True to require weights, False to read none, "auto" to read them if they are found
+    extra_columns : "ignore" columns that no rule takes, or raise for them
+
+    Raises
+    ------
+    Undecided : names that contradict each other or their places, or columns that may be weights or not
+    """
+    if n_columns < 2:
+        raise Undecided(
+            "expected columns of sources and targets, found one column"
+            + (f" {names[0]!r}" if names else "")
+            + "; pass delimiter= if another character separates them"
+        )
+    if names is None:
+        return _choose_by_place(n_columns, weights, extra_columns)
+    columns = _choose_by_names(names, weights, extra_columns)
+    return columns if columns is not None else _choose_unnamed(names, weights, extra_columns)
+
+
+def _choose_by_place(n_columns: int, weights: Weights, extra_columns: Extra) -> Columns:
+    if n_columns == 2 and weights is True:
+        raise Undecided('expected a third column of weights, found 2 columns; pass weights=False or weights="auto"')
+    if n_columns > 3 and extra_columns == "error":
+        raise Undecided(
+            f"expected 'source target' or 'source target weight', found {n_columns} columns; say which by their "
+            f'numbers, as columns=(1, 2), or pass extra_columns="ignore" to read the first three'
+        )
+    return Columns(0, 1, 2 if n_columns > 2 and weights is not False else None)
+
+
+def _choose_by_names(names: Sequence[str], weights: Weights, extra_columns: Extra) -> Columns | None:
+    """Choose columns if a name is that of a source or a target, else return None."""
+    roles = [find_role(name) for name in names]
+    found: dict[str, int] = {}
+    for role in ("source", "target"):
+        for is_exact in (True, False):
+            places = [k for k, own in enumerate(roles) if own == (role, is_exact)]
+            if len(places) > 1:
+                raise Undecided(
+                    f"{list_names([names[k] for k in places])} may all be the {role}; say which columns to read by "
+                    f"{_SAY}"
+                )
+            if places:
+                found[role] = places[0]
+                break
+    if not found:
+        return None
+    if len(found) == 1:
+        found = _complete(found, names, roles)
+    weight = _find_weight(set(found.values()), names, roles, weights, extra_columns)
+    return Columns(found["source"], found["target"], weight)
+
+
+def _complete(found: dict[str, int], names: Sequence[str], roles: Sequence[tuple[Role | None, bool]]) -> dict[str, int]:
+    """Find both ends, given one by its name: the other is the only column that it can be."""
+    role, place = next(iter(found.items()))
+    other = "target" if role == "source" else "source"
+    left = [k for k, (own, _) in enumerate(roles) if k != place and own is None]
+    if len(left) == 1 and (left[0] > place) == (role == "source"):
+        return {role: place, other: left[0]}
+    raise Undecided(
+        f"{names[place]!r} is the {role}, and the {other} may be any of the columns {list_names(names)}; say which by "
+        f"{_SAY}"
+    )
+
+
+def _find_weight(
+    ends: set[int],
+    names: Sequence[str],
+    roles: Sequence[tuple[Role | None, bool]],
+    weights: Weights,
+    extra_columns: Extra,
+) -> int | None:
+    """Find the column of weights, given both ends, which were found by name."""
+    if weights is False:
+        return None
+    named = [k for k, own in enumerate(roles) if own[0] == "weight" and k not in ends]
+    if len(named) == 1:
+        return named[0]
+    unknown = named or [k for k, own in enumerate(roles) if own[0] is None and k not in ends]
+    if weights is True:
+        unknown = unknown or [k for k, own in enumerate(roles) if own[0] == "other" and k not in ends]
+        if len(unknown) == 1:
+            return unknown[0]
+        raise Undecided(
+            f"expected a column of weights, found the columns {list_names(names)}; name it as the third of "
+            'columns=("SOURCE", "TARGET", "WEIGHT"), or leave weights=True out'
+        )
+    if not unknown or extra_columns == "ignore":
+        return None
+    what = list_names([names[k] for k in unknown])
+    example = ", ".join(f'"{name}"' for name in (*(names[k] for k in sorted(ends)), names[unknown[0]]))
+    raise Undecided(
+        f"{what} may be weights or not; pass weights=False to leave {'it' if len(unknown) == 1 else 'them'} out, or "
+        f"name the weights as the third of columns=({example})"
+    )
+
+
+def _choose_unnamed(names: Sequence[str], weights: Weights, extra_columns: Extra) -> Columns:
+    """Choose columns by place, as no name means a source or a target."""
+    kept = [k for k, name in enumerate(names) if not is_saved_index(name)]
+    roles = [find_role(names[k])[0] for k in kept]
+    if len(kept) < 2 or (len(kept) > 3 and extra_columns == "error"):
+        raise Undecided(
+            f"expected columns of sources, targets and, maybe, weights, found {len(kept)}: {list_names(names)}; name "
+            f"them by {_SAY}"
+        )
+    has_index = "index" in roles if len(kept) > 2 else names[kept[0]].strip() == ""
+    if has_index or "weight" in roles[:2] or (len(kept) > 2 and "other" in roles[:2]):
+        raise Undecided(
+            f"the columns are {list_names(names)}, and neither their names nor their places say which are sources and "
+            f"targets; name them by {_SAY}"
+        )
+    if _are_reversed(names[kept[0]], names[kept[1]]):
+        raise Undecided(
+            f"the columns are {list_names(names)}, whose names say another order than source and target; name them by "
+            f"{_SAY}"
+        )
+    if weights is True and len(kept) == 2:
+        raise Undecided(
+            f"expected columns of sources, targets and weights, found 2: {list_names(names)}; pass weights=False or "
+            'weights="auto"'
+        )
+    weight = None
+    if len(kept) > 2 and (weights is True or (weights == "auto" and roles[2] != "other")):
+        weight = kept[2]
+    return Columns(kept[0], kept[1], weight)
+
+
+_PAIRS = (
+    ("arrival", "departure"),
+    ("callee", "caller"),
+    ("destinazione", "origine"),
+    ("destino", "origen"),
+    ("destino", "fuente"),
+    ("nach", "von"),
+    ("object", "subject"),
+    ("payee", "payer"),
+    ("referred", "referrer"),
+    ("successor", "predecessor"),
+    ("ziel", "quelle"),
+)
+"""Pairs of words, target first and source second, which are no known names and must not be reversed silently."""
+_COUNTED = re.compile(r"(.*?)([0-9]+|[a-z])", re.IGNORECASE | re.DOTALL)
+
+
+def _are_reversed(source: str, target: str) -> bool:
+    """Return whether names of columns, in this order, mean or count the reverse: `callee, caller`, `n2, n1`."""
+    own, other = _find_words(source), _find_words(target)
+    if any(late in own and early in other for late, early in _PAIRS):
+        return True
+    counted = [_COUNTED.fullmatch(name.strip().lower()) for name in (source, target)]
+    if counted[0] is None or counted[1] is None or counted[0].group(1) != counted[1].group(1):
+        return False
+    last, before = (match.group(2) for match in counted if match is not None)
+    if last.isdigit() and before.isdigit():
+        return len(last + before) <= SURE_DIGITS and int(last) > int(before)
+    return not last.isdigit() and not before.isdigit() and ord(last) == ord(before) + 1
+
+
+def list_names(names: Iterable[str]) -> str:
+    """Return names, joined for a message; an empty name is shown as quotes."""
+    return ", ".join(name if name.strip() else "''" for name in names)
+
+
+# --- vectors ---------------------------------------------------------------------------------------------------------
+
+
+def names_vertices(name: str) -> bool:
+    """Return whether a column's name means ids of vertices."""
+    words, known = _find_words(name), VERTEX_WORDS | {"nodeid", "vertexid"}
+    return bool(words & known) and words <= known | _FILLERS
+
+
+def names_numbers(name: str) -> bool:
+    """Return whether a column's name means the numbers of a vector."""
+    return bool(_find_words(name) & NUMBER_WORDS) and not names_vertices(name)
+
+
+def _find_words(name: str) -> set[str]:
+    return {word.lower() for word in _WORDS.findall(name)}
+
+
+def choose_list_columns(names: Sequence[str], *, has_numbers: bool) -> tuple[int, int | None]:
+    """Return the places of ids and of numbers in a list of vertices or a vector, given its columns' names.
+
+    Raises
+    ------
+    Undecided : several columns may be the ids or the numbers
+    """
+    kept = [k for k, name in enumerate(names) if not is_saved_index(name)]
+    ids = [k for k in kept if names_vertices(names[k])]
+    numbers = [k for k in kept if names_numbers(names[k])]
+    if len(ids) > 1 and (numbers or not has_numbers):  # next to an id, a label is a description
+        ids = [k for k in ids if _find_words(names[k]) & {"id", "ids"}] or ids
+    if not has_numbers:
+        if len(ids) == 1 or (not ids and len(kept) == 1):
+            return (ids or kept)[0], None
+        raise Undecided(f"of the columns {list_names(names)}, name only the one of ids `id`")
+    if len(ids) == 1 and len(numbers) == 1:
+        return ids[0], numbers[0]
+    if len(kept) == 2 and names[kept[0]].strip() and len(ids) < 2 and len(numbers) < 2:
+        if ids:
+            return ids[0], next(k for k in kept if k != ids[0])
+        if numbers:
+            return next(k for k in kept if k != numbers[0]), numbers[0]
+        return kept[0], kept[1]
+    raise Undecided(f"the columns are {list_names(names)}; keep two, of ids and numbers, named `id` and `weight`")

@@ -1,0 +1,365 @@
+"""Rules for the lines of a file: headers, comments, and the ids of the first edge.
+
+See `mgspmv.ingest.tokens` for the form of rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mgspmv.ingest.column_names import Columns, find_role, list_names, names_vertices
+from mgspmv.ingest.tokens import (
+    BLANKS,
+    DELIMITERS,
+    SURE_DIGITS,
+    Undecided,
+    UndecidedHeader,
+    choose_delimiter,
+    count_fields,
+    find_times,
+    is_integer,
+    is_number,
+    is_plain_integer,
+    split_fields,
+)
+
+# --- headers ---------------------------------------------------------------------------------------------------------
+
+_LABEL = re.compile("0|1[89][0-9][0-9]|20[0-9][0-9]")
+"""Numbers that may also be names of columns: 0, pandas' name of an unnamed column, and years."""
+
+_SAY_HEADER = "pass header=True if it names the columns, or header=False if it is data"
+
+
+def has_header(
+    first: Sequence[str],
+    below: Sequence[Sequence[str]],
+    given: Sequence[str | int] | None = None,
+    is_vertex: Callable[[str], bool] | None = None,
+) -> bool:
+    """Return whether the first line of a file of edges names the columns.
+
+    A line with a number above numbers is an edge, as is one with a name that occurs again as an id, in a line that does
+    not repeat the first. A line of known names, or of words above numbers, is a header.
+
+    Parameters
+    ----------
+    first : fields of the first line
+    below : fields of lines that follow
+    given : columns that the user named, or numbered from 1
+    is_vertex : function that returns whether a name is known to be an id, as in a store that is updated
+
+    Raises
+    ------
+    UndecidedHeader : an ambiguous line, which is an edge if one of its ids occurs in lines that follow `below`
+    Undecided : an ambiguous line
+    """
+    if given is not None and all(isinstance(each, str) for each in given):
+        return True
+    known = _find_known_ends(first)
+    places = [each - 1 for each in given if isinstance(each, int)][:2] if given is not None else [0, 1]
+    if any(place >= len(first) for place in places):
+        places = [0, 1][: len(first)]
+    if first and first[0] == "" and any(first):
+        return True
+    tokens = [first[place] for place in places]
+    are_vertices = is_vertex is not None and any(map(is_vertex, tokens))
+    if known is not None and (given is None or not any(map(is_number, tokens))):
+        if are_vertices or _recur(tokens, below, places) or _recur([first[k] for k in known], below, known):
+            raise Undecided(
+                f"the first line is {list_names(first)}, which are names of columns and occur as ids below it; "
+                f"{_SAY_HEADER}"
+            )
+        return True
+    columns = [[own[place] for own in below if place < len(own)] for place in places]
+    are_numbers = [all(map(is_number, own)) for own in columns]
+    others = [own for own in below if [own[place : place + 1] for place in places] != [[token] for token in tokens]]
+    if are_vertices or _recur(tokens, others, places):
+        return False
+    if any(is_number(token) and numbers for token, numbers in zip(tokens, are_numbers, strict=True)):
+        return False
+    above_numbers = [own for place, own in enumerate(first) if place not in places and _is_numeric(below, place)]
+    if any(is_number(token) and _LABEL.fullmatch(token) is None for token in above_numbers):
+        return False
+    if below and all(are_numbers) and not any(map(is_number, tokens)):
+        return True
+    if below and not any(map(is_number, tokens)) and any(own and not is_number(own) for own in above_numbers):
+        return True
+    error = Undecided if any(map(is_number, tokens)) else UndecidedHeader
+    raise error(
+        f"the first line, {list_names(first)}, may name the columns or be an edge"
+        f"{': none of its ids occurs again' if below else ', and no line follows it'}; {_SAY_HEADER}"
+    )
+
+
+def _find_known_ends(first: Sequence[str]) -> tuple[int, int] | None:
+    """Return the places of names that mean only source and target; single letters may also be ids."""
+    roles = [find_role(name) if len(name.strip()) > 1 else (None, False) for name in first]
+    sources, targets = ([k for k, own in enumerate(roles) if own == (end, True)] for end in ("source", "target"))
+    return (sources[0], targets[0]) if sources and targets else None
+
+
+def _recur(tokens: Sequence[str], below: Sequence[Sequence[str]], places: Sequence[int]) -> bool:
+    wanted = {token for token in tokens if not is_number(token)}
+    return bool(wanted) and any(own[place] in wanted for own in below for place in places if place < len(own))
+
+
+def _is_numeric(rows: Sequence[Sequence[str]], place: int) -> bool:
+    return all(place < len(own) and is_number(own[place]) for own in rows)
+
+
+_LINE = re.compile("[-=:+_]{3,}")
+
+
+def check_lines(rows: Sequence[Sequence[str]], columns: Columns, *, is_below_header: bool) -> None:
+    """Raise Undecided if the first edge is a drawn line, or names the columns again."""
+    first, *below = rows
+    if all(map(_LINE.fullmatch, filter(None, first))):
+        raise Undecided(
+            f"the first edge would be a drawn line, {list_names(first)}; delete it, pass skip_rows= to leave out all "
+            'lines up to it, or pass ids="string" if it is an edge'
+        )
+    if not is_below_header:
+        return
+    ends = [first[place] for place in columns.ids]
+    are_words = below and not any(map(is_number, ends)) and all(_is_numeric(below, place) for place in columns.ids)
+    if are_words or (_find_known_ends(first) is not None and not _recur(ends, below, columns.ids)):
+        raise Undecided(
+            f"the line below the header, {list_names(first)}, may name the columns as well; pass skip_rows=1 if it "
+            'does, or ids="string" if it is an edge'
+        )
+
+
+def check_sizes(rows: Sequence[Sequence[str]], *, is_whole: bool) -> None:
+    """Raise Undecided if the first line fits the sizes that some programs write above edges.
+
+    These are `rows columns entries`, as in Matrix Market, or `vertices edges`.
+
+    Parameters
+    ----------
+    rows : fields of the first lines
+    is_whole : whether these are all lines
+    """
+    first, *below = rows
+    if len(first) not in (2, 3) or not all(map(is_plain_integer, first)) or len(below) < 5 - len(first):
+        return  # with fewer lines any edge may fit
+    tokens = [*first, *(own[place] for own in below for place in (0, 1) if place < len(own))]
+    if not all(is_plain_integer(token) and len(token) <= SURE_DIGITS for token in tokens):
+        return
+    highest = [max(int(own[place]) for own in below if place < len(own)) for place in (0, 1)]
+    sizes, n_edges = (int(first[0]), int(first[-2])), int(first[-1])
+    is_count = n_edges == len(below) or (
+        not is_whole and len(first) == 3 and n_edges > len(below) and find_times(n_edges, n_edges) is None
+    )
+    if len(first) == 2:
+        highest = [max(highest)] * 2
+    if is_count and all(size >= high for size, high in zip(sizes, highest, strict=True)):
+        raise Undecided(
+            f"the first line, {' '.join(first)}, may say how many vertices and edges there are or be an edge; pass "
+            "skip_rows=1 if it says that, or header=False if it is an edge"
+        )
+
+
+def has_list_header(
+    first: Sequence[str],
+    below: Sequence[Sequence[str]],
+    *,
+    has_numbers: bool = False,
+    are_names: bool = False,
+    is_vertex: Callable[[str], bool] | None = None,
+) -> bool:
+    """Return whether the first line of a list of vertices, or of a vector, names the columns.
+
+    Parameters
+    ----------
+    first : fields of the first line
+    below : fields of lines that follow
+    has_numbers : whether a column of numbers is expected next to the ids
+    are_names : whether ids are known to be names, which may look like numbers
+    is_vertex : function that returns whether a name is known to be an id
+
+    Raises
+    ------
+    Undecided : an unknown word above ids that look like numbers and are names; a known word that is an id
+    """
+    if not first:
+        return False
+    if first[0] == "" and any(first):
+        return True
+    if has_numbers and len(first) > 1:
+        return not any(map(is_number, first))
+    if is_number(first[0]):
+        return False
+    for place, name in enumerate(first):
+        if names_vertices(name) and not any(name in own[place : place + 1] for own in below):
+            if is_vertex is not None and is_vertex(name):
+                raise Undecided(
+                    f"{name!r} may name the column or be the vertex of this id; write a line `vertex` above it if it "
+                    "is an id, or delete it if it is not"
+                )
+            return True
+    are_numbers = bool(below) and all(bool(own) and is_number(own[0]) for own in below)
+    if are_numbers and are_names:
+        raise Undecided(
+            f"{first[0]!r} above numbers may name the column or be an id; write a line `id` above it if it is an id, "
+            "or delete it if it is not"
+        )
+    return are_numbers
+
+
+# --- comments --------------------------------------------------------------------------------------------------------
+
+COMMENTS = "#%"
+"""Characters that begin a comment by default."""
+
+_CLAIM = re.compile(r"\b(nodes|vertices|edges|arcs)\s*[:=]\s*([0-9]{1,18})(?![0-9,.]*[0-9])", re.IGNORECASE)
+_KONECT = re.compile(r"%\s*(sym|asym|bip)\s+[a-z]+\s*", re.IGNORECASE)
+_KONECT_SIZES = re.compile(r"%\s*[0-9]+(?:\s+[0-9]+){0,3}\s*")
+_UNDIRECTED = re.compile(r"\bundirected\b", re.IGNORECASE)
+_SNAP = re.compile(r"#\s*(directed|undirected) graph\b", re.IGNORECASE)
+
+
+@dataclass
+class Preamble:
+    """Claims in the comments of a file, which are read one by one."""
+
+    claims: dict[str, int] = field(default_factory=dict)
+    """Stated numbers of `nodes` and `edges`; the last if there are several."""
+    nodes_line: tuple[int, str] = (0, "")
+    """Number and text of the line that states the number of nodes."""
+    names: list[str] | None = None
+    """Names of columns, from a comment such as `# FromNodeId ToNodeId`."""
+    is_undirected: bool = False
+    """Whether each line is an edge both ways: KONECT's `% sym`, SNAP's `# Undirected graph`."""
+    mentions_undirected: bool = False
+    """Whether a comment contains `undirected` in another form, which may or may not refer to this graph."""
+    is_bipartite: bool = False
+    """Whether sources and targets are numbered separately: KONECT's `% bip`."""
+    n_lines: int = 0
+    _is_konect: bool = False
+    _suspects: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
+
+    def take(self, line: str, number: int = 0) -> None:
+        """Read the next comment.
+
+        Parameters
+        ----------
+        number : number of the line in its file, from 1
+        """
+        self.n_lines += 1
+        line = line.strip()
+        if self.n_lines == 1 and (konect := _KONECT.fullmatch(line)) is not None:
+            kind = konect.group(1).lower()
+            self._is_konect, self.is_undirected, self.is_bipartite = True, kind == "sym", kind == "bip"
+            return
+        if self._is_konect and self.n_lines <= 3 and _KONECT_SIZES.fullmatch(line):
+            return
+        if (snap := _SNAP.match(line)) is not None:
+            self.is_undirected = snap.group(1).lower() == "undirected"
+            return
+        self.mentions_undirected |= _UNDIRECTED.search(line) is not None
+        if ":" in line or "=" in line:
+            claims = list(_CLAIM.finditer(line))
+            for claim in claims:
+                what, number_of = claim.groups()
+                is_nodes = what.lower() in ("nodes", "vertices")
+                self.claims["nodes" if is_nodes else "edges"] = int(number_of)
+                self.nodes_line = (number, line) if is_nodes else self.nodes_line
+            if claims:
+                return
+        if (names := _find_names(line)) is not None:
+            self.names = names
+            return
+        for delimiter in DELIMITERS:
+            if (n_fields := _count_as_edge(line, delimiter)) > 1:
+                self._suspects.setdefault((delimiter, n_fields), (number, line))
+
+    def find_suspect(self, delimiter: str, n_columns: int) -> tuple[int, str] | None:
+        """Return the number and text of the first comment that has the form of an edge; None if there is none."""
+        return self._suspects.get((delimiter, n_columns))
+
+
+def looks_like_edge(line: str, delimiter: str, n_columns: int) -> bool:
+    """Return whether a comment among the edges has their delimiter and number of columns."""
+    if _find_names(line) is not None or _KONECT.fullmatch(line) or _SNAP.match(line) or _CLAIM.search(line):
+        return False
+    return n_columns > 1 and _count_as_edge(line, delimiter) == n_columns
+
+
+def _count_as_edge(line: str, delimiter: str) -> int:
+    if delimiter == " " and line[1:2].strip() == "":
+        return 1  # a comment sign alone is no id
+    return count_fields(line, delimiter)
+
+
+def _find_names(comment: str) -> list[str] | None:
+    """Find names of columns in a comment, those of a source and a target among them."""
+    text = comment.lstrip(COMMENTS + BLANKS)
+    delimiter = choose_delimiter([text])
+    try:
+        names = split_fields(text, delimiter)
+    except Undecided:
+        return None
+    roles = [find_role(name) for name in names]
+    is_exact = ("source", True) in roles and ("target", True) in roles
+    return names if is_exact and all(name and not is_number(name) for name in names) and len(names) < 10 else None
+
+
+# --- ids -------------------------------------------------------------------------------------------------------------
+
+
+SEPARATORS = frozenset(("->", "-->", "=>", "==>", "--", "---", "<->", "<-", "-", "&", "\u2192"))
+"""Signs between the ends of an edge, as some programs write them."""
+
+
+_MISSING = frozenset(("", "nan", "na", "n/a", "<na>", "null", "none", "nil"))
+"""Tokens for a missing value, in lower case."""
+
+
+def check_missing(rows: Sequence[Sequence[str]], columns: Columns) -> None:
+    """Raise Undecided if one of the ids, which are numbers otherwise, is a token for a missing value."""
+    for place in columns.ids:
+        ids = {own[place] for own in rows if place < len(own)}
+        missing = sorted(token for token in ids if token.lower() in _MISSING)
+        if missing and len(ids) > len(missing) and all(is_number(token) for token in ids if token not in missing):
+            raise Undecided(
+                f"column {place + 1} has {missing[0]!r} among ids that are numbers; drop such lines, or pass "
+                'ids="string" if it is an id'
+            )
+
+
+def check_separators(rows: Sequence[Sequence[str]], columns: Columns) -> None:
+    """Raise Undecided if a column of ids holds only a sign between ends of edges, or the letter of DIMACS edges."""
+    if len(rows) > 1 and columns.source == 0 and columns.weight is not None:
+        kinds = {own[0] for own in rows}
+        if (
+            len(kinds) == 1
+            and kinds <= {"a", "e"}
+            and all(map(is_number, (token for own in rows for token in own[1:])))
+        ):
+            raise Undecided(
+                f"column 1 is {kinds.pop()!r} in every line, as in files of DIMACS; say which columns are read, as "
+                "columns=(2, 3), or columns=(1, 2, 3) if it is an id"
+            )
+    for place in columns.ids:
+        signs = {own[place] for own in rows if place < len(own)}
+        if len(signs) == 1 and signs <= SEPARATORS:
+            raise Undecided(
+                f"column {place + 1} is {signs.pop()!r} in every line; say which columns are read, as columns=(1, 3)"
+            )
+
+
+def are_names(tokens: Sequence[str]) -> bool:
+    """Return whether ids are names rather than integers, by both ids of the first edge.
+
+    Raises
+    ------
+    Undecided : they are other numbers
+    """
+    if all(map(is_integer, tokens)):
+        return False
+    if any(is_number(token) and not is_integer(token) and re.search("[0-9]", token) for token in tokens):
+        raise Undecided('ids are integers or names, and these are other numbers; pass ids="string" if ids are names')
+    return True

@@ -1,0 +1,200 @@
+"""Rules for tokens and delimiters: numbers, times, and fields of a line.
+
+A rule decides, or raises `Undecided` with a message that names the argument that decides; nothing is guessed. Rules are
+pure functions of names and a few lines. `docs/csv.md` states them for users.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+
+SAMPLE_LINES = 1_000
+"""Lines at the beginning of a file that the rules examine."""
+SAMPLE_BYTES = 1 << 18
+"""Bytes at the beginning of a file that the rules examine."""
+
+
+class Undecided(ValueError):
+    """Ambiguity in a source; the message names the argument that decides."""
+
+
+class UndecidedHeader(Undecided):
+    """First line that is an edge of names if one of its ids occurs again, further below."""
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_PLAIN_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf(?:inity)?|nan)", re.IGNORECASE)
+_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
+FORTRAN_EXPONENT = str.maketrans("dD", "ee")
+
+
+SURE_DIGITS = 18
+"""Number of digits that always fit in 64 bits; Python rejects numbers of thousands of digits."""
+
+
+def is_integer(token: str) -> bool:
+    """Return whether a token is written as an integer."""
+    return _INTEGER.fullmatch(token) is not None
+
+
+def is_plain_integer(token: str) -> bool:
+    """Return whether a token is an integer without a plus and leading zeros."""
+    return _PLAIN_INTEGER.fullmatch(token) is not None
+
+
+def is_number(token: str) -> bool:
+    """Return whether a token is written as a number, Fortran's exponents included."""
+    return _NUMBER.fullmatch(token.translate(FORTRAN_EXPONENT)) is not None
+
+
+def has_decimal_comma(token: str) -> bool:
+    """Return whether a token is a number with a comma for its decimal point."""
+    return _DECIMAL_COMMA.fullmatch(token) is not None
+
+
+# --- times -----------------------------------------------------------------------------------------------------------
+
+_FIRST_TIME, _LAST_TIME = 631_152_000, 4_102_444_800  # seconds since 1970: 1990 to 2100
+_TIME_UNITS = (1, 1_000, 1_000_000, 1_000_000_000)
+LEAST_TIME = 19_000_101
+"""Least number that may be a time: a day of 1900 as YYYYMMDD."""
+_LAST_DAY = 21_001_231
+
+
+def find_times(low: float, high: float) -> tuple[str, str] | None:
+    """Return the days of the first and the last time, where whole numbers from `low` to `high` look like times.
+
+    These are seconds, ms, us or ns since 1970, all from 1990 to 2100, or days written as YYYYMMDD.
+    """
+    for unit in _TIME_UNITS:
+        if _FIRST_TIME * unit <= low <= high <= _LAST_TIME * unit:
+            first, last = (datetime.fromtimestamp(number / unit, UTC).date().isoformat() for number in (low, high))
+            return first, last
+    if not LEAST_TIME <= low <= high <= _LAST_DAY:
+        return None
+    try:
+        first, last = (datetime.strptime(str(int(number)), "%Y%m%d").date().isoformat() for number in (low, high))
+    except ValueError:
+        return None
+    return first, last
+
+
+# --- delimiters ------------------------------------------------------------------------------------------------------
+
+DELIMITERS = ("\t", "|", ";", ",", " ")
+"""Delimiters, in order of preference; a space stands for a run of blanks."""
+
+BLANKS = " \t"
+_BLANK_FIELD = re.compile(r'"(?:[^"]|"")*"(?=[ \t\v\f\r]|$)|[^ \t\v\f\r]+')
+
+
+def split_fields(line: str, delimiter: str) -> list[str]:
+    """Split a line into fields, quoted as in CSV; blanks around a field are dropped unless they are quoted.
+
+    Raises
+    ------
+    Undecided : a quotation is not closed
+    """
+    line = line.rstrip("\r")
+    if '"' not in line:
+        if delimiter == " ":
+            return _BLANK_FIELD.findall(line)
+        return [token.strip(BLANKS) for token in line.split(delimiter)]
+    if delimiter == " ":
+        return [_unquote(token) for token in _BLANK_FIELD.findall(line)]
+    fields = []
+    for match in _find_fields(delimiter).finditer(line):
+        quoted, plain = match.groups()
+        if plain is not None and plain.lstrip(BLANKS).startswith('"'):
+            raise Undecided("the line is not well quoted (a quotation is not closed, or ends within a field)")
+        fields.append(plain.strip(BLANKS) if quoted is None else quoted.replace('""', '"'))
+        if match.end() == len(line) and not match.group().endswith(delimiter):
+            break
+    return fields
+
+
+@lru_cache
+def _find_fields(delimiter: str) -> re.Pattern[str]:
+    """Return the pattern of a field and the delimiter after it; blanks around quotations are not part of the field."""
+    mark, blanks = re.escape(delimiter), BLANKS.replace(delimiter, "")
+    return re.compile(rf'[{blanks}]*"((?:[^"]|"")*)"[{blanks}]*(?:{mark}|$)|([^{mark}]*)(?:{mark}|$)')
+
+
+def _unquote(token: str) -> str:
+    if not token.startswith('"'):
+        return token
+    if len(token) < 2 or not token.endswith('"'):
+        raise Undecided("the line is not well quoted (a quotation is not closed, or ends within a field)")
+    return token[1:-1].replace('""', '"')
+
+
+def choose_delimiter(lines: Sequence[str]) -> str:
+    """Return the first of `DELIMITERS` that all lines share, each with the same number of fields.
+
+    Blanks stand for tabs between numbers where both split lines alike. Where no delimiter is shared by all lines, the
+    one that most lines share is returned, and the parser reports the others.
+
+    Parameters
+    ----------
+    lines : without comments and blank lines
+    """
+    best, best_share = " ", 0
+    for delimiter in DELIMITERS:
+        counts = [count_fields(line, delimiter) for line in lines]
+        share = counts.count(max(set(counts), key=counts.count)) if counts and max(counts) > 1 else 0
+        if share and share == len(counts) and counts[0] > 1:
+            return " " if delimiter == "\t" and _have_tabs_for_blanks(lines) else delimiter
+        n_wide = sum(count > 1 for count in counts)
+        if counts and n_wide > best_share:
+            best, best_share = delimiter, n_wide
+    return best
+
+
+_STATED_DELIMITER = re.compile(r'"?sep=(.)"?\r?', re.IGNORECASE | re.DOTALL)
+
+
+def find_stated_delimiter(line: str) -> str | None:
+    """Return the delimiter that a line states as Excel does, `sep=;`; None for any other line."""
+    stated = _STATED_DELIMITER.fullmatch(line)
+    return stated.group(1) if stated is not None else None
+
+
+def choose_list_delimiter(lines: Sequence[str], *, are_integers: bool) -> str | None:
+    """Return the delimiter between the id and other columns in a list of vertices; None if each line is one id.
+
+    Parameters
+    ----------
+    lines : without comments and blank lines
+    are_integers : whether ids are integers, so that blanks may separate them from other columns
+    """
+    for delimiter in DELIMITERS[:-1]:
+        counts = {count_fields(line, delimiter) for line in lines}
+        if len(counts) == 1 and counts.pop() > 1:
+            return delimiter
+    if are_integers and lines and all(count_fields(line, " ") > 1 for line in lines):
+        return " "
+    return None
+
+
+def count_fields(line: str, delimiter: str) -> int:
+    if '"' not in line and delimiter != " ":
+        return line.count(delimiter) + 1
+    try:
+        return len(split_fields(line, delimiter))
+    except Undecided:
+        return 1
+
+
+def _have_tabs_for_blanks(lines: Sequence[str]) -> bool:
+    """Return whether lines, but for a header, are numbers, and blanks split all of them as tabs do."""
+    if any('"' in line for line in lines):
+        return False
+    rows = [split_fields(line, " ") for line in lines]
+    are_numbers = all(is_number(token) for own in rows[len(rows) > 1 :] for token in own)
+    return are_numbers and all(split_fields(line, "\t") == own for line, own in zip(lines, rows, strict=True))
