@@ -159,12 +159,16 @@ def count_comments(chunk: Chunk, form: TableFormat, n_entries: int) -> int:
     if not form.comments or np.count_nonzero(np.frombuffer(chunk.data, np.uint8) == _LINE_FEED) == n_entries:
         return 0
     n_comments = 0
-    for line in chunk.lines():
-        if line.data.strip() and line.is_blank_or_comment(form.comments):
-            n_comments += 1
-            if form.checks_comments and looks_like_edge(line.text, form.delimiter, len(form.columns)):
-                raise refuse_comment(line)
+    for line in find_comments(chunk, form):
+        n_comments += 1
+        if form.checks_comments and looks_like_edge(line.text, form.delimiter, len(form.columns)):
+            raise refuse_comment(line)
     return n_comments
+
+
+def find_comments(chunk: Chunk, form: TableFormat) -> Iterator[Line]:
+    """Yield the comments of a chunk."""
+    return (line for line in chunk.lines() if line.data.strip() and line.is_blank_or_comment(form.comments))
 
 
 def refuse_comment(line: Line) -> SourceError:
@@ -336,7 +340,9 @@ def _parse_line(line: Line, form: TableFormat) -> list[int | float | str]:
 
 def _parse_token(token: str, column: Column, line: Line) -> int | float | str:
     token = token if column.dtype == "string" else token.strip(BLANKS)
-    value = _PARSERS[column.dtype](token, column)
+    value: int | float | str | None = token or None
+    if column.dtype != "string":
+        value = _parse_number(token, column) if column.dtype == "float64" else _parse_integer(token, column)
     if column.plain and value is not None and not is_plain_integer(token):
         raise line.refuse(
             f'{column.name} is {token!r}, and as an integer it would be the same vertex as {value}; pass ids="string" '
@@ -363,15 +369,3 @@ def _parse_number(token: str, column: Column) -> float | None:
         return None
     value = float(token.translate(FORTRAN_EXPONENT))
     return value if np.isfinite(value) or not column.finite else None
-
-
-def _parse_name(token: str, column: Column) -> str | None:
-    return token or None
-
-
-_PARSERS: dict[str | None, Callable[[str, Column], int | float | str | None]] = {
-    "int32": _parse_integer,
-    "int64": _parse_integer,
-    "float64": _parse_number,
-    "string": _parse_name,
-}

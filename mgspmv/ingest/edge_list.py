@@ -37,7 +37,7 @@ from mgspmv.ingest.edge_list_head import (
     refuse_unlike,
 )
 from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
-from mgspmv.ingest.headers import are_names
+from mgspmv.ingest.headers import Preamble, are_names
 from mgspmv.ingest.local_files import Pipe, take_name
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
 from mgspmv.ingest.scratch import ANY_ROOM, Room
@@ -148,12 +148,15 @@ class _Notes:
 
     def _describe_taken(self, form: Form, unused_first: str | None) -> dict[str, Any]:
         def number(place: int | None) -> list[Any] | None:
-            return None if place is None else [place + 1, None if form.names is None else form.names[place]]
+            return None if place is None else [place + 1, None if names is None else names[place]]
 
+        names, preamble = form.head.names, form.head.preamble
         ends = {"source": form.columns.source, "target": form.columns.target, "weight": form.columns.weight}
         left = [number(k) for k in range(len(form.table.columns)) if k not in ends.values()]
-        notes = ["each edge is read in both directions, as the file says that it is undirected"] * form.is_undirected
-        if form.mentions_undirected:
+        notes = []
+        if preamble.is_undirected:
+            notes.append("each edge is read in both directions, as the file says that it is undirected")
+        elif preamble.mentions_undirected:
             notes.append(
                 "a comment says `undirected`, and each line is read as one arc; pass symmetrize=True if all edges are "
                 "undirected"
@@ -166,8 +169,8 @@ class _Notes:
         return {
             "columns": {name: number(place) for name, place in ends.items()},
             "not_read": left,
-            "header": form.names is not None,
-            "header_by": form.header_by,
+            "header": names is not None,
+            "header_by": form.head.header_by,
             **self.counts,
             "delimiter": form.table.delimiter,
             "notes": notes,
@@ -242,10 +245,6 @@ class EdgeListSource(FileSource):
         self._segments = tuple(map(Segment, self._files))
         self._form: Form | None = None
         """Form of all lines, for a part; None for a whole source."""
-        self._doubts: Sequence[Doubt] = ()
-        """Doubts about the first file with edges, for a part; any part may settle them."""
-        self._first: str | None = None
-        """Name of the first file with edges, for a part; None for a whole source."""
         super().__init__(name_files(self._files))
         self._n_vertices, self._batch_bytes = n_vertices, batch_bytes
         self._vertices = None if vertices is None else take_name(vertices)
@@ -256,14 +255,15 @@ class EdgeListSource(FileSource):
     def batches(self) -> Iterator[CooBatch]:
         """Yield all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
         notes = _Notes()
-        notes.doubts += self._doubts
+        if self._form is not None and self._form.head.doubt is not None:
+            notes.doubts.append(self._form.head.doubt)  # any part may settle it
         try:
             with closing(open_texts(self._segments, self._batch_bytes)) as texts:
                 form, begun = self._form, None
                 if form is None:
                     begun, head = self._find_first(texts, notes)
                     form = self._find_form(head)
-                self.is_undirected = form.is_undirected
+                self.is_undirected = form.head.preamble.is_undirected
                 known = self._n_vertices, self._vertices, self._reading, self._id_room
                 self._made, listed = choose_vertices(form.id_column, *known)
                 chunks = self._read(begun, texts, form, notes)
@@ -283,11 +283,10 @@ class EdgeListSource(FileSource):
                 raise OptionError(f"{name} is a pipe, which one process reads; save it as a file, or leave client= out")
         files, notes = [make_absolute(name) for name in self._files], _Notes()
         with closing(open_texts([Segment(name) for name in files], self._batch_bytes)) as texts:
-            begun, head = self._find_first(texts, notes)
+            _, head = self._find_first(texts, notes)
             whole = copy(self)
-            whole._form, whole._doubts = self._find_form(head), notes.doubts
-            whole._first = None if begun is None else begun.name
-        whole.is_undirected, whole._is_vertex = whole._form.is_undirected, None
+            whole._form = self._find_form(head)
+        whole.is_undirected, whole._is_vertex = whole._form.head.preamble.is_undirected, None
         whole._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
         parts = []
         for segments in cut_texts(files, n_parts):
@@ -332,7 +331,8 @@ class EdgeListSource(FileSource):
         for k, text in enumerate(others if begun is None else chain([begun], others)):
             if text is not begun and not text.segment.begin:
                 head = read_next_head(text, self._reading, form)
-                is_known = text.name == self._first  # `split` read its head, with more lines than here
+                first = form.head.first
+                is_known = first is not None and text.name == first.source  # `split` read it, with more lines
                 notes.begin(text.name, replace(head, doubt=None) if is_known else head)
             for chunk in text.chunks():
                 self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._segments)
@@ -358,12 +358,7 @@ class EdgeListSource(FileSource):
         if head.columns.weight is not None:
             columns[head.columns.weight] = Column("weight", "float64", finite=True, hint=_WEIGHTS_HINT)
         table = TableFormat(tuple(columns), head.delimiter, reading.comments, reading.comment is None)
-        by = None
-        if head.names is not None:
-            by = "a comment" if not head.n_header else "as given" if reading.header else "by its names"
-        preamble = head.preamble
-        mentions = preamble.mentions_undirected and not preamble.is_undirected
-        return Form(table, head.columns, head.names, preamble.is_undirected, by, mentions)
+        return Form(table, head.columns, head)
 
     def _find_empty_form(self) -> Form:
         """Return the form of a list without edges, where only the vertices have ids, if any."""
@@ -379,7 +374,7 @@ class EdgeListSource(FileSource):
             named = lists_names(self._vertices, self._reading)
         weights = (Column("weight", "float64", finite=True),) if reading.weights is True else ()
         table = TableFormat((*self._id_columns(named), *weights), reading.delimiter or " ", reading.comments)
-        return Form(table, Columns(0, 1, 2 if weights else None), None, False)
+        return Form(table, Columns(0, 1, 2 if weights else None), Head(Preamble()))
 
     def _id_columns(self, are_names: bool) -> tuple[Column, Column]:
         if are_names:
@@ -427,15 +422,14 @@ def _check_chunk(form: Form, notes: _Notes, chunk: Chunk, columns: list[Any]) ->
     for doubt in notes.doubts:
         if not doubt.is_settled:
             doubt.look((sources, targets))
-    if form.names is not None and form.id_column.dtype == "string":
-        _check_repeated(chunk, form, sources, targets)
+    if form.head.names is not None and form.id_column.dtype == "string":
+        _check_repeated(chunk, form, form.head.names, sources, targets)
     return chunk, arranged, count_comments(chunk, form.table, len(sources))
 
 
-def _check_repeated(chunk: Chunk, form: Form, sources: Any, targets: Any) -> None:
+def _check_repeated(chunk: Chunk, form: Form, names: list[str], sources: Any, targets: Any) -> None:
     """Raise SourceError if a line repeats the header."""
-    assert form.names is not None
-    source, target = (pa.scalar(form.names[place], pa.string()) for place in form.columns.ids)
+    source, target = (pa.scalar(names[place], pa.string()) for place in form.columns.ids)
     is_header = pa.compute.and_(pa.compute.equal(sources, source), pa.compute.equal(targets, target))
     if (k := pa.compute.index(is_header, True).as_py()) >= 0:
         raise nth_line(chunk, form.table, k).refuse(

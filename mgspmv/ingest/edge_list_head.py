@@ -114,19 +114,33 @@ DEFAULT_READING = Reading()
 
 
 @dataclass(frozen=True)
+class Head:
+    """Lines up to the first edge of a file, and the format of its edges."""
+
+    preamble: Preamble
+    n_header: int = 0
+    """Number of lines that name the columns."""
+    first: Line | None = None
+    """First edge; None if there is none."""
+    names: list[str] | None = None
+    """Names of the columns; None without a header."""
+    header_by: str | None = None
+    """Reason for taking `names` as names: `a comment`, `as given` or `by its names`; None without a header."""
+    delimiter: str = " "
+    columns: Columns | None = None
+    n_columns: int = 0
+    doubt: Doubt | None = None
+    """Doubt whether the first edge is a header; None if there is none."""
+
+
+@dataclass(frozen=True)
 class Form:
     """Format of the edges of all files, as found in the first file."""
 
     table: TableFormat
     columns: Columns
-    names: list[str] | None
-    """Names of the columns; None without a header."""
-    is_undirected: bool
-    """Whether each line is an edge in both directions."""
-    header_by: str | None = None
-    """Reason for taking `names` as names: `a comment`, `as given` or `by its names`; None without a header."""
-    mentions_undirected: bool = False
-    """Whether a comment has the word `undirected` without stating that all edges are."""
+    head: Head
+    """Beginning of the first file that has an edge."""
 
     @property
     def id_column(self) -> Column:
@@ -137,24 +151,6 @@ class Form:
         places = [self.columns.source, self.columns.target, self.columns.weight]
         read = sorted(place for place in places if place is not None)
         return [columns[read.index(place)] for place in places if place is not None]
-
-
-@dataclass(frozen=True)
-class Head:
-    """Lines up to the first edge of a file, and the format of its edges."""
-
-    preamble: Preamble
-    n_header: int
-    """Number of lines that name the columns."""
-    first: Line | None = None
-    """First edge; None if there is none."""
-    names: list[str] | None = None
-    """Names of the columns; None without a header."""
-    delimiter: str = " "
-    columns: Columns | None = None
-    n_columns: int = 0
-    doubt: Doubt | None = None
-    """Doubt whether the first edge is a header; None if there is none."""
 
 
 class Doubt:
@@ -219,7 +215,7 @@ def read_head(
     is_whole = len(seen) < SAMPLE_LINES and sum(len(line.data) + 1 for line in seen) < SAMPLE_BYTES
     sample = [line for line in seen if not line.is_blank_or_comment(reading.comments)]
     if not sample:
-        return Head(preamble, 0)
+        return Head(preamble)
     delimiter = reading.delimiter or stated or choose_delimiter([line.text for line in sample])
     first, *below = [split_line(line, delimiter) for line in sample]
     _check_preamble(text, preamble, delimiter, len(below[0] if below else first), reading)
@@ -262,7 +258,9 @@ def read_head(
     _check_preamble(text, preamble, delimiter, n_columns, reading)
     ids = [first[place] for place in columns.ids]
     about = None if doubt is None else Doubt(sample[0], ids, doubt)
-    return Head(preamble, n_header, text.peek_line(), names, delimiter, columns, n_columns, about)
+    by = "a comment" if not n_header else "as given" if reading.header else "by its names"
+    header_by = None if names is None else by
+    return Head(preamble, n_header, text.peek_line(), names, header_by, delimiter, columns, n_columns, about)
 
 
 def read_next_head(text: TextStream, reading: Reading, form: Form) -> Head:
@@ -272,9 +270,10 @@ def read_next_head(text: TextStream, reading: Reading, form: Form) -> Head:
     ------
     SourceError : as for `read_head`; the file differs from the first one
     """
-    head = read_head(text, reading, form.names, is_first=False)
+    first = form.head
+    head = read_head(text, reading, first.names, is_first=False)
     if head.first is None or head.columns is None:
-        if head.names is not None and form.names is None:
+        if head.names is not None and first.names is None:
             raise refuse_unlike(text, ONE_HEADER)
         return head
     form_columns = len(form.table.columns)
@@ -283,11 +282,11 @@ def read_next_head(text: TextStream, reading: Reading, form: Form) -> Head:
     )
     if not is_split_alike:
         found = f"columns are separated by {head.delimiter!r}, and by {form.table.delimiter!r} in the first file"
-    elif (head.names is None) != (form.names is None):
+    elif (head.names is None) != (first.names is None):
         found = ONE_HEADER
-    elif head.names == form.names and head.n_columns == form_columns and head.columns != form.columns:
+    elif head.names == first.names and head.n_columns == form_columns and head.columns != form.columns:
         found = "its columns are others than those of the first file"
-    elif head.preamble.is_undirected != form.is_undirected:
+    elif head.preamble.is_undirected != first.preamble.is_undirected:
         found = "one of the files says that its edges are undirected, and the other does not"
     else:
         return head

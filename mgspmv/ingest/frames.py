@@ -19,6 +19,7 @@ from mgspmv.ingest.parts import cut_evenly, make_absolute
 from mgspmv.ingest.scratch import ANY_ROOM, Room, ScratchFile
 from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_index, make_empty
 from mgspmv.ingest.values import choose_value_dtype
+from mgspmv.ingest.vertex_vectors import is_class
 
 _CLASSES = {"pandas": "DataFrame", "polars": "DataFrame", "dask": "DataFrame", "pyarrow": "Table"}
 
@@ -49,7 +50,7 @@ class FrameSource(TableSource):
         threads: int | None = None,
         **options: Any,
     ) -> None:
-        library = _find_library(frame)
+        library = find_library(frame)
         if library is None:
             raise OptionError(
                 "wanted a pandas, polars or Dask DataFrame or a pyarrow Table, not an object of type "
@@ -122,7 +123,7 @@ def _open_frame(frame: Any, name: str) -> Table:
 
     Column names that are not strings are converted to strings.
     """
-    library = _find_library(frame)
+    library = find_library(frame)
 
     def take(names: list[str], start: int) -> Any:
         if library == "pandas":
@@ -220,14 +221,9 @@ class KeptPartitions:
         self._file.close()
 
 
-def is_frame(obj: Any) -> bool:
-    """Return whether `FrameSource` reads an object, without importing the library that it comes from."""
-    return _find_library(obj) is not None
-
-
-def _find_library(obj: Any) -> str | None:
-    classes = ((cls.__module__.partition(".")[0], cls.__name__) for cls in type(obj).__mro__)
-    return next((library for library, name in classes if _CLASSES.get(library) == name), None)
+def find_library(obj: Any) -> str | None:
+    """Return the library of a table that `FrameSource` reads, without importing it; None for other objects."""
+    return next((library for library, name in _CLASSES.items() if is_class(obj, library, name)), None)
 
 
 def _take_labels(frame: Any, columns: Sequence[str | int] | None) -> Sequence[str | int] | None:

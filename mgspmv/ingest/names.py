@@ -21,7 +21,7 @@ import pyarrow.compute
 
 from mgspmv.ingest.scratch import FileArray, ScratchFile
 from mgspmv.ingest.sorter import Entries, EntrySorter
-from mgspmv.model import CooBatch
+from mgspmv.model import CooBatch, index_dtype
 
 PAGE_NAMES = 1 << 14
 """Ids per page, the unit of reading; the first id of each page is in memory."""
@@ -135,6 +135,15 @@ def wrap_numbers(vector: np.ndarray) -> Any:
     return pa.Array.from_buffers(pa.from_numpy_dtype(vector.dtype), len(vector), [None, buffer])
 
 
+def rank_ids(ids: Any) -> tuple[Any, np.ndarray]:
+    """Return the distinct ids of an Arrow array, ascending, and the place of each id among them."""
+    coded = ids.dictionary_encode()
+    order = np.asarray(pa.compute.sort_indices(coded.dictionary))
+    places = np.empty(len(order), index_dtype(len(order)))
+    places[order] = np.arange(len(order))
+    return coded.dictionary.take(order), places[np.asarray(coded.indices)]
+
+
 class SpilledNames:
     """Names by code, in sorted runs.
 
@@ -170,12 +179,8 @@ class SpilledNames:
         bounds = [*dict.fromkeys(firsts[::MERGED_PAGES]), None]
         for low, high in pairwise(bounds):
             parts = [part for run in self._runs for part in self._read_range(run, low, high)]
-            encoded = pa.chunked_array([names for names, _ in parts]).combine_chunks().dictionary_encode()
-            order = pa.compute.sort_indices(encoded.dictionary)
-            places = np.empty(len(order), np.int64)
-            places[np.asarray(order)] = np.arange(len(order))
-            codes = np.concatenate([codes for _, codes in parts])
-            yield encoded.dictionary.take(order), codes, places[np.asarray(encoded.indices)]
+            names, places = rank_ids(pa.chunked_array([names for names, _ in parts]).combine_chunks())
+            yield names, np.concatenate([codes for _, codes in parts]), places
 
     def close(self) -> None:
         """Close the files."""
@@ -213,7 +218,7 @@ def number_names(
     """
     writer, by_code, n = IdWriter(folder, _NAMES), make_sorter(), 0
     for names, codes, places in spilled.merge():
-        by_code.add(CooBatch(codes, n + places, None))
+        by_code.add(CooBatch(codes, n + places.astype(np.int64), None))
         writer.append(names)
         n += len(names)
     spilled.close()

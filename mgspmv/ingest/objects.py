@@ -21,6 +21,7 @@ from mgspmv.errors import CapacityError, OptionError, SourceError, SourceNotFoun
 from mgspmv.ingest.scratch import ANY_ROOM, Room
 from mgspmv.ingest.source import Layout, Source, StatedShape
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
+from mgspmv.ingest.vertex_vectors import is_class
 from mgspmv.ingest.weights import NPY_DAMAGE
 from mgspmv.model import CooBatch, free_memory
 from mgspmv.os_errors import refuse_source
@@ -309,16 +310,11 @@ def _name_vertices(ids: np.ndarray) -> np.ndarray | None:
 
 def is_sparse(obj: Any) -> bool:
     """Return whether an object is a SciPy sparse array or matrix."""
-    return hasattr(obj, "tocoo") and hasattr(obj, "format") and _comes_from(obj, "scipy")
+    return hasattr(obj, "tocoo") and hasattr(obj, "format") and is_class(obj, "scipy")
 
 
 def _is_networkx(obj: Any) -> bool:
-    return hasattr(obj, "is_multigraph") and _comes_from(obj, "networkx")
-
-
-def _comes_from(obj: Any, library: str) -> bool:
-    """Return whether a class of the object is from a library, without importing the library."""
-    return any(cls.__module__.partition(".")[0] == library for cls in type(obj).__mro__)
+    return hasattr(obj, "is_multigraph") and is_class(obj, "networkx")
 
 
 def _describe(obj: Any) -> str:

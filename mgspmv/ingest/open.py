@@ -15,7 +15,7 @@ from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.detect import detect_format, find_format_by_name
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import Path, find_files, is_path, name_files
-from mgspmv.ingest.frames import FrameSource, is_frame, source_from_arrays
+from mgspmv.ingest.frames import FrameSource, find_library, source_from_arrays
 from mgspmv.ingest.groups import GROUP_FORMATS, GroupSource, find_matrix_store, is_group_path
 from mgspmv.ingest.local_files import take_name
 from mgspmv.ingest.matrix_market import MatrixMarketSource
@@ -85,10 +85,10 @@ def open_source(
     if is_group and format is None and (place := find_matrix_store(source)) is not None:
         _check_suitable(edge_list_options, (), "a matrix store")
         return StoreSource(open_store(place), threads)
-    _check_suitable(edge_list_options, PARQUET_OPTIONS if is_frame(source) else _SUITABLE.get(chosen, ()), chosen)
+    _check_suitable(edge_list_options, PARQUET_OPTIONS if find_library(source) else _SUITABLE.get(chosen, ()), chosen)
     if is_group:
         return GroupSource(source, format=format, **edge_list_options)
-    if is_frame(source):
+    if find_library(source):
         return FrameSource(source, threads=threads, id_room=id_room, **edge_list_options)
     if not files:
         return source_from_object(source, id_room)
@@ -140,7 +140,7 @@ def open_update(
     def open_one(source: Any, given: dict[str, Any], without: dict[str, Any]) -> Source | None:
         if source is None:
             return None
-        if is_frame(source) and not source.shape[1] and not given.get("columns"):
+        if find_library(source) and not source.shape[1] and not given.get("columns"):
             empty = source_from_arrays([], [])
             empty.may_be_empty = True
             return empty

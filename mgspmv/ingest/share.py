@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
 from mgspmv.errors import CapacityError, ClosedError
 from mgspmv.ingest.ahead import map_ahead
@@ -32,7 +31,7 @@ from mgspmv.ingest.build import ColumnSums, PartialSums, assemble
 from mgspmv.ingest.counts import EntryCounts
 from mgspmv.ingest.entries import Report, SortedSource, choose_rule, feed_entries, number_entries
 from mgspmv.ingest.frames import FrameSource
-from mgspmv.ingest.names import SortedIds
+from mgspmv.ingest.names import SortedIds, rank_ids
 from mgspmv.ingest.scratch import FileArray, Room
 from mgspmv.ingest.sorter import Entries, EntrySorter
 from mgspmv.ingest.source import FileSource, Layout
@@ -228,7 +227,7 @@ class Share:
         bounds = [None, *cuts, None][rank : rank + 2]
         self._check_ids_fit(sum(self._ask_all("count_ids", *bounds)))
         given = self._ask_all("give_ids", *bounds)
-        self._own_ids, places = _merge(pa.concat_arrays([ids for ids in given if ids is not None]))
+        self._own_ids, places = rank_ids(pa.concat_arrays([ids for ids in given if ids is not None]))
         ends = np.cumsum([0 if ids is None else len(ids) for ids in given])
         self._places = np.split(places, ends[:-1])
         n = len(self._own_ids)
@@ -494,15 +493,6 @@ class Share:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClosedError("the ingest was given up")
-
-
-def _merge(ids: Any) -> tuple[Any, np.ndarray]:
-    """Return the distinct ids, ascending, and the place of each id among them."""
-    coded = ids.dictionary_encode()
-    order = np.asarray(pa.compute.sort_indices(coded.dictionary))
-    places = np.empty(len(order), index_dtype(len(order)))
-    places[order] = np.arange(len(order))
-    return coded.dictionary.take(order), places[np.asarray(coded.indices)]
 
 
 def _find_type(ids: Any) -> str:

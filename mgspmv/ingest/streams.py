@@ -109,13 +109,12 @@ class TextStream:
     def __init__(self, path: str | os.PathLike[str] | Segment, chunk_bytes: int = CHUNK_BYTES) -> None:
         segment = path if isinstance(path, Segment) else Segment(os.fspath(path))
         self.segment, self.name = segment, segment.name
-        if segment.is_whole:
-            file = open_whole(self.name)
-            self._size = find_size(file)
-            self._raw = _CountedFile(file, self.name)
-        else:
-            file, self._size = _open_segment(segment)
-            self._raw = _CountedFile(file, self.name, self._size)
+        file = open_whole(self.name) if segment.is_whole else open_anywhere(self.name)
+        end = find_size(file) if segment.end is None else segment.end
+        self._size = None if end is None else end - segment.begin
+        if segment.begin:
+            file.seek(segment.begin)
+        self._raw = _CountedFile(file, self.name, None if segment.is_whole else self._size)
         self._buffered = io.BufferedReader(self._raw, 2**18)
         self.compression = find_compression(self._buffered.peek(MAGIC_BYTES)) if segment.is_whole else None
         pieces = decompress(self._buffered, self.compression, chunk_bytes)
@@ -246,15 +245,6 @@ class _CountedFile(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
-
-
-def _open_segment(segment: Segment) -> tuple[IO[bytes], int]:
-    """Open a file at the beginning of a segment; return it and the size of the segment."""
-    file = open_anywhere(segment.name)
-    end = find_size(file) if segment.end is None else segment.end
-    assert end is not None  # a file of unknown size is not cut
-    file.seek(segment.begin)
-    return file, end - segment.begin
 
 
 def read_head(name: str) -> tuple[bytes, bool]:

@@ -86,9 +86,10 @@ def classify_vector(name: str, given: Any) -> ByPlace | ById:
     return ByPlace(given)
 
 
-def is_class(obj: Any, library: str, name: str) -> bool:
-    """Return whether an object is of a class of a library, without importing the library."""
-    return any(cls.__name__ == name and cls.__module__.partition(".")[0] == library for cls in type(obj).__mro__)
+def is_class(obj: Any, library: str, name: str | None = None) -> bool:
+    """Return whether an object is of a class of a library, of any name or this one, without importing the library."""
+    own = (cls for cls in type(obj).__mro__ if cls.__module__.partition(".")[0] == library)
+    return any(name in (None, cls.__name__) for cls in own)
 
 
 def is_table(obj: Any) -> bool:

@@ -19,7 +19,7 @@ from numba import njit
 
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.column_names import choose_list_columns
-from mgspmv.ingest.columns import Column, TableFormat, read_chunks, split_line
+from mgspmv.ingest.columns import Column, TableFormat, find_comments, read_chunks, split_line
 from mgspmv.ingest.edge_list_head import DEFAULT_READING, Reading
 from mgspmv.ingest.headers import has_list_header
 from mgspmv.ingest.name_table import NameTable
@@ -352,9 +352,8 @@ def _sample_list(text: TextStream, reading: Reading, *, checks: bool = False) ->
 
 def _check_comments(chunk: Chunk, form: TableFormat, n_ids: int) -> None:
     if form.checks_comments and chunk.data.count(b"\n") != n_ids:
-        for line in chunk.lines():
-            if line.data.strip() and line.is_blank_or_comment(form.comments):
-                _check_comment(line)
+        for line in find_comments(chunk, form):
+            _check_comment(line)
 
 
 def _check_comment(line: Line) -> None:

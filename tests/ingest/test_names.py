@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import mgspmv as mg
 from mgspmv.errors import SourceError
 from mgspmv.ingest.edge_list import EdgeListSource
-from mgspmv.ingest.names import SpilledNames, number_names
+from mgspmv.ingest.names import SpilledNames, number_names, rank_ids
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.scratch import Room
 from mgspmv.ingest.sorter import EntrySorter
@@ -119,3 +119,19 @@ def test_messages_name_them(tmp_path):
         with pytest.raises(SourceError, match=message):
             store_source(source, tmp_path / "a.zarr", given, lambda p: p, lambda *_: None, room, base=None)
     assert not (tmp_path / "a.zarr").exists()
+
+
+def test_integers_are_ranked():
+    for spread in (1, 3, 1000, 2**50):
+        ids = np.random.default_rng(5).integers(-50, 50, 300) * spread
+        own, places = rank_ids(pa.array(ids))
+        wanted, where = np.unique(ids, return_inverse=True)
+        assert own.to_pylist() == wanted.tolist(), spread
+        assert places.tolist() == where.tolist(), spread
+
+
+def test_names_are_ranked_in_the_order_of_their_characters():
+    names = ["b", "ä", "a", "", "b", "𝄞", "\ue000", "a"]
+    own, places = rank_ids(pa.array(names, pa.large_string()))
+    assert own.to_pylist() == sorted(set(names))
+    assert [own[k].as_py() for k in places] == names

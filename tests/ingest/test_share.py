@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from mgspmv.errors import ClosedError
 from mgspmv.ingest import parts, share
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.scratch import Room
-from mgspmv.ingest.share import Share, ShareSpec, _merge
+from mgspmv.ingest.share import Share, ShareSpec
 from mgspmv.model import IngestOptions
-
-
-def test_integers_are_merged():
-    for spread in (1, 3, 1000, 2**50):
-        ids = np.random.default_rng(5).integers(-50, 50, 300) * spread
-        own, places = _merge(pa.array(ids))
-        wanted, where = np.unique(ids, return_inverse=True)
-        assert own.to_pylist() == wanted.tolist(), spread
-        assert places.tolist() == where.tolist(), spread
-
-
-def test_names_are_merged_in_the_order_of_their_characters():
-    names = ["b", "ä", "a", "", "b", "𝄞", "\ue000", "a"]
-    own, places = _merge(pa.array(names, pa.large_string()))
-    assert own.to_pylist() == sorted(set(names))
-    assert [own[k].as_py() for k in places] == names
 
 
 def make_shares(source, n, room, options=None):
