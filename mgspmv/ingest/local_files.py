@@ -12,8 +12,11 @@ from typing import IO, Any, cast
 
 from mgspmv.errors import SourceError, SourceNotFoundError
 from mgspmv.ingest.remote import open_url
-from mgspmv.ingest.unpack import MAGIC_BYTES
+from mgspmv.ingest.unpack import LentFile
 from mgspmv.os_errors import refuse_source
+
+HEAD_BYTES = 2**16
+"""Bytes at the beginning of a file from which its format is detected."""
 
 
 @dataclass(frozen=True)
@@ -65,21 +68,15 @@ class Pipe(str):
     """
 
     def __init__(self, name: str) -> None:
-        self._file: IO[bytes] | None = None
-        self._head = b""
+        self._reader: io.BufferedReader | None = None
         self._is_opened = False
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
         return str, (str(self),)  # a copy holds only the name
 
     def peek(self, n_bytes: int) -> bytes:
-        """Return the first bytes, at most `n_bytes`, without consuming them."""
-        if self._is_opened:
-            raise SourceError("it is a pipe that was read already; save it as a file", source=self)
-        file = self._begin()
-        while len(self._head) < n_bytes and (piece := file.read(n_bytes - len(self._head))):
-            self._head += piece
-        return self._head
+        """Return the first bytes, at most `n_bytes` or `HEAD_BYTES`, without consuming them."""
+        return self._begin().peek()[:n_bytes]
 
     def open(self) -> IO[bytes]:
         """Open the stream for its reader.
@@ -88,15 +85,18 @@ class Pipe(str):
         ------
         SourceError : the stream was opened before
         """
-        file = self._begin()
-        self.peek(MAGIC_BYTES)
+        reader = self._begin()
         self._is_opened = True
-        return cast(IO[bytes], _PeekedFile(self._head, file))
+        return reader
 
-    def _begin(self) -> IO[bytes]:
-        if self._file is None:
-            self._file = sys.stdin.buffer if self == "-" else _open_local(self)
-        return self._file
+    def _begin(self) -> io.BufferedReader:
+        if self._is_opened:
+            raise SourceError("it is a pipe that was read already; save it as a file", source=self)
+        if self._reader is None:
+            # what it reads from fills the whole buffer, where a pipe gives what was written so far
+            file = LentFile(sys.stdin.buffer) if self == "-" else io.BufferedReader(_open_local(self))
+            self._reader = io.BufferedReader(file, HEAD_BYTES)
+        return self._reader
 
 
 def is_pipe(name: str) -> bool:
@@ -126,30 +126,6 @@ def take_name(path: str | os.PathLike[str]) -> str:
     return name if state is None else LocalFile(name, state)
 
 
-class _PeekedFile(io.RawIOBase):
-    """Stream whose first bytes were read before."""
-
-    def __init__(self, head: bytes, file: IO[bytes]) -> None:
-        self._head, self._file = memoryview(head), file
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if not self._head:
-            piece = self._file.read(len(buffer))
-            buffer[: len(piece)] = piece
-            return len(piece)
-        n = min(len(buffer), len(self._head))
-        buffer[:n], self._head = self._head[:n], self._head[n:]
-        return n
-
-    def close(self) -> None:
-        if self._file is not sys.stdin.buffer:
-            self._file.close()
-        super().close()
-
-
 def open_anywhere(name: str, **options: Any) -> IO[bytes]:
     """Open a file at a path or URL for reading from any position; for errors see `TextStream`.
 
@@ -159,7 +135,7 @@ def open_anywhere(name: str, **options: Any) -> IO[bytes]:
     """
     if isinstance(name, Pipe):
         return name.open()
-    return open_url(name, **options) if "://" in name else _open_local(name)
+    return open_url(name, **options) if "://" in name else cast(IO[bytes], _open_local(name))
 
 
 class _WatchedFile(io.FileIO):
@@ -178,9 +154,9 @@ class _WatchedFile(io.FileIO):
         return n
 
 
-def _open_local(name: str) -> IO[bytes]:
+def _open_local(name: str) -> io.FileIO:
     try:
-        return cast(IO[bytes], _WatchedFile(name))
+        return _WatchedFile(name)
     except SourceError:
         raise
     except FileNotFoundError as error:

@@ -260,7 +260,8 @@ def _read_coordinate(
     row = Column("row", index, 1, header.n_rows)  # type: ignore[arg-type]  # int32 or int64
     col = Column("column", index, 1, header.n_cols)  # type: ignore[arg-type]  # likewise
     form = TableFormat((row, col, *_value_columns(header, as_float64)), " ", _COMMENTS)
-    for chunk, _, (rows, cols, *values) in _read_entries(text, counted, form, threads):
+    for chunk, (rows, cols, *values) in read_chunks(text.chunks(), form, threads):
+        counted.add(chunk, form, len(rows))
         batch = CooBatch(rows - 1, cols - 1, values[0] if values else None)
         if header.symmetry == "skew-symmetric":
             _check_diagonal(batch, chunk, form)
@@ -273,7 +274,9 @@ def _read_array(
     form = TableFormat(_value_columns(header, as_float64), " ", _COMMENTS)
     dense = _Dense(header.n_rows, header.symmetry)
     index = index_dtype(max(header.shape))
-    for _, first, (values,) in _read_entries(text, counted, form, threads):
+    for chunk, (values,) in read_chunks(text.chunks(), form, threads):
+        first = counted.n_read
+        counted.add(chunk, form, len(values))
         nonzero = np.flatnonzero(values)
         rows, cols = dense.locate(first, nonzero, header.n_cols)
         yield CooBatch(rows.astype(index), cols.astype(index), values[nonzero])
@@ -294,16 +297,6 @@ def _value_columns(header: Header, as_float64: bool) -> tuple[Column, ...]:
     # The smallest int64 cannot be negated.
     low = INT64_MIN + (header.symmetry == "skew-symmetric")
     return (Column("value", "int64", low=low, hint=_BEYOND_INT64),)
-
-
-def _read_entries(
-    text: TextStream, counted: _Counted, form: TableFormat, threads: int
-) -> Iterator[tuple[Chunk, int, list[Any]]]:
-    """Yield chunks, the number of their first entry and their columns."""
-    for chunk, columns in read_chunks(text.chunks(), form, threads):
-        first = counted.n_read
-        counted.add(chunk, form, len(columns[0]))
-        yield chunk, first, columns
 
 
 def _check_diagonal(batch: CooBatch, chunk: Chunk, form: TableFormat) -> None:

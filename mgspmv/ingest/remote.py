@@ -55,27 +55,24 @@ def open_streamed(url: str) -> IO[bytes]:
     SourceError : the file changes while it is read
     others : see `open_url`
     """
-    file = _open(url, "readahead", {})
-    if (cache := getattr(file, "cache", None)) is None or not file.size:
+    file: Any = open_url(url)
+    if getattr(file, "cache", None) is None or (file.size or 0) <= PIECE_BYTES:
         return cast(IO[bytes], file)
-    fetch = partial(_fetch, url, cache.fetcher, file.size)
-    found: dict[str, Any] = {}
-    cache.fetcher = fetch
+    try:
+        found, fetch = _describe(file), file.cache.fetcher
+        file._fetch_range(1, 2)
+    except ValueError:  # the web server ignores ranges and sends the whole file
+        return cast(IO[bytes], file.fs.open(file.path, "rb", block_size=0))
+    except Exception as error:
+        raise explain(url, error) from error
 
     def fetch_unchanged(start: int, stop: int) -> bytes:
-        piece = fetch(start, stop)
+        piece: bytes = fetch(start, stop)
         if stop == file.size and _describe(file) != found:
             raise explain(url, OSError("it was changed while it was read"))
         return piece
 
-    if file.size > PIECE_BYTES:
-        try:
-            found, cache.fetcher = _describe(file), fetch_unchanged
-            file._fetch_range(1, 2)
-        except ValueError:  # the web server ignores ranges and sends the whole file
-            return cast(IO[bytes], file.fs.open(file.path, "rb", block_size=0))
-        except Exception as error:
-            raise explain(url, error) from error
+    file.cache.fetcher = fetch_unchanged
     return cast(IO[bytes], file)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.ahead import AHEAD, Ahead
-from mgspmv.ingest.local_files import Pipe, find_size, open_anywhere
+from mgspmv.ingest.local_files import HEAD_BYTES, Pipe, find_size, open_anywhere
 from mgspmv.ingest.remote import explain, open_streamed
 from mgspmv.ingest.unpack import MAGIC_BYTES, decompress, find_compression
 from mgspmv.os_errors import refuse_source
@@ -28,9 +28,6 @@ BATCH_BYTES = 2**20
 
 LINE_LIMIT_BYTES = 2**20
 """Greatest length of a line in bytes; a longer one indicates that the file is not a text."""
-
-HEAD_BYTES = 2**16
-"""Bytes at the beginning of a file from which its format is detected."""
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,11 @@ def _open_stream(file: IO[bytes], compression: str) -> IO[bytes]:
         return lzma.open(file)
     import pyarrow as pa
 
-    return cast(IO[bytes], pa.CompressedInputStream(pa.PythonFile(_LentFile(file), "r"), compression))
+    return cast(IO[bytes], pa.CompressedInputStream(pa.PythonFile(LentFile(file), "r"), compression))
 
 
-class _LentFile(io.RawIOBase):
-    """Wrapper that leaves its file open when closed, as pyarrow closes a stream that is released."""
+class LentFile(io.RawIOBase):
+    """Wrapper that leaves its file open when closed, as by pyarrow when a stream is released."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

@@ -134,14 +134,12 @@ def _describe_forms() -> str:
 
 def _refuse_unread(name: str, given: Any) -> None:
     """Raise OptionError for objects whose labels would be lost, or that are not computed yet."""
-    if hasattr(given, "compute") and _has_property(given, "index"):
-        raise OptionError(
-            f"{name} is a {_name_type(given)}, which is yet to be computed; pass the result of .compute()"
-        )
-    if hasattr(given, "collect") and hasattr(given, "lazy"):
-        raise OptionError(
-            f"{name} is a {_name_type(given)}, which is yet to be computed; pass the result of .collect()"
-        )
+    is_lazy = {"compute": _has_property(given, "index"), "collect": hasattr(given, "lazy")}
+    for method in is_lazy:
+        if is_lazy[method] and hasattr(given, method):
+            raise OptionError(
+                f"{name} is a {_name_type(given)}, which is yet to be computed; pass the result of .{method}()"
+            )
     if hasattr(given, "coords") and hasattr(given, "dims"):
         raise OptionError(
             f"{name} is a {_name_type(given)}; pass its .to_series() for numbers by id, or its .to_numpy() for "

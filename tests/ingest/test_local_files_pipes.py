@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import sys
 from threading import Thread
 
 import pytest
@@ -64,7 +65,7 @@ def test_all_lines_of_standard_input_are_read(monkeypatch, digest):
     assert info.provenance["source"]["bytes"] == len(RING)
 
 
-def test_short_reads_lose_nothing():
+def test_short_reads_lose_nothing(monkeypatch):
     class Slow(io.RawIOBase):
         """Gives a byte at a time, as a terminal may."""
 
@@ -74,13 +75,16 @@ def test_short_reads_lose_nothing():
             return True
 
         def readinto(self, buffer):
-            buffer[:1], self.left = self.left[:1], self.left[1:]
-            return len(bytes(buffer[:1])) if self.left else 0
+            n = len(self.left[:1])
+            buffer[:n], self.left = self.left[:1], self.left[1:]
+            return n
 
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(Slow())))
     pipe = Pipe("-")
-    pipe._file = Slow()
     assert pipe.peek(20) == b"\x1f\x8b" + bytes(18)
-    assert pipe.open().read() == b"\x1f\x8b" + bytes(39)
+    with pipe.open() as file:
+        assert file.read() == b"\x1f\x8b" + bytes(40)
+    assert not sys.stdin.closed
 
 
 def test_a_pipe_is_read_once(write_fifo):
