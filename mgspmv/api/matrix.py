@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,8 +16,6 @@ from mgspmv.iterate.start import OutWeights
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import (
     free_device_memory,
-    get,
-    put,
     read_block,
     read_out_degree,
     release_device_memory,
@@ -356,12 +354,14 @@ class Matrix(DescribedMatrix):
         threads: int | None = None,
         backend: Backend = "cpu",
         top: int | None = None,
+        multiplies: bool = False,
     ) -> BoundKernel:
         """Return the kernel of the rows with values of this dtype, or without; bound once.
 
         Parameters
         ----------
         top : as for `block`
+        multiplies : for products with x of `precision`; else for steps of PageRank
 
         Raises
         ------
@@ -369,14 +369,14 @@ class Matrix(DescribedMatrix):
         FormatError : the kernel does not support this matrix
         CapacityError : the free memory does not suffice
         """
-        key = (dtype, precision, kernel, threads, backend)
+        key = (dtype, precision, kernel, threads, backend, multiplies)
         if key not in self._bound:
-            block = self.block(dtype, threads, backend, top)
+            bind: Callable[..., BoundKernel] = bind_product if multiplies else bind_kernel
             options: dict[str, Any] = {"kernel": kernel, "threads": threads, "backend": backend}
-            self._bound[key] = bind_kernel(block, precision, **options)
+            self._bound[key] = bind(self.block(dtype, threads, backend, top), precision, **options)
         return self._bound[key]
 
-    def bind_products(
+    def bind_product(
         self,
         dtype: Literal["float32", "float64"],
         *,
@@ -384,59 +384,52 @@ class Matrix(DescribedMatrix):
         threads: int | None = None,
         backend: Backend = "cpu",
         weights: bool = True,
-    ) -> BoundKernel:
-        """Return the kernel of the rows for products with x of this dtype; bound once.
+        n_vectors: int = 1,
+        **limits: int | None,
+    ) -> BoundKernel | StreamedCsr:
+        """Return the kernel for products with x of this dtype; it streams the rows that do not fit on the device.
 
         Parameters
         ----------
         weights : False takes each stored entry as 1
-
-        Raises
-        ------
-        OptionError, FormatError, CapacityError : as for `bind`
-        """
-        key = ("products", dtype if weights else None, dtype, kernel, threads, backend)
-        if key not in self._bound:
-            block = self.block(dtype if weights else None, threads, backend)
-            options: dict[str, Any] = {"kernel": kernel, "threads": threads, "backend": backend}
-            self._bound[key] = bind_product(block, dtype, **options)
-        return self._bound[key]
-
-    def bind_streamed(
-        self,
-        dtype: Literal["float32", "float64"],
-        *,
-        kernel: str = "auto",
-        threads: int | None = None,
-        weights: bool = True,
-        **limits: int | None,
-    ) -> StreamedCsr | None:
-        """Return the kernel that streams rows through the current device for x of this dtype; None where all rows fit.
-
-        Parameters
-        ----------
-        weights : as for `bind_products`
+        n_vectors : columns of x
         limits : `device_memory` and `host_memory`, as for `spmv`, in bytes
 
         Raises
         ------
-        FormatError, CapacityError : as in `StreamedCsr`
+        OptionError, FormatError, CapacityError : as for `bind`, and in `StreamedCsr`
         """
+        own = dtype if weights and not self.is_pattern else None
+        if backend == "cuda":
+            key = (dtype, kernel, weights, *limits.values())
+            if key not in self._streamed:
+                self._streamed[key] = self._bind_streamed(own, dtype, kernel, threads, **limits)
+            if (streamed := self._streamed[key]) is not None:
+                return streamed
+        kernel = choose_for_vectors(kernel, backend, self.shape, n_vectors)
+        return self.bind(own, dtype, kernel=kernel, threads=threads, backend=backend, multiplies=True)
+
+    def _bind_streamed(
+        self,
+        values: str | None,
+        dtype: Literal["float32", "float64"],
+        kernel: str,
+        threads: int | None,
+        **limits: int | None,
+    ) -> StreamedCsr | None:
+        """Return the kernel that streams rows through the current device; None where all rows fit."""
         from mgspmv.kernels.streamed_csr import StreamedCsr
 
-        key, is_pattern = (dtype, kernel, weights, *limits.values()), self.is_pattern or not weights
-        if key not in self._streamed:
-            self._streamed[key] = None
-            is_there = any(held == "cuda" for _, held in self._loaded)
-            if not is_there or any(limit is not None for limit in limits.values()):
-                own = None if is_pattern else dtype
-                _, plan = self._plan_here(own, dtype, threads, streams=True, **limit_to_free(**limits))
-                warn_of_streaming(plan, stacklevel=3)
-                streaming = plan.workers[0].streaming
-                if streaming is not None:
-                    options: dict[str, Any] = {"is_pattern": is_pattern, "threads": threads, "kernel": kernel}
-                    self._streamed[key] = StreamedCsr(self.stored, 0, self.shape[0], dtype, streaming, **options)
-        return self._streamed[key]
+        is_there = any(held == "cuda" for _, held in self._loaded)
+        if is_there and all(limit is None for limit in limits.values()):
+            return None
+        _, plan = self._plan_here(values, dtype, threads, streams=True, **limit_to_free(**limits))
+        warn_of_streaming(plan, stacklevel=4)
+        streaming = plan.workers[0].streaming
+        if streaming is None:
+            return None
+        options: dict[str, Any] = {"is_pattern": values is None, "threads": threads, "kernel": kernel}
+        return StreamedCsr(self.stored, 0, self.shape[0], dtype, streaming, **options)
 
     def bind_steps(
         self,
@@ -519,24 +512,14 @@ class Matrix(DescribedMatrix):
         x = permute(np.ascontiguousarray(x, dtype=chosen), self.order)
         if beta != 0:
             out = permute(out, self.order)
-        binding: dict[str, Any] = {"kernel": kernel, "threads": threads, "weights": weights}
-        limits: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory}
-        streamed = self.bind_streamed(chosen, **binding, **limits) if computes == "cuda" else None
-        if streamed is not None:
-            x, out = put(x), put(out)
-            streamed.multiply(x, out, alpha, beta)
-            product = get(out)
-        else:
-            k = x.shape[1] if x.ndim == 2 else 1
-            binding["kernel"] = choose_for_vectors(kernel, computes, self.shape, k)
-            bound = self.bind_products(chosen, **binding, backend=computes)
-            x, out = bound.put(x), bound.put(out)
-            bound.multiply(x, out, alpha, beta)
-            product = bound.get(out)
-        restored: np.ndarray = restore(product, self.order)
+        options: dict[str, Any] = {"kernel": kernel, "threads": threads, "backend": computes, "weights": weights}
+        options |= {"device_memory": device_memory, "host_memory": host_memory}
+        bound = self.bind_product(chosen, n_vectors=x.shape[1] if x.ndim == 2 else 1, **options)
+        x, out = bound.put(x), bound.put(out)
+        bound.multiply(x, out, alpha, beta)
+        restored: np.ndarray = restore(bound.get(out), self.order)
         if integers is not None:
-            options: dict[str, Any] = {"kernel": kernel, "backend": computes, "threads": threads, **limits}
-            integers.check(restored, partial(self.multiply, precision="float64", **({"weights": weights} | options)))
+            integers.check(restored, partial(self.multiply, precision="float64", **options))
         return restored
 
     def __rmatmul__(self, x: Any) -> np.ndarray:

@@ -19,7 +19,7 @@ from mgspmv.iterate.pagerank import Outcome
 from mgspmv.iterate.power import PowerOptions, PowerTask, Products, Step, Update, compile_product, iterate_power
 from mgspmv.iterate.tally import Norm
 from mgspmv.iterate.vectors import Weights, make_vector
-from mgspmv.kernels.device import describe_device, get, measure_memory, put, zeros
+from mgspmv.kernels.device import measure_memory
 from mgspmv.logs import name_run
 from mgspmv.model import Event, Progress, Status, TolMode, check_choice
 from mgspmv.monitor.progress import watched_to_converge
@@ -318,17 +318,11 @@ def check_converged(run: Run, status: Status, solution: Any, advice: Mapping[Sta
 
 def _multiply_here(A: Matrix, run: Run) -> Products:
     dtype, n, backend = run.precision, A.shape[0], run.computes
-    binding: dict[str, Any] = {"threads": run.threads, "weights": run.weights}
-    streamed = A.bind_streamed(dtype, **(binding | run.limits)) if backend == "cuda" else None
-    if streamed is not None:
-        place = Products(partial(_multiply_into, streamed.multiply, partial(zeros, n, dtype)), put, get, "", 0)
-        place = replace(place, hardware=describe_device(), nbytes=streamed.nbytes)
-    else:
-        kernel = A.bind_products(dtype, backend=backend, **binding)
-        if backend == "cpu":
-            compile_product(kernel, dtype)
-        into = partial(_multiply_into, kernel.multiply, partial(kernel.zeros, n, dtype))
-        place = Products(into, kernel.put, kernel.get, kernel.describe(), kernel.nbytes)
+    kernel: Any = A.bind_product(dtype, threads=run.threads, backend=backend, weights=run.weights, **run.limits)
+    if backend == "cpu":
+        compile_product(kernel, dtype)
+    into = partial(_multiply_into, kernel.multiply, partial(kernel.zeros, n, dtype))
+    place = Products(into, kernel.put, kernel.get, kernel.describe(), kernel.nbytes)
     return _in_order_of_source(place, A.order, dtype)
 
 

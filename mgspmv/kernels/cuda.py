@@ -25,7 +25,27 @@ from mgspmv.kernels.specialise import product_types, step_types
 from mgspmv.model import FIXED_POINT, CsrBlock, Precision, RowCheck, StepSums
 
 
-class CudaBlock:
+class OnDevice:
+    """Kernels whose vectors are on the current device."""
+
+    def zeros(self, n: int, dtype: Any) -> Any:
+        """Return (n,) zeros on the device."""
+        return zeros(n, dtype)
+
+    def put(self, vector: np.ndarray) -> Any:
+        """Return the vector on the device."""
+        return put(vector)
+
+    def get(self, vector: Any) -> np.ndarray:
+        """Return the vector on the host."""
+        return get(vector)
+
+    def describe(self) -> str:
+        """Describe the device."""
+        return describe_device()
+
+
+class CudaBlock(OnDevice):
     """CUDA kernels bound to one block on the current device: the counterpart of `CpuBlock`.
 
     Parameters
@@ -148,22 +168,6 @@ class CudaBlock:
         made = CudaBlock(self.block, precision, self.kernel)
         made._products = self._products
         return made
-
-    def zeros(self, n: int, dtype: Any) -> Any:
-        """Return (n,) zeros on the device."""
-        return zeros(n, dtype)
-
-    def put(self, vector: np.ndarray) -> Any:
-        """Return the vector on the device."""
-        return put(vector)
-
-    def get(self, vector: Any) -> np.ndarray:
-        """Return the vector on the host."""
-        return get(vector)
-
-    def describe(self) -> str:
-        """Describe the device."""
-        return describe_device()
 
     @property
     def _value(self) -> np.dtype[Any] | None:

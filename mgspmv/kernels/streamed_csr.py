@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from mgspmv.errors import FormatError
-from mgspmv.kernels.cuda import CudaBlock
+from mgspmv.kernels.cuda import CudaBlock, OnDevice
 from mgspmv.kernels.device import read_block, report_full_device
 from mgspmv.kernels.formats import cut_pieces
 from mgspmv.kernels.pieces import hold_pieces
@@ -14,7 +14,7 @@ from mgspmv.partition import Streaming
 from mgspmv.store.read import StoredMatrix
 
 
-class StreamedCsr:
+class StreamedCsr(OnDevice):
     """Rows of a stored matrix for products on the current device, streamed as far as they do not fit.
 
     Parameters
