@@ -218,7 +218,7 @@ def test_a_matrix_that_is_read_piece_by_piece_has_the_same_ranks(skewed, layout,
     for name, precision in product(("weights", "pattern", "rcm"), ("exact", "float32")):
         runs = []
         for piece_entries in (1 << 27, 20_000, 1000):
-            monkeypatch.setattr("mgspmv.api.matrix.choose_piece", lambda *_, n=piece_entries: n)
+            monkeypatch.setattr("mgspmv.api.embedded.choose_piece", lambda *_, n=piece_entries: n)
             skewed[name].close()
             runs.append(mg.pagerank(skewed[name], kernel=layout, backend="cuda", precision=precision, tol=1e-5))
         skewed[name].close()
@@ -309,7 +309,7 @@ def test_float64_takes_csr(skewed):
 def test_a_layout_is_made_once_and_freed_when_the_matrix_is_closed(skewed, layout, monkeypatch):
     cupy = pytest.importorskip("cupy")
     made = []
-    monkeypatch.setattr("mgspmv.api.matrix.LaidRows", lambda *a, **k: made.append(k["layout"]) or LaidRows(*a, **k))
+    monkeypatch.setattr("mgspmv.api.embedded.LaidRows", lambda *a, **k: made.append(k["layout"]) or LaidRows(*a, **k))
     A = skewed["pattern"]
     A.close()
     gc.collect()

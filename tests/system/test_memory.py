@@ -154,7 +154,7 @@ def test_what_is_loaded_and_no_more_must_fit_into_the_memory_that_is_free(
 ) -> None:
     pattern, weighted = (mg.open_matrix(make_graph(16, kind)) for kind in (False, True))
     free = pattern.plan(threads=1).memory_bytes
-    monkeypatch.setattr("mgspmv.api.matrix.free_memory", lambda: free)
+    monkeypatch.setattr("mgspmv.api.embedded.free_memory", lambda: free)
     assert mg.pagerank(weighted, threads=1, weights=False).iterations > 0
     with pytest.raises(CapacityError, match=r"pagerank of .* needs .* of host memory"):
         mg.pagerank(weighted, threads=1)
@@ -168,11 +168,11 @@ def test_what_proves_the_highest_must_fit_too(
     message = (
         r"host memory on one of them, .* \(up to \S+ GB of it for stop='topk:10', which stop='change' does without\)"
     )
-    monkeypatch.setattr("mgspmv.api.matrix.free_memory", lambda: need - 1)
+    monkeypatch.setattr("mgspmv.api.embedded.free_memory", lambda: need - 1)
     with pytest.raises(CapacityError, match=message):
         mg.pagerank(A, **asked)
     assert not A._loaded
-    monkeypatch.setattr("mgspmv.api.matrix.free_memory", lambda: without)
+    monkeypatch.setattr("mgspmv.api.embedded.free_memory", lambda: without)
     assert mg.pagerank(A, threads=1).iterations > 0
 
 
