@@ -41,17 +41,18 @@ if TYPE_CHECKING:
         update,
         verify,
     )
+    from mgspmv.batch_results import BatchSolution
     from mgspmv.distribute.matrix import DistributedMatrix
     from mgspmv.ingest_report import IngestReport
     from mgspmv.model import Event, MatrixInfo, Status
     from mgspmv.monitor.progress import show_progress
     from mgspmv.partition import Plan
     from mgspmv.pipeline import plan_pipeline, run_pipeline
-    from mgspmv.results import BatchSolution, Solution
+    from mgspmv.results import Solution
     from mgspmv.version import __version__ as __version__
 
 _HOMES = {
-    "BatchSolution": "mgspmv.results",
+    "BatchSolution": "mgspmv.batch_results",
     "DistributedMatrix": "mgspmv.distribute.matrix",
     "IngestReport": "mgspmv.ingest_report",
     "Event": "mgspmv.model",

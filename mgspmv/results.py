@@ -1,12 +1,11 @@
-"""Ranks of one vector or of many, and their provenance: top-k, summaries, and files in Zarr, Parquet and CSV."""
+"""Ranks of one vector, and their provenance: top-k, summaries, and files in Zarr, Parquet and CSV."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -30,7 +29,7 @@ REPR_TOP = 3
 """Number of highest ranks in the repr of a solution."""
 
 
-class _Ranks:
+class Ranks:
     """Base class of the ranks of one vector and of many."""
 
     __pydantic_config__ = {"arbitrary_types_allowed": True}  # noqa: RUF012
@@ -60,7 +59,7 @@ class _Ranks:
 
 
 @dataclass(frozen=True, eq=False)
-class Solution(_Ranks):
+class Solution(Ranks):
     """Ranks of a graph's vertices, and how they were computed.
 
     Raises
@@ -294,218 +293,6 @@ class Solution(_Ranks):
         return {"values": columns["rank"], "vertex_ids": None if described["vertex_ids"] is None else columns["id"]}
 
 
-@dataclass(frozen=True, eq=False)
-class BatchSolution(_Ranks):
-    """PageRank of a graph's vertices for many vectors: all `values`, or the highest ranks of each.
-
-    `batch[label]` is the `Solution` of a vector, if values are kept.
-
-    Raises
-    ------
-    ShapeError : the arrays' shapes do not match
-    """
-
-    labels: tuple[Any, ...]
-    """Names of the vectors, strings or integers; their indices by default."""
-    alphas: np.ndarray
-    """Damping per vector, float64, (n_vectors,)."""
-    statuses: tuple[Status, ...]
-    """Reason why the iteration ended, per vector."""
-    changes: tuple[tuple[float, ...], ...]
-    """|x' - x| per iteration of each vector, in the norm of `tol_mode`."""
-    error_bounds_l1: np.ndarray
-    """Upper bound of ||ranks - exact ranks||_1 per vector, float64, (n_vectors,)."""
-    values: np.ndarray | None
-    """Ranks in the order of the store's vertices, float64 or float32, (n_vectors, n); None with `top`."""
-    top_ids: np.ndarray | None
-    """Ids of the highest ranks per vector, descending, int64 or strings (object), (n_vectors, k); with `top`. If fewer
-    than k vertices have a rank above 0, the rest is -1, or empty strings."""
-    top_ranks: np.ndarray | None
-    """Ranks of `top_ids`, 0 in the rest, float64 or float32, (n_vectors, k); with `top`."""
-    seconds: dict[str, float]
-    """Seconds by phase, of all vectors together: load, compile, product, enter, residual, keep."""
-    vertex_ids: np.ndarray | None
-    """Ids of the vertices in the source, int64 or strings (object), (n,); None when they are 0..n-1, or with `top`."""
-    options: dict[str, Any]
-    """Options of the call, as JSON values; with `width`, the most vectors in a pass, and `steps`, the passes made."""
-    matrix: dict[str, Any]
-    """Origin of the ranks, as in `Solution`."""
-    memory: dict[str, list[int]] = field(default_factory=dict)
-    """Bytes as in `Solution`, of all vectors together."""
-    events: tuple[Event, ...] = ()
-    """Measurements of each pass over the matrix; the change is the greatest of the vectors. Empty in batches saved
-    before these were recorded."""
-
-    def __post_init__(self) -> None:
-        n = len(self.labels)
-        kept = [a for a in (self.values, self.top_ids, self.top_ranks) if a is not None]
-        per_vector: tuple[Sized, ...] = (self.alphas, self.statuses, self.changes, self.error_bounds_l1, *kept)
-        if any(len(each) != n for each in per_vector) or len(set(self.labels)) != n:
-            raise ShapeError(f"there are {n} labels of vectors, which must be different, and something for each")
-        if len(kept) != (1 if self.values is not None else 2):
-            raise ShapeError("a batch has either values, or the ids and the ranks of the highest")
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __iter__(self) -> Iterator[Solution]:
-        return (self[label] for label in self.labels)
-
-    def __getitem__(self, label: Any) -> Solution:
-        """Return the solution of a vector, by its label, or by its number if labels are names.
-
-        Its seconds and events are empty: vectors share them.
-
-        Raises
-        ------
-        OptionError : no vector has this label; only the highest ranks were kept
-        """
-        k = self._find(label)
-        if self.values is None:
-            raise OptionError(
-                f"of vector {label!r} only the highest ranks were kept: see top(); leave out top= for all"
-            )
-        options = self.options | {"alpha": float(self.alphas[k])}
-        reached = (self.values[k], self.vertex_ids, self.statuses[k], len(self.changes[k]))
-        return Solution(
-            values=self.values[k],
-            status=self.statuses[k],
-            iterations=len(self.changes[k]),
-            changes=self.changes[k],
-            seconds={},
-            error_bound_l1=float(self.error_bounds_l1[k]),
-            vertex_ids=self.vertex_ids,
-            options=options,
-            matrix=self.matrix,
-            non_finite=find_non_finite(*reached, is_rank=True),
-        )
-
-    def __repr__(self) -> str:
-        n_good = sum(status.is_success for status in self.statuses)
-        kept = "the highest ranks" if self.values is None else f"{self.values.shape[1]} ranks"
-        return (
-            f"<BatchSolution: {len(self)} vectors, {n_good} of them ended well, {self.options['steps']} passes of up "
-            f"to {self.options['width']}, {kept} of each, {sum(self.seconds.values()):.3g} s>"
-        )
-
-    @property
-    def iterations(self) -> np.ndarray:
-        """Iterations made for each vector, int64, (n_vectors,)."""
-        return np.array([len(changes) for changes in self.changes], np.int64)
-
-    def top(self, k: int | None = None) -> dict[Any, list[tuple[Any, float]]]:
-        """Return for each label the k highest ranks as (vertex id, rank), as `Solution.top` does, without ranks of 0.
-
-        Parameters
-        ----------
-        k : default all that were kept, or 10
-
-        Raises
-        ------
-        OptionError : k is less than 1, or more than were kept
-        """
-        if k is not None and k < 1:
-            raise OptionError(f"k must be at least 1, not {k}")
-        if self.values is not None:
-            return {label: self[label].top(k or 10) for label in self.labels}
-        assert self.top_ids is not None
-        assert self.top_ranks is not None
-        if k is not None and k > max(self.top_ids.shape[1], self.options["top"]):
-            raise OptionError(
-                f"the {self.top_ids.shape[1]} highest ranks were kept, and not {k}; rank again with top={k}"
-            )
-        pairs = zip(self.top_ids[:, :k].tolist(), self.top_ranks[:, :k].tolist(), strict=True)
-        highest = [[(name, rank) for name, rank in zip(*pair, strict=True) if rank != 0] for pair in pairs]
-        return dict(zip(self.labels, highest, strict=True))
-
-    def judge_order(self, k: int | None = None) -> dict[Any, Stability | None]:
-        """Apply `Solution.judge_order` to the vector of each label.
-
-        If only the highest ranks were kept, the rank after the last one is unknown: unless the last is 0, it stands for
-        all that follow the judged ones.
-
-        Parameters
-        ----------
-        k : default all that were kept, or 10
-        """
-        if self.values is not None:
-            return {label: self[label].judge_order(k or 10) for label in self.labels}
-        assert self.top_ranks is not None
-        pairs = zip(self.labels, self.top_ranks, self.error_bounds_l1, strict=True)
-        return {label: _judge_kept(ranks, k, float(bound)) for label, ranks, bound in pairs}
-
-    def digest(self) -> str:
-        """Return the SHA-256 of the kept arrays, ranks in little-endian bytes, in hexadecimal."""
-        ranks = self._ranks
-        digest = hashlib.sha256(np.ascontiguousarray(ranks, dtype=ranks.dtype.newbyteorder("<")).data)
-        if self.top_ids is not None:
-            digest.update(json.dumps(self.top_ids.tolist()).encode())
-        return digest.hexdigest()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all but ranks, ids and events as JSON values; a non-finite float becomes its name, a string."""
-        rows = zip(self.labels, self.alphas, self.statuses, self.changes, self.error_bounds_l1, strict=True)
-        vectors = [
-            {
-                "label": label,
-                "alpha": alpha,
-                "status": status.value,
-                "iterations": len(changes),
-                "change": changes[-1] if changes else None,
-                "error_bound_l1": bound,
-            }
-            for label, alpha, status, changes, bound in rows
-        ]
-        summary = {"vectors": vectors, "seconds": self.seconds, "memory": self.memory, "digest": self.digest()}
-        described: dict[str, Any] = to_json(summary | {"options": self.options, "matrix": self.matrix})
-        return described
-
-    def generate_columns(self) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the rows of a table, those of several vectors at a time."""
-        ranks, labels = self._ranks, np.array(self.labels, object if isinstance(self.labels[0], str) else np.int64)
-        ids = np.arange(ranks.shape[1]) if self.vertex_ids is None else self.vertex_ids
-        n_at_once = max(1, ROWS_AT_ONCE // max(1, ranks.shape[1]))
-        for first in range(0, len(self), n_at_once):
-            some = slice(first, first + n_at_once)
-            own, n = ranks[some], len(ranks[some])
-            columns = {"vector": np.repeat(labels[some], ranks.shape[1])}
-            columns["id"] = np.tile(ids, n) if self.top_ids is None else self.top_ids[some].ravel()
-            columns["rank"] = own.ravel()
-            kept = slice(None) if self.top_ids is None else columns["rank"] != 0
-            yield {name: column[kept] for name, column in columns.items()}
-
-    @classmethod
-    def take_columns(cls, described: dict[str, Any], columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return the arrays of a batch from the columns of its table; raise ValueError if these have too few rows."""
-        labels, top, ids, ranks = described["labels"], described["top"], columns["id"], columns["rank"]
-        if top is None:
-            ranks, ids = ranks.reshape(len(labels), -1), ids.reshape(len(labels), -1)
-            return {"values": ranks, "vertex_ids": None if described["vertex_ids"] is None else ids[0]}
-        n_kept = np.array([np.count_nonzero(columns["vector"] == label) for label in labels])
-        is_kept = np.arange(top) < n_kept[:, None]
-        top_ids, top_ranks = np.full(is_kept.shape, fill_id(ids), ids.dtype), np.zeros(is_kept.shape, ranks.dtype)
-        top_ids[is_kept], top_ranks[is_kept] = ids, ranks
-        return {"top_ids": top_ids, "top_ranks": top_ranks}
-
-    @property
-    def _ranks(self) -> np.ndarray:
-        ranks = self.top_ranks if self.values is None else self.values
-        assert ranks is not None
-        return ranks
-
-    def _find(self, label: Any) -> int:
-        if label in self.labels:
-            return self.labels.index(label)
-        if isinstance(label, int | np.integer) and isinstance(self.labels[0], str) and 0 <= label < len(self):
-            return int(label)
-        raise OptionError(f"there is no vector {label!r}; labels has the {len(self)} there are")
-
-
-def fill_id(ids: np.ndarray) -> int | str:
-    """Return the placeholder for a missing vertex in an array of ids."""
-    return "" if ids.dtype == object else -1
-
-
 def load_solution(path: str | os.PathLike[str]) -> Solution:
     """Read ranks that `Solution.save` wrote as `.zarr` or `.parquet`; they are bit-identical.
 
@@ -518,11 +305,6 @@ def load_solution(path: str | os.PathLike[str]) -> Solution:
     MissingChunkError, ChecksumError, StoreDamagedError : it differs from what was written
     """
     return load_result(path, Solution)
-
-
-def load_batch(path: str | os.PathLike[str]) -> BatchSolution:
-    """Read ranks that `BatchSolution.save` wrote; suffixes and errors as in `load_solution`."""
-    return load_result(path, BatchSolution)
 
 
 def describe_matrix(
@@ -568,12 +350,3 @@ def find_non_finite(
     place = int(is_right.argmin())
     vertex = place if vertex_ids is None else vertex_ids[place]
     return NonFinite(vertex if isinstance(vertex, str) else int(vertex), float(values[place]), iteration)
-
-
-def _judge_kept(ranks: np.ndarray, k: int | None, bound: float) -> Stability | None:
-    """Apply `BatchSolution.judge_order` to the highest ranks of one vector."""
-    from mgspmv.iterate.stable import judge_places
-
-    most = min(int(np.count_nonzero(ranks)), len(ranks) - 1)
-    k = most if k is None else min(k, most)
-    return judge_places(ranks[: k + 1], bound) if k >= 1 and math.isfinite(bound) else None

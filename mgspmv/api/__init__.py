@@ -8,7 +8,8 @@ from mgspmv.api.products import gemv, spmv
 from mgspmv.api.ranking import pagerank
 from mgspmv.api.stores import export, generate, ingest, reorder, transpose, update, verify
 from mgspmv.api.subgraphs import subgraph
-from mgspmv.results import load_batch, load_solution
+from mgspmv.batch_results import load_batch
+from mgspmv.results import load_solution
 from mgspmv.store.versions import list_versions
 from mgspmv.store.write import drop_versions
 

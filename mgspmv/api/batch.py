@@ -15,6 +15,7 @@ import numpy as np
 from mgspmv.api.graphs import check_graph, describe_dangling, explain_overflow
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import Placement
+from mgspmv.batch_results import BatchSolution, fill_id
 from mgspmv.errors import CapacityError, ConvergenceError, OptionError, ShapeError
 from mgspmv.exchange.panels import make_local
 from mgspmv.iterate.batch import Batch, BatchOutcome, BatchTask, Kept, ManyRows, Room, choose_width, count_bytes
@@ -31,7 +32,7 @@ from mgspmv.logs import name_run
 from mgspmv.model import Event, Precision, Progress, Status, TolMode, check_choice, free_memory, ignore
 from mgspmv.monitor.progress import watched
 from mgspmv.order import restore
-from mgspmv.results import BatchSolution, describe_matrix, fill_id
+from mgspmv.results import describe_matrix
 from mgspmv.store.described import DescribedMatrix
 
 if TYPE_CHECKING:

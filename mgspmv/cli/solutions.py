@@ -14,8 +14,9 @@ from mgspmv.errors import ConvergenceError
 from mgspmv.validation import to_json
 
 if TYPE_CHECKING:
+    from mgspmv.batch_results import BatchSolution
     from mgspmv.model import Recovery, Stability
-    from mgspmv.results import BatchSolution, Solution
+    from mgspmv.results import Solution
     from mgspmv.scores import Summary
 
 SHOWN_VECTORS = 20

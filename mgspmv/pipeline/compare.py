@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.results import BatchSolution, Solution
+from mgspmv.batch_results import BatchSolution
+from mgspmv.results import Solution
 from mgspmv.validation import to_json
 
 MOVED = 20

@@ -16,6 +16,7 @@ import zarr
 from mgspmv.api import pagerank, pagerank_batch, spmv
 from mgspmv.api.warm import align_ranks
 from mgspmv.api.warm import read_vector as read_given
+from mgspmv.batch_results import BatchSolution, load_batch
 from mgspmv.errors import CheckpointError, ConvergenceError, OptionError
 from mgspmv.ingest.seeds import read_seeds
 from mgspmv.ingest.weights import DANGLING_RULES, read_vector
@@ -31,7 +32,7 @@ from mgspmv.pipeline.records import PRIVATE, now, write_json
 from mgspmv.pipeline.steps import Step
 from mgspmv.report.measure import describe_iterations, describe_solution
 from mgspmv.report.record import StepRecord
-from mgspmv.results import BatchSolution, Solution, describe_matrix, load_batch, load_solution
+from mgspmv.results import Solution, describe_matrix, load_solution
 from mgspmv.store.places import check_links, locate_store
 from mgspmv.validation import to_json
 

@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from mgspmv.batch_results import BatchSolution
 from mgspmv.files import find_inside, find_system, hold_folder, is_url, move_into_place, name_own, sweep
 from mgspmv.ingest.remote import MARKS
 from mgspmv.pipeline.places import explain_failures
@@ -29,7 +30,7 @@ from mgspmv.pipeline.records import PRIVATE, write_record
 from mgspmv.pipeline.sources import compute_checksum
 from mgspmv.pipeline.steps import Step
 from mgspmv.report.record import Output, StepRecord
-from mgspmv.results import BatchSolution, Solution
+from mgspmv.results import Solution
 from mgspmv.validation import digest_json, to_json
 
 RECORD = "record.json"

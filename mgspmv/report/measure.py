@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.results import BatchSolution, Solution
+from mgspmv.batch_results import BatchSolution
+from mgspmv.results import Solution
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.described import DescribedMatrix
 from mgspmv.validation import to_json

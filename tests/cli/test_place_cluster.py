@@ -21,10 +21,11 @@ import psutil
 import pytest
 
 import mgspmv.distribute.connect
+from mgspmv.batch_results import load_batch
 from mgspmv.cli.place import parse_option, quieten_dask
 from mgspmv.cli.program import shorten_warnings
 from mgspmv.errors import MissingDependencyError
-from mgspmv.results import load_batch, load_solution
+from mgspmv.results import load_solution
 from tests.support.clusters import find_left
 from tests.support.commands import ENVIRONMENT, invoke, invoke_json, start
 from tests.support.waiting import HANG_S, wait_for

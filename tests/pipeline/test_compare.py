@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau, spearmanr
 
+from mgspmv.batch_results import BatchSolution
 from mgspmv.model import Status
 from mgspmv.pipeline.compare import MOVED, compare_batches, compare_ranks
-from mgspmv.results import BatchSolution, Solution
+from mgspmv.results import Solution
 
 
 def make(values, ids=None, scaler="none"):

@@ -11,6 +11,7 @@ import pytest
 import zarr
 
 import mgspmv as mg
+from mgspmv.batch_results import BatchSolution
 from mgspmv.errors import (
     ChecksumError,
     MissingChunkError,
@@ -22,7 +23,7 @@ from mgspmv.errors import (
     StoreUnfinishedError,
 )
 from mgspmv.model import Event, Status
-from mgspmv.results import BatchSolution, Solution
+from mgspmv.results import Solution
 from mgspmv.validation import seal
 
 MATRIX = {"url": "web.zarr", "digest": "aa", "shape": [4, 4], "nnz": 9, "kind": "graph"}
