@@ -15,8 +15,8 @@ import numpy as np
 
 from mgspmv.distribute.part import Part
 from mgspmv.distribute.session import Session, Spec, find_wanted, greet_asking
-from mgspmv.exchange.columns import Columns, cut_again, hold_all
 from mgspmv.exchange.halo import Halo
+from mgspmv.exchange.peer import Columns, cut_again, hold_all
 from mgspmv.exchange.turns import Turns
 from mgspmv.iterate.power import PowerLoop, PowerTask, Products, Step, compile_product
 from mgspmv.iterate.steps import Times

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -282,7 +282,8 @@ class RowsSession(RankSession):
         assert part.halo is not None
         self._halo = part.halo
         super().__init__(worker, part, spec, partial(greet_asking, [part.halo]))
-        self._relay: RelayTransport | None = None
+        self._relays: list[RelayTransport] = []
+        """Transport of rounds, while there is one."""
         self.transport = "peer"
         self.computes = kernel.threads if isinstance(kernel, CpuBlock) else describe_device()
         kernel.compile(is_relative=task.options.is_relative)
@@ -292,17 +293,15 @@ class RowsSession(RankSession):
     def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[LocalSteps, Gather]:
         turns = Turns(self.links, self._part.rank, len(self._spec.members))
         wanted = find_wanted(hellos, self._halo)
-        transport = PeerTransport(turns, self._halo, wanted, self._rows.kernel.z_dtype)
-        return self._make_steps(transport), turns.gather
+        return self._make_steps(partial(PeerTransport, turns, self._halo, wanted)), turns.gather
 
     # --- driven by the scheduler
 
     def scale(self) -> RoundReport:
         """Make this worker's slice of the first z."""
         with self._working("start"):
-            self._relay = RelayTransport(self._halo, self._rows.kernel.z_dtype)
             self.transport = "scheduler"
-            self._made = self._make_steps(self._relay)
+            self._made = self._make_steps(partial(_open_relay, self._relays, self._halo))
             return self._report_round(self._made.scale())
 
     def step(self, z: np.ndarray, mass: float) -> RoundReport:
@@ -325,10 +324,9 @@ class RowsSession(RankSession):
     def rescale(self) -> np.ndarray:
         """Return this worker's slice of z in float64, for the residual."""
         with self._working("residual"):
-            assert self._relay is not None
             assert isinstance(self._made, LocalSteps)
             self._made.begin_residual()
-            return self._relay.take()
+            return self._relays[0].take()
 
     def measure_given(self, z: np.ndarray, mass: float) -> float:
         """Compute this worker's part of the residual.
@@ -342,21 +340,21 @@ class RowsSession(RankSession):
 
     def _give(self, z: np.ndarray) -> LocalSteps:
         """Pass z of all workers to the steps, for their next product, and return the steps."""
-        assert self._relay is not None
         assert isinstance(self._made, LocalSteps)
-        self._relay.give(z)
+        self._relays[0].give(z)
         return self._made
 
     def _report_round(self, sums: StepSums, product_s: float = 0.0, held_bytes: int = 0) -> RoundReport:
-        assert self._relay is not None
         ranks = self._check_ranks()
-        return RoundReport(self._relay.take(), sums, product_s, held_bytes, ranks)
+        return RoundReport(self._relays[0].take(), sums, product_s, held_bytes, ranks)
 
-    def _make_steps(self, transport: Transport) -> LocalSteps:
-        kernel, part = self._rows.kernel, self._part
-        if part.backend == "cuda":
-            transport = StagedTransport(transport, part.stop - part.start, kernel.z_dtype, kernel.put, kernel.get)
-        return LocalSteps(self._rows, self._spec.task.options, transport)
+    def _make_steps(self, open_transport: Callable[[np.dtype[Any]], Transport]) -> LocalSteps:
+        kernel, options = self._rows.kernel, self._spec.task.options
+        if self._part.backend != "cuda":
+            return LocalSteps(self._rows, options, open_transport)
+        return LocalSteps(
+            self._rows, options, lambda dtype: StagedTransport(open_transport(dtype), kernel.put, kernel.get)
+        )
 
 
 class DeviceSession(RankSession):
@@ -397,6 +395,12 @@ def begin(worker: Any, part: Part, spec: RunSpec, start: Start) -> RankSession:
         assert isinstance(part, DevicePart)
         return DeviceSession(worker, part, spec, start)
     return RowsSession(worker, part, spec, start)
+
+
+def _open_relay(relays: list[RelayTransport], halo: Halo, dtype: np.dtype[Any]) -> RelayTransport:
+    """Replace the relay. Not a method, as steps must not reference their session."""
+    relays[:] = [RelayTransport(halo, dtype)]
+    return relays[0]
 
 
 def greet_asking(halos: Sequence[Halo], rank: int) -> dict[str, Any]:

@@ -79,8 +79,7 @@ def make_staged(
     host = make_peer(turns, halo, wanted, lambda n, width, dtype: np.zeros((n, width), dtype))
 
     def open_panel(width: int, dtype: np.dtype[Any]) -> StagedTransport:
-        zeros = lambda n, dtype: np.zeros((n, width), dtype)  # noqa: E731
-        return StagedTransport(host.open(width, dtype), halo.count(halo.rank), dtype, put, get, zeros)
+        return StagedTransport(host.open(width, dtype), put, get)
 
     return Panels(open_panel, host.gather, halo.starts[-1] + halo.count(halo.rank), host.n_elements)
 
@@ -116,37 +115,27 @@ class _NcclPanel:
         gather: Gather,
         dtype: np.dtype[Any],
     ) -> None:
-        self._group, self._bounds, self._zeros, self._gather = group, bounds, zeros, gather
+        self._group, self._bounds, self._gather = group, bounds, gather
         self.exchanged_bytes = 0
-        self._z: Any
-        self._slot: Any
-        self.restart(dtype)
-
-    @property
-    def z(self) -> Any:
-        return self._z
+        self.z = zeros(bounds[-1], dtype)
+        self._slot = zeros(bounds[group.rank + 1] - bounds[group.rank], dtype)
 
     @property
     def nbytes(self) -> int:
-        return int(self._z.nbytes + self._slot.nbytes)
+        return int(self.z.nbytes + self._slot.nbytes)
 
     def slot(self) -> Any:
         return self._slot
 
     def get_own(self) -> Any:
-        return self._z[self._bounds[self._group.rank] : self._bounds[self._group.rank + 1]]
+        return self.z[self._bounds[self._group.rank] : self._bounds[self._group.rank + 1]]
 
     def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
-        slices = [self._z[a:b] for a, b in pairwise(self._bounds)]
+        slices = [self.z[a:b] for a, b in pairwise(self._bounds)]
         slices[self._group.rank][...] = self._slot
         self._group.exchange([self._slot] * len(slices), slices)
-        self.exchanged_bytes += int(self._z.nbytes - self._slot.nbytes)
+        self.exchanged_bytes += int(self.z.nbytes - self._slot.nbytes)
         own = np.array([(s.change_l1, s.change_linf, s.dangling, s.n_wrong) for s in sums], np.int64)
         everybody = self._gather(own.reshape(-1))  # waits for the slices too
         columns = zip(*(of_one.reshape(own.shape).tolist() for of_one in everybody), strict=True)
         return [sum((StepSums(*one) for one in of_column), StepSums()) for of_column in columns]
-
-    def restart(self, dtype: np.dtype[Any]) -> None:
-        self._z = self._slot = None  # free the old ones before the new are allocated
-        self._z = self._zeros(self._bounds[-1], dtype)
-        self._slot = self._zeros(self._bounds[self._group.rank + 1] - self._bounds[self._group.rank], dtype)

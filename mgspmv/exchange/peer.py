@@ -1,31 +1,38 @@
-"""Transport of slices and sums between workers, all to all."""
+"""Columns of a vector that a block reads, from the workers that have its elements, sent all to all.
+
+In HITS the rows of A and those of its transpose are cut at different places, and each product reads the result of the
+other: a worker has the elements of some rows, and asks for those that its block reads. PageRank also exchanges sums.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from mgspmv.exchange.columns import Columns
-from mgspmv.exchange.halo import Halo
+from mgspmv.exchange.halo import Halo, pack
 from mgspmv.exchange.turns import Turns
 from mgspmv.model import StepSums
 
+SMALL = 1 << 16
+"""Maximum bytes of a slice that is copied into its message: faster than a separate frame with its header."""
 
-class PeerTransport:
-    """Transport with one z, overwritten when the product that read it is done, and slots for the next slice.
 
-    Two slots alternate, as the send buffers of `Columns` do: a slot is written again two turns after it was sent, when
-    it has been received.
+class Columns:
+    """Columns of x that a block reads, from the workers that have the elements of x.
 
     Parameters
     ----------
-    turns : turns of the links to the other workers, one per exchange
-    halo : the columns held here
-    wanted : for each worker, the rows of this one that it asked for; None for all; ignored for this worker
+    halo : the columns, by the workers that have their elements, which may be cut differently from the block's rows
+    wanted : for each worker, the elements of this one that it asked for, by `Halo.ask`; None for all
     dtype : of the vectors
-    zeros : makes the buffers, from (rows, dtype)
+    zeros : makes the columns, from (their number, dtype)
+
+    Attributes
+    ----------
+    z : (n_held,) or (n_held, k): the columns, which each trade overwrites
     """
 
     def __init__(
@@ -36,44 +43,137 @@ class PeerTransport:
         dtype: np.dtype[Any],
         zeros: Callable[[int, Any], np.ndarray] = np.zeros,
     ) -> None:
-        self._turns, self._halo, self._wanted, self._zeros = turns, halo, wanted, zeros
-        self.exchanged_bytes = 0
-        self._columns: Columns | None
-        self._slots: tuple[np.ndarray, ...]
-        self.restart(dtype)
+        self._turns, self._halo = turns, halo
+        self._starts = halo.starts
+        self.z = zeros(self._starts[-1], dtype)
+        self._wanted = {other: rows for other in turns.others if (rows := wanted[other]) is not None}
+        shape = self.z.shape[1:]
+        self._packs = [
+            {other: np.empty((len(r), *shape), dtype) for other, r in self._wanted.items()} for _ in range(2)
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns, of their index lists, and of send buffers."""
+        lists: list[np.ndarray] = [*self._wanted.values(), *(out for packs in self._packs for out in packs.values())]
+        return self.z.nbytes + self._halo.nbytes + sum(array.nbytes for array in lists)
+
+    def gather(self, x: np.ndarray) -> np.ndarray:
+        """Exchange elements of x and return the columns; see `trade`."""
+        self.trade(x, {})
+        return self.z
+
+    def trade(self, x: np.ndarray, told: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+        """Exchange elements of x into the columns, and return the messages of the others by rank.
+
+        Parameters
+        ----------
+        x : (n_own,) or (n_own, k) the elements of this worker, not to be written to before the turn after the next
+        told : additional entries of each message
+        """
+        rank, packs, own = self._turns.rank, self._packs[self._turns.number % 2], self._halo.needed[self._turns.rank]
+        # All are packed before any is sent: while the event loop sends, this thread would wait for Python's lock.
+        for other, out in packs.items():
+            pack(x, self._wanted[other], out)
+        slices = {other: packs.get(other, x) for other in self._turns.others}
+        if own is None:
+            self._put(rank, x)
+        else:
+            pack(x, own, self.z[self._starts[rank] : self._starts[rank + 1]])
+        received = self._turns.trade(
+            {other: {**told, "z": s.tobytes() if s.nbytes < SMALL else s} for other, s in slices.items()}
+        )
+        for owner, message in received.items():
+            slice_ = np.frombuffer(message["z"], self.z.dtype).reshape(-1, *self.z.shape[1:])
+            self._put(owner, slice_)
+            self._turns.received_bytes += slice_.nbytes
+        return received
+
+    def _put(self, owner: int, slice_: np.ndarray) -> None:
+        self.z[self._starts[owner] : self._starts[owner + 1]] = slice_
+
+
+class PeerTransport(Columns):
+    """Transport with one z, overwritten when the product that read it is done, and slots for the next slice.
+
+    Two slots alternate, as the send buffers of `Columns` do: a slot is written again two turns after it was sent, when
+    it has been received.
+
+    Parameters
+    ----------
+    zeros : makes the columns and the slots, from (their number, dtype)
+    """
+
+    def __init__(
+        self,
+        turns: Turns,
+        halo: Halo,
+        wanted: Sequence[np.ndarray | None],
+        dtype: np.dtype[Any],
+        zeros: Callable[[int, Any], np.ndarray] = np.zeros,
+    ) -> None:
+        super().__init__(turns, halo, wanted, dtype, zeros)
+        self._slots = tuple(zeros(halo.count(halo.rank), dtype) for _ in range(2))
+
+    @property
+    def exchanged_bytes(self) -> int:
+        return self._turns.received_bytes
 
     @property
     def waited_s(self) -> float:
         return self._turns.waited_s
 
     @property
-    def z(self) -> np.ndarray:
-        assert self._columns is not None
-        return self._columns.held
-
-    @property
     def nbytes(self) -> int:
-        assert self._columns is not None
-        return self._columns.nbytes + sum(slot.nbytes for slot in self._slots)
+        return super().nbytes + sum(slot.nbytes for slot in self._slots)
 
     def slot(self) -> np.ndarray:
         return self._slots[self._turns.number % 2]
 
     def get_own(self) -> np.ndarray:
         rank = self._halo.rank
-        return self.z[self._halo.starts[rank] : self._halo.starts[rank + 1]]
+        return self.z[self._starts[rank] : self._starts[rank + 1]]
 
     def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
-        assert self._columns is not None
-        own, before = self.slot(), self._turns.received_bytes
         told = [(s.change_l1, s.change_linf, s.dangling, s.n_wrong) for s in sums]
         totals = list(sums)
-        for message in self._columns.trade(own, {"sums": told}).values():
+        for message in self.trade(self.slot(), {"sums": told}).values():
             totals = [total + StepSums(*other) for total, other in zip(totals, message["sums"], strict=True)]
-        self.exchanged_bytes += self._turns.received_bytes - before
         return totals
 
-    def restart(self, dtype: np.dtype[Any]) -> None:
-        self._columns, self._slots = None, ()  # free the old ones before the new are allocated
-        self._columns = Columns(self._turns, self._halo, self._wanted, dtype, self._zeros)
-        self._slots = tuple(self._zeros(self._halo.count(self._halo.rank), dtype) for _ in range(2))
+
+def hold_all(rank: int, bounds: tuple[int, ...]) -> Halo:
+    """Return a halo of all columns, with rows cut at these bounds."""
+    return Halo(rank, bounds, (None,) * (len(bounds) - 1))
+
+
+def cut_again(halo: Halo, bounds: tuple[int, ...]) -> Halo:
+    """Return a halo of the same columns, with elements cut at other bounds.
+
+    Parameters
+    ----------
+    bounds : first element of each worker, and their number
+    """
+    if bounds == halo.bounds:
+        return halo
+    needed = tuple(_find_held(halo, start, stop) for start, stop in pairwise(bounds))
+    return Halo(halo.rank, bounds, needed)
+
+
+def _find_held(halo: Halo, start: int, stop: int) -> np.ndarray | None:
+    """Find the held columns from start to stop, counted from start; None for all."""
+    pieces = list(_generate_held(halo, start, stop))
+    if sum(map(len, pieces)) == stop - start:
+        return None
+    return np.concatenate(pieces).astype(np.int32 if stop - start < 2**31 else np.int64)
+
+
+def _generate_held(halo: Halo, start: int, stop: int) -> Iterator[np.ndarray]:
+    """Yield the held columns from start to stop, counted from start, for each worker of the halo."""
+    for (first, last), rows in zip(pairwise(halo.bounds), halo.needed, strict=True):
+        low, high = max(start, first), max(start, first, min(stop, last))
+        if rows is None:
+            yield np.arange(low - start, high - start)
+        else:
+            begin, end = np.searchsorted(rows, [low - first, high - first])
+            yield rows[begin:end] + (np.int64(first) - start)

@@ -25,21 +25,16 @@ class RelayTransport:
     def __init__(self, halo: Halo, dtype: np.dtype[Any]) -> None:
         self._halo = halo
         self.exchanged_bytes = 0
-        self._held: np.ndarray
-        self._own: np.ndarray
-        self.restart(dtype)
-
-    @property
-    def z(self) -> np.ndarray:
-        return self._held
+        self.z: np.ndarray = np.empty(0, dtype)
+        self._own: np.ndarray = np.empty(halo.count(halo.rank), dtype)
 
     @property
     def nbytes(self) -> int:
-        return self._held.nbytes + self._own.nbytes + self._halo.nbytes
+        return self.z.nbytes + self._own.nbytes + self._halo.nbytes
 
     def give(self, z: np.ndarray) -> None:
         """Select from z, (n_cols,), the columns that the next product reads."""
-        self._held = self._halo.select(z)
+        self.z = self._halo.select(z)
         self.exchanged_bytes += z.nbytes
 
     def take(self) -> np.ndarray:
@@ -56,7 +51,3 @@ class RelayTransport:
 
     def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
         return list(sums)
-
-    def restart(self, dtype: np.dtype[Any]) -> None:
-        self._held = np.empty(0, dtype)
-        self._own = np.empty(self._halo.count(self._halo.rank), dtype)

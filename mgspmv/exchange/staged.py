@@ -17,22 +17,12 @@ class StagedTransport:
     Parameters
     ----------
     staged : the transport on the host
-    n_rows : rows of this worker
     put, get : copy a vector to the device, and to the host
-    zeros : makes the initial vectors on the host, from (rows, dtype)
     """
 
-    def __init__(
-        self,
-        staged: Transport,
-        n_rows: int,
-        dtype: np.dtype[Any],
-        put: Callable[[np.ndarray], Any],
-        get: Callable[[Any], np.ndarray],
-        zeros: Callable[[int, Any], np.ndarray] = np.zeros,
-    ) -> None:
-        self._staged, self._n_rows, self._put, self._get, self._zeros = staged, n_rows, put, get, zeros
-        self._own = put(zeros(n_rows, dtype))
+    def __init__(self, staged: Transport, put: Callable[[np.ndarray], Any], get: Callable[[Any], np.ndarray]) -> None:
+        self._staged, self._put, self._get = staged, put, get
+        self._own = put(staged.slot())
 
     @property
     def exchanged_bytes(self) -> int:
@@ -59,7 +49,3 @@ class StagedTransport:
     def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
         self._staged.slot()[:] = self._get(self._own)
         return self._staged.exchange_columns(sums)
-
-    def restart(self, dtype: np.dtype[Any]) -> None:
-        self._staged.restart(dtype)
-        self._own = self._put(self._zeros(self._n_rows, dtype))

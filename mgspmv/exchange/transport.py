@@ -45,10 +45,6 @@ class Transport(Protocol):
         """Make the slots of all workers the new z, and return the total sums of each column over all workers."""
         ...
 
-    def restart(self, dtype: np.dtype[Any]) -> None:
-        """Replace the vectors by zeros of this dtype."""
-        ...
-
 
 class LocalTransport:
     """Transport for one process with all rows: two buffers are swapped and nothing is copied.
@@ -62,29 +58,18 @@ class LocalTransport:
     waited_s = 0.0
 
     def __init__(self, n_cols: int, dtype: np.dtype[Any], zeros: Callable[[int, Any], Any] = np.zeros) -> None:
-        self._n_cols, self._zeros = n_cols, zeros
-        self._current: Any
-        self._next: Any
-        self.restart(dtype)
-
-    @property
-    def z(self) -> Any:
-        return self._current
+        self.z, self._next = zeros(n_cols, dtype), zeros(n_cols, dtype)
 
     @property
     def nbytes(self) -> int:
-        return 2 * int(self._current.nbytes)
+        return 2 * int(self.z.nbytes)
 
     def slot(self) -> Any:
         return self._next
 
     def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
-        self._current, self._next = self._next, self._current
+        self.z, self._next = self._next, self.z
         return list(sums)
 
-    def restart(self, dtype: np.dtype[Any]) -> None:
-        self._current = self._next = np.empty(0)  # free the old ones before the new are allocated
-        self._current, self._next = self._zeros(self._n_cols, dtype), self._zeros(self._n_cols, dtype)
-
     def get_own(self) -> Any:
-        return self._current
+        return self.z

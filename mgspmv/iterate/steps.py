@@ -107,13 +107,19 @@ class LocalSteps:
     Parameters
     ----------
     rows : those of this process; `x` holds the start and, after each step, the ranks
-    transport : for vectors of the kernels' `z_dtype`; None where these are all rows
+    open_transport : opens a transport for vectors of a dtype; None where these are all rows
     """
 
-    def __init__(self, rows: Rows, options: PageRankOptions, transport: Transport | None = None) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        options: PageRankOptions,
+        open_transport: Callable[[np.dtype[Any]], Transport] | None = None,
+    ) -> None:
         self.rows, self._alpha, self._is_relative = rows, options.alpha, options.is_relative
         kernel = rows.kernel
-        self._transport = transport or LocalTransport(kernel.block.n_cols, kernel.z_dtype, kernel.zeros)
+        self._open = open_transport or (lambda dtype: LocalTransport(kernel.block.n_cols, dtype, kernel.zeros))
+        self._transport = self._open(kernel.z_dtype)
         self._watch: Watch | None = None
 
     def compile(self) -> None:
@@ -178,7 +184,8 @@ class LocalSteps:
     def begin_residual(self) -> None:
         """Compute z from the ranks in float64. No more steps can be made after it."""
         self.rows = replace(self.rows, kernel=self.rows.kernel.with_precision("float64"))
-        self._transport.restart(np.dtype(np.float64))
+        del self._transport  # before the next one is opened, so that both are never in memory
+        self._transport = self._open(np.dtype(np.float64))
         self.scale()
 
     def residual(self, mass: float) -> float:

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mgspmv.exchange import columns
+from mgspmv.exchange import peer
 from mgspmv.exchange.halo import Halo, find_asked
 from mgspmv.exchange.peer import PeerTransport
 from mgspmv.exchange.turns import Turns
@@ -21,7 +21,7 @@ INT64 = np.dtype(np.int64)
 @pytest.fixture(autouse=True)
 def _without_copies(monkeypatch):
     """Slices go by reference, also small ones, so that whoever writes into what was sent is found out."""
-    monkeypatch.setattr(columns, "SMALL", 0)
+    monkeypatch.setattr(peer, "SMALL", 0)
 
 
 def random_halos(bounds, seed=0):
@@ -39,11 +39,15 @@ def random_halos(bounds, seed=0):
     ]
 
 
-def make_transport(links, halos, rank, dtype=INT64):
-    """Of one worker; the others ask it for what they need."""
+def make_opener(links, halos, rank):
+    """Opens transports of one worker; the others ask it for what they need."""
     n_rows = halos[rank].bounds[rank + 1] - halos[rank].bounds[rank]
     wanted = [find_asked(h.ask(rank), n_rows) for h in halos]
-    return PeerTransport(Turns(links, rank, len(halos)), halos[rank], wanted, dtype)
+    return partial(PeerTransport, Turns(links, rank, len(halos)), halos[rank], wanted)
+
+
+def make_transport(links, halos, rank):
+    return make_opener(links, halos, rank)(INT64)
 
 
 def make_z(step, n, dtype=INT64):
@@ -90,7 +94,7 @@ def check_slices(bounds, last):
 @pytest.mark.parametrize("small", [0, 30, 1000], ids=["arrays", "arrays and bytes", "bytes"])
 @pytest.mark.parametrize("last", [None, 0, 1])
 def test_everybody_holds_what_everybody_wrote(monkeypatch, last, small):
-    monkeypatch.setattr(columns, "SMALL", small)
+    monkeypatch.setattr(peer, "SMALL", small)
     for bounds in BOUNDS.values():
         check_slices(bounds, last)
 
@@ -116,10 +120,10 @@ def test_what_was_sent_is_not_written_again_before_it_was_read():
             return sender, message
 
     def work(rank):
-        transport = make_transport(Checked(rank), halos, rank)
+        open_transport = make_opener(Checked(rank), halos, rank)
         for step in range(1, 9):
-            if step == 6:
-                transport.restart(INT64)
+            if step in (1, 6):
+                transport = open_transport(INT64)
             write_own(transport, halos[rank], make_z(step, 20))
             transport.exchange_columns([StepSums()])
 
@@ -225,19 +229,19 @@ def test_who_is_faster_than_the_slowest_waits_for_it(other_s, waits):
     assert (transport.waited_s >= 0.1) is waits
 
 
-# --- starting again --------------------------------------------------------------------------------------------------
+# --- opening again ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("small", [0, 1000], ids=["arrays", "bytes"])
-def test_restarted_in_another_dtype_while_others_are_still_in_the_old_one(monkeypatch, small):
-    monkeypatch.setattr(columns, "SMALL", small)
+def test_opened_in_another_dtype_while_others_are_still_in_the_old_one(monkeypatch, small):
+    monkeypatch.setattr(peer, "SMALL", small)
     bounds = BOUNDS["three"]
     halos = random_halos(bounds, seed=1)
 
     def work(rank, network):
-        transport = make_transport(network.links(rank), halos, rank)
+        open_transport = make_opener(network.links(rank), halos, rank)
         for dtype in (INT64, np.dtype(np.float64), np.dtype(np.float32)):
-            transport.restart(dtype)
+            transport = open_transport(dtype)
             assert transport.z.dtype == transport.slot().dtype == dtype
             assert not transport.z.any()
             for step in (1, 2):

@@ -48,11 +48,6 @@ class Copies:
         return vector.memory.copy()
 
 
-def stage(transport, dtype, n_rows=5):
-    copies = Copies()
-    return StagedTransport(transport, n_rows, np.dtype(dtype), copies.put, copies.get), copies
-
-
 def check_devices_hold_what_all_of_them_wrote(bounds):
     n, n_workers = bounds[-1], len(bounds) - 1
     network = Network(n_workers, seed=1)
@@ -61,12 +56,12 @@ def check_devices_hold_what_all_of_them_wrote(bounds):
         start, stop = bounds[rank : rank + 2]
         everybody = (None,) * n_workers
         turns = Turns(network.links(rank), rank, n_workers)
-        peer = PeerTransport(turns, Halo(rank, bounds, everybody), everybody, np.dtype(np.int64))
-        staged, copies = stage(peer, np.int64, stop - start)
+        copies = Copies()
         for step in range(1, 8):
             dtype = np.dtype(np.int64 if step < 5 else np.float32)
-            if step == 5:
-                staged.restart(dtype)
+            if step in (1, 5):
+                peer = PeerTransport(turns, Halo(rank, bounds, everybody), everybody, dtype)
+                staged = StagedTransport(peer, copies.put, copies.get)
                 assert staged.z.memory.tolist() == [0] * n
             z = (1000 * step + np.arange(n)).astype(dtype)
             staged.slot().memory[:] = z[start:stop]
