@@ -57,8 +57,8 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     Attributes
     ----------
-    sessions, made : sessions of runs, and shares of ingests, by the key of the task that made them; each is held until
-        its key is released
+    held : parts, sessions of runs and shares of ingests, by the key of the task that made them; each until its key is
+        released
     """
 
     name = NAME
@@ -68,9 +68,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         if hosts := dask.config.get(HOSTS, None):
             guard(worker.http_application, hosts)
         self._worker = worker
-        self._parts: dict[str, Part] = {}
-        self.sessions: dict[str, Linked] = {}
-        self.made: dict[str, Any] = {}
+        self.held: dict[str, Any] = {}
         self._ending: WeakValueDictionary[str, Linked] = WeakValueDictionary()  # a running task holds its session
         METRICS.register()
         METRICS.holders.add(self)
@@ -88,12 +86,9 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     def teardown(self, worker: Worker) -> None:
         METRICS.holders.discard(self)
-        for holder in self._list_held():
-            holder.close("the worker closed")
-        for made in self.made.values():
-            made.close()
-        for held in (self.sessions, self._parts, self.made):
-            held.clear()
+        for held in [*self.held.values()]:
+            held.close("the worker closed")
+        self.held.clear()
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
         """Free the objects of a task when its result is released; count failed tasks."""
@@ -108,51 +103,34 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     def hold_part(self, key: str, part: Part) -> None:
         """Keep a part until the key is released."""
-        self._parts[key] = part
+        self.held[key] = part
         METRICS.has_device |= part.backend == "cuda"
 
-    def get_made(self, key: str) -> Any:
-        """Return the object that was made under a key.
-
-        Raises
-        ------
-        ClosedError : it is no longer held
-        """
-        if key not in self.made:
-            raise ClosedError(f"worker {self._worker.name} does not hold what it made; it was restarted: make it again")
-        return self.made[key]
-
-    def get_part(self, key: str) -> Part:
-        """Return a part, for a task that may read all of its entries between two marks.
+    def get(self, key: str) -> Any:
+        """Return the part, session or share of a key.
 
         Raises
         ------
         ClosedError : it is not held, or no longer
         """
-        if key not in self._parts:
+        if key not in self.held:
             raise ClosedError(
-                f"worker {self._worker.name} does not hold this part of the matrix; it was closed, or the worker was "
-                "restarted: distribute the matrix again"
+                f"worker {self._worker.name} does not hold what this task needs: the matrix was closed, the run ended, "
+                "or the worker was restarted; distribute the matrix, or ingest, again"
             )
-        part = self._parts[key]
+        return self.held[key]
+
+    def get_part(self, key: str) -> Part:
+        """Return a part as `get` does, for a task that may read all of its entries between two marks."""
+        part: Part = self.get(key)
         find_marks().n_terms = part.nnz
         return part
 
-    def get_session(self, key: str) -> Linked:
-        """Return the session of a key.
-
-        Raises
-        ------
-        ClosedError : it is not held, or no longer
-        """
-        if key not in self.sessions:
-            raise ClosedError(f"worker {self._worker.name} knows nothing of this run; it ended, or it was restarted")
-        return self.sessions[key]
-
     def measure_held(self) -> tuple[int, int]:
         """Return the bytes held for parts, and for the rows and vectors of runs."""
-        rows = sum(part.nbytes for part in [*self._parts.values()])
-        return rows, sum(held.held_bytes for held in [*self.sessions.values()] if isinstance(held, Session))
+        held = [*self.held.values()]
+        rows = sum(part.nbytes for part in held if isinstance(part, Part))
+        return rows, sum(session.held_bytes for session in held if isinstance(session, Session))
 
     # --- for clients and other workers
 
@@ -161,12 +139,12 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         return self._list_hangs()
 
     async def describe(self, devices: bool) -> dict[str, Any]:
-        """Describe free memory, device and held keys of parts; only the hangs if there are any. The first query of the
+        """Describe free memory, device and held keys; only the hangs if there are any. The first query of the
         device takes some of its memory."""
         if hangs := self._list_hangs():
             return {"hangs": hangs}
         device = await asyncio.to_thread(find_device) if devices else {"problem": "backend='cpu' was asked for"}
-        return {"free_memory": free_memory(), "device": device, "parts": [*self._parts]}
+        return {"free_memory": free_memory(), "device": device, "parts": [*self.held]}
 
     async def free(self, keys: list[str]) -> None:
         """Free the objects of these keys at once."""
@@ -176,7 +154,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     async def abort(self, key: str, reason: str, wait_s: float) -> bool:
         """End a session: its task raises with the reason. Wait up to `wait_s` for it, unless it hangs and is not just
         waiting for others; return whether it ended."""
-        session = self.sessions.get(key) or self._ending.get(key)
+        session = self.held.get(key) or self._ending.get(key)
         if session is None:
             return True
         session.close(reason)
@@ -188,7 +166,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     async def abort_run(self, run: str, reason: str, wait_s: float) -> bool:
         """End all sessions of a run whose client does not end them; see `abort`."""
-        keys = [key for key, session in self.sessions.items() if session.run == run]
+        keys = [key for key, held in [*self.held.items()] if isinstance(held, Linked) and held.run == run]
         return all(await asyncio.gather(*(self.abort(key, reason, wait_s) for key in keys)))
 
     async def answer(self, key: str, question: str, arguments: Sequence[Any]) -> dict[str, Any]:
@@ -198,21 +176,18 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         if question not in QUESTIONS:
             raise OptionError(f"a share has no answer to {question!r}")
         try:
-            given = await asyncio.to_thread(getattr(self.get_made(key), question), *arguments)
+            given = await asyncio.to_thread(getattr(self.get(key), question), *arguments)
         except Exception as error:
             return {"raised": to_serialize(error)}
         return {"given": to_serialize(given)}
 
     async def accept_link(self, comm: Any, run: str, rank: int) -> Any:
         """Serve a link from another worker of a run until it is closed; close it if the run is unknown here."""
-        for holder in self._list_held():
-            if holder.run == run and holder.links is not None:
-                await holder.links.accept(comm, rank)
+        for held in [*self.held.values()]:
+            if isinstance(held, Linked | Part) and held.run == run and held.links is not None:
+                await held.links.accept(comm, rank)
         comm.abort()
         return ServerStatus.dont_reply
-
-    def _list_held(self) -> list[Linked | Part]:
-        return [*self.sessions.values(), *self._parts.values()]
 
     def _list_hangs(self, *, waits: bool = True) -> list[tuple[str, str, str]]:
         """List the hangs of this worker, as `Hang.describe` does; with or without tasks that just wait for others."""
@@ -222,19 +197,14 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         return hangs
 
     def _let_go(self, key: Any) -> None:
-        part, session = self._parts.pop(key, None), self.sessions.pop(key, None)
-        made = self.made.pop(key, None)
-        if made is not None:
-            made.close()
-        if part is not None:
-            part.close("the matrix was closed")
-            if part.backend == "cuda":
-                held = [part]
-                del part  # else the reference would keep it alive
-                let_go(held, release_device_memory)
-        if session is not None:
-            self._ending[key] = session
-            session.close("the run ended")
+        if key not in self.held:
+            return
+        held = [self.held.pop(key)]  # no other reference, which would keep it alive
+        held[0].close("the run ended" if isinstance(held[0], Linked) else "the matrix was closed")
+        if isinstance(held[0], Linked):
+            self._ending[key] = held[0]
+        if isinstance(held[0], DevicePart):
+            let_go(held, release_device_memory)
 
 
 def find_device() -> dict[str, Any]:
@@ -332,10 +302,10 @@ def begin_session(
     """
     agent, worker = get_agent(), get_worker()
     session = make(worker, agent.get_part(part_key), spec, piece)
-    agent.sessions[key] = session
+    agent.held[key] = session
     return session.computes
 
 
-def call_session(key: str, method: str, *arguments: Any) -> Any:
-    """Call a method of a session."""
-    return getattr(get_agent().get_session(key), method)(*arguments)
+def call_held(key: str, method: str, *arguments: Any, **options: Any) -> Any:
+    """Call a method of a session or share."""
+    return getattr(get_agent().get(key), method)(*arguments, **options)

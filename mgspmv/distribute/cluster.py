@@ -402,45 +402,18 @@ class Cluster:
         """
         tasks = list(zip(range(len(members)) if ranks is None else ranks, futures, strict=True))
         told = SimpleQueue[int | None]()
-        work = self._gather(tasks, members, phase, told.put)
-        return self._follow(work, told, members, phase, on_done or ignore, on_tick or ignore)
-
-    def await_each(
-        self, futures: Sequence[Future], members: Sequence[Member], phase: str, on_done: Callable[[int], None]
-    ) -> None:
-        """Wait as `settle` does until tasks are done or one failed; other workers or another client may own them."""
-        told = SimpleQueue[int | None]()
-
-        async def wait() -> None:
-            left = list(futures)
-            while left and not any(future.status in ("error", "cancelled", "lost") for future in left):
-                await asyncio.sleep(POLL_S)
-                left = [future for future in left if future.status != "finished"]
-                told.put(len(futures) - len(left))
-
-        self._follow(wait(), told, members, phase, on_done, ignore)
-
-    def _follow(
-        self,
-        work: Coroutine[Any, Any, T],
-        told: SimpleQueue[int | None],
-        members: Sequence[Member],
-        phase: str,
-        on_done: Callable[[int], None],
-        on_tick: Callable[[], None],
-    ) -> T:
-        """Wait until `work` ends, and call the callbacks in this thread with the numbers of done tasks it reports."""
-        check, loop = find_check(), self._find_loop()
-        settling = asyncio.run_coroutine_threadsafe(self._watch(work, members, phase), loop)
+        work = self._watch(self._gather(tasks, members, phase, told.put), members, phase)
+        check, hear, tick = find_check(), on_done or ignore, on_tick or ignore
+        settling = asyncio.run_coroutine_threadsafe(work, self._find_loop())
         settling.add_done_callback(lambda _: told.put(None))
         try:
             n_done: int | None = 0
             while n_done is not None:
                 check()
-                on_tick()
+                tick()
                 with suppress(Empty):
                     if n_done := told.get(timeout=TICK_S):
-                        on_done(n_done)
+                        hear(n_done)
             return settling.result()
         except CommClosedError as error:
             raise self._lost(error) from error

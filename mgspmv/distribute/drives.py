@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from mgspmv.checkpoints import Reached, StateAddress, WrittenSlice
-from mgspmv.distribute.agent import begin_session, call_session
+from mgspmv.distribute.agent import begin_session, call_held
 from mgspmv.distribute.integrity import RankCheck, Report, RoundReport, check_ranks, check_reports
 from mgspmv.distribute.matrix import DistributedMatrix
 from mgspmv.distribute.part import Part
@@ -164,7 +164,7 @@ class Workers:
         name = name_task(method, phase)
         with self._spans.enter(phase):
             self._running = [
-                cluster.submit(member, f"{name}-{token}-{rank}", call_session, key, method, *args)
+                cluster.submit(member, f"{name}-{token}-{rank}", call_held, key, method, *args)
                 for rank, (member, key) in enumerate(zip(members, self._keys, strict=True))
             ]
         results = cluster.settle(self._running, members, phase, on_done)

@@ -26,15 +26,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 from distributed import Client, Worker, get_worker
 from distributed.client import ClosedClientError
 
-from mgspmv.distribute.agent import ASK_OP, NAME, get_agent
+from mgspmv.distribute.agent import ASK_OP, call_held, get_agent
 from mgspmv.distribute.cluster import Cluster, WorkerInfo
 from mgspmv.distribute.spans import Spans
 from mgspmv.errors import (
-    ClosedError,
     ClusterError,
     MgspmvError,
     OptionError,
@@ -77,8 +77,10 @@ class ShareOffer:
     """Description of a share for the worker that is to hold it."""
 
     spec: ShareSpec
-    peers: tuple[tuple[Member, str], ...]
-    """Worker of each share, and the key under which it is held, by rank."""
+    members: tuple[Member, ...]
+    """Worker of each share, by rank."""
+    keys: tuple[str, ...]
+    """Key under which each share is held, by rank."""
     token: str
     """Id of the ingest in its reports."""
     memory: int | None
@@ -91,15 +93,33 @@ class ShareOffer:
     """Seconds that a worker may be silent."""
 
 
-class _Peers:
-    """Client of the other shares of an ingest, for the threads of one of them."""
+class HeldShare(Share):
+    """Share of an ingest on a worker."""
 
-    def __init__(self, worker: Worker, peers: Sequence[tuple[Member, str]], patience: float) -> None:
-        self._worker, self._peers, self._limit_s = worker, peers, max(ASK_S, patience)
+    def __init__(self, offer: ShareOffer, worker: Worker) -> None:
+        self._worker, self._token, self._rank = worker, offer.token, offer.spec.rank
+        self._keys, self._members = offer.keys, offer.members
+        self._limit_s, self._next_report = max(ASK_S, offer.patience), 0.0
         self._asked: set[Future[Any]] = set()
-        self._lock, self._is_closed = threading.Lock(), False
+        self._asking = threading.Lock()
+        folder = Path(worker.local_directory if offer.scratch is None else offer.scratch)
+        check_folder(folder)
+        room = make_room(offer.memory, offer.offered // 2, offer.threads, folder)
+        super().__init__(offer.spec, room, self._ask_share, self._send_report)
 
-    def ask(self, rank: int, question: str, *arguments: Any) -> Any:
+    def work(self, step: str, *arguments: Any, **options: Any) -> Any:
+        """Call the method that makes a step."""
+        find_marks().n_terms = self.memory // ENTRY_BYTES  # number of entries sorted at a time
+        return getattr(self, step)(*arguments, **options)
+
+    def close(self, reason: str = "the ingest was given up") -> None:
+        """Close the share and cancel its requests to others."""
+        with self._asking:
+            super().close()
+        for future in list(self._asked):
+            future.cancel()
+
+    def _ask_share(self, rank: int, question: str, *arguments: Any) -> Any:
         """Ask the share of a rank a question, and return its answer; see `mgspmv.ingest.share.Ask`.
 
         Raises
@@ -107,60 +127,31 @@ class _Peers:
         WorkerLostError, WorkerTimeoutError : its worker cannot be reached, or does not answer
         ClosedError : the ingest was aborted
         """
-        member, key = self._peers[rank]
-        if member.address == self._worker.address:
-            return getattr(self._worker.plugins[NAME].get_made(key), question)(*arguments)
-        with self._lock:
-            if self._is_closed:
-                raise ClosedError("the ingest was given up")
+        if rank == self._rank:
+            return getattr(self, question)(*arguments)
+        with self._asking:
+            self._check_open()
             future = asyncio.run_coroutine_threadsafe(
-                self._ask(member.address, key, question, arguments), self._worker.loop.asyncio_loop
+                self._request(rank, question, arguments), self._worker.loop.asyncio_loop
             )
             self._asked.add(future)
         try:
             answer = future.result(self._limit_s)
         except TimeoutError as error:
             future.cancel()
-            members, what = [peer for peer, _ in self._peers], f"did not answer for {self._limit_s:g} s"
-            why = "it hangs, or what it reads from does"
-            raise blame(WorkerTimeoutError, members, rank, "ingest", what, why) from error
+            what, why = f"did not answer for {self._limit_s:g} s", "it hangs, or what it reads from does"
+            raise blame(WorkerTimeoutError, self._members, rank, "ingest", what, why) from error
         except OSError as error:  # connection errors of Dask are subclasses
-            members = [peer for peer, _ in self._peers]
-            raise blame(WorkerLostError, members, rank, "ingest", "cannot be reached", str(error)) from error
+            raise blame(WorkerLostError, self._members, rank, "ingest", "cannot be reached", str(error)) from error
         finally:
             self._asked.discard(future)
         if "raised" in answer:
             raise answer["raised"]
         return answer["given"]
 
-    async def _ask(self, address: str, key: str, question: str, arguments: tuple[Any, ...]) -> Any:
-        call = getattr(self._worker.rpc(address), ASK_OP)
-        return await call(key=key, question=question, arguments=arguments)
-
-    def close(self) -> None:
-        """Cancel pending requests."""
-        with self._lock:
-            self._is_closed = True
-        for future in list(self._asked):
-            future.cancel()
-
-
-class HeldShare(Share):
-    """Share of an ingest on a worker."""
-
-    def __init__(self, offer: ShareOffer, worker: Worker) -> None:
-        self._peers = _Peers(worker, offer.peers, offer.patience)
-        self._worker, self._token, self._rank = worker, offer.token, offer.spec.rank
-        self._next_report = 0.0
-        folder = Path(worker.local_directory if offer.scratch is None else offer.scratch)
-        check_folder(folder)
-        room = make_room(offer.memory, offer.offered // 2, offer.threads, folder)
-        super().__init__(offer.spec, room, self._peers.ask, self._send_report)
-
-    def close(self) -> None:
-        """Close the share and its requests to others."""
-        self._peers.close()
-        super().close()
+    async def _request(self, rank: int, question: str, arguments: tuple[Any, ...]) -> Any:
+        call = getattr(self._worker.rpc(self._members[rank].address), ASK_OP)
+        return await call(key=self._keys[rank], question=question, arguments=arguments)
 
     def _send_report(self, phase: str, done: int, total: int | None) -> None:
         mark()
@@ -177,26 +168,8 @@ class HeldShare(Share):
 def begin_share(key: str, offer: ShareOffer) -> int:
     """Make and hold a share; return the bytes of memory that it may take."""
     share = HeldShare(offer, get_worker())
-    get_agent().made[key] = share
+    get_agent().held[key] = share
     return share.memory
-
-
-def keep_partition(key: str, number: int, frame: Any) -> None:
-    """Give a share a partition of a Dask DataFrame."""
-    share: Share = get_agent().get_made(key)
-    share.keep_partition(number, frame)
-
-
-def work_share(key: str, step: str, *arguments: Any, **options: Any) -> Any:
-    """Call the method of the share that makes a step."""
-    share: Share = get_agent().get_made(key)
-    find_marks().n_terms = share.memory // ENTRY_BYTES  # number of entries sorted at a time
-    return getattr(share, step)(*arguments, **options)
-
-
-def _find_scheduler(client: Client) -> str | None:
-    """Return the unique id of a client's scheduler; None for a closed client."""
-    return None if client.status != "running" else str(client.scheduler_info(n_workers=0)["id"])
 
 
 # --- the client ------------------------------------------------------------------------------------------------------
@@ -247,6 +220,7 @@ def ingest_on_cluster(
     report = on_progress or (lambda phase, done, total: None)
     cluster = Cluster(client, timeout)
     try:
+        cluster = _choose_client(cluster, source)
         report("join", 0, None)
         workers = cluster.join(devices=False)
         with cluster.lease(lambda: report("queue", 0, None)), begin_version(store, base=base) as version:
@@ -258,6 +232,31 @@ def ingest_on_cluster(
                 making.end()
     finally:
         cluster.close()
+
+
+def _choose_client(cluster: Cluster, source: FileSource) -> Cluster:
+    """Return the cluster as seen by the client that holds the partitions of the source, if they are on a cluster.
+
+    Raises
+    ------
+    OptionError : another cluster holds them
+    """
+    held = source.find_futures() if isinstance(source, FrameSource) else []
+    if not held or held[0].client is cluster.client:
+        return cluster
+    client: Client = held[0].client
+    if _find_scheduler(client) != _find_scheduler(cluster.client):
+        raise OptionError(
+            f"the partitions of {source.name} are held by another cluster than {cluster}; pass the client= that holds "
+            "them, or the DataFrame as it was before persist()"
+        )
+    cluster.close()
+    return Cluster(client, cluster.timeout)
+
+
+def _find_scheduler(client: Client) -> str | None:
+    """Return the unique id of a client's scheduler; None for a closed client."""
+    return None if client.status != "running" else str(client.scheduler_info(n_workers=0)["id"])
 
 
 class _Ingesting:
@@ -277,7 +276,7 @@ class _Ingesting:
         self._allow_hypersparse = allow_hypersparse
         self._members: tuple[Member, ...] = tuple(w.member for w in workers)
         self._token = uuid.uuid4().hex
-        self._keys = [f"mgspmv-ingest-{self._token}-{rank}" for rank in range(len(workers))]
+        self._keys = tuple(f"mgspmv-ingest-{self._token}-{rank}" for rank in range(len(workers)))
         self._kind = options.kind or source.default_kind
         self._spans = Spans("ingest")
         self._report, self._phase, self._reported = report, "", dict[int, tuple[int, int | None]]()
@@ -288,15 +287,14 @@ class _Ingesting:
     def begin(self, memory: int | None, threads: int | None, scratch: str | None) -> None:
         """Begin a share on each worker."""
         self._cluster.client.subscribe_topic(TOPIC, _make_handler(self))
-        with self._find_client().as_current():  # Dask plans for this cluster
+        with self._cluster.client.as_current():  # Dask plans for this cluster
             self._parts = [*self._source.split(len(self._workers))]
         parts = [*self._parts, *[None] * (len(self._workers) - len(self._parts))]  # nothing to read
-        peers = tuple(zip(self._members, self._keys, strict=True))
         offers = []
         for rank, (part, worker) in enumerate(zip(parts, self._workers, strict=True)):
-            about = (rank, len(peers), part, self._source.name, self._kind, self._options)
+            about = (rank, len(parts), part, self._source.name, self._kind, self._options)
             room = (memory, worker.memory, threads or worker.threads, scratch, self._cluster.patience)
-            offers.append(ShareOffer(ShareSpec(*about), peers, self._token, *room))
+            offers.append(ShareOffer(ShareSpec(*about), self._members, self._keys, self._token, *room))
         self._submit("start", begin_share, self._keys, list(zip(self._keys, offers, strict=True)))
         memories = self._settle("begin")
         self._held, self._working = self._working, []
@@ -355,24 +353,6 @@ class _Ingesting:
 
     # --- partitions of a Dask DataFrame
 
-    def _find_client(self) -> Client:
-        """Return the client that holds the partitions, or the cluster's client if none are on a cluster.
-
-        Raises
-        ------
-        OptionError : another cluster holds them
-        """
-        held = self._source.find_futures() if isinstance(self._source, FrameSource) else []
-        if not held:
-            return self._cluster.client
-        client: Client = held[0].client
-        if _find_scheduler(client) != _find_scheduler(self._cluster.client):
-            raise OptionError(
-                f"the partitions of {self._source.name} are held by another cluster than {self._cluster}; pass the "
-                "client= that holds them, or the DataFrame as it was before persist()"
-            )
-        return client
-
     def _compute_partitions(self, source: FrameSource) -> None:
         """Compute the partitions on the cluster, each into a file of the worker that is to read it.
 
@@ -380,50 +360,36 @@ class _Ingesting:
         ------
         SourceError : they cannot be computed
         """
-        client, phase = self._find_client(), "compute"
+        cluster, client, phase = self._cluster, self._cluster.client, "compute"
         self._report(phase, 0, source.n_partitions)
         with client.as_current():  # Dask plans for this cluster
             partitions = source.list_partitions()
         with self._spans.enter(phase):
             computed = client.compute(partitions)
-            kept = [
-                client.submit(
-                    keep_partition,
-                    key,
-                    number,
-                    computed[number],
-                    key=f"mgspmv-keep-{uuid.uuid4().hex}",
-                    workers=[member.address],
-                    allow_other_workers=False,
-                    pure=False,
-                    retries=0,
-                    priority=1,  # before other partitions are computed, so that few are in memory
-                )
-                for part, key, member in zip(self._parts, self._keys, self._members, strict=False)
-                for number in part.kept.numbers
-            ]
-        self._cluster.release(computed)  # each is dropped once it is in a file
+            owners = [(rank, number) for rank, part in enumerate(self._parts) for number in part.kept.numbers]
+            with dask.annotate(priority=1):  # before other partitions are computed, so that few are in memory
+                kept = [
+                    cluster.submit(
+                        self._members[rank],
+                        f"mgspmv-keep-{uuid.uuid4().hex}",
+                        *(call_held, self._keys[rank], "keep_partition", number, computed[number]),
+                    )
+                    for rank, number in owners
+                ]
+        cluster.release(computed)  # each is dropped once it is in a file
         try:
-            self._cluster.await_each(
-                kept, self._members, phase, lambda done: self._report(phase, done, source.n_partitions)
-            )
-            for future in kept:
-                if future.status != "finished":
-                    raise self._explain_partition(future.exception() if future.status == "error" else None)
+            tell = lambda done: self._report(phase, done, source.n_partitions)  # noqa: E731
+            cluster.settle(kept, self._members, phase, tell, ranks=[rank for rank, _ in owners])
+        except MgspmvError:
+            raise
+        except Exception as error:
+            raise SourceError(
+                f"the partitions cannot be computed on the cluster ({type(error).__name__}: {error}); see that "
+                ".compute() does, or write them by .to_parquet(FOLDER, write_index=False) and ingest the folder",
+                source=self._source.name,
+            ) from error
         finally:
-            self._cluster.release(kept)
-
-    def _explain_partition(self, error: BaseException | None) -> BaseException:
-        if isinstance(error, MgspmvError):
-            return error
-        why = "they were cancelled" if error is None else f"{type(error).__name__}: {error}"
-        wrapped = SourceError(
-            f"the partitions cannot be computed on the cluster ({why}); see that .compute() does, or write them by "
-            ".to_parquet(FOLDER, write_index=False) and ingest the folder",
-            source=self._source.name,
-        )
-        wrapped.__cause__ = error
-        return wrapped
+            cluster.release(kept)
 
     # --- numbers
 
@@ -512,12 +478,12 @@ class _Ingesting:
 
     def _do_each(self, phase: str, step: str, arguments: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
         """Run a step on all workers, with separate arguments by rank."""
-        work = partial(work_share, **options)
+        work = partial(call_held, **options)
         # Dask puts all tasks of a name into the span of the first. A name ends before the first word with non-letters.
         name = f"mgspmv {step} {phase}".replace("_", " ").replace(" ", "-")
         keys = [f"{name}-{uuid.uuid4().hex}" for _ in self._members]
         pairs = zip(self._keys, arguments, strict=True)
-        self._submit(phase, work, keys, [(key, step, *own) for key, own in pairs])
+        self._submit(phase, work, keys, [(key, "work", step, *own) for key, own in pairs])
         results = self._settle(phase)
         self._cluster.release(self._working)
         self._working = []

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from distributed import wait
 
-from mgspmv.distribute.agent import call_session
+from mgspmv.distribute.agent import call_held
 from mgspmv.distribute.cluster import CHECKED, Cluster, WorkerInfo, list_differences
 from mgspmv.distribute.places import choose_places
 from mgspmv.distribute.session import Spec
@@ -136,7 +136,7 @@ def _exchange(reached: _Reached, transport: Literal["peer", "nccl"]) -> list[str
     spec = Spec(run, tuple(members), min(reached.cluster.patience, reached.limit_s / 2))
     keys = [f"{run}-{rank}" for rank in range(len(members))]
     beginning = [partial(begin_trial, key, spec, rank) for rank, key in enumerate(keys)]
-    exchanging = [partial(call_session, key, "exchange", transport) for key in keys]
+    exchanging = [partial(call_held, key, "exchange", transport) for key in keys]
     with (
         reached.cluster.lease(_refuse),
         _do(reached, members, keys, beginning),

@@ -55,4 +55,4 @@ class LinkTrial(Linked):
 
 def begin_trial(key: str, spec: Spec, rank: int) -> None:
     """Prepare a worker for connections from the others."""
-    get_agent().sessions[key] = LinkTrial(get_worker(), rank, spec)
+    get_agent().held[key] = LinkTrial(get_worker(), rank, spec)

@@ -31,16 +31,16 @@ def start_cluster(n_workers: int, *, processes: bool = True, **options: Any) -> 
         return LocalCluster(n_workers=n_workers, processes=processes, **given)
 
 
-def find_held(client: Client) -> dict[Any, tuple[int, int, int]]:
-    """Parts, sessions and what is made that each agent holds, by its worker's address; only where there are any."""
-    held: dict[Any, tuple[int, int, int]] = client.run(_count_held)
-    return {address: counts for address, counts in held.items() if any(counts)}
+def find_held(client: Client) -> dict[Any, list[str]]:
+    """Classes of the objects that each agent holds, by its worker's address; only where there are any."""
+    held: dict[Any, list[str]] = client.run(_list_held)
+    return {address: names for address, names in held.items() if names}
 
 
 def find_left(client: Client) -> set[str]:
     """What there is on a cluster of clients' work: keys of tasks and data, who has a lease, and what agents hold."""
     left: set[str] = set(client.run_on_scheduler(_list_keys))
-    return left | {f"{worker} holds {counts}" for worker, counts in find_held(client).items()}
+    return left | {f"{worker} holds {names}" for worker, names in find_held(client).items()}
 
 
 def check_left(client: Client, before: set[str], timeout_s: float = HANG_S) -> None:
@@ -48,9 +48,9 @@ def check_left(client: Client, before: set[str], timeout_s: float = HANG_S) -> N
     assert wait_for(lambda: find_left(client) <= before, timeout_s), f"left on the cluster: {find_left(client)}"
 
 
-def _count_held(dask_worker: Any) -> tuple[int, int, int]:
+def _list_held(dask_worker: Any) -> list[str]:
     agent = dask_worker.plugins.get("mgspmv")
-    return (0, 0, 0) if agent is None else (len(agent._parts), len(agent.sessions), len(agent.made))
+    return [] if agent is None else sorted(type(held).__name__ for held in agent.held.values())
 
 
 def _list_keys(dask_scheduler: Any) -> list[str]:
