@@ -21,9 +21,7 @@ from mgspmv.exchange.halo import Halo, find_asked
 from mgspmv.exchange.links import DaskLinks, Member
 from mgspmv.exchange.nccl import greet
 from mgspmv.exchange.peer import PeerTransport
-from mgspmv.exchange.relay import RelayTransport
-from mgspmv.exchange.staged import StagedTransport
-from mgspmv.exchange.transport import Transport
+from mgspmv.exchange.transport import RelayTransport, StagedTransport, Transport
 from mgspmv.exchange.turns import Turns
 from mgspmv.iterate.balance import Balance, Tolerance
 from mgspmv.iterate.options import RankTask

@@ -11,8 +11,7 @@ import numpy as np
 
 from mgspmv.exchange.halo import Halo
 from mgspmv.exchange.peer import PeerTransport
-from mgspmv.exchange.staged import StagedTransport
-from mgspmv.exchange.transport import LocalTransport, Transport
+from mgspmv.exchange.transport import LocalTransport, StagedTransport, Transport
 from mgspmv.exchange.turns import Turns
 from mgspmv.model import StepSums
 

@@ -1,4 +1,4 @@
-"""Transports of the slices and sums of a step to every worker."""
+"""Transports of the slices and sums of a step to every worker: in one process, through the client, of a device."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mgspmv.exchange.halo import Halo
 from mgspmv.model import StepSums
 
 
@@ -73,3 +74,85 @@ class LocalTransport:
 
     def get_own(self) -> Any:
         return self.z
+
+
+class RelayTransport:
+    """Transport with z set by `give` and slices returned by `take`; sums are those of this worker alone.
+
+    Parameters
+    ----------
+    halo : the columns held here
+    dtype : of the vectors
+    """
+
+    waited_s = 0.0
+
+    def __init__(self, halo: Halo, dtype: np.dtype[Any]) -> None:
+        self._halo = halo
+        self.exchanged_bytes = 0
+        self.z: np.ndarray = np.empty(0, dtype)
+        self._own: np.ndarray = np.empty(halo.count(halo.rank), dtype)
+
+    @property
+    def nbytes(self) -> int:
+        return self.z.nbytes + self._own.nbytes + self._halo.nbytes
+
+    def give(self, z: np.ndarray) -> None:
+        """Select from z, (n_cols,), the columns that the next product reads."""
+        self.z = self._halo.select(z)
+        self.exchanged_bytes += z.nbytes
+
+    def take(self) -> np.ndarray:
+        """Return this worker's slice of the next z, (n_rows,), in a buffer owned by the caller from now on."""
+        own, self._own = self._own, np.empty_like(self._own)
+        return own
+
+    def slot(self) -> np.ndarray:
+        return self._own
+
+    def get_own(self) -> np.ndarray:
+        """Return this worker's slice before it is taken."""
+        return self._own
+
+    def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
+        return list(sums)
+
+
+class StagedTransport:
+    """Transport of device vectors, copied from and to those of a transport on the host.
+
+    Parameters
+    ----------
+    staged : the transport on the host
+    put, get : copy a vector to the device, and to the host
+    """
+
+    def __init__(self, staged: Transport, put: Callable[[np.ndarray], Any], get: Callable[[Any], np.ndarray]) -> None:
+        self._staged, self._put, self._get = staged, put, get
+        self._own = put(staged.slot())
+
+    @property
+    def exchanged_bytes(self) -> int:
+        return self._staged.exchanged_bytes
+
+    @property
+    def waited_s(self) -> float:
+        return self._staged.waited_s
+
+    @property
+    def z(self) -> Any:
+        return self._put(self._staged.z)
+
+    @property
+    def nbytes(self) -> int:
+        return self._staged.nbytes + int(self._own.nbytes)
+
+    def slot(self) -> Any:
+        return self._own
+
+    def get_own(self) -> Any:
+        return self._own
+
+    def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
+        self._staged.slot()[:] = self._get(self._own)
+        return self._staged.exchange_columns(sums)

@@ -32,7 +32,7 @@ def hurt(dask_worker, place, call):
     """Flip a bit in the middle of a run, once, when something is called for so many times."""
     from mgspmv.distribute.session import RowsSession
     from mgspmv.exchange.peer import PeerTransport
-    from mgspmv.exchange.relay import RelayTransport
+    from mgspmv.exchange.transport import RelayTransport
     from mgspmv.iterate.steps import LocalSteps
 
     def flip(array, k=3, bit=40):

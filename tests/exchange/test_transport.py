@@ -6,7 +6,7 @@ import numpy as np
 
 from mgspmv.exchange.halo import Halo
 from mgspmv.exchange.peer import PeerTransport
-from mgspmv.exchange.staged import StagedTransport
+from mgspmv.exchange.transport import StagedTransport
 from mgspmv.exchange.turns import Turns
 from mgspmv.model import StepSums
 from tests.support.peers import Network, run_workers
