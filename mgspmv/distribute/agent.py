@@ -21,11 +21,11 @@ from distributed.protocol.pickle import loads
 from mgspmv.distribute.dashboards import HOSTS, guard
 from mgspmv.distribute.device_part import DevicePart, TeamSpec
 from mgspmv.distribute.part import Part, PartSpec, join_pieces
-from mgspmv.distribute.session import Linked, Session, Spec
+from mgspmv.distribute.session import Linked, Session
 from mgspmv.distribute.watchdog import WATCHDOG
 from mgspmv.distribute.worker_metrics import METRICS
 from mgspmv.errors import ClosedError, OptionError
-from mgspmv.exchange.links import LINK_OP
+from mgspmv.exchange.links import LINK_OP, Spec
 from mgspmv.exchange.nccl import await_ends, find_nccl_problem, find_stuck, let_go
 from mgspmv.kernels.device import (
     describe_device,
@@ -184,7 +184,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     async def accept_link(self, comm: Any, run: str, rank: int) -> Any:
         """Serve a link from another worker of a run until it is closed; close it if the run is unknown here."""
         for held in [*self.held.values()]:
-            if isinstance(held, Linked | Part) and held.run == run and held.links is not None:
+            if isinstance(held, Linked | Part) and held.links is not None and held.links.run == run:
                 await held.links.accept(comm, rank)
         comm.abort()
         return ServerStatus.dont_reply

@@ -12,8 +12,9 @@ import numpy as np
 from mgspmv.distribute.device_part import DevicePart
 from mgspmv.distribute.integrity import Report
 from mgspmv.distribute.part import Part
-from mgspmv.distribute.session import Session, Spec, find_wanted, greet_asking, say
+from mgspmv.distribute.session import Session, find_wanted, greet_asking, say
 from mgspmv.exchange.direct import name_host
+from mgspmv.exchange.links import Spec
 from mgspmv.exchange.nccl import greet
 from mgspmv.exchange.panels import Panels, make_local, make_nccl, make_peer, make_staged
 from mgspmv.exchange.turns import Turns

@@ -11,7 +11,7 @@ import numpy as np
 
 from mgspmv.distribute.part import Part, PartSpec
 from mgspmv.errors import CapacityError
-from mgspmv.exchange.links import DaskLinks, Member
+from mgspmv.exchange.links import DaskLinks, Spec
 from mgspmv.exchange.nccl import NcclExchange, NcclGroup, SharedColumns, greet, join_group, share_columns
 from mgspmv.kernels.device import (
     describe_device,
@@ -42,15 +42,9 @@ BESIDE = 4
 
 
 @dataclass(frozen=True)
-class TeamSpec:
+class TeamSpec(Spec):
     """Description of a group of workers that lay their rows out together, each on a separate device."""
 
-    run: str
-    """Run id, which identifies their links."""
-    members: tuple[Member, ...]
-    """Workers of the group, by rank."""
-    patience: float
-    """Seconds that a worker may be silent."""
     dtype: str | None
     """Data type of the values; None to read no values."""
     precision: Precision
@@ -177,9 +171,8 @@ class DevicePart(Part):
         ----------
         worker : the `distributed.Worker` of this process
         """
-        self.run = spec.run
         hello = greet(self.group)
-        self.links = DaskLinks(worker, spec.run, self.rank, spec.members, lambda rank: hello, spec.patience)
+        self.links = DaskLinks(worker, self.rank, spec, lambda rank: hello)
 
     def join_devices(self, links: DaskLinks, hellos: dict[int, dict[str, Any]]) -> None:
         """Connect the device with those of the other workers, unless already connected.

@@ -24,9 +24,10 @@ from mgspmv.distribute.agent import begin_session, call_held
 from mgspmv.distribute.integrity import RankCheck, Report, RoundReport, check_ranks, check_reports
 from mgspmv.distribute.matrix import DistributedMatrix
 from mgspmv.distribute.part import Part
-from mgspmv.distribute.session import RunSpec, Session, Spec, begin
-from mgspmv.distribute.spans import Spans, name_span
+from mgspmv.distribute.session import RunSpec, Session, begin
+from mgspmv.distribute.spans import enter_span, name_span
 from mgspmv.errors import ClusterError, OptionError
+from mgspmv.exchange.links import Spec
 from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import PageRankOptions, RankTask
 from mgspmv.iterate.pagerank import Execution, Loop, Outcome, run_to_end
@@ -137,7 +138,7 @@ class Workers:
     ) -> None:
         self.matrix, self._run, self._spec, self._make, self._pieces = matrix, spec.run, spec, make, pieces
         self._keys = [f"mgspmv-begin-{uuid.uuid4().hex}" for _ in matrix.members]
-        self._spans = Spans(call)
+        self._call = call
         self._sessions: list[Any] = []
         self._running: list[Any] = []
         self.hardware = ""
@@ -162,7 +163,7 @@ class Workers:
         """Call a method of the session on every worker, and wait for all; `on_done` gets the number of done tasks."""
         token, cluster, members = uuid.uuid4().hex, self.matrix.cluster, self.matrix.members
         name = name_task(method, phase)
-        with self._spans.enter(phase):
+        with enter_span(self._call, phase):
             self._running = [
                 cluster.submit(member, f"{name}-{token}-{rank}", call_held, key, method, *args)
                 for rank, (member, key) in enumerate(zip(members, self._keys, strict=True))
@@ -175,7 +176,7 @@ class Workers:
         matrix, cluster = self.matrix, self.matrix.cluster
         members, part_keys = matrix.members, matrix.part_keys
         with cluster.scatter_each(self._pieces, members, "start", "mgspmv-begin") as sent:
-            with self._spans.enter("start"):
+            with enter_span(self._call, "start"):
                 self._sessions = self._running = [
                     cluster.submit(member, key, begin_session, key, part_key, self._make, self._spec, piece)
                     for member, key, part_key, piece in zip(members, self._keys, part_keys, sent, strict=True)

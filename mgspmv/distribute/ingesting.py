@@ -33,7 +33,7 @@ from distributed.client import ClosedClientError
 
 from mgspmv.distribute.agent import ASK_OP, call_held, get_agent
 from mgspmv.distribute.cluster import Cluster, WorkerInfo
-from mgspmv.distribute.spans import Spans
+from mgspmv.distribute.spans import enter_span
 from mgspmv.errors import (
     ClusterError,
     MgspmvError,
@@ -278,7 +278,6 @@ class _Ingesting:
         self._token = uuid.uuid4().hex
         self._keys = tuple(f"mgspmv-ingest-{self._token}-{rank}" for rank in range(len(workers)))
         self._kind = options.kind or source.default_kind
-        self._spans = Spans("ingest")
         self._report, self._phase, self._reported = report, "", dict[int, tuple[int, int | None]]()
         self._held: list[Any] = []
         self._working: list[Any] = []
@@ -364,7 +363,7 @@ class _Ingesting:
         self._report(phase, 0, source.n_partitions)
         with client.as_current():  # Dask plans for this cluster
             partitions = source.list_partitions()
-        with self._spans.enter(phase):
+        with enter_span("ingest", phase):
             computed = client.compute(partitions)
             owners = [(rank, number) for rank, part in enumerate(self._parts) for number in part.kept.numbers]
             with dask.annotate(priority=1):  # before other partitions are computed, so that few are in memory
@@ -492,7 +491,7 @@ class _Ingesting:
     def _submit(
         self, phase: str, function: Callable[..., Any], keys: Sequence[str], arguments: Sequence[tuple[Any, ...]]
     ) -> None:
-        with self._spans.enter(phase):
+        with enter_span("ingest", phase):
             self._working = [
                 self._cluster.submit(member, key, function, *own)
                 for member, key, own in zip(self._members, keys, arguments, strict=True)

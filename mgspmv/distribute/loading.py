@@ -18,7 +18,7 @@ from mgspmv.distribute.cluster import Cluster, WorkerInfo
 from mgspmv.distribute.device_part import TeamSpec
 from mgspmv.distribute.part import PartSpec
 from mgspmv.distribute.places import Places, Transport, choose_places
-from mgspmv.distribute.spans import Spans
+from mgspmv.distribute.spans import enter_span
 from mgspmv.errors import ClusterError, OptionError, StoreError, StoreNotFoundError
 from mgspmv.exchange.links import Member
 from mgspmv.kernels.select import find_step_layout
@@ -237,8 +237,7 @@ def _read(
     """Let workers read rows, and return the task of each and the bytes of its rows."""
     token, team, members = uuid.uuid4().hex, arranged.team, arranged.members
     ranks = [spec.rank for _, spec in jobs]
-    spans = Spans("distribute")
-    with spans.enter("load"):
+    with enter_span("distribute", "load"):
         futures = []
         for member, spec in jobs:
             key = f"mgspmv-load-{token}-{spec.rank}"
@@ -250,7 +249,7 @@ def _read(
         tell = None if team else lambda done: report("load", done, len(jobs))
         sizes = cluster.settle(futures, members, "load", tell, ranks=ranks)
         if team is not None:
-            with spans.enter("load"):
+            with enter_span("distribute", "load"):
                 joining = [
                     cluster.submit(member, f"mgspmv-join-{token}-{spec.rank}", join_team, future.key, team)
                     for (member, spec), future in zip(jobs, futures, strict=True)

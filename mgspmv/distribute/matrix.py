@@ -15,7 +15,7 @@ from mgspmv.distribute.agent import multiply_part
 from mgspmv.distribute.cluster import Cluster
 from mgspmv.distribute.loading import Loading, LoadRequest, load_matrix
 from mgspmv.distribute.losses import End, note_loss
-from mgspmv.distribute.spans import Spans
+from mgspmv.distribute.spans import enter_span
 from mgspmv.errors import (
     ClosedError,
     ClusterError,
@@ -74,7 +74,6 @@ class DistributedMatrix(DescribedMatrix):
         """True if it was closed; it cannot be opened again."""
         self._request = request
         self._pending: WeakSet[Future] = WeakSet()
-        self._spans = Spans("spmv")
         self._loading, self._parts = loading, loading.parts
 
     def redistribute(self, on_progress: Progress | None = None, *, has_lease: bool = False) -> None:
@@ -308,7 +307,7 @@ class DistributedMatrix(DescribedMatrix):
     def _submit(self, keys: list[str], xs: list[Any], ys: list[Any], options: tuple[Any, ...]) -> list[Future]:
         token = uuid.uuid4().hex
         given = list(zip(self.members, keys, xs, ys, strict=True))
-        with self._spans.enter("product"):
+        with enter_span("spmv", "product"):
             return [
                 self.cluster.submit(member, f"mgspmv-multiply-{token}-{rank}", multiply_part, key, x, y, *options)
                 for rank, (member, key, x, y) in enumerate(given)

@@ -66,7 +66,7 @@ class Part:
     Attributes
     ----------
     rank, nnz : rank of the worker that holds it, and number of entries of its rows
-    run, links : run id of the links to other workers, and the links; None without links
+    links : links to other workers; None without links
     out_weights : out-weights of the rows' vertices, if the matrix is a graph
     """
 
@@ -76,7 +76,6 @@ class Part:
         self.stored: StoredMatrix = spec.address.open()
         self.rank, self.bounds, self.nnz = spec.rank, spec.bounds, spec.nnz
         self.threads = spec.threads or default_threads()
-        self.run: str | None = None
         self.links: DaskLinks | None = None
         self._lock = Lock()
         self._pattern: CsrBlock | None = None

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from mgspmv.distribute.part import Part
-from mgspmv.distribute.session import Session, Spec, find_wanted, greet_asking
+from mgspmv.distribute.session import Session, find_wanted, greet_asking
 from mgspmv.exchange.halo import Halo
+from mgspmv.exchange.links import Spec
 from mgspmv.exchange.peer import Columns, cut_again, hold_all
 from mgspmv.exchange.turns import Turns
 from mgspmv.iterate.power import PowerLoop, PowerTask, Products, Step, compile_product

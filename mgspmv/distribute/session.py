@@ -18,7 +18,7 @@ from mgspmv.distribute.part import Part
 from mgspmv.distribute.publish import publish_iterations
 from mgspmv.errors import ClusterError, RunAbortedError
 from mgspmv.exchange.halo import Halo, find_asked
-from mgspmv.exchange.links import DaskLinks, Member
+from mgspmv.exchange.links import DaskLinks, Spec
 from mgspmv.exchange.nccl import greet
 from mgspmv.exchange.peer import PeerTransport
 from mgspmv.exchange.transport import RelayTransport, StagedTransport, Transport
@@ -39,18 +39,6 @@ from mgspmv.model import Event, Stability, Status, StepSums
 if TYPE_CHECKING:
     from mgspmv.iterate.batch import Batch
     from mgspmv.iterate.power import PowerLoop
-
-
-@dataclass(frozen=True)
-class Spec:
-    """Description of a run of any kind, the same for all of its workers."""
-
-    run: str
-    """Run id."""
-    members: tuple[Member, ...]
-    """Workers of the run, by rank."""
-    patience: float
-    """Seconds that a worker may be silent."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +68,7 @@ class Linked:
 
     def __init__(self, worker: Any, rank: int, spec: Spec, hello: Any) -> None:
         self.run, self.name, self.rank = spec.run, worker.name, rank
-        self.links = DaskLinks(worker, spec.run, rank, spec.members, hello, spec.patience)
+        self.links = DaskLinks(worker, rank, spec, hello)
         self._end: str | None = None
         self.is_busy = False
         """Whether a task of the run is running."""

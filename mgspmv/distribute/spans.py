@@ -19,22 +19,11 @@ STARTING, ITERATING = ("connect", "start"), ("iteration", "iterations")
 """First words of the phases that belong to the spans `start` and `iterate`."""
 
 
-class Spans:
-    """Spans of one call, one per phase.
-
-    Parameters
-    ----------
-    call : such as `pagerank`; nested in the open spans of the user
-    """
-
-    def __init__(self, call: str) -> None:
-        self._outer = _nest(_get_span(), TAG, call)
-
-    @contextmanager
-    def enter(self, phase: str) -> Iterator[None]:
-        """Put tasks that are submitted into the span of a phase."""
-        with dask.annotate(span=_nest(self._outer, name_span(phase))):
-            yield
+@contextmanager
+def enter_span(call: str, phase: str) -> Iterator[None]:
+    """Put tasks that are submitted into the span of a phase of a call, nested in the open spans of the user."""
+    with dask.annotate(span=_nest(_get_span(), TAG, call, name_span(phase))):
+        yield
 
 
 @contextmanager

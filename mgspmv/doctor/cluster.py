@@ -17,13 +17,12 @@ from distributed import wait
 from mgspmv.distribute.agent import call_held
 from mgspmv.distribute.cluster import CHECKED, Cluster, WorkerInfo, list_differences
 from mgspmv.distribute.places import choose_places
-from mgspmv.distribute.session import Spec
 from mgspmv.doctor.device import find_kernel_problem
 from mgspmv.doctor.findings import Finding, Findings, Skipped, ok, shorten, warn, wrong
 from mgspmv.doctor.links import begin_trial
 from mgspmv.doctor.machine import check_store
 from mgspmv.errors import WorkerTimeoutError
-from mgspmv.exchange.links import Member
+from mgspmv.exchange.links import Member, Spec
 from mgspmv.files import is_url
 
 RESTART = "Look at the logs of the workers that are named, and restart them."

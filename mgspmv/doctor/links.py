@@ -8,7 +8,8 @@ import numpy as np
 from distributed import get_worker
 
 from mgspmv.distribute.agent import get_agent
-from mgspmv.distribute.session import Linked, Spec
+from mgspmv.distribute.session import Linked
+from mgspmv.exchange.links import Spec
 from mgspmv.exchange.nccl import greet, join_group
 from mgspmv.exchange.turns import Turns
 

@@ -58,30 +58,32 @@ def blame(
     return kind(message, worker=str(member.name), rank=rank, phase=phase)
 
 
+@dataclass(frozen=True)
+class Spec:
+    """Description of a run of any kind, the same for all of its workers."""
+
+    run: str
+    """Run id."""
+    members: tuple[Member, ...]
+    """Workers of the run, by rank."""
+    patience: float
+    """Seconds that another worker may be silent while one waits; a worker with a running task sends several heartbeats
+    in that time, so that slow is not silent."""
+
+
 class DaskLinks:
     """Links of one worker to all others of a run.
 
     Parameters
     ----------
     worker : the `distributed.Worker` of this process
-    members : workers of the run, by rank
     make_hello : makes the first message to the worker of a rank
-    patience : seconds that another worker may be silent while this one waits; a worker with a running task sends
-        several heartbeats in that time, so that slow is not silent
     """
 
-    def __init__(
-        self,
-        worker: Any,
-        run: str,
-        rank: int,
-        members: Sequence[Member],
-        make_hello: Callable[[int], dict[str, Any]],
-        patience: float,
-    ) -> None:
+    def __init__(self, worker: Any, rank: int, spec: Spec, make_hello: Callable[[int], dict[str, Any]]) -> None:
         self._worker, self._loop = worker, worker.loop.asyncio_loop
-        self._run, self._rank, self._members = run, rank, members
-        self._make_hello, self._patience = make_hello, patience
+        self.run, self._rank, self._members, self._patience = spec.run, rank, spec.members, spec.patience
+        self._make_hello = make_hello
         self._inbox: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
         self._comms: dict[int, Any] = {}
         self._heard: dict[int, float] = {}
@@ -243,7 +245,7 @@ class DaskLinks:
         arguments = self._worker.connection_args
         try:
             comm = await connect(self._members[rank].address, timeout=self._patience, **arguments)
-            await comm.write({"op": LINK_OP, "run": self._run, "rank": self._rank, "reply": False})
+            await comm.write({"op": LINK_OP, "run": self.run, "rank": self._rank, "reply": False})
         except OSError:
             self._lose(rank)
         else:

@@ -15,7 +15,7 @@ import pytest
 from distributed.core import Status as ServerStatus
 
 from mgspmv.errors import RunAbortedError, WorkerLostError, WorkerTimeoutError
-from mgspmv.exchange.links import LINK_OP, DaskLinks, Member
+from mgspmv.exchange.links import LINK_OP, DaskLinks, Member, Spec
 from mgspmv.marks import make_marks
 from tests.support.clusters import start_cluster
 from tests.support.waiting import HANG_S, wait_for
@@ -58,9 +58,9 @@ class Run:
         self.members = members or [Member(w.name, w.address) for w in workers]
         self.opened = []
         self.gates = {}
+        spec = Spec(self.name, tuple(self.members), patience)
         self.links = [
-            DaskLinks(w, self.name, rank, self.members, lambda other, own=rank: self.greet(own, other), patience)
-            for rank, w in enumerate(workers)
+            DaskLinks(w, rank, spec, lambda other, own=rank: self.greet(own, other)) for rank, w in enumerate(workers)
         ]
         for rank, worker in enumerate(workers):
             worker.handlers[LINK_OP] = self._make_handler(rank)
@@ -381,5 +381,5 @@ def test_nothing_is_left_on_the_event_loop(make_run, workers):
 @pytest.mark.parametrize(("protocols", "is_encrypted"), [(("tls", "tls"), True), (("tls", "tcp"), False)])
 def test_links_are_encrypted_where_all_workers_are(workers, protocols, is_encrypted):
     members = [Member(rank, f"{protocol}://10.0.0.{rank}:40331") for rank, protocol in enumerate(protocols)]
-    links = DaskLinks(workers[0], next(RUNS), 0, members, lambda rank: {}, HANG_S)
+    links = DaskLinks(workers[0], 0, Spec(next(RUNS), tuple(members), HANG_S), lambda rank: {})
     assert links.is_encrypted is is_encrypted
