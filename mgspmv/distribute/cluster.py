@@ -1,38 +1,31 @@
-"""A Dask cluster as seen by a client: its workers, tasks pinned to them, and waits that end.
-
-Every wait is watched: a worker that left the cluster, one whose event loop does not answer for `timeout` seconds, and
-one with a task that hangs (see `mgspmv.distribute.watchdog`) end it with an error that names the worker, its rank and
-the phase.
-"""
+"""A Dask cluster as seen by a client: its workers, and tasks pinned to them."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
 import warnings
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
-from distributed import Client, Future
+from distributed import Future
 from distributed.comm import CommClosedError
 from distributed.versions import get_versions
 
-from mgspmv.distribute.agent import ABORT_OP, DESCRIBE_OP, FREE_OP, PING_OP, install
+from mgspmv.distribute.agent import ABORT_OP, DESCRIBE_OP, FREE_OP, install
 from mgspmv.distribute.calling import call_worker
 from mgspmv.distribute.cancelling import find_check
-from mgspmv.distribute.connect import connect_client
 from mgspmv.distribute.lease import hold_lease
+from mgspmv.distribute.scheduler_client import GRACE_S, SchedulerClient, cancel_all
 from mgspmv.distribute.spans import enter_default
 from mgspmv.distribute.watchdog import do_watched
 from mgspmv.errors import (
     ClusterError,
     MgspmvError,
-    OptionError,
     RunAbortedError,
-    SchedulerNotFoundError,
     VersionMismatchError,
     WorkerLostError,
     WorkerMemoryError,
@@ -40,8 +33,6 @@ from mgspmv.errors import (
 )
 from mgspmv.exchange.links import Member, blame
 from mgspmv.model import ignore
-
-T = TypeVar("T")
 
 JOIN_S = 10.0
 """Minimum seconds for a worker to answer before it joins a run."""
@@ -57,20 +48,8 @@ POLL_S = 0.2
 """Seconds between two checks whether lost workers have returned."""
 TICK_S = 0.5
 """Seconds between two calls of `on_tick` while tasks are waited for."""
-LOOK_S = 1.0
-"""Seconds between two checks of the workers in the cluster."""
-PING_S = 2.0
-"""Seconds between two pings of a worker."""
-LATE_S = 1.0
-"""Seconds of delay above which this process itself was stopped, so that silence is not blamed on the workers."""
 FREE_S = 5.0
 """Seconds for a worker to free the objects it holds; one that does not answer frees them when the key is released."""
-CANCEL_S = 0.1
-"""Seconds after which a task that continues is cancelled again."""
-PATIENCE = 0.75
-"""Fraction of the timeout that a worker may be silent. The rest is for ending the run on the others."""
-GRACE_S = 1.0
-"""Seconds to wait for other tasks to fail too, as the first error to arrive may not be the cause."""
 CHECKED = ("mgspmv", "dask", "distributed", "numpy", "numba", "zarr")
 """Packages of which workers must have the client's versions, in addition to Python."""
 
@@ -106,62 +85,26 @@ class WorkerInfo:
     """Keys of the parts of matrices that it holds."""
 
 
-class Cluster:
+class Cluster(SchedulerClient):
     """A client's view of a Dask cluster.
-
-    Parameters
-    ----------
-    client : a `distributed.Client`, the address of a scheduler, or a cluster object such as `LocalCluster`
-    timeout : seconds after which work ends with an error when a worker has hung
 
     Attributes
     ----------
-    patience : seconds that a worker may be silent, somewhat less than the time-out
-    is_owner : whether the client was made here, and is closed with this object
     n_joined : workers that joined the last time
-
-    Raises
-    ------
-    OptionError : none of these, or an asynchronous client
-    SchedulerNotFoundError : no scheduler answers there
     """
 
     def __init__(self, client: Any, timeout: float) -> None:
-        if not timeout > 0:
-            raise OptionError(f"timeout must be a positive number of seconds, not {timeout!r}")
-        self.timeout = float(timeout)
-        self.patience = PATIENCE * self.timeout
         self.n_joined = 0
-        self._silent: set[Member] = set()
         self._starved: set[Member] = set()
-        self._is_silent = False  # the scheduler, which relays messages to workers
         self._call: Future | None = None  # task that waits for a first worker
-        self.is_owner = not isinstance(client, Client)
-        self.client: Client = connect_client(client, self.timeout) if self.is_owner else client
-        if self.client.asynchronous:
-            raise OptionError("the client is asynchronous; pass one made with asynchronous=False")
-        if self.client.status != "running":
-            raise SchedulerNotFoundError(f"the client is {self.client.status}; make a new one")
+        super().__init__(client, timeout)
 
     def close(self) -> None:
         """Close the client unless it was passed in, and release the worker that was called."""
         if self._call is not None:
             self._call.release()
             self._call = None
-        if self.is_owner:
-            self.client.close()
-
-    def __str__(self) -> str:
-        scheduler = self.client.scheduler
-        return "a closed cluster" if scheduler is None else str(scheduler.address)
-
-    @property
-    def dashboard_link(self) -> str | None:
-        """URL of Dask's dashboard; None where the scheduler serves none."""
-        try:
-            return self.client.dashboard_link or None
-        except KeyError:  # raised by Dask for a scheduler that it did not start
-            return None
+        super().close()
 
     # --- workers
 
@@ -225,24 +168,6 @@ class Cluster:
         why = "had no memory left, and is left out until it is restarted"
         return infos, hanging | absent | unfit | dict.fromkeys(starved - described.keys(), why)
 
-    def describe_workers(self) -> dict[Member, dict[str, Any]]:
-        """Return the scheduler's description of each worker in any state, without waiting for workers.
-
-        Raises
-        ------
-        SchedulerNotFoundError : it does not answer
-        """
-
-        return self._sync(self._describe_workers())
-
-    async def _describe_workers(self) -> dict[Member, dict[str, Any]]:
-        workers = (await self._ask(self._scheduler().identity(n_workers=-1), "join"))["workers"]
-        return {Member(worker["name"], address): worker for address, worker in workers.items()}
-
-    def ask_each(self, members: Iterable[Member], message: dict[str, Any], wait_s: float) -> dict[Member, Any]:
-        """Return the answers of workers to a message, with an exception for each that does not come in `wait_s`."""
-        return self._sync(self._ask_each(dict.fromkeys(members, message), wait_s))
-
     def await_workers(self, n: int) -> None:
         """Wait up to `RETURN_S` until n workers answer, without those left out for lack of memory; then for one, up to
         `timeout`.
@@ -271,11 +196,6 @@ class Cluster:
                 f"no worker of {self} came back within {self.timeout:g} s (during join); start some", phase="join"
             )
 
-    def find_gone(self, members: Iterable[Member]) -> list[Member]:
-        """Return the members that have left the cluster, or do not run."""
-        running = {member.address for member, w in self.describe_workers().items() if w["status"] == "running"}
-        return [member for member in members if member.address not in running]
-
     async def _find_answering(self) -> list[Member]:
         """Find the running workers, except those that are still silent and those left out for lack of memory."""
         running = [member for member, w in (await self._describe_workers()).items() if w["status"] == "running"]
@@ -287,29 +207,6 @@ class Cluster:
         known = [member for member in members if member in self._silent]
         self._silent -= (await self._find_answers(known, {"op": "identity"}, BACK_S)).keys()
         return self._silent.intersection(known)
-
-    async def _find_answers(
-        self, members: Iterable[Member], message: dict[str, Any], wait_s: float
-    ) -> dict[Member, Any]:
-        """Return the answers of the members that answer in time."""
-        answers = await self._ask_each(dict.fromkeys(members, message), wait_s)
-        return {member: answer for member, answer in answers.items() if not isinstance(answer, Exception)}
-
-    async def _ask_present(
-        self, members: Iterable[Member], message: dict[str, Any], wait_s: float, until_s: float
-    ) -> dict[Member, Any]:
-        """Return the answers that come within `wait_s`; where none does, ask again until `until_s` have passed."""
-        loop, asked = asyncio.get_running_loop(), list(members)
-        deadline = loop.time() + until_s
-        while not (present := await self._find_answers(asked, message, wait_s)):
-            if loop.time() >= deadline:
-                names = ", ".join(str(member.name) for member in asked)
-                raise WorkerTimeoutError(
-                    f"none of the workers of {self} answered within {max(wait_s, until_s):g} s (during join, workers "
-                    f"{names}); they hang, or cannot be reached",
-                    phase="join",
-                )
-        return present
 
     async def _list_workers(self) -> dict[Member, dict[str, Any]]:
         """List the running workers, in the order of their names."""
@@ -366,15 +263,6 @@ class Cluster:
                 retries=0,
             )
 
-    def check_members(self, members: Sequence[Member], phase: str) -> None:
-        """Check that all members are in the cluster.
-
-        Raises
-        ------
-        WorkerLostError : a member has left the cluster
-        """
-        self._sync(self._check_members(members, phase))
-
     def settle(
         self,
         futures: Sequence[Future],
@@ -421,6 +309,39 @@ class Cluster:
             settling.cancel()  # no effect if it is done
             del settling  # it holds the error, whose traceback holds this frame
 
+    async def _gather(
+        self,
+        tasks: Sequence[tuple[int, Future]],
+        members: Sequence[Member],
+        phase: str,
+        on_done: Callable[[int], None],
+    ) -> list[Any]:
+        futures = [future for _, future in tasks]
+        done = _watch_done(futures)
+        for n_done in range(1, len(tasks) + 1):
+            if (await done.get()).status != "finished":
+                raise await self._find_cause(tasks, members, phase)
+            on_done(n_done)
+        results: list[Any] = await self.client.gather(futures, errors="skip")
+        if len(results) < len(tasks):  # the worker that had or reported them was just lost
+            raise await self._find_cause(tasks, members, phase)
+        return results
+
+    async def _find_cause(
+        self, tasks: Sequence[tuple[int, Future]], members: Sequence[Member], phase: str
+    ) -> BaseException:
+        """Return the error that made tasks fail: when one does, the others fail too, as they lose its link."""
+        await asyncio.sleep(GRACE_S)
+        await self._check_members(members, phase)
+        failures = [(rank, task) for rank, task in tasks if task.status == "error"]
+        if not failures:
+            return ClusterError(f"the tasks were cancelled (during {phase}); was the cluster restarted?", phase=phase)
+        causes = [_explain(await task.exception(), members, rank, phase) for rank, task in failures]
+        cause = min(causes, key=_rank_cause)
+        if isinstance(cause, WorkerMemoryError) and cause.rank is not None:
+            self._starved.add(members[cause.rank])
+        return cause
+
     def release(self, futures: Iterable[Future]) -> None:
         """Release tasks that failed, or whose results are no longer needed.
 
@@ -466,7 +387,7 @@ class Cluster:
             try:
                 return list(await asyncio.gather(*sending))
             except BaseException:
-                await _cancel(sending)
+                await cancel_all(sending)
                 self.release(each.result() for each in sending if not each.cancelled() and each.exception() is None)
                 raise
 
@@ -505,166 +426,6 @@ class Cluster:
         """Hold the exclusive lease to load or iterate on this cluster; `on_wait` is called while another run has it."""
         self._scheduler()
         return hold_lease(self.client, self.timeout, on_wait)
-
-    # --- waiting
-
-    def check_client(self) -> None:
-        """Check that the client is connected to its scheduler.
-
-        Raises
-        ------
-        SchedulerNotFoundError : the client was closed, or lost its scheduler
-        """
-        self._scheduler()
-
-    def _scheduler(self) -> Any:
-        scheduler = self.client.scheduler
-        if scheduler is None or self.client.status != "running":
-            raise SchedulerNotFoundError("the connection to the scheduler was lost; start the cluster again")
-        return scheduler
-
-    def _sync(self, work: Coroutine[Any, Any, T]) -> T:
-        async def run() -> T:
-            return await work
-
-        try:
-            result: T = self.client.sync(run)
-        except CommClosedError as error:
-            raise self._lost(error) from error
-        return result
-
-    def _lost(self, error: Exception) -> SchedulerNotFoundError:
-        return SchedulerNotFoundError(f"the connection to {self} was lost: {error}")
-
-    def _find_loop(self) -> asyncio.AbstractEventLoop:
-        self._scheduler()
-        loop: asyncio.AbstractEventLoop = self.client.loop.asyncio_loop
-        return loop
-
-    async def _ask(self, request: Awaitable[T], phase: str) -> T:
-        """Wait up to `patience` for the scheduler's answer to a request."""
-        try:
-            answer = await asyncio.wait_for(request, self.patience)
-        except (OSError, TimeoutError) as error:
-            self._is_silent = True
-            raise SchedulerNotFoundError(
-                f"{self} did not answer within {self.patience:g} s (during {phase})", phase=phase
-            ) from error
-        self._is_silent = False
-        return answer
-
-    async def _watch(self, work: Coroutine[Any, Any, T], members: Sequence[Member], phase: str) -> T:
-        """Await the work, and raise if a member is lost or silent meanwhile."""
-        working = asyncio.ensure_future(work)
-        watching = [asyncio.ensure_future(self._watch_members(members, phase))]
-        for rank in range(len(members)):
-            watching.append(asyncio.ensure_future(self._watch_answers(members, rank, phase)))
-        try:
-            await asyncio.wait([working, *watching], return_when=asyncio.FIRST_COMPLETED)
-            for watch in watching:
-                if watch.done() and not working.done():
-                    watch.result()
-            return await working
-        except (KeyError, CommClosedError):  # raised by Dask for a worker unknown or just lost
-            await asyncio.sleep(GRACE_S)
-            await self._check_members(members, phase)
-            raise
-        finally:
-            await _cancel([working, *watching])
-
-    async def _watch_members(self, members: Sequence[Member], phase: str) -> None:
-        """Raise when a member has left the cluster, or was paused for longer than `patience`."""
-        loop = asyncio.get_running_loop()
-        ran = {member: loop.time() for member in members}
-        while True:
-            await asyncio.sleep(LOOK_S)
-            await self._check_members(members, phase)
-            running = await self._ask(self._scheduler().ncores_running(workers=[m.address for m in members]), phase)
-            ran |= {member: loop.time() for member in members if member.address in running}
-            for rank, member in enumerate(members):
-                if loop.time() > ran[member] + self.patience:
-                    why = "which Dask does when its memory is short; give it more, or use more workers"
-                    raise blame(WorkerTimeoutError, members, rank, phase, f"was paused for {self.patience:g} s", why)
-
-    async def _check_members(self, members: Sequence[Member], phase: str) -> None:
-        there = await self._ask(self._scheduler().ncores(workers=[m.address for m in members]), phase)
-        for rank, member in enumerate(members):
-            if member.address not in there:
-                why = "it died, or was taken out of the cluster"
-                raise blame(WorkerLostError, members, rank, phase, "is gone", why)
-
-    async def _watch_answers(self, members: Sequence[Member], rank: int, phase: str) -> None:
-        """Raise when a member's event loop does not answer for `patience` seconds, or reports a task that hangs."""
-        loop, member = asyncio.get_running_loop(), members[rank]
-        pause_s = min(PING_S, self.timeout / 8)
-        answered = loop.time()
-        while True:
-            began = loop.time()
-            await asyncio.sleep(pause_s)
-            left_s = max(0.0, answered + self.patience - began - pause_s)
-            answer = (await self._ask_each({member: {"op": PING_OP}}, left_s))[member]
-            is_late = loop.time() - began - pause_s - left_s > LATE_S
-            if is_late or not isinstance(answer, Exception):
-                answered = loop.time()
-            if not isinstance(answer, Exception):
-                for hung_in, what, why in answer[:1]:
-                    raise blame(WorkerTimeoutError, members, rank, hung_in or phase, what, why)
-            if loop.time() >= answered + self.patience:
-                await self._check_members(members, phase)  # pings go through the scheduler, which may hang itself
-                self._silent.add(member)
-                why = "it hangs, or cannot be reached"
-                raise blame(WorkerTimeoutError, members, rank, phase, f"did not answer for {self.patience:g} s", why)
-
-    async def _ask_each(self, messages: Mapping[Member, dict[str, Any]], wait_s: float) -> dict[Member, Any]:
-        """Send messages to workers through the scheduler; return answers, an exception for each that does not come."""
-
-        async def ask(address: str, message: dict[str, Any]) -> Any:
-            request = self._scheduler().broadcast(msg=message, workers=[address], on_error="return")
-            return (await asyncio.wait_for(request, wait_s))[address]
-
-        asking = (ask(member.address, message) for member, message in messages.items())
-        return dict(zip(messages, await asyncio.gather(*asking, return_exceptions=True), strict=True))
-
-    async def _tell_each(
-        self, members: Iterable[Member], messages: Iterable[dict[str, Any]], wait_s: float
-    ) -> dict[Member, Any]:
-        """Send messages as `_ask_each` does, except to members that left the cluster or did not answer before."""
-        told = {m: message for m, message in zip(members, messages, strict=True) if m not in self._silent}
-        there = await self._ask(self._scheduler().ncores(workers=[member.address for member in told]), "end")
-        return await self._ask_each({m: message for m, message in told.items() if m.address in there}, wait_s)
-
-    async def _gather(
-        self,
-        tasks: Sequence[tuple[int, Future]],
-        members: Sequence[Member],
-        phase: str,
-        on_done: Callable[[int], None],
-    ) -> list[Any]:
-        futures = [future for _, future in tasks]
-        done = _watch_done(futures)
-        for n_done in range(1, len(tasks) + 1):
-            if (await done.get()).status != "finished":
-                raise await self._find_cause(tasks, members, phase)
-            on_done(n_done)
-        results: list[Any] = await self.client.gather(futures, errors="skip")
-        if len(results) < len(tasks):  # the worker that had or reported them was just lost
-            raise await self._find_cause(tasks, members, phase)
-        return results
-
-    async def _find_cause(
-        self, tasks: Sequence[tuple[int, Future]], members: Sequence[Member], phase: str
-    ) -> BaseException:
-        """Return the error that made tasks fail: when one does, the others fail too, as they lose its link."""
-        await asyncio.sleep(GRACE_S)
-        await self._check_members(members, phase)
-        failures = [(rank, task) for rank, task in tasks if task.status == "error"]
-        if not failures:
-            return ClusterError(f"the tasks were cancelled (during {phase}); was the cluster restarted?", phase=phase)
-        causes = [_explain(await task.exception(), members, rank, phase) for rank, task in failures]
-        cause = min(causes, key=_rank_cause)
-        if isinstance(cause, WorkerMemoryError) and cause.rank is not None:
-            self._starved.add(members[cause.rank])
-        return cause
 
 
 def _explain(error: BaseException, members: Sequence[Member], rank: int, phase: str) -> BaseException:
@@ -710,20 +471,6 @@ def _find_memory(workers: dict[Member, dict[str, Any]], member: Member, free_on_
     free: int = free_on_host // sum(w["host"] == worker["host"] for w in workers.values())
     limit = worker["memory_limit"]
     return min(free, max(0, int(limit - worker["metrics"]["memory"]))) if limit else free
-
-
-async def _cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:
-    """Cancel tasks and wait until they have ended.
-
-    Once is not enough: in Python 3.11 a task that is cancelled in `asyncio.wait_for` just as the answer comes gets the
-    answer and continues.
-    """
-    pending = set(tasks)
-    while pending:
-        for task in pending:
-            task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=CANCEL_S)
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _watch_done(futures: Iterable[Future]) -> asyncio.Queue[Future]:

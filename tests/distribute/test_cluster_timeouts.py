@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from mgspmv.distribute import cluster as cluster_module
-from mgspmv.distribute import ingesting
+from mgspmv.distribute import ingesting, scheduler_client
 from mgspmv.distribute.cluster import Cluster
 from mgspmv.errors import WorkerTimeoutError
 from mgspmv.exchange.links import Member
@@ -35,7 +35,7 @@ def make_cluster(**scheduler):
 
 
 def be_paused(monkeypatch):
-    monkeypatch.setattr(cluster_module, "LOOK_S", 0.05)
+    monkeypatch.setattr(scheduler_client, "LOOK_S", 0.05)
 
     async def list_running(workers):
         return {workers[0]: 1}
@@ -111,7 +111,7 @@ def test_a_time_out_names_worker_rank_and_phase(action, rank, phase, monkeypatch
 
 
 def test_a_client_that_was_stopped_itself_blames_nobody(monkeypatch):
-    monkeypatch.setattr(cluster_module, "LATE_S", 0.1)
+    monkeypatch.setattr(scheduler_client, "LATE_S", 0.1)
     asked = []
 
     async def broadcast(msg, workers, on_error):

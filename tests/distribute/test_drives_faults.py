@@ -89,7 +89,7 @@ def check_served(client, A, n_workers, drive="superstep"):
 @pytest.mark.parametrize("drive", DRIVES)
 def test_tasks_for_a_worker_that_is_gone_cost_the_user_nothing(drive, graph, fragile, monkeypatch):
     """They are submitted before the loss was noticed, when the scheduler knows no worker of that name."""
-    monkeypatch.setattr("mgspmv.distribute.cluster.LOOK_S", 0.5)
+    monkeypatch.setattr("mgspmv.distribute.scheduler_client.LOOK_S", 0.5)
     act, scheduler = kill(fragile, 0), fragile.cluster.scheduler
     mine = fragile.submit(sum, [1, 2], workers=[2])
     assert mine.result() == 3
