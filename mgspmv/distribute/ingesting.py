@@ -16,7 +16,6 @@ import asyncio
 import threading
 import time
 import uuid
-import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -278,14 +277,15 @@ class _Ingesting:
         self._token = uuid.uuid4().hex
         self._keys = tuple(f"mgspmv-ingest-{self._token}-{rank}" for rank in range(len(workers)))
         self._kind = options.kind or source.default_kind
-        self._report, self._phase, self._reported = report, "", dict[int, tuple[int, int | None]]()
+        self._report, self._phase = report, ""
+        self._reported: dict[int, dict[str, Any]] = {}
         self._held: list[Any] = []
         self._working: list[Any] = []
         self._parts: list[Any] = []
 
     def begin(self, memory: int | None, threads: int | None, scratch: str | None) -> None:
         """Begin a share on each worker."""
-        self._cluster.client.subscribe_topic(TOPIC, _make_handler(self))
+        self._cluster.client.subscribe_topic(TOPIC, _make_handler(self._token, self._reported))
         with self._cluster.client.as_current():  # Dask plans for this cluster
             self._parts = [*self._source.split(len(self._workers))]
         parts = [*self._parts, *[None] * (len(self._workers) - len(self._parts))]  # nothing to read
@@ -498,7 +498,6 @@ class _Ingesting:
             ]
 
     def _settle(self, phase: str) -> list[Any]:
-        self._reported.clear()
         self._phase = phase
         self._report(phase, 0, None)
         try:
@@ -507,27 +506,21 @@ class _Ingesting:
             raise type(error)(f"a worker cannot read or write what it must: {error}") from error
         return results
 
-    def note(self, told: dict[str, Any]) -> None:
-        """Keep a worker's report, unless it is late or belongs to another ingest."""
-        if (told["ingest"], told["phase"]) == (self._token, self._phase):
-            self._reported[told["rank"]] = (told["done"], told["total"])
-
     def _tell(self) -> None:
         """Report the total progress of all workers."""
-        own = list(self._reported.values())
+        own = [told for told in [*self._reported.values()] if told["phase"] == self._phase]
         if not own:
             return
-        known = [total for _, total in own if total is not None]
+        known = [told["total"] for told in own if told["total"] is not None]
         is_known = len(known) == len(self._members)
-        self._report(self._phase, sum(done for done, _ in own), sum(known) if is_known else None)
+        self._report(self._phase, sum(told["done"] for told in own), sum(known) if is_known else None)
 
 
-def _make_handler(ingesting: _Ingesting) -> Callable[[tuple[float, dict[str, Any]]], None]:
-    """Make a handler of reports that holds no reference to the ingest, as the client keeps the handler."""
-    known = weakref.ref(ingesting)
+def _make_handler(token: str, reported: dict[int, dict[str, Any]]) -> Callable[[tuple[float, dict[str, Any]]], None]:
+    """Make a handler that keeps the last report of each worker. The client keeps the handler: it holds no more."""
 
     def handle(event: tuple[float, dict[str, Any]]) -> None:
-        if (there := known()) is not None:
-            there.note(event[1])
+        if event[1]["ingest"] == token:
+            reported[event[1]["rank"]] = event[1]
 
     return handle
