@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import re
+import tempfile
 import time
 from concurrent.futures import Future
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
 
 from mgspmv.distribute import cluster as cluster_module
-from mgspmv.distribute import ingesting, scheduler_client
+from mgspmv.distribute import held_share, scheduler_client
 from mgspmv.distribute.cluster import Cluster
+from mgspmv.distribute.held_share import HeldShare, ShareOffer
 from mgspmv.errors import WorkerTimeoutError
 from mgspmv.exchange.links import Member
+from mgspmv.ingest.share import ShareSpec
+from mgspmv.model import IngestOptions
 
 MEMBERS = (Member(0, "tcp://10.0.0.1:1"), Member("gpu-7", "tcp://10.0.0.2:2"))
 HANG = ("iteration 7", "got no further for 30 s", "its log has the stacks of its threads")
@@ -58,10 +63,13 @@ def answer_that_it_hangs():
 
 
 def not_answer_a_share(monkeypatch):
-    monkeypatch.setattr(ingesting, "ASK_S", 0.05)
-    monkeypatch.setattr(ingesting.asyncio, "run_coroutine_threadsafe", lambda work, loop: (work.close(), Future())[1])
-    worker = SimpleNamespace(address=MEMBERS[0].address, loop=SimpleNamespace(asyncio_loop=None))
-    ingesting._Peers(worker, [(member, "key") for member in MEMBERS], 0.01).ask(1, "give_ids")
+    monkeypatch.setattr(held_share, "ASK_S", 0.05)
+    monkeypatch.setattr(held_share.asyncio, "run_coroutine_threadsafe", lambda work, loop: (work.close(), Future())[1])
+    worker = SimpleNamespace(rpc=None, loop=SimpleNamespace(asyncio_loop=None))
+    spec = ShareSpec(0, 2, None, "", "graph", IngestOptions())
+    offer = ShareOffer(spec, MEMBERS, ("a", "b"), "", None, 1 << 32, 1, tempfile.gettempdir(), 0.01)
+    with closing(HeldShare(offer, worker)) as share:
+        share._ask_share(1, "give_ids")
 
 
 def not_take_the_agent(monkeypatch):
