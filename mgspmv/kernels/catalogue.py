@@ -2,8 +2,8 @@
 
 The header of a CUDA source gives the thread mapping. The other parts are named after the kernel, such as `csr-split`:
 
-    mgspmv.kernels.products.CsrSplit  launches it on a format
-    mgspmv.kernels.twins.csr_split    the reference on the CPU, which adds in the same order
+    mgspmv.kernels.products.csr_split  launches it on a format
+    mgspmv.kernels.twins.csr_split     the reference on the CPU, which adds in the same order
 
 The builder, which makes the format of a block on the block's device, is the same for both. Parts are imported on first
 use, so that this table is cheap to read.
@@ -56,15 +56,12 @@ class Kernel:
     @property
     def reference(self) -> Callable[..., None]:
         """CPU reference, called with (*operands, x, y, alpha, beta), (A, x, b, y) or (x), by the operation."""
-        found: Callable[..., None] = pkgutil.resolve_name(f"mgspmv.kernels.twins:{self._stem}")
-        return found
+        return self._find("twins")
 
     @property
     def launcher(self) -> Callable[[CsrBlock, Any, dict[str, Any]], Any]:
-        """Class made from (block, format, types): a `mgspmv.kernels.products.Product` on the current device."""
-        name = self.name.title().replace("-", "")
-        found: Callable[..., Any] = pkgutil.resolve_name(f"mgspmv.kernels.products:{name}")
-        return found
+        """Function of (block, format, types): a `mgspmv.kernels.products.Product` on the current device."""
+        return self._find("products")
 
     def build(self, block: CsrBlock, dtype: Any) -> Any:
         """Build the format of a block on the block's device; None for kernels that read CSR itself.
@@ -101,9 +98,9 @@ class Kernel:
         names = list(inspect.signature(self.reference).parameters)[:-4]
         return partial(self.reference, *(getattr(made if hasattr(made, name) else block, name) for name in names))
 
-    @property
-    def _stem(self) -> str:
-        return self.name.replace("-", "_")
+    def _find(self, module: str) -> Callable[..., Any]:
+        found: Callable[..., Any] = pkgutil.resolve_name(f"mgspmv.kernels.{module}:{self.name.replace('-', '_')}")
+        return found
 
 
 KERNELS = {

@@ -20,7 +20,7 @@ from mgspmv.kernels.device import (
     report_full_device,
     zeros,
 )
-from mgspmv.kernels.products import THREADS, CsrMany, Product
+from mgspmv.kernels.products import THREADS, Product
 from mgspmv.kernels.specialise import product_types, step_types
 from mgspmv.model import FIXED_POINT, CsrBlock, Precision, RowCheck, StepSums
 
@@ -97,10 +97,10 @@ class CudaBlock(OnDevice):
         if self._value is not None and self._value != x.dtype:
             raise OptionError(f"x is {x.dtype} and the values are {self._value}; read the block with values as x is")
         product, _ = self._bind(self.kernel, self._plain_types(x.dtype))
-        if isinstance(product, CsrMany):
-            product.run(x, y, alpha, beta)
+        if self.kernel == "csr-many":
+            product(x, y, alpha, beta)
         else:
-            multiply_columns(product.run, x, y, alpha, beta)
+            multiply_columns(product, x, y, alpha, beta)
 
     def scale(self, x: Any, weight: Any, z: Any) -> StepSums:
         """Compute `CpuBlock.scale` with vectors on the device."""
@@ -130,7 +130,7 @@ class CudaBlock(OnDevice):
         """Make the step of `CpuBlock.step` with vectors on the device; bit-identical to it in `exact`."""
         types = product_types(self.precision, self._value)
         product, sums = zeros(self.block.n_rows, types["SUM"]), zeros(4, np.int64)
-        self._bind("csr-split", types)[0].run(z, product, 1.0, 0.0)
+        self._bind("csr-split", types)[0](z, product, 1.0, 0.0)
         scalars = (np.float64(alpha), np.float64(alpha * mass), np.float64(1.0 - alpha))
         vectors = (product, x, weight, np.float64(self._unit), z_next)
         arguments = (*vectors, *scalars, *_stride(dangling), *_stride(personalization), sums)
@@ -141,10 +141,10 @@ class CudaBlock(OnDevice):
         """Compute `CpuBlock.residual` with vectors on the device."""
         n_rows, is_rounded = self.block.n_rows, self._value == np.float32
         product, touched, out = zeros(n_rows, np.float64), np.uint64(0), zeros(n_rows, np.float64)
-        self._bind("csr-split", product_types("float64", self._value))[0].run(z, product, 1.0, 0.0)
+        self._bind("csr-split", product_types("float64", self._value))[0](z, product, 1.0, 0.0)
         if is_rounded:
             touched = zeros(n_rows, np.float64)
-            self._bind("csr-split", product_types("float64", None))[0].run(z, touched, 1.0, 0.0)
+            self._bind("csr-split", product_types("float64", None))[0](z, touched, 1.0, 0.0)
         scalars = (alpha, alpha * mass, 1.0 - alpha, FLOAT32_ROUNDING if is_rounded else 0.0, FLOAT32_LEAST_ROUNDING)
         vectors = (self.block.indptr, product, touched, x, *map(np.float64, scalars))
         self._run_rows("residual", x.dtype, *vectors, *_stride(dangling), *_stride(personalization), out)

@@ -69,8 +69,6 @@ class Ell(Format):
     Source: Bell and Garland, NVIDIA NVR-2008-004, 2008, section 3.2.
     """
 
-    width: int
-    """Entries per row, including padding."""
     indices: Array
     """(width, n_rows): column of entry k of row i at [k, i], -1 for padding."""
     data: Array | None
@@ -96,15 +94,9 @@ class Hyb(Coo):
     Source: Bell and Garland, NVIDIA NVR-2008-004, 2008, section 3.5.
     """
 
-    ell: Ell
-
-    @property
-    def ell_indices(self) -> Array:
-        return self.ell.indices
-
-    @property
-    def ell_data(self) -> Array | None:
-        return self.ell.data
+    ell_indices: Array
+    """As in `Ell`."""
+    ell_data: Array | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,14 +119,12 @@ class Bsr(Format):
     Source: Im, Yelick, Vuduc, Sparsity: Optimization Framework for Sparse Matrix Kernels, IJHPCA 18(1), 2004.
     """
 
-    block_dim: int
-    """Rows and columns of a block: b."""
     indptr: Array
     """(n_block_rows + 1,) int64."""
     indices: Array
     """(n_blocks,) columns of blocks, ascending in each row of blocks."""
     data: Array
-    """(n_blocks, b, b)."""
+    """(n_blocks, b, b): b is the number of rows and columns of a block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,7 +272,8 @@ def build_hyb(block: CsrBlock) -> Hyb:
     """Convert a block to HYB. If ELL is empty, COO shares the columns and values of the block."""
     width = choose_ell_width(block)
     others = _take_beyond(block, width) if width else build_coo(block)
-    return Hyb(others.rows, others.indices, others.data, _fill_ell(block, width))
+    ell = _fill_ell(block, width)
+    return Hyb(others.rows, others.indices, others.data, ell.indices, ell.data)
 
 
 def build_dia(block: CsrBlock, *, dtype: Any = np.float64) -> Dia:
@@ -338,14 +329,8 @@ def build_sell(block: CsrBlock) -> Sell:
     slice_ptr = accumulate(SLICE * lengths[order[::SLICE]])  # sorted: the first row of a slice is the longest
     slots = xp.empty(block.n_rows, np.int64)
     xp.put(slots, order[: block.n_rows], xp.arange(block.n_rows), mode="wrap")
-    bases = slice_ptr[slots // SLICE] + slots % SLICE - SLICE * block.indptr[:-1]
-    indices, data = _make_padded(block, (int(slice_ptr[-1]),))
-    for start, stop in _cut_entries(block.nnz):
-        places = bases[_find_rows(block, start, stop)] + SLICE * xp.arange(start, stop)
-        xp.put(indices, places, block.indices[start:stop], mode="wrap")
-        if data is not None and block.data is not None:
-            xp.put(data, places, block.data[start:stop], mode="wrap")
-    return Sell(slice_ptr, order, indices, data)
+    firsts = slice_ptr[slots // SLICE] + slots % SLICE
+    return Sell(slice_ptr, order, *_pad_rows(block, (int(slice_ptr[-1]),), firsts, SLICE))
 
 
 def build_split(block: CsrBlock) -> Split:
@@ -391,17 +376,28 @@ def build_stream(block: CsrBlock) -> Stream:
 
 def _fill_ell(block: CsrBlock, width: int) -> Ell:
     """Fill ELLPACK with the first `width` entries of each row."""
+    rows = array_module(block.indptr).arange(block.n_rows)
+    return Ell(*_pad_rows(block, (width, block.n_rows), rows, block.n_rows))
+
+
+def _pad_rows(block: CsrBlock, shape: tuple[int, ...], firsts: Array, stride: int) -> tuple[Array, Array | None]:
+    """Put entry k of row i at the place firsts[i] + k stride, unless that is beyond the last one.
+
+    Returns
+    -------
+    Columns, -1 in other places, and values, 0 in other places, or None for a pattern.
+    """
     xp = array_module(block.indptr)
-    indices, data = _make_padded(block, (width, block.n_rows))
-    for start, stop in _cut_entries(block.nnz if width else 0):
+    indices = xp.full(shape, -1, block.indices.dtype)
+    data = None if block.data is None else xp.zeros(shape, block.data.dtype)
+    for start, stop in _cut_entries(block.nnz if indices.size else 0):
         rows = _find_rows(block, start, stop)
-        numbers = xp.arange(start, stop) - block.indptr[rows]
-        is_held = numbers < width
-        places = (numbers * block.n_rows + rows)[is_held]
-        xp.put(indices, places, block.indices[start:stop][is_held], mode="wrap")
+        places = firsts[rows] + stride * (xp.arange(start, stop) - block.indptr[rows])
+        is_held = places < indices.size
+        xp.put(indices, places[is_held], block.indices[start:stop][is_held], mode="wrap")
         if data is not None and block.data is not None:
-            xp.put(data, places, block.data[start:stop][is_held], mode="wrap")
-    return Ell(width, indices, data)
+            xp.put(data, places[is_held], block.data[start:stop][is_held], mode="wrap")
+    return indices, data
 
 
 def _take_beyond(block: CsrBlock, width: int) -> Coo:
@@ -489,7 +485,7 @@ def _fill_bsr(block: CsrBlock, b: int, n_blocks: int, dtype: Any) -> Bsr:
         entries = int(block.indptr[start]), int(block.indptr[stop])
         _add(data.reshape(-1), places, _take_values(block, *entries, dtype))
         begin += len(blocks)
-    return Bsr(b, accumulate(counts), indices, data)
+    return Bsr(accumulate(counts), indices, data)
 
 
 # --- common helpers --------------------------------------------------------------------------------------------------
@@ -540,13 +536,6 @@ def accumulate(counts: Array) -> Array:
     if len(counts):
         xp.cumsum(counts, out=sums[1:])
     return sums
-
-
-def _make_padded(block: CsrBlock, shape: tuple[int, ...]) -> tuple[Array, Array | None]:
-    """Make padding: columns of -1, and values of 0 unless the block is a pattern."""
-    xp = array_module(block.indptr)
-    data = None if block.data is None else xp.zeros(shape, block.data.dtype)
-    return xp.full(shape, -1, block.indices.dtype), data
 
 
 def _entry_bytes(block: CsrBlock) -> int:

@@ -1,20 +1,22 @@
 """CUDA kernels of products, each launched on the format of a block; `mgspmv.kernels.catalogue` lists them.
 
-Formula, thread mapping and source are in the header of a kernel's file in `kernels/`. Classes are made from (block,
-format, types); types are the macros VALUE and PATTERN, and X, SUM and EXACT where they differ. Kernels run on CuPy's
-current stream.
+Formula, thread mapping and source are in the header of a kernel's file in `kernels/`. Functions take (block, format,
+types) and return the product; types are the macros VALUE and PATTERN, and X, SUM and EXACT where they differ. Kernels
+run on CuPy's current stream.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from mgspmv.kernels import formats, row_tiles
+from mgspmv.kernels import formats
 from mgspmv.kernels.device import address, count_blocks, load_kernel, pack, zeros
 from mgspmv.kernels.formats import CACHED_ROWS, ITEMS, Stream
 from mgspmv.kernels.many import WIDTHS
+from mgspmv.kernels.row_tiles import RowTiles
 from mgspmv.kernels.specialise import find_many_words
 from mgspmv.model import CsrBlock
 
@@ -35,130 +37,102 @@ LOOK_BACK_CHUNKS = 2048
 H200, which runs the thread blocks of about half as many at a time."""
 
 
-class Product(Protocol):
-    """Kernel bound to a format: y = alpha A x + beta y."""
+Product: TypeAlias = Callable[[Any, Any, float, float], None]
+"""Kernel bound to a format: a function of (x, y, alpha, beta) that enqueues y = alpha A x + beta y.
 
-    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
-        """Enqueue the product of x (n_cols,) into y (n_rows,), both of the kernel's types and on the device."""
-        ...
+x (n_cols,) and y (n_rows,) are of the kernel's types and on the device.
+"""
 
 
-class _OneLaunch:
-    """Product in one launch of a kernel, whose arguments end with x, y, alpha and beta.
+def _launch(
+    kernel: Any, n_blocks: int, arguments: tuple[Any, ...], types: dict[str, Any], threads: int = THREADS
+) -> Product:
+    """Return the product by one launch of a kernel, whose arguments end with x, y, alpha and beta.
 
     Parameters
     ----------
     arguments : the preceding ones
     """
+    number = _sum_dtype(types).type
 
-    def __init__(
-        self, kernel: Any, n_blocks: int, arguments: tuple[Any, ...], types: dict[str, Any], threads: int = THREADS
-    ) -> None:
-        self._kernel, self._n_blocks, self._threads = kernel, n_blocks, threads
-        self._arguments, self._sum = arguments, np.dtype(types.get("SUM", types["VALUE"]))
+    def run(x: Any, y: Any, alpha: float, beta: float) -> None:
+        if n_blocks:
+            kernel((n_blocks,), (threads,), (*arguments, x, y, number(alpha), number(beta)))
 
-    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
-        if self._n_blocks:
-            arguments = (*self._arguments, x, y, self._sum.type(alpha), self._sum.type(beta))
-            self._kernel((self._n_blocks,), (self._threads,), arguments)
+    return run
 
 
-class _CsrRows(_OneLaunch):
-    """Product over the rows of CSR itself."""
-
-    def __init__(
-        self,
-        block: CsrBlock,
-        types: dict[str, Any],
-        name: str,
-        rows: int,
-        *place: Any,
-        threads: int = THREADS,
-        **more: Any,
-    ) -> None:
-        index = {"INDEX": block.indices.dtype, "OFFSET": block.indptr.dtype}
-        kernel = load_kernel(f"{name}.cu", name, **types, **index, **more)
-        arguments = (np.int64(block.n_rows), *place, block.indptr, block.indices, address(block.data))
-        super().__init__(kernel, count_blocks(block.n_rows, rows), arguments, types, threads)
+def _launch_rows(
+    block: CsrBlock, types: dict[str, Any], name: str, rows: int, *place: Any, threads: int = THREADS, **more: Any
+) -> Product:
+    """Return the product over the rows of CSR itself, `rows` per thread block."""
+    kernel = load_kernel(f"{name}.cu", name, **types, INDEX=block.indices.dtype, OFFSET=block.indptr.dtype, **more)
+    arguments = (np.int64(block.n_rows), *place, block.indptr, block.indices, address(block.data))
+    return _launch(kernel, count_blocks(block.n_rows, rows), arguments, types, threads)
 
 
-class CsrScalar(_CsrRows):
-    def __init__(self, block: CsrBlock, _: None, types: dict[str, Any]) -> None:
-        super().__init__(block, types, "csr_scalar", THREADS)
+def _sum_dtype(types: dict[str, Any]) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = types.get("SUM", types["VALUE"])
+    return dtype
 
 
-class CsrWarp(_CsrRows):
-    def __init__(self, block: CsrBlock, _: None, types: dict[str, Any]) -> None:
-        super().__init__(block, types, "csr_warp", THREADS // 32)
+def csr_scalar(block: CsrBlock, _: None, types: dict[str, Any]) -> Product:
+    return _launch_rows(block, types, "csr_scalar", THREADS)
 
 
-class CsrVector(_CsrRows):
-    def __init__(self, block: CsrBlock, plan: formats.VectorPlan, types: dict[str, Any]) -> None:
-        place = (np.int64(block.nnz), np.int32(plan.rows))
-        lanes = {"LANES": plan.lanes, "STAGED_LANES": plan.staged_lanes}
-        super().__init__(block, types, "csr_vector", plan.rows, *place, **lanes)
+def csr_warp(block: CsrBlock, _: None, types: dict[str, Any]) -> Product:
+    return _launch_rows(block, types, "csr_warp", THREADS // 32)
 
 
-class CsrCached(_CsrRows):
-    def __init__(self, block: CsrBlock, _: None, types: dict[str, Any]) -> None:
-        place = (np.int64(block.n_cols), np.int64(block.row_offset))
-        super().__init__(block, types, "csr_cached", CACHED_ROWS, *place, threads=CACHED_ROWS)
+def csr_vector(block: CsrBlock, plan: formats.VectorPlan, types: dict[str, Any]) -> Product:
+    place, lanes = (np.int64(block.nnz), np.int32(plan.rows)), {"LANES": plan.lanes, "STAGED_LANES": plan.staged_lanes}
+    return _launch_rows(block, types, "csr_vector", plan.rows, *place, **lanes)
 
 
-class _Carries:
-    """Sums carried from one thread block into the next, and the kernel that adds them."""
-
-    def __init__(self, n: int, n_rows: int, dtype: np.dtype[Any], kernel: Any) -> None:
-        self.rows, self.sums = zeros(n, np.int64), zeros(n, dtype)
-        self._n_rows, self._kernel = np.int64(n_rows), kernel
-
-    @property
-    def arguments(self) -> tuple[Any, Any]:
-        return self.rows, self.sums
-
-    def add(self, y: Any, alpha: Any) -> None:
-        n = len(self.rows)
-        self._kernel(
-            (count_blocks(n, THREADS),), (THREADS,), (np.int64(n), self.rows, self.sums, self._n_rows, alpha, y)
-        )
+def csr_cached(block: CsrBlock, _: None, types: dict[str, Any]) -> Product:
+    place = (np.int64(block.n_cols), np.int64(block.row_offset))
+    return _launch_rows(block, types, "csr_cached", CACHED_ROWS, *place, threads=CACHED_ROWS)
 
 
-class CsrSplit:
-    def __init__(self, block: CsrBlock, split: formats.Split, types: dict[str, Any]) -> None:
-        self._starts = (split.row_starts, split.nonzero_starts)
-        self._csr = (block.indptr, block.indices, address(block.data))
-        self._sum, self._n_chunks = np.dtype(types.get("SUM", types["VALUE"])), len(split.row_starts) - 1
-        types = {**types, "INDEX": block.indices.dtype, "OFFSET": block.indptr.dtype}
-        looks_back = self._n_chunks <= LOOK_BACK_CHUNKS
-        self._kernel = load_kernel("csr_split.cu", "csr_split", **types, LOOK_BACK=int(looks_back))
-        self._carries: _Carries | None = None
-        if looks_back:
-            # One word per 4 bytes of a carry; the kernel resets them to zero.
-            self._carried: tuple[Any, ...] = (zeros(self._n_chunks * self._sum.itemsize // 4, np.uint64),)
-        else:
-            add = load_kernel("csr_split.cu", "add_carries", **types, LOOK_BACK=0)
-            self._carries = _Carries(self._n_chunks, block.n_rows, self._sum, add)
-            self._carried = self._carries.arguments
+def _carry(n: int, n_rows: int, dtype: np.dtype[Any], kernel: Any) -> tuple[Any, Any, Callable[[Any, Any], None]]:
+    """Return rows and sums carried from each of n thread blocks into the next, and a function of (y, alpha) that adds
+    them by the kernel."""
+    rows, sums = zeros(n, np.int64), zeros(n, dtype)
 
-    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
-        if self._n_chunks:
-            scalars = (self._sum.type(alpha), self._sum.type(beta))
-            arguments = (*self._starts, *self._csr, x, y, *scalars, *self._carried)
-            self._kernel((self._n_chunks,), (THREADS,), arguments)
-            if self._carries is not None:
-                self._carries.add(y, scalars[0])
+    def add(y: Any, alpha: Any) -> None:
+        kernel((count_blocks(n, THREADS),), (THREADS,), (np.int64(n), rows, sums, np.int64(n_rows), alpha, y))
+
+    return rows, sums, add
 
 
-class CsrMany:
-    """Product with any number of vectors, in panels of 64 down to 4."""
+def csr_split(block: CsrBlock, split: formats.Split, types: dict[str, Any]) -> Product:
+    n_chunks, dtype = len(split.row_starts) - 1, _sum_dtype(types)
+    arrays = (split.row_starts, split.nonzero_starts, block.indptr, block.indices, address(block.data))
+    looks_back = n_chunks <= LOOK_BACK_CHUNKS
+    types = {**types, "INDEX": block.indices.dtype, "OFFSET": block.indptr.dtype, "LOOK_BACK": int(looks_back)}
+    kernel, add = load_kernel("csr_split.cu", "csr_split", **types), None
+    if looks_back:
+        # One word per 4 bytes of a carry; the kernel resets them to zero.
+        carries = [zeros(n_chunks * dtype.itemsize // 4, np.uint64)]
+    else:
+        *carries, add = _carry(n_chunks, block.n_rows, dtype, load_kernel("csr_split.cu", "add_carries", **types))
 
-    def __init__(self, block: CsrBlock, stream: Stream, types: dict[str, Any]) -> None:
-        self._product = ManyProduct(block, stream, types)
-        self._sum = np.dtype(types["VALUE"])
+    def run(x: Any, y: Any, alpha: float, beta: float) -> None:
+        if n_chunks:
+            kernel((n_chunks,), (THREADS,), (*arrays, x, y, dtype.type(alpha), dtype.type(beta), *carries))
+            if add is not None:
+                add(y, dtype.type(alpha))
 
-    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
+    return run
+
+
+def csr_many(block: CsrBlock, stream: Stream, types: dict[str, Any]) -> Product:
+    """Return the product with any number of vectors, in panels of 64 down to 4."""
+    product = ManyProduct(block, stream, types)
+
+    def run(x: Any, y: Any, alpha: float, beta: float) -> None:
         if x.ndim == 1:
-            self.run(x[:, None], y[:, None], alpha, beta)
+            run(x[:, None], y[:, None], alpha, beta)
             return
         k = x.shape[1]
         if k % MANY_WORDS:  # rows of X must be aligned for loads of several columns
@@ -166,14 +140,16 @@ class CsrMany:
 
             padding = ((0, 0), (0, -k % MANY_WORDS))
             padded = cupy.pad(y, padding)
-            self.run(cupy.pad(x, padding), padded, alpha, beta)
+            run(cupy.pad(x, padding), padded, alpha, beta)
             y[...] = padded[:, :k]
             return
         start = 0
         while start < k:
             width = min(max(WIDTHS), 1 << (k - start).bit_length() - 1)
-            self._product.run(width, x.reshape(-1)[start:], y.reshape(-1)[start:], k, alpha, beta)
+            product.run(width, x.reshape(-1)[start:], y.reshape(-1)[start:], k, alpha, beta)
             start += width
+
+    return run
 
 
 class ManyProduct:
@@ -186,7 +162,7 @@ class ManyProduct:
 
     def __init__(self, block: CsrBlock, stream: Stream, types: dict[str, Any]) -> None:
         self.stream, self._types = stream, {**types, "INDEX": block.indices.dtype}
-        self._x, self._sum = np.dtype(types.get("X", types["VALUE"])), np.dtype(types.get("SUM", types["VALUE"]))
+        self._x, self._sum = np.dtype(types.get("X", types["VALUE"])), _sum_dtype(types)
         self._block = block
 
     def load(self, width: int) -> tuple[Any, Any]:
@@ -216,101 +192,99 @@ class ManyProduct:
             add((count_blocks(n_splits, groups),), (THREADS,), (matrix, *place))
 
 
-class Ell(_OneLaunch):
-    def __init__(self, block: CsrBlock, ell: formats.Ell, types: dict[str, Any]) -> None:
-        kernel = load_kernel("ell.cu", "ell", **types, INDEX=ell.indices.dtype)
-        arguments = (np.int64(block.n_rows), np.int64(ell.width), ell.indices, address(ell.data))
-        super().__init__(kernel, count_blocks(block.n_rows, THREADS), arguments, types)
+def ell(block: CsrBlock, made: formats.Ell, types: dict[str, Any]) -> Product:
+    kernel = load_kernel("ell.cu", "ell", **types, INDEX=made.indices.dtype)
+    arguments = (np.int64(block.n_rows), np.int64(len(made.indices)), made.indices, address(made.data))
+    return _launch(kernel, count_blocks(block.n_rows, THREADS), arguments, types)
 
 
-class Coo:
-    def __init__(self, block: CsrBlock, coo: formats.Coo, types: dict[str, Any]) -> None:
-        self._n_rows, self._sum, self._nnz = block.n_rows, np.dtype(types["VALUE"]), len(coo.rows)
-        self._arrays = (coo.rows, coo.indices, address(coo.data))
-        types = {**types, "INDEX": coo.indices.dtype, "ROW": coo.rows.dtype}
-        self._scale, self._kernel, add = (
-            load_kernel("coo.cu", name, **types) for name in ("scale", "coo", "add_carries")
-        )
-        self._carries = _Carries(count_blocks(self._nnz, ITEMS), block.n_rows, self._sum, add)
+def coo(block: CsrBlock, made: formats.Coo, types: dict[str, Any]) -> Product:
+    dtype, grid = np.dtype(types["VALUE"]), (count_blocks(block.n_rows, THREADS),)
+    scale = load_kernel("coo.cu", "scale", **types, INDEX=made.indices.dtype, ROW=made.rows.dtype)
+    add = _add_coo(block, made, types)
 
-    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
-        if self._n_rows and beta != 1:
-            grid = (count_blocks(self._n_rows, THREADS),)
-            self._scale(grid, (THREADS,), (np.int64(self._n_rows), self._sum.type(beta), y))
-        self.add(x, y, alpha)
+    def run(x: Any, y: Any, alpha: float, beta: float) -> None:
+        if block.n_rows and beta != 1:
+            scale(grid, (THREADS,), (np.int64(block.n_rows), dtype.type(beta), y))
+        add(x, y, alpha)
 
-    def add(self, x: Any, y: Any, alpha: float) -> None:
-        """Add alpha A x to y."""
-        if self._nnz:
-            arguments = (np.int64(self._nnz), *self._arrays, x, y, self._sum.type(alpha), *self._carries.arguments)
-            self._kernel((count_blocks(self._nnz, ITEMS),), (THREADS,), arguments)
-            self._carries.add(y, self._sum.type(alpha))
+    return run
 
 
-class Hyb:
-    def __init__(self, block: CsrBlock, hyb: formats.Hyb, types: dict[str, Any]) -> None:
-        self._ell, self._coo = Ell(block, hyb.ell, types), Coo(block, hyb, types)
+def _add_coo(block: CsrBlock, made: formats.Coo, types: dict[str, Any]) -> Callable[[Any, Any, float], None]:
+    """Return a function of (x, y, alpha) that adds alpha A x to y."""
+    nnz, dtype = len(made.rows), np.dtype(types["VALUE"])
+    types = {**types, "INDEX": made.indices.dtype, "ROW": made.rows.dtype}
+    kernel, add_carries = (load_kernel("coo.cu", name, **types) for name in ("coo", "add_carries"))
+    *carries, add = _carry(count_blocks(nnz, ITEMS), block.n_rows, dtype, add_carries)
 
-    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
-        self._ell.run(x, y, alpha, beta)
-        self._coo.add(x, y, alpha)
+    def run(x: Any, y: Any, alpha: float) -> None:
+        if nnz:
+            arrays = (made.rows, made.indices, address(made.data))
+            arguments = (np.int64(nnz), *arrays, x, y, dtype.type(alpha), *carries)
+            kernel((count_blocks(nnz, ITEMS),), (THREADS,), arguments)
+            add(y, dtype.type(alpha))
 
-
-class Dia(_OneLaunch):
-    def __init__(self, block: CsrBlock, dia: formats.Dia, types: dict[str, Any]) -> None:
-        kernel = load_kernel("dia.cu", "dia", VALUE=types["VALUE"], PATTERN=0, INDEX=np.dtype(np.int64))
-        sizes = (np.int64(block.n_rows), np.int64(block.n_cols), np.int64(block.row_offset))
-        arguments = (*sizes, np.int32(len(dia.offsets)), dia.offsets, dia.data)
-        super().__init__(kernel, count_blocks(block.n_rows, THREADS), arguments, types)
-
-
-class Bsr(_OneLaunch):
-    def __init__(self, block: CsrBlock, bsr: formats.Bsr, types: dict[str, Any]) -> None:
-        index = {"INDEX": bsr.indices.dtype, "OFFSET": bsr.indptr.dtype}
-        kernel = load_kernel("bsr.cu", "bsr", VALUE=types["VALUE"], PATTERN=0, **index, BLOCK_DIM=bsr.block_dim)
-        arguments = (np.int64(block.n_rows), np.int64(block.n_cols), bsr.indptr, bsr.indices, bsr.data)
-        super().__init__(kernel, count_blocks(len(bsr.indptr) - 1, THREADS // 32), arguments, types)
+    return run
 
 
-class Sell(_OneLaunch):
-    def __init__(self, block: CsrBlock, sell: formats.Sell, types: dict[str, Any]) -> None:
-        kernel = load_kernel("sell.cu", "sell", **types, INDEX=sell.indices.dtype, ROW=sell.order.dtype)
-        n_slices = len(sell.slice_ptr) - 1
-        arguments = (np.int64(n_slices), sell.slice_ptr, sell.order, sell.indices, address(sell.data))
-        super().__init__(kernel, count_blocks(n_slices * 32, THREADS), arguments, types)
+def hyb(block: CsrBlock, made: formats.Hyb, types: dict[str, Any]) -> Product:
+    first = formats.Ell(made.ell_indices, made.ell_data)
+    multiply, add = ell(block, first, types), _add_coo(block, made, types)
+
+    def run(x: Any, y: Any, alpha: float, beta: float) -> None:
+        multiply(x, y, alpha, beta)
+        add(x, y, alpha)
+
+    return run
 
 
-class RowTiles:
-    def __init__(self, block: CsrBlock, t: row_tiles.RowTiles, types: dict[str, Any]) -> None:
-        self._sum, self._room = np.dtype(types["VALUE"]), t.height * types["VALUE"].itemsize
-        names = ("permute", "row_tiles", "finish", "add_copies")
-        self._permute, self._kernel, self._finish, self._add = (
-            load_kernel("row_tiles.cu", name, **types) for name in names
-        )
-        self._kernel.max_dynamic_shared_size_bytes = self._room
-        slices, copies = zeros(t.n_slices * t.height, self._sum), zeros(t.n_shared, self._sum)
-        self._x = None if t.order is None else zeros(len(t.order), self._sum)
-        self._order, self._slices, self._threads, self._lanes = t.order, slices, ROW_TILES_THREADS, t.lanes
-        n_items, n_empty, height = len(t.items), len(t.rows) - t.n_places, np.int32(t.height)
-        self._grids = (n_items + count_blocks(n_empty, ROW_TILES_EMPTY), len(t.slice_starts) - 1, len(t.split_rows))
-        sizes = (np.int64(t.n_places), np.int64(n_empty), height)
-        arrays = (t.entries, t.columns, address(t.values), t.rows)
-        self._matrix = (np.int64(n_items), t.items, t.tile_starts, *sizes, *arrays)
-        self._shared, self._height = (np.int64(t.n_places), height, t.slice_starts, slices, t.rows, copies), t.height
-        self._split = (t.split_rows, t.split_places, copies)
+def dia(block: CsrBlock, made: formats.Dia, types: dict[str, Any]) -> Product:
+    kernel = load_kernel("dia.cu", "dia", VALUE=types["VALUE"], PATTERN=0, INDEX=np.dtype(np.int64))
+    sizes = (np.int64(block.n_rows), np.int64(block.n_cols), np.int64(block.row_offset))
+    arguments = (*sizes, np.int32(len(made.offsets)), made.offsets, made.data)
+    return _launch(kernel, count_blocks(block.n_rows, THREADS), arguments, types)
 
-    def run(self, x: Any, y: Any, alpha: float, beta: float) -> None:
-        scalars, threads = (self._sum.type(alpha), self._sum.type(beta)), (self._threads,)
-        if self._x is not None:
-            n = len(self._x)
-            self._permute((count_blocks(n, self._threads),), threads, (np.int64(n), self._order, x, self._x))
-            x = self._x
-        n_blocks, n_shared, n_split = self._grids
+
+def bsr(block: CsrBlock, made: formats.Bsr, types: dict[str, Any]) -> Product:
+    index = {"INDEX": made.indices.dtype, "OFFSET": made.indptr.dtype}
+    kernel = load_kernel("bsr.cu", "bsr", VALUE=types["VALUE"], PATTERN=0, **index, BLOCK_DIM=made.data.shape[1])
+    arguments = (np.int64(block.n_rows), np.int64(block.n_cols), made.indptr, made.indices, made.data)
+    return _launch(kernel, count_blocks(len(made.indptr) - 1, THREADS // 32), arguments, types)
+
+
+def sell(block: CsrBlock, made: formats.Sell, types: dict[str, Any]) -> Product:
+    kernel = load_kernel("sell.cu", "sell", **types, INDEX=made.indices.dtype, ROW=made.order.dtype)
+    n_slices = len(made.slice_ptr) - 1
+    arguments = (np.int64(n_slices), made.slice_ptr, made.order, made.indices, address(made.data))
+    return _launch(kernel, count_blocks(n_slices * 32, THREADS), arguments, types)
+
+
+def row_tiles(block: CsrBlock, t: RowTiles, types: dict[str, Any]) -> Product:
+    dtype, room = np.dtype(types["VALUE"]), t.height * types["VALUE"].itemsize
+    names = ("permute", "row_tiles", "finish", "add_copies")
+    permute, kernel, finish, add = (load_kernel("row_tiles.cu", name, **types) for name in names)
+    kernel.max_dynamic_shared_size_bytes = room
+    slices, copies = zeros(t.n_slices * t.height, dtype), zeros(t.n_shared, dtype)
+    permuted = None if t.order is None else zeros(len(t.order), dtype)
+    n_items, n_empty, height = len(t.items), len(t.rows) - t.n_places, np.int32(t.height)
+    n_blocks, n_shared = n_items + count_blocks(n_empty, ROW_TILES_EMPTY), len(t.slice_starts) - 1
+    sizes = (np.int64(t.n_places), np.int64(n_empty), height)
+    matrix = (np.int64(n_items), t.items, t.tile_starts, *sizes, t.entries, t.columns, address(t.values), t.rows)
+    shared = (np.int64(t.n_places), height, t.slice_starts, slices, t.rows, copies)
+
+    def run(x: Any, y: Any, alpha: float, beta: float) -> None:
+        scalars, threads = (dtype.type(alpha), dtype.type(beta)), (ROW_TILES_THREADS,)
+        if permuted is not None:
+            n = len(permuted)
+            permute((count_blocks(n, ROW_TILES_THREADS),), threads, (np.int64(n), t.order, x, permuted))
+            x = permuted
         if n_blocks:
-            arguments = (*self._matrix, x, y, *scalars, self._slices)
-            self._kernel((n_blocks,), threads, arguments, shared_mem=self._room)
+            kernel((n_blocks,), threads, (*matrix, x, y, *scalars, slices), shared_mem=room)
         if n_shared:
-            grid = (count_blocks(self._height, FINISH_BYTES // self._sum.itemsize), n_shared)
-            self._finish(grid, (FINISH_THREADS,), (*self._shared, y, *scalars))
-        if n_split:
-            self._add((n_split,), (self._lanes,), (*self._split, y, *scalars))
+            grid = (count_blocks(t.height, FINISH_BYTES // dtype.itemsize), n_shared)
+            finish(grid, (FINISH_THREADS,), (*shared, y, *scalars))
+        if len(t.split_rows):
+            add((len(t.split_rows),), (t.lanes,), (t.split_rows, t.split_places, copies, y, *scalars))
+
+    return run

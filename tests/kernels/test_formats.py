@@ -90,7 +90,7 @@ def test_bsr_chooses_the_blocks_that_the_matrix_is_made_of(b):
     matrix.sort_indices()
     block = CsrBlock(0, 60, matrix.indptr.astype(np.int64), matrix.indices, matrix.data)
     bsr, wanted = build_bsr(block), matrix.tobsr((b, b))
-    assert bsr.block_dim == b
+    assert bsr.data.shape == (len(bsr.indices), b, b)
     np.testing.assert_array_equal(bsr.indptr, wanted.indptr)
     np.testing.assert_array_equal(bsr.indices, wanted.indices)
     np.testing.assert_array_equal(bsr.data, wanted.data)
