@@ -14,7 +14,7 @@ from mgspmv.iterate.start import OutWeights
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import free_device_memory, read_block, read_out_degree, report_full_device
 from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
-from mgspmv.kernels.operands import IntegerProduct, check_vectors, choose_precision, start_product
+from mgspmv.kernels.operands import check_integers, check_vectors, choose_precision, start_product
 from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.select import BoundKernel, StepLayout, bind_kernel, bind_product, choose_backend, choose_for_vectors
 from mgspmv.model import CsrBlock, Precision, free_memory
@@ -234,7 +234,7 @@ class EmbeddedMatrix(DescribedMatrix):
         x = check_vectors("x", x, self.shape[1], "columns")
         chosen = choose_precision(precision, x.dtype, self.info)
         out = start_product(y, beta, (self.shape[0], *x.shape[1:]), chosen)
-        integers = IntegerProduct.find(self.info, x, y, alpha, beta, precision, weights=weights)
+        given = (x, y, alpha, beta, precision)
         x = permute(np.ascontiguousarray(x, dtype=chosen), self.order)
         if beta != 0:
             out = permute(out, self.order)
@@ -244,8 +244,8 @@ class EmbeddedMatrix(DescribedMatrix):
         x, out = bound.put(x), bound.put(out)
         bound.multiply(x, out, alpha, beta)
         restored: np.ndarray = restore(bound.get(out), self.order)
-        if integers is not None:
-            integers.check(restored, partial(self.multiply, precision="float64", **options))
+        multiply = partial(self.multiply, precision="float64", **options)
+        check_integers(self.info, *given, restored, multiply, weights=weights)
         return restored
 
     def check_room(

@@ -28,8 +28,8 @@ from mgspmv.errors import (
 from mgspmv.exchange.links import Member
 from mgspmv.kernels.device import get, put
 from mgspmv.kernels.operands import (
-    IntegerProduct,
     check_form,
+    check_integers,
     check_lazy_product,
     check_shape,
     check_vectors,
@@ -220,7 +220,7 @@ class DistributedMatrix(DescribedMatrix):
         x = check_vectors("x", x, self.shape[1], "columns")
         chosen = choose_precision(precision, x.dtype, self.info)
         out = start_product(y, beta, (self.shape[0], *x.shape[1:]), chosen)
-        integers = IntegerProduct.find(self.info, x, y, alpha, beta, precision, weights=weights)
+        given = (x, y, alpha, beta, precision)
         x = permute(np.ascontiguousarray(x, dtype=chosen), self.order)
         if beta != 0:
             out = permute(out, self.order)
@@ -241,9 +241,8 @@ class DistributedMatrix(DescribedMatrix):
         for (start, stop), rows in zip(slices, results, strict=True):
             out[start:stop] = rows
         product = restore(out, self.order)
-        if integers is not None:
-            again: dict[str, Any] = {"kernel": kernel, "precision": "float64", "threads": threads, "weights": weights}
-            integers.check(product, lambda x, **given: self.multiply(x, **(again | given)))
+        multiply = partial(self.multiply, kernel=kernel, precision="float64", threads=threads, weights=weights)
+        check_integers(self.info, *given, product, multiply, weights=weights)
         return put(product) if is_on_device else product
 
     def as_linear_operator(

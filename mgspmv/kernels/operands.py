@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -99,9 +98,20 @@ def check_form(name: str, array: Any, length: int, unit: str) -> None:
         )
 
 
-@dataclass(frozen=True)
-class IntegerProduct:
-    """Exactness check of a product of integers, alpha * A @ x + beta * y, which is made in float64.
+def check_integers(
+    info: MatrixInfo,
+    x: np.ndarray,
+    y: Any,
+    alpha: float,
+    beta: float,
+    precision: str | None,
+    product: np.ndarray,
+    multiply: Callable[..., np.ndarray],
+    *,
+    weights: bool,
+) -> None:
+    """Check that a product of integers, alpha * A @ x + beta * y, which is made in float64, is exact. No check is made
+    if a number is not an integer, or `precision` is given.
 
     A sum is exact if the absolute values of its terms add up to less than 2^53:
 
@@ -111,61 +121,36 @@ class IntegerProduct:
     as rounding is monotonic. Where A has negative values, the least of which is -m, it is bounded by
 
         |A| |x| <= A |x| + 2 m P |x|, where P is the pattern of A
+
+    Parameters
+    ----------
+    multiply : function of a float64 vector, or columns, and maybe `weights=False`: A, or its pattern, times it
+    weights : False takes each stored entry as 1
+
+    Raises
+    ------
+    OptionError : it may not be exact
     """
-
-    alpha: float
-    beta: float
-    x: np.ndarray
-    y: np.ndarray | None
-    least: float
-    """Least value of the matrix; 1 for a pattern."""
-
-    @classmethod
-    def find(
-        cls, info: MatrixInfo, x: np.ndarray, y: Any, alpha: float, beta: float, precision: str | None, *, weights: bool
-    ) -> IntegerProduct | None:
-        """Return the check of a product; None if a number is not an integer, or `precision` is given.
-
-        Parameters
-        ----------
-        weights : False takes each stored entry as 1
-        """
-        y = None if beta == 0 else np.asarray(y)
-        are_whole = float(alpha).is_integer() and float(beta).is_integer() and (y is None or y.dtype.kind in "biu")
-        if not are_whole or not _has_integers(info, x.dtype, precision, weights=weights):
-            return None
-        least = 1.0 if info.is_pattern or not weights or info.min_weight is None else info.min_weight
-        return cls(alpha, beta, x, y, least)
-
-    def check(self, product: np.ndarray, multiply: Callable[..., np.ndarray]) -> None:
-        """Check that the product is exact.
-
-        Parameters
-        ----------
-        product : of these operands
-        multiply : function of a float64 vector, or columns, and maybe `weights=False`: A, or its pattern, times it
-
-        Raises
-        ------
-        OptionError : it may not be exact
-        """
-        is_plain, limit = self.alpha == 1 and self.beta == 0, EXACT_LIMIT
-        if is_plain and self.least >= 0 and (self.x.dtype.kind != "i" or self.x.min(initial=0) >= 0):
-            total = product
-        else:
-            x = np.abs(self.x.astype(np.float64))
-            total = multiply(x)
-            if self.least < 0:
-                total = total - 2 * self.least * multiply(x, weights=False)
-                limit /= 2  # terms of A |x| cancel, and it may be rounded
-            total = abs(self.alpha) * total
-            if self.y is not None:
-                total = total + abs(self.beta) * np.abs(self.y.astype(np.float64))
-        if not float(np.max(total, initial=0)) < limit:
-            raise OptionError(
-                "a product of integers is made in float64, which holds all integers below 2^53, and a sum of this one "
-                f"may reach that; {_INEXACT}"
-            )
+    y = None if beta == 0 else np.asarray(y)
+    are_whole = float(alpha).is_integer() and float(beta).is_integer() and (y is None or y.dtype.kind in "biu")
+    if not are_whole or not _has_integers(info, x.dtype, precision, weights=weights):
+        return
+    least = 1.0 if info.is_pattern or not weights or info.min_weight is None else info.min_weight
+    total, limit = product, EXACT_LIMIT
+    if alpha != 1 or beta != 0 or least < 0 or (x.dtype.kind == "i" and x.min(initial=0) < 0):
+        x = np.abs(x.astype(np.float64))
+        total = multiply(x)
+        if least < 0:
+            total = total - 2 * least * multiply(x, weights=False)
+            limit /= 2  # terms of A |x| cancel, and it may be rounded
+        total = abs(alpha) * total
+        if y is not None:
+            total = total + abs(beta) * np.abs(y.astype(np.float64))
+    if not float(np.max(total, initial=0)) < limit:
+        raise OptionError(
+            "a product of integers is made in float64, which holds all integers below 2^53, and a sum of this one "
+            f"may reach that; {_INEXACT}"
+        )
 
 
 def check_lazy_product(info: MatrixInfo, dtype: np.dtype[Any], precision: str | None, *, weights: bool) -> None:
@@ -173,7 +158,7 @@ def check_lazy_product(info: MatrixInfo, dtype: np.dtype[Any], precision: str | 
 
     Raises
     ------
-    OptionError : it may not be exact, see `IntegerProduct`
+    OptionError : it may not be exact, see `check_integers`
     """
     if not _has_integers(info, dtype, precision, weights=weights):
         return
