@@ -2,10 +2,6 @@
 // RELATIVE: 1 where the largest change is that of |x' - x| / x', 0 where x' is 0 and counted up to 2, else 0.
 #pragma once
 
-#ifndef RELATIVE
-#define RELATIVE 0
-#endif
-
 typedef long long int64;
 typedef unsigned long long uint64;
 

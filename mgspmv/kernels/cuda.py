@@ -196,9 +196,10 @@ class CudaBlock(OnDevice):
                 self._products[key] = product, own.count_bytes(self.block, made)
         return self._products[key]
 
-    def _load_step(self, name: str, rank: np.dtype[Any], *, is_relative: bool = False) -> Any:
-        types = step_types(self.precision, self._value, rank, is_relative=is_relative)
-        return load_kernel("pagerank.cu", name, OFFSET=self.block.indptr.dtype, **types)
+    def _load_step(self, name: str, rank: np.dtype[Any], *, is_relative: bool = False, many: bool = False) -> Any:
+        types = step_types(self.precision, self._value, rank, is_relative=is_relative, many=many)
+        source = "pagerank_many.cu" if many else "pagerank.cu"
+        return load_kernel(source, name, OFFSET=self.block.indptr.dtype, **types)
 
     def _run_rows(self, name: str, rank: np.dtype[Any], *arguments: Any, is_relative: bool = False) -> None:
         n_rows = self.block.n_rows

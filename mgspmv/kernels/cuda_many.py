@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,11 @@ import numpy as np
 from mgspmv.kernels import formats
 from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING
 from mgspmv.kernels.cuda import CudaBlock
-from mgspmv.kernels.device import get, load_kernel, pack, put, report_full_device, shared_memory, zeros
+from mgspmv.kernels.device import get, pack, put, report_full_device, shared_memory, zeros
 from mgspmv.kernels.highest import select_each
 from mgspmv.kernels.many import Terms
 from mgspmv.kernels.products import ManyProduct
-from mgspmv.kernels.specialise import many_step_types, many_types
+from mgspmv.kernels.specialise import product_types
 from mgspmv.model import CsrBlock, Precision, StepSums
 
 THREADS, GRIDS = 256, 8
@@ -90,10 +91,10 @@ class CudaMany(CudaBlock):
         self._bind_many("float64").load(residual_width)
         if self._value == np.float32:
             self._bind_many("float64", with_values=False).load(residual_width)
-        self._load_columns("scale_many", rank)
-        self._load_columns("update_many", rank, is_relative=is_relative)
+        self._load_step("scale_many", rank, many=True)
+        self._load_step("update_many", rank, is_relative=is_relative, many=True)
         for name in ("scale_many", "residual_many"):
-            self.with_precision("float64")._load_columns(name, rank)
+            self.with_precision("float64")._load_step(name, rank, many=True)
 
     def with_precision(self, precision: Precision) -> CudaMany:
         return CudaMany(self.block, precision, self._stream)
@@ -102,12 +103,9 @@ class CudaMany(CudaBlock):
         return zeros(n * width, dtype).reshape(n, width)
 
     def _bind_many(self, precision: Precision, *, with_values: bool = True) -> ManyProduct:
-        block = self.block if with_values else CsrBlock(*self._pattern)
-        return ManyProduct(block, self._stream, many_types(precision, self._value if with_values else None))
-
-    @property
-    def _pattern(self) -> tuple[Any, ...]:
-        return self.block.row_offset, self.block.n_cols, self.block.indptr, self.block.indices, None
+        block = self.block if with_values else replace(self.block, data=None)
+        types = product_types(precision, self._value if with_values else None, many=True)
+        return ManyProduct(block, self._stream, types)
 
     def _pack_terms(self, terms: Terms) -> np.ndarray:
         n = len(terms.rows)
@@ -120,15 +118,11 @@ class CudaMany(CudaBlock):
         entries = terms.entries if n else (None, None, None)
         return pack(terms.dangling if len(terms.dangling) else None, len(terms.dangling), self._marked[1], *entries, n)
 
-    def _load_columns(self, name: str, rank: np.dtype[Any], *, is_relative: bool = False) -> Any:
-        types = many_step_types(self.precision, self._value, rank, is_relative=is_relative)
-        return load_kernel("pagerank_many.cu", name, OFFSET=self.block.indptr.dtype, **types)
-
     def _run_columns(self, name: str, x: Any, *arguments: Any, is_relative: bool = False) -> None:
         n_rows, width = x.shape
         if n_rows:
             grid = (self._count_blocks(n_rows, width),)
-            kernel = self._load_columns(name, x.dtype, is_relative=is_relative)
+            kernel = self._load_step(name, x.dtype, is_relative=is_relative, many=True)
             kernel(grid, (THREADS,), (np.int64(n_rows), np.int64(width), *arguments))
 
     def _count_blocks(self, n_rows: int, width: int) -> int:

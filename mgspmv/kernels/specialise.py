@@ -94,34 +94,33 @@ def rank_types(
     is_counted : the out-weights of a pattern are counts
     """
     weight = np.dtype(np.uint32 if value is None and is_counted else np.float64)
-    return value_types(value) | {"Z": z, "RANK": rank, "WEIGHT": weight} | ({"RELATIVE": 1} if is_relative else {})
+    return value_types(value) | {"Z": z, "RANK": rank, "WEIGHT": weight, "RELATIVE": int(is_relative)}
 
 
-def product_types(precision: Precision, value: np.dtype[Any] | None) -> dict[str, Any]:
+def product_types(precision: Precision, value: np.dtype[Any] | None, *, many: bool = False) -> dict[str, Any]:
     """Return the types of the product A z of a PageRank step.
 
     Parameters
     ----------
     value : dtype of the block's values; None for a pattern
+    many : of many vectors; in float32 the product is then stored as float32, in the place where the next z goes
     """
     types = {"VALUE": value or np.dtype(np.float64), "PATTERN": int(value is None)}
     if precision != "exact":
-        return types | {"X": np.dtype(precision), "SUM": np.dtype(np.float64)}
+        z = np.dtype(precision)
+        own = {"Y": z} if many and precision == "float32" else {}
+        return types | {"X": z, "SUM": np.dtype(np.float64)} | own
     x = np.dtype(np.int64 if value is None else np.float64)
     return types | {"X": x, "SUM": np.dtype(np.int64), "EXACT": int(value is not None)}
 
 
-def many_types(precision: Precision, value: np.dtype[Any] | None) -> dict[str, Any]:
-    """Return the types of the product A Z of a PageRank step of many vectors, as in `product_types`.
-
-    In float32 it is stored as float32, in the place where the next Z goes.
-    """
-    types = product_types(precision, value)
-    return types | ({"Y": types["X"]} if precision == "float32" else {})
-
-
 def step_types(
-    precision: Precision, value: np.dtype[Any] | None, rank: np.dtype[Any], *, is_relative: bool = False
+    precision: Precision,
+    value: np.dtype[Any] | None,
+    rank: np.dtype[Any],
+    *,
+    is_relative: bool = False,
+    many: bool = False,
 ) -> dict[str, Any]:
     """Return the types of the rest of a PageRank step: of the ranks, of z' and of the product.
 
@@ -129,14 +128,8 @@ def step_types(
     ----------
     rank : dtype of the ranks; of float32 ones the residual is made in float64
     is_relative : as for `rank_types`
+    many : as for `product_types`
     """
-    types = product_types(precision, value)
-    return {"RANK": rank, "Z": types["X"], "PRODUCT": types["SUM"]} | ({"RELATIVE": 1} if is_relative else {})
-
-
-def many_step_types(
-    precision: Precision, value: np.dtype[Any] | None, rank: np.dtype[Any], *, is_relative: bool = False
-) -> dict[str, Any]:
-    """Return types as in `step_types`, for many vectors."""
-    types = step_types(precision, value, rank, is_relative=is_relative)
-    return types | {"PRODUCT": many_types(precision, value).get("Y", types["PRODUCT"])}
+    types = product_types(precision, value, many=many)
+    product = types.get("Y", types["SUM"])
+    return {"RANK": rank, "Z": types["X"], "PRODUCT": product, "RELATIVE": int(is_relative)}

@@ -12,8 +12,6 @@ from mgspmv.kernels.many import WIDTHS
 from mgspmv.kernels.specialise import (
     Specialisation,
     find_many_words,
-    many_step_types,
-    many_types,
     product_types,
     rank_types,
     specialise,
@@ -67,10 +65,10 @@ def _generate_specialisations() -> Iterator[Specialisation]:
         for rank, is_relative in product(values, (False, True)):
             types = step_types(precision, value, rank, is_relative=is_relative)
             yield specialise("pagerank.cu", OFFSET=offset, **types)
-            types = many_step_types(precision, value, rank, is_relative=is_relative)
+            types = step_types(precision, value, rank, is_relative=is_relative, many=True)
             yield specialise("pagerank_many.cu", OFFSET=offset, **types)
     for precision, value, index, width in product(PRECISIONS, (None, *values), (int32, int64), WIDTHS):
-        types = many_types(precision, value)
+        types = product_types(precision, value, many=True)
         words = find_many_words(width, types["X"])
         yield specialise("csr_many.cu", **types, INDEX=index, WIDTH=width, WORDS=words)
     for value in (None, *values):
