@@ -10,7 +10,7 @@ import importlib.util
 import queue
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -27,6 +27,7 @@ from mgspmv.store.read import StoredMatrix
 STAGING_BYTES = 8 * CHUNK_ELEMENTS
 """Bytes of a pinned buffer, which holds the largest chunk of a store."""
 _ROOM = Lock()
+_NO_CUPY = "CuPy is not installed"
 LITTLE = 1 << 28
 """Bytes of unused device memory that may be kept in addition to the memory that was planned."""
 TOGETHER_BYTES = 1 << 20
@@ -34,15 +35,26 @@ TOGETHER_BYTES = 1 << 20
 
 
 def has_device() -> bool:
-    """Return whether this process can compute on a CUDA device. CuPy is imported only if it is installed."""
+    """Return whether this process can compute on a CUDA device."""
     return find_device_problem() is None
 
 
+@functools.cache
 def find_device_problem() -> str | None:
-    """Return why this process cannot compute on a CUDA device, in words; None if it can."""
-    if not _is_installed():
-        return "CuPy is not installed"
-    return _find_problem()
+    """Return why this process cannot compute on a CUDA device, in words; None if it can. CuPy is imported only if it is
+    installed."""
+    if importlib.util.find_spec("cupy") is None:
+        return _NO_CUPY
+    import cupy
+
+    try:
+        n_devices = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return f"CUDA found none ({error})"
+    if n_devices == 0:
+        return "CUDA found none"
+    arch = int(cupy.cuda.Device().compute_capability)
+    return None if arch >= LEAST_ARCH else f"{describe_device()} is of architecture {arch}, older than {LEAST_ARCH}"
 
 
 def check_device() -> None:
@@ -52,12 +64,13 @@ def check_device() -> None:
     ------
     BackendError : CuPy or a usable device is missing; the message says which
     """
-    if not _is_installed():
+    problem = find_device_problem()
+    if problem == _NO_CUPY:
         raise BackendError(
             "backend='cuda' needs CuPy, which is not installed; install mgspmv[cuda12] or mgspmv[cuda13], or use "
             "backend='cpu'"
         )
-    if (problem := _find_problem()) is not None:
+    if problem is not None:
         raise BackendError(f"backend='cuda' needs a CUDA GPU, and {problem}; use backend='cpu'")
 
 
@@ -283,21 +296,17 @@ def read_block(stored: StoredMatrix, start: int, stop: int, dtype: Any, threads:
 
     Chunks are decompressed into pinned buffers by all threads while others are copied; the host never holds the block.
     """
-    staging = Staging(threads or default_threads())
-
-    def allocate(n: int, dtype: Any) -> DeviceArray:
-        return DeviceArray(n, dtype, staging)
-
+    staging = Staging(threads)
     with report_full_device(f"a block of rows {start} to {stop}"):
-        return put_block(stored.read_block(start, stop, dtype, threads, allocate, staging.finish))
+        return put_block(stored.read_block(start, stop, dtype, threads, staging.allocate, staging.finish))
 
 
 def read_vector(stored: StoredMatrix, name: str, start: int, stop: int, threads: int | None = None) -> Any:
     """Read elements `start` .. `stop` of a numeric array of a store to the device, as `StoredMatrix.read_array` does to
     the host."""
-    staging = Staging(threads or default_threads())
+    staging = Staging(threads)
     with report_full_device(f"{name} of rows {start} to {stop}"):
-        vector = DeviceArray(stop - start, stored.find_dtype(name), staging)
+        vector = staging.allocate(stop - start, stored.find_dtype(name))
         stored.read_into(vector, stop - start, name, start, threads)
         staging.finish()
         return vector.array
@@ -307,11 +316,9 @@ def read_out_degree(stored: StoredMatrix, start: int, stop: int, threads: int | 
     """Read the out-degrees of vertices to the device, as `StoredMatrix.read_out_degree` does to the host."""
     if stored.original is None:
         return read_vector(stored, "out_degree", start, stop, threads)
-    staging = Staging(threads or default_threads())
+    staging = Staging(threads)
     with report_full_device(f"out-degrees of columns {start} to {stop}"):
-        pointers = stored.original.read_pointers(
-            start, stop, threads, lambda n, dtype: DeviceArray(n, dtype, staging), staging.finish
-        )
+        pointers = stored.original.read_pointers(start, stop, threads, staging.allocate, staging.finish)
         return pointers[1:] - pointers[:-1]
 
 
@@ -335,15 +342,9 @@ class DeviceArray:
         # The memory may belong to a freed array whose last kernel, on this stream, is still running.
         cupy.cuda.get_current_stream().synchronize()
 
-    @contextmanager
-    def piece(self, start: int, stop: int) -> Iterator[np.ndarray]:
+    def piece(self, start: int, stop: int) -> AbstractContextManager[np.ndarray]:
         """Yield pinned memory for elements start .. stop; its content is sent to them at the end of the `with`."""
-        buffer = self._staging.take()
-        try:
-            yield buffer.memory[: (stop - start) * self.array.itemsize].view(self.array.dtype)
-            buffer.send(self.array[start:stop])
-        finally:
-            self._staging.give_back(buffer)
+        return self._staging.fill(self.array[start:stop])
 
 
 class Staging:
@@ -351,71 +352,42 @@ class Staging:
 
     Parameters
     ----------
-    n_threads : threads that fill buffers; each has one being filled and one being copied
+    threads : threads that fill buffers; each has one being filled and one being copied
     """
 
-    def __init__(self, n_threads: int) -> None:
+    def __init__(self, threads: int | None) -> None:
         import cupy
+        import cupyx
 
-        self._stream = cupy.cuda.Stream(non_blocking=True)
-        self._free: queue.SimpleQueue[_Buffer] = queue.SimpleQueue()
-        for _ in range(2 * n_threads):
-            self._free.put(_Buffer(self._stream))
+        self._device, self._stream = cupy.cuda.Device(), cupy.cuda.Stream(non_blocking=True)
+        self._free: queue.SimpleQueue[tuple[np.ndarray, Any]] = queue.SimpleQueue()
+        for _ in range(2 * (threads or default_threads())):
+            memory: np.ndarray = cupyx.empty_pinned(STAGING_BYTES, np.uint8)
+            self._free.put((memory, cupy.cuda.Event(disable_timing=True)))
 
-    def take(self) -> _Buffer:
-        """Take a free buffer whose last copy has completed."""
-        buffer = self._free.get()
-        buffer.wait()
-        return buffer
+    def allocate(self, n: int, dtype: Any) -> DeviceArray:
+        """Allocate an array that is filled through these buffers."""
+        return DeviceArray(n, dtype, self)
 
-    def give_back(self, buffer: _Buffer) -> None:
-        """Release the buffer for reuse."""
-        self._free.put(buffer)
+    @contextmanager
+    def fill(self, target: Any) -> Iterator[np.ndarray]:
+        """Yield pinned memory for a device array; its content is sent there at the end of the `with`."""
+        memory, copied = self._free.get()
+        try:
+            copied.synchronize()  # its last copy
+            source = memory[: target.nbytes].view(target.dtype)
+            yield source
+            with self._device, self._stream:  # the thread's default is device 0 and the default stream
+                target.set(source, self._stream)
+                copied.record(self._stream)
+        finally:
+            self._free.put((memory, copied))
 
     def finish(self) -> None:
         """Wait until all copies have completed."""
         self._stream.synchronize()
 
 
-class _Buffer:
-    def __init__(self, stream: Any) -> None:
-        import cupy
-        import cupyx
-
-        self.memory: np.ndarray = cupyx.empty_pinned(STAGING_BYTES, np.uint8)
-        self._device, self._stream, self._copied = cupy.cuda.Device(), stream, cupy.cuda.Event(disable_timing=True)
-
-    def wait(self) -> None:
-        self._copied.synchronize()
-
-    def send(self, target: Any) -> None:
-        with self._device, self._stream:  # the thread's default is device 0 and the default stream
-            source = self.memory[: target.nbytes].view(target.dtype)
-            target.set(source, self._stream)
-            self._copied.record(self._stream)
-
-
 def _align(array: Any) -> Any:
     """Return the device array, copied if it does not begin at a multiple of 16 bytes."""
     return array if array.data.ptr % 16 == 0 else array.copy()
-
-
-@functools.cache
-def _is_installed() -> bool:
-    """Return whether CuPy is installed; cached, as looking for it takes as long as a small product."""
-    return importlib.util.find_spec("cupy") is not None
-
-
-@functools.cache
-def _find_problem() -> str | None:
-    """Return why this process cannot use a CUDA device; None if it can."""
-    import cupy
-
-    try:
-        n_devices = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        return f"CUDA found none ({error})"
-    if n_devices == 0:
-        return "CUDA found none"
-    arch = int(cupy.cuda.Device().compute_capability)
-    return None if arch >= LEAST_ARCH else f"{describe_device()} is of architecture {arch}, older than {LEAST_ARCH}"

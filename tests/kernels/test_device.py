@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -24,14 +25,13 @@ NO_CUPY = (
 @pytest.fixture
 def without_cupy(monkeypatch):
     """CuPy cannot be found."""
-    monkeypatch.setattr(device, "_is_installed", lambda: False)
+    monkeypatch.setattr(device, "find_device_problem", lambda: "CuPy is not installed")
 
 
 @pytest.fixture
 def without_device(monkeypatch):
     """CuPy is installed, and CUDA finds nothing."""
-    monkeypatch.setattr(device, "_is_installed", lambda: True)
-    monkeypatch.setattr(device, "_find_problem", lambda: "CUDA found none (cudaErrorNoDevice)")
+    monkeypatch.setattr(device, "find_device_problem", lambda: "CUDA found none (cudaErrorNoDevice)")
 
 
 @pytest.fixture
@@ -61,15 +61,15 @@ def test_device_that_is_too_old(monkeypatch):
     old = SimpleNamespace(id=0, compute_capability="61")
     cuda = SimpleNamespace(runtime=runtime, Device=lambda: old)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr(device, "_is_installed", lambda: True)
-    device._find_problem.cache_clear()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    device.find_device_problem.cache_clear()
     try:
         with pytest.raises(
             BackendError, match="GeForce GTX 1080 is of architecture 61, older than 70; use backend='cpu'"
         ):
             device.check_device()
     finally:
-        device._find_problem.cache_clear()
+        device.find_device_problem.cache_clear()
 
 
 def test_auto_is_the_cpu_without_a_device(without_device, stencil):
