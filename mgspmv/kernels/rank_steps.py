@@ -5,12 +5,11 @@ A matrix that does not fit on the device is streamed in pieces: one kernel per p
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,182 +23,22 @@ from mgspmv.kernels.device import (
     pack,
     put_all,
     report_full_device,
-    shared_memory,
 )
-from mgspmv.kernels.laid_rows import LaidPieces, hold_whole
-from mgspmv.kernels.row_blocks import RowBlocks
-from mgspmv.kernels.row_slices import SLICE, RowSlices
+from mgspmv.kernels.laid_rows import LaidPieces
+from mgspmv.kernels.rank_products import PRODUCTS, RankProduct, find_bits
 from mgspmv.kernels.specialise import rank_types
 from mgspmv.model import FIXED_POINT, Precision, RowCheck, StepSums
-from mgspmv.partition import Slices
+
+if TYPE_CHECKING:
+    from mgspmv.exchange.direct import DirectMemory
+    from mgspmv.exchange.nccl import NcclExchange
 
 CAPTURED_STEPS = 5
 """Steps per captured graph."""
 KEPT_SUMS = 256
 """Number of last steps whose sums are kept on the device."""
-FLOAT32_BITS = 27
-"""Bits of float32 products of row blocks below a mean contribution or rank, 1 / max(nnz, n_rows)."""
-
-TYPICAL_DEGREE = 16.0
-TIMED = 3
-"""Number of timed runs of captured steps; the fastest counts."""
-
-LEAST_ITEM = 64
-"""Minimum chunks for which a separate item is worthwhile."""
-ITEMS = 4
-"""Approximate items per multiprocessor if all entries are in one block."""
-SLICE_GRIDS = {True: 4, False: 2}
-"""Resident thread blocks of row slices per multiprocessor: for a pattern (True), and with values (False)."""
-
-
-# --- products ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Items:
-    """Work items of the thread blocks: chunks of one row block each, the longest first."""
-
-    blocks: np.ndarray
-    """(n_items,) int32: block of each item."""
-    bounds: np.ndarray
-    """(n_items, 2) int64: first chunk of each item, and the one after its last."""
-    parts: np.ndarray
-    """(n_blocks,) int32: number of items of each block, including blocks without entries."""
-
-
-def cut_items(block_chunks: np.ndarray, n_blocks: int, n_multiprocessors: int) -> Items:
-    """Cut the blocks into items of about equal size.
-
-    Parameters
-    ----------
-    block_chunks : of `RowBlocks`
-    n_blocks : including those that have no entries
-    """
-    n_chunks, first = np.zeros(n_blocks, np.int64), np.zeros(n_blocks, np.int64)
-    n_chunks[: len(block_chunks) - 1], first[: len(block_chunks) - 1] = np.diff(block_chunks), block_chunks[:-1]
-    size = max(LEAST_ITEM, int(n_chunks.sum()) // (n_multiprocessors * ITEMS))
-    parts = np.maximum(1, np.rint(n_chunks / size).astype(np.int64))
-    blocks = np.repeat(np.arange(n_blocks), parts)
-    number = np.arange(len(blocks)) - np.repeat(np.cumsum(parts) - parts, parts)
-    bounds = first[blocks, None] + n_chunks[blocks, None] * np.stack([number, number + 1], 1) // parts[blocks, None]
-    by_length = np.argsort(bounds[:, 0] - bounds[:, 1], kind="stable")
-    return Items(blocks[by_length].astype(np.int32), bounds[by_length], parts.astype(np.int32))
-
-
-class _BlockProduct:
-    """Launch parameters of the row-block kernels: grid, threads, bytes of shared memory, and further arrays."""
-
-    source, threads = "rank_blocks.cu", 1024
-
-    def __init__(self, blocks: RowBlocks) -> None:
-        import cupy
-
-        self.grid, _ = shared_memory()
-        n_blocks = -(-blocks.shape[0] // blocks.height)
-        items = cut_items(blocks.block_chunks, n_blocks, self.grid)
-        n_shared = int(np.flatnonzero(items.parts > 1).max(initial=-1) + 1) * blocks.height
-        tables = put_all(items.blocks, items.bounds, items.parts, np.zeros(n_blocks, np.int32))
-        self.held, self._n_items = (*tables, cupy.zeros(n_shared, np.uint64)), len(items.blocks)
-        self.room = 8 * (blocks.height + 1)  # one more row for padding
-
-    def pack(self, layout: Any) -> np.ndarray:
-        """Pack the structure that describes the matrix, which may be in another place each time."""
-        arrays = (layout.entries, layout.columns, layout.values, *self.held)
-        return pack(self._n_items, *arrays, layout.height)
-
-
-class _SliceProduct:
-    """Launch parameters of the row-slice kernels, as in `_BlockProduct`."""
-
-    source, threads, room = "rank_slices.cu", 256, 0
-    held: tuple[Any, ...] = ()
-
-    def __init__(self, slices: RowSlices) -> None:
-        n_slices = len(slices.starts) - 1
-        n_multiprocessors, _ = shared_memory()
-        self.grid = max(
-            1, min(n_multiprocessors * SLICE_GRIDS[slices.values is None], -(-n_slices * SLICE // self.threads))
-        )
-
-    def pack(self, layout: Any) -> np.ndarray:
-        arrays = (layout.starts, layout.columns, layout.values)
-        return pack(len(layout.starts) - 1, *arrays, layout.shape[1])
-
-
-_Product: TypeAlias = _BlockProduct | _SliceProduct
-PRODUCTS: dict[str, Any] = {"row-blocks": _BlockProduct, "row-slices": _SliceProduct}
-"""Launch parameters by layout name."""
-
-
-def find_bits(layout: str, n_terms: int) -> int:
-    """Return the bits after the point of products in float32; 0 if they are added in floating point.
-
-    Parameters
-    ----------
-    n_terms : entries of the whole matrix, or rows, if those are more
-    """
-    return min(62, FLOAT32_BITS + math.ceil(math.log2(max(1, n_terms)))) if layout == "row-blocks" else 0
-
-
-# --- several devices -------------------------------------------------------------------------------------------------
-
-
 FLAGS_BYTES = 256
-"""Bytes at the beginning of shared memory, for int64 flags of the devices."""
-
-
-class SharedMemory(Protocol):
-    """Memory of this device that other devices write into, and theirs, all of the same size."""
-
-    own: Any
-    """CuPy `MemoryPointer` to this device's memory; flags are initially 0."""
-    addresses: tuple[int, ...]
-    """Addresses of the memory of each device, by rank, as mapped on this device."""
-    is_given_up: int
-    """Address of an int32 on the host, 0 until devices must stop waiting for each other."""
-    round: int
-    """Number of times the devices met."""
-
-
-class Exchange(Protocol):
-    """Exchange of the slices of z that several devices make, each on its own stream."""
-
-    rank: int
-    """Rank of this device."""
-    slices: Slices
-    n_terms: int
-    """Number of entries of the whole matrix, or of its rows, if those are more."""
-
-    @property
-    def received_elements(self) -> int:
-        """Elements of z received from other devices."""
-        ...
-
-    def share(self, n_bytes: int) -> SharedMemory | None:
-        """Return memory of all devices, which call this together; None if they cannot write to each other's memory."""
-        ...
-
-    def enqueue(self, z: Any) -> None:
-        """Enqueue on the current stream: send this device's slice of z to the others and receive theirs.
-
-        Parameters
-        ----------
-        z : (slices.starts[-1] + 1,), on the device
-        """
-        ...
-
-    def wait(self, stream: Any, stages: Sequence[Any]) -> None:
-        """Wait until the stream is idle; raise if a device that others wait for is lost.
-
-        Parameters
-        ----------
-        stages : events on the stream, alternately after this device's own work and after receiving the others' slices;
-            empty if unknown
-        """
-        ...
-
-
-# --- steps -----------------------------------------------------------------------------------------------------------
+"""Bytes at the beginning of memory that devices share, for their int64 flags."""
 
 
 @dataclass(eq=False)
@@ -229,11 +68,6 @@ class RankRules:
     """True if the largest change is that of |x' - x| / x'."""
     is_counted: bool = True
     """True if the out-weights of a pattern are counts, below 2^32."""
-
-    @property
-    def types(self) -> dict[str, bool]:
-        """Keyword arguments for `rank_types`."""
-        return {"is_relative": self.is_relative, "is_counted": self.is_counted}
 
 
 PLAIN_RULES = RankRules(alpha=0.0, threshold=-1.0, by_largest=False)
@@ -280,7 +114,7 @@ class RankSteps:
     CapacityError : its tables do not fit
     """
 
-    def __init__(self, layout: LaidPieces, precision: Precision, exchange: Exchange | None = None) -> None:
+    def __init__(self, layout: LaidPieces, precision: Precision, exchange: NcclExchange | None = None) -> None:
         import cupy
 
         if precision == "float64":
@@ -293,12 +127,14 @@ class RankSteps:
         """Seconds of the product, and of the exchange, in each step of the last `advance`."""
         self._cupy, self._stream = cupy, cupy.cuda.Stream(non_blocking=True)
         self._arrays = _Arrays()
-        self._shared: SharedMemory | None = None
+        self._shared: DirectMemory | None = None
         self._kernels: dict[tuple[Any, ...], Any] = {}
         self._rules = PLAIN_RULES
         with report_full_device("the tables of the matrix"):
-            self._products: dict[int, _Product] = {k: self._bind(p) for k, p in layout.feed.kept.items()}
-            self._tails = None if exchange is None else cupy.asarray(_find_tails(exchange.slices))
+            self._products: dict[int, RankProduct] = {k: self._bind(p) for k, p in layout.feed.kept.items()}
+            if exchange is not None:
+                slices = exchange.slices  # in z, the sums of each one are after its columns
+                self._tails = cupy.asarray(np.add(slices.starts[:-1], slices.tails))
         self._await_current_stream()
 
     @property
@@ -369,7 +205,7 @@ class RankSteps:
         self._runs = self._pack_runs(is_exact)
         self._await_current_stream()
         with self._stream:
-            self._start(is_exact, self._runs)
+            self._run_rows("start", is_exact, self._runs)
             if self._is_captured:
                 self._graph = self._capture()
             elif self._exchange is not None:
@@ -407,7 +243,8 @@ class RankSteps:
         if times is None:
             self.seconds += [((time.perf_counter() - began) / max(1, n_made), 0.0)] * n_made
         else:
-            self.seconds += [_read_times(events) for events in times[:n_made]]
+            elapsed = self._cupy.cuda.get_elapsed_time
+            self.seconds += [(elapsed(a, b) / 1e3, elapsed(b, c) / 1e3) for a, b, c in times[:n_made]]
         return [StepSums(*map(int, history[k % KEPT_SUMS])) for k in range(first + 1, self._made + 1)]
 
     def _step_together(self, k: int) -> tuple[Any, ...]:
@@ -436,7 +273,7 @@ class RankSteps:
         tails = (np.int64(len(self._exchange.slices.counts)), self._tails)
         self._load("join", self.precision == "exact")((1,), (4,), (self._runs[0], *tails))
 
-    def _meet(self, shared: SharedMemory) -> None:
+    def _meet(self, shared: DirectMemory) -> None:
         assert self._exchange is not None
         shared.round += 1
         flag_of, *sums_of = self._meeting
@@ -464,7 +301,7 @@ class RankSteps:
         return z
 
     def _rest(self, stages: Sequence[Any] = ()) -> None:
-        """Wait until all enqueued work is done; `stages` as in `Exchange.wait`."""
+        """Wait until all enqueued work is done; `stages` as in `NcclExchange.wait`."""
         if self._exchange is None:
             self._stream.synchronize()
         else:
@@ -487,7 +324,7 @@ class RankSteps:
         runs = self._pack_runs(True)
         self._await_current_stream()
         with self._stream:
-            self._start(True, runs)
+            self._run_rows("start", True, runs)
             if self._exchange is not None:
                 self._exchange.enqueue(arrays.z[0])
             scalars = (np.float64(mass), np.float64(FLOAT32_ROUNDING if layout.value == np.float32 else 0.0))
@@ -500,12 +337,10 @@ class RankSteps:
 
     def check_rows(self) -> RowCheck:
         """Sum the ranks of this device's rows, and count the rows where z does not match; call before `residual`."""
-        found, threads = self._cupy.zeros(3, np.uint64), self._bind.threads
+        found = self._cupy.zeros(3, np.uint64)
         self._await_current_stream()
-        kernel = self._load("check_rows", self.precision == "exact")
         with self._stream:
-            for run, (first, last) in zip(self._runs, pairwise(self.layout.rows), strict=True):
-                kernel((max(1, -(-(last - first) // threads)),), (threads,), (run, found))
+            self._run_rows("check_rows", self.precision == "exact", self._runs, found)
             return RowCheck(*found.get().tolist())
 
     def ranks(self) -> np.ndarray:
@@ -581,29 +416,30 @@ class RankSteps:
         return on_device if order is None or len(vector) == 1 else on_device[order]
 
     def _load(self, name: str, is_exact: bool) -> Any:
-        key = (name, is_exact, *self._rules.types.values())
+        options = {"is_relative": self._rules.is_relative, "is_counted": self._rules.is_counted}
+        key = (name, is_exact, *options.values())
         if key not in self._kernels:
             rank = np.dtype(np.float32 if self.precision == "float32" else np.float64)
-            types = rank_types(self.layout.value, self._choose_z(is_exact), rank, **self._rules.types)
+            types = rank_types(self.layout.value, self._choose_z(is_exact), rank, **options)
             self._kernels[key] = load_kernel(self._bind.source, name, **types)
         return self._kernels[key]
 
-    def _launch(self, name: str, is_exact: bool, product: _Product, arguments: tuple[Any, ...]) -> None:
+    def _launch(self, name: str, is_exact: bool, product: RankProduct, arguments: tuple[Any, ...]) -> None:
         kernel = self._load(name, is_exact)
         if product.room:
             make_room(kernel, product.room)
         kernel((product.grid,), (product.threads,), arguments, shared_mem=product.room)
 
-    def _start(self, is_exact: bool, runs: list[np.ndarray]) -> None:
-        kernel, threads = self._load("start", is_exact), self._bind.threads
+    def _run_rows(self, name: str, is_exact: bool, runs: list[np.ndarray], *arguments: Any) -> None:
+        kernel, threads = self._load(name, is_exact), self._bind.threads
         for run, (first, last) in zip(runs, pairwise(self.layout.rows), strict=True):
-            kernel((max(1, -(-(last - first) // threads)),), (threads,), (run,))
+            kernel((max(1, -(-(last - first) // threads)),), (threads,), (run, *arguments))
 
     def _step(self) -> None:
         for k, (product, matrix) in self._multiply():
             self._launch("step", self.precision == "exact", product, (matrix, self._runs[k]))
 
-    def _multiply(self, *, goes_on: bool = True) -> Iterator[tuple[int, tuple[_Product, np.ndarray]]]:
+    def _multiply(self, *, goes_on: bool = True) -> Iterator[tuple[int, tuple[RankProduct, np.ndarray]]]:
         """Yield each piece's number, launch parameters and packed matrix, while the piece is on the device."""
         for k, laid in self.layout.feed.pass_by(goes_on=goes_on):
             if k not in self._products:
@@ -621,38 +457,3 @@ class RankSteps:
         for _ in range(CAPTURED_STEPS):
             self._step()
         return self._stream.end_capture()
-
-
-def _find_tails(slices: Slices) -> np.ndarray:
-    """Return (n,) int64: the position in z of the sums of each slice."""
-    return np.array([start + tail for start, tail in zip(slices.starts, slices.tails, strict=False)])
-
-
-def _read_times(events: tuple[Any, ...]) -> tuple[float, float]:
-    """Return the seconds from the first event to the second, and from there to the third."""
-    from cupy.cuda import get_elapsed_time
-
-    before, between, after = events
-    return get_elapsed_time(before, between) / 1e3, get_elapsed_time(between, after) / 1e3
-
-
-def time_steps(layout: RowBlocks | RowSlices, n_sent: int, precision: Precision) -> float:
-    """Return the seconds of a step on the current device, with equal ranks and equal z.
-
-    Parameters
-    ----------
-    n_sent : number of rows that are columns; these come first
-    """
-    (n_rows, n_columns), steps = layout.shape, RankSteps(hold_whole(layout, n_sent), precision)
-    same = np.full(1, 1.0 / max(1, n_columns), np.float32 if precision == "float32" else np.float64)
-    steps.compile()
-    vectors = RankVectors(same, np.full(n_rows, TYPICAL_DEGREE), np.zeros(1), same.astype(np.float64))
-    steps.start(vectors, PLAIN_RULES)
-    steps.fill(float(same[0]) / TYPICAL_DEGREE)
-    steps.advance(CAPTURED_STEPS)
-    seconds = []
-    for _ in range(TIMED):
-        steps.advance(CAPTURED_STEPS)
-        seconds.append(sum(product for product, _ in steps.seconds) / CAPTURED_STEPS)
-    steps.release()
-    return min(seconds)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+import timeit
 
 import numpy as np
 
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import device_bandwidth, free_device_memory, read_block, read_out_degree, report_full_device
 from mgspmv.kernels.formats import cut_pieces
-from mgspmv.kernels.laid_rows import LaidRows, Places
+from mgspmv.kernels.laid_rows import LaidRows, Places, hold_whole
 from mgspmv.kernels.pieces import Feed, FromStore
-from mgspmv.kernels.rank_steps import time_steps
+from mgspmv.kernels.rank_steps import CAPTURED_STEPS, PLAIN_RULES, RankSteps, RankVectors
 from mgspmv.kernels.row_blocks import RowBlocks
 from mgspmv.kernels.row_slices import RowSlices
 from mgspmv.model import CsrBlock, Precision
@@ -21,13 +21,13 @@ from mgspmv.partition import Rates, Streaming
 from mgspmv.store.read import StoredMatrix
 
 _ROWS, _PER_ROW = 1 << 18, 16
-
-
 SAMPLE_ENTRIES, SAMPLE_BYTES = 1 << 28, 24
 """Maximum entries of the measured sample, as smaller ones have sparser row blocks, and device bytes per entry."""
 UPLOAD_BYTES = 1 << 28
 PASSED = 6
 """Number of pieces for timing reads from the store."""
+TYPICAL_DEGREE = 16.0
+"""Out-weight of all vertices in timed steps."""
 TIMES = 3
 """Number of timed runs of each measurement; the fastest counts."""
 
@@ -64,7 +64,6 @@ def measure_device(
     ----------
     dtype : of the values; None for a pattern
     """
-
     n = stored.info.shape[0]
     indptr = stored.read_array("indptr", threads=threads)
     own = indptr[start : stop + 1] - indptr[start]
@@ -80,7 +79,7 @@ def measure_device(
         is_read = read_out_degree(stored, 0, n, threads) > 0
         places = rows.place(is_read, [0, first, last, n])
         layout = rows.build_share(places, places.columns, places.n_sent, 1)
-        gathers = max(1, layout.nnz) / time_steps(layout, places.sent[2] - places.sent[1], precision)
+        gathers = max(1, layout.nnz) / _time_steps(layout, places.sent[2] - places.sent[1], precision)
         del layout
         if streaming is not None and streaming.held == "store":
             cuts = cut_pieces(own, streaming.piece_entries)
@@ -122,20 +121,34 @@ def _measure_upload() -> float:
 
     pinned, target = cupyx.empty_pinned(UPLOAD_BYTES, np.uint8), cupy.empty(UPLOAD_BYTES, np.uint8)
     stream = cupy.cuda.get_current_stream()
-    return UPLOAD_BYTES / _time_best(lambda: target.set(pinned, stream))
+
+    def upload() -> None:
+        target.set(pinned, stream)
+        stream.synchronize()
+
+    stream.synchronize()
+    return UPLOAD_BYTES / min(timeit.repeat(upload, number=1, repeat=TIMES))
 
 
-def _time_best(run: Callable[[], object]) -> float:
-    """Return the seconds of the fastest of a few runs on the current stream, until the device is idle."""
-    import cupy
+def _time_steps(layout: RowBlocks | RowSlices, n_sent: int, precision: Precision) -> float:
+    """Return the seconds of a step on the current device, with equal ranks and equal z.
 
-    stream, seconds = cupy.cuda.get_current_stream(), []
+    Parameters
+    ----------
+    n_sent : number of rows that are columns; these come first
+    """
+    (n_rows, n_columns), steps = layout.shape, RankSteps(hold_whole(layout, n_sent), precision)
+    same = np.full(1, 1.0 / max(1, n_columns), np.float32 if precision == "float32" else np.float64)
+    steps.compile()
+    vectors = RankVectors(same, np.full(n_rows, TYPICAL_DEGREE), np.zeros(1), same.astype(np.float64))
+    steps.start(vectors, PLAIN_RULES)
+    steps.fill(float(same[0]) / TYPICAL_DEGREE)
+    steps.advance(CAPTURED_STEPS)
+    seconds = []
     for _ in range(TIMES):
-        stream.synchronize()
-        began = time.perf_counter()
-        run()
-        stream.synchronize()
-        seconds.append(time.perf_counter() - began)
+        steps.advance(CAPTURED_STEPS)
+        seconds.append(sum(product for product, _ in steps.seconds) / CAPTURED_STEPS)
+    steps.release()
     return min(seconds)
 
 
@@ -143,9 +156,4 @@ def _time_product(block: CsrBlock, threads: int | None) -> float:
     kernel = CpuBlock(block, "float64", threads)
     x, y = np.ones(block.n_cols), np.empty(block.n_rows)
     kernel.multiply(x, y)
-    seconds = []
-    for _ in range(3):
-        began = time.perf_counter()
-        kernel.multiply(x, y)
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
+    return min(timeit.repeat(lambda: kernel.multiply(x, y), number=1, repeat=TIMES))

@@ -1,4 +1,4 @@
-"""PageRank steps on a device: which layout, how it is cut into items, and each step beside the CPU's."""
+"""PageRank steps on a device: each step beside the CPU's."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import mgspmv as mg
 from mgspmv.errors import OptionError
-from mgspmv.kernels import rank_steps
 from mgspmv.kernels.device import shared_memory
-from mgspmv.kernels.laid_rows import EVEN_ROWS, LEAST_FILL, LaidPieces, LaidRows, choose_layout, hold_whole
-from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules, RankSteps, RankVectors, cut_items
-from mgspmv.kernels.row_blocks import RowBlocks, Survey, build_row_blocks
+from mgspmv.kernels.laid_rows import LaidPieces, LaidRows, hold_whole
+from mgspmv.kernels.rank_products import cut_items
+from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules, RankSteps, RankVectors
+from mgspmv.kernels.row_blocks import RowBlocks, build_row_blocks
 from mgspmv.kernels.row_slices import RowSlices, build_row_slices
 from mgspmv.model import CsrBlock
 from tests.support.blocks import make_block, make_random, read_to_device
@@ -34,33 +32,6 @@ ALPHA = 0.85
 UNSTOPPED = RankRules(ALPHA, threshold=-1.0, by_largest=False)
 
 
-# --- which layout ----------------------------------------------------------------------------------------------------
-
-GRID = Survey(longest=5, n_places=5000, near=1.0)
-"""Of 1000 rows of about 5 entries."""
-
-
-@pytest.mark.parametrize(
-    ("nnz", "survey", "wanted"),
-    [
-        (4900, GRID, ("row-slices", "none")),
-        (4000, GRID, ("row-slices", "none")),  # just full enough
-        (3999, GRID, ("row-blocks", "none")),
-        (4900, replace(GRID, near=0.51), ("row-slices", "none")),
-        (4900, replace(GRID, near=0.5), ("row-blocks", "none")),  # not near, but even
-        (5000, replace(GRID, longest=20), ("row-slices", "none")),  # just even
-        (4999, replace(GRID, longest=20), ("row-blocks", "none")),  # not even, but near
-        (4999, replace(GRID, longest=20, near=0.5), ("row-blocks", "degree")),
-        (5000, replace(GRID, longest=20, near=0.5), ("row-blocks", "none")),
-        (5000, replace(GRID, longest=900, near=0.0), ("row-blocks", "degree")),
-        (0, Survey(0, 0, 0.0), ("row-blocks", "none")),
-    ],
-)
-def test_layout(nnz, survey, wanted):
-    assert (EVEN_ROWS, LEAST_FILL) == (4, 0.8)
-    assert choose_layout(nnz, 1000, survey) == wanted
-
-
 def test_float64_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     for kind in (RowBlocks, RowSlices):
@@ -68,42 +39,6 @@ def test_float64_is_refused(monkeypatch):
         with pytest.raises(OptionError) as caught:
             RankSteps(laid, "float64")
         assert str(caught.value) == f"{kind.name} is for precision='exact' and 'float32'; pass kernel='csr-split'"
-
-
-# --- items -----------------------------------------------------------------------------------------------------------
-
-
-@given(
-    st.lists(st.integers(0, 3) | st.integers(0, 2000), max_size=30),
-    st.integers(0, 5),
-    st.integers(1, 20),
-    st.integers(1, 64),
-)
-def test_items(n_chunks, n_empty, n_multiprocessors, least):
-    block_chunks, n_blocks = np.concatenate([[0], np.cumsum(n_chunks)]).astype(np.int64), len(n_chunks) + n_empty
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rank_steps, "LEAST_ITEM", least)
-        made = cut_items(block_chunks, n_blocks, n_multiprocessors)
-    assert (made.blocks.dtype, made.bounds.dtype, made.parts.dtype) == (np.int32, np.int64, np.int32)
-    assert made.bounds.shape == (len(made.blocks), 2)
-    sizes = made.bounds[:, 1] - made.bounds[:, 0]
-    assert (np.diff(sizes) <= 0).all()
-    assert made.parts.tolist() == np.bincount(made.blocks, minlength=n_blocks).tolist()
-    size = max(least, sum(n_chunks) // (4 * n_multiprocessors))
-    for block, n in enumerate([*n_chunks, *[0] * n_empty]):
-        own = made.bounds[made.blocks == block]
-        if n == 0:
-            assert len(own) == 1
-            assert own[0, 0] == own[0, 1]
-            continue
-        own = own[np.argsort(own[:, 0])]
-        assert (own[0, 0], own[-1, 1]) == (block_chunks[block], block_chunks[block + 1])
-        assert (own[1:, 0] == own[:-1, 1]).all()
-        lengths = own[:, 1] - own[:, 0]
-        assert lengths.min() > 0
-        assert lengths.max() - lengths.min() <= 1
-        assert len(own) == 1 or size / 2 < lengths.max() <= 1.5 * size + 1
-        assert len(own) > 1 or n <= 1.5 * size
 
 
 # --- graphs ----------------------------------------------------------------------------------------------------------

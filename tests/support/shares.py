@@ -35,7 +35,7 @@ class OneDevice:
 
 
 class OneMemory:
-    """What `SharedMemory` is asked for, all on one device."""
+    """What `DirectMemory` is asked for, all on one device."""
 
     def __init__(self, own: Any, addresses: tuple[int, ...]) -> None:
         import cupy
@@ -48,7 +48,7 @@ class OneMemory:
 
 
 class OneShare:
-    """What `Exchange` asks for."""
+    """What `NcclExchange` is asked for."""
 
     def __init__(self, device: OneDevice, rank: int) -> None:
         self.rank, self.slices, self.n_terms, self._device = rank, device.slices, device.n_terms, device
