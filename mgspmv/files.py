@@ -101,15 +101,8 @@ def create_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             yield file
         return
     system, name = find_system(path, is_shared=False)
-    try:
-        with system.transaction, system.open(name, "wb") as file:
-            yield cast(IO[bytes], file)
-    except (MgspmvError, MemoryError):
-        raise
-    except NotImplementedError as error:
-        raise StoreError(f"cannot write {path}: {str(error) or 'nothing can be written there'}") from error
-    except Exception as error:
-        raise StoreError(f"cannot write {path}: {describe_error(error)}; {CHECK_WRITING}") from error
+    with explain_failures("write", path), system.transaction, system.open(name, "wb") as file:
+        yield cast(IO[bytes], file)
 
 
 def exists(path: str | os.PathLike[str]) -> bool:
@@ -124,10 +117,8 @@ def exists(path: str | os.PathLike[str]) -> bool:
     if not is_url(path := strip_file_scheme(path)):
         return os.path.lexists(path)
     system, name = find_system(path)
-    try:
+    with explain_failures("look for", path):
         return bool(reach(partial(system.exists, name)))
-    except Exception as error:
-        raise StoreError(f"cannot look for {path}: {describe_error(error)}; {CHECK_WRITING}") from error
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
@@ -143,6 +134,30 @@ def check_file(path: str | os.PathLike[str]) -> None:
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise StoreError(f"{path} is a pipe, a socket or a device, and a file is expected; put a file in its place")
+
+
+@contextmanager
+def explain_failures(doing: str, place: str) -> Iterator[None]:
+    """Translate errors at a place; at a URL, they come from libraries that raise other errors.
+
+    Parameters
+    ----------
+    doing : verb, such as `write to`
+
+    Raises
+    ------
+    StoreError : the operation failed, with the reason
+    """
+    try:
+        yield
+    except (MgspmvError, MemoryError):
+        raise
+    except Exception as error:
+        if is_url(place):
+            raise StoreError(f"cannot {doing} {place}: {describe_error(error)}; {CHECK_WRITING}") from error
+        if isinstance(error, OSError):
+            raise translate_os_error(error, place, doing) from error
+        raise
 
 
 CHECK_WRITING = "check that the bucket is there, the connection, and the credentials and what they allow"

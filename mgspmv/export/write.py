@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import zarr
 
-from mgspmv.errors import MissingDependencyError, OptionError, StoreError, StoreExistsError
+from mgspmv.errors import MissingDependencyError, OptionError, StoreExistsError
 from mgspmv.export.arrays import open_arrays
 from mgspmv.export.entries import SourceEntries, find_repeated
 from mgspmv.export.groups import write_anndata, write_binsparse
@@ -19,10 +19,9 @@ from mgspmv.export.npz import write_npz
 from mgspmv.export.parquet import write_parquet
 from mgspmv.export.vertices import write_vertices
 from mgspmv.files import (
-    CHECK_WRITING,
     create_file,
-    describe_error,
     exists,
+    explain_failures,
     is_url,
     name_extra,
     strip_file_scheme,
@@ -178,13 +177,9 @@ def _create_group(url: str, format: Format) -> Iterator[zarr.Group]:
 
 
 def _open_group(url: str, format: Format) -> Any:
-    try:
-        return zarr.open_group(url, mode="w", zarr_format=3, attributes={_MARK: format})
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{url} needs a package that is not installed ({error}){name_extra(url)}"
-        ) from error
-    except Exception as error:  # libraries of object stores raise their own classes
-        if not is_url(url):
-            raise
-        raise StoreError(f"cannot write {url}: {describe_error(error)}; {CHECK_WRITING}") from error
+    with explain_failures("write", url):
+        try:
+            return zarr.open_group(url, mode="w", zarr_format=3, attributes={_MARK: format})
+        except ImportError as error:
+            message = f"{url} needs a package that is not installed ({error}){name_extra(url)}"
+            raise MissingDependencyError(message) from error

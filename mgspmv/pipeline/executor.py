@@ -149,7 +149,7 @@ class _Run:
         """
         if not self._attempt(first, None):
             for step in rest:
-                self._note(StepOutcome(step.name, step.kind, "skipped", 0.0, None, f"needs {first.name}, which failed"))
+                self._note(step, "skipped", error=f"needs {first.name}, which failed")
             return
         with closing(OpenedMatrix(first.target, self.work.computing)) as opened:
             for step in rest:
@@ -163,14 +163,19 @@ class _Run:
         opened : the matrix of the results; None for the step that makes it
         """
         began = time.perf_counter()
-        state: State = "failed"
-        record, failure = None, None
-        place = [*self.outcomes].index(step.name) + 1
+        record, failure, place = None, None, [*self.outcomes].index(step.name) + 1
+        state: State = "made"
         try:
             with name_calls(f"{step.name} ({place} of {len(self.outcomes)}): "):
-                state, record, failure = self._find(step, opened)
+                info = None if opened is None else opened.matrix.info
+                if not explain_step(step, info, self.work.definition.pipeline, self.work.records):
+                    state, record = "kept", self.work.records.read_step(step.name)
+                elif opened is None:
+                    record = make_matrix(self.work, step)
+                else:
+                    record, failure = make_result(self.work, step, opened)
         except KeyboardInterrupt:  # also raised if a run was cancelled
-            self._note(StepOutcome(step.name, step.kind, state, time.perf_counter() - began, None, "interrupted"))
+            self._note(step, "failed", time.perf_counter() - began, error="interrupted")
             raise
         except Exception as error:
             failure = error
@@ -179,23 +184,19 @@ class _Run:
             self.errors.append(failure)
             is_own = isinstance(failure, MgspmvError)
             said = str(failure) if is_own else hide_secrets(f"{type(failure).__name__}: {failure}")
-        self._note(StepOutcome(step.name, step.kind, state, time.perf_counter() - began, record, said))
+        self._note(step, state if failure is None else "failed", time.perf_counter() - began, record, said)
         return failure is None
 
-    def _find(self, step: Step, opened: OpenedMatrix | None) -> tuple[State, StepRecord | None, Exception | None]:
-        """Keep or make results; return the state, their record, and the error of ranks that did not converge."""
-        work, info = self.work, None if opened is None else opened.matrix.info
-        if not explain_step(step, info, work.definition.pipeline, work.records):
-            return "kept", work.records.read_step(step.name), None
-        if opened is None:
-            return "made", make_matrix(work, step), None
-        record, failure = make_result(work, step, opened)
-        return "made" if failure is None else "failed", record, failure
-
-    def _note(self, outcome: StepOutcome) -> None:
-        self.outcomes[outcome.name] = outcome
-        fields = {"step": outcome.name, "state": outcome.state, "elapsed_s": outcome.elapsed_s}
-        said = f": {outcome.error}" if outcome.error else ""
-        level = logging.ERROR if outcome.state == "failed" else logging.INFO
-        PIPELINE.log(level, "step %s is %s%s", outcome.name, outcome.state, said, extra=fields)
+    def _note(
+        self,
+        step: Step,
+        state: State,
+        elapsed_s: float = 0.0,
+        record: StepRecord | None = None,
+        error: str | None = None,
+    ) -> None:
+        self.outcomes[step.name] = outcome = StepOutcome(step.name, step.kind, state, elapsed_s, record, error)
+        fields = {"step": step.name, "state": state, "elapsed_s": elapsed_s}
+        level = logging.ERROR if state == "failed" else logging.INFO
+        PIPELINE.log(level, "step %s is %s%s", step.name, state, f": {error}" if error else "", extra=fields)
         self.on_step(outcome)

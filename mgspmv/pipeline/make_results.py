@@ -26,7 +26,7 @@ from mgspmv.pipeline.compare import compare_batches, compare_ranks
 from mgspmv.pipeline.context import OpenedMatrix, Work, make_record
 from mgspmv.pipeline.definition import PREVIOUS
 from mgspmv.pipeline.keys import find_file, identify_result
-from mgspmv.pipeline.outputs import describe_outputs, digest_array, digest_ranks, find_ranks, publish, save_top, stage
+from mgspmv.pipeline.outputs import digest_array, digest_ranks, find_ranks, publish, publish_record, save_top, stage
 from mgspmv.pipeline.places import fetch
 from mgspmv.pipeline.records import PRIVATE, now, write_json
 from mgspmv.pipeline.steps import Step
@@ -60,9 +60,9 @@ def make_result(work: Work, step: Step, opened: OpenedMatrix) -> tuple[StepRecor
         except ConvergenceError as error:
             fields = describe_iterations(error.solution)
             return make_record(step, identity, began, info.provenance, outputs=[], **fields), error
-        outputs = describe_outputs(staged, step.target, fields.pop("digests"))
+        outputs = publish(staged, step.target, fields.pop("digests"))
         record = make_record(step, identity, began, info.provenance, outputs=outputs, **fields)
-        record = publish(staged, step.target, record, work.records.read_step(step.name))
+        publish_record(staged, step.target, record, work.records.read_step(step.name))
     work.records.write_step(record)
     shutil.rmtree(_locate_checkpoint(work, step), ignore_errors=True)
     return record, None

@@ -15,7 +15,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,9 +22,17 @@ from urllib.parse import quote
 import numpy as np
 
 from mgspmv.batch_results import BatchSolution
-from mgspmv.files import find_inside, find_system, hold_folder, is_url, move_into_place, name_own, sweep
+from mgspmv.files import (
+    explain_failures,
+    find_inside,
+    find_system,
+    hold_folder,
+    is_url,
+    move_into_place,
+    name_own,
+    sweep,
+)
 from mgspmv.ingest.remote import MARKS
-from mgspmv.pipeline.places import explain_failures
 from mgspmv.pipeline.records import PRIVATE, write_record
 from mgspmv.pipeline.sources import compute_checksum
 from mgspmv.pipeline.steps import Step
@@ -83,49 +90,42 @@ def save_top(highest: Mapping[Any, Sequence[tuple[Any, float]]], folder: Path) -
     (folder / "top.json").write_text(f"{text}\n", encoding="utf-8")
 
 
-def describe_outputs(staged: Path, target: str, digests: dict[str, str]) -> list[Output]:
-    """Describe the written files, without stamps.
+def publish(staged: Path, target: str, digests: dict[str, str]) -> list[Output]:
+    """Move results to their place.
 
     Parameters
     ----------
     target : folder that they are moved to
     digests : digests of files and folders whose bytes depend on more than their contents, by their names
-    """
-    return [
-        Output(f"{target}/{path.name}", measure_bytes(path), digests.get(path.name) or compute_checksum(path), stamp="")
-        for path in sorted(staged.iterdir())
-        if not path.name.startswith(".")
-    ]
-
-
-def publish(staged: Path, target: str, record: StepRecord, before: StepRecord | None) -> StepRecord:
-    """Move results to their place, with their record as the last.
-
-    Parameters
-    ----------
-    before : record of the replaced results; files in formats that are no longer requested are removed
-
-    Returns
-    -------
-    The record, with the stamps of the outputs in their place.
 
     Raises
     ------
     StoreError : they cannot be written there
     """
-    move = _upload if is_url(target) else _move
+    outputs = []
+    for path in sorted(staged.iterdir()):
+        place, n_bytes = f"{target}/{path.name}", measure_bytes(path)
+        digest = digests.get(path.name) or compute_checksum(path)
+        _move(path, place)
+        outputs.append(Output(place, n_bytes, digest, read_stamp(place) or ""))
+    return outputs
+
+
+def publish_record(staged: Path, target: str, record: StepRecord, before: StepRecord | None) -> None:
+    """Write the record of published results beside them.
+
+    Parameters
+    ----------
+    before : record of the replaced results; files in formats that are no longer requested are removed
+    """
+    write_record(staged / RECORD, record.to_dict())
+    _move(staged / RECORD, f"{target}/{RECORD}")
     with explain_failures("write to", target):
-        for output in record.outputs:
-            move(staged / _name(output), output.path)
-        record = replace(record, outputs=[replace(own, stamp=read_stamp(own.path) or "") for own in record.outputs])
-        write_record(staged / RECORD, record.to_dict())
-        move(staged / RECORD, f"{target}/{RECORD}")
         system, place = find_system(target)
         names = set() if before is None else {_name(own) for own in before.outputs}
         for name in names - {_name(own) for own in record.outputs}:
             with suppress(FileNotFoundError):
                 system.rm(f"{place}/{name}", recursive=True)
-    return record
 
 
 def _name(output: Output) -> str:
@@ -134,9 +134,13 @@ def _name(output: Output) -> str:
 
 def _move(source: Path, target: str) -> None:
     """Move a file or folder to its place, on one file system; what it replaces is removed with the temporary folder."""
-    place = Path(target)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    move_into_place(source, place, source.with_name(f".{source.name}.old"))
+    with explain_failures("write to", target):
+        if is_url(target):
+            _upload(source, target)
+            return
+        place = Path(target)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        move_into_place(source, place, source.with_name(f".{source.name}.old"))
 
 
 def _upload(source: Path, target: str) -> None:

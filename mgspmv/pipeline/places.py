@@ -1,4 +1,4 @@
-"""Access to URLs through fsspec: finding and fetching files, with errors in one line."""
+"""Files at URLs, fetched through fsspec, with errors in one line."""
 
 from __future__ import annotations
 
@@ -7,34 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mgspmv.errors import MgspmvError, StoreError
-from mgspmv.files import CHECK_WRITING, describe_error, find_system, is_url
+from mgspmv.errors import MgspmvError
+from mgspmv.files import find_system, is_url
 from mgspmv.ingest.remote import explain
-from mgspmv.os_errors import translate_os_error
-
-
-@contextmanager
-def explain_failures(doing: str, place: str) -> Iterator[None]:
-    """Translate errors at a place; at a URL, they come from libraries that raise other errors.
-
-    Parameters
-    ----------
-    doing : verb, such as `write to`
-
-    Raises
-    ------
-    StoreError : the operation failed, with the reason
-    """
-    try:
-        yield
-    except MgspmvError:
-        raise
-    except Exception as error:
-        if is_url(place):
-            raise StoreError(f"cannot {doing} {place}: {describe_error(error)}; {CHECK_WRITING}") from error
-        if isinstance(error, OSError):
-            raise translate_os_error(error, place, doing) from error
-        raise
 
 
 @contextmanager

@@ -12,8 +12,9 @@ import zarr
 
 import mgspmv as mg
 from mgspmv.errors import SourceError, StepsFailedError, StoreError
+from mgspmv.files import explain_failures
 from mgspmv.pipeline import plan_pipeline, run_pipeline
-from mgspmv.pipeline.places import explain_failures, fetch
+from mgspmv.pipeline.places import fetch
 from tests.support.definitions import EDGES, find_digests, find_states, write_definition
 
 WHOLE = """
