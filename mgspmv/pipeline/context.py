@@ -14,7 +14,7 @@ import psutil
 
 from mgspmv.api import open_matrix
 from mgspmv.api.matrix import Matrix
-from mgspmv.model import Event, Progress, default_threads
+from mgspmv.model import default_threads
 from mgspmv.monitor.progress import watched
 from mgspmv.monitor.versions import find_versions
 from mgspmv.partition import parse_bytes
@@ -85,8 +85,8 @@ class Computing(ExitStack):
         return {"backend": backend, **given, **{name: parse_bytes(size) for name, size in sizes.items()}}
 
 
-class OpenedMatrix:
-    """Opened matrix, loaded once for all results computed from it.
+class OpenedMatrix(ExitStack):
+    """Opened matrix, loaded once for all results computed from it; released with the context.
 
     Parameters
     ----------
@@ -94,8 +94,10 @@ class OpenedMatrix:
     """
 
     def __init__(self, store: str, computing: Computing) -> None:
-        self._store, self._computing = store, computing
-        self._distributed: tuple[tuple[bool, bool], Any] | None = None
+        super().__init__()
+        self._store, self._computing, self._loaded = store, computing, ExitStack()
+        self._wanted: tuple[bool, bool] | None = None
+        self._distributed: Any = None
 
     @cached_property
     def matrix(self) -> Matrix:
@@ -105,15 +107,11 @@ class OpenedMatrix:
         ------
         StoreError : it cannot be
         """
-        return open_matrix(self._store)
+        matrix = self.enter_context(open_matrix(self._store))
+        self.enter_context(self._loaded)
+        return matrix
 
-    def close(self) -> None:
-        """Release what was loaded, here and on workers."""
-        self._release()
-        if "matrix" in self.__dict__:
-            self.matrix.close()
-
-    def find(self, is_turned: bool, *, on_progress: Any, for_steps: bool = False) -> Any:
+    def find(self, is_turned: bool, *, for_steps: bool = False) -> Any:
         """Return the matrix or its transpose, distributed if a cluster computes.
 
         Parameters
@@ -129,20 +127,16 @@ class OpenedMatrix:
         if not self._computing.is_on_cluster:
             return matrix
         wanted = (is_turned, for_steps)
-        if self._distributed is None or self._distributed[0] != wanted:
-            self._release()
-            options: dict[str, Any] = {**self._computing.distributing, "on_progress": on_progress}
+        if wanted != self._wanted:
             from mgspmv.distribute.matrix import distribute_matrix
 
+            self._wanted = None
+            self._loaded.close()
             for_products = partial(watched(distribute_matrix), matrix.stored, lay_out=False)
             distribute: Any = matrix.distribute if for_steps else for_products
-            self._distributed = wanted, distribute(self._computing.client, **options)
-        return self._distributed[1]
-
-    def _release(self) -> None:
-        if self._distributed is not None:
-            self._distributed[1].close()
-        self._distributed = None
+            distributed = distribute(self._computing.client, **self._computing.distributing)
+            self._wanted, self._distributed = wanted, self._loaded.enter_context(distributed)
+        return self._distributed
 
 
 @dataclass(frozen=True)
@@ -152,21 +146,6 @@ class Work:
     definition: Definition
     records: Records
     computing: Computing
-    on_progress: Progress
-    """Callback that takes (step and phase, done, total or None)."""
-    on_event: Callable[[Step, Event], None]
-
-    def listen(self, step: Step) -> dict[str, Callable[..., None]]:
-        """Return the callbacks of a step, as arguments of the functions that compute: `on_progress` and `on_event`."""
-
-        def on_progress(phase: str, done: int, total: int | None) -> None:
-            self.on_progress(f"{step.name}: {phase}", done, total)
-
-        def on_event(event: Event) -> None:
-            on_progress("iterate", event.iteration, getattr(step.section, "max_iter", None))
-            self.on_event(step, event)
-
-        return {"on_progress": on_progress, "on_event": on_event}
 
 
 def make_record(step: Step, identity: Identity, began: str, made: dict[str, Any], **fields: Any) -> StepRecord:

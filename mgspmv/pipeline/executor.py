@@ -8,14 +8,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
 
 from mgspmv.errors import MgspmvError, StepsFailedError, hide_secrets
 from mgspmv.logs import PIPELINE
-from mgspmv.model import Event, Progress, ignore
+from mgspmv.model import ignore
 from mgspmv.monitor.progress import name_calls
 from mgspmv.pipeline.context import Computing, OpenedMatrix, Work
 from mgspmv.pipeline.make_matrix import make_matrix
@@ -43,8 +42,6 @@ def run_pipeline(
     *,
     overrides: Mapping[str, Any] | None = None,
     client: Any = None,
-    on_event: Callable[[Step, Event], None] | None = None,
-    on_progress: Progress | None = None,
     on_step: Callable[[StepOutcome], None] | None = None,
     on_note: Callable[[str], None] | None = None,
     throw: bool = True,
@@ -60,8 +57,6 @@ def run_pipeline(
     path : the TOML file, or the result of `read_pipeline`
     overrides : values in place of the file's, by the names of tables and key, as `run.alpha`
     client : client of a Dask cluster, as in `Matrix.distribute`, in place of the definition's
-    on_event : called with a step and the event of each of its iterations
-    on_progress : called with ("step: phase", done, total or None)
     on_step : called with the outcome of each step when it ends
     on_note : called with lines on the cluster: its dashboard and, for a batch system, what jobs wait for
     throw : raise if a step failed; False returns the record of the failure
@@ -94,7 +89,7 @@ def run_pipeline(
         records.hold(),
         Computing(pipeline.cluster, client, pipeline.limits.threads, on_note) as computing,
     ):
-        work = Work(definition, records, computing, on_progress or ignore, on_event or ignore)
+        work = Work(definition, records, computing)
         why = "the run was interrupted before"
         run = _Run(
             work, on_step or ignore, {p.name: StepOutcome(p.name, p.kind, "skipped", 0.0, None, why) for p in planned}
@@ -151,7 +146,7 @@ class _Run:
             for step in rest:
                 self._note(step, "skipped", error=f"needs {first.name}, which failed")
             return
-        with closing(OpenedMatrix(first.target, self.work.computing)) as opened:
+        with OpenedMatrix(first.target, self.work.computing) as opened:
             for step in rest:
                 self._attempt(step, opened)
 

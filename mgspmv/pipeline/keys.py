@@ -19,7 +19,6 @@ from mgspmv.validation import digest_json
 from mgspmv.version import __version__
 
 _FILES = ("personalization", "dangling", "nstart", "out_weight", "seeds", "x", "y")
-_UPDATES = {"vertices": "vertices of the update"}
 _ELSEWHERE = {"matrix", "backend", "checkpoint", "recover"}
 """Keys of a section that do not affect the result: matrix (an input), backend and fault tolerance."""
 
@@ -49,31 +48,28 @@ def identify_matrix(section: MatrixSection, checksums: Checksums) -> Identity:
     SourceError, OptionError : as in `Checksums.identify`
     StoreError : a store that is used as it is cannot be read
     """
-    inputs: dict[str, str] = {}
-    if section.path is not None:
-        inputs["source"] = checksums.identify(section.path)
-    if section.vertices is not None:
-        inputs["vertices"] = checksums.identify(section.vertices)
+    inputs = {name: checksums.identify(files) for name, files in list_sources(section).items()}
+    changes = _leave_out(inputs, "source", "vertices")
     made = {"generate": section.generate, "parameters": section.parameters, "open": section.open}
-    base = digest_json({"options": _leave_out(section.options, "vertices"), "made": made, "inputs": inputs})
+    own = {"options": _leave_out(section.options, "vertices"), "made": made, "inputs": _leave_out(inputs, *changes)}
+    base = digest_json(own)
     options = section.options | {name: value for name, value in made.items() if value}
     update = None
     if section.update is not None:
-        asked = section.update.given("insert", "delete", "vertices")
-        changes = {_UPDATES.get(name, name): checksums.identify(files) for name, files in asked.items()}
         update = digest_json({"options": _leave_out(section.update.options, "vertices"), "inputs": changes})
-        inputs, options = inputs | changes, options | {"update": section.update.options}
+        options |= {"update": section.update.options}
     elif section.open is not None:
         inputs["store"] = open_store(strip_file_scheme(section.open)).info.digest
     key = digest_json([__version__, "matrix", base, update, inputs])
     return Identity(key, options, inputs, base, update)
 
 
-def list_sources(section: MatrixSection) -> list[str | list[str]]:
-    """List the source paths of a matrix."""
-    own = section.given("path", "vertices")
-    changes = {} if section.update is None else section.update.given("insert", "delete", "vertices")
-    return [*own.values(), *changes.values()]
+def list_sources(section: MatrixSection) -> dict[str, str | list[str]]:
+    """Return the sources of a matrix and of its update, by the names of inputs."""
+    found = {"source": section.path, "vertices": section.vertices}
+    if (change := section.update) is not None:
+        found |= {"insert": change.insert, "delete": change.delete, "vertices of the update": change.vertices}
+    return {name: files for name, files in found.items() if files is not None}
 
 
 def identify_result(step: Step, pipeline: Pipeline, info: MatrixInfo, checksums: Checksums) -> Identity:

@@ -160,7 +160,6 @@ def _note_begun(work: Work, step: Step, identity: Identity, stage: Stage, update
 def _make_base(work: Work, step: Step) -> None:
     section, computing = step.section, work.computing
     options: dict[str, Any] = {**section.options, "overwrite": True}
-    options["on_progress"] = work.listen(step)["on_progress"]
     if computing.is_on_cluster and computing.section.ingest:
         own = computing.section
         options |= {"client": computing.client, "timeout": own.timeout, "threads": own.threads}
@@ -181,7 +180,7 @@ def _limit(work: Work, section: MatrixSection) -> dict[str, Any]:
 def _update(work: Work, step: Step) -> None:
     section = step.section.update
     options: dict[str, Any] = section.options | section.given("insert", "delete", "keep") | _limit(work, step.section)
-    update(step.target, **options, on_progress=work.listen(step)["on_progress"])
+    update(step.target, **options)
 
 
 def _check_unchanged(work: Work, step: Step, identity: Identity) -> None:

@@ -81,7 +81,7 @@ def _rank(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dict[st
     section, output, is_batch = step.section, work.definition.pipeline.output, step.kind == "batch"
     started = time.perf_counter()
     before = _load_before(work, step) if getattr(section, "nstart", None) == PREVIOUS else None
-    matrix = opened.find(section.reverse, on_progress=work.listen(step)["on_progress"], for_steps=not is_batch)
+    matrix = opened.find(section.reverse, for_steps=not is_batch)
     vectors = _read_vectors(section, matrix)
     if before is not None:
         with suppress(OptionError):  # they share no vertex with the matrix
@@ -111,11 +111,10 @@ def _rank(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dict[st
 
 def _run_pagerank(work: Work, step: Step, matrix: Any, vectors: dict[str, Any]) -> Solution:
     """Compute ranks, in the scale of [output]."""
-    section, hearers = step.section, work.listen(step)
-    options = {name: getattr(section, name) for name in (*_OPTIONS, "stop", "kernel")} | vectors
-    options |= _place(work, section) | {"on_event": hearers["on_event"]}
+    section = step.section
+    options = {name: getattr(section, name) for name in (*_OPTIONS, "stop", "kernel")} | vectors | _place(work, section)
     if work.computing.is_on_cluster:
-        options |= {"recover": section.recover, "drive": work.computing.section.drive, **hearers}
+        options |= {"recover": section.recover, "drive": work.computing.section.drive}
     if section.checkpoint:
         options["checkpoint"] = _locate_checkpoint(work, step)
     try:
@@ -126,15 +125,12 @@ def _run_pagerank(work: Work, step: Step, matrix: Any, vectors: dict[str, Any]) 
 
 
 def _run_batch(work: Work, step: Step, matrix: Any, vectors: dict[str, Any]) -> BatchSolution:
-    section, hearers = step.section, work.listen(step)
-    seeds = None
+    section, seeds = step.section, None
     if section.seeds is not None:
         with fetch(section.seeds) as local:
             seeds = read_seeds(local, string_ids=matrix.info.vertex_ids == "string")
     options = {name: getattr(section, name) for name in (*_OPTIONS, "width")} | vectors | _place(work, section)
-    options |= {"top": section.top if section.keep == "top" else None, "on_event": hearers["on_event"]}
-    options |= {"on_progress": hearers["on_progress"]} if work.computing.is_on_cluster else {}
-    return pagerank_batch(matrix, seeds, **options)
+    return pagerank_batch(matrix, seeds, **options, top=section.top if section.keep == "top" else None)
 
 
 def _read_vectors(section: Any, matrix: Any) -> dict[str, Any]:
@@ -178,7 +174,7 @@ def _save_comparison(work: Work, step: Step, comparison: dict[str, Any], folder:
 def _multiply(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dict[str, Any]:
     section = step.section
     started = time.perf_counter()
-    matrix = opened.find(section.transpose, on_progress=work.listen(step)["on_progress"])
+    matrix = opened.find(section.transpose)
     x, y = read_array(section.x), None if section.y is None else read_array(section.y)
     options: dict[str, Any] = section.given("alpha", "beta", "kernel", "precision") | _place(work, section)
     prepared = time.perf_counter()

@@ -149,7 +149,7 @@ def explain_step(step: Step, info: MatrixInfo | None, pipeline: Pipeline, record
 
 def _explain_matrix(step: Step, record: StepRecord | None, records: Records) -> str:
     section, why = step.section, NOT_MADE
-    check_present(list_sources(section))
+    check_present(list_sources(section).values())
     info = find_info(step.target) if section.open is None else open_store(step.target).info
     if record is not None:
         why = _compare(record, identify_matrix(section, records.checksums))
