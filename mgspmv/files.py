@@ -60,11 +60,9 @@ def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
     StoreError : it cannot be written
     """
     target = Path(path)
-    part = target.with_name(f".{target.name}.{name_own()}{_PART}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        settle(target)
-        with hold_folder(part):
+        with hold_folder(target.parent, f".{target.name}.", _PART) as part:
             made = part.stat()
             yield part / _NEW
             if not (part.exists() and os.path.samestat(made, part.stat())):
@@ -79,12 +77,7 @@ def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
 def settle(path: str | os.PathLike[str]) -> None:
     """Restore what was at `path`, if a process was killed while it replaced that, and remove its leftovers."""
     target = Path(path)
-    remove_abandoned(target.parent, f".{target.name}.", _PART)
-
-
-def sweep(folder: Path) -> None:
-    """Apply `settle` to all names in a folder."""
-    remove_abandoned(folder, None, _PART)
+    _remove_abandoned(target.parent, f".{target.name}.", _PART)
 
 
 @contextmanager
@@ -308,34 +301,29 @@ def find_state_folder() -> Path:
 _PART, _NEW, _OLD = ".part", "new", "old"
 
 
-def name_own() -> str:
-    """Return a unique part of a name, which `remove_abandoned` recognizes."""
-    return secrets.token_hex(4)
-
-
 @contextmanager
-def hold_folder(folder: Path) -> Iterator[None]:
-    """Create a folder that only its owner may enter, and remove it at the end; see `remove_abandoned`."""
-    held = None
+def hold_folder(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
+    """Create a folder that only its owner may enter, and remove it at the end; and those whose processes were killed.
+
+    Parameters
+    ----------
+    prefix, suffix : of its name, which is unique
+    """
+    _remove_abandoned(parent, prefix, suffix)
+    folder, held = parent / f"{prefix}{secrets.token_hex(4)}{suffix}", None
     try:
         held = _make_held(folder)
-        yield
+        yield folder
     finally:
-        with suppress(OSError):  # `remove_abandoned` removes the rest
+        with suppress(OSError):  # the next call removes the rest
             _empty(folder)
         if held is not None:
             os.close(held)
 
 
-def remove_abandoned(parent: Path, prefix: str | None, suffix: str = "") -> None:
-    """Remove folders of `hold_folder` whose processes were killed.
-
-    Parameters
-    ----------
-    prefix : start of their names, before `name_own`; None for any between two dots
-    suffix : end of their names
-    """
-    own = re.compile((r"\..*\." if prefix is None else re.escape(prefix)) + "[0-9a-f]{8}" + re.escape(suffix))
+def _remove_abandoned(parent: Path, prefix: str, suffix: str) -> None:
+    """Remove folders of `hold_folder` whose processes were killed."""
+    own = re.compile(re.escape(prefix) + "[0-9a-f]{8}" + re.escape(suffix))
     with suppress(OSError):  # the next call tries again
         for name in filter(own.fullmatch, os.listdir(parent)):
             with suppress(OSError):

@@ -12,7 +12,7 @@ import pytest
 
 from mgspmv import files
 from mgspmv.errors import MissingDependencyError, OptionError, StoreError
-from mgspmv.files import create_file, exists, settle, sweep, write_beside
+from mgspmv.files import create_file, exists, settle, write_beside
 from tests.support.killed import count_changes
 
 # --- replacing -------------------------------------------------------------------------------------------------------
@@ -87,7 +87,6 @@ def test_what_a_living_process_writes_stays(tmp_path):
         part.write_text("slow")
         put(path, "quick", False)
         settle(path)
-        sweep(tmp_path)
         assert part.read_text() == "slow"
         assert get(path) == "quick"
     assert get(path) == "slow"
@@ -119,7 +118,7 @@ def test_others_are_not_removed(tmp_path):
     before = sorted(tmp_path.rglob("*"))
     put(tmp_path / "r.csv", "", False)
     assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "r.csv"])
-    sweep(tmp_path)
+    settle(tmp_path / "s.csv")
     assert not (tmp_path / ".s.csv.01234567.part").exists()
 
 

@@ -24,7 +24,7 @@ import dask
 from distributed import Security
 
 from mgspmv.errors import MissingDependencyError, OptionError
-from mgspmv.files import hold_folder, name_own, remove_abandoned
+from mgspmv.files import hold_folder
 from mgspmv.os_errors import translating
 
 TEMPORARY = "temporary"
@@ -123,9 +123,7 @@ def use_tls(where: str | Path | None) -> Iterator[None]:
     with ExitStack() as stack:
         folder = Path(where)
         if where == TEMPORARY:
-            parent, prefix = Path(tempfile.gettempdir()), "mgspmv-tls-"
-            remove_abandoned(parent, prefix)
-            stack.enter_context(hold_folder(folder := parent / f"{prefix}{name_own()}"))
+            folder = stack.enter_context(hold_folder(Path(tempfile.gettempdir()), "mgspmv-tls-"))
             _write_temporary(folder)
         with dask.config.set(read_certificates(folder)):
             yield

@@ -61,8 +61,8 @@ def make_result(work: Work, step: Step, opened: OpenedMatrix) -> tuple[StepRecor
             fields = describe_iterations(error.solution)
             return make_record(step, identity, began, info.provenance, outputs=[], **fields), error
         outputs = publish(staged, step.target, fields.pop("digests"))
-        record = make_record(step, identity, began, info.provenance, outputs=outputs, **fields)
-        publish_record(staged, step.target, record, work.records.read_step(step.name))
+    record = make_record(step, identity, began, info.provenance, outputs=outputs, **fields)
+    publish_record(step.target, record, work.records.read_step(step.name))
     work.records.write_step(record)
     shutil.rmtree(_locate_checkpoint(work, step), ignore_errors=True)
     return record, None

@@ -29,8 +29,6 @@ from mgspmv.files import (
     hold_folder,
     is_url,
     move_into_place,
-    name_own,
-    sweep,
 )
 from mgspmv.ingest.remote import MARKS
 from mgspmv.pipeline.records import PRIVATE, write_record
@@ -48,7 +46,7 @@ RECORD = "record.json"
 
 @contextmanager
 def stage(step: Step, folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder to write results to, and remove those of runs that were killed.
+    """Yield a temporary folder to write results to, and remove those of runs of the step that were killed.
 
     Parameters
     ----------
@@ -60,12 +58,10 @@ def stage(step: Step, folder: Path) -> Iterator[Path]:
     """
     root = folder if is_url(step.target) else Path(step.target.removesuffix(step.name))
     made = root / PRIVATE / "made"
-    staged = made / f".{quote(step.name, safe='=,')}.{name_own()}.part"
     with ExitStack() as stack:
         with explain_failures("write to", str(made)):
             made.mkdir(parents=True, exist_ok=True)
-            sweep(made)
-            stack.enter_context(hold_folder(staged))
+            staged = stack.enter_context(hold_folder(made, f".{quote(step.name, safe='=,')}.", ".part"))
         yield staged
 
 
@@ -111,15 +107,14 @@ def publish(staged: Path, target: str, digests: dict[str, str]) -> list[Output]:
     return outputs
 
 
-def publish_record(staged: Path, target: str, record: StepRecord, before: StepRecord | None) -> None:
+def publish_record(target: str, record: StepRecord, before: StepRecord | None) -> None:
     """Write the record of published results beside them.
 
     Parameters
     ----------
     before : record of the replaced results; files in formats that are no longer requested are removed
     """
-    write_record(staged / RECORD, record.to_dict())
-    _move(staged / RECORD, f"{target}/{RECORD}")
+    write_record(f"{target}/{RECORD}", record.to_dict())
     with explain_failures("write to", target):
         system, place = find_system(target)
         names = set() if before is None else {_name(own) for own in before.outputs}

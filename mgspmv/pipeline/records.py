@@ -23,7 +23,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from mgspmv.errors import PipelineBusyError, hide_secrets
-from mgspmv.files import write_beside
+from mgspmv.files import create_file
 from mgspmv.os_errors import translate_os_error
 from mgspmv.pipeline.sources import Checksums
 from mgspmv.report.record import RunRecord, StepRecord, read_record
@@ -119,7 +119,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def write_record(path: Path, described: dict[str, Any]) -> None:
+def write_record(path: Path | str, described: dict[str, Any]) -> None:
     """Write a record with its digest, atomically.
 
     Raises
@@ -129,12 +129,12 @@ def write_record(path: Path, described: dict[str, Any]) -> None:
     write_json(path, seal(json.loads(hide_secrets(json.dumps(described)))))
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON, atomically.
+def write_json(path: Path | str, value: Any) -> None:
+    """Write JSON at a path or URL, atomically.
 
     Raises
     ------
     StoreError : it cannot be written
     """
-    with write_beside(path) as part:
-        part.write_text(hide_secrets(json.dumps(value, indent=1, allow_nan=False)) + "\n", encoding="utf-8")
+    with create_file(path) as file:
+        file.write(f"{hide_secrets(json.dumps(value, indent=1, allow_nan=False))}\n".encode())
