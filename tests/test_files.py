@@ -12,7 +12,7 @@ import pytest
 
 from mgspmv import files
 from mgspmv.errors import MissingDependencyError, OptionError, StoreError
-from mgspmv.files import create_file, exists, settle, write_beside
+from mgspmv.files import create_file, exists, explain_failures, settle, write_beside
 from tests.support.killed import count_changes
 
 # --- replacing -------------------------------------------------------------------------------------------------------
@@ -138,6 +138,19 @@ def test_a_file_is_there_when_it_is_whole(place):
         assert not exists(place)
     assert exists(place)
     assert fsspec.open(place).open().read() == b"a"
+
+
+def test_errors_of_a_library():
+    class BrokenError(Exception):
+        pass
+
+    there, said = "s3://b/x", r"^cannot write to s3://b/x: BrokenError; check that the bucket is there"
+    with pytest.raises(StoreError, match=said), explain_failures("write to", there):
+        raise BrokenError
+    with pytest.raises(BrokenError), explain_failures("write to", "x"):
+        raise BrokenError
+    with pytest.raises(StoreError, match=r"^cannot write to x: no room$"), explain_failures("write to", "x"):
+        raise OSError("no room")
 
 
 @pytest.mark.parametrize("was_there", [False, True])

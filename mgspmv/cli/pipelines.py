@@ -34,14 +34,14 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
 ) -> Answer:
     """Run a pipeline: make what of it is not there. What failed is named; what does not depend on it is made."""
-    from mgspmv.pipeline import RunInterrupted, plan_pipeline, read_pipeline, run_pipeline
+    from mgspmv.pipeline import RunInterrupted, plan_pipeline, run_pipeline
 
-    definition = read_pipeline(file, dict(_parse_setting(setting) for setting in set or []))
+    overrides = dict(_parse_setting(setting) for setting in set or [])
     if dry_run:
-        return _answer_plan(plan_pipeline(definition))
+        return _answer_plan(plan_pipeline(file, overrides=overrides))
     try:
         with quieten_dask():
-            return _answer_run(run_pipeline(definition, on_note=say))
+            return _answer_run(run_pipeline(file, overrides=overrides, on_note=say))
     except StepsFailedError as error:
         return _answer_run(error.record, error)
     except RunInterrupted as error:

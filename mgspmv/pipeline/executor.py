@@ -38,7 +38,7 @@ class RunInterrupted(KeyboardInterrupt):
 
 
 def run_pipeline(
-    path: str | PathLike[str] | Definition,
+    path: str | PathLike[str],
     *,
     overrides: Mapping[str, Any] | None = None,
     client: Any = None,
@@ -54,7 +54,7 @@ def run_pipeline(
 
     Parameters
     ----------
-    path : the TOML file, or the result of `read_pipeline`
+    path : the TOML file
     overrides : values in place of the file's, by the names of tables and key, as `run.alpha`
     client : client of a Dask cluster, as in `Matrix.distribute`, in place of the definition's
     on_step : called with the outcome of each step when it ends
@@ -72,7 +72,7 @@ def run_pipeline(
     StepsFailedError : steps failed; those that do not depend on them were made
     KeyboardInterrupt : it was interrupted; the message lists the finished steps
     """
-    definition = path if isinstance(path, Definition) else read_pipeline(path, overrides)
+    definition = read_pipeline(path, overrides)
     records = Records(definition.folder)
     began, clock = now(), time.perf_counter()
 

@@ -33,8 +33,8 @@ from mgspmv.report.record import Output, StepRecord
 from mgspmv.store.read import open_store
 from mgspmv.validation import to_json
 
-Stage = Literal["base", "update"]
-"""Stages of a matrix: `base` reads or generates it; `update` then changes it."""
+Stage = Literal["ingest", "update"]
+"""Stages of a matrix: `ingest` reads or generates it; `update` then changes it."""
 
 
 def find_info(store: str) -> MatrixInfo | None:
@@ -64,11 +64,11 @@ def make_matrix(work: Work, step: Step) -> StepRecord:
     work.records.checksums.save()
     todo, chain = find_todo(work, step, identity)
     for stage in todo:
-        chain += [] if stage == "base" or identity.update is None else [identity.update]
-        _note_begun(work, step, identity, stage, chain)
+        chain += [identity.update] if stage == "update" and identity.update is not None else []
+        _note_begun(work, step, identity, chain)
         clock = time.perf_counter()
-        (_make_base if stage == "base" else _update)(work, step)
-        seconds["ingest" if stage == "base" else stage] = time.perf_counter() - clock
+        (_ingest if stage == "ingest" else _update)(work, step)
+        seconds[stage] = time.perf_counter() - clock
     if todo:
         _check_unchanged(work, step, identity)
     clock = time.perf_counter()
@@ -102,11 +102,10 @@ def find_todo(work: Work, step: Step, identity: Identity) -> tuple[list[Stage], 
     info, record, begun = find_info(step.target), work.records.read_step(step.name), work.records.read_begun(step.name)
     update: list[Stage] = [] if identity.update is None else ["update"]
     if begun is not None and begun["key"] == identity.key and info is not None:
-        chain, is_changed = list(begun["updates"]), info.version != begun["before"]
-        if begun["stage"] == "update":
-            return ([], chain) if is_changed else (["update"], chain[:-1])
-        if is_changed:
-            return update, chain
+        is_made, chain = info.version != begun["before"], list(begun["updates"])
+        if is_made or chain:
+            made = chain if is_made else chain[:-1]
+            return (update if made[-1:] != [identity.update] else []), made
     same_base = record is not None and record.result["base"] == identity.base
     chain = list(record.result["updates"]) if record is not None and same_base else []
     if step.section.open is not None or (same_base and update and _is_as_left(info, record)):
@@ -118,7 +117,7 @@ def find_todo(work: Work, step: Step, identity: Identity) -> tuple[list[Stage], 
             f"{step.target} was changed by {len(lost)} updates that are not there any more, for it is gone or damaged; "
             f"restore it, or set overwrite = true in [matrix.{step.name}] to begin from its source again"
         )
-    return ["base", *update], []
+    return ["ingest", *update], []
 
 
 def _is_as_left(info: MatrixInfo | None, record: StepRecord | None) -> bool:
@@ -147,17 +146,17 @@ def check_replacing(step: Step, info: MatrixInfo | None, records: Records) -> No
         )
 
 
-def _note_begun(work: Work, step: Step, identity: Identity, stage: Stage, updates: list[str]) -> None:
-    """Record the stage that begins, and the version that it changes."""
+def _note_begun(work: Work, step: Step, identity: Identity, updates: list[str]) -> None:
+    """Record the version that a stage changes, and the updates of the version that it makes."""
     info = find_info(step.target)
-    begun = {"key": identity.key, "stage": stage, "before": info and info.version, "updates": updates}
+    begun = {"key": identity.key, "before": info and info.version, "updates": updates}
     work.records.write_begun(step.name, begun)
 
 
 # --- creating --------------------------------------------------------------------------------------------------------
 
 
-def _make_base(work: Work, step: Step) -> None:
+def _ingest(work: Work, step: Step) -> None:
     section, computing = step.section, work.computing
     options: dict[str, Any] = {**section.options, "overwrite": True}
     if computing.is_on_cluster and computing.section.ingest:

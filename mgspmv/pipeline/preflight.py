@@ -75,21 +75,19 @@ class PipelinePlan:
         return render_card(self)
 
 
-def plan_pipeline(
-    path: str | PathLike[str] | Definition, *, overrides: Mapping[str, Any] | None = None
-) -> PipelinePlan:
+def plan_pipeline(path: str | PathLike[str], *, overrides: Mapping[str, Any] | None = None) -> PipelinePlan:
     """Plan a run of a definition; nothing is written, and sources of steps without a record are not read.
 
     Parameters
     ----------
-    path : the TOML file, or the result of `read_pipeline`
+    path : the TOML file
     overrides : values in place of the file's, by the names of tables and key, as `run.alpha`
 
     Raises
     ------
     PipelineError : the definition is wrong
     """
-    definition = path if isinstance(path, Definition) else read_pipeline(path, overrides)
+    definition = read_pipeline(path, overrides)
     steps = plan_steps(definition, Records(definition.folder))
     return PipelinePlan(definition.name, str(definition.folder), steps)
 

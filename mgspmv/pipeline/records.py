@@ -96,7 +96,7 @@ class Records:
         """Read the record of the stage of a matrix that was begun; None if it is missing or unreadable."""
         with suppress(OSError, ValueError):
             found = parse_json(self._locate("begun", name).read_bytes())
-            if isinstance(found, dict) and found.keys() >= {"key", "stage", "before", "updates"}:
+            if isinstance(found, dict) and found.keys() >= {"key", "before", "updates"}:
                 check_seal(found)
                 return found
         return None

@@ -68,9 +68,8 @@ def test_a_terminal_shows_the_steps_of_a_run():
         stdout, _ = process.communicate(timeout=HANG_S)
     os.close(terminal)
     assert process.returncode == 3
-    assert b"bad failed: " in shown
-    assert b"4/4" in shown
-    assert "4/4" not in stdout
+    assert b"g (1 of 4): " in shown
+    assert "(1 of 4)" not in stdout
 
 
 def test_run_of_which_all_fails():

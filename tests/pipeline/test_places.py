@@ -11,8 +11,7 @@ import pytest
 import zarr
 
 import mgspmv as mg
-from mgspmv.errors import SourceError, StepsFailedError, StoreError
-from mgspmv.files import explain_failures
+from mgspmv.errors import SourceError, StepsFailedError
 from mgspmv.pipeline import plan_pipeline, run_pipeline
 from mgspmv.pipeline.places import fetch
 from tests.support.definitions import EDGES, find_digests, find_states, write_definition
@@ -111,15 +110,3 @@ class TestErrors:
         name = f"{url}/none.csv"
         with pytest.raises(SourceError, match=f"^{name}: bad$"), fetch(name) as local:
             raise SourceError("bad", source=str(local))
-
-    def test_errors_of_a_library(self):
-        class BrokenError(Exception):
-            pass
-
-        there, said = "s3://b/x", r"^cannot write to s3://b/x: BrokenError; check that the bucket is there"
-        with pytest.raises(StoreError, match=said), explain_failures("write to", there):
-            raise BrokenError
-        with pytest.raises(BrokenError), explain_failures("write to", "x"):
-            raise BrokenError
-        with pytest.raises(StoreError, match=r"^cannot write to x: no room$"), explain_failures("write to", "x"):
-            raise OSError("no room")
