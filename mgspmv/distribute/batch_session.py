@@ -110,7 +110,7 @@ class BatchSession(Session):
             part.join_devices(links, hellos)
             if part.group is None:
                 return make_local(part.bounds[-1], kernel.zeros_many)
-            return make_nccl(part.group, part.bounds, kernel.zeros_many, links.check)
+            return make_nccl(part.group, part.bounds, kernel.zeros_many)
         assert part.halo is not None
         wanted, turns = find_wanted(hellos, part.halo), Turns(links, part.rank, len(self._spec.members))
         if part.backend == "cuda":

@@ -182,7 +182,7 @@ class DevicePart(Part):
         hellos : their `greet` messages
         """
         if hellos:
-            self.group = join_group(links, hellos, self.rank, self.group, links.check, may_share=self._may_share)
+            self.group = join_group(links, hellos, self.rank, self.group, may_share=self._may_share)
 
     def bind_steps(
         self,
@@ -210,7 +210,7 @@ class DevicePart(Part):
         if columns is None or self.group is None:
             return RankSteps(laid, precision)
         n_terms = max(self.stored.info.nnz, self.stored.info.shape[0])
-        return RankSteps(laid, precision, NcclExchange(self.group, columns, n_terms, check))
+        return RankSteps(laid, precision, NcclExchange(self.group, columns, n_terms))
 
     def _lay_out(
         self, dtype: str | None, layout: StepLayout, check: Callable[[], None]
@@ -233,7 +233,7 @@ class DevicePart(Part):
         release_device_memory()  # else lasting arrays are cut from freed blocks and pin them
         if self.group is not None:
             mark = partial(rows.mark_columns, n_cols) if rows.is_near else None
-            columns = share_columns(self.group, places.columns, places.n_sent, self.bounds, mark, check)
+            columns = share_columns(self.group, places.columns, places.n_sent, self.bounds, mark)
             own, columns, n_columns = columns.places, replace(columns, places=None), columns.slices.starts[-1]
             places = replace(places, columns=None)  # frees their memory for the layout
         del is_read

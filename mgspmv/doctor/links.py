@@ -43,11 +43,10 @@ class LinkTrial(Linked):
             else:
                 import cupy
 
-                check = self.links.check
-                group = join_group(self.links, hellos, self.rank, None, check, may_share=True)
+                group = join_group(self.links, hellos, self.rank, None, may_share=True)
                 try:
-                    gathered = cupy.asnumpy(group.gather(cupy.asarray(wanted[self.rank]), [SLICE] * n, check))
-                    group.gather(cupy.zeros(1, np.uint8), [1] * n, check)  # barrier: none closes while others receive
+                    gathered = cupy.asnumpy(group.gather(cupy.asarray(wanted[self.rank]), [SLICE] * n))
+                    group.gather(cupy.zeros(1, np.uint8), [1] * n)  # barrier: none closes while others receive
                 finally:
                     group.close()
         wrong = np.flatnonzero((gathered.reshape(n, SLICE) != wanted).any(axis=1)).tolist()

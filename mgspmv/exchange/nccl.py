@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate, pairwise
 from threading import Lock, Thread
 from typing import Any
@@ -106,8 +105,11 @@ class NcclGroup:
     Parameters
     ----------
     unique_id : made by rank 0 with `make_unique_id`
-    check : raises when a worker is lost or the work was aborted
     may_share : whether the devices, all of one host then, write into each other's memory where they can
+
+    Attributes
+    ----------
+    check : called while this device waits for others; raises when a worker is lost or the work was aborted
 
     Raises
     ------
@@ -120,7 +122,7 @@ class NcclGroup:
     ) -> None:
         if may_share:
             os.environ.setdefault(*CHANNELS)
-        self.rank, self.n_devices, self.name = rank, n_devices, unique_id.hex()
+        self.rank, self.n_devices, self.name, self.check = rank, n_devices, unique_id.hex(), check
         self._others = [*range(rank + 1, n_devices), *range(rank)]  # so that not all send to the same one first
         self._nccl = _import_nccl()
         self._communicator = _connect(self._nccl, rank, n_devices, unique_id, check)
@@ -166,8 +168,8 @@ class NcclGroup:
             self.abort()
             raise self._describe(error) from error
 
-    def wait(self, stream: Any, check: Callable[[], None], stages: Sequence[Any] = ()) -> None:
-        """Wait until all work enqueued on a stream is done.
+    def wait(self, stream: Any, stages: Sequence[Any] = ()) -> None:
+        """Wait until all work enqueued on a stream is done; raise when a device is lost that others wait for.
 
         Parameters
         ----------
@@ -183,7 +185,7 @@ class NcclGroup:
         marks, left = find_marks(), deque(stages or ([] if begun is None else [begun, is_done]))
         try:
             while not is_done.done:
-                check()
+                self.check()
                 self._communicator.check_async_error()
                 if pause_s == LONG_S:
                     _follow(marks, left)
@@ -199,7 +201,7 @@ class NcclGroup:
             marks.waits = False
             marks.mark()
 
-    def gather(self, own: Any, sizes: Sequence[int], check: Callable[[], None]) -> Any:
+    def gather(self, own: Any, sizes: Sequence[int]) -> Any:
         """Concatenate the arrays of all devices, of these sizes, on the device."""
         import cupy
 
@@ -208,17 +210,17 @@ class NcclGroup:
         parts = [gathered[a:b] for a, b in pairwise(bounds)]
         parts[self.rank][:] = own
         self.exchange([own] * len(parts), parts)
-        self.wait(cupy.cuda.get_current_stream(), check)
+        self.wait(cupy.cuda.get_current_stream())
         return gathered
 
-    def gather_hosts(self, own: np.ndarray, check: Callable[[], None]) -> np.ndarray:
+    def gather_hosts(self, own: np.ndarray) -> np.ndarray:
         """Gather the host arrays of all ranks, of one dtype and length: (n_devices, len(own))."""
         import cupy
 
-        found: np.ndarray = self.gather(cupy.asarray(own), [len(own)] * self.n_devices, check).get()
+        found: np.ndarray = self.gather(cupy.asarray(own), [len(own)] * self.n_devices).get()
         return found.reshape(self.n_devices, len(own))
 
-    def share(self, n_bytes: int, check: Callable[[], None]) -> DirectMemory | None:
+    def share(self, n_bytes: int) -> DirectMemory | None:
         """Return memory of all devices that each can write into; None where they cannot. It is kept for later calls.
 
         Raises
@@ -228,9 +230,9 @@ class NcclGroup:
         if self._can_share and (self._memory is None or self._memory.n_bytes < n_bytes):
             if self._memory is not None:
                 self._memory.close()
-                self.gather_hosts(np.zeros(1, np.uint8), check)  # until all have unmapped this device's memory
+                self.gather_hosts(np.zeros(1, np.uint8))  # until all have unmapped this device's memory
             self._memory = None
-            self._memory = open_memory(self.rank, n_bytes, partial(self.gather_hosts, check=check))
+            self._memory = open_memory(self.rank, n_bytes, self.gather_hosts)
             self._can_share = self._memory is not None
         return self._memory
 
@@ -258,7 +260,6 @@ def join_group(
     hellos: dict[int, dict[str, Any]],
     rank: int,
     held: NcclGroup | None,
-    check: Callable[[], None],
     *,
     may_share: bool,
 ) -> NcclGroup:
@@ -272,6 +273,7 @@ def join_group(
     """
     own, groups = greet(held), {hello["group"] for hello in hellos.values()}
     if held is not None and held.is_alive and groups == {own["group"]}:
+        held.check = links.check
         return held
     if held is not None:
         held.abort()
@@ -285,7 +287,7 @@ def join_group(
         unique_id = links.receive([0])[1]["unique_id"]
     n_devices, is_one_host = len(hellos) + 1, all(hello["host"] == own["host"] for hello in hellos.values())
     may_share = may_share and is_one_host and n_devices <= MOST_DEVICES
-    return NcclGroup(rank, n_devices, bytes(unique_id), check, may_share=may_share)
+    return NcclGroup(rank, n_devices, bytes(unique_id), links.check, may_share=may_share)
 
 
 def greet(held: NcclGroup | None) -> dict[str, Any]:
@@ -309,12 +311,11 @@ class NcclExchange:
     ----------
     columns : columns of z that each device holds
     n_terms : number of entries of the whole matrix, or of rows, if larger
-    check : as in `NcclGroup`
     """
 
-    def __init__(self, group: NcclGroup, columns: SharedColumns, n_terms: int, check: Callable[[], None]) -> None:
+    def __init__(self, group: NcclGroup, columns: SharedColumns, n_terms: int) -> None:
         self.rank, self.slices, self.n_terms = group.rank, columns.slices, n_terms
-        self._group, self._packing, self._check = group, columns.packing, check
+        self._group, self._packing, self.wait = group, columns.packing, group.wait
         self._packed: dict[int, Any] = {}
 
     @property
@@ -325,7 +326,7 @@ class NcclExchange:
 
     def share(self, n_bytes: int) -> DirectMemory | None:
         """Return memory that all devices write into; None if they cannot, or if each receives just what it reads."""
-        return self._group.share(n_bytes, self._check) if self._packing is None else None
+        return self._group.share(n_bytes) if self._packing is None else None
 
     def enqueue(self, z: Any) -> None:
         """Send each other device, on the current stream, what it reads of this slice of z, and receive theirs."""
@@ -345,10 +346,6 @@ class NcclExchange:
             packed = self._packed[z.itemsize]
         cupy.take(own, packing.elements, out=packed)
         return [packed[a:b] for a, b in pairwise(packing.starts)]
-
-    def wait(self, stream: Any, stages: Sequence[Any] = ()) -> None:
-        """Wait until the stream is idle; raise when a device is lost that others wait for; see `NcclGroup.wait`."""
-        self._group.wait(stream, self._check, stages)
 
 
 @dataclass(frozen=True, eq=False)
@@ -379,7 +376,6 @@ def share_columns(
     n_sent: int,
     bounds: tuple[int, ...],
     mark: Callable[[], Any] | None,
-    check: Callable[[], None],
 ) -> SharedColumns:
     """Agree with the other devices on the columns of z that each holds.
 
@@ -394,9 +390,9 @@ def share_columns(
     import cupy
 
     n, rank = group.n_devices, group.rank
-    told = group.gather(cupy.asarray([n_sent, int(mark is not None)], np.int32), [2] * n, check).get().reshape(n, 2)
+    told = group.gather(cupy.asarray([n_sent, int(mark is not None)], np.int32), [2] * n).get().reshape(n, 2)
     counts = told[:, 0].astype(np.int64)
-    slots = group.gather(own, np.diff(bounds).tolist(), check)
+    slots = group.gather(own, np.diff(bounds).tolist())
     pieces = [slots[a:b] for a, b in pairwise(bounds)]
     if told[:, 1].all() and mark is not None:
         is_read = mark()
@@ -405,9 +401,9 @@ def share_columns(
             for owner, (piece, (a, b)) in enumerate(zip(pieces, pairwise(bounds), strict=True))
         ]
         own_needs = cupy.asarray([len(one) for one in lists], np.int32)
-        needs = group.gather(own_needs, [n] * n, check).get().reshape(n, n).astype(np.int64)
+        needs = group.gather(own_needs, [n] * n).get().reshape(n, n).astype(np.int64)
         if (needs.sum(axis=1) <= NEEDED * (counts.sum() - counts)).all():
-            return _share_needed(group, pieces, lists, needs, int(counts[rank]), check)
+            return _share_needed(group, pieces, lists, needs, int(counts[rank]))
     slices = Slices(tuple(map(int, counts)))
     for piece, start in zip(pieces, slices.starts, strict=False):
         piece += start
@@ -415,7 +411,7 @@ def share_columns(
 
 
 def _share_needed(
-    group: NcclGroup, pieces: list[Any], lists: list[Any], needs: np.ndarray, n_sent: int, check: Callable[[], None]
+    group: NcclGroup, pieces: list[Any], lists: list[Any], needs: np.ndarray, n_sent: int
 ) -> SharedColumns:
     """Agree that each device is sent just the columns that it reads.
 
@@ -431,7 +427,7 @@ def _share_needed(
     slices = Slices(tuple(n_sent if owner == rank else int(k) for owner, k in enumerate(needs[rank])))
     asked = [cupy.empty(int(k), np.int32) for k in needs[:, rank]]
     group.exchange(lists, asked)
-    group.wait(cupy.cuda.get_current_stream(), check)
+    group.wait(cupy.cuda.get_current_stream())
     sums = slices.tails[rank] + cupy.arange(SLICE_SUMS, dtype=np.int32)
     elements = []
     for one in asked:  # padded to the slice length of the reader, see `Slices`

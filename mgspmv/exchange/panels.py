@@ -83,17 +83,16 @@ def make_staged(
     return Panels(open_panel, host.gather, halo.starts[-1] + halo.count(halo.rank), host.n_elements)
 
 
-def make_nccl(group: NcclGroup, bounds: Sequence[int], zeros: Zeros, check: Callable[[], None]) -> Panels:
+def make_nccl(group: NcclGroup, bounds: Sequence[int], zeros: Zeros) -> Panels:
     """Make panels of devices that hold z of all columns, and send their slices on the stream of the kernels.
 
     Parameters
     ----------
     bounds : first row of each device, and the number of rows
-    check : as in `NcclGroup`
     """
 
     def gather(own: np.ndarray) -> list[np.ndarray]:
-        return list(group.gather_hosts(own, check))
+        return list(group.gather_hosts(own))
 
     def open_panel(width: int, dtype: np.dtype[Any]) -> _NcclPanel:
         return _NcclPanel(group, bounds, lambda n, dtype: zeros(n, width, dtype), gather, dtype)

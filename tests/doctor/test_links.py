@@ -68,9 +68,10 @@ class PlayedGroup:
 
     def __init__(self, links, rank, n, damages):
         self._damages, self._turns, self.n_closed = damages, Turns(links, rank, n), 0
+        self.check = links.check
 
-    def gather(self, own, sizes, check):
-        check()
+    def gather(self, own, sizes):
+        self.check()
         pieces = [told["own"] for told in self._turns.gather({"own": np.asarray(own)})]
         assert [len(piece) for piece in pieces] == list(sizes)
         return np.concatenate(pieces) + self._damages
@@ -83,7 +84,7 @@ class PlayedGroup:
 def test_devices(damages, trio, monkeypatch):
     groups = []
 
-    def join(links, hellos, rank, held, check, *, may_share):
+    def join(links, hellos, rank, held, *, may_share):
         assert may_share
         assert held is None
         groups.append(PlayedGroup(links, rank, len(hellos) + 1, damages if rank == 0 else 0))

@@ -11,7 +11,7 @@ import pytest
 from mgspmv.errors import CapacityError
 from mgspmv.exchange import direct
 from mgspmv.exchange.direct import MOST_DEVICES, UNIT
-from tests.exchange.test_nccl import DeviceArray, join_all, make_check, nccl, run_ranks, start_groups
+from tests.exchange.test_nccl import DeviceArray, join_all, nccl, run_ranks, start_groups
 
 __all__ = ["nccl"]
 
@@ -87,7 +87,7 @@ def played(nccl, monkeypatch):
 
 
 def share_all(groups, n_bytes):
-    return run_ranks(len(groups), lambda rank: groups[rank].share(n_bytes, make_check()))
+    return run_ranks(len(groups), lambda rank: groups[rank].share(n_bytes))
 
 
 def test_everybody_knows_where_the_memory_of_all_is(nccl, played):
@@ -150,7 +150,7 @@ def test_no_room_is_said(nccl, played):
     [group] = start_groups(nccl, 1)
     played.room = UNIT
     with pytest.raises(CapacityError, match=r"the 4,194,304 bytes of vectors that other devices write into do not fit"):
-        group.share(UNIT + 1, make_check())
+        group.share(UNIT + 1)
 
 
 def test_who_aborts_gives_up_waiting_and_closes(nccl, played):

@@ -282,7 +282,7 @@ def test_everybody_gets_the_parts_of_everybody(nccl, bounds):
             wanted = (1000 * step + np.arange(bounds[-1])).astype(dtype)
             array[a:b] = wanted[a:b]
             exchange(groups[rank], array, bounds)
-            groups[rank].wait(PlayedStream(nccl), make_check())
+            groups[rank].wait(PlayedStream(nccl))
             assert array.tolist() == wanted.tolist(), dtype
 
     for dtype in (np.int64, np.float32, np.int32):
@@ -302,7 +302,7 @@ def test_each_gets_what_is_meant_for_it(nccl):
         received = [on_device(np.full(len(make(sender, rank)), -1.0)) for sender in range(4)]
         received[rank] = on_device(np.full(5, -1.0))
         groups[rank].exchange(sent, received)
-        groups[rank].wait(PlayedStream(nccl), make_check())
+        groups[rank].wait(PlayedStream(nccl))
         wanted = [make(sender, rank).tolist() if sender != rank else [-1] * 5 for sender in range(4)]
         assert [one.tolist() for one in received] == wanted
 
@@ -316,7 +316,7 @@ def test_slices_with_their_scalars(nccl):
 
     def work(rank):
         all_columns = SharedColumns(slices, None, None)
-        exchange = NcclExchange(groups[rank], all_columns, 123, make_check())
+        exchange = NcclExchange(groups[rank], all_columns, 123)
         assert (exchange.rank, exchange.slices, exchange.n_terms) == (rank, slices, 123)
         z, (a, b) = on_device(np.full(slices.starts[-1] + 1, -1)), slices.starts[rank : rank + 2]
         for step in (1, 2):
@@ -379,7 +379,7 @@ class Rows:
         def work(rank):
             mark = (lambda: on_device(self.is_read[rank])) if rank in marked else None
             own = on_device(self.own[rank])
-            return share_columns(groups[rank], own, self.counts[rank], self.bounds, mark, make_check())
+            return share_columns(groups[rank], own, self.counts[rank], self.bounds, mark)
 
         return run_ranks(self.n, work)
 
@@ -389,7 +389,7 @@ class Rows:
 
         def work(rank):
             shared, slices = columns[rank], columns[rank].slices
-            exchange = NcclExchange(groups[rank], shared, 9, make_check())
+            exchange = NcclExchange(groups[rank], shared, 9)
             start, tail, (a, b) = slices.starts[rank], slices.tails[rank], self.bounds[rank : rank + 2]
             sent, places = self.is_sent[a:b], shared.places.get()
             for step, dtype in enumerate((np.int64, np.int64, np.float32, np.float64)):
@@ -476,8 +476,9 @@ def test_what_is_found_while_waiting_ends_the_wait_and_the_group(nccl, error):
     group, communicator = leave_alone(nccl)
     assert group.is_alive
     failing = Failing(error)
+    group.check = failing
     with pytest.raises(type(error)) as caught:
-        group.wait(PlayedStream(nccl), failing)
+        group.wait(PlayedStream(nccl))
     assert caught.value is error
     assert failing.left == 0
     assert (group.is_alive, communicator.n_aborted) == (False, 1)
@@ -489,7 +490,7 @@ def test_an_error_of_nccl_ends_the_wait_and_the_group(nccl):
     group, communicator = leave_alone(nccl)
     communicator.error = nccl.NcclError("NCCL_ERROR_REMOTE_ERROR: remote process exited")
     with pytest.raises(ClusterError) as caught:
-        group.wait(PlayedStream(nccl), make_check())
+        group.wait(PlayedStream(nccl))
     assert str(caught.value) == ("NCCL failed on this device, rank 0: NCCL_ERROR_REMOTE_ERROR: remote process exited")
     assert caught.value.__cause__ is communicator.error
     assert (group.is_alive, communicator.n_aborted) == (False, 1)
@@ -615,8 +616,9 @@ def endless(nccl, monkeypatch):
 def test_a_device_that_does_not_come_to_rest_is_waited_for_within_bounds(nccl, endless):
     group, communicator = leave_alone(nccl)
     began = time.monotonic()
+    group.check = Failing(WorkerLostError("worker 1 is gone"))
     with pytest.raises(WorkerLostError, match="worker 1 is gone"):
-        group.wait(PlayedStream(nccl), Failing(WorkerLostError("worker 1 is gone")))
+        group.wait(PlayedStream(nccl))
     assert time.monotonic() - began >= 0.2
     assert not endless.is_set()
     assert (group.is_alive, communicator.n_aborted) == (False, 1)
@@ -671,8 +673,9 @@ def follow(group, nccl, stages, looks):
         if len(seen) > 40:
             raise StuckError
 
+    group.check = check
     with make_marks() as marks, pytest.raises(StuckError):
-        group.wait(PlayedStream(nccl), check, stages)
+        group.wait(PlayedStream(nccl), stages)
     assert not marks.waits
     return seen
 
@@ -692,7 +695,7 @@ def test_a_device_that_is_at_work_does_not_wait_for_others(nccl):
 class PlayedLinks:
     def __init__(self, boxes, rank, is_encrypted=False):
         self._boxes, self._rank, self.is_encrypted = boxes, rank, is_encrypted
-        self.n_sent = 0
+        self.n_sent, self.check = 0, make_check()
 
     def send(self, messages):
         for other, message in messages.items():
@@ -723,7 +726,7 @@ def join_all(held, hosts=None, *, may_share=True, networks=None, is_encrypted=Fa
 
     def work(rank):
         others = {other: hellos[other] for other in range(n) if other != rank}
-        return join_group(links[rank], others, rank, held[rank], make_check(), may_share=may_share)
+        return join_group(links[rank], others, rank, held[rank], may_share=may_share)
 
     return run_ranks(n, work), sum(link.n_sent for link in links)
 
@@ -735,7 +738,7 @@ def check_exchange(nccl, groups):
         array = on_device(np.full(n, -1))
         array[rank] = rank
         exchange(groups[rank], array, range(n + 1))
-        groups[rank].wait(PlayedStream(nccl), make_check())
+        groups[rank].wait(PlayedStream(nccl))
         assert array.tolist() == list(range(n))
 
     run_ranks(n, work)
@@ -752,9 +755,11 @@ def test_who_has_no_group_makes_one_with_the_others(nccl):
 @pytest.mark.parametrize("hosts", [None, "aab"])
 def test_a_group_that_all_have_is_used_again(nccl, hosts):
     held, _ = join_all([None] * 3, hosts)
+    checks = [group.check for group in held]
     groups, n_sent = join_all(held, hosts)
     assert n_sent == 0
     assert all(group is before for group, before in zip(groups, held, strict=True))
+    assert all(group.check is not check for group, check in zip(groups, checks, strict=True))
     assert [c.n_aborted for c in nccl.made] == [0] * 3
     check_exchange(nccl, groups)
 

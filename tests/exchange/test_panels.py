@@ -20,7 +20,7 @@ from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.queries import make_queries
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.model import StepSums
-from tests.exchange.test_nccl import DeviceArray, make_check, nccl, run_ranks, start_groups  # noqa: F401  # a fixture is one of them
+from tests.exchange.test_nccl import DeviceArray, nccl, run_ranks, start_groups  # noqa: F401  # a fixture is one of them
 from tests.exchange.test_peer import random_halos
 from tests.support.peers import Network, run_workers
 
@@ -49,7 +49,7 @@ def run_panels(played, kind, halos, work):
     if kind == "nccl":
         groups = start_groups(played, n)
         bounds = halos[0].bounds
-        return run_ranks(n, lambda rank: work(rank, make_nccl(groups[rank], bounds, make_zeros, make_check())))
+        return run_ranks(n, lambda rank: work(rank, make_nccl(groups[rank], bounds, make_zeros)))
     network = Network(n, seed=3)
 
     def work_linked(rank):
