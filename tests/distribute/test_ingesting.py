@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mgspmv as mg
-from mgspmv.distribute import ingesting
+from mgspmv.distribute import held_share, ingesting
 from mgspmv.errors import (
     ClusterError,
     OptionError,
@@ -144,7 +144,7 @@ def test_the_store_is_that_of_one_process(name, sources, client, tmp_path):
 def test_memory_that_is_short_and_pieces_that_are_small(name, sources, in_process, tmp_path, monkeypatch):
     source, options = prepare(sources, name)
     mg.ingest(source, tmp_path / "wanted", **options)
-    monkeypatch.setattr(ingesting, "make_room", lambda memory, free, threads, folder: Room(1 << 17, 2, folder))
+    monkeypatch.setattr(held_share, "make_room", lambda memory, free, threads, folder: Room(1 << 17, 2, folder))
     monkeypatch.setattr(share, "PIECE_ENTRIES", 71)
     monkeypatch.setattr(share, "NAME_BYTES", 10)
     monkeypatch.setattr(ingesting, "SUM_BYTES", 1 << 8)  # 128 columns at a time
