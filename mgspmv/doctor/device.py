@@ -14,7 +14,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from mgspmv.display.numbers import format_bytes
-from mgspmv.doctor.findings import Finding, hang, ok, shorten, skip, warn, wrong
+from mgspmv.doctor.findings import Finding, Skipped, hang, ok, shorten, warn, wrong
 
 GPU_EXTRA = "mgspmv[cuda12] for a driver of CUDA 12, or mgspmv[cuda13] for one of CUDA 13 or later"
 FREE_SHARE = 0.5
@@ -27,7 +27,7 @@ def check_gpus_apart(limit_s: float) -> list[Finding]:
     if find_spec("cupy") is None:
         n_gpus = _count_gpus()
         if not n_gpus:
-            return [skip("CuPy is not installed; everything runs on processors")]
+            raise Skipped("CuPy is not installed; everything runs on processors")
         return [warn(f"CuPy is not installed, and there are {n_gpus} GPUs", f"Install {GPU_EXTRA}.", gpus=n_gpus)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", _PROGRAM]
@@ -70,7 +70,7 @@ def check_gpus() -> Iterator[Finding]:
     if (problem := find_device_problem()) is not None:
         known = _count_gpus()
         if not known:
-            yield skip(f"there is no GPU: {problem}")
+            yield Finding("skipped", f"there is no GPU: {problem}")
             return
         remedy = (
             "Look at CUDA_VISIBLE_DEVICES and nvidia-smi, and start containers with --gpus all. A driver older than "

@@ -66,11 +66,6 @@ def wrong(found: str, remedy: str, **values: Any) -> Finding:
     return Finding("wrong", found, remedy, values)
 
 
-def skip(why: str, **values: Any) -> Finding:
-    """Make a finding of status `skipped`: it was not checked."""
-    return Finding("skipped", why, values=values)
-
-
 def hang(limit_s: float) -> Finding:
     """Make a finding of status `wrong` for a check that exceeded its time limit."""
     return wrong(
@@ -94,12 +89,12 @@ def run_check(name: str, check: Callable[[], Findings], limit_s: float) -> list[
             for finding in [findings] if isinstance(findings, Finding) else findings:
                 found.append(finding)
         except Skipped as error:
-            found.append(skip(str(error)))
+            found.append(Finding("skipped", str(error)))
         except MgspmvError as error:
             remedy = "Look at the logs of the workers that are named, and restart them."
             found.append(wrong(shorten(error), remedy, error=type(error).__name__))
         except (Exception, SystemExit) as error:  # libraries may raise SystemExit
-            found.append(skip(f"it could not be checked: {type(error).__name__}: {shorten(error)}"))
+            found.append(Finding("skipped", f"it could not be checked: {type(error).__name__}: {shorten(error)}"))
         finally:
             is_done.set()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mgspmv.doctor import device
+from mgspmv.doctor.findings import run_check
 from tests.support.waiting import HANG_S
 
 
@@ -12,7 +13,7 @@ from tests.support.waiting import HANG_S
 def test_without_cupy(gpus, status, monkeypatch):
     monkeypatch.setattr(device, "find_spec", lambda name: None)
     monkeypatch.setattr(device, "_count_gpus", lambda: gpus)
-    [found] = device.check_gpus_apart(HANG_S)
+    [found] = run_check("gpus", lambda: device.check_gpus_apart(HANG_S), HANG_S)
     assert found.status == status
 
 
