@@ -35,7 +35,9 @@ def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
     """
     from scipy.stats import kendalltau, spearmanr
 
-    ids_before, ids_now = (list_ids(own.vertex_ids, len(own.values)) for own in (before, now))
+    ids_before, ids_now = (
+        np.arange(len(own.values)) if own.vertex_ids is None else own.vertex_ids for own in (before, now)
+    )
     old, new = match_ids(ids_before, ids_now)
     was, is_now = before.values[old], now.values[new]
     high_before, high_now = before.select_highest(k), now.select_highest(k)
@@ -61,11 +63,6 @@ def match_ids(before: np.ndarray, now: np.ndarray) -> tuple[np.ndarray, np.ndarr
         return np.empty(0, np.int64), np.empty(0, np.int64)
     _, old, new = np.intersect1d(before, now, assume_unique=True, return_indices=True)
     return old, new
-
-
-def list_ids(vertex_ids: np.ndarray | None, n: int) -> np.ndarray:
-    """Return the ids of vertices, (n,); 0..n-1 if there are none."""
-    return np.arange(n) if vertex_ids is None else vertex_ids
 
 
 def _correlate(measure: Callable[..., Any], a: np.ndarray, b: np.ndarray) -> float | None:
