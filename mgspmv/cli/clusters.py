@@ -7,11 +7,12 @@ import shlex
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mgspmv.cli.mode import ARGS, say
+from mgspmv.cli.options import option
 from mgspmv.cli.place import quieten_dask
 from mgspmv.cli.program import Answer, add_command
 from mgspmv.cli.tables import tabulate, tabulate_fields
@@ -41,18 +42,18 @@ def _add(command: Callable[..., Answer]) -> Callable[..., Answer]:
 @_add
 def start(
     *,
-    name: str = DEFAULT,
-    backend: str = "auto",
+    name: Annotated[str, option("Of the cluster; one of a name on a machine.", "NAME", "--name")] = DEFAULT,
+    backend: Annotated[str, option("Workers on GPUs or not; auto is cuda with a GPU.", "auto|cpu|cuda")] = "auto",
     workers: int | None = None,
     threads: int | None = None,
-    protocol: str = "tcp",
-    host: str = "127.0.0.1",
-    port: int = 0,
+    protocol: Annotated[str, option("Of Dask between GPU workers.", "tcp|ucxx")] = "tcp",
+    host: Annotated[str, option("Where to listen; others get in there, so also give --tls.", "ADDRESS")] = "127.0.0.1",
+    port: Annotated[int, option("Of the scheduler; 0 for any that is free.", min=0, max=65535)] = 0,
     dashboard_port: int | None = None,
     dashboard_origin: list[str] | None = None,
     tls: str | None = None,
-    timeout: float = 120.0,
-    foreground: bool = False,
+    timeout: Annotated[float, option("Until all workers must have joined.", "SECONDS")] = 120.0,
+    foreground: Annotated[bool, option("Stay in this command and end with it, as services want it.")] = False,
 ) -> Answer:
     """Start a scheduler and workers on this machine, which stay until `mgspmv cluster stop`."""
     from mgspmv import launching

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from mgspmv.cli.mode import open_progress
+from mgspmv.cli.options import option
 from mgspmv.cli.place import Place, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.errors import MgspmvError
@@ -23,7 +24,7 @@ def doctor(
     cluster_option: list[str] | None = None,
     scheduler: str | None = None,
     tls: str | None = None,
-    timeout: float = 30.0,
+    timeout: Annotated[float, option("For each check.", "SECONDS")] = 30.0,
 ) -> Answer:
     """Say what is wrong with this machine, its GPUs or a cluster, and what to do; exit code 1 where something is.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from mgspmv.cli.mode import note_kept
-from mgspmv.cli.options import Reading, Room, Storing, Work, given
+from mgspmv.cli.options import Reading, Room, Storing, Work, given, option
 from mgspmv.cli.place import Place, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.stored import answer_changed, answer_ingested, list_report
@@ -31,12 +31,12 @@ def ingest(source: list[str], store: str, *, storing: Storing, reading: Reading,
 def update(
     store: str,
     *,
-    insert: str | None = None,
-    delete: str | None = None,
-    missing: str = "ignore",
+    insert: Annotated[str | None, option("Entries to insert, after deletions; - for stdin.", "FILE")] = None,
+    delete: Annotated[str | None, option("Entries to delete; weights are not read.", "FILE")] = None,
+    missing: Annotated[str, option("What is to be deleted and is not there.", "ignore|error")] = "ignore",
     self_loops: str = "keep",
     symmetrize: bool = False,
-    ignore_weights: bool = False,
+    ignore_weights: Annotated[bool, option("Store the pattern only.")] = False,
     keep: int | None = None,
     reading: Reading,
     work: Work,
@@ -69,23 +69,23 @@ def _list_reports(made: dict[str, Any]) -> list[str]:
 class Parameters:
     """Parameters of generators, as arguments of `mgspmv.generate`; None where not given."""
 
-    scale: int | None = None
-    edge_factor: int | None = None
-    a: float | None = None
-    b: float | None = None
-    c: float | None = None
-    scramble: bool | None = None
-    n_vertices: int | None = None
-    n_edges: int | None = None
-    weights: bool | None = None
-    nx: int | None = None
-    ny: int | None = None
-    nz: int | None = None
-    points: int | None = None
-    n: int | None = None
-    bandwidth: int | None = None
-    pattern: bool | None = None
-    seed: int | None = None
+    scale: Annotated[int | None, option("rmat: log2 of the vertices.")] = None
+    edge_factor: Annotated[int | None, option("rmat: edges a vertex, default 16.")] = None
+    a: Annotated[float | None, option("rmat: upper left, default 0.57.")] = None
+    b: Annotated[float | None, option("rmat: upper right, default 0.19.")] = None
+    c: Annotated[float | None, option("rmat: lower left, default 0.19.")] = None
+    scramble: Annotated[bool | None, option("rmat: spread vertices of high degree.")] = None
+    n_vertices: Annotated[int | None, option("uniform: vertices.", "N")] = None
+    n_edges: Annotated[int | None, option("uniform: edges.", "N")] = None
+    weights: Annotated[bool | None, option("rmat, uniform: values in (0, 1].")] = None
+    nx: Annotated[int | None, option("stencils: cells along x.")] = None
+    ny: Annotated[int | None, option("stencils: cells along y.")] = None
+    nz: Annotated[int | None, option("stencil3d: cells along z.")] = None
+    points: Annotated[int | None, option("stencils: 5 or 9; 7 or 27.")] = None
+    n: Annotated[int | None, option("banded: rows.")] = None
+    bandwidth: Annotated[int | None, option("banded: entries on each side of the diagonal.")] = None
+    pattern: Annotated[bool | None, option("stencils, banded: without values.")] = None
+    seed: Annotated[int | None, option("rmat, uniform, banded: default 1.")] = None
 
 
 def generate(model: str, store: str, *, parameters: Parameters, storing: Storing, place: Place, room: Room) -> Answer:

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mgspmv.cli.mode import note_kept
+from mgspmv.cli.options import argument, option
 from mgspmv.cli.place import Computing, Place, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.tables import tabulate, tabulate_fields
 from mgspmv.display.numbers import format_bytes, format_seconds
+from mgspmv.kernels.catalogue import SPARSE_KERNELS
 
 if TYPE_CHECKING:
     from mgspmv.partition import Plan
+
+_KERNELS = ", ".join(kernel.name for kernel in SPARSE_KERNELS if kernel.backends)
 
 
 def plan(
     store: str,
     *,
-    workers: int | None = None,
+    workers: Annotated[int | None, option("Number of workers; default 1, or those of the cluster.")] = None,
     device_memory: str | None = None,
     host_memory: str | None = None,
     precision: str = "exact",
-    stop: str = "change",
-    checkpoint: bool = False,
+    stop: Annotated[str, option("Of PageRank; topk takes memory too.", "change|topk:K")] = "change",
+    checkpoint: Annotated[bool, option("Of PageRank that is kept on the way.")] = False,
     backend: str = "auto",
     cluster: str | None = None,
     cluster_option: list[str] | None = None,
@@ -77,13 +81,13 @@ def _list_workers(plan: Plan) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
 
 def spmv(
     store: str,
-    x: str,
+    x: Annotated[str, argument("X.npy", "(n_cols,) or (n_cols, k) array.")],
     *,
-    output: str,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    y: str | None = None,
-    kernel: str = "auto",
+    output: Annotated[str, option("Where the product goes.", "Y.npy", "--output", "-o")],
+    alpha: Annotated[float, option("Factor of A @ x.")] = 1.0,
+    beta: Annotated[float, option("Factor of y.")] = 0.0,
+    y: Annotated[str | None, option("What beta multiplies.", "FILE.npy")] = None,
+    kernel: Annotated[str, option(f"Kernel: auto, {_KERNELS}.")] = "auto",
     precision: str | None = None,
     place: Computing,
     overwrite: bool = False,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast, get_args
+from typing import Annotated, Any, cast, get_args
 
+from mgspmv.cli.options import option
 from mgspmv.cli.outputs import find_outputs
 from mgspmv.cli.place import Computing, check_choices
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import add_summary, answer_batch
 from mgspmv.cli.watching import Iteration, listen
+from mgspmv.kernels.catalogue import SPARSE_KERNELS
+
+_KERNELS = ", ".join(kernel.name for kernel in SPARSE_KERNELS if kernel.step_backends)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,17 +28,17 @@ class Ranking(Iteration):
 class Own:
     """Options specific to PageRank, as arguments of `mgspmv.pagerank`."""
 
-    alpha: float = 0.85
-    stop: str = "change"
+    alpha: Annotated[float, option("Damping factor.")] = 0.85
+    stop: Annotated[str, option("Also stop when it is proven which the K highest are.", "change|topk:K")] = "change"
     personalization: str | None = None
     dangling: str | None = None
     out_weight: str | None = None
-    kernel: str = "auto"
+    kernel: Annotated[str, option(f"Kernel: auto, {_KERNELS}.")] = "auto"
     transport: str = "auto"
     checkpoint: str | None = None
     checkpoint_every: float | None = None
-    resume: bool = False
-    recover: int = 5
+    resume: Annotated[bool, option("Go on from the last checkpoint, or begin where there is none.")] = False
+    recover: Annotated[int, option("On a cluster: go on N times at most when workers are lost.", "N", min=0)] = 5
 
 
 def pagerank(ranking: Ranking, own: Own, reverse: bool = False, scaler: str = "none", summary: bool = False) -> Answer:
@@ -57,7 +61,7 @@ def pagerank_batch(
     seeds: str | None = None,
     output: list[str] | None = None,
     alpha: list[float] | None = None,
-    top: int | None = None,
+    top: Annotated[int | None, option("Keep so many of the highest ranks; default all.", min=1)] = None,
     tol: float | None = None,
     tol_mode: str = "l1",
     max_iter: int = 100,
@@ -66,7 +70,7 @@ def pagerank_batch(
     ignore_weights: bool = False,
     reverse: bool = False,
     precision: str = "exact",
-    width: int | None = None,
+    width: Annotated[int | None, option("Vectors in a pass; default what is fast and fits.", "2|4|8|16|32|64")] = None,
     place: Computing,
     transport: str = "auto",
     overwrite: bool = False,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mgspmv.cli.mode import note_kept
-from mgspmv.cli.options import Lines, Work, given
+from mgspmv.cli.options import Lines, Work, argument, given, option
 from mgspmv.cli.program import Answer, translate_message
 from mgspmv.cli.stored import answer_changed, answer_stored, describe_matrix, describe_order
 from mgspmv.cli.tables import tabulate, tabulate_fields
@@ -44,7 +44,7 @@ def versions(store: str, keep: int | None = None) -> Answer:
 
 def reorder(
     store: str,
-    target: str | None = None,
+    target: Annotated[str | None, argument("[TARGET]", "Where the renumbered matrix goes; default in place.")] = None,
     *,
     method: str = "rcm",
     overwrite: bool = False,
@@ -73,14 +73,14 @@ def transpose(store: str, *, keep: int | None = None, work: Work) -> Answer:
 
 def subgraph(
     store: str,
-    target: str,
+    target: Annotated[str, argument("TARGET", "Where the part goes: local path or URL.")],
     *,
     vertices: str | None = None,
-    min_weight: float | None = None,
-    max_weight: float | None = None,
+    min_weight: Annotated[float | None, option("Least weight to keep.", "W")] = None,
+    max_weight: Annotated[float | None, option("Greatest weight to keep.", "W")] = None,
     edges: str | None = None,
-    without_edges: str | None = None,
-    symmetrize: bool = False,
+    without_edges: Annotated[str | None, option("Edges to drop, likewise.", "FILE")] = None,
+    symmetrize: Annotated[bool, option("For both, (i, j) stands for (j, i) too.")] = False,
     lines: Lines,
     overwrite: bool = False,
     work: Work,
@@ -121,10 +121,10 @@ def _check_lines(lines: Lines, edges: str | None) -> None:
 
 def export(
     store: str,
-    target: str,
+    target: Annotated[str, argument("TARGET", ".mtx[.gz|.zst], .parquet, .npz or .zarr; path or URL.")],
     *,
     format: str | None = None,
-    vertices: str | None = None,
+    vertices: Annotated[str | None, option("Write the ids too, one a line, for `ingest --vertices`.", "FILE")] = None,
     work: Work,
     overwrite: bool = False,
 ) -> Answer:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mgspmv.cli.mode import note_kept, say
+from mgspmv.cli.options import option
 from mgspmv.cli.outputs import Outputs, find_outputs
 from mgspmv.cli.place import Computing, Place, check_choices, open_client
 from mgspmv.cli.program import Answer
@@ -30,10 +31,10 @@ class Iteration:
     max_iter: int = 100
     nstart: str | None = None
     ignore_weights: bool = False
-    precision: str = "float64"
+    precision: Annotated[str, option("Of vectors and values.", "float64|float32")] = "float64"
     place: Computing
-    drive: str = "auto"
-    top: int = 10
+    drive: Annotated[str, option("How iterations are driven.", "auto|embedded|scheduler|superstep")] = "auto"
+    top: Annotated[int, option("How many of the highest ranks to show.", min=1)] = 10
     overwrite: bool = False
 
     def compute(
