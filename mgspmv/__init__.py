@@ -16,31 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mgspmv.api import (
-        Matrix,
-        drop_versions,
-        eigenvector_centrality,
-        export,
-        gemv,
-        generate,
-        hits,
-        ingest,
-        katz,
-        list_versions,
-        load_batch,
-        load_solution,
-        open_matrix,
-        pagerank,
-        pagerank_batch,
-        power_iteration,
-        reorder,
-        spmv,
-        stationary,
-        subgraph,
-        transpose,
-        update,
-        verify,
-    )
+    from mgspmv.api import *
     from mgspmv.batch_results import BatchSolution
     from mgspmv.distribute.matrix import DistributedMatrix
     from mgspmv.ingest_report import IngestReport
