@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from mgspmv.api.arguments import read_number
+from mgspmv.api.placing import Placement
 from mgspmv.checkpoints import BEGINNING, Checkpoints, Reached
 from mgspmv.errors import CapacityError, CheckpointError, ClosedError, ClusterError, OptionError, say_more
 from mgspmv.iterate.keeping import EVERY_S, Keeper, Kept
-from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.options import PageRankOptions, RankTask
 from mgspmv.iterate.pagerank import find_before, judge
 from mgspmv.iterate.start import Start
 from mgspmv.logs import log_kept
-from mgspmv.model import Progress
 from mgspmv.store.described import DescribedMatrix
 from mgspmv.store.digests import digest_array
 from mgspmv.store.places import StoreLike
@@ -76,25 +76,23 @@ def say_what_is_kept(keeper: Keeper | None) -> Iterator[None]:
 
 
 def begin_keeping(
+    place: Placement,
+    task: RankTask,
+    start: Start,
     checkpoint: StoreLike,
     every: float | None,
-    A: DescribedMatrix,
-    options: PageRankOptions,
-    start: Start,
     *,
-    use_weights: bool,
     resume: bool,
     is_shared: bool,
-    run: str,
-    report: Progress | None,
 ) -> tuple[Keeper, Start]:
     """Return the keeper of a run's checkpoints, and the vectors that the run begins with or resumes from.
+
+    `on_progress` is called with `resume` and the number of iterations made before, and with each checkpoint.
 
     Parameters
     ----------
     every : seconds between checkpoints; None for `EVERY_S`
     is_shared : whether other processes write slices
-    report : called with `resume` and the number of iterations made before, with `resume`; and with each checkpoint
 
     Raises
     ------
@@ -102,13 +100,13 @@ def begin_keeping(
     StoreExistsError : the place holds something else
     OptionError : the place is in the memory of this process, and other processes are to write to it
     """
-    identity = _describe_run(A, options, start, use_weights=use_weights)
+    A, options, report = place.A, task.options, place.on_progress
+    identity = _describe_run(A, options, start, use_weights=task.dtype is not None)
     checkpoints = Checkpoints(checkpoint, identity["matrix"], A.shape[0])
     checkpoints.prepare(is_shared=is_shared)
     restored = checkpoints.restore() if resume else None
     before = BEGINNING if restored is None else restored.reached
-    threshold = options.threshold(A.shape[0], A.nnz)
-    difference = None if restored is None else _compare(before, identity, options, threshold)
+    difference = None if restored is None else _compare(before, identity, options, task.threshold)
     if difference is not None:
         raise CheckpointError(
             f"the checkpoint in {checkpoints.url} is {difference}; ask for the same, or leave out resume=True, which "
@@ -122,7 +120,7 @@ def begin_keeping(
         if report is not None and kept.error is None:
             report("checkpoint", kept.iteration, None)
 
-    keeper = Keeper(checkpoints, identity, run, EVERY_S if every is None else every, before, tell)
+    keeper = Keeper(checkpoints, identity, task.run, EVERY_S if every is None else every, before, tell)
     return keeper, start if restored is None else replace(start, x=restored.x)
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -21,9 +20,9 @@ from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import PageRankOptions, RankTask
 from mgspmv.iterate.pagerank import Outcome, find_before, run_here, widen_bound
 from mgspmv.iterate.stable import judge_order
-from mgspmv.iterate.start import Start, make_start, read_out_weight
+from mgspmv.iterate.start import Start, make_start
 from mgspmv.iterate.steps import DeviceSteps, LocalSteps
-from mgspmv.iterate.underflow import Step, find_lost, find_resolution
+from mgspmv.iterate.underflow import Step, find_underflow
 from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.catalogue import BACKENDS
 from mgspmv.kernels.device import measure_memory
@@ -36,7 +35,6 @@ from mgspmv.model import (
     Stability,
     Status,
     TolMode,
-    Underflow,
     check_choice,
     ignore,
 )
@@ -178,14 +176,12 @@ def pagerank(
         nstart = align_ranks(nstart, A)
     vectors = (personalization, dangling, nstart, out_weight)
     start = make_start(A.stored, A.vertex_ids, options, *vectors, use_weights=use_weights, order=A.order)
-    run = name_run()
-    keeper = None
-    if checkpoint is not None:
-        keeping: dict[str, Any] = {"resume": resume, "is_shared": drive != "embedded", "run": run}
-        kept = (checkpoint, checkpoint_every, A, options, start)
-        keeper, start = begin_keeping(*kept, use_weights=use_weights, **keeping, report=on_progress)
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
-    task, before = RankTask(run, options, threshold, dtype, kernel, threads), find_before(keeper)
+    task, keeper = RankTask(name_run(), options, threshold, dtype, kernel, threads), None
+    if checkpoint is not None:
+        keeping: dict[str, Any] = {"resume": resume, "is_shared": drive != "embedded"}
+        keeper, start = begin_keeping(place, task, start, checkpoint, checkpoint_every, **keeping)
+    before = find_before(keeper)
     if place.is_on_cluster:
         reads: dict[str, Any] = {"precision": precision, "weights": use_weights, "checkpoint": keeper is not None}
         reads["top"] = options.top if drive == "superstep" else None  # in rounds, this process holds the ranks
@@ -200,7 +196,7 @@ def pagerank(
         def step(once: PageRankOptions, probe: Start) -> np.ndarray:
             return _rank_embedded(place, replace(task, options=once, threshold=0.0), probe, ignore, None).values
 
-        outcome = _find_lost(A, outcome, start, task, step, on_device=place.computes == "cuda")
+        outcome = _find_underflow(A, outcome, start, task, step, on_device=place.computes == "cuda")
     bound = widen_bound(outcome.error_bound_l1, options.alpha, start.growth)
     reached = time.perf_counter()
     outcome = replace(outcome, values=restore(outcome.values, A.order), error_bound_l1=bound)
@@ -279,28 +275,20 @@ def _rank_distributed(
         again = replace(task, run=name_run(), options=once, threshold=0.0)
         return Recovering(matrix, again, probe, drive, recover - len(earlier), ignore).run().values
 
-    outcome = _find_lost(matrix, outcome, start, task, step, on_device=matrix.backend != "cpu")
+    outcome = _find_underflow(matrix, outcome, start, task, step, on_device=matrix.backend != "cpu")
     return replace(outcome, recoveries=(*earlier, *outcome.recoveries))
 
 
-def _find_lost(
+def _find_underflow(
     A: DescribedMatrix, outcome: Outcome, start: Start, task: RankTask, step: Step, *, on_device: bool
 ) -> Outcome:
-    """Add the vertices that have rank 0 by underflow to an outcome; parameters as in `find_lost`, `find_resolution`."""
+    """Add the vertices that have rank 0 by underflow to an outcome; parameters as in `find_underflow`."""
     if outcome.status == Status.NON_FINITE:
         return outcome
-    began, options, use_weights = time.perf_counter(), task.options, task.dtype is not None
-    least = 1.0 if not use_weights else A.info.min_weight or 0.0
-    resolution = find_resolution(options.precision, A.shape[0], A.nnz, on_device=on_device)
-    weights = partial(read_out_weight, A.stored, use_weights)
-    lost = find_lost(outcome.values, start, options, weights, least, resolution, step)
+    began = time.perf_counter()
+    found = find_underflow(A, outcome.values, start, task, step, on_device=on_device)
     outcome.seconds["residual"] += time.perf_counter() - began
-    if not len(lost):
-        return outcome
-    first = int(lost[0] if A.order is None else A.order[lost].min())
-    vertex = first if A.vertex_ids is None else A.vertex_ids[first]
-    vertex = vertex if isinstance(vertex, str) else int(vertex)
-    return replace(outcome, underflow=Underflow(len(lost), vertex, resolution, options.precision))
+    return replace(outcome, underflow=found)
 
 
 def _judge_stability(options: PageRankOptions, outcome: Outcome) -> Stability | None:

@@ -14,28 +14,26 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from mgspmv.checkpoints import Reached, StateAddress, WrittenSlice
+from mgspmv.checkpoints import StateAddress, WrittenSlice
 from mgspmv.distribute.agent import begin_session, call_held
 from mgspmv.distribute.integrity import RankCheck, Report, RoundReport, check_ranks, check_reports
 from mgspmv.distribute.matrix import DistributedMatrix
 from mgspmv.distribute.part import Part
-from mgspmv.distribute.session import RunSpec, Session, begin
+from mgspmv.distribute.session import RunSpec, Session
 from mgspmv.distribute.spans import enter_span, name_span
 from mgspmv.errors import ClusterError, OptionError
 from mgspmv.exchange.links import Spec
-from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import PageRankOptions, RankTask
-from mgspmv.iterate.pagerank import Execution, Loop, Outcome, run_to_end
+from mgspmv.iterate.pagerank import Execution, Loop
 from mgspmv.iterate.stable import Watch
 from mgspmv.iterate.start import Start
-from mgspmv.iterate.steps import Made, Times, choose_steps_at_once
+from mgspmv.iterate.steps import Made, Times
 from mgspmv.kernels.select import StepLayout, check_step_kernel, find_step_layout
-from mgspmv.model import Event, Progress, Stability, Status, StepSums
+from mgspmv.model import Event, Stability, Status, StepSums
 
 Drive = Literal["scheduler", "superstep"]
 
@@ -53,54 +51,7 @@ MOST_FIRST = 100
 """Maximum iterations of the first superstep: on small graphs messages take most of the time."""
 
 
-def run_course(
-    matrix: DistributedMatrix,
-    task: RankTask,
-    start: Start,
-    drive: Drive,
-    emit: Callable[[Event], None],
-    report: Progress,
-    on_start: Callable[[], None],
-    keeper: Keeper | None,
-    before: Reached,
-) -> Outcome:
-    """Iterate on the workers that hold a matrix. Results are bit-identical for any drive and number of workers. The
-    caller must hold the lease of the cluster.
-
-    Parameters
-    ----------
-    emit : called with an event for each iteration
-    on_start : called when the iterations begin
-    keeper : writes checkpoints of the run; None for none
-    before : progress at the start, from earlier attempts or runs
-
-    Raises
-    ------
-    WorkerLostError, WorkerTimeoutError : a worker is lost, or silent for too long; the run has ended on the others
-    WorkerCorruptionError : ranks fail a check
-    ClosedError : the matrix was closed
-    """
-    matrix.check_open()
-    options, layout = task.options, _find_layout(matrix, task, drive)
-    at_once = choose_steps_at_once(streams=any(w.streams for w in matrix.plan.workers))
-    balance = start.find_balance(options.alpha, matrix.shape[0])
-    spec = RunSpec(task.run, matrix.members, matrix.cluster.patience, task, layout, at_once, before, balance)
-    report("start", 0, None)
-    began = time.perf_counter()
-    pieces = [start.cut(a, b) for a, b in pairwise(matrix.bounds)]
-    with Workers(matrix, spec, begin, pieces, "pagerank") as workers:
-        entered = time.perf_counter()
-        driven = (
-            _Scheduled(workers, spec, start)
-            if drive == "scheduler"
-            else Supersteps(workers, options.max_iter, before.iteration)
-        )
-        outcome = run_to_end(driven, options.alpha, emit, keeper, report, on_start)
-    outcome.seconds["start"] += entered - began
-    return outcome
-
-
-def _find_layout(matrix: DistributedMatrix, task: RankTask, drive: Drive) -> StepLayout | None:
+def find_layout(matrix: DistributedMatrix, task: RankTask, drive: Drive) -> StepLayout | None:
     """Return the layout for steps on devices that send each other slices; None where the steps use CSR."""
     backend, info, kernel = matrix.backend, matrix.info, task.kernel
     for each in ("cpu", "cuda") if backend is None else (backend,):
@@ -229,7 +180,7 @@ class _OnWorkers(Execution):
         return np.concatenate(slices)
 
 
-class _Scheduled(_OnWorkers):
+class Scheduled(_OnWorkers):
     """Iterations as rounds of tasks: the client holds z, and the workers hold the rows.
 
     Parameters

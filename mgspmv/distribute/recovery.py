@@ -1,6 +1,6 @@
 """PageRank on a cluster that continues when workers are lost.
 
-A run is made in attempts (`mgspmv.distribute.drives.run_course`), each on the workers present. An attempt that loses a
+A run is made in attempts, each on the workers present. An attempt that loses a
 worker has ended on the others when its error is raised. Then lost workers have a moment to come back, the matrix is
 redistributed over the workers present, and the next attempt resumes from the last checkpoint of this run, or from its
 start.
@@ -13,12 +13,14 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from mgspmv.checkpoints import Restored, describe_failure
-from mgspmv.distribute.drives import Drive, run_course
+from mgspmv.distribute.drives import Drive, Scheduled, Supersteps, Workers, find_layout
 from mgspmv.distribute.losses import End, note_loss
 from mgspmv.distribute.matrix import DistributedMatrix
+from mgspmv.distribute.session import RunSpec, begin
 from mgspmv.errors import (
     ClosedError,
     ClusterError,
@@ -31,14 +33,15 @@ from mgspmv.errors import (
 )
 from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import RankTask
-from mgspmv.iterate.pagerank import Outcome, add_event, find_before, sum_seconds
+from mgspmv.iterate.pagerank import Outcome, add_event, find_before, run_to_end, sum_seconds
 from mgspmv.iterate.start import Start
+from mgspmv.iterate.steps import choose_steps_at_once
 from mgspmv.model import Event, Progress, Recovery, ignore
 
 
 @dataclass(eq=False)
 class Recovering:
-    """A run on a cluster as a sequence of attempts, each a `run_course`."""
+    """A run on a cluster as a sequence of attempts. Results are bit-identical for any drive and number of workers."""
 
     matrix: DistributedMatrix
     task: RankTask
@@ -85,7 +88,7 @@ class Recovering:
         """Make attempts until one completes, and return its outcome."""
         while True:
             try:
-                return self._make_course()
+                return self._make_attempt()
             except MgspmvError as error:
                 loss = self._judge(error)
             self._go_back(loss)
@@ -108,12 +111,36 @@ class Recovering:
         """Number of iterations made, with those of a run that this one resumes."""
         return self._n_first + len(self._events)
 
-    def _make_course(self) -> Outcome:
+    def _make_attempt(self) -> Outcome:
+        """Iterate to the end on the present workers.
+
+        Raises
+        ------
+        WorkerLostError, WorkerTimeoutError : a worker is lost, or silent for too long; it has ended on the others
+        WorkerCorruptionError : ranks fail a check
+        """
         report = partial(self._call, self.report)
         if self._losses:
             self.matrix.redistribute(report, has_lease=True)
-        told = (self._hear, report, self._end_losses)
-        return run_course(self.matrix, self.task, self.start, self.drive, *told, self.keeper, self._before)
+        matrix, task, start, before = self.matrix, self.task, self.start, self._before
+        matrix.check_open()
+        options, layout = task.options, find_layout(matrix, task, self.drive)
+        at_once = choose_steps_at_once(streams=any(w.streams for w in matrix.plan.workers))
+        balance = start.find_balance(options.alpha, matrix.shape[0])
+        spec = RunSpec(task.run, matrix.members, matrix.cluster.patience, task, layout, at_once, before, balance)
+        report("start", 0, None)
+        began = time.perf_counter()
+        pieces = [start.cut(a, b) for a, b in pairwise(matrix.bounds)]
+        with Workers(matrix, spec, begin, pieces, "pagerank") as workers:
+            entered = time.perf_counter()
+            driven = (
+                Scheduled(workers, spec, start)
+                if self.drive == "scheduler"
+                else Supersteps(workers, options.max_iter, before.iteration)
+            )
+            outcome = run_to_end(driven, options.alpha, self._hear, self.keeper, report, self._end_losses)
+        outcome.seconds["start"] += entered - began
+        return outcome
 
     def _call(self, hear: Callable[..., None], *told: Any) -> None:
         """Call a callback of the caller, and keep its error apart from those of workers."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from mgspmv.iterate.options import PageRankOptions
-from mgspmv.iterate.start import Start
-from mgspmv.model import FIXED_POINT, Precision
+from mgspmv.iterate.options import PageRankOptions, RankTask
+from mgspmv.iterate.start import Start, read_out_weight
+from mgspmv.model import FIXED_POINT, Precision, Underflow
+from mgspmv.store.described import DescribedMatrix
 
 Step = Callable[[PageRankOptions, Start], np.ndarray]
 """Function that runs one step with these options and vectors, and returns the (n,) ranks."""
@@ -33,40 +35,42 @@ def find_resolution(precision: Precision, n: int, nnz: int, *, on_device: bool) 
     return {"exact": 1.0 / FIXED_POINT, "float64": 2.0**-1074, "float32": 2.0**-149}[precision]
 
 
-def find_lost(
-    x: np.ndarray,
-    start: Start,
-    options: PageRankOptions,
-    read_weight: Callable[[], np.ndarray],
-    least: float,
-    resolution: float,
-    step: Step,
-) -> np.ndarray:
-    """Find rows whose rank is 0 although jumps, or edges from vertices with a rank above 0, lead to them.
+def find_underflow(
+    A: DescribedMatrix, x: np.ndarray, start: Start, task: RankTask, step: Step, *, on_device: bool
+) -> Underflow | None:
+    """Find vertices whose rank is 0 although jumps, or edges from vertices with a rank above 0, lead to them.
 
     Nothing is read, and no step made, where no rank is 0; no step where no contribution is below the resolution.
 
     Parameters
     ----------
-    x : (n,) ranks at the end of a run
-    start : of the run, in the order of `x`
-    read_weight : gives the (n,) out-weights
-    least : least value of an entry; 0 where some are 0
-    resolution : as in `find_resolution`
+    x : (n,) ranks at the end of a run, in the order of the stored rows
+    start : of the run, likewise
+    on_device : as in `find_resolution`
 
     Returns
     -------
-    int64, ascending.
+    None where there are none.
     """
+    options, use_weights = task.options, task.dtype is not None
     is_zero = x == 0
     if not is_zero.any():
-        return np.empty(0, np.int64)
+        return None
     is_lost = is_zero & (start.personalization > 0)
-    probe = _make_probe(x, start.take_weight(read_weight), least, resolution) if options.alpha else None
+    resolution = find_resolution(options.precision, A.shape[0], A.nnz, on_device=on_device)
+    least = 1.0 if not use_weights else A.info.min_weight or 0.0
+    probe = None
+    if options.alpha:
+        probe = _make_probe(x, start.take_weight(partial(read_out_weight, A.stored, use_weights)), least, resolution)
     if probe is not None:
         once = PageRankOptions(options.alpha, None, "fixed", 1, options.precision)
         is_lost |= is_zero & (step(once, replace(start, x=probe.astype(start.x.dtype))) > 0)
-    return np.flatnonzero(is_lost)
+    lost = np.flatnonzero(is_lost)
+    if not len(lost):
+        return None
+    first = int(lost[0] if A.order is None else A.order[lost].min())
+    vertex = first if A.vertex_ids is None else A.vertex_ids[first]
+    return Underflow(len(lost), vertex if isinstance(vertex, str) else int(vertex), resolution, options.precision)
 
 
 def _make_probe(x: np.ndarray, weight: np.ndarray, least: float, resolution: float) -> np.ndarray | None:
