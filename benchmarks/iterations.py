@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from benchmarks.machines import Machine
-from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.options import PageRankOptions, RankTask
 from mgspmv.iterate.pagerank import Loop
 from mgspmv.iterate.steps import LocalSteps, Rows
 from mgspmv.kernels.laid_rows import LaidRows
@@ -82,7 +82,7 @@ class StepIterations:
         rows = Rows(kernel, x, self._weight, uniform, uniform, n_dangling=int((self._weight == 0).sum()))
         options = PageRankOptions(ALPHA, tol_mode="fixed", max_iter=2**31, precision=self._precision)
         steps = LocalSteps(rows, options)
-        self._rows, self._loop = rows, Loop(steps, options, 0.0)
+        self._rows, self._loop = rows, Loop(steps, RankTask("", options, 0.0))
         self._loop.start()
 
     def advance(self, k: int) -> None:

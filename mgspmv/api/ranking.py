@@ -234,12 +234,11 @@ def _rank_embedded(
     else:
         device = A.bind_steps(dtype, options.precision, layout, threads, options.top, **limits)
         vectors, is_counted = start.on_device(weight), start.is_counted
-        steps = DeviceSteps(device, vectors, options, task.threshold, is_counted=is_counted)
+        steps = DeviceSteps(device, vectors, task, is_counted=is_counted)
     loaded = time.perf_counter()
-    told: dict[str, Any] = {"run": task.run, "growth": start.growth, "keeper": keeper}
-    told["balance"] = start.find_balance(options.alpha, A.shape[0])
+    balance = start.find_balance(options.alpha, A.shape[0])
     with nullcontext() if keeper is None else keeper:
-        outcome = run_here(steps, options, task.threshold, emit, **told)
+        outcome = run_here(steps, task, emit, growth=start.growth, keeper=keeper, balance=balance)
     place.count_loading(outcome.seconds, loaded)
     taken = measure_memory(has_device=backend == "cuda")
     outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})

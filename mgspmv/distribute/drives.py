@@ -194,7 +194,7 @@ class Scheduled(_OnWorkers):
         self._iteration, self._phase = spec.before.iteration, "start"
         self._found: list[RankCheck] = []
         task, watch = spec.task, self._watch(spec.task.options, start)
-        self._loop = Loop(self, task.options, task.threshold, task.run, watch, spec.before, spec.balance)
+        self._loop = Loop(self, task, watch, spec.before, spec.balance)
 
     def start(self) -> None:
         self._loop.start()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from mgspmv.distribute.agent import get_agent
 from mgspmv.distribute.drives import Supersteps, Workers, list_planned
 from mgspmv.distribute.matrix import DistributedMatrix
 from mgspmv.distribute.part import Part
-from mgspmv.distribute.power_session import PowerSession, PowerSpec, PowerStart
+from mgspmv.distribute.power_session import PowerSession, PowerSpec
 from mgspmv.errors import ClusterError
 from mgspmv.iterate.pagerank import Outcome, run_to_end
 from mgspmv.iterate.power import PowerTask, Step
@@ -52,8 +53,15 @@ def run_power(
         report("start", 0, None)
         began = time.perf_counter()
         spec = PowerSpec(task.run, matrix.members, matrix.cluster.patience, task)
-        start = _arrange(matrix, step, x, task.precision)
-        pieces = [(keys[1:], start.cut(*own)) for keys, own in zip(part_keys, pairwise(matrix.bounds), strict=True)]
+
+        def place(vector: np.ndarray) -> Any:
+            return permute(np.ascontiguousarray(vector, task.precision), matrix.order)
+
+        step, x = step.place(place), place(x)
+        pieces = [
+            (keys[1:], step.place(itemgetter(slice(*own))), x[slice(*own)])
+            for keys, own in zip(part_keys, pairwise(matrix.bounds), strict=True)
+        ]
         with Workers(matrix, spec, make_session, pieces, "power_iteration") as workers:
             entered = time.perf_counter()
             outcome = run_to_end(Supersteps(workers, task.options.max_iter), None, emit)
@@ -63,15 +71,17 @@ def run_power(
     return replace(outcome, values=restore(outcome.values, matrix.order))
 
 
-def make_session(worker: Any, part: Part, spec: PowerSpec, piece: tuple[Sequence[str], PowerStart]) -> PowerSession:
+def make_session(
+    worker: Any, part: Part, spec: PowerSpec, piece: tuple[Sequence[str], Step, np.ndarray]
+) -> PowerSession:
     """Make the session over a part and those of the other matrices.
 
     Parameters
     ----------
-    piece : keys of the parts of the other matrices, and the start of this worker's rows
+    piece : keys of the parts of the other matrices, and the step and start of this worker's rows
     """
-    other_keys, start = piece
-    return PowerSession(worker, [part, *map(get_agent().get_part, other_keys)], spec, start)
+    other_keys, step, x = piece
+    return PowerSession(worker, [part, *map(get_agent().get_part, other_keys)], spec, step, x)
 
 
 def _check_workers(matrices: Sequence[DistributedMatrix]) -> list[list[str]]:
@@ -83,12 +93,3 @@ def _check_workers(matrices: Sequence[DistributedMatrix]) -> list[list[str]]:
             "again, or pass drive='scheduler'"
         )
     return keys
-
-
-def _arrange(matrix: DistributedMatrix, step: Step, x: np.ndarray, precision: str) -> PowerStart:
-    """Return the start of the run, in the order of the stored rows."""
-
-    def place(vector: np.ndarray) -> Any:
-        return permute(np.ascontiguousarray(vector, precision), matrix.order)
-
-    return PowerStart(place(x), step.place(place))

@@ -35,20 +35,6 @@ class PowerSpec(Spec):
     """Options of the run."""
 
 
-@dataclass(frozen=True, eq=False)
-class PowerStart:
-    """Start vector and step of a run, in the order of the stored rows."""
-
-    x: np.ndarray
-    """(n,) start vector, float32 or float64 as the precision of the run."""
-    step: Step
-    """Step applied to each product; its vector, if it has one, is (n,) of the same dtype."""
-
-    def cut(self, start: int, stop: int) -> PowerStart:
-        """Return the elements `start` .. `stop`, as views."""
-        return PowerStart(self.x[start:stop], self.step.place(lambda vector: vector[start:stop]))
-
-
 class PowerSession(Session):
     """Products and steps on the rows of a worker, in lockstep with the others.
 
@@ -56,13 +42,14 @@ class PowerSession(Session):
     ----------
     worker : the `distributed.Worker` of this process
     parts : parts of the factors of the product: x has the rows of the first one, and the last one multiplies first
-    start : start of the rows of the first part
+    step : applied to each product; its vector, if it has one, is of the rows of the first part
+    x : start of these rows, float32 or float64 as the precision of the run
     """
 
     _loop: PowerLoop | None
 
-    def __init__(self, worker: Any, parts: Sequence[Part], spec: PowerSpec, start: PowerStart) -> None:
-        self._parts, self._start = parts, start
+    def __init__(self, worker: Any, parts: Sequence[Part], spec: PowerSpec, step: Step, x: np.ndarray) -> None:
+        self._parts, self._step, self._x = parts, step, x
         read = zip(parts, [*parts[1:], parts[0]], strict=True)
         self._halos = [cut_again(_find_columns(part), made_by.bounds) for part, made_by in read]
         self._columns: list[Columns] = []
@@ -90,7 +77,7 @@ class PowerSession(Session):
         ]
         self.links.phase = "iteration 1"
         products = Products(self._multiply_all, np.array, np.asarray, "", 0, self._combine, self._tell_times)
-        loop = PowerLoop(products, self._start.step, self._start.x, task)
+        loop = PowerLoop(products, self._step, self._x, task)
         turns.begin()
         return loop
 
@@ -112,7 +99,7 @@ class PowerSession(Session):
 
     def _measure_held(self) -> int:
         """Return the bytes that this worker holds in addition to x, y and the next x."""
-        added = self._start.step.added
+        added = self._step.added
         between = [(part.stop - part.start) * np.dtype(self._spec.task.precision).itemsize for part in self._parts[1:]]
         held = sum(part.nbytes for part in self._parts) + sum(columns.nbytes for columns in self._columns)
         return held + sum(between) + (added.nbytes if isinstance(added, np.ndarray) else 0)

@@ -233,7 +233,7 @@ class RankSession(Session):
         self._made, gather = self._open(self.links.connect())
         self.links.phase = "iteration 1"
         watch = self._made.watch(task.options, gather, self._growth)
-        loop = Loop(self._made, task.options, task.threshold, task.run, watch, spec.before, spec.balance)
+        loop = Loop(self._made, task, watch, spec.before, spec.balance)
         loop.start()
         return loop
 
@@ -364,8 +364,7 @@ class DeviceSession(RankSession):
         assert spec.layout is not None
         device = self._device_part.bind_steps(task.dtype, spec.layout, task.options.precision, links.check)
         self._device = device
-        rules = (task.options, task.threshold, spec.steps_at_once)
-        steps = DeviceSteps(device, self._vectors, *rules, is_counted=self._is_counted)
+        steps = DeviceSteps(device, self._vectors, task, spec.steps_at_once, is_counted=self._is_counted)
         steps.compile()
         return steps, Turns(links, self._part.rank, len(spec.members)).gather
 

@@ -185,7 +185,7 @@ class RankTask:
     options: PageRankOptions
     threshold: float
     """Threshold of the change, from `PageRankOptions.threshold`."""
-    dtype: str | None
+    dtype: str | None = None
     """Dtype of the values; None for a pattern."""
     kernel: str = "auto"
     """Name of a kernel, or `auto`."""

@@ -23,7 +23,7 @@ import numpy as np
 from mgspmv.checkpoints import BEGINNING, Reached, SliceWriter
 from mgspmv.iterate.balance import Balance, check_rows
 from mgspmv.iterate.keeping import Keeper, Writers
-from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.options import PageRankOptions, RankTask
 from mgspmv.iterate.stable import Watch
 from mgspmv.iterate.steps import DeviceSteps, LocalSteps, Steps
 from mgspmv.model import FIXED_POINT, Event, Progress, Recovery, Stability, Status, StepSums, Underflow, ignore
@@ -40,7 +40,6 @@ class Loop:
 
     Parameters
     ----------
-    threshold : of the change, from `PageRankOptions.threshold`
     watch : examines the ranks during the run
     before : progress of the run that this one resumes
     balance : expected sum of the first ranks; None where it is unknown
@@ -57,22 +56,19 @@ class Loop:
     def __init__(
         self,
         steps: Steps,
-        options: PageRankOptions,
-        threshold: float,
-        run: str = "",
+        task: RankTask,
         watch: Watch | None = None,
         before: Reached = BEGINNING,
         balance: Balance | None = None,
     ) -> None:
-        self._steps, self._options, self._threshold, self._run = steps, options, threshold, run
-        self._watch = watch
+        self._steps, self._task, self._options, self._watch = steps, task, task.options, watch
         self._is_wrong = self.is_ahead = False
         self.balance = balance
         self.iteration, self._epoch = before.iteration, before.epoch + 1
         self.mass = 0.0
         self.status: Status | None = None
         if before.changes:
-            self.status = judge(options, threshold, before.iteration, before.changes[-1], False)
+            self.status = judge(task.options, task.threshold, before.iteration, before.changes[-1], False)
 
     def start(self) -> None:
         """Compute the first z."""
@@ -91,7 +87,7 @@ class Loop:
             for k, (sums, times) in enumerate(made, 1):
                 self.is_ahead = k < len(made)
                 change = self._take(sums)
-                yield Event(self._run, self._epoch, self.iteration, change, **vars(times))
+                yield Event(self._task.run, self._epoch, self.iteration, change, **vars(times))
 
     def _take(self, sums: StepSums) -> float:
         """Count an iteration with these sums, set the status, and return its change."""
@@ -121,7 +117,7 @@ class Loop:
     def _judge(self, change: float, is_wrong: bool) -> Status | None:
         if self.stability is not None and not is_wrong:
             return Status.STABLE
-        return judge(self._options, self._threshold, self.iteration, change, is_wrong)
+        return judge(self._options, self._task.threshold, self.iteration, change, is_wrong)
 
 
 def judge(
@@ -302,11 +298,9 @@ def run_to_end(
 
 def run_here(
     steps: LocalSteps | DeviceSteps,
-    options: PageRankOptions,
-    threshold: float,
+    task: RankTask,
     emit: Callable[[Event], None],
     *,
-    run: str = "",
     growth: float = 1.0,
     keeper: Keeper | None = None,
     balance: Balance | None = None,
@@ -328,10 +322,10 @@ def run_here(
     began = time.perf_counter()
     steps.compile()
     compiled = time.perf_counter()
-    loop = Loop(steps, options, threshold, run, steps.watch(options, growth=growth), find_before(keeper), balance)
+    loop = Loop(steps, task, steps.watch(task.options, growth=growth), find_before(keeper), balance)
     here = _Here(steps, loop)
     try:
-        outcome = run_to_end(here, options.alpha, emit, keeper)
+        outcome = run_to_end(here, task.options.alpha, emit, keeper)
     finally:
         here.close()
     outcome.seconds["compile"] = compiled - began

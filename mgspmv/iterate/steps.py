@@ -11,7 +11,7 @@ import numpy as np
 
 from mgspmv.exchange.transport import LocalTransport, Transport
 from mgspmv.iterate.balance import Tolerance, find_tolerance
-from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.options import PageRankOptions, RankTask
 from mgspmv.iterate.stable import Gather, Rounding, Watch
 from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
 from mgspmv.kernels.select import BoundKernel
@@ -238,15 +238,15 @@ class DeviceSteps:
         self,
         device: RankSteps,
         vectors: RankVectors,
-        options: PageRankOptions,
-        threshold: float,
+        task: RankTask,
         at_once: int | None = None,
         *,
         is_counted: bool = True,
     ) -> None:
-        self._device, self._vectors, self._alpha = device, vectors, options.alpha
+        self._device, self._vectors, self._alpha = device, vectors, task.options.alpha
         self._at_once = at_once or choose_steps_at_once(streams=device.streams)
-        self._rules = RankRules(options.alpha, threshold, options.by_largest, options.is_relative, is_counted)
+        options = task.options
+        self._rules = RankRules(options.alpha, task.threshold, options.by_largest, options.is_relative, is_counted)
 
     def compile(self) -> None:
         """Compile the kernels; see `LocalSteps.compile`."""

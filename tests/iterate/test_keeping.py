@@ -14,7 +14,7 @@ import mgspmv as mg
 from mgspmv.checkpoints import BEGINNING, Beside, Checkpoints, write_slice
 from mgspmv.errors import CheckpointError
 from mgspmv.iterate.keeping import Keeper
-from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.options import PageRankOptions, RankTask
 from mgspmv.iterate.pagerank import run_here
 from mgspmv.iterate.start import Start, make_start, read_out_weight
 from mgspmv.iterate.steps import STEPS_AT_ONCE, LocalSteps
@@ -231,8 +231,8 @@ def run(A, place, kind, max_iter, *, resume=False, tell=lambda kept: None):
             steps = (options, threshold, events.append)
             outcome = run_played(device, start.on_device(weight), *steps, keeper=keeper)
         else:
-            rows = start.bind(bind_kernel(block, "exact"), weight)
-            outcome = run_here(LocalSteps(rows, options), options, threshold, events.append, keeper=keeper)
+            rows, task = start.bind(bind_kernel(block, "exact"), weight), RankTask("r", options, threshold)
+            outcome = run_here(LocalSteps(rows, options), task, events.append, keeper=keeper)
     return outcome, [event.change for event in events]
 
 

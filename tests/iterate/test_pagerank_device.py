@@ -12,7 +12,7 @@ import pytest
 import zarr
 
 import mgspmv as mg
-from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.options import PageRankOptions, RankTask
 from mgspmv.iterate.pagerank import run_here
 from mgspmv.iterate.start import make_start, read_out_weight
 from mgspmv.iterate.steps import STEPS_AT_ONCE, LocalSteps
@@ -61,10 +61,8 @@ def run_both(A, options, **given):
         lambda emit: run_played(device, start.on_device(weight), options, threshold, emit, run="a run"),
         lambda emit: run_here(
             LocalSteps(start.bind(bind_kernel(block, options.precision), weight), options),
-            options,
-            threshold,
+            RankTask("a run", options, threshold),
             emit,
-            run="a run",
         ),
     ):
         events = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.options import PageRankOptions, RankTask
 from mgspmv.iterate.pagerank import Loop
 from mgspmv.iterate.steps import Times
 from mgspmv.model import Status, StepSums
@@ -37,7 +37,7 @@ def run_loop(first, sums, *, mode="l1", tol=None, max_iter=100, n=10, pieces=Non
     """All events, the loop, and its steps; `pieces` are numbers of iterations, then it runs to the end."""
     options = PageRankOptions(tol=tol, tol_mode=mode, max_iter=max_iter)
     steps = ScriptedSteps(first, *sums)
-    loop = Loop(steps, options, options.threshold(n, n), "a run")
+    loop = Loop(steps, RankTask("a run", options, options.threshold(n, n)))
     loop.start()
     events = []
     for piece in [*(pieces or []), None]:
@@ -88,7 +88,7 @@ def test_every_mode_ends_as_it_says_in_pieces_as_in_one_go(first, sums, mode, to
 
 def test_nothing_is_iterated_before_it_is_asked_for():
     steps = ScriptedSteps(make_sums(0, mass=0.5), make_sums(1), make_sums(1), make_sums(0))
-    loop = Loop(steps, PageRankOptions(), 1e-6)
+    loop = Loop(steps, RankTask("a run", PageRankOptions(), 1e-6))
     assert (loop.iteration, loop.status, steps.masses) == (0, None, [])
     loop.start()
     assert (loop.iteration, loop.status, loop.mass, steps.masses) == (0, None, 0.5, [])

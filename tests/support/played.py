@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.options import PageRankOptions, RankTask
 from mgspmv.iterate.pagerank import Outcome, run_here
 from mgspmv.iterate.steps import DeviceSteps
 from mgspmv.kernels.rank_steps import PLAIN_RULES, RankRules, RankSteps, RankVectors
@@ -97,9 +97,11 @@ def run_played(
     threshold: float,
     emit: Callable[[Event], None],
     *,
+    run: str = "",
     is_counted: bool = True,
     **given: Any,
 ) -> Outcome:
     """Run to the end on a device; parameters as for `DeviceSteps` and `run_here`."""
-    steps = DeviceSteps(cast(RankSteps, device), vectors, options, threshold, is_counted=is_counted)
-    return run_here(steps, options, threshold, emit, **given)
+    task = RankTask(run, options, threshold)
+    steps = DeviceSteps(cast(RankSteps, device), vectors, task, is_counted=is_counted)
+    return run_here(steps, task, emit, **given)
