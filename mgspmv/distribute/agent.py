@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakValueDictionary
 
 import dask
@@ -20,7 +20,7 @@ from distributed.protocol.pickle import loads
 
 from mgspmv.distribute.dashboards import HOSTS, guard
 from mgspmv.distribute.device_part import DevicePart, TeamSpec
-from mgspmv.distribute.part import Part, PartSpec, join_pieces
+from mgspmv.distribute.part import Part, PartSpec, ProductOptions, join_pieces
 from mgspmv.distribute.session import Linked, Session
 from mgspmv.distribute.watchdog import WATCHDOG
 from mgspmv.distribute.worker_metrics import METRICS
@@ -272,21 +272,9 @@ def measure_part(spec: PartSpec, precision: Precision) -> Rates:
     return rates
 
 
-def multiply_part(
-    key: str,
-    x: Any,
-    y: Any,
-    alpha: float,
-    beta: float,
-    dtype: Literal["float32", "float64"],
-    kernel: str,
-    threads: int | None,
-    weights: bool,
-) -> Any:
+def multiply_part(key: str, x: Any, y: Any, options: ProductOptions) -> Any:
     """Compute alpha A x + beta y for the rows of a part; see `Part.multiply`. x may be a list of pieces of rows."""
-    whole = join_pieces(x) if isinstance(x, list) else x
-    part = get_agent().get_part(key)
-    return part.multiply(whole, y, alpha, beta, dtype=dtype, kernel=kernel, threads=threads, weights=weights)
+    return get_agent().get_part(key).multiply(join_pieces(x) if isinstance(x, list) else x, y, options)
 
 
 def begin_session(

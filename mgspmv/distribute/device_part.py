@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mgspmv.distribute.part import Part, PartSpec
+from mgspmv.distribute.part import Part, PartSpec, ProductOptions
 from mgspmv.errors import CapacityError
 from mgspmv.exchange.links import DaskLinks, Spec
 from mgspmv.exchange.nccl import NcclExchange, NcclGroup, SharedColumns, greet, join_group, share_columns
@@ -87,21 +87,11 @@ class DevicePart(Part):
     def _load(self, dtype: str | None) -> None:
         """Read nothing yet."""
 
-    def multiply(
-        self,
-        x: Any,
-        y: Any,
-        alpha: float,
-        beta: float,
-        *,
-        dtype: Literal["float32", "float64"],
-        kernel: str = "auto",
-        threads: int | None = None,
-        weights: bool = True,
-    ) -> Any:
+    def multiply(self, x: Any, y: Any, options: ProductOptions) -> Any:
         """Multiply as `Part.multiply` does, by a kernel chosen for the block with all columns of the matrix."""
         import cupy
 
+        dtype, beta, kernel, weights = options.dtype, options.beta, options.kernel, options.weights
         shape = (self.stop - self.start, *x.shape[1:])
         k = shape[1] if x.ndim == 2 else 1
         find_marks().n_terms = self.nnz * k
@@ -116,7 +106,7 @@ class DevicePart(Part):
                 else:
                     self._products[key] = self._bind_streamed(dtype, kernel, weights)
             product = cupy.empty(shape, dtype) if beta == 0 or y is None else cupy.array(y, dtype, order="C")
-            self._products[key].multiply(cupy.ascontiguousarray(put(x)), product, alpha, beta)
+            self._products[key].multiply(cupy.ascontiguousarray(put(x)), product, options.alpha, beta)
         return get(product) if isinstance(x, np.ndarray) else product
 
     def bind_many_whole(self, dtype: str | None, precision: Precision) -> BoundMany:

@@ -15,6 +15,7 @@ from mgspmv.distribute.agent import multiply_part
 from mgspmv.distribute.cluster import Cluster
 from mgspmv.distribute.loading import Loading, LoadRequest, load_matrix
 from mgspmv.distribute.losses import End, note_loss
+from mgspmv.distribute.part import ProductOptions
 from mgspmv.distribute.spans import enter_span
 from mgspmv.errors import (
     ClosedError,
@@ -214,7 +215,10 @@ class DistributedMatrix(DescribedMatrix):
         ClosedError : the matrix was closed
         """
         if _is_dask(x):
-            return self._multiply_lazy(x, y, alpha, beta, precision, (kernel, threads, weights))
+            check_form("x", x, self.shape[1], "columns")
+            check_lazy_product(self.info, x.dtype, precision, weights=weights)
+            chosen = choose_precision(precision, x.dtype, self.info)
+            return self._multiply_lazy(x, y, ProductOptions(chosen, alpha, beta, kernel, threads, weights))
         is_on_device = _is_cuda(x)
         x, y = (get(array) if _is_cuda(array) else array for array in (x, y))
         x = check_vectors("x", x, self.shape[1], "columns")
@@ -226,7 +230,7 @@ class DistributedMatrix(DescribedMatrix):
             out = permute(out, self.order)
         slices = list(pairwise(self.bounds))
         keys = self.part_keys
-        options = (alpha, beta, chosen, kernel, threads, weights)
+        options = ProductOptions(chosen, alpha, beta, kernel, threads, weights)
         with ExitStack() as stack:
             sending = self.cluster.scatter_each([x], self.members, "send x", "mgspmv-multiply")
             [x_sent] = stack.enter_context(sending)
@@ -303,18 +307,16 @@ class DistributedMatrix(DescribedMatrix):
         state = f"on {len(self.members)} workers of {self.cluster}" if not self.is_closed else "closed"
         return f"<DistributedMatrix: {describe_entries(self.info)}, {state}>"
 
-    def _submit(self, keys: list[str], xs: list[Any], ys: list[Any], options: tuple[Any, ...]) -> list[Future]:
+    def _submit(self, keys: list[str], xs: list[Any], ys: list[Any], options: ProductOptions) -> list[Future]:
         token = uuid.uuid4().hex
         given = list(zip(self.members, keys, xs, ys, strict=True))
         with enter_span("spmv", "product"):
             return [
-                self.cluster.submit(member, f"mgspmv-multiply-{token}-{rank}", multiply_part, key, x, y, *options)
+                self.cluster.submit(member, f"mgspmv-multiply-{token}-{rank}", multiply_part, key, x, y, options)
                 for rank, (member, key, x, y) in enumerate(given)
             ]
 
-    def _multiply_lazy(
-        self, x: Any, y: Any, alpha: float, beta: float, precision: str | None, options: tuple[Any, ...]
-    ) -> Any:
+    def _multiply_lazy(self, x: Any, y: Any, options: ProductOptions) -> Any:
         import dask.array as da
         from distributed import futures_of
 
@@ -325,9 +327,7 @@ class DistributedMatrix(DescribedMatrix):
             )
         keys = self.part_keys
         self.cluster.check_members(self.members, "product")  # no wait watches the tasks of this product
-        check_form("x", x, self.shape[1], "columns")
-        check_lazy_product(self.info, x.dtype, precision, weights=options[2])
-        chosen = choose_precision(precision, x.dtype, self.info)
+        chosen, beta = options.dtype, options.beta
         shape = (self.shape[0], *x.shape[1:])
         rows = tuple(int(n) for n in np.diff(self.bounds))
         ys: list[Any] = [None] * len(rows)
@@ -339,7 +339,7 @@ class DistributedMatrix(DescribedMatrix):
             ys = self._compute_pieces(permute(y.astype(chosen), self.order), rows)
         x = permute(x.astype(chosen), self.order)
         pieces = self._compute_pieces(x, x.chunks[0])
-        futures = self._submit(keys, [pieces] * len(keys), ys, (alpha, beta, chosen, *options))
+        futures = self._submit(keys, [pieces] * len(keys), ys, options)
         self._pending.update(futures)
         chunks = [
             da.from_delayed(future, (n, *x.shape[1:]), dtype=chosen)

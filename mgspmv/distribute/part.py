@@ -43,6 +43,22 @@ class PartSpec:
     """Whether its device and the others of its host may write into each other's memory."""
 
 
+@dataclass(frozen=True)
+class ProductOptions:
+    """Options of a product alpha A x + beta y with the rows of a part."""
+
+    dtype: Literal["float32", "float64"]
+    """Data type of values, x and the product."""
+    alpha: float = 1.0
+    beta: float = 0.0
+    kernel: str = "auto"
+    """Name of a kernel, or `auto`."""
+    threads: int | None = None
+    """Number of threads; None for those of the part."""
+    weights: bool = True
+    """Whether values are used; False takes each entry as 1."""
+
+
 def get_array(array: Any) -> tuple[np.ndarray, bool]:
     """Return a NumPy or CuPy array as a NumPy array, and whether it was one."""
     return (array, True) if isinstance(array, np.ndarray) else (get(array), False)
@@ -135,38 +151,26 @@ class Part:
             block = CsrBlock(p.row_offset, p.n_cols, p.indptr, p.indices, self._read_values(dtype))
         return bind_many(block, precision, backend=self.backend, threads=threads or self.threads)
 
-    def multiply(
-        self,
-        x: Any,
-        y: Any,
-        alpha: float,
-        beta: float,
-        *,
-        dtype: Literal["float32", "float64"],
-        kernel: str = "auto",
-        threads: int | None = None,
-        weights: bool = True,
-    ) -> Any:
+    def multiply(self, x: Any, y: Any, options: ProductOptions) -> Any:
         """Compute alpha A x + beta y for the rows of this part.
 
         Parameters
         ----------
         x : (n_cols,) or (n_cols, k) of all columns, of `dtype`; a NumPy or CuPy array
         y : (n_rows,) or (n_rows, k) of these rows; not read when beta is 0
-        dtype : `float32` or `float64`, of values, x and the product
-        weights : False takes each entry as 1
 
         Returns
         -------
         A NumPy or CuPy array, as x.
         """
+        dtype, beta = options.dtype, options.beta
         x, is_numpy = get_array(x)
-        bound = self.bind(dtype if weights else None, dtype, kernel, threads)
+        bound = self.bind(dtype if options.weights else None, dtype, options.kernel, options.threads)
         held = np.ascontiguousarray(x if self._halo is None else self._halo.select(x))
         shape = (self.stop - self.start, *x.shape[1:])
         product = np.empty(shape, dtype) if beta == 0 or y is None else np.array(get_array(y)[0], dtype, order="C")
         find_marks().n_terms = self.nnz * (shape[1] if x.ndim == 2 else 1)
-        bound.multiply(held, product, alpha, beta)
+        bound.multiply(held, product, options.alpha, beta)
         return product if is_numpy else put(product)
 
     def _load(self, dtype: str | None) -> None:

@@ -7,13 +7,14 @@ import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from mgspmv.distribute.agent import get_agent
 from mgspmv.distribute.drives import list_planned
 from mgspmv.distribute.matrix import DistributedMatrix
+from mgspmv.distribute.part import ProductOptions
 from mgspmv.exchange.links import Member
 from mgspmv.iterate.power import PowerTask
 from mgspmv.iterate.steps import Times
@@ -31,7 +32,8 @@ class Rounds:
     """
 
     def __init__(self, matrices: Sequence[DistributedMatrix], task: PowerTask) -> None:
-        self._matrices, self._asked, self._iteration = matrices, (task.precision, task.threads, task.weights), 1
+        self._matrices, self._iteration = matrices, 1
+        self._options = ProductOptions(task.precision, threads=task.threads, weights=task.weights)
         self._members = [*dict.fromkeys(member for matrix in matrices for member in matrix.members)]
         self._spent = np.zeros((4, len(self._members)))
         self._held: dict[str, dict[Member, int]] = {}
@@ -49,16 +51,16 @@ class Rounds:
             multiplied = time.perf_counter()
 
         with ExitStack() as stack:
-            ordered = permute(np.ascontiguousarray(x, self._asked[0]), matrix.order)
+            ordered = permute(np.ascontiguousarray(x, self._options.dtype), matrix.order)
             [sent] = stack.enter_context(cluster.scatter_each([ordered], members, phase, "mgspmv-multiply"))
             ready = time.perf_counter()
             futures = [
-                cluster.submit(member, f"mgspmv-multiply-{token}-{rank}", multiply_timed, key, sent, *self._asked)
+                cluster.submit(member, f"mgspmv-multiply-{token}-{rank}", multiply_timed, key, sent, self._options)
                 for rank, (member, key) in enumerate(zip(members, keys, strict=True))
             ]
             stack.callback(cluster.release, futures)
             answers = cluster.settle(futures, members, phase, look)
-        product = np.empty(len(x), self._asked[0])
+        product = np.empty(len(x), self._options.dtype)
         for (start, stop), (rows, *_) in zip(pairwise(matrix.bounds), answers, strict=True):
             product[start:stop] = rows
         moved_s = ready - began + time.perf_counter() - multiplied
@@ -87,12 +89,10 @@ class Rounds:
         return taken | {"planned_bytes": list(planned.values())}
 
 
-def multiply_timed(
-    key: str, x: Any, dtype: Literal["float64", "float32"], threads: int | None, weights: bool
-) -> tuple[np.ndarray, float, int, dict[str, int]]:
+def multiply_timed(key: str, x: Any, options: ProductOptions) -> tuple[np.ndarray, float, int, dict[str, int]]:
     """Multiply with a part in a task; return its rows of the product, seconds, bytes held and memory taken."""
     part = get_agent().get_part(key)
     began = time.perf_counter()
-    rows = part.multiply(x, None, 1.0, 0.0, dtype=dtype, threads=threads, weights=weights)
+    rows = part.multiply(x, None, options)
     product_s = time.perf_counter() - began
     return rows, product_s, part.nbytes + x.nbytes + rows.nbytes, measure_memory(has_device=part.backend == "cuda")

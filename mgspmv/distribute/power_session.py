@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.distribute.part import Part
+from mgspmv.distribute.part import Part, ProductOptions
 from mgspmv.distribute.session import Session, find_wanted, greet_asking
 from mgspmv.exchange.halo import Halo
 from mgspmv.exchange.links import Spec
@@ -115,8 +115,8 @@ def _bind(part: Part, task: PowerTask) -> tuple[Callable[[np.ndarray], np.ndarra
     """Return a function that multiplies with a part, and its hardware: number of threads, or name of the device."""
     dtype, threads = task.precision, task.threads
     if part.backend == "cuda":
-        options: dict[str, Any] = {"dtype": dtype, "threads": threads, "weights": task.weights}
-        return partial(part.multiply, y=None, alpha=1.0, beta=0.0, **options), describe_device()
+        options = ProductOptions(dtype, threads=threads, weights=task.weights)
+        return partial(part.multiply, y=None, options=options), describe_device()
     kernel = part.bind(dtype if task.weights else None, dtype, threads=threads)
     assert isinstance(kernel, CpuBlock)
     compile_product(kernel, dtype)

@@ -12,6 +12,7 @@ from distributed import Client
 import mgspmv as mg
 from mgspmv.distribute import worker_metrics as module
 from mgspmv.distribute.agent import multiply_part
+from mgspmv.distribute.part import ProductOptions
 from mgspmv.distribute.worker_metrics import METRICS, PHASES, SECONDS, WorkerMetrics
 from mgspmv.kernels.device import DeviceMemory
 from tests.support.clusters import start_cluster
@@ -141,7 +142,7 @@ def test_failures_are_counted_by_the_class_of_the_error(store, in_process):
     [address, *_] = client.scheduler_info()["workers"]
     with mg.open_matrix(store) as A, A.distribute(client):
         before = collect(METRICS).find("mgspmv_worker_task_failures_total", error="ClosedError")
-        asked = ("no part", np.ones(1), None, 1.0, 0.0, "float64", "auto", 1, False)
+        asked = ("no part", np.ones(1), None, ProductOptions("float64"))
         for key in ("mgspmv-test-failing", "of somebody else"):
             failing = client.submit(multiply_part, *asked, key=key, workers=[address], pure=False)
             assert isinstance(failing.exception(), mg.errors.ClosedError)
