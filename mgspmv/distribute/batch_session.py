@@ -56,17 +56,18 @@ class BatchPiece:
 class BatchSession(Session):
     """One worker's share of a batch."""
 
-    _loop: Batch | None
+    _loop: Batch
+    _panels: Panels
+    """Panels of all workers, from `open_links` on."""
 
     def __init__(self, worker: Any, part: Part, spec: BatchSpec, piece: BatchPiece) -> None:
-        kernel = _bind(part, spec)
+        kernel, hello = _bind(part, spec)
         writable = partial(np.require, requirements="W")  # received arrays are read-only, and kernels take both
         weight = writable(piece.start.take_weight(lambda: part.out_weights.read(spec.task.dtype is not None)))
         self._rows = ManyRows(kernel, kernel.put(weight), kernel.put(writable(piece.start.dangling)))
         self._n_dangling = int(np.count_nonzero(weight == 0))
         self._worker, self._spec, self._piece = worker, spec, piece
-        super().__init__(worker, part, spec, _make_hello(part, spec))
-        self._panels: Panels | None = None
+        super().__init__(worker, [part], spec, hello)
         self._kept: list[Kept] = []
         self._first_bytes = 0
         self.computes = kernel.threads if isinstance(kernel, CpuMany) else describe_device()
@@ -79,9 +80,7 @@ class BatchSession(Session):
 
     def _connect(self, width: int) -> Batch:
         """Start the batch with its first vectors."""
-        spec, piece = self._spec, self._piece
-        assert self._panels is not None
-        most, kept = self._count_kept(), self._kept
+        spec, piece, most, kept = self._spec, self._piece, self._count_kept(), self._kept
         given = (width, self._panels, self._n_dangling, piece.order, partial(_keep, kept), lambda: len(kept) >= most)
         batch = Batch(self._rows, piece.queries, spec.task, *given)
         batch.start()
@@ -92,14 +91,12 @@ class BatchSession(Session):
     def superstep(self, n: int) -> Report:
         """Make n passes or fewer, up to the end or until enough is kept; report also what was kept since the last."""
         report = super().superstep(n)
-        assert self._loop is not None
         report = replace(report, kept=[*self._kept], n_ended=self._loop.n_ended)
         self._kept.clear()
         return report
 
     def collect(self) -> tuple[list[Ending], dict[str, float], dict[str, int]]:
         """Return how the vectors ended, the seconds of this worker by phase, and the bytes that it took."""
-        assert self._loop is not None
         batch = self._loop
         return batch.endings, batch.seconds, self.measure_memory() | {"held_bytes": self._first_bytes}
 
@@ -142,17 +139,11 @@ def _keep(all_kept: list[Kept], kept: Kept) -> None:
     all_kept.append(replace(kept, ranks=kept.ranks.copy()))
 
 
-def _bind(part: Part, spec: BatchSpec) -> BoundMany:
+def _bind(part: Part, spec: BatchSpec) -> tuple[BoundMany, Callable[[int], dict[str, Any]]]:
+    """Return the kernel of a part, and the function that makes the first message to each worker."""
     task, precision = spec.task, spec.task.options.precision
     if spec.transport == "nccl":
         assert isinstance(part, DevicePart)
-        return part.bind_many_whole(task.dtype, precision)
-    return part.bind_many(task.dtype, precision, task.threads)
-
-
-def _make_hello(part: Part, spec: BatchSpec) -> Callable[[int], dict[str, Any]]:
-    if spec.transport == "nccl":
-        assert isinstance(part, DevicePart)
-        return partial(say, greet(part.group))
+        return part.bind_many_whole(task.dtype, precision), partial(say, greet(part.group))
     assert part.halo is not None
-    return partial(greet_asking, [part.halo])
+    return part.bind_many(task.dtype, precision, task.threads), partial(greet_asking, [part.halo])

@@ -46,26 +46,21 @@ class PowerSession(Session):
     x : start of these rows, float32 or float64 as the precision of the run
     """
 
-    _loop: PowerLoop | None
+    _loop: PowerLoop
 
     def __init__(self, worker: Any, parts: Sequence[Part], spec: PowerSpec, step: Step, x: np.ndarray) -> None:
-        self._parts, self._step, self._x = parts, step, x
+        self._step, self._x = step, x
         read = zip(parts, [*parts[1:], parts[0]], strict=True)
         self._halos = [cut_again(_find_columns(part), made_by.bounds) for part, made_by in read]
         self._columns: list[Columns] = []
         self._multiply, computes = zip(*(_bind(part, spec.task) for part in parts), strict=True)
         self._told = (0.0, 0.0, 0)
-        super().__init__(worker, parts[0], spec, partial(greet_asking, self._halos))
+        super().__init__(worker, parts, spec, partial(greet_asking, self._halos))
         self._spec = spec
         self.computes = computes[0]
 
-    @property
-    def parts(self) -> Sequence[Part]:
-        return self._parts
-
     def collect(self) -> tuple[np.ndarray, str, dict[str, int]]:
         """Return the vector, (n_rows,), the transport of slices, and the bytes that this worker took."""
-        assert self._loop is not None
         return self._loop.x, "peer", self.measure_memory()
 
     def _connect(self, width: int) -> PowerLoop:
@@ -100,8 +95,8 @@ class PowerSession(Session):
     def _measure_held(self) -> int:
         """Return the bytes that this worker holds in addition to x, y and the next x."""
         added = self._step.added
-        between = [(part.stop - part.start) * np.dtype(self._spec.task.precision).itemsize for part in self._parts[1:]]
-        held = sum(part.nbytes for part in self._parts) + sum(columns.nbytes for columns in self._columns)
+        between = [(part.stop - part.start) * np.dtype(self._spec.task.precision).itemsize for part in self.parts[1:]]
+        held = sum(part.nbytes for part in self.parts) + sum(columns.nbytes for columns in self._columns)
         return held + sum(between) + (added.nbytes if isinstance(added, np.ndarray) else 0)
 
 

@@ -34,7 +34,7 @@ from mgspmv.kernels.device import describe_device, measure_memory
 from mgspmv.kernels.select import StepLayout
 from mgspmv.logs import WORKERS, choose_own_log
 from mgspmv.marks import Marks
-from mgspmv.model import Event, Stability, Status, StepSums
+from mgspmv.model import Event, RowCheck, Stability, Status, StepSums
 
 if TYPE_CHECKING:
     from mgspmv.iterate.batch import Batch
@@ -102,24 +102,21 @@ class Session(Linked, ABC):
     Parameters
     ----------
     worker, hello : as in `Linked`
+    parts : those that an iteration multiplies with; vectors have the rows of the first one
     """
 
     computes: int | str
     """Number of threads of the host, or name of the device."""
+    _loop: Loop | PowerLoop | Batch
+    """What iterates, from the start of the run."""
 
-    def __init__(self, worker: Any, part: Part, spec: Spec, hello: Any) -> None:
-        super().__init__(worker, part.rank, spec, hello)
-        self._part = part
-        self._loop: Loop | PowerLoop | Batch | None = None
+    def __init__(self, worker: Any, parts: Sequence[Part], spec: Spec, hello: Any) -> None:
+        self.parts, self._part = parts, parts[0]
+        super().__init__(worker, self._part.rank, spec, hello)
         self.held_bytes = 0
         """Bytes held for rows and vectors after the last reported iteration."""
-        self.n_terms = sum(each.nnz for each in self.parts)
+        self.n_terms = sum(part.nnz for part in parts)
         self._slowest_s: float | None = None
-
-    @property
-    def parts(self) -> Sequence[Part]:
-        """Parts that an iteration multiplies with."""
-        return [self._part]
 
     def start(self, width: int = 1) -> Status | None:
         """Begin to iterate `width` vectors in lockstep with the other workers; return the status if the run ended."""
@@ -138,7 +135,6 @@ class Session(Linked, ABC):
         The event of each iteration on this worker, and the status of the run if it ended, else None.
         """
         loop, events, log = self._loop, list[Event](), choose_own_log(self.name)
-        assert loop is not None
         with self._working(f"iteration {loop.iteration + 1}") as marks:
             marks.begin_steps(self._slowest_s)
             for event in loop.advance(n):
@@ -174,23 +170,18 @@ class Session(Linked, ABC):
 class RankSession(Session):
     """One worker's share of a run that ranks one vector."""
 
-    _loop: Loop | None
+    _loop: Loop
+    _steps: LocalSteps | DeviceSteps
+    """Steps of the run, with its ranks; made before the first z."""
     _growth: float
     transport: str
     """Transport of slices between workers."""
 
     def __init__(self, worker: Any, part: Part, spec: RunSpec, hello: Any) -> None:
-        super().__init__(worker, part, spec, hello)
+        super().__init__(worker, [part], spec, hello)
         self._spec = spec
         self._writer: SliceWriter | None = None
-        self._made: LocalSteps | DeviceSteps | None = None
         self._tolerance: Tolerance | None = None
-
-    @property
-    def _steps(self) -> LocalSteps | DeviceSteps:
-        """Steps of the run, with its ranks; made before the first z."""
-        assert self._made is not None
-        return self._made
 
     def keep_state(self, address: StateAddress) -> None:
         """Copy the ranks, and begin to write them as this worker's slice of a checkpoint."""
@@ -217,12 +208,11 @@ class RankSession(Session):
     def measure(self) -> float:
         """Compute this worker's part of the residual, together with all other workers. Ends the iterations."""
         with self._working("residual"):
-            assert self._loop is not None
             return self._steps.measure(self._loop.mass)
 
     def find_stability(self) -> Stability | None:
         """Return the stability of the highest vertices that all workers proved; None where not proved."""
-        return None if self._loop is None else self._loop.stability
+        return self._loop.stability
 
     @abstractmethod
     def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[LocalSteps | DeviceSteps, Gather]:
@@ -230,25 +220,27 @@ class RankSession(Session):
 
     def _connect(self, width: int) -> Loop:
         spec, task = self._spec, self._spec.task
-        self._made, gather = self._open(self.links.connect())
+        self._steps, gather = self._open(self.links.connect())
         self.links.phase = "iteration 1"
-        watch = self._made.watch(task.options, gather, self._growth)
-        loop = Loop(self._made, task, watch, spec.before, spec.balance)
+        watch = self._steps.watch(task.options, gather, self._growth)
+        loop = Loop(self._steps, task, watch, spec.before, spec.balance)
         loop.start()
         return loop
 
     def _check_ranks(self) -> RankCheck:
-        steps, loop = self._steps, self._loop
+        rows, slack = self._check_rows()
+        return RankCheck(rows, slack, self._loop.mass, self._loop.balance)
+
+    def _check_rows(self) -> tuple[RowCheck, float]:
+        """Check the ranks, and bound the rounding error of their sum in a step."""
         if self._tolerance is None:
-            self._tolerance = steps.find_tolerance()
-        rows = steps.check_rows()
-        foreseen = () if loop is None else (loop.mass, loop.balance)
-        return RankCheck(rows, self._tolerance.find_slack(rows.sum), *foreseen)
+            self._tolerance = self._steps.find_tolerance()
+        rows = self._steps.check_rows()
+        return rows, self._tolerance.find_slack(rows.sum)
 
     def collect(self) -> tuple[np.ndarray, str, dict[str, int]]:
         """Return the ranks, (n_rows,), the `transport`, and the bytes that this worker took."""
-        transport = self.transport
-        return self._steps.collect(), transport, self.measure_memory()
+        return self._steps.collect(), self.transport, self.measure_memory()
 
 
 class RowsSession(RankSession):
@@ -258,6 +250,8 @@ class RowsSession(RankSession):
     ----------
     start : start vectors of the part's rows
     """
+
+    _steps: LocalSteps
 
     def __init__(self, worker: Any, part: Part, spec: RunSpec, start: Start) -> None:
         task = spec.task
@@ -287,8 +281,8 @@ class RowsSession(RankSession):
         """Make this worker's slice of the first z."""
         with self._working("start"):
             self.transport = "scheduler"
-            self._made = self._make_steps(partial(_open_relay, self._relays, self._halo))
-            return self._report_round(self._made.scale())
+            self._steps = self._make_steps(partial(_open_relay, self._relays, self._halo))
+            return self._report_round(self._steps.scale())
 
     def step(self, z: np.ndarray, mass: float) -> RoundReport:
         """Make one iteration on these rows.
@@ -299,8 +293,8 @@ class RowsSession(RankSession):
         mass : sum of all ranks over dangling vertices
         """
         with self._working("iteration"):
-            steps = self._give(z)
-            sums, times = steps.step(mass)
+            self._relays[0].give(z)
+            sums, times = self._steps.step(mass)
             return self._report_round(sums, times.product_s[0], times.memory_bytes[0])
 
     def describe_rows(self) -> tuple[Rounding, np.ndarray]:
@@ -310,8 +304,7 @@ class RowsSession(RankSession):
     def rescale(self) -> np.ndarray:
         """Return this worker's slice of z in float64, for the residual."""
         with self._working("residual"):
-            assert isinstance(self._made, LocalSteps)
-            self._made.begin_residual()
+            self._steps.begin_residual()
             return self._relays[0].take()
 
     def measure_given(self, z: np.ndarray, mass: float) -> float:
@@ -322,16 +315,11 @@ class RowsSession(RankSession):
         z : (n_cols,) float64 of all workers
         """
         with self._working("residual"):
-            return self._give(z).residual(mass)
-
-    def _give(self, z: np.ndarray) -> LocalSteps:
-        """Pass z of all workers to the steps, for their next product, and return the steps."""
-        assert isinstance(self._made, LocalSteps)
-        self._relays[0].give(z)
-        return self._made
+            self._relays[0].give(z)
+            return self._steps.residual(mass)
 
     def _report_round(self, sums: StepSums, product_s: float = 0.0, held_bytes: int = 0) -> RoundReport:
-        ranks = self._check_ranks()
+        ranks = RankCheck(*self._check_rows())
         return RoundReport(self._relays[0].take(), sums, product_s, held_bytes, ranks)
 
     def _make_steps(self, open_transport: Callable[[np.dtype[Any]], Transport]) -> LocalSteps:
