@@ -177,7 +177,7 @@ def pagerank(
     vectors = (personalization, dangling, nstart, out_weight)
     start = make_start(A.stored, A.vertex_ids, options, *vectors, use_weights=use_weights, order=A.order)
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
-    task, keeper = RankTask(name_run(), options, threshold, dtype, kernel, threads), None
+    task, keeper = RankTask(name_run(), options, threshold, dtype, threads, kernel), None
     if checkpoint is not None:
         keeping: dict[str, Any] = {"resume": resume, "is_shared": drive != "embedded"}
         keeper, start = begin_keeping(place, task, start, checkpoint, checkpoint_every, **keeping)

@@ -6,7 +6,6 @@ laid out together, and then again on all of them.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Sequence
 from contextlib import closing, nullcontext, suppress
@@ -85,8 +84,6 @@ class Loading:
     """Description of the rows of each worker, by rank."""
     parts: list[HeldPart] = field(default_factory=list)
     """Parts held, by rank; empty before loading."""
-    seconds: float = 0.0
-    """Seconds that loading took."""
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -114,7 +111,6 @@ def load_matrix(
     ------
     CapacityError, ClusterError, OptionError, StoreError : as in `mgspmv.api.Matrix.distribute`
     """
-    began = time.perf_counter()
     report("join", 0, None)
     is_again, held = held is not None, [] if held is None else held
     _drop(cluster, held, [part for part in held if part.spec.backend == "cuda"])
@@ -122,7 +118,7 @@ def load_matrix(
     warn_of_streaming(arranged.plan, stacklevel=6)
     with nullcontext() if has_lease else cluster.lease(lambda: report("queue", 0, None)):
         parts = _load(cluster, arranged, held, report)
-    return replace(arranged, parts=parts, seconds=time.perf_counter() - began)
+    return replace(arranged, parts=parts)
 
 
 def plan_on_cluster(stored: StoredMatrix, client: Any, *, timeout: float, **asked: Any) -> Plan:

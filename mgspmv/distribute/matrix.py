@@ -109,11 +109,6 @@ class DistributedMatrix(DescribedMatrix):
         return self._loading.members
 
     @property
-    def load_s(self) -> float:
-        """Seconds that the last loading took."""
-        return self._loading.seconds
-
-    @property
     def bounds(self) -> tuple[int, ...]:
         """First row of each worker, and the number of rows."""
         return self.plan.bounds

@@ -22,7 +22,7 @@ import numpy as np
 
 from mgspmv.errors import CapacityError
 from mgspmv.exchange.panels import Panels
-from mgspmv.iterate.options import PageRankOptions
+from mgspmv.iterate.options import Task
 from mgspmv.iterate.pagerank import bound_error, judge
 from mgspmv.iterate.queries import Query
 from mgspmv.iterate.steps import Times, bound_mass_rounding, time_step
@@ -52,19 +52,9 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class BatchTask:
-    """Task of a batch, except its vectors."""
+class BatchTask(Task):
+    """Task of a batch, except its vectors, each of which has an `alpha` of its own."""
 
-    run: str
-    """Run id, for events."""
-    options: PageRankOptions
-    """Options of all vectors, except `alpha`, which each vector has separately."""
-    threshold: float
-    """Threshold of the change, from `PageRankOptions.threshold`."""
-    dtype: str | None
-    """Dtype of the values; None for a pattern."""
-    threads: int | None = None
-    """Threads of each process; None for its default."""
     width: int | None = None
     """Most vectors in a pass; None for the fastest width that fits in memory."""
     top: int | None = None

@@ -177,8 +177,8 @@ class PageRankOptions:
 
 
 @dataclass(frozen=True)
-class RankTask:
-    """Task of a run that ranks one vector, except its start."""
+class Task:
+    """Task of PageRank, except its vectors."""
 
     run: str
     """Run id."""
@@ -187,10 +187,16 @@ class RankTask:
     """Threshold of the change, from `PageRankOptions.threshold`."""
     dtype: str | None = None
     """Dtype of the values; None for a pattern."""
-    kernel: str = "auto"
-    """Name of a kernel, or `auto`."""
     threads: int | None = None
     """Threads of each process; None for its default."""
+
+
+@dataclass(frozen=True)
+class RankTask(Task):
+    """Task of a run that ranks one vector, except its start."""
+
+    kernel: str = "auto"
+    """Name of a kernel, or `auto`."""
 
 
 def check_stopping(tol: float | None, tol_mode: TolMode, max_iter: int) -> None:
