@@ -35,7 +35,7 @@ from mgspmv.iterate.keeping import Keeper
 from mgspmv.iterate.options import RankTask
 from mgspmv.iterate.pagerank import Outcome, add_event, find_before, run_to_end, sum_seconds
 from mgspmv.iterate.start import Start
-from mgspmv.iterate.steps import choose_steps_at_once
+from mgspmv.iterate.steps import STEPS_AT_ONCE
 from mgspmv.model import Event, Progress, Recovery, ignore
 
 
@@ -125,7 +125,7 @@ class Recovering:
         matrix, task, start, before = self.matrix, self.task, self.start, self._before
         matrix.check_open()
         options, layout = task.options, find_layout(matrix, task, self.drive)
-        at_once = choose_steps_at_once(streams=any(w.streams for w in matrix.plan.workers))
+        at_once = 1 if any(w.streams for w in matrix.plan.workers) else STEPS_AT_ONCE
         balance = start.find_balance(options.alpha, matrix.shape[0])
         spec = RunSpec(task.run, matrix.members, matrix.cluster.patience, task, layout, at_once, before, balance)
         report("start", 0, None)

@@ -18,17 +18,7 @@ from mgspmv.kernels.select import BoundKernel
 from mgspmv.model import FIXED_POINT, RowCheck, StepSums
 
 STEPS_AT_ONCE = 20
-"""Most steps of a device before the host reads their results."""
-
-
-def choose_steps_at_once(*, streams: bool) -> int:
-    """Choose the number of device steps between two looks; 1 where a device streams rows, so that steps are slow.
-
-    Parameters
-    ----------
-    streams : whether any of the devices streams rows
-    """
-    return 1 if streams else STEPS_AT_ONCE
+"""Most steps of a device before the host reads their results; 1 where one streams rows, so that steps are slow."""
 
 
 @dataclass(eq=False)
@@ -244,7 +234,7 @@ class DeviceSteps:
         is_counted: bool = True,
     ) -> None:
         self._device, self._vectors, self._alpha = device, vectors, task.options.alpha
-        self._at_once = at_once or choose_steps_at_once(streams=device.streams)
+        self._at_once = at_once or (1 if device.streams else STEPS_AT_ONCE)
         options = task.options
         self._rules = RankRules(options.alpha, task.threshold, options.by_largest, options.is_relative, is_counted)
 
