@@ -12,7 +12,8 @@ import numpy as np
 from mgspmv.distribute.part import Part, PartSpec, ProductOptions
 from mgspmv.errors import CapacityError
 from mgspmv.exchange.links import DaskLinks, Spec
-from mgspmv.exchange.nccl import NcclExchange, NcclGroup, SharedColumns, greet, join_group, share_columns
+from mgspmv.exchange.nccl import NcclGroup, greet, join_group
+from mgspmv.exchange.nccl_slices import NcclExchange, SharedColumns, share_columns
 from mgspmv.kernels.device import (
     describe_device,
     get,

@@ -31,7 +31,7 @@ from mgspmv.model import FIXED_POINT, Precision, RowCheck, StepSums
 
 if TYPE_CHECKING:
     from mgspmv.exchange.direct import DirectMemory
-    from mgspmv.exchange.nccl import NcclExchange
+    from mgspmv.exchange.nccl_slices import NcclExchange
 
 CAPTURED_STEPS = 5
 """Steps per captured graph."""

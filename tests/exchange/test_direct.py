@@ -11,9 +11,8 @@ import pytest
 from mgspmv.errors import CapacityError
 from mgspmv.exchange import direct
 from mgspmv.exchange.direct import MOST_DEVICES, UNIT
-from tests.exchange.test_nccl import DeviceArray, join_all, nccl, run_ranks, start_groups
-
-__all__ = ["nccl"]
+from tests.exchange.test_nccl import join_all
+from tests.support.nccl import DeviceArray, run_ranks, start_groups
 
 
 class PlayedMemory:

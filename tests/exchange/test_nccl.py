@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 import threading
 import time
 import weakref
-from collections import deque
 from functools import partial
-from itertools import count, pairwise
 from queue import SimpleQueue
 from types import SimpleNamespace
 
@@ -20,245 +16,27 @@ import pytest
 from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError
 from mgspmv.exchange import nccl as module
 from mgspmv.exchange.nccl import (
-    NcclExchange,
     NcclGroup,
-    SharedColumns,
     await_ends,
     find_nccl_problem,
     find_stuck,
     greet,
     join_group,
     let_go,
-    share_columns,
 )
 from mgspmv.marks import make_marks
-from mgspmv.partition import SLICE_SUMS, Slices
-from tests.support.peers import Network, StuckError, run_workers
+from tests.support.nccl import (
+    Failing,
+    PlayedDevice,
+    PlayedStream,
+    exchange,
+    make_check,
+    on_device,
+    run_ranks,
+    start_groups,
+)
+from tests.support.peers import StuckError
 from tests.support.waiting import HANG_S, wait_for
-
-
-class PlayedNccl:
-    """CuPy's binding of NCCL between threads, each with a device, a stream and what it has put on it.
-
-    Bytes go from address to address when somebody looks whether a stream is done, one message a look.
-    """
-
-    NCCL_UINT8 = 1
-    NcclError = type("NcclError", (RuntimeError,), {})
-
-    def __init__(self):
-        self.available = True
-        self.made = []
-        """Communicators."""
-        self.connecting = None
-        """Called with the rank, if any, before devices connect."""
-        self._numbers, self._thread, self._lock = count(1), threading.local(), threading.Lock()
-        self._meetings, self._posted, self._streams = {}, {}, {}
-
-    def get_unique_id(self):
-        return bytes([255, 0, next(self._numbers)]) * 42
-
-    def NcclCommunicator(self, n_devices, unique_id, rank):
-        assert type(unique_id) is bytes
-        if self.connecting is not None:
-            self.connecting(rank)
-        with self._lock:
-            meeting = self._meetings.setdefault(unique_id, threading.Barrier(n_devices))
-        meeting.wait(HANG_S)
-        communicator = PlayedCommunicator(self, unique_id, rank)
-        self.made.append(communicator)
-        return communicator
-
-    def groupStart(self):
-        assert getattr(self._thread, "group", None) is None, "groups are nested"
-        self._thread.group = []
-
-    def groupEnd(self):
-        group, self._thread.group = self._thread.group, None
-        with self._lock:
-            for key, kind, transfer, stream in group:
-                sent, wanted = self._posted.setdefault(key, (deque(), deque()))
-                (sent if kind == "send" else wanted).append(transfer)
-                self._streams.setdefault(stream, []).append(transfer)
-
-    def post(self, communicator, other, kind, address, n_bytes, dtype, stream):
-        assert not communicator.n_aborted, "the communicator was aborted"
-        assert dtype == self.NCCL_UINT8
-        pair = (communicator.rank, other) if kind == "send" else (other, communicator.rank)
-        transfer = SimpleNamespace(address=address, n_bytes=n_bytes, is_done=False)
-        self._thread.group.append(((communicator.unique_id, *pair), kind, transfer, stream))
-
-    def look(self, transfers):
-        """Deliver one message of any; whether these were delivered."""
-        with self._lock:
-            for sent, wanted in self._posted.values():
-                if sent and wanted:
-                    source, target = sent.popleft(), wanted.popleft()
-                    assert source.n_bytes == target.n_bytes, "what is sent is not what is received"
-                    ctypes.memmove(target.address, source.address, source.n_bytes)
-                    source.is_done = target.is_done = True
-                    break
-            return all(t.is_done for t in transfers)
-
-    def list_enqueued(self, stream):
-        with self._lock:
-            return list(self._streams.get(stream, ()))
-
-    def give_up(self):
-        """Nobody waits for others any more."""
-        for meeting in self._meetings.values():
-            meeting.abort()
-
-
-class PlayedCommunicator:
-    def __init__(self, nccl, unique_id, rank):
-        self._nccl, self.unique_id, self.rank = nccl, unique_id, rank
-        self.device = PlayedDevice.current.number
-        self.sent_to, self.n_aborted, self.error = [], 0, None
-
-    def send(self, address, n, dtype, other, stream):
-        self.sent_to.append(other)
-        self._nccl.post(self, other, "send", address, n, dtype, stream)
-
-    def recv(self, address, n, dtype, other, stream):
-        self._nccl.post(self, other, "recv", address, n, dtype, stream)
-
-    def check_async_error(self):
-        if self.error is not None:
-            raise self.error
-
-    def abort(self):
-        self.n_aborted += 1
-
-
-class PlayedDevice:
-    """The current one of a thread, which is device 0 until another one is made current."""
-
-    current = threading.local()
-
-    def __init__(self):
-        self.number = getattr(self.current, "number", 0)
-
-    def __enter__(self):
-        self._before, self.current.number = PlayedDevice().number, self.number
-
-    def __exit__(self, *error):
-        self.current.number = self._before
-
-    def synchronize(self):
-        pass
-
-
-class PlayedStream:
-    """The one of a thread."""
-
-    def __init__(self, nccl, non_blocking=True):
-        self._nccl, self.ptr = nccl, threading.get_ident()
-
-    def __enter__(self):
-        pass
-
-    def __exit__(self, *error):
-        pass
-
-    def synchronize(self):
-        mark = self.record()
-        while not mark.done:
-            time.sleep(0.001)
-
-    def record(self):
-        return PlayedMark(self._nccl, self._nccl.list_enqueued(self.ptr))
-
-
-class PlayedMark:
-    def __init__(self, nccl, transfers):
-        self._nccl, self._transfers = nccl, transfers
-
-    @property
-    def done(self):
-        return self._nccl.look(self._transfers)
-
-
-class DeviceArray(np.ndarray):
-    """Says where it is as CuPy's arrays do, and has to be asked for."""
-
-    @property
-    def data(self):
-        assert self.flags.c_contiguous, "what is sent is not contiguous"
-        return SimpleNamespace(ptr=self.ctypes.data)
-
-    def get(self):
-        return np.array(self)
-
-
-def on_device(array):
-    return np.array(array).view(DeviceArray)
-
-
-def call_on_device(function, *args, **given):
-    return function(*args, **given).view(DeviceArray)
-
-
-@pytest.fixture
-def nccl(monkeypatch):
-    """NCCL and CuPy that are played, with device 7 + rank for the thread of each."""
-    played = PlayedNccl()
-    streams = {"get_current_stream": lambda: PlayedStream(played), "Stream": partial(PlayedStream, played)}
-    cuda = SimpleNamespace(nccl=played, Device=PlayedDevice, **streams)
-    functions = (np.asarray, np.arange, np.zeros, np.concatenate, np.sort, np.searchsorted, np.take)
-    made = {f.__name__: partial(call_on_device, f) for f in functions}
-    cupy = SimpleNamespace(cuda=cuda, empty=lambda n, dtype: on_device(np.full(n, -7).astype(dtype)), **made)
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
-    monkeypatch.setenv(module.LOOPBACK[0], "")  # so that it is as it was afterwards
-    monkeypatch.delenv(module.LOOPBACK[0])
-    yield played
-    played.give_up()
-
-
-def run_ranks(n, work):
-    """`work(rank)` of each rank in a thread with a device of its own."""
-
-    def on_own(rank):
-        PlayedDevice.current.number = 7 + rank
-        return work(rank)
-
-    return run_workers(Network(n), n, on_own)
-
-
-def make_check(patience_s=HANG_S):
-    """All are well, until it takes too long for a test."""
-    deadline = time.monotonic() + patience_s
-
-    def check():
-        if time.monotonic() > deadline:
-            raise StuckError("somebody waits for ever")
-
-    return check
-
-
-def exchange(group, array, bounds):
-    """Each its part of an array, which all get."""
-    parts = [array[a:b] for a, b in pairwise(bounds)]
-    group.exchange([parts[group.rank]] * len(parts), parts)
-
-
-def start_groups(nccl, n):
-    unique_id = nccl.get_unique_id()
-    return run_ranks(n, lambda rank: NcclGroup(rank, n, unique_id, make_check(), may_share=True))
-
-
-class Failing:
-    """Raises when it is called for the nth time."""
-
-    def __init__(self, error, n=5):
-        self.error, self.left = error, n
-
-    def __call__(self):
-        self.left -= 1
-        if not self.left:
-            raise self.error
-
 
 # --- exchanging ------------------------------------------------------------------------------------------------------
 
@@ -309,28 +87,6 @@ def test_each_gets_what_is_meant_for_it(nccl):
     run_ranks(4, work)
 
 
-def test_slices_with_their_scalars(nccl):
-    slices = Slices((5, 0, 2, 9))
-    groups = start_groups(nccl, 4)
-    assert slices.starts[-1] == 8 + 4 + 4 + 12 + 4 * SLICE_SUMS
-
-    def work(rank):
-        all_columns = SharedColumns(slices, None, None)
-        exchange = NcclExchange(groups[rank], all_columns, 123)
-        assert (exchange.rank, exchange.slices, exchange.n_terms) == (rank, slices, 123)
-        z, (a, b) = on_device(np.full(slices.starts[-1] + 1, -1)), slices.starts[rank : rank + 2]
-        for step in (1, 2):
-            wanted = 100 * step + np.arange(len(z))
-            z[a:b] = wanted[a:b]
-            exchange.enqueue(z)
-            exchange.wait(PlayedStream(nccl))
-            assert z.tolist() == [*wanted[:-1].tolist(), -1]
-        return exchange.received_elements
-
-    n = slices.starts[-1]
-    assert run_ranks(4, work) == [n - tail - SLICE_SUMS for tail in (8, 4, 4, 12)]
-
-
 def test_what_is_closed_gives_back_its_memory_before_the_next_connects(nccl):
     (group,) = start_groups(nccl, 1)
     order, goes_on = [], threading.Event()
@@ -346,118 +102,6 @@ def test_what_is_closed_gives_back_its_memory_before_the_next_connects(nccl):
     threading.Timer(0.2, goes_on.set).start()
     start_groups(nccl, 1)
     assert order == ["closed", "connects"]
-
-
-# --- sharing columns -------------------------------------------------------------------------------------------------
-
-
-class Rows:
-    """Rows of some devices, of which those that have entries in a column are sent, and what each device reads.
-
-    Parameters
-    ----------
-    shares : of the columns that are sent, what each device reads
-    """
-
-    def __init__(self, bounds, shares):
-        rng = np.random.default_rng(0)
-        self.bounds, self.n, n_cols = bounds, len(bounds) - 1, bounds[-1]
-        self.is_sent = rng.random(n_cols) < 0.8
-        self.own, self.counts = [], []
-        for a, b in pairwise(bounds):
-            sent = self.is_sent[a:b]
-            places = np.zeros(b - a, np.int32)
-            places[sent] = rng.permutation(sent.sum())
-            self.own.append(places)
-            self.counts.append(int(sent.sum()))
-        self.is_read = [self.is_sent & (rng.random(n_cols) < share) for share in shares]
-
-    def share(self, nccl, groups, marked=None):
-        """The columns of each device; `marked` are those that know what they read."""
-        marked = range(self.n) if marked is None else marked
-
-        def work(rank):
-            mark = (lambda: on_device(self.is_read[rank])) if rank in marked else None
-            own = on_device(self.own[rank])
-            return share_columns(groups[rank], own, self.counts[rank], self.bounds, mark)
-
-        return run_ranks(self.n, work)
-
-    def check(self, nccl, groups, columns):
-        """Every device gets what it reads of all, and their scalars; and holds of others what `select` says."""
-        held, given = {}, {}
-
-        def work(rank):
-            shared, slices = columns[rank], columns[rank].slices
-            exchange = NcclExchange(groups[rank], shared, 9)
-            start, tail, (a, b) = slices.starts[rank], slices.tails[rank], self.bounds[rank : rank + 2]
-            sent, places = self.is_sent[a:b], shared.places.get()
-            for step, dtype in enumerate((np.int64, np.int64, np.float32, np.float64)):
-                values = (1000 * (step + 1) + np.arange(self.bounds[-1])).astype(dtype)
-                sums = [-(100 * step + 10 * owner + np.arange(SLICE_SUMS)).astype(dtype) for owner in range(self.n)]
-                z = on_device(np.full(slices.starts[-1] + 1, -1, dtype))
-                z[start + self.own[rank][sent]] = values[a:b][sent]
-                z[start + tail : start + tail + SLICE_SUMS] = sums[rank]
-                exchange.enqueue(z)
-                exchange.wait(PlayedStream(nccl))
-                needed = self.is_read[rank].copy()
-                needed[a:b] = sent
-                assert z[places[needed]].tolist() == values[needed].tolist()
-                for owner, (first, before) in enumerate(zip(slices.starts, slices.tails, strict=False)):
-                    assert z[first + before : first + before + SLICE_SUMS].tolist() == sums[owner].tolist()
-                assert z[-1] == -1
-            held[rank] = [z[a:b].tolist() for a, b in pairwise(slices.starts)]
-            given[rank] = [part.tolist() for part in exchange.select(z)]
-            return exchange.received_elements
-
-        received = run_ranks(self.n, work)
-        for one in range(self.n):
-            assert all(held[one][other] == given[other][one] for other in range(self.n) if other != one)
-        return received
-
-
-SHARED = pytest.mark.parametrize(
-    "bounds", [(0, 30, 70), (0, 11, 48, 50, 90), (0, 0, 30, 30, 61, 61)], ids=["two", "four", "without rows"]
-)
-
-
-@SHARED
-def test_all_columns_are_shared_by_devices_that_may_read_most(nccl, bounds):
-    """And by those that do not know what they read."""
-    rows = Rows(bounds, [0.9] * (len(bounds) - 1))
-    groups = start_groups(nccl, rows.n)
-    for marked in (None, ()):
-        columns = rows.share(nccl, groups, marked)
-        starts = Slices(tuple(rows.counts)).starts
-        wanted = np.concatenate([start + own for start, own in zip(starts, rows.own, strict=False)])
-        for shared in columns:
-            assert (shared.slices.counts, shared.packing) == (tuple(rows.counts), None), marked
-            assert (shared.places.dtype, shared.places.tolist()) == (np.int32, wanted.tolist()), marked
-        received = rows.check(nccl, groups, columns)
-        assert received == [starts[-1] - (b - a) for a, b in pairwise(starts)], marked
-
-
-@SHARED
-def test_few_columns_are_sent_to_those_that_read_them(nccl, bounds):
-    rows = Rows(bounds, np.linspace(0.0, 0.3, len(bounds) - 1))
-    groups = start_groups(nccl, rows.n)
-    columns = rows.share(nccl, groups)
-    for rank, (shared, is_read) in enumerate(zip(columns, rows.is_read, strict=True)):
-        read = [int(is_read[a:b].sum()) for a, b in pairwise(bounds)]
-        read[rank] = rows.counts[rank]
-        assert shared.slices.counts == tuple(read)
-        assert shared.packing is not None
-        assert shared.places.dtype == np.int32
-    rows.check(nccl, groups, columns)
-
-
-@pytest.mark.parametrize(("lacks", "shares"), [(2, [0.1] * 3), (None, [0.1, 0.1, 0.9]), (None, [0.9, 0.0, 0.0])])
-def test_all_are_sent_all_where_one_reads_most_or_does_not_know(nccl, lacks, shares):
-    rows = Rows((0, 20, 40, 60), shares)
-    groups = start_groups(nccl, 3)
-    columns = rows.share(nccl, groups, [rank for rank in range(3) if rank != lacks])
-    assert [shared.packing for shared in columns] == [None] * 3
-    rows.check(nccl, groups, columns)
 
 
 # --- waiting ---------------------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from mgspmv.iterate.options import PageRankOptions
 from mgspmv.iterate.queries import make_queries
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.model import StepSums
-from tests.exchange.test_nccl import DeviceArray, nccl, run_ranks, start_groups  # noqa: F401  # a fixture is one of them
 from tests.exchange.test_peer import random_halos
+from tests.support.nccl import DeviceArray, run_ranks, start_groups
 from tests.support.peers import Network, run_workers
 
 BOUNDS = {"two": (0, 11, 20), "four": (0, 7, 9, 15, 20), "without rows": (0, 0, 9, 9, 20)}
@@ -61,7 +61,7 @@ def run_panels(played, kind, halos, work):
     return run_workers(network, n, work_linked)
 
 
-def check_everybody_holds_what_everybody_wrote(nccl, kind, bounds):  # noqa: F811
+def check_everybody_holds_what_everybody_wrote(nccl, kind, bounds):
     """In one panel and, while it goes on, in another one of another width and dtype, and with arrays in between."""
     n, n_workers = bounds[-1], len(bounds) - 1
     halos = random_halos(bounds)
@@ -102,12 +102,12 @@ def check_everybody_holds_what_everybody_wrote(nccl, kind, bounds):  # noqa: F81
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_everybody_holds_what_everybody_wrote(nccl, kind):  # noqa: F811
+def test_everybody_holds_what_everybody_wrote(nccl, kind):
     for bounds in BOUNDS.values():
         check_everybody_holds_what_everybody_wrote(nccl, kind, bounds)
 
 
-def check_batches_have_the_bits_of_one_process(nccl, kind, precision):  # noqa: F811
+def check_batches_have_the_bits_of_one_process(nccl, kind, precision):
     rng = np.random.default_rng(1)
     store, bounds = zarr.storage.MemoryStore(), (0, 40, 41, 100, 130)
     mg.ingest((*rng.integers(0, 130, (2, 900)), rng.random(900)), store, kind="graph", n_vertices=130)
@@ -144,7 +144,7 @@ def check_batches_have_the_bits_of_one_process(nccl, kind, precision):  # noqa: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_batches_have_the_bits_of_one_process(nccl, kind):  # noqa: F811
+def test_batches_have_the_bits_of_one_process(nccl, kind):
     for precision in ["exact", "float64", "float32"]:
         check_batches_have_the_bits_of_one_process(nccl, kind, precision)
 

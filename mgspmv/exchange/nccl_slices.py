@@ -1,0 +1,155 @@
+"""Exchange of slices of z between devices by NCCL, and the columns of z that each device holds for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from mgspmv.exchange.direct import DirectMemory
+from mgspmv.exchange.nccl import NcclGroup
+from mgspmv.partition import SLICE_SUMS, Slices
+
+NEEDED = 0.5
+"""Maximum fraction of the others' columns for which a device is sent, packed, just those that it reads, not all."""
+
+
+class NcclExchange:
+    """Exchange of slices of z by NCCL.
+
+    Parameters
+    ----------
+    columns : columns of z that each device holds
+    n_terms : number of entries of the whole matrix, or of rows, if larger
+    """
+
+    def __init__(self, group: NcclGroup, columns: SharedColumns, n_terms: int) -> None:
+        self.rank, self.slices, self.n_terms = group.rank, columns.slices, n_terms
+        self._group, self._packing, self.wait = group, columns.packing, group.wait
+        self._packed: dict[int, Any] = {}
+
+    @property
+    def received_elements(self) -> int:
+        """Number of elements of z received from others."""
+        starts = self.slices.starts
+        return starts[-1] - (starts[self.rank + 1] - starts[self.rank])
+
+    def share(self, n_bytes: int) -> DirectMemory | None:
+        """Return memory that all devices write into; None if they cannot, or if each receives just what it reads."""
+        return self._group.share(n_bytes) if self._packing is None else None
+
+    def enqueue(self, z: Any) -> None:
+        """Send each other device, on the current stream, what it reads of this slice of z, and receive theirs."""
+        self._group.exchange(self.select(z), [z[a:b] for a, b in pairwise(self.slices.starts)])
+
+    def select(self, z: Any) -> list[Any]:
+        """Select on the current stream the elements of z to send to each device, by rank, valid until the next call."""
+        starts, packing = self.slices.starts, self._packing
+        own = z[starts[self.rank] : starts[self.rank + 1]]
+        if packing is None:
+            return [own] * (len(starts) - 1)
+        import cupy
+
+        packed = self._packed.get(z.itemsize)
+        if packed is None:
+            self._packed = {z.itemsize: cupy.empty(len(packing.elements), z.dtype)}
+            packed = self._packed[z.itemsize]
+        cupy.take(own, packing.elements, out=packed)
+        return [packed[a:b] for a, b in pairwise(packing.starts)]
+
+
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """Elements of a device's slice to send to each of the others: those that the receiver reads."""
+
+    elements: Any
+    """int32, on the device: positions in the slice of columns and then of the sums, for one device after the other."""
+    starts: tuple[int, ...]
+    """Offset of the elements for each device, and the number of elements."""
+
+
+@dataclass(frozen=True, eq=False)
+class SharedColumns:
+    """Columns of z that a device holds."""
+
+    slices: Slices
+    """Layout of z, one slice per device."""
+    places: Any
+    """(n_cols,) int32, on the device: position in z of each held column."""
+    packing: Packing | None
+    """Elements to send to each device; None to send the whole slice."""
+
+
+def share_columns(
+    group: NcclGroup,
+    own: Any,
+    n_sent: int,
+    bounds: tuple[int, ...],
+    mark: Callable[[], Any] | None,
+) -> SharedColumns:
+    """Agree with the other devices on the columns of z that each holds.
+
+    Parameters
+    ----------
+    own : (n_rows,) int32, on the device: places of the rows among the columns that this device sends
+    n_sent : number of these columns
+    bounds : first row of each device, and the number of rows
+    mark : makes (n_cols,) bool, on the device: columns that this one reads; None if it is likely to read most. Only
+        where all devices have it, and read few of the others' columns, each is sent the columns it reads, else all
+    """
+    import cupy
+
+    n, rank = group.n_devices, group.rank
+    told = group.gather(cupy.asarray([n_sent, int(mark is not None)], np.int32), [2] * n).get().reshape(n, 2)
+    counts = told[:, 0].astype(np.int64)
+    slots = group.gather(own, np.diff(bounds).tolist())
+    pieces = [slots[a:b] for a, b in pairwise(bounds)]
+    if told[:, 1].all() and mark is not None:
+        is_read = mark()
+        lists = [
+            cupy.sort(piece[is_read[a:b]]) if owner != rank else piece[:0]
+            for owner, (piece, (a, b)) in enumerate(zip(pieces, pairwise(bounds), strict=True))
+        ]
+        own_needs = cupy.asarray([len(one) for one in lists], np.int32)
+        needs = group.gather(own_needs, [n] * n).get().reshape(n, n).astype(np.int64)
+        if (needs.sum(axis=1) <= NEEDED * (counts.sum() - counts)).all():
+            return _share_needed(group, pieces, lists, needs, int(counts[rank]))
+    slices = Slices(tuple(map(int, counts)))
+    for piece, start in zip(pieces, slices.starts, strict=False):
+        piece += start
+    return SharedColumns(slices, slots, None)
+
+
+def _share_needed(
+    group: NcclGroup, pieces: list[Any], lists: list[Any], needs: np.ndarray, n_sent: int
+) -> SharedColumns:
+    """Agree that each device is sent just the columns that it reads.
+
+    Parameters
+    ----------
+    pieces : for each device, the places of its rows in its slice
+    lists : for each other device, the places in its slice that are read here, ascending
+    needs : [a, b] is the number of columns of b that a reads
+    """
+    import cupy
+
+    rank = group.rank
+    slices = Slices(tuple(n_sent if owner == rank else int(k) for owner, k in enumerate(needs[rank])))
+    asked = [cupy.empty(int(k), np.int32) for k in needs[:, rank]]
+    group.exchange(lists, asked)
+    group.wait(cupy.cuda.get_current_stream())
+    sums = slices.tails[rank] + cupy.arange(SLICE_SUMS, dtype=np.int32)
+    elements = []
+    for one in asked:  # padded to the slice length of the reader, see `Slices`
+        padding = cupy.zeros(Slices((len(one),)).tails[0] - len(one), np.int32)
+        elements += [one, padding, sums]
+    lengths = [Slices((len(one),)).starts[-1] for one in asked]
+    packing = Packing(cupy.concatenate(elements), (0, *accumulate(lengths)))
+    places = [
+        start + (piece if owner == rank else cupy.searchsorted(one, piece).astype(np.int32))
+        for owner, (start, piece, one) in enumerate(zip(slices.starts, pieces, lists, strict=False))
+    ]
+    return SharedColumns(slices, cupy.concatenate(places).astype(np.int32), packing)
