@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal
+from typing import Any, Literal
 
 from mgspmv.ingest.tokens import SURE_DIGITS, Undecided
 
@@ -107,6 +107,13 @@ class Columns:
     @property
     def ids(self) -> tuple[int, int]:
         return self.source, self.target
+
+    def describe(self, names: Sequence[str | None]) -> dict[str, Any]:
+        """Return the columns by role, and those not read, each as its number from 1 and its name, if it has one."""
+        listed = [[number, name] for number, name in enumerate(names, 1)]
+        roles = {"source": self.source, "target": self.target, "weight": self.weight}
+        columns = {role: None if place is None else listed[place] for role, place in roles.items()}
+        return {"columns": columns, "not_read": [own for own in listed if own not in columns.values()]}
 
 
 Weights = Literal["auto"] | bool

@@ -147,12 +147,7 @@ class _Notes:
         return {**described, "taken": self._describe_taken(form, unused_first)}
 
     def _describe_taken(self, form: Form, unused_first: str | None) -> dict[str, Any]:
-        def number(place: int | None) -> list[Any] | None:
-            return None if place is None else [place + 1, None if names is None else names[place]]
-
         names, preamble = form.head.names, form.head.preamble
-        ends = {"source": form.columns.source, "target": form.columns.target, "weight": form.columns.weight}
-        left = [number(k) for k in range(len(form.table.columns)) if k not in ends.values()]
         notes = []
         if preamble.is_undirected:
             notes.append("each edge is read in both directions, as the file says that it is undirected")
@@ -167,8 +162,7 @@ class _Notes:
                 "a header"
             )
         return {
-            "columns": {name: number(place) for name, place in ends.items()},
-            "not_read": left,
+            **form.columns.describe(names or [None] * len(form.table.columns)),
             "header": names is not None,
             "header_by": form.head.header_by,
             **self.counts,

@@ -117,7 +117,7 @@ class NpzSource(ScipySource):
 class NetworkxSource:
     """NetworkX graph, directed or undirected, with or without parallel edges, as a `Source`.
 
-    An undirected edge gives both arcs, a self loop one. Parallel edges are kept separate. Vertices are numbered by
+    An undirected edge stands for both arcs, a self loop for one. Parallel edges are kept separate. Vertices are numbered by
     ascending node. Weights are float64; if some edges have a `weight`, those without it weigh 1, as in NetworkX; if
     none has it the graph is a pattern, or, if it has parallel edges, each counts 1, as in NetworkX.
 
@@ -141,16 +141,17 @@ class NetworkxSource:
         self._graph = graph
         self._nodes = _sort_nodes(graph)
         self._weight = "weight" if any("weight" in edge[2] for edge in graph.edges(data=True)) else None
+        self.is_undirected = not graph.is_directed()
         self.counts_parallel: bool = graph.is_multigraph() and _has_parallel_edges(graph)
 
     def batches(self) -> Iterator[CooBatch]:
-        """Yield all arcs, in at least one batch."""
+        """Yield all edges, in at least one batch."""
         number = {node: k for k, node in enumerate(self._nodes)}
         edges = iter(self._graph.edges(data=self._weight, default=1.0) if self._weight else self._graph.edges())
-        chunk = list(islice(edges, BATCH_ENTRIES // 2))
-        yield self._make_batch(chunk, number)
-        while chunk := list(islice(edges, BATCH_ENTRIES // 2)):
-            yield self._make_batch(chunk, number)
+        for _ in range(0, max(1, self._graph.number_of_edges()), BATCH_ENTRIES // 2):
+            chunk = list(islice(edges, BATCH_ENTRIES // 2))
+            rows, cols = (np.fromiter((number[edge[side]] for edge in chunk), np.int64, len(chunk)) for side in (0, 1))
+            yield CooBatch(rows, cols, self._read_weights(chunk) if self._weight else None)
 
     def layout(self) -> Layout:
         """Return the shape and, unless they are 0..n-1, the nodes."""
@@ -162,17 +163,6 @@ class NetworkxSource:
         if n and isinstance(self._nodes[0], str):
             return Layout((n, n), np.array(self._nodes, object), provenance=provenance)
         return Layout((n, n), _name_vertices(np.array(self._nodes, np.int64)), provenance=provenance)
-
-    def _make_batch(self, edges: list[tuple[Any, ...]], number: dict[Any, int]) -> CooBatch:
-        rows = np.fromiter((number[edge[0]] for edge in edges), np.int64, len(edges))
-        cols = np.fromiter((number[edge[1]] for edge in edges), np.int64, len(edges))
-        values = self._read_weights(edges) if self._weight else None
-        if self._graph.is_directed():
-            return CooBatch(rows, cols, values)
-        off = rows != cols
-        if values is not None:
-            values = np.concatenate([values, values[off]])
-        return CooBatch(np.concatenate([rows, cols[off]]), np.concatenate([cols, rows[off]]), values)
 
     def _read_weights(self, edges: list[tuple[Any, ...]]) -> np.ndarray:
         wrong = tuple(kind for kind in {type(edge[2]) for edge in edges} if not issubclass(kind, Real))

@@ -16,7 +16,7 @@ import pyarrow.compute
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.ahead import AHEAD, map_ahead
-from mgspmv.ingest.column_names import choose_columns, find_role, is_saved_index, list_names, resolve_columns
+from mgspmv.ingest.column_names import Columns, choose_columns, find_role, is_saved_index, list_names, resolve_columns
 from mgspmv.ingest.columns import Column
 from mgspmv.ingest.edge_list import check_vertex_options
 from mgspmv.ingest.edge_list_head import Reading
@@ -187,7 +187,8 @@ class TableSource(FileSource):
             first.check(own)
         header = {"columns": first.names, "rows": sum(own.n_rows for own in told)}
         provenance = self._describe_all([own.described for own in told], header)
-        taken = _describe_columns(told[0].there, first.names) | {"n_rows": header["rows"]}
+        there = told[0].there
+        taken = Columns(*map(there.index, first.names)).describe(there) | {"n_rows": header["rows"]}
         return Joined(None, {**provenance, **first.listed, "taken": taken})
 
     def _tables(self) -> Generator[Table]:
@@ -321,14 +322,6 @@ def _is_index(name: str, index: Sequence[str]) -> bool:
     """Return whether a column was saved as an index and is not named as a source or a target."""
     role, _ = find_role(name)
     return is_saved_index(name) or (name in index and role not in ("source", "target"))
-
-
-def _describe_columns(there: list[str], chosen: list[str]) -> dict[str, Any]:
-    """Return the columns of a table by role, and those not read, each as its number and name."""
-    listed = {name: [number, name] for number, name in enumerate(there, 1)}
-    roles = dict(zip(("source", "target", "weight"), map(listed.get, chosen), strict=False))
-    not_read = [column for name, column in listed.items() if name not in chosen]
-    return {"columns": {"weight": None} | roles, "not_read": not_read}
 
 
 def _refuse_ids(part: _Part, first: _Part) -> SourceError:
