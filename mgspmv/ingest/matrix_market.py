@@ -113,7 +113,8 @@ class MatrixMarketSource(FileSource):
                     described = _describe(text.provenance(), header)
                     self._layout = Layout(shape=header.shape, provenance=described, stated=header.stated)
                 else:
-                    self._told = _Told(header, counted.n_read, describe_cut(self.name))
+                    counted.file = describe_cut(self.name)
+                    self._told = counted
                     self._layout = Layout(shape=header.shape)
         except SourceError as error:
             raise place_error(error, [self._segment]) from error.__cause__
@@ -134,21 +135,10 @@ class MatrixMarketSource(FileSource):
 
     def join(self, told: Sequence[Any]) -> Joined:
         """Combine the results of all parts; see `FileSource`."""
-        if not isinstance(told[0], _Told):
+        if not isinstance(told[0], _Counted):
             return super().join(told)
-        counted = _Counted(told[0].header, sum(own.n_entries for own in told))
-        counted.check()
+        _Counted(told[0].header, sum(own.n_read for own in told)).check()
         return Joined(None, _describe(told[0].file, told[0].header), told[0].header.stated)
-
-
-@dataclass(frozen=True)
-class _Told:
-    """Facts about a part of a Matrix Market file, for `join`."""
-
-    header: Header
-    n_entries: int
-    file: dict[str, Any]
-    """Provenance of the file."""
 
 
 def is_banner(line: Line) -> bool:
@@ -228,11 +218,13 @@ class _Counted:
     """Count of entries, which must reach that of the size line."""
 
     def __init__(self, header: Header, n_read: int = 0) -> None:
-        self._header, self.n_read = header, n_read
+        self.header, self.n_read = header, n_read
+        self.file: dict[str, Any] = {}
+        """Provenance of the file, once it is read."""
 
     def add(self, chunk: Chunk, form: TableFormat, n_new: int) -> None:
         """Count the entries of a chunk; raises SourceError if there are more than the size line states."""
-        header = self._header
+        header = self.header
         if self.n_read + n_new > header.n_entries:
             line = nth_line(chunk, form, header.n_entries - self.n_read)
             where = f"the size line ({header.size_line.text!r}, line {header.size_line.number})"
@@ -241,14 +233,14 @@ class _Counted:
 
     def check(self) -> None:
         """Raise SourceError unless there are as many entries as the size line states."""
-        if self.n_read > self._header.n_entries:
-            raise self._header.size_line.refuse(
-                f"expected the file to end after {self._header.n_entries} entries, and it has {self.n_read}; its size "
+        if self.n_read > self.header.n_entries:
+            raise self.header.size_line.refuse(
+                f"expected the file to end after {self.header.n_entries} entries, and it has {self.n_read}; its size "
                 "line is wrong, or it is two files"
             )
-        if self.n_read < self._header.n_entries:
-            raise self._header.size_line.refuse(
-                f"expected {self._header.n_entries} entries, the file ends after {self.n_read}; "
+        if self.n_read < self.header.n_entries:
+            raise self.header.size_line.refuse(
+                f"expected {self.header.n_entries} entries, the file ends after {self.n_read}; "
                 "it is cut short or its size line is wrong"
             )
 

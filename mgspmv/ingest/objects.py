@@ -117,9 +117,9 @@ class NpzSource(ScipySource):
 class NetworkxSource:
     """NetworkX graph, directed or undirected, with or without parallel edges, as a `Source`.
 
-    An undirected edge stands for both arcs, a self loop for one. Parallel edges are kept separate. Vertices are numbered by
-    ascending node. Weights are float64; if some edges have a `weight`, those without it weigh 1, as in NetworkX; if
-    none has it the graph is a pattern, or, if it has parallel edges, each counts 1, as in NetworkX.
+    An undirected edge stands for both arcs, a self loop for one. Parallel edges are kept separate. Vertices are
+    numbered by ascending node. Weights are float64; if some edges have a `weight`, those without it weigh 1, as in
+    NetworkX; if none has it the graph is a pattern, or, if it has parallel edges, each counts 1, as in NetworkX.
 
     Parameters
     ----------
@@ -162,7 +162,8 @@ class NetworkxSource:
         provenance = {"name": self.name, "format": of, "weight": self._weight, "taken": taken}
         if n and isinstance(self._nodes[0], str):
             return Layout((n, n), np.array(self._nodes, object), provenance=provenance)
-        return Layout((n, n), _name_vertices(np.array(self._nodes, np.int64)), provenance=provenance)
+        ids = None if self._nodes == list(range(n)) else np.array(self._nodes, np.int64)
+        return Layout((n, n), ids, provenance=provenance)
 
     def _read_weights(self, edges: list[tuple[Any, ...]]) -> np.ndarray:
         wrong = tuple(kind for kind in {type(edge[2]) for edge in edges} if not issubclass(kind, Real))
@@ -292,10 +293,6 @@ def _sort_nodes(graph: Any) -> list[int] | list[str]:
 def _has_parallel_edges(graph: Any) -> bool:
     """Return whether a multigraph has two edges between the same nodes."""
     return any(len(edges) > 1 for neighbors in graph.adj.values() for edges in neighbors.values())
-
-
-def _name_vertices(ids: np.ndarray) -> np.ndarray | None:
-    return None if np.array_equal(ids, np.arange(len(ids))) else ids
 
 
 def is_sparse(obj: Any) -> bool:

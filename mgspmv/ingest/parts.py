@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -23,16 +22,6 @@ LEAST_BYTES = 2**24
 """Least bytes of a text per part, below which a separate process does not pay."""
 MANY_FILES = 4
 """Number of files per process from which files are assigned whole, without opening and cutting them."""
-
-
-@dataclass(frozen=True)
-class _Extent:
-    """Size of a file, and whether it can be cut."""
-
-    size: int
-    """Size in bytes; 1 if unknown."""
-    is_plain: bool
-    """Whether the file can be cut at line ends."""
 
 
 def make_absolute(name: str) -> str:
@@ -58,12 +47,12 @@ def cut_texts(names: Sequence[str], n_parts: int) -> list[list[Segment]]:
     if len(names) >= MANY_FILES * n_parts:
         return [[Segment(name) for name in own] for own in cut_evenly(names, [1] * len(names), n_parts)]
     extents = [_measure(name) for name in names]
-    ends = np.cumsum([0, *(extent.size for extent in extents)])
+    ends = np.cumsum([0, *(size for size, _ in extents)])
     cuts = {(0, 0), (len(names), 0)}
     for k in range(1, n_parts):
         place = int(ends[-1]) * k // n_parts
         file = int(np.searchsorted(ends, place, side="right")) - 1
-        cuts.add(_find_cut(names[file], file, place - int(ends[file]), extents[file]))
+        cuts.add(_find_cut(names[file], file, place - int(ends[file]), *extents[file]))
     return [_list_segments(names, *pair) for pair in pairwise(sorted(cuts))]
 
 
@@ -90,7 +79,8 @@ def place_error(error: SourceError, segments: Sequence[Segment]) -> SourceError:
     return error.move(count_lines_before(segment))
 
 
-def _measure(name: str) -> _Extent:
+def _measure(name: str) -> tuple[int, bool]:
+    """Return the size of a file in bytes, 1 if unknown, and whether it can be cut at line ends."""
     try:
         with open_anywhere(name) as file:
             size = find_size(file)
@@ -101,14 +91,14 @@ def _measure(name: str) -> _Extent:
     except SourceNotFoundError:
         raise
     except SourceError:  # no range support; the reader reports other errors
-        return _Extent(1, is_plain=False)
-    return _Extent(size or 1, is_plain)
+        return 1, False
+    return size or 1, is_plain
 
 
-def _find_cut(name: str, number: int, offset: int, extent: _Extent) -> tuple[int, int]:
+def _find_cut(name: str, number: int, offset: int, size: int, is_plain: bool) -> tuple[int, int]:
     """Find a cut near a byte of a file: the number of the file, and the byte at which a line begins."""
-    nearest = (number, 0) if offset < extent.size / 2 else (number + 1, 0)
-    if not extent.is_plain or not LEAST_BYTES <= offset <= extent.size - LEAST_BYTES:
+    nearest = (number, 0) if offset < size / 2 else (number + 1, 0)
+    if not is_plain or not LEAST_BYTES <= offset <= size - LEAST_BYTES:
         return nearest
     with open_anywhere(name) as file:
         file.seek(offset)

@@ -68,7 +68,10 @@ def classify_vector(name: str, given: Any) -> ByPlace | ById:
     if isinstance(given, Mapping):
         return ById(_write_ids(list(given)), list(given.values()))
     if isinstance(given, str | bytes):
-        raise OptionError(f"{name} must be a vector over the vertices, not {given!r}; {_describe_forms()}")
+        raise OptionError(
+            f"{name} must be a vector over the vertices, not {given!r}; pass a mapping of ids to numbers, a Series or "
+            "frame with ids, a list of ids, or np.asarray(...) of a number per vertex"
+        )
     if isinstance(given, np.ndarray):
         return ByPlace(given)
     if hasattr(given, "vertex_ids") and hasattr(given, "values"):
@@ -123,13 +126,6 @@ def _choose_columns(name: str, columns: Sequence[str]) -> tuple[int, int | None]
         return choose_list_columns(columns, has_numbers=len(columns) > 1 or names_numbers(columns[0]))
     except Undecided as error:
         raise OptionError(f"{name}: {error}") from error
-
-
-def _describe_forms() -> str:
-    return (
-        "pass a mapping of ids to numbers, a Series or frame with ids, a list of ids, or np.asarray(...) of a number "
-        "per vertex"
-    )
 
 
 def _refuse_unread(name: str, given: Any) -> None:
