@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mgspmv.cli.outputs import find_outputs
 from mgspmv.cli.program import Answer
 from mgspmv.cli.watching import Iteration
 from mgspmv.errors import OptionError
@@ -12,14 +13,15 @@ from mgspmv.errors import OptionError
 
 def _answer(iteration: Iteration, call: str, vectors: Sequence[str] = (), **own: Any) -> Answer:
     """Compute one vector by a function of the API, write it, and make the answer."""
-    outputs = iteration.find_outputs(iteration.output)
+    outputs = find_outputs(iteration.output, overwrite=iteration.overwrite)
     solution, failure = iteration.compute(call, vectors, **own)
     return iteration.write(solution, outputs, failure)
 
 
 def hits(iteration: Iteration, hubs: list[str] | None = None, normalized: bool = True) -> Answer:
     """Find hubs and authorities of a graph; --output is for authorities. The store must hold the transpose."""
-    of_hubs, of_authorities = iteration.find_outputs(hubs, "--hubs"), iteration.find_outputs(iteration.output)
+    of_hubs = find_outputs(hubs, overwrite=iteration.overwrite, option="--hubs")
+    of_authorities = find_outputs(iteration.output, overwrite=iteration.overwrite)
     if of_hubs.prints and of_authorities.prints:
         raise OptionError("--hubs - and -o - both write to standard output; name a file for one of them")
     found, failure = iteration.compute("hits", normalized=normalized)

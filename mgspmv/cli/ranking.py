@@ -47,7 +47,7 @@ def pagerank(ranking: Ranking, own: Own, reverse: bool = False, scaler: str = "n
     from mgspmv.scores import Scaler
 
     check_choice("--scaler", scaler, get_args(Scaler))
-    outputs = ranking.find_outputs(ranking.output)
+    outputs = find_outputs(ranking.output, overwrite=ranking.overwrite)
     vectors = ("personalization", "dangling", "out_weight")
     solution, failure = ranking.compute("pagerank", vectors, reverse=reverse, **vars(own))
     order, solution = solution.judge_order(ranking.top), solution.scale(cast(Scaler, scaler))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from mgspmv.cli.mode import note_kept, say
 from mgspmv.cli.options import option
-from mgspmv.cli.outputs import Outputs, find_outputs
+from mgspmv.cli.outputs import Outputs
 from mgspmv.cli.place import Computing, Place, check_choices, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import answer_ranks
@@ -57,10 +57,6 @@ class Iteration:
             given = {"nstart": self.nstart} | {name: options.pop(name) for name in vectors}
             options |= read_vectors(matrix, aligns=call == "pagerank", **given)
             return listen(partial(getattr(api, call), matrix, **options), self.place, own.get("checkpoint"))
-
-    def find_outputs(self, named: Sequence[str] | None, option: str = "-o") -> Outputs:
-        """Find the outputs of a vector that an option names."""
-        return find_outputs(named, overwrite=self.overwrite, option=option)
 
     def write(
         self,
