@@ -20,7 +20,6 @@ from mgspmv.monitor.runs import Run, Runs
 SHOWN_S = 120.0
 """Seconds for which metrics of an ended run are exported: enough for several scrapes."""
 
-BY_RUN = ("run",)
 BY_WORKER = ("run", "worker", "where")
 GAUGES = {
     "runs_active": ("Runs that go on, also those that wait in line.", ("operation",)),
@@ -29,22 +28,6 @@ GAUGES = {
         ("run", "operation", "matrix", "drive", "transport", "backend"),
     ),
     "run_state": ("1 for the phase of a run that goes on, or for how it ended.", ("run", "state")),
-    "run_active": ("1 for a run that goes on, 0 for one that ended.", BY_RUN),
-    "run_start_timestamp_seconds": ("When the run began, in seconds since 1970.", BY_RUN),
-    "run_last_message_timestamp_seconds": (
-        "When the run or a worker last told of it, in seconds since 1970.",
-        BY_RUN,
-    ),
-    "run_iterations": ("Iterations that the run has made.", BY_RUN),
-    "run_change": ("Change of the last iteration, in the norm of tol_mode.", BY_RUN),
-    "run_tolerance": ("Change below which the run has converged, in that norm.", BY_RUN),
-    "run_edges_per_second": ("Stored entries multiplied per second in the last message's iterations.", BY_RUN),
-    "run_imbalance_ratio": ("Product of the slowest worker over the mean, in the last iterations.", BY_RUN),
-    "run_checkpoints": ("Checkpoints that the run has written.", BY_RUN),
-    "run_last_checkpoint_timestamp_seconds": (
-        "When the run last wrote a checkpoint, in seconds since 1970.",
-        BY_RUN,
-    ),
     "run_worker_planned_bytes": ("Bytes of rows and vectors, at most, as planned for a worker.", BY_WORKER),
     "run_worker_used_bytes": (
         "Bytes of the worker's process: most on the host, with Python itself, and now on the device.",
@@ -52,6 +35,25 @@ GAUGES = {
     ),
 }
 """Help and labels of metrics computed from the state of the runs at each scrape, by name without `mgspmv_`."""
+NUMBERS = {
+    "run_active": ("1 for a run that goes on, 0 for one that ended.", "is_running"),
+    "run_start_timestamp_seconds": ("When the run began, in seconds since 1970.", "began"),
+    "run_last_message_timestamp_seconds": (
+        "When the run or a worker last told of it, in seconds since 1970.",
+        "changed",
+    ),
+    "run_iterations": ("Iterations that the run has made.", "iterations"),
+    "run_change": ("Change of the last iteration, in the norm of tol_mode.", "change"),
+    "run_tolerance": ("Change below which the run has converged, in that norm.", "threshold"),
+    "run_edges_per_second": ("Stored entries multiplied per second in the last message's iterations.", "edges_per_s"),
+    "run_imbalance_ratio": ("Product of the slowest worker over the mean, in the last iterations.", "imbalance"),
+    "run_checkpoints": ("Checkpoints that the run has written.", "checkpoints"),
+    "run_last_checkpoint_timestamp_seconds": (
+        "When the run last wrote a checkpoint, in seconds since 1970.",
+        "checkpointed",
+    ),
+}
+"""Help of metrics of one number per run, and the attribute of `Run` that holds it; none where it is unknown."""
 
 
 class RunsCollector(ProcessMetrics):
@@ -78,7 +80,8 @@ class RunsCollector(ProcessMetrics):
         """Yield the counts of all runs, and the metrics of single ones."""
         runs = self.runs
         yield from collect_registry(runs.counts.registry)
-        gauges = {name: GaugeMetricFamily(f"mgspmv_{name}", text, labels=own) for name, (text, own) in GAUGES.items()}
+        named = GAUGES | {name: (text, ("run",)) for name, (text, _) in NUMBERS.items()}
+        gauges = {name: GaugeMetricFamily(f"mgspmv_{name}", text, labels=own) for name, (text, own) in named.items()}
         active = Counter(run.operation for run in runs.by_id.values() if run.is_running)
         for operation in runs.begun:
             gauges["runs_active"].add_metric([operation], active[operation])
@@ -93,21 +96,10 @@ def _add_run(gauges: dict[str, GaugeMetricFamily], run: Run) -> None:
     how = [run.drive, run.transport or "", run.backend or ""]
     gauges["run_info"].add_metric([run.run, run.operation, run.matrix["url"], *how], 1)
     gauges["run_state"].add_metric([run.run, run.state], 1)
-    numbers = {
-        "active": run.is_running,
-        "start_timestamp_seconds": run.began,
-        "last_message_timestamp_seconds": run.changed,
-        "iterations": run.iterations,
-        "change": run.change,
-        "tolerance": run.threshold or None,
-        "edges_per_second": run.edges_per_s,
-        "imbalance_ratio": run.imbalance,
-        "checkpoints": run.checkpoints,
-        "last_checkpoint_timestamp_seconds": run.checkpointed,
-    }
-    for name, value in numbers.items():
+    for name, (_, attribute) in NUMBERS.items():
+        value = getattr(run, attribute)
         if value is not None and not math.isnan(value):
-            gauges[f"run_{name}"].add_metric([run.run], float(value))
+            gauges[name].add_metric([run.run], float(value))
     for where in ("host", "device"):
         planned, used = run.planned_bytes(where), run.used_bytes(where)
         if where == "device" and not planned.any() and not used.any():

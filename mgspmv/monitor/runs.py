@@ -83,8 +83,8 @@ class Run:
     """Workers by rank; see `mgspmv.monitor.stream.describe_workers`."""
     transport: str | None
     backend: str | None
-    threshold: float
-    """Change below which the run has converged; 0 if the number of iterations is fixed."""
+    threshold: float | None
+    """Change below which the run has converged; None if the number of iterations is fixed."""
     began: float
     """Start in seconds since 1970, by the clock of the scheduler, as all times here."""
     changed: float
@@ -286,9 +286,9 @@ class Runs:
         self.version += len(noted)
 
     def _begin(self, message: dict[str, Any], now: float) -> None:
-        what = ("run", "operation", "matrix", "options", "threshold", "client")
-        how = ("drive", "transport", "backend", "workers")
-        run = Run(**{name: message[name] for name in (*what, *how)}, began=now, changed=now)
+        names = ("run", "operation", "matrix", "options", "client", "drive", "transport", "backend", "workers")
+        what = {name: message[name] for name in names} | {"threshold": message["threshold"] or None}
+        run = Run(**what, began=now, changed=now)
         self.by_id[run.run] = run
         self.begun[run.operation] += 1
         self.counts.begin(run.operation)
