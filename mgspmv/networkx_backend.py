@@ -383,12 +383,7 @@ def eigenvector_centrality(
     return _iterate(api.eigenvector_centrality, G, max_iter, tol, nstart, weight, **options)
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "pagerank": pagerank,
-    "hits": hits,
-    "katz_centrality": katz_centrality,
-    "eigenvector_centrality": eigenvector_centrality,
-}
+_FUNCTIONS = {each.__name__: each for each in (pagerank, hits, katz_centrality, eigenvector_centrality)}
 
 
 def _iterate(
