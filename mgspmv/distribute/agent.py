@@ -101,11 +101,6 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     # --- for the tasks
 
-    def hold_part(self, key: str, part: Part) -> None:
-        """Keep a part until the key is released."""
-        self.held[key] = part
-        METRICS.has_device |= part.backend == "cuda"
-
     def get(self, key: str) -> Any:
         """Return the part, session or share of a key.
 
@@ -252,7 +247,8 @@ def load_part(key: str, spec: PartSpec, team: TeamSpec | None) -> int:
     if team is not None:
         assert isinstance(part, DevicePart)
         part.meet(get_worker(), team)
-    get_agent().hold_part(key, part)
+    get_agent().held[key] = part
+    METRICS.has_device |= part.backend == "cuda"
     return part.nbytes
 
 

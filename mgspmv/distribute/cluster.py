@@ -288,11 +288,12 @@ class Cluster(SchedulerClient):
         KeyboardInterrupt : the run was cancelled
         Exception : raised by a callback
         """
+        self.check_client()
         tasks = list(zip(range(len(members)) if ranks is None else ranks, futures, strict=True))
         told = SimpleQueue[int | None]()
         work = self._watch(self._gather(tasks, members, phase, told.put), members, phase)
         check, hear, tick = find_check(), on_done or ignore, on_tick or ignore
-        settling = asyncio.run_coroutine_threadsafe(work, self._find_loop())
+        settling = asyncio.run_coroutine_threadsafe(work, self.client.loop.asyncio_loop)
         settling.add_done_callback(lambda _: told.put(None))
         try:
             n_done: int | None = 0

@@ -70,7 +70,7 @@ class PowerSession(Session):
         self._columns = [
             Columns(turns, halo, find_wanted(hellos, halo, k), dtype) for k, halo in enumerate(self._halos)
         ]
-        self.links.phase = "iteration 1"
+        self.links.marks.phase = "iteration 1"
         products = Products(self._multiply_all, np.array, np.asarray, "", 0, self._combine, self._tell_times)
         loop = PowerLoop(products, self._step, self._x, task)
         turns.begin()

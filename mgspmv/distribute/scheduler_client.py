@@ -113,11 +113,6 @@ class SchedulerClient:
     def _lost(self, error: Exception) -> SchedulerNotFoundError:
         return SchedulerNotFoundError(f"the connection to {self} was lost: {error}")
 
-    def _find_loop(self) -> asyncio.AbstractEventLoop:
-        self._scheduler()
-        loop: asyncio.AbstractEventLoop = self.client.loop.asyncio_loop
-        return loop
-
     # --- messages
 
     async def _ask(self, request: Awaitable[T], phase: str) -> T:

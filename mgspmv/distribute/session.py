@@ -141,7 +141,7 @@ class Session(Linked, ABC):
                 events.append(event)
                 log(event)
                 marks.end_step()
-                self.links.phase = f"iteration {loop.iteration + 1}"
+                marks.phase = f"iteration {loop.iteration + 1}"
             self._slowest_s, marks.slowest_s = marks.slowest_s, None
             return events, loop.status
 
@@ -221,7 +221,7 @@ class RankSession(Session):
     def _connect(self, width: int) -> Loop:
         spec, task = self._spec, self._spec.task
         self._steps, gather = self._open(self.links.connect())
-        self.links.phase = "iteration 1"
+        self.links.marks.phase = "iteration 1"
         watch = self._steps.watch(task.options, gather, self._growth)
         loop = Loop(self._steps, task, watch, spec.before, spec.balance)
         loop.start()

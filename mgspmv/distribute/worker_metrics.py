@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet
 
 import numpy as np
@@ -34,14 +34,6 @@ DEVICE = (
 """Part of the name, field of `DeviceMemory` and help of each metric of a device."""
 
 
-class Holder(Protocol):
-    """Protocol of an object that holds rows and vectors, such as the agent of a worker."""
-
-    def measure_held(self) -> tuple[int, int]:
-        """Return the bytes held for parts, and for the rows and vectors of runs."""
-        ...
-
-
 class WorkerMetrics(ProcessMetrics):
     """Counts of all workers of this process; thread-safe."""
 
@@ -63,8 +55,8 @@ class WorkerMetrics(ProcessMetrics):
         self._failures = Counter(
             "mgspmv_worker_task_failures_total", "Tasks that failed here, by class of the error.", ["error"], **own
         )
-        self.holders: WeakSet[Holder] = WeakSet()
-        """Objects whose bytes are exported."""
+        self.holders: WeakSet[Any] = WeakSet()
+        """Agents whose bytes are exported, by `Agent.measure_held`."""
         self.has_device = False
         """True if this process has computed on a device, so that a query of its memory needs no initialization."""
         Gauge("mgspmv_worker_rows_bytes", "Bytes of the rows of matrices that are loaded here.", **own).set_function(

@@ -78,6 +78,10 @@ class DaskLinks:
     ----------
     worker : the `distributed.Worker` of this process
     make_hello : makes the first message to the worker of a rank
+
+    Attributes
+    ----------
+    marks : marks of the last task of the run, with its phase for messages
     """
 
     def __init__(self, worker: Any, rank: int, spec: Spec, make_hello: Callable[[int], dict[str, Any]]) -> None:
@@ -92,17 +96,8 @@ class DaskLinks:
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: str | None = None
         self._is_active = False
-        self._marks = Marks()
-        self.phase = "connect"
-
-    @property
-    def phase(self) -> str:
-        """Phase of the run, for messages."""
-        return self._marks.phase
-
-    @phase.setter
-    def phase(self, phase: str) -> None:
-        self._marks.phase = phase
+        self.marks = Marks()
+        self.marks.phase = "connect"
 
     @property
     def is_encrypted(self) -> bool:
@@ -145,7 +140,7 @@ class DaskLinks:
         WorkerTimeoutError : a missing worker was silent for too long
         RunAbortedError : the run was ended from outside
         """
-        self._marks.waits = True
+        self.marks.waits = True
         try:
             while True:
                 now = time.monotonic()
@@ -157,8 +152,8 @@ class DaskLinks:
                 if message is not None:
                     return rank, message
         finally:
-            self._marks.mark()
-            self._marks.waits = False
+            self.marks.mark()
+            self.marks.waits = False
 
     def begin_wait(self) -> None:
         """Restart the time for which others may be silent."""
@@ -176,16 +171,16 @@ class DaskLinks:
     def _check(self, missing: Sequence[int], now: float) -> dict[int, float]:
         """Check the missing workers as `receive` does, and return when each was last heard."""
         if self._end is not None:
-            raise RunAbortedError(self._end, phase=self.phase)
+            raise RunAbortedError(self._end, phase=self.marks.phase)
         for rank in self._gone.intersection(missing):
-            about = (rank, self.phase, "closed its connection", "it died, or gave the run up")
+            about = (rank, self.marks.phase, "closed its connection", "it died, or gave the run up")
             raise blame(WorkerLostError, self._members, *about)
         heard = {rank: max(self._waits_since, self._heard.get(rank, 0.0)) for rank in missing}
         for rank in missing:
             if now - heard[rank] > self._patience:
                 why = "it hangs, or its threads are taken by other tasks"
                 what = f"was silent for {self._patience:g} s"
-                raise blame(WorkerTimeoutError, self._members, rank, self.phase, what, why)
+                raise blame(WorkerTimeoutError, self._members, rank, self.marks.phase, what, why)
         return heard
 
     @contextmanager
@@ -200,15 +195,15 @@ class DaskLinks:
         -------
         The marks of the task.
         """
-        self._marks = find_marks()
-        self.phase = phase
+        self.marks = find_marks()
+        self.marks.phase = phase
         self.begin_wait()
         self._is_active = True
         try:
-            yield self._marks
+            yield self.marks
         except ClusterError as error:
             if error.worker is None and not isinstance(error, RunAbortedError):
-                raise blame(type(error), self._members, self._rank, self.phase, "failed", str(error)) from error
+                raise blame(type(error), self._members, self._rank, self.marks.phase, "failed", str(error)) from error
             raise
         finally:
             self._is_active = False
@@ -278,13 +273,13 @@ class DaskLinks:
             await asyncio.sleep(self._patience / 5)
             if self._is_active:
                 for rank in self._comms.keys() - self._gone:
-                    await self._write(rank, {"works": not self._marks.waits})
+                    await self._write(rank, {"works": not self.marks.waits})
 
     def _take(self, rank: int, message: dict[str, Any]) -> None:
         """Take a message or heartbeat of another worker."""
         if "works" in message:
-            if message["works"] and self._marks.waits:
-                self._marks.mark()
+            if message["works"] and self.marks.waits:
+                self.marks.mark()
         else:
             self._inbox.put((rank, message))
 
