@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -70,8 +71,6 @@ class Assembled:
     `out_degree`, and `out_weight` if there are values."""
     lowest: float | None
     """Smallest value, NaN if any value is NaN; None if there are no values."""
-    rows_sum_to_1: bool = False
-    """True for a stochastic matrix if each row sums to 1 or is empty."""
 
     @property
     def least(self) -> float | None:
@@ -121,12 +120,10 @@ def assemble(
     has_sums = rows is None and matrix.kind != "matrix"
     ranges = [(a, min(a + step, n_cols)) for a in range(0, max(1, n_cols), step)] if has_sums else []
     sums = None if not has_sums else ColumnSums(matrix.kind, matrix.name, matrix.dtype, *ranges[0], matrix.order)
-    row_sums = RowSums() if matrix.kind == "stochastic" else None
     report(phase, 0, n_most)
     for block in matrix.blocks():
-        if row_sums is not None:
+        if matrix.kind == "stochastic":
             _check_signs(matrix, block)
-            row_sums.add(block)
         pointers.put(block)
         made["indices"].append(block.indices)
         if block.data is not None:
@@ -142,12 +139,10 @@ def assemble(
     report(phase, n_most, n_most)
     pointers.end(stop)
     arrays = {name: array.finish() for name, array in made.items()}
-    rows_sum_to_1 = row_sums is not None and row_sums.end()
     if sums is not None:
-        sums.rows_sum_to_1 = rows_sum_to_1
         added = _add_up(matrix, sums, ranges, made, make_array, report)
         arrays |= {name: array.finish() for name, array in added.items()}
-    return Assembled(nnz, arrays, float(np.min(least)) if least else None, rows_sum_to_1)
+    return Assembled(nnz, arrays, float(np.min(least)) if least else None)
 
 
 def _add_up(
@@ -217,35 +212,6 @@ class RowPointers:
             self._row += n
 
 
-class RowSums:
-    """Sums of the rows of consecutive blocks, where a row may continue in the next block.
-
-    Attributes
-    ----------
-    are_1 : whether each row so far sums to 1 or is empty
-    """
-
-    def __init__(self) -> None:
-        self.are_1, self._row, self._rest = True, -1, 0.0
-
-    def add(self, block: CsrBlock) -> None:
-        if not self.are_1 or not block.n_rows:
-            return
-        rows = np.repeat(np.arange(block.n_rows), np.diff(block.indptr))
-        sums = np.bincount(rows, block.data, block.n_rows)
-        if block.row_offset == self._row:
-            sums[0] += self._rest
-        else:
-            sums = np.concatenate([[self._rest], sums])
-        self._row, self._rest = block.row_offset + block.n_rows - 1, float(sums[-1])
-        sums = sums[:-1]
-        self.are_1 = bool(((sums == 0) | (np.abs(sums - 1) <= STOCHASTIC_TOLERANCE)).all())
-
-    def end(self) -> bool:
-        """Return `are_1`, including the last row."""
-        return self.are_1 and (self._rest == 0 or abs(self._rest - 1) <= STOCHASTIC_TOLERANCE)
-
-
 def _check_signs(matrix: SortedRows, block: CsrBlock) -> None:
     """Raise SourceError if an entry of a stochastic matrix is negative."""
     if block.data is None or not (is_negative := (block.data < 0) & (block.data > -np.inf)).any():
@@ -269,10 +235,6 @@ class ColumnSums:
     kind, name, dtype : properties of the matrix
     start, stop : range of columns
     order : the source's number of each column; None if columns are not renumbered
-
-    Attributes
-    ----------
-    rows_sum_to_1 : whether each added row of a stochastic matrix sums to 1 or is empty
     """
 
     def __init__(
@@ -285,7 +247,6 @@ class ColumnSums:
         order: np.ndarray | None = None,
     ) -> None:
         self._kind, self._name, self._dtype, self._order = kind, name, dtype, order
-        self.rows_sum_to_1 = True
         self.begin(start, stop)
 
     def begin(self, start: int, stop: int) -> None:
@@ -301,19 +262,19 @@ class ColumnSums:
             self._n_infinite += len(data) - int(np.count_nonzero(np.isfinite(data)))
             _add_columns(indices, data, self._start, *self._sums)
 
-    def give(self, start: int, stop: int) -> PartialSums:
+    def give(self, start: int, stop: int) -> ColumnSums:
         """Return the sums of columns start .. stop, for `join` elsewhere."""
-        own = slice(start - self._start, stop - self._start)
-        sums = None if self._sums is None else self._sums[:, own]
-        return PartialSums(self._degree[own], sums, self._n_infinite, self.rows_sum_to_1)
+        own, given = slice(start - self._start, stop - self._start), copy.copy(self)
+        given._start, given._degree = start, self._degree[own]
+        given._sums = None if self._sums is None else self._sums[:, own]
+        return given
 
-    def join(self, other: PartialSums) -> None:
+    def join(self, other: ColumnSums) -> None:
         """Add the sums of other entries of these columns, computed elsewhere."""
-        self._degree += other.degree
-        self._n_infinite += other.n_infinite
-        self.rows_sum_to_1 &= other.rows_sum_to_1
-        if self._sums is not None and other.sums is not None:
-            _join_sums(*self._sums, *other.sums)
+        self._degree += other._degree
+        self._n_infinite += other._n_infinite
+        if self._sums is not None and other._sums is not None:
+            _join_sums(*self._sums, *other._sums)
 
     def finish(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Return degrees, and weights if there are values; raises SourceError for sums that do not suit the kind."""
@@ -335,28 +296,12 @@ class ColumnSums:
             return
         col = self._start + int(wrong[0])
         number = col if self._order is None else int(self._order[col])
-        remedy = "normalize it, or ingest with kind='graph'"
-        if self.rows_sum_to_1:
-            remedy = "its rows sum to 1: ingest its transpose (exchange rows and columns), or use kind='graph'"
         raise SourceError(
             f"each column of a left-stochastic matrix sums to 1 or is empty, column {number} sums to "
-            f"{total[wrong[0]]}; {remedy}",
+            f"{total[wrong[0]]}; normalize it (if its rows sum to 1, exchange rows and columns), or ingest with "
+            "kind='graph'",
             source=self._name,
         )
-
-
-@dataclass(frozen=True, eq=False)
-class PartialSums:
-    """Sums of some of the entries of a matrix in some columns."""
-
-    degree: np.ndarray
-    """(n_columns,) int64: number of entries per column."""
-    sums: np.ndarray | None
-    """(2, n_columns) float64: sum of the values per column, as high and low part; None for a pattern."""
-    n_infinite: int
-    """Number of values that are NaN or infinite, in any column."""
-    rows_sum_to_1: bool = True
-    """Whether each added row of a stochastic matrix sums to 1 or is empty."""
 
 
 def _join_sums(high: np.ndarray, low: np.ndarray, other_high: np.ndarray, other_low: np.ndarray) -> None:

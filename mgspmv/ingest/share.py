@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from mgspmv.errors import CapacityError, ClosedError
 from mgspmv.ingest.ahead import map_ahead
-from mgspmv.ingest.build import ColumnSums, PartialSums, assemble
+from mgspmv.ingest.build import ColumnSums, assemble
 from mgspmv.ingest.counts import EntryCounts
 from mgspmv.ingest.entries import Report, SortedSource, choose_rule, feed_entries, number_entries
 from mgspmv.ingest.frames import FrameSource
@@ -126,7 +126,7 @@ class Share:
         self._ids: Any = None
         self._own_ids: Any = None
         self._places: list[np.ndarray] = []
-        self._kind, self._is_transposed, self._rows_sum_to_1 = spec.kind, False, False
+        self._kind, self._is_transposed = spec.kind, False
         self._numbers: np.ndarray | None = None
         self._positions: np.ndarray | None = None
         self._firsts: list[int] = []
@@ -392,7 +392,6 @@ class Share:
         matrix = SortedSource(*own, drops_loops=drops_loops)
         made = assemble(matrix, self._make_array, self._tell, self._transposed, phase, rows=rows)
         self._arrays = made.arrays
-        self._rows_sum_to_1 |= made.rows_sum_to_1  # always False for the transpose, which is not stochastic
         self._taken.close()
         return made.nnz, made.lowest
 
@@ -406,13 +405,12 @@ class Share:
     def add_up(self, start: int, stop: int) -> None:
         """Add up columns start .. stop - 1 over this share's rows."""
         self._sums = ColumnSums(self._spec.kind, self._spec.name, self._dtype, start, stop)
-        self._sums.rows_sum_to_1 = self._rows_sum_to_1
         values = self._arrays["data"].pieces() if "data" in self._arrays else None
         for indices in self._arrays["indices"].pieces():
             self._sums.add(indices, None if values is None else next(values))
             self._check_open()
 
-    def give_sums(self, start: int, stop: int) -> PartialSums:
+    def give_sums(self, start: int, stop: int) -> ColumnSums:
         """Return the sums of this share's rows in columns start .. stop - 1."""
         return self._sums.give(start, stop)
 
