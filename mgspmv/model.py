@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -146,9 +146,9 @@ class MatrixInfo:
     """(n_rows, n_cols)."""
     nnz: int
     """Number of stored entries."""
-    dtype: str | None
+    dtype: Literal["int64", "float32", "float64"] | None
     """Dtype of the stored values; None for a pattern."""
-    index_dtype: str
+    index_dtype: Literal["int32", "int64"]
     """Dtype of the column indices."""
     duplicates: Duplicates
     """Rule for duplicate entries, applied when the store was created and to each update."""
@@ -166,7 +166,7 @@ class MatrixInfo:
     """SHA-256 over the arrays' digests: same matrix, same digest."""
     nbytes: int
     """Bytes of the arrays, uncompressed."""
-    order: str | None = None
+    order: OrderMethod | None = None
     """Method that renumbered the stored rows and columns, such as `rcm`; None if in the order of the source."""
     created: str | None = None
     """Time at which the version was written, UTC in ISO 8601; None for versions written before it was recorded."""
@@ -181,12 +181,16 @@ class MatrixInfo:
         ------
         KeyError, TypeError, ValueError : a field is missing, or has the wrong type or range
         """
-        own = {each.name: values[each.name] for each in fields(cls) if each.name in values}
-        for name, is_right in _IS_RIGHT.items():
-            if name in own and not is_right(own[name]):
+        own = values | {"url": url, "shape": tuple(values["shape"])}
+        info = check_fields(cls, own)
+        for name, value in vars(info).items():
+            is_finite = not isinstance(value, float) or math.isfinite(value)
+            if repr(own.get(name, value)) != repr(value) or not is_finite:  # pydantic converts "1", 1.0, True to 1
                 raise ValueError(f"{name} is {shorten(repr(own[name]))}")
-        info = cls(**own | {"url": url, "shape": tuple(own["shape"])})
         n_rows, n_cols = info.shape
+        for size in (n_rows, n_cols, info.nnz, info.nbytes):
+            if not 0 <= size < INT64_LIMIT:
+                raise ValueError(f"a number of rows, columns, entries or bytes is {size}")
         if n_rows != n_cols and (info.kind != "matrix" or info.order is not None or info.vertex_ids is not None):
             what = "a matrix with ids or an order" if info.kind == "matrix" else f"a {info.kind}"
             raise ValueError(f"the shape is {n_rows} x {n_cols}, and {what} must be square")
@@ -221,35 +225,6 @@ class MatrixInfo:
         from mgspmv.display.cards import render_card
 
         return render_card(self)
-
-
-def _is_size(value: Any) -> bool:
-    return type(value) is int and 0 <= value < INT64_LIMIT
-
-
-def _is_one_of(*choices: Any) -> Callable[[Any], bool]:
-    return lambda value: (value is None or isinstance(value, str)) and value in choices
-
-
-_IS_RIGHT: dict[str, Callable[[Any], bool]] = {
-    "kind": _is_one_of(*get_args(Kind)),
-    "shape": lambda value: isinstance(value, list) and len(value) == 2 and all(map(_is_size, value)),
-    "nnz": _is_size,
-    "dtype": _is_one_of(None, "int64", "float32", "float64"),
-    "index_dtype": _is_one_of("int32", "int64"),
-    "duplicates": _is_one_of(*get_args(Duplicates)),
-    "vertex_ids": _is_one_of(None, "int64", "string"),
-    "min_weight": lambda value: value is None or (type(value) in (int, float) and math.isfinite(value)),
-    "has_transpose": lambda value: isinstance(value, bool),
-    "version": lambda value: isinstance(value, str),
-    "format_version": _is_size,
-    "digest": lambda value: isinstance(value, str),
-    "nbytes": _is_size,
-    "order": _is_one_of(None, *get_args(OrderMethod)),
-    "created": lambda value: value is None or isinstance(value, str),
-    "provenance": lambda value: isinstance(value, dict),
-}
-"""Checks by field of `MatrixInfo` in JSON: whether the value alone can be one that was written."""
 
 
 def describe_entries(info: MatrixInfo) -> str:

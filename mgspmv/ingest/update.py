@@ -210,7 +210,7 @@ def _choose_insertions(info: MatrixInfo, options: IngestOptions) -> IngestOption
         self_loops=options.self_loops,
         symmetrize=options.symmetrize,
         ignore_weights=options.ignore_weights,
-        dtype=info.dtype if info.dtype in ("float32", "float64") else None,  # type: ignore[arg-type]  # one of these
+        dtype=None if info.dtype == "int64" else info.dtype,
     )
 
 

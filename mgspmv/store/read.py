@@ -239,7 +239,8 @@ class StoredMatrix:
         names = {name: name.removeprefix(_TRANSPOSE) for name in self.arrays if name.startswith(_TRANSPOSE)}
         arrays = {own: self.arrays[name] for name, own in names.items()}
         checksums = {own: self.checksums[name] for name, own in names.items() if name in self.checksums}
-        info = replace(self.info, shape=(n_cols, n_rows), index_dtype=arrays["indices"].dtype.name)
+        index: Any = arrays["indices"].dtype.name
+        info = replace(self.info, shape=(n_cols, n_rows), index_dtype=index)
         if info.kind != "graph":
             info = replace(info, kind="matrix", vertex_ids=None)
         return StoredMatrix(info, group, self.place, arrays, checksums, original=self)
