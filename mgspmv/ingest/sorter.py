@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,7 +83,7 @@ class EntrySorter:
         self._batches: list[CooBatch] = []
         self._n_waiting = 0
         self._grouping: deque[Future[_Group]] = deque()
-        self._pieces: list[_Group | _Run] = []
+        self._pieces: list[_Group] = []
         self._bounds: list[np.ndarray] = []
         self._pool = ThreadPoolExecutor(threads, "mgspmv-sort")
 
@@ -157,19 +158,13 @@ class EntrySorter:
         ------
         CapacityError : entries at one place do not fit into memory
         """
-        self._settle()
-        self._find_bounds()
-        n_rows = self._count_rows()
 
-        def sort(run: tuple[int, int]) -> CsrBlock:
-            return finish(self._sort(*run, shape, positions))
+        def sort(lowest: int, highest: int, parts: list[Entries]) -> CsrBlock:
+            if positions is None:
+                return finish(sort_parts(parts, lowest, min(highest + 1, shape[0]), shape[1]))
+            return finish(sort_parts(parts, *_find_range(positions, lowest, highest), shape[1], positions))
 
-        def split(bucket: int) -> Iterator[CsrBlock]:
-            self._check_split(bucket, positions)
-            with self._divide(bucket, self._row if self._shift else self._find_lowest(bucket)) as sorter:
-                yield from sorter.blocks(shape, positions, finish)
-
-        yield from self._map_runs(sort, split, n_rows)
+        return self._map(sort, dense=True, refuse=partial(_refuse_place, positions))
 
     def ranges(self, work: Callable[[int, int, list[Entries]], T], *, dense: bool = False) -> Iterator[T]:
         """Yield the results of a function for all entries, one range of rows after the other.
@@ -181,22 +176,7 @@ class EntrySorter:
         work : function of the first and the last row, and the entries in parts, those of a row in the order added
         dense : whether each row of a range takes memory, empty rows included
         """
-        self._settle()
-        self._find_bounds()
-
-        def take(run: tuple[int, int]) -> T:
-            return work(*self._find_rows(*run), list(self._take(*run)))
-
-        def split(bucket: int) -> Iterator[T]:
-            if not self._shift:
-                row = self._find_lowest(bucket)
-                yield from (work(row, row, [part]) for part in self._take(bucket, bucket + 1, self._most_sorted()))
-                return
-            with self._divide(bucket, None) as sorter:
-                yield from sorter.ranges(work, dense=dense)
-
-        n_rows = self._count_rows() if dense else np.zeros(N_BUCKETS, np.int64)
-        yield from self._map_runs(take, split, n_rows)
+        return self._map(work, dense=dense)
 
     # --- exchange with other sorters of the same rows
 
@@ -231,7 +211,7 @@ class EntrySorter:
         """Take over the memory and all entries of another sorter, as if they had been added first."""
         self._settle()
         earlier._settle()
-        if any(isinstance(piece, _Run) for piece in self._pieces):
+        if any(piece.file is not None for piece in self._pieces):
             earlier._spill()  # entries in files precede those in memory
         self._reach(earlier._lowest, earlier._highest)
         self._shift = max(self._shift, earlier._shift)
@@ -270,16 +250,16 @@ class EntrySorter:
             self._pieces.append(self._grouping.popleft().result())
 
     def _spill_if_full(self) -> None:
-        if sum(g.nbytes for g in self._pieces if isinstance(g, _Group)) > self._memory // 2:
+        if sum(piece.nbytes for piece in self._pieces if piece.file is None) > self._memory // 2:
             self._spill()
 
     def _spill(self) -> None:
         """Write all entries to files."""
         self._settle()
-        if groups := [piece for piece in self._pieces if isinstance(piece, _Group)]:
+        if groups := [piece for piece in self._pieces if piece.file is None]:
             run = _write_run(groups, self._shift, self._lowest >> self._shift, ScratchFile(self._folder))
             self.n_spilled_bytes += run.nbytes
-            self._pieces = [*(piece for piece in self._pieces if isinstance(piece, _Run)), run]
+            self._pieces = [*(piece for piece in self._pieces if piece.file is not None), run]
 
     # --- reading
 
@@ -298,21 +278,45 @@ class EntrySorter:
         """Return the number of entries that a thread may sort at a time."""
         return max(1, self._memory // (2 * self._sort_bytes() * (self.threads + 1)))
 
-    def _map_runs(
-        self, work: Callable[[tuple[int, int]], T], split: Callable[[int], Iterator[T]], n_rows: np.ndarray
+    def _map(
+        self,
+        work: Callable[[int, int, list[Entries]], T],
+        *,
+        dense: bool,
+        refuse: Callable[[int, int], None] | None = None,
     ) -> Iterator[T]:
-        """Yield the results of `work` for runs of small neighboring buckets, and of `split` for each large bucket."""
+        """Yield the results of `work` for runs of small neighboring buckets, and for the parts of each large bucket.
+
+        Parameters
+        ----------
+        refuse : called with row and column of entries at one place that do not fit into memory, where rows are split by
+            column; None to split them anywhere
+        """
+        self._settle()
+        self._find_bounds()
+        n_rows = self._count_rows() if dense else np.zeros(N_BUCKETS, np.int64)
         counts, most = sum(map(np.diff, self._bounds), np.zeros(N_BUCKETS, np.int64)), self._most_sorted()
         own = min(BLOCK_ENTRIES, max(BLOCK_ENTRIES // 32, self.n_entries // 256))
         most_rows = max(BLOCK_ROWS, self._memory // (ROW_PARTS * (self.threads + 1)))
         is_large = (counts > most) | ((n_rows > most_rows) & (self._shift > 0))
+
+        def take(run: tuple[int, int]) -> T:
+            return work(*self._find_rows(*run), list(self._take(*run)))
+
         runs = list(_cut_runs(counts, min(own, most), n_rows, is_large))
         for are_large, some in groupby(runs, lambda run: bool(is_large[run[0]])):
-            if are_large:
-                for bucket, _ in some:
-                    yield from split(bucket)
-            else:
-                yield from map_ahead(self._pool, work, some, self.threads)
+            if not are_large:
+                yield from map_ahead(self._pool, take, some, self.threads)
+                continue
+            for bucket, _ in some:
+                row = self._row if self._shift else self._find_lowest(bucket)
+                if row is not None and refuse is None:
+                    yield from (work(row, row, [part]) for part in self._take(bucket, bucket + 1, most))
+                    continue
+                if self._row is not None and refuse is not None and not self._shift:
+                    refuse(self._row, self._find_lowest(bucket))
+                with self._divide(bucket, row) as sorter:
+                    yield from sorter._map(work, dense=dense, refuse=refuse)
 
     def _sort_bytes(self) -> int:
         return SORT_BYTES + SORT_VALUE_BYTES * (0 if self._values_dtype is None else self._values_dtype.itemsize)
@@ -325,27 +329,9 @@ class EntrySorter:
             for start in range(a, b, step):
                 yield piece.take(start, min(start + step, b))
 
-    def _sort(self, first: int, last: int, shape: tuple[int, int], positions: np.ndarray | None) -> CsrBlock:
-        parts = list(self._take(first, last))
-        lowest, highest = (self._row,) * 2 if self._row is not None else self._find_rows(first, last)
-        if positions is None:
-            return sort_parts(parts, lowest, min(highest + 1, shape[0]), shape[1], None)
-        return sort_parts(parts, *_find_range(positions, lowest, highest), shape[1], positions)
-
     def _find_rows(self, first: int, last: int) -> tuple[int, int]:
         """Return the first and the last row of buckets first .. last - 1."""
-        return self._find_lowest(first), self._find_lowest(last) - 1
-
-    def _check_split(self, bucket: int, positions: np.ndarray | None) -> None:
-        if self._shift or self._row is None:
-            return
-        row, col = self._row, self._find_lowest(bucket)
-        if positions is not None:
-            row, col = positions[[row, col]].tolist()
-        raise CapacityError(
-            f"the entries at row {row}, column {col} take more than the memory that there is for sorting; "
-            "allow more by memory=, or clean the source of what comes again"
-        )
+        return (self._find_lowest(first), self._find_lowest(last) - 1) if self._row is None else (self._row, self._row)
 
     @contextlib.contextmanager
     def _divide(self, bucket: int, row: int | None) -> Iterator[EntrySorter]:
@@ -369,26 +355,44 @@ class EntrySorter:
 
 
 @dataclass(frozen=True, eq=False)
-class _Group:
-    """Entries grouped by bucket, in memory."""
+class _Section:
+    """Array in a section of a file."""
 
-    rows: np.ndarray
-    cols: np.ndarray
-    values: np.ndarray | None
+    file: ScratchFile
+    offset: int
+    nbytes: int
+    dtype: np.dtype[Any]
+
+    def __getitem__(self, which: slice) -> np.ndarray:
+        n = which.stop - which.start
+        return self.file.read(self.offset + which.start * self.dtype.itemsize, n, self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Entries grouped by bucket, in memory or in a file."""
+
+    rows: Any
+    """Array, or `_Section` of a file."""
+    cols: Any
+    values: Any
+    """None for a pattern."""
     shift: int
     """Log2 of the number of rows per bucket."""
     base: int
     """Number of the first bucket: its rows begin at base << shift."""
     starts: np.ndarray
     """(N_BUCKETS + 1,) begins of the buckets, and the end of the last."""
+    file: ScratchFile | None = None
+    """File that has the entries; None for entries in memory."""
 
     @property
     def n_entries(self) -> int:
-        return len(self.rows)
+        return int(self.starts[-1])
 
     @property
     def nbytes(self) -> int:
-        return self.rows.nbytes + self.cols.nbytes + (0 if self.values is None else self.values.nbytes)
+        return int(self.rows.nbytes + self.cols.nbytes + (0 if self.values is None else self.values.nbytes))
 
     def bounds(self, shift: int, base: int) -> np.ndarray:
         """Return `starts` for other buckets, which are not smaller."""
@@ -398,41 +402,9 @@ class _Group:
         return self.rows[first:last], self.cols[first:last], None if self.values is None else self.values[first:last]
 
     def close(self) -> None:
-        """Do nothing."""
-
-
-class _Run:
-    """Entries grouped by bucket, in a file: all rows, then all columns, then all values."""
-
-    def __init__(
-        self, file: ScratchFile, dtypes: Sequence[np.dtype[Any] | None], shift: int, base: int, starts: np.ndarray
-    ) -> None:
-        self._file, self._dtypes, self._shift, self._base, self._starts = file, dtypes, shift, base, starts
-        self.n_entries = int(starts[-1])
-
-    @property
-    def nbytes(self) -> int:
-        return self.n_entries * sum(dtype.itemsize for dtype in self._dtypes if dtype is not None)
-
-    def bounds(self, shift: int, base: int) -> np.ndarray:
-        """Return the starts of other buckets; see `_Group.bounds`."""
-        return _coarsen(self._starts, shift - self._shift, self._base, base)
-
-    def take(self, first: int, last: int) -> Entries:
-        sections, offset = [], 0
-        for dtype in self._dtypes:
-            sections.append(
-                None if dtype is None else self._file.read(offset + first * dtype.itemsize, last - first, dtype)
-            )
-            offset += 0 if dtype is None else dtype.itemsize * self.n_entries
-        rows, cols, values = sections
-        assert rows is not None
-        assert cols is not None
-        return rows, cols, values
-
-    def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        if self.file is not None:
+            self.file.close()
 
 
 def _coarsen(starts: np.ndarray, n_bits: int, old_base: int, base: int) -> np.ndarray:
@@ -466,23 +438,28 @@ def _group(
     return _Group(rows, cols, values, shift, base, starts)
 
 
-def _write_run(groups: Sequence[_Group], shift: int, base: int, file: ScratchFile) -> _Run:
-    """Write the entries of groups to a file, by bucket."""
-    bounds = [group.bounds(shift, base) for group in groups]
+def _write_run(groups: Sequence[_Group], shift: int, base: int, file: ScratchFile) -> _Group:
+    """Write the entries of groups to a file, by bucket: all rows, then all columns, then all values."""
+    bounds, none = [group.bounds(shift, base) for group in groups], np.zeros(N_BUCKETS, bool)
     starts = np.sum(bounds, axis=0)
-    dtypes = [np.result_type(*(g.rows for g in groups))] * 2 + [None if (v := groups[0].values) is None else v.dtype]
-    none = np.zeros(N_BUCKETS, bool)
-    for dtype, arrays in zip(dtypes, zip(*((g.rows, g.cols, g.values) for g in groups), strict=True), strict=True):
-        if dtype is not None:
-            n_at_once = max(1, WRITE_BYTES // dtype.itemsize)
-            for first, last in _cut_runs(np.diff(starts), n_at_once, none, none):
-                slices = [
-                    array[own[bucket] : own[bucket + 1]]
-                    for bucket in range(first, last)
-                    for array, own in zip(arrays, bounds, strict=True)
-                ]
-                file.append(np.concatenate(slices).astype(dtype, copy=False))
-    return _Run(file, dtypes, shift, base, starts)
+
+    def write(arrays: list[Any], dtype: np.dtype[Any]) -> _Section:
+        begins = []
+        for first, last in _cut_runs(np.diff(starts), max(1, WRITE_BYTES // dtype.itemsize), none, none):
+            slices = [
+                array[own[bucket] : own[bucket + 1]]
+                for bucket in range(first, last)
+                for array, own in zip(arrays, bounds, strict=True)
+            ]
+            begins.append(file.append(np.concatenate(slices).astype(dtype, copy=False)))
+        return _Section(file, begins[0], dtype.itemsize * int(starts[-1]), dtype)
+
+    dtype = np.result_type(*(group.rows for group in groups))
+    rows, cols = write([group.rows for group in groups], dtype), write([group.cols for group in groups], dtype)
+    values = groups[0].values
+    if values is not None:
+        values = write([group.values for group in groups], values.dtype)
+    return _Group(rows, cols, values, shift, base, starts, file)
 
 
 def _cut_runs(counts: np.ndarray, most: int, n_rows: np.ndarray, is_large: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -506,6 +483,16 @@ def _cut_runs(counts: np.ndarray, most: int, n_rows: np.ndarray, is_large: np.nd
 
 
 # --- sorting ---------------------------------------------------------------------------------------------------------
+
+
+def _refuse_place(positions: np.ndarray | None, row: int, col: int) -> None:
+    """Raise CapacityError for entries at one place that do not fit into memory."""
+    if positions is not None:
+        row, col = positions[[row, col]].tolist()
+    raise CapacityError(
+        f"the entries at row {row}, column {col} take more than the memory that there is for sorting; "
+        "allow more by memory=, or clean the source of what comes again"
+    )
 
 
 def _find_range(positions: np.ndarray, lowest: int, highest: int) -> tuple[int, int]:
