@@ -296,29 +296,23 @@ def read_block(stored: StoredMatrix, start: int, stop: int, dtype: Any, threads:
 
     Chunks are decompressed into pinned buffers by all threads while others are copied; the host never holds the block.
     """
-    staging = Staging(threads)
     with report_full_device(f"a block of rows {start} to {stop}"):
-        return put_block(stored.read_block(start, stop, dtype, threads, staging.allocate, staging.finish))
+        return put_block(stored.read_block(start, stop, dtype, threads, Staging(threads).allocate))
 
 
 def read_vector(stored: StoredMatrix, name: str, start: int, stop: int, threads: int | None = None) -> Any:
     """Read elements `start` .. `stop` of a numeric array of a store to the device, as `StoredMatrix.read_array` does to
     the host."""
-    staging = Staging(threads)
     with report_full_device(f"{name} of rows {start} to {stop}"):
-        vector = staging.allocate(stop - start, stored.find_dtype(name))
-        stored.read_into(vector, stop - start, name, start, threads)
-        staging.finish()
-        return vector.array
+        return stored.read_array(name, start, stop, threads, Staging(threads).allocate)
 
 
 def read_out_degree(stored: StoredMatrix, start: int, stop: int, threads: int | None = None) -> Any:
     """Read the out-degrees of vertices to the device, as `StoredMatrix.read_out_degree` does to the host."""
     if stored.original is None:
         return read_vector(stored, "out_degree", start, stop, threads)
-    staging = Staging(threads)
     with report_full_device(f"out-degrees of columns {start} to {stop}"):
-        pointers = stored.original.read_pointers(start, stop, threads, staging.allocate, staging.finish)
+        pointers = stored.original.read_pointers(start, stop, threads, Staging(threads).allocate)
         return pointers[1:] - pointers[:-1]
 
 
@@ -328,23 +322,23 @@ class DeviceArray:
     Parameters
     ----------
     staging : buffers that pieces are read into; several arrays may share them
-
-    Attributes
-    ----------
-    array : (n,) on the device; complete after `Staging.finish`
     """
 
     def __init__(self, n: int, dtype: Any, staging: Staging) -> None:
         import cupy
 
-        self.array = cupy.empty(n, dtype)
-        self._staging = staging
+        self._array, self._staging = cupy.empty(n, dtype), staging
         # The memory may belong to a freed array whose last kernel, on this stream, is still running.
         cupy.cuda.get_current_stream().synchronize()
 
     def piece(self, start: int, stop: int) -> AbstractContextManager[np.ndarray]:
         """Yield pinned memory for elements start .. stop; its content is sent to them at the end of the `with`."""
-        return self._staging.fill(self.array[start:stop])
+        return self._staging.fill(self._array[start:stop])
+
+    def finish(self) -> Any:
+        """Return the array, once all pieces have been copied to the device."""
+        self._staging.finish()
+        return self._array
 
 
 class Staging:

@@ -42,13 +42,12 @@ _MEND_OPENED = f"open it again if it was replaced since it was opened, else {MEN
 class Fillable(Protocol):
     """Array that is filled piece by piece, by several threads at once."""
 
-    @property
-    def array(self) -> Any:
-        """(n,): the filled elements."""
-        ...
-
     def piece(self, start: int, stop: int) -> contextlib.AbstractContextManager[np.ndarray]:
         """Return host memory for elements start .. stop, to be filled within the `with` block."""
+        ...
+
+    def finish(self) -> Any:
+        """Return the (n,) filled elements, an array of NumPy or CuPy."""
         ...
 
 
@@ -56,11 +55,18 @@ class HostArray:
     """Array on the host, filled in place."""
 
     def __init__(self, n: int, dtype: Any) -> None:
-        self.array: np.ndarray = np.empty(n, dtype)
+        self._array: np.ndarray = np.empty(n, dtype)
 
     @contextlib.contextmanager
     def piece(self, start: int, stop: int) -> Iterator[np.ndarray]:
-        yield self.array[start:stop]
+        yield self._array[start:stop]
+
+    def finish(self) -> np.ndarray:
+        return self._array
+
+
+Allocate = Callable[[int, Any], Fillable]
+"""Function called with (elements, dtype) to allocate an array."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +93,15 @@ class StoredMatrix:
     def __repr__(self) -> str:
         return f"<StoredMatrix: {'' if self.original is None else 'transpose of '}{self.info!r}>"
 
-    def read_array(self, name: str, start: int = 0, stop: int | None = None, threads: int | None = None) -> np.ndarray:
-        """Read elements `start` .. `stop` of an array, a chunk at a time on each thread.
+    def read_array(
+        self,
+        name: str,
+        start: int = 0,
+        stop: int | None = None,
+        threads: int | None = None,
+        allocate: Allocate = HostArray,
+    ) -> np.ndarray:
+        """Read elements `start` .. `stop` of an array, a chunk at a time on each thread; allocated by `allocate`.
 
         Raises
         ------
@@ -99,9 +112,9 @@ class StoredMatrix:
         """
         if name == "indptr":
             stop = self.info.shape[0] + 1 if stop is None else stop
-            pointers: np.ndarray = self.read_pointers(start, max(start, stop) - 1, threads)
+            pointers: np.ndarray = self.read_pointers(start, max(start, stop) - 1, threads, allocate)
             return pointers
-        elements = self._read_elements(name, start, stop, threads, self._find_limit(name))
+        elements = self._read(name, start, stop, threads, allocate, limit=self._find_limit(name))
         if name == "vertex_ids" and (falls := np.flatnonzero(elements[1:] <= elements[:-1])).size:
             row = start + int(falls[0])
             raise StoreDamagedError(
@@ -112,24 +125,7 @@ class StoredMatrix:
 
     def read_unchecked(self, name: str) -> np.ndarray:
         """Read an array of which the caller checks the elements; errors as for its chunks."""
-        return self._read_elements(name, 0, None, None, None)
-
-    def _read_elements(
-        self, name: str, start: int, stop: int | None, threads: int | None, limit: int | None
-    ) -> np.ndarray:
-        array = self._get_array(name)
-        stop = array.shape[0] if stop is None else stop
-        out = HostArray(stop - start, object if chunks.is_string(array) else array.dtype)
-        self._read_into(out, stop - start, name, start, threads, limit)
-        return out.array
-
-    def find_dtype(self, name: str) -> np.dtype[Any]:
-        """Return the dtype of an array."""
-        return self._get_array(name).dtype
-
-    def read_into(self, out: Fillable, n: int, name: str, start: int, threads: int | None = None) -> None:
-        """Read n elements of an array into `out`, from `start` on; errors as for `read_array`."""
-        self._read_into(out, n, name, start, threads, self._find_limit(name))
+        return self._read(name, 0, None, None, HostArray)
 
     def read_order(self, threads: int | None = None) -> np.ndarray | None:
         """Read the source's number of each row and column; None if they are in the order of the source.
@@ -151,8 +147,7 @@ class StoredMatrix:
         stop: int,
         dtype: Any,
         threads: int | None = None,
-        allocate: Callable[[int, Any], Fillable] | None = None,
-        settle: Callable[[], None] = lambda: None,
+        allocate: Allocate = HostArray,
     ) -> CsrBlock:
         """Read rows `start` .. `stop` as they are stored, and no other rows.
 
@@ -160,8 +155,6 @@ class StoredMatrix:
         ----------
         dtype : of the block's values, float32 or float64; None leaves them out
         threads : number of chunks in flight; memory peaks at the block plus one chunk, raw and compressed, for each
-        allocate : called with (elements, dtype) to allocate each array; default on the host
-        settle : called before the arrays are checked
 
         Raises
         ------
@@ -169,35 +162,19 @@ class StoredMatrix:
         MissingChunkError, StoreDamagedError : a part of the store was removed since it was opened
         StoreDamagedError : row pointers that do not ascend; columns that are outside the matrix
         """
-        allocate = allocate or HostArray
-        indptr = self.read_pointers(start, stop, threads, allocate, settle)
+        indptr = self.read_pointers(start, stop, threads, allocate)
         first, last = int(indptr[0]), int(indptr[-1])
         indptr -= first
-        indices = allocate(last - first, self.info.index_dtype)
-        limit, is_on_host = self._find_limit("indices"), isinstance(indices.array, np.ndarray)
-        self._read_into(indices, last - first, "indices", first, threads, limit if is_on_host else None)
+        indices = self.read_array("indices", first, last, threads, allocate)
         data = self._read_values(first, last, dtype, threads, allocate)
-        settle()
-        if limit is not None and not is_on_host:  # which a device looks at in no time
-            self._check_limit("indices", slice(first, last), indices.array, limit)
-        return CsrBlock(start, self.info.shape[1], indptr, indices.array, data)
+        return CsrBlock(start, self.info.shape[1], indptr, indices, data)
 
-    def read_pointers(
-        self,
-        start: int,
-        stop: int,
-        threads: int | None = None,
-        allocate: Callable[[int, Any], Fillable] = HostArray,
-        settle: Callable[[], None] = lambda: None,
-    ) -> Any:
+    def read_pointers(self, start: int, stop: int, threads: int | None = None, allocate: Allocate = HostArray) -> Any:
         """Read the row pointers of rows `start` .. `stop`, including the end of the last row.
 
         (stop + 1 - start,) int64; parameters and errors as for `read_block`.
         """
-        pointers = allocate(stop + 1 - start, np.int64)
-        self._read_into(pointers, stop + 1 - start, "indptr", start, threads)
-        settle()
-        indptr = pointers.array
+        indptr = self._read("indptr", start, stop + 1, threads, allocate)
         if start <= stop:
             first, last = int(indptr[0]), int(indptr[-1])
             is_begun, is_ended = start > 0 or first == 0, stop < self.info.shape[0] or last == self.info.nnz
@@ -269,14 +246,9 @@ class StoredMatrix:
             raise self._blame_pointers(start, stop)
         return self._read_values(first, last, dtype, threads, HostArray)
 
-    def _read_values(
-        self, start: int, stop: int, dtype: Any, threads: int | None, allocate: Callable[[int, Any], Fillable]
-    ) -> Any:
-        if dtype is None or self.info.is_pattern:
-            return None
-        out = allocate(stop - start, dtype)
-        self._read_into(out, stop - start, "data", start, threads)
-        return out.array
+    def _read_values(self, start: int, stop: int, dtype: Any, threads: int | None, allocate: Allocate) -> Any:
+        is_wanted = dtype is not None and not self.info.is_pattern
+        return self._read("data", start, stop, threads, allocate, dtype=dtype) if is_wanted else None
 
     def _find_limit(self, name: str) -> int | None:
         """Return the exclusive limit of an array's elements, 0 being the least; None for arrays without this check."""
@@ -289,16 +261,28 @@ class StoredMatrix:
         found = self.arrays.get(name)
         return get_array(self.group, name, self.info.url) if found is None else found
 
-    def _read_into(
-        self, out: Fillable, n: int, name: str, start: int, threads: int | None, limit: int | None = None
-    ) -> None:
-        stored = chunks.find_chunks(self._get_array(name), self.checksums.get(name))
+    def _read(
+        self,
+        name: str,
+        start: int,
+        stop: int | None,
+        threads: int | None,
+        allocate: Allocate,
+        *,
+        dtype: Any = None,
+        limit: int | None = None,
+    ) -> np.ndarray:
+        """Read elements of an array, as another dtype if given, and check that they are below `limit`."""
+        array = self._get_array(name)
+        stop = array.shape[0] if stop is None else stop
+        out = allocate(stop - start, dtype or (object if chunks.is_string(array) else array.dtype))
+        stored, is_on_host = chunks.find_chunks(array, self.checksums.get(name)), allocate is HostArray
 
         def read(piece: slice) -> None:
             try:
                 with out.piece(piece.start - start, piece.stop - start) as target, np.errstate(over="raise"):
                     stored.read(piece, target)
-                    if limit is not None:
+                    if limit is not None and is_on_host:
                         self._check_limit(name, piece, target, limit)
             except FloatingPointError as error:
                 raise OptionError(
@@ -314,7 +298,11 @@ class StoredMatrix:
                     f"{self._name_elements(name, piece.start, piece.stop)} are damaged ({error}); {MEND}"
                 ) from error
 
-        chunks.run_pieces(read, start, start + n, threads)
+        chunks.run_pieces(read, start, stop, threads)
+        elements: np.ndarray = out.finish()
+        if limit is not None and not is_on_host:  # which a device looks at in no time
+            self._check_limit(name, slice(start, stop), elements, limit)
+        return elements
 
     def _check_limit(self, name: str, piece: slice, elements: Any, limit: int) -> None:
         """Check elements that index other arrays, while they are in the cache or on a device: otherwise a product could
