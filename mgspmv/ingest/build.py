@@ -19,30 +19,14 @@ from numba import njit
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.ahead import map_ahead
-from mgspmv.ingest.entries import (
-    Report,
-    SortedRows,
-    shrink,
-)
+from mgspmv.ingest.entries import SortedRows, shrink
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.stored import cut_entries
-from mgspmv.model import (
-    STOCHASTIC_TOLERANCE,
-    CooBatch,
-    CsrBlock,
-    Kind,
-    default_threads,
-    index_dtype,
-)
+from mgspmv.model import STOCHASTIC_TOLERANCE, CooBatch, CsrBlock, Kind, Progress, default_threads, index_dtype
 from mgspmv.store.read import StoredMatrix
 
 _FILLED = 1 << 20
 """Most row pointers that are made at a time for empty rows."""
-
-
-def find_column_bytes(matrix: SortedRows) -> int:
-    """Return the bytes of the sums of one column."""
-    return 0 if matrix.kind == "matrix" else 8 if matrix.dtype is None else 32
 
 
 class Appendable(Protocol):
@@ -86,7 +70,7 @@ def find_finite(value: float | None) -> float | None:
 def assemble(
     matrix: SortedRows,
     make_array: Callable[[str, np.dtype[Any], int], Appendable],
-    report: Report,
+    report: Progress,
     transposed: EntrySorter | None = None,
     phase: str = "sort",
     most_columns: int | None = None,
@@ -151,7 +135,7 @@ def _add_up(
     ranges: list[tuple[int, int]],
     entries: dict[str, Appendable],
     make_array: Callable[[str, np.dtype[Any], int], Appendable],
-    report: Report,
+    report: Progress,
 ) -> dict[str, Appendable]:
     """Compute the sums of all columns.
 

@@ -30,10 +30,8 @@ from mgspmv.ingest.source import FileSource, Layout, Source, mirror
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.values import convert_values
 from mgspmv.ingest.vertices import are_numbers
-from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind
+from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, Progress
 from mgspmv.order import check_square
-
-Report = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +113,7 @@ SortedRows = SortedSource | StoredRows
 def sort_source(
     source: Source,
     options: IngestOptions,
-    report: Report,
+    report: Progress,
     room: Room = ANY_ROOM,
 ) -> Iterator[SortedSource]:
     """Read a source to its end, and sort its entries by row.
@@ -149,7 +147,7 @@ def sort_source(
         yield SortedSource(*own, drops_loops=options.self_loops == "drop", counts=feed.counts)
 
 
-def feed_entries(source: Source, options: IngestOptions, sorter: EntrySorter, report: Report) -> Feed:
+def feed_entries(source: Source, options: IngestOptions, sorter: EntrySorter, report: Progress) -> Feed:
     """Add all entries of a source to a sorter; the caller checks them afterwards. Errors as for `sort_source`."""
     feed = Feed(source, options)
     with ThreadPoolExecutor(sorter.threads, "mgspmv-prepare") as pool:

@@ -18,18 +18,18 @@ import numpy as np
 
 from mgspmv.errors import CapacityError
 from mgspmv.ingest.ahead import map_ahead
-from mgspmv.ingest.entries import Report, SortedRows, SortedSource
+from mgspmv.ingest.entries import SortedRows, SortedSource
 from mgspmv.ingest.scratch import Room
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.stored import StoredRows
-from mgspmv.model import index_dtype
+from mgspmv.model import Progress, index_dtype
 from mgspmv.order import METHODS, WITH_PATTERN, estimate_bytes, invert, renumber_entries, restore
 
 
 @contextlib.contextmanager
 def reorder_rows(
-    matrix: SortedRows, method: str, report: Report, room: Room
+    matrix: SortedRows, method: str, report: Progress, room: Room
 ) -> Iterator[tuple[SortedSource, dict[str, Any]]]:
     """Reorder a square matrix by a method, or restore the order of its source for `none`, from any current order.
 
@@ -65,7 +65,7 @@ def reorder_rows(
         yield SortedSource(matrix.kind, matrix.dtype, matrix.rule, layout, matrix.name, sorter, order=order), made
 
 
-def _find_order(matrix: SortedRows, method: str, report: Report) -> np.ndarray:
+def _find_order(matrix: SortedRows, method: str, report: Progress) -> np.ndarray:
     if method in WITH_PATTERN:
         lengths, indices = _read_pattern(matrix, report)
         report("order", 0, None)
@@ -76,7 +76,7 @@ def _find_order(matrix: SortedRows, method: str, report: Report) -> np.ndarray:
     return METHODS[method](lengths, None)
 
 
-def _count_rows(matrix: SortedRows, report: Report, columns: np.ndarray | None = None) -> np.ndarray:
+def _count_rows(matrix: SortedRows, report: Progress, columns: np.ndarray | None = None) -> np.ndarray:
     """Return the (n_rows,) int64 entries per row; write the columns of all to an array that is long enough."""
     lengths, n_read = np.zeros(matrix.shape[0], np.int64), 0
     for block in matrix.blocks():
@@ -88,7 +88,7 @@ def _count_rows(matrix: SortedRows, report: Report, columns: np.ndarray | None =
     return lengths
 
 
-def _read_pattern(matrix: SortedRows, report: Report) -> tuple[np.ndarray, np.ndarray]:
+def _read_pattern(matrix: SortedRows, report: Progress) -> tuple[np.ndarray, np.ndarray]:
     """Return the entries per row and the columns of all, in the order of the source."""
     n = matrix.shape[0]
     indices = np.empty(matrix.most_entries, index_dtype(n))
@@ -117,7 +117,7 @@ def _find_places(before: np.ndarray | None, after: np.ndarray | None, n: int) ->
 
 
 def _renumber(
-    matrix: SortedRows, places: np.ndarray, sorter: EntrySorter, report: Report, threads: int
+    matrix: SortedRows, places: np.ndarray, sorter: EntrySorter, report: Progress, threads: int
 ) -> tuple[int, int]:
     """Add all entries with their new numbers to a sorter; return the bandwidth before and after."""
     before = after = n_done = 0

@@ -29,14 +29,14 @@ from mgspmv.errors import CapacityError, ClosedError
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.build import ColumnSums, assemble
 from mgspmv.ingest.counts import EntryCounts
-from mgspmv.ingest.entries import Report, SortedSource, choose_rule, feed_entries, number_entries
+from mgspmv.ingest.entries import SortedSource, choose_rule, feed_entries, number_entries
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.names import SortedIds, rank_ids
 from mgspmv.ingest.scratch import FileArray, Room
 from mgspmv.ingest.sorter import Entries, EntrySorter
 from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.ingest.vertices import NAME_BYTES
-from mgspmv.model import CooBatch, IngestOptions, Kind, index_dtype
+from mgspmv.model import CooBatch, IngestOptions, Kind, Progress, index_dtype
 from mgspmv.store.ranges import WrittenRange, write_range
 from mgspmv.store.write import VersionAddress
 
@@ -116,7 +116,7 @@ class Share:
     report : called with (phase, done, total or None)
     """
 
-    def __init__(self, spec: ShareSpec, room: Room, ask: Ask, report: Report) -> None:
+    def __init__(self, spec: ShareSpec, room: Room, ask: Ask, report: Progress) -> None:
         self._spec, self._room, self._ask, self._report = spec, room, ask, report
         self._held, self._is_closed = ExitStack(), False
         self.memory, self._threads, self._folder = room.memory, room.threads, room.folder

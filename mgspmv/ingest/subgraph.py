@@ -20,7 +20,6 @@ import numpy as np
 from numba import njit
 
 from mgspmv.errors import CapacityError, KindError, OptionError, ShapeError
-from mgspmv.ingest.build import find_column_bytes
 from mgspmv.ingest.columns import Column
 from mgspmv.ingest.edge_list_head import DEFAULT_READING, Reading
 from mgspmv.ingest.edge_mask import (
@@ -30,7 +29,6 @@ from mgspmv.ingest.edge_mask import (
     check_found,
     number_edges,
 )
-from mgspmv.ingest.entries import Report
 from mgspmv.ingest.local_files import take_name
 from mgspmv.ingest.names import IdWriter
 from mgspmv.ingest.numbering import PIECE_IDS, Ids
@@ -41,7 +39,7 @@ from mgspmv.ingest.vertices import are_numbers, read_vertices
 from mgspmv.ingest.weights import read_vector
 from mgspmv.ingest.write import describe_matrix, write_matrix
 from mgspmv.lookup import VertexLookup
-from mgspmv.model import CsrBlock, MatrixInfo, index_dtype
+from mgspmv.model import CsrBlock, MatrixInfo, Progress, index_dtype
 from mgspmv.store.places import StoreLike
 from mgspmv.store.read import StoredMatrix
 from mgspmv.store.write import begin_version
@@ -288,7 +286,7 @@ def write_subgraph(
     vertices: Sequence[Any] | np.ndarray | None,
     bounds: Bounds | None,
     describe: Callable[[int | None], dict[str, Any]],
-    report: Report,
+    report: Progress,
     room: Room,
     *,
     base: str | None,
@@ -320,12 +318,9 @@ def write_subgraph(
     edge_set = None if edges is None else number_edges(stored, edges, is_kept)
     rows = FilteredRows(stored, _number(stored, is_kept, room), bounds, room.threads, edge_set)
     memory = (room.memory - need) // (2 if info.has_transpose else 1)
-    most_columns = max(1, memory // max(1, find_column_bytes(rows)))
     with begin_version(target, base=base) as version:
         own = replace(room, memory=memory)
-        made = write_matrix(
-            version, rows, report, own, most_columns, "filter and write", has_transpose=info.has_transpose
-        )
+        made = write_matrix(version, rows, report, own, "filter and write", has_transpose=info.has_transpose)
         if edge_set is not None and edge_set.must_exist:
             check_found(stored, edge_set)
         provenance = describe(rows.shape[0] if is_selected else None)

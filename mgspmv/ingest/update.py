@@ -19,10 +19,9 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.errors import CapacityError, SourceError
-from mgspmv.ingest.build import find_column_bytes
 from mgspmv.ingest.counts import make_report
 from mgspmv.ingest.edge_mask import EdgeSet
-from mgspmv.ingest.entries import Report, SortedSource, shrink, sort_source
+from mgspmv.ingest.entries import SortedSource, shrink, sort_source
 from mgspmv.ingest.names import IdWriter
 from mgspmv.ingest.numbering import PIECE_IDS, Ids, pair_ids
 from mgspmv.ingest.scratch import Room
@@ -32,7 +31,7 @@ from mgspmv.ingest.stored import RowNumbers, StoredIds, list_rows
 from mgspmv.ingest.subgraph import ORDER_BYTES, FilteredRows
 from mgspmv.ingest.vertices import are_numbers
 from mgspmv.ingest.write import check_stated, describe_matrix, write_matrix
-from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, MatrixInfo, index_dtype
+from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.order import check_square, invert
 from mgspmv.store.read import StoredMatrix
 from mgspmv.store.write import StoreSize, begin_version, drop_versions
@@ -68,7 +67,7 @@ def update_store(
     delete: Source | None,
     options: IngestOptions,
     describe: Callable[[dict[str, Any], Changes], dict[str, Any]],
-    report: Report,
+    report: Progress,
     room: Room,
     *,
     missing: Missing,
@@ -98,7 +97,7 @@ def update_store(
     StoreError : the store cannot be read or written, or got another version meanwhile
     """
     info = stored.info
-    n_shares = 2 + sum((insert is not None, delete is not None, info.has_transpose))
+    n_shares = 1 + sum((insert is not None, delete is not None, info.has_transpose))
     memory = (room.memory - _find_tables(info, room, inserts=insert is not None)) // n_shares
     with contextlib.ExitStack() as stack:
 
@@ -129,12 +128,9 @@ def update_store(
         dtype = None if info.dtype is None else np.dtype(info.dtype)
         layout = Layout(numbering.shape, numbering.vertex_ids)
         rows = _UpdatedRows(info.kind, dtype, info.duplicates, layout, name, sorter, order=numbering.order)
-        most_columns = max(1, memory // max(1, find_column_bytes(rows)))
         with begin_version(stored.place, base=info.version, keep=keep) as version:
             own = replace(room, memory=memory)
-            made = write_matrix(
-                version, rows, report, own, most_columns, "merge and write", has_transpose=info.has_transpose
-            )
+            made = write_matrix(version, rows, report, own, "merge and write", has_transpose=info.has_transpose)
             changes = Changes(
                 inserted=0 if added is None else added.most_entries - added.counts.n_loops,
                 deleted=info.nnz - n_kept,
@@ -504,7 +500,7 @@ def _add_stored(
     stored: StoredMatrix,
     gone: _Deletions | None,
     numbering: _Numbering,
-    report: Report,
+    report: Progress,
     room: Room,
 ) -> int:
     """Add the kept stored entries to a sorter, at their new numbers; return the number of entries."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from mgspmv.errors import StoreDamagedError, StoreError
-from mgspmv.model import STOCHASTIC_TOLERANCE, MatrixInfo, index_dtype
+from mgspmv.model import STOCHASTIC_TOLERANCE, MatrixInfo, Progress, index_dtype
 from mgspmv.store.digests import digest_array
 from mgspmv.store.places import StoreLike
 from mgspmv.store.read import StoredMatrix, has_attributes_digest, open_store, read_array_digests
 from mgspmv.store.write import find_least
 
-Report = Callable[[str, int, int | None], None]
 
-
-def verify_store(store: StoreLike, report: Report | None = None) -> list[str]:
+def verify_store(store: StoreLike, report: Progress | None = None) -> list[str]:
     """Read all of a store and check it; this takes the memory of the whole store, twice that with a transpose.
 
     Returns
@@ -75,7 +73,7 @@ def list_unchecked(store: StoreLike) -> list[str]:
 
 
 def _read_arrays(
-    stored: StoredMatrix, digests: dict[str, str], prefix: str, report: Report
+    stored: StoredMatrix, digests: dict[str, str], prefix: str, report: Progress
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return the arrays that can be read, and the problems of all arrays."""
     arrays, problems = {}, []
@@ -151,7 +149,7 @@ def _check_columns(info: MatrixInfo, arrays: dict[str, np.ndarray]) -> Iterator[
 
 
 def _check_transpose(
-    stored: StoredMatrix, digests: dict[str, str], arrays: dict[str, np.ndarray], report: Report
+    stored: StoredMatrix, digests: dict[str, str], arrays: dict[str, np.ndarray], report: Progress
 ) -> list[str]:
     info = stored.info
     found, problems = _read_arrays(stored.transpose(), digests, "transpose/", report)

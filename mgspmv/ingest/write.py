@@ -18,16 +18,16 @@ import pyarrow as pa
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError, StoreDamagedError, StoreError
-from mgspmv.ingest.build import Assembled, assemble, find_column_bytes
+from mgspmv.ingest.build import Assembled, assemble
 from mgspmv.ingest.counts import make_report
-from mgspmv.ingest.entries import Report, SortedRows, SortedSource, sort_source
+from mgspmv.ingest.entries import SortedRows, SortedSource, sort_source
 from mgspmv.ingest.groups import GroupSource
 from mgspmv.ingest.renumber import reorder_rows
 from mgspmv.ingest.scratch import Room
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout, Source, StatedShape
 from mgspmv.ingest.stored import StoredRows
-from mgspmv.model import IngestOptions, MatrixInfo, default_threads, free_memory, index_dtype
+from mgspmv.model import IngestOptions, MatrixInfo, Progress, default_threads, free_memory, index_dtype
 from mgspmv.os_errors import describe_os_error, is_operators
 from mgspmv.store.growing import GrowingArray
 from mgspmv.store.places import StoreLike, find_folder
@@ -41,6 +41,8 @@ BATCH_BYTES = 80 << 20
 """Bytes per thread that reads, parses and writes: text, columns, chunks and compressed chunks."""
 LEAST_SORTING = 64 << 20
 """Least bytes for sorting entries in pieces of a useful size."""
+SUM_PART = 3
+"""Divisor of the memory for the entries of a sorted matrix: sums of columns may take one part of this many."""
 ROWS_PER_ENTRY, FREE_ROWS = 100, 1 << 23
 """Rows or columns that a source may state per entry, and the number that it may state in any case."""
 
@@ -123,7 +125,7 @@ def store_source(
     store: StoreLike,
     options: IngestOptions,
     describe: Callable[[dict[str, Any]], dict[str, Any]],
-    report: Report,
+    report: Progress,
     room: Room,
     *,
     base: str | None,
@@ -159,12 +161,11 @@ def store_source(
         if order:
             reordered = reorder_rows(read, order, report, own)
             matrix, provenance["reordering"] = stack.enter_context(reordered)
-        most_columns = _reserve_columns(matrix, own.memory)
         check_space(store, find_size(matrix, has_transpose=options.transpose))
         with begin_version(store, base=base) as version:
             if order:
                 own = replace(own, memory=own.memory - read.layout.nbytes)
-            made = write_matrix(version, matrix, report, own, most_columns, has_transpose=options.transpose)
+            made = write_matrix(version, matrix, report, own, has_transpose=options.transpose)
             ingested = make_report(made_from, read.counts, made.nnz, read.rule, provenance.get("options", {}))
             provenance["report"] = to_json(ingested)
             return version.commit(describe_matrix(version, matrix, made, provenance, order))
@@ -175,7 +176,7 @@ def reorder_store(
     target: StoreLike,
     method: str,
     describe: Callable[[dict[str, Any]], dict[str, Any]],
-    report: Report,
+    report: Progress,
     room: Room,
     *,
     base: str | None,
@@ -203,14 +204,13 @@ def reorder_store(
         begin_version(target, base=base) as version,
         reorder_rows(StoredRows(stored, room.threads), method, report, own) as (matrix, reordering),
     ):
-        most_columns = _reserve_columns(matrix, own.memory)
-        made = write_matrix(version, matrix, report, own, most_columns, has_transpose=has_transpose)
+        made = write_matrix(version, matrix, report, own, has_transpose=has_transpose)
         order = None if method == "none" else method
         return version.commit(describe_matrix(version, matrix, made, describe(reordering), order))
 
 
 def transpose_store(
-    stored: StoredMatrix, provenance: dict[str, Any], report: Report, room: Room, *, keep: int | None
+    stored: StoredMatrix, provenance: dict[str, Any], report: Progress, room: Room, *, keep: int | None
 ) -> MatrixInfo:
     """Write a stored matrix with its transpose as the new version of the store.
 
@@ -230,9 +230,8 @@ def transpose_store(
     StoreError : the matrix cannot be read or written; as in `begin_version`
     """
     info, rows, own = stored.info, StoredRows(stored, room.threads), replace(room, memory=room.memory // 2)
-    most_columns = max(1, own.memory // max(1, find_column_bytes(rows)))
     with begin_version(stored.place, base=info.version, keep=keep) as version:
-        made = write_matrix(version, rows, report, own, most_columns, "read and write", has_transpose=True)
+        made = write_matrix(version, rows, report, own, "read and write", has_transpose=True)
         attributes = describe_matrix(version, rows, made, provenance, info.order)
         if attributes["digest"] != info.digest:
             raise StoreDamagedError(
@@ -293,20 +292,11 @@ def _check_group(
         )
 
 
-def _reserve_columns(matrix: SortedSource, memory: int) -> int:
-    """Reserve memory of a matrix's sorter for the sums of columns; return how many columns are summed at a time."""
-    column_bytes = find_column_bytes(matrix)
-    most_columns = max(1, memory // 3 // max(1, column_bytes))
-    matrix.sorter.reserve(column_bytes * min(most_columns, matrix.shape[1]))
-    return most_columns
-
-
 def write_matrix(
     version: Version,
     matrix: SortedRows,
-    report: Report,
+    report: Progress,
     room: Room,
-    most_columns: int,
     phase: str = "sort and write",
     *,
     has_transpose: bool,
@@ -315,8 +305,8 @@ def write_matrix(
 
     Parameters
     ----------
-    room : memory, threads and folder for the entries of the transpose
-    most_columns : columns that are added up at a time
+    room : memory, threads and folder for the entries of the transpose; the sums of columns take as much, or of a
+        sorted matrix a part of the memory for its entries
     phase : phase in calls of `report`
 
     Raises
@@ -333,6 +323,10 @@ def write_matrix(
         return made
 
     check_space(version.place, find_size(matrix, has_transpose=has_transpose))
+    column_bytes, is_sorted = _find_column_bytes(matrix), isinstance(matrix, SortedSource)
+    most_columns = max(1, room.memory // (SUM_PART if is_sorted else 1) // max(1, column_bytes))
+    if isinstance(matrix, SortedSource):
+        matrix.sorter.reserve(column_bytes * min(most_columns, matrix.shape[1]))
     with EntrySorter(room.memory, room.threads, room.folder) as transposed:
         made = write_rows("", matrix, phase, transposed if has_transpose else None)
         matrix.close()
@@ -346,6 +340,11 @@ def write_matrix(
             other = SortedSource("matrix", matrix.dtype, "keep", layout, matrix.name, transposed)
             write_rows("transpose", other, "write the transpose")
     return made
+
+
+def _find_column_bytes(matrix: SortedRows) -> int:
+    """Return the bytes of the sums of one column."""
+    return 0 if matrix.kind == "matrix" else 8 if matrix.dtype is None else 32
 
 
 def describe_matrix(

@@ -419,7 +419,7 @@ async def _find_all(group: zarr.Group, expected: dict[str, tuple[int, str]], url
 
 async def _find_array(group: zarr.AsyncGroup, name: str, length: int, dtype: str, url: str) -> Any:
     with blame_metadata(url, f"{group.path}/{name}"):
-        array = await _get(group, name)
+        array = await group.get(name)
         fault = chunks.find_chunk_fault(array) if isinstance(array, zarr.AsyncArray) else None
     if not isinstance(array, zarr.AsyncArray):
         raise _missing_array(url, group.path, name)
@@ -440,16 +440,8 @@ async def _find_array(group: zarr.AsyncGroup, name: str, length: int, dtype: str
 
 async def _find_transpose(group: zarr.AsyncGroup, url: str) -> None:
     with blame_metadata(url, f"{group.path}/transpose"):
-        if not isinstance(await _get(group, "transpose"), zarr.AsyncGroup):
+        if not isinstance(await group.get("transpose"), zarr.AsyncGroup):
             raise StoreDamagedError(f"{url}: the group {group.path}/transpose is missing; {_MEND_OPENED}")
-
-
-async def _get(group: zarr.AsyncGroup, name: str) -> Any:
-    """Return the member of a group with this name; None if there is none."""
-    try:
-        return await group.getitem(name)
-    except KeyError:
-        return None
 
 
 def _expected_arrays(info: MatrixInfo) -> dict[str, tuple[int, str]]:

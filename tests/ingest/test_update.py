@@ -152,8 +152,8 @@ def test_whatever_the_memory(small, monkeypatch, memory, n_columns, weighted):
     place = MemoryStore()
     mg.ingest((*ends[:, old], *(v[old] for v in values)), place, **given)
     allow(monkeypatch, memory)
-    column_bytes = memory // (4 * n_columns)
-    monkeypatch.setattr(import_module("mgspmv.ingest.update"), "find_column_bytes", lambda rows: column_bytes)
+    column_bytes = memory // (12 * n_columns)
+    monkeypatch.setattr(import_module("mgspmv.ingest.write"), "_find_column_bytes", lambda rows: column_bytes)
     heard = []
     info = mg.update(
         place,

@@ -91,7 +91,7 @@ def test_columns_are_added_up_in_ranges(small, n_columns, weights, tmp_path, mon
     make = lambda: make_generator("rmat", scale=7, edge_factor=8, weights=weights)  # noqa: E731
     wanted = store(make(), MemoryStore(), kind="graph")
     heard = []
-    monkeypatch.setattr(write, "find_column_bytes", lambda matrix: PLENTY // (3 * n_columns))
+    monkeypatch.setattr(write, "_find_column_bytes", lambda matrix: PLENTY // (3 * n_columns))
     info = store(make(), tmp_path / "a.zarr", kind="graph", report=lambda phase, *_: heard.append(phase))
     assert info.digest == wanted.digest
     assert heard.count("add up columns") == -(-128 // n_columns) - 1

@@ -10,9 +10,9 @@ import numpy as np
 import scipy.sparse
 
 from mgspmv.ingest.build import assemble
-from mgspmv.ingest.entries import Report, sort_source
+from mgspmv.ingest.entries import sort_source
 from mgspmv.ingest.source import Layout, Source
-from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, index_dtype
+from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, Progress, index_dtype
 from mgspmv.store.places import StoreLike
 from mgspmv.store.read import StoredMatrix
 from mgspmv.store.versions import check_target
@@ -81,7 +81,7 @@ class HeldArray:
         yield self.finish()
 
 
-def build_matrix(source: Source, options: IngestOptions, report: Report) -> tuple[CsrArrays, Layout]:
+def build_matrix(source: Source, options: IngestOptions, report: Progress) -> tuple[CsrArrays, Layout]:
     """Read a source to its end and sort it into CSR, in the order of the source; all of it in memory.
 
     Raises
