@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from mgspmv.errors import ShapeError
 from mgspmv.model import PARTS, CooBatch, CsrBlock, index_dtype
@@ -152,22 +151,15 @@ def renumber_entries(block: CsrBlock, places: np.ndarray) -> tuple[CooBatch, int
     -------
     The entries, rows and columns of the dtype of `places`; and their largest |i - j| before and after, 0 for none.
     """
-    rows, cols = np.empty(block.nnz, places.dtype), np.empty(block.nnz, places.dtype)
-    before, after = _renumber_entries(block.indptr, block.indices, block.row_offset, places, rows, cols)
-    return CooBatch(rows, cols, block.data), int(before), int(after)
+    rows, cols = list_rows(block), block.indices
+    before = int(np.abs(rows - cols).max(initial=0))
+    rows, cols = places[rows], places[cols]
+    return CooBatch(rows, cols, block.data), before, int(np.abs(rows - cols).max(initial=0))
 
 
-@njit(nogil=True, cache=True)
-def _renumber_entries(indptr, indices, row_offset, places, rows, cols):
-    before = after = 0
-    for i in range(len(indptr) - 1):
-        row = places[row_offset + i]
-        for k in range(indptr[i], indptr[i + 1]):
-            col = places[indices[k]]
-            rows[k], cols[k] = row, col
-            before = max(before, abs(row_offset + i - indices[k]))
-            after = max(after, abs(np.int64(row) - np.int64(col)))
-    return before, after
+def list_rows(block: CsrBlock) -> np.ndarray:
+    """Return the row of each entry."""
+    return np.repeat(np.arange(block.row_offset, block.row_offset + block.n_rows), np.diff(block.indptr))
 
 
 # --- supported orders ------------------------------------------------------------------------------------------------

@@ -36,7 +36,6 @@ from mgspmv.errors import (
     StoreError,
 )
 from mgspmv.exchange.links import Member
-from mgspmv.ingest.build import find_finite
 from mgspmv.ingest.counts import EntryCounts, make_report
 from mgspmv.ingest.entries import choose_rule
 from mgspmv.ingest.frames import FrameSource
@@ -45,7 +44,7 @@ from mgspmv.ingest.source import FileSource
 from mgspmv.ingest.write import check_memory, check_stated
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.store.ranges import WrittenRange
-from mgspmv.store.write import StoreSize, Version, begin_version, check_space
+from mgspmv.store.write import StoreSize, Version, begin_version, check_space, find_least
 from mgspmv.validation import to_json
 
 SUM_BYTES = 32
@@ -191,8 +190,7 @@ class _Ingesting:
         size = StoreSize(shape, n_read, self._dtype, has_sums, self._options.transpose)
         check_stated(joined.stated, size, allow_hypersparse=self._allow_hypersparse)
         check_space(version.place, size)
-        are_known = {"are_numbers": id_type is None, "are_listed": id_type is not None and not self._are_merged}
-        counted = self._do("number", "group", shape, **are_known)
+        counted = self._do("number", "group", shape, are_numbers=id_type is None)
         nnz, least = self._build(shape, counted, "sort", transpose=self._options.transpose)
         if self._kind != "matrix":
             self._sum_columns(version, shape[1])
@@ -282,8 +280,7 @@ class _Ingesting:
     def _number(self, claim: int | None) -> tuple[tuple[int, int], str | None]:
         """Number all vertices; return the numbers of rows and columns, and the type of ids as in `OwnIds`."""
         own: list[OwnIds] = self._do("number", "list_ids", claim, self._dtype)
-        self._are_merged = own[0].shape is None  # if any share has a part, the first has one
-        if (shape := own[0].shape) is not None:
+        if (shape := own[0].shape) is not None:  # if any share has a part, the first has one
             return shape, own[0].type
         sample, n = sorted(id for ids in own for id in ids.sample), len(own)
         cuts = [sample[len(sample) * rank // n] for rank in range(1, n)] if sample else [0] * (n - 1)
@@ -318,9 +315,7 @@ class _Ingesting:
             "exchange", "take", [(pair, own) for pair, own in zip(pairwise(self._cuts), lengths, strict=True)]
         )
         made = self._do_each(phase, "build", [(pair, phase) for pair in pairwise(self._bounds)], transpose=transpose)
-        lowest = [value for _, value in made if value is not None]
-        least = find_finite(float(np.min(lowest))) if lowest else None
-        return [n_entries for n_entries, _ in made], least
+        return [n_entries for n_entries, _ in made], find_least(np.concatenate([lowest for _, lowest in made]))
 
     def _sum_columns(self, version: Version, n_cols: int) -> None:
         types = {"out_degree": np.int64} | ({} if self._dtype is None else {"out_weight": np.float64})

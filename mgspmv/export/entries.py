@@ -13,8 +13,9 @@ from typing import TypeVar
 import numpy as np
 
 from mgspmv.ingest.ahead import map_ahead
-from mgspmv.ingest.stored import cut_entries, list_rows, read_entries
+from mgspmv.ingest.stored import cut_entries, read_entries
 from mgspmv.model import CooBatch, Progress, index_dtype
+from mgspmv.order import list_rows
 from mgspmv.store.read import StoredMatrix
 
 T = TypeVar("T")

@@ -23,7 +23,9 @@ from mgspmv.ingest.entries import SortedRows, shrink
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.stored import cut_entries
 from mgspmv.model import STOCHASTIC_TOLERANCE, CooBatch, CsrBlock, Kind, Progress, default_threads, index_dtype
+from mgspmv.order import list_rows
 from mgspmv.store.read import StoredMatrix
+from mgspmv.store.write import find_least
 
 _FILLED = 1 << 20
 """Most row pointers that are made at a time for empty rows."""
@@ -53,18 +55,13 @@ class Assembled:
     arrays: dict[str, Any]
     """Results of `finish` by name: `indptr`, `indices`, `data` if there are values; unless the kind is `matrix`, also
     `out_degree`, and `out_weight` if there are values."""
-    lowest: float | None
-    """Smallest value, NaN if any value is NaN; None if there are no values."""
+    lowest: list[float]
+    """Smallest value of each block, NaN if any of its values is NaN."""
 
     @property
     def least(self) -> float | None:
         """Least value; None if there is none or it is not finite."""
-        return find_finite(self.lowest)
-
-
-def find_finite(value: float | None) -> float | None:
-    """Return a number if it is finite, else None."""
-    return None if value is None or not np.isfinite(value) else value
+        return find_least(np.array(self.lowest))
 
 
 def assemble(
@@ -116,8 +113,7 @@ def assemble(
         if sums is not None:
             sums.add(block.indices, block.data)
         if transposed is not None:
-            own = np.repeat(np.arange(block.n_rows), np.diff(block.indptr)) + block.row_offset
-            transposed.add(CooBatch(block.indices, shrink(own), block.data))
+            transposed.add(CooBatch(block.indices, shrink(list_rows(block)), block.data))
         nnz += block.nnz
         report(phase, nnz, n_most)
     report(phase, n_most, n_most)
@@ -126,7 +122,7 @@ def assemble(
     if sums is not None:
         added = _add_up(matrix, sums, ranges, made, make_array, report)
         arrays |= {name: array.finish() for name, array in added.items()}
-    return Assembled(nnz, arrays, float(np.min(least)) if least else None)
+    return Assembled(nnz, arrays, least)
 
 
 def _add_up(

@@ -168,13 +168,11 @@ class EdgeSet:
     """(k,) stored numbers, ascending in each row; positions are unique."""
     are_staying: bool
     """True if only these entries are kept, False if only these are removed."""
-    must_exist: bool
-    """Whether each position must have an entry."""
     is_found: np.ndarray
     """(k,) bool: whether an entry at the position was found in the blocks so far."""
 
     @classmethod
-    def of(cls, rows: np.ndarray, cols: np.ndarray, *, are_staying: bool, must_exist: bool) -> EdgeSet:
+    def of(cls, rows: np.ndarray, cols: np.ndarray, *, are_staying: bool) -> EdgeSet:
         """Make the set from positions in any order, possibly with duplicates."""
         by_place = np.lexsort((cols, rows))
         rows, cols = rows[by_place], cols[by_place]
@@ -183,7 +181,7 @@ class EdgeSet:
         is_new[1:] |= cols[1:] != cols[:-1]
         if not is_new.all():
             rows, cols = rows[is_new], cols[is_new]
-        return cls(rows, cols, are_staying, must_exist, np.zeros(len(rows), bool))
+        return cls(rows, cols, are_staying, np.zeros(len(rows), bool))
 
     def between(self, first_row: int, last_row: int) -> EdgeSet:
         """Return the subset of rows `first_row` .. `last_row` - 1; both sets share `is_found`."""
@@ -221,9 +219,9 @@ def number_edges(stored: StoredMatrix, listed: ListedEdges, is_kept: np.ndarray 
     if order is not None:
         places = invert(order)
         rows, cols = places[rows], places[cols]
-    dtype, are_staying = index_dtype(max(info.shape)), listed.name == "edges"
+    dtype = index_dtype(max(info.shape))
     rows, cols = rows.astype(dtype, copy=False), cols.astype(dtype, copy=False)
-    return EdgeSet.of(rows, cols, are_staying=are_staying, must_exist=are_staying and not listed.are_numbers)
+    return EdgeSet.of(rows, cols, are_staying=listed.name == "edges")
 
 
 def _find_numbers(stored: StoredMatrix, listed: ListedEdges) -> list[np.ndarray]:

@@ -31,7 +31,7 @@ from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.values import convert_values
 from mgspmv.ingest.vertices import are_numbers
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, Progress
-from mgspmv.order import check_square
+from mgspmv.order import check_square, list_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -336,13 +336,10 @@ def _check_square(source: Source, shape: tuple[int, int], kind: Kind, options: I
 
 def _drop_loops(block: CsrBlock) -> CsrBlock:
     """Return a block without the entries on the diagonal."""
-    lengths = np.diff(block.indptr)
-    rows = np.repeat(np.arange(block.n_rows), lengths)
-    keep = rows + block.row_offset != block.indices
+    keep = list_rows(block) != block.indices
     if keep.all():
         return block
-    lengths -= np.bincount(rows[~keep], minlength=block.n_rows)
-    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep)])[block.indptr]
     return replace(
         block, indptr=indptr, indices=block.indices[keep], data=None if block.data is None else block.data[keep]
     )

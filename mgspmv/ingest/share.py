@@ -262,8 +262,10 @@ class Share:
         return self._places[rank]
 
     def name_vertex(self, place: int) -> Any:
-        """Return the id at a place in this share's range, or in a list that all parts have."""
-        return self._ids[place] if self._own_ids is None else self._own_ids[place].as_py()
+        """Return the id at a place in this share's range, or in a list that all parts have, if vertices have ids."""
+        if self._own_ids is not None:
+            return self._own_ids[place].as_py()
+        return place if self._ids is None else self._ids[place]
 
     def number_ids(self, firsts: Sequence[int]) -> None:
         """Request the numbers of the ids of this share's part.
@@ -280,22 +282,19 @@ class Share:
 
     # --- entries by rows
 
-    def group(
-        self, shape: tuple[int, int], *, are_numbers: bool, are_listed: bool = False
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def group(self, shape: tuple[int, int], *, are_numbers: bool) -> tuple[np.ndarray, np.ndarray]:
         """Group the entries by the numbers of their rows.
 
         Parameters
         ----------
         shape : shape of the matrix
         are_numbers : whether all ids are the numbers of their vertices
-        are_listed : whether all parts have the ids from a list
 
         Returns
         -------
         First rows of buckets, which are the same in all shares, and the entries per bucket in this share.
         """
-        self._shape, self._are_listed = shape, are_listed
+        self._shape = shape
         is_grouped = self._numbers is None or (are_numbers and not isinstance(self._ids, SortedIds))
         if not is_grouped and self._given.n_entries:
             held, self._given = self._given, self._make_sorter(self.memory // 2)
@@ -368,8 +367,8 @@ class Share:
 
     # --- building
 
-    def build(self, rows: tuple[int, int], phase: str, *, transpose: bool) -> tuple[int, float | None]:
-        """Sort and merge this share's rows into files; return the number of entries, and the least value, if any.
+    def build(self, rows: tuple[int, int], phase: str, *, transpose: bool) -> tuple[int, list[float]]:
+        """Sort and merge this share's rows into files; return the number of entries, and the least value of each block.
 
         Entries for other shares are released, so all shares must have taken theirs.
 
@@ -386,7 +385,8 @@ class Share:
         self._taken.reserve(0 if transpose else -self.memory // 4)
         self._rows = rows
         self._transposed = self._make_sorter(self.memory // 4) if transpose else None
-        layout = Layout(self._shape, vertex_ids=self._name_vertices())
+        ids: Any = _SharedIds(self._firsts or [0, max(self._shape)], self._ask)
+        layout = Layout(self._shape, vertex_ids=ids)
         own = self._kind, self._dtype, self._rule, layout, self._spec.name, self._taken
         drops_loops = self._spec.options.self_loops == "drop" and not self._is_transposed
         matrix = SortedSource(*own, drops_loops=drops_loops)
@@ -394,13 +394,6 @@ class Share:
         self._arrays = made.arrays
         self._taken.close()
         return made.nnz, made.lowest
-
-    def _name_vertices(self) -> Any:
-        if self._firsts:
-            return _SharedIds(self._firsts, self._ask)
-        if self._spec.part is None and self._are_listed:
-            return _SharedIds([0, self._shape[0]], self._ask)
-        return self._ids
 
     def add_up(self, start: int, stop: int) -> None:
         """Add up columns start .. stop - 1 over this share's rows."""
@@ -498,7 +491,7 @@ def _find_type(ids: Any) -> str:
 
 
 class _SharedIds:
-    """Ids of vertices, each requested from the share in whose range it is."""
+    """Ids of vertices, each requested from the share in whose range it is; from the first if all parts have them."""
 
     def __init__(self, firsts: Sequence[int], ask: Ask) -> None:
         self._firsts, self._ask = firsts, ask

@@ -74,7 +74,7 @@ class EntrySorter:
         row: int | None = None,
         origin: int = 0,
     ) -> None:
-        self.n_entries = self.n_spilled_bytes = 0
+        self.n_entries = 0
         self.threads = threads
         self._memory, self._folder, self._row = memory, folder, row
         self._lowest = self._highest = origin
@@ -218,7 +218,6 @@ class EntrySorter:
         self._pieces, earlier._pieces = [*earlier._pieces, *self._pieces], []
         self._values_dtype = self._values_dtype or earlier._values_dtype
         self.n_entries += earlier.n_entries
-        self.n_spilled_bytes += earlier.n_spilled_bytes
         self._memory += earlier._memory
         earlier.close()
 
@@ -258,7 +257,6 @@ class EntrySorter:
         self._settle()
         if groups := [piece for piece in self._pieces if piece.file is None]:
             run = _write_run(groups, self._shift, self._lowest >> self._shift, ScratchFile(self._folder))
-            self.n_spilled_bytes += run.nbytes
             self._pieces = [*(piece for piece in self._pieces if piece.file is not None), run]
 
     # --- reading

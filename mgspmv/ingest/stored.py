@@ -14,6 +14,7 @@ import pyarrow as pa
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.source import Layout
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, Kind, default_threads, index_dtype
+from mgspmv.order import list_rows
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.read import StoredMatrix
 
@@ -209,8 +210,3 @@ def read_entries(stored: StoredMatrix, entries: tuple[int, np.ndarray]) -> CsrBl
     indices = stored.read_array("indices", start, stop, threads=1)
     values = None if stored.info.is_pattern else stored.read_array("data", start, stop, threads=1)
     return CsrBlock(row, stored.info.shape[1], bounds - start, indices, values)
-
-
-def list_rows(block: CsrBlock) -> np.ndarray:
-    """Return the row of each entry."""
-    return np.repeat(np.arange(block.row_offset, block.row_offset + block.n_rows), np.diff(block.indptr))

@@ -321,7 +321,7 @@ def write_subgraph(
     with begin_version(target, base=base) as version:
         own = replace(room, memory=memory)
         made = write_matrix(version, rows, report, own, "filter and write", has_transpose=info.has_transpose)
-        if edge_set is not None and edge_set.must_exist:
+        if edges is not None and edge_set is not None and edge_set.are_staying and not edges.are_numbers:
             check_found(stored, edge_set)
         provenance = describe(rows.shape[0] if is_selected else None)
         return version.commit(describe_matrix(version, rows, made, provenance, info.order))

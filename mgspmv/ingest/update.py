@@ -27,12 +27,12 @@ from mgspmv.ingest.numbering import PIECE_IDS, Ids, pair_ids
 from mgspmv.ingest.scratch import Room
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout, Source
-from mgspmv.ingest.stored import RowNumbers, StoredIds, list_rows
+from mgspmv.ingest.stored import RowNumbers, StoredIds
 from mgspmv.ingest.subgraph import ORDER_BYTES, FilteredRows
 from mgspmv.ingest.vertices import are_numbers
 from mgspmv.ingest.write import check_stated, describe_matrix, write_matrix
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, MatrixInfo, Progress, index_dtype
-from mgspmv.order import check_square, invert
+from mgspmv.order import check_square, invert, list_rows
 from mgspmv.store.read import StoredMatrix
 from mgspmv.store.write import StoreSize, begin_version, drop_versions
 from mgspmv.validation import to_json
@@ -471,7 +471,7 @@ class _Deletions:
             rows[own], cols[own] = _list_ends(block, numbers)
             k += block.nnz
         removed.close()
-        self.places = EdgeSet.of(rows[:k], cols[:k], are_staying=False, must_exist=False)
+        self.places = EdgeSet.of(rows[:k], cols[:k], are_staying=False)
 
     @property
     def n_missing(self) -> int:

@@ -15,8 +15,6 @@ from mgspmv.store import chunks
 from mgspmv.store.digests import WrittenArray, digest_elements
 from mgspmv.store.ranges import WrittenRange, finish_ranges
 
-MANY_CHUNKS = 16
-
 
 class GrowingArray:
     """Array that is written by appending, chunk by chunk.
@@ -25,14 +23,14 @@ class GrowingArray:
     ----------
     most : largest number of elements
     pool : threads that compress and write
-    n_ahead : chunks that may be queued for these threads if `most` is at least `MANY_CHUNKS` chunks; otherwise 0
+    n_ahead : chunks that may be queued for these threads
     """
 
     def __init__(
         self, group: zarr.Group, name: str, dtype: np.dtype[Any], most: int, pool: ThreadPoolExecutor, n_ahead: int
     ) -> None:
         self._group, self._name, self._dtype, self._most = group, name, dtype, most
-        self._pool, self._n_ahead = pool, n_ahead if most >= MANY_CHUNKS * chunks.CHUNK_ELEMENTS else 0
+        self._pool, self._n_ahead = pool, n_ahead
         self._chunk: np.ndarray = np.empty(min(most, chunks.CHUNK_ELEMENTS), dtype)
         self._n_held = self._n_written = 0
         self._array: zarr.Array[Any] | None = None

@@ -55,7 +55,7 @@ def test_ids_of_all_parts_are_numbered_alike(n, tmp_path, monkeypatch):
         (starts[:-1] >= len(wanted)).sum()
     )
     for number in (0, len(wanted) // 2, len(wanted) - 1):
-        assert shares[0]._name_vertices()[number] == wanted[number]
+        assert share._SharedIds(firsts, shares[0]._ask)[number] == wanted[number]
     for own in shares:
         own.close()
 
