@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -202,13 +202,6 @@ class PinnedPiece(Generic[T]):
         return ctypes.c_void_p(self._pointer.ptr + place)
 
 
-@dataclass(eq=False)
-class _Buffer:
-    memory: Any
-    is_free: Any = None
-    """Event after which the buffer may be overwritten; None if it has not been used."""
-
-
 class FromHost(Generic[T]):
     """Fetcher that copies pieces from pinned memory into `AHEAD` buffers in turn.
 
@@ -227,29 +220,30 @@ class FromHost(Generic[T]):
         self._pieces, self._stream = pieces, cupy.cuda.Stream(non_blocking=True)
         size = max(piece.nbytes for piece in pieces.values())
         with report_full_device("room for the pieces of the matrix that come by"):
-            self._free = deque(_Buffer(cupy.cuda.alloc(max(1, size))) for _ in range(AHEAD))
+            self._free = deque(
+                (cupy.cuda.alloc(max(1, size)), cupy.cuda.Event(disable_timing=True)) for _ in range(AHEAD)
+            )  # memory, and when it may be overwritten
         self.nbytes, self.streamed_bytes = AHEAD * size, sum(piece.nbytes for piece in pieces.values())
         cupy.cuda.get_current_stream().synchronize()  # the memory may belong to freed arrays that are still being read
 
     def begin(self, k: int) -> Any:
         """Begin to fetch piece k."""
-        piece, buffer = self._pieces[k], self._free.popleft()
-        if buffer.is_free is not None:
-            self._stream.wait_event(buffer.is_free)
-        piece.copy(buffer.memory, self._stream)
-        return piece, buffer, self._stream.record()
+        piece, (memory, is_free) = self._pieces[k], self._free.popleft()
+        self._stream.wait_event(is_free)
+        piece.copy(memory, self._stream)
+        return piece, (memory, is_free), self._stream.record()
 
     def take(self, coming: Any, stream: Any) -> T:
         """Return the piece, for work enqueued on the stream from now on."""
-        piece, buffer, is_there = coming
+        piece, (memory, _), is_there = coming
         stream.wait_event(is_there)
-        made: T = piece.place(buffer.memory)
+        made: T = piece.place(memory)
         return made
 
     def give_back(self, coming: Any, stream: Any) -> None:
         """Release the piece's buffer after the work enqueued on the stream so far."""
         _, buffer, _ = coming
-        buffer.is_free = stream.record()
+        buffer[1].record(stream)
         self._free.append(buffer)
 
     def drop(self, coming: Any) -> None:
