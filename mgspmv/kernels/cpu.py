@@ -226,7 +226,7 @@ class CpuBlock:
 class SerialBlock(CpuBlock):
     """Serial kernels of one block: the textbook product in one thread, as readable reference for the others."""
 
-    def __init__(self, block: CsrBlock, precision: Precision = "float64", threads: int | None = None) -> None:
+    def __init__(self, block: CsrBlock, precision: Precision = "float64") -> None:
         super().__init__(block, precision, threads=1)
 
     def multiply(self, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0) -> None:

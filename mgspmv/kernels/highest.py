@@ -13,9 +13,8 @@ SAMPLED = 16
 
 def select_highest(values: np.ndarray, k: int) -> np.ndarray:
     """Return the positions of the k highest entries, highest first, ties by position, NaN last; O(n + k log k)."""
-    places = find_highest(values, k)
-    highest: np.ndarray = places[order_highest(values[places], places, k)]
-    return highest
+    (highest,), _ = select_each(values[None], k, None)
+    return np.asarray(highest)
 
 
 def select_each(
