@@ -67,7 +67,7 @@ def bind_kernel(
     OptionError : the backend has no kernel of that name
     FormatError : the kernel does not support this matrix
     """
-    _check_kernel(kernel, list_kernels(backend), backend)
+    _check_kernel(kernel, backend)
     if backend == "cuda":
         from mgspmv.kernels.cuda import CudaBlock
 
@@ -75,7 +75,7 @@ def bind_kernel(
     if kernel in ("auto", "csr-rows"):
         return CpuBlock(block, precision, threads)
     if kernel == "csr-serial":
-        return SerialBlock(block, precision, threads)
+        return SerialBlock(block, precision)
     return TwinBlock(block, precision, KERNELS[kernel])
 
 
@@ -137,15 +137,7 @@ def check_step_kernel(kernel: str, backend: Backend = "cpu") -> None:
     ------
     OptionError : the backend has no kernel of that name that makes the steps of PageRank
     """
-    names = list_kernels(backend, for_steps=True)
-    if kernel not in names and kernel in list_kernels(backend):
-        elsewhere = " and ".join(f"backend {b!r}" for b in KERNELS[kernel].step_backends)
-        use = f"makes the steps of PageRank on {elsewhere} only" if elsewhere else "is for products"
-        raise OptionError(
-            f"kernel {kernel!r} {use}; for PageRank on backend {backend!r} pass kernel='auto' or one of "
-            f"{', '.join(names)}"
-        )
-    _check_kernel(kernel, names, backend)
+    _check_kernel(kernel, backend, for_steps=True)
 
 
 def find_step_layout(
@@ -189,15 +181,14 @@ def rank_products(block: CsrBlock, dtype: Precision, backend: Backend) -> list[s
     return ["csr-split"]  # needs no further memory
 
 
-def _check_kernel(kernel: str, names: list[str], backend: str) -> None:
+def _check_kernel(kernel: str, backend: Backend, *, for_steps: bool = False) -> None:
+    names = list_kernels(backend, for_steps=for_steps)
     if kernel == "auto" or kernel in names:
         return
-    if kernel in KERNELS and not KERNELS[kernel].backends and backend in KERNELS[kernel].step_backends:
-        raise OptionError(
-            f"kernel {kernel!r} makes the steps of PageRank; pass kernel='auto' or one of {', '.join(names)} here"
-        )
-    if kernel in KERNELS:
-        raise OptionError(
-            f"kernel {kernel!r} is not on backend {backend!r}; pass kernel='auto' or one of {', '.join(names)} there"
-        )
-    raise OptionError(f"kernel must be 'auto' or one of {', '.join(names)}, not {kernel!r}")
+    if kernel not in KERNELS:
+        raise OptionError(f"kernel must be 'auto' or one of {', '.join(names)}, not {kernel!r}")
+    makes = "the steps of PageRank" if for_steps else "products"
+    raise OptionError(
+        f"kernel {kernel!r} does not make {makes} on backend {backend!r}; pass kernel='auto' or one of "
+        f"{', '.join(names)}"
+    )

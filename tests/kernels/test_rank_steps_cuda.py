@@ -288,7 +288,7 @@ def test_what_a_layout_cannot_do(skewed, layout):
     with pytest.raises(FormatError, match=rf"^kernel '{layout}' adds in fixed point, .*; pass kernel='csr-split' or"):
         mg.pagerank(skewed["weights"], backend="cuda", kernel=layout, precision="float64")
     with pytest.raises(
-        OptionError, match=rf"^kernel '{layout}' makes the steps of PageRank; pass kernel='auto' or one of"
+        OptionError, match=rf"^kernel '{layout}' does not make products on backend 'cuda'; pass kernel="
     ):
         mg.spmv(skewed["weights"], np.ones(N), backend="cuda", kernel=layout)
     tiny = make_graph((np.array([0, 1]), np.array([1, 0]), np.array([1.1e-38, 1.0])))

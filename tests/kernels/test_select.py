@@ -60,7 +60,8 @@ def steps_on_device(name):
 
 
 ON_HOST, STEPS = f"csr-rows, csr-serial, {TWINS}", "csr-split, row-blocks, row-slices"
-STEPS_ON_HOST = "for PageRank on backend 'cpu' pass kernel='auto' or one of csr-rows, csr-serial"
+NO_STEPS, NO_PRODUCTS = "does not make the steps of PageRank on backend", "does not make products on backend"
+PASS = "pass kernel='auto' or one of"
 
 
 @pytest.mark.parametrize(
@@ -69,22 +70,14 @@ STEPS_ON_HOST = "for PageRank on backend 'cpu' pass kernel='auto' or one of csr-
         (on_host, "csr", f"kernel must be 'auto' or one of {ON_HOST}, not 'csr'"),
         (on_device, "csr", f"kernel must be 'auto' or one of {TWINS}, not 'csr'"),
         (steps_on_host, "csr", "kernel must be 'auto' or one of csr-rows, csr-serial, not 'csr'"),
-        (on_device, "csr-rows", f"'csr-rows' is not on backend 'cuda'; pass kernel='auto' or one of {TWINS} there"),
-        (on_host, "row-blocks", f"'row-blocks' is not on backend 'cpu'; pass kernel='auto' or one of {ON_HOST} there"),
-        (
-            steps_on_host,
-            "row-slices",
-            "is not on backend 'cpu'; pass kernel='auto' or one of csr-rows, csr-serial there",
-        ),
-        (steps_on_device, "csr-rows", f"is not on backend 'cuda'; pass kernel='auto' or one of {STEPS} there"),
-        (on_device, "row-slices", f"makes the steps of PageRank; pass kernel='auto' or one of {TWINS} here"),
-        (steps_on_host, "sell", f"kernel 'sell' is for products; {STEPS_ON_HOST}"),
-        (steps_on_host, "csr-split", f"makes the steps of PageRank on backend 'cuda' only; {STEPS_ON_HOST}"),
-        (
-            steps_on_device,
-            "sell",
-            f"is for products; for PageRank on backend 'cuda' pass kernel='auto' or one of {STEPS}",
-        ),
+        (on_device, "csr-rows", f"kernel 'csr-rows' {NO_PRODUCTS} 'cuda'; {PASS} {TWINS}"),
+        (on_host, "row-blocks", f"kernel 'row-blocks' {NO_PRODUCTS} 'cpu'; {PASS} {ON_HOST}"),
+        (steps_on_host, "row-slices", f"{NO_STEPS} 'cpu'; {PASS} csr-rows, csr-serial"),
+        (steps_on_device, "csr-rows", f"{NO_STEPS} 'cuda'; {PASS} {STEPS}"),
+        (on_device, "row-slices", f"{NO_PRODUCTS} 'cuda'; {PASS} {TWINS}"),
+        (steps_on_host, "sell", f"kernel 'sell' {NO_STEPS} 'cpu'; {PASS} csr-rows, csr-serial"),
+        (steps_on_host, "csr-split", f"{NO_STEPS} 'cpu'; {PASS} csr-rows, csr-serial"),
+        (steps_on_device, "sell", f"{NO_STEPS} 'cuda'; {PASS} {STEPS}"),
     ],
 )
 def test_kernels_that_are_not_there(ask, name, message):
