@@ -6,7 +6,6 @@ import numpy as np
 
 from mgspmv.kernels.catalogue import BACKENDS, KERNELS, SPARSE_KERNELS
 from mgspmv.kernels.features import find_features, rank_kernels
-from mgspmv.kernels.sources import find_cuda_sources
 from tests.support.blocks import make_random
 from tests.support.matrices import naming
 
@@ -30,12 +29,6 @@ def test_every_kernel_of_products_has_its_parts():
                 assert kernel.launcher.__name__ == stem
                 made = kernel.build(block, np.dtype(np.float64))
                 assert kernel.bind_reference(block, made).func.__name__ == stem
-
-
-def test_sources_are_those_of_the_kernels_and_of_the_steps():
-    named = {source for kernel in KERNELS.values() for source in kernel.sources}
-    steps = {"pagerank.cu", "pagerank_many.cu", "gather.cu", "spin.cu"}
-    assert named | steps == {name for name in find_cuda_sources() if name.endswith(".cu")}
 
 
 def test_what_auto_takes_is_a_kernel_of_products():
