@@ -122,7 +122,7 @@ KERNELS = {
             "csr-vector",
             "CSR, 1 to 32 lanes a row after its mean length, reduced by shuffles; short rows are staged",
             "Bell, Garland 2008; AMD lab notes 2023; Greathouse, Daga, SC 2014",
-            builder="formats:plan_vector",
+            builder="csr_cuts:plan_vector",
         ),
         Kernel(
             "csr-cached",
@@ -134,14 +134,14 @@ KERNELS = {
             "CSR, nonzeros and row ends in equal chunks (merge path), by segmented scan",
             "Merrill, Garland, SC 2016, and NVR-2016-002 (look-back); Blelloch, Heroux, Zagha 1993",
             step_backends=("cuda",),
-            builder="formats:build_split",
+            builder="csr_cuts:build_split",
             adds_as_reference=False,
         ),
         Kernel(
             "csr-many",
             "CSR, many vectors at once: entries in equal pieces, a group of 4 to 16 threads each",
             "this project's; groups of threads for a row of X as in Yang, Buluç, Owens, Euro-Par 2018",
-            builder="formats:build_stream",
+            builder="csr_cuts:build_stream",
         ),
         Kernel(
             "ell",

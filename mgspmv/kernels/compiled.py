@@ -18,9 +18,8 @@ from numba import config, njit
 from mgspmv.kernels.cache import find_folder
 
 _HERE = Path(__file__).parent
-_NAMES = ("cpu", "formats", "lane_rows", "lanes", "row_tiles", "twins")
-_OTHERS = (_HERE.parent / "model.py", _HERE.parent / "ingest" / "tokens.py")
-SOURCES = (*_OTHERS, *(_HERE / f"{name}.py" for name in _NAMES))
+_NAMES = ("cpu", "csr_cuts", "formats", "lane_rows", "lanes", "row_tiles", "twins")
+SOURCES = (_HERE.parent / "model.py", *(_HERE / f"{name}.py" for name in _NAMES))
 """Files whose functions and constants are compiled into functions of other files."""
 
 

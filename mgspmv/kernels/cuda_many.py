@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.kernels import formats
 from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING
+from mgspmv.kernels.csr_cuts import Stream, build_stream
 from mgspmv.kernels.cuda import CudaBlock
 from mgspmv.kernels.device import get, pack, put, report_full_device, shared_memory, zeros
 from mgspmv.kernels.highest import select_each
@@ -29,10 +29,10 @@ class CudaMany(CudaBlock):
     are made in float64 too, in another order.
     """
 
-    def __init__(self, block: CsrBlock, precision: Precision, stream: formats.Stream | None = None) -> None:
+    def __init__(self, block: CsrBlock, precision: Precision, stream: Stream | None = None) -> None:
         super().__init__(block, precision)
         with report_full_device("the places of the ends of rows"):
-            self._stream = formats.build_stream(self.block) if stream is None else stream
+            self._stream = build_stream(self.block) if stream is None else stream
         self._marked: tuple[Terms, Any] | None = None
 
     @property

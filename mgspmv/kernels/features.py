@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from mgspmv.kernels.csr_cuts import TILE
 from mgspmv.kernels.formats import (
     BLOCK_DIMS,
     ELL_ROWS,
-    TILE,
     WARP,
     Array,
     accumulate,

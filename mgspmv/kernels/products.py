@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mgspmv.kernels import formats
+from mgspmv.kernels import csr_cuts, formats
 from mgspmv.kernels.device import address, count_blocks, load_kernel, pack, zeros
-from mgspmv.kernels.formats import CACHED_ROWS, ITEMS, Stream
+from mgspmv.kernels.formats import CACHED_ROWS, ITEMS
 from mgspmv.kernels.many import WIDTHS
 from mgspmv.kernels.row_tiles import RowTiles
 from mgspmv.kernels.specialise import find_many_words
@@ -84,7 +84,7 @@ def csr_warp(block: CsrBlock, _: None, types: dict[str, Any]) -> Product:
     return _launch_rows(block, types, "csr_warp", THREADS // 32)
 
 
-def csr_vector(block: CsrBlock, plan: formats.VectorPlan, types: dict[str, Any]) -> Product:
+def csr_vector(block: CsrBlock, plan: csr_cuts.VectorPlan, types: dict[str, Any]) -> Product:
     place, lanes = (np.int64(block.nnz), np.int32(plan.rows)), {"LANES": plan.lanes, "STAGED_LANES": plan.staged_lanes}
     return _launch_rows(block, types, "csr_vector", plan.rows, *place, **lanes)
 
@@ -105,7 +105,7 @@ def _carry(n: int, n_rows: int, dtype: np.dtype[Any], kernel: Any) -> tuple[Any,
     return rows, sums, add
 
 
-def csr_split(block: CsrBlock, split: formats.Split, types: dict[str, Any]) -> Product:
+def csr_split(block: CsrBlock, split: csr_cuts.Split, types: dict[str, Any]) -> Product:
     n_chunks, dtype = len(split.row_starts) - 1, _sum_dtype(types)
     arrays = (split.row_starts, split.nonzero_starts, block.indptr, block.indices, address(block.data))
     looks_back = n_chunks <= LOOK_BACK_CHUNKS
@@ -126,7 +126,7 @@ def csr_split(block: CsrBlock, split: formats.Split, types: dict[str, Any]) -> P
     return run
 
 
-def csr_many(block: CsrBlock, stream: Stream, types: dict[str, Any]) -> Product:
+def csr_many(block: CsrBlock, stream: csr_cuts.Stream, types: dict[str, Any]) -> Product:
     """Return the product with any number of vectors, in panels of 64 down to 4."""
     product = ManyProduct(block, stream, types)
 
@@ -160,7 +160,7 @@ class ManyProduct:
     types : the macros VALUE and PATTERN, and X, SUM, EXACT and Y where they differ
     """
 
-    def __init__(self, block: CsrBlock, stream: Stream, types: dict[str, Any]) -> None:
+    def __init__(self, block: CsrBlock, stream: csr_cuts.Stream, types: dict[str, Any]) -> None:
         self.stream, self._types = stream, {**types, "INDEX": block.indices.dtype}
         self._x, self._sum = np.dtype(types.get("X", types["VALUE"])), _sum_dtype(types)
         self._block = block

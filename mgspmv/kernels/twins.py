@@ -19,7 +19,8 @@ from numba import types
 from numba.extending import overload
 
 from mgspmv.kernels.compiled import compile_kernel
-from mgspmv.kernels.formats import CACHED_ROWS, ITEMS, SLICE, TILE, WARP
+from mgspmv.kernels.csr_cuts import TILE
+from mgspmv.kernels.formats import CACHED_ROWS, ITEMS, SLICE, WARP
 from mgspmv.kernels.row_tiles import NO_ROW, ROW_BITS
 
 SLICE_LANES = 4

@@ -204,7 +204,7 @@ def test_several_vectors_at_once(cupy, kernel):
 @pytest.mark.parametrize("few", [1 << 16, 9], ids=["short pieces", "long pieces"])
 def test_many_vectors_at_once(cupy, few, monkeypatch):
     """Bit for bit as the twin, a column at a time, for panels of every width and what is left of them."""
-    monkeypatch.setattr("mgspmv.kernels.formats.FEW_PIECES", few)
+    monkeypatch.setattr("mgspmv.kernels.csr_cuts.FEW_PIECES", few)
     for name, matrix in MATRICES.items():
         with naming(name):
             check_many_vectors(cupy, matrix)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import FormatError
-from mgspmv.kernels import formats, twins
+from mgspmv.kernels import csr_cuts, formats, twins
 from mgspmv.kernels.formats import ITEMS
 from mgspmv.kernels.select import bind_kernel, list_kernels
 from mgspmv.model import CsrBlock
@@ -232,8 +232,8 @@ def test_columns_of_any_layout(kernel):
 def test_nbytes_are_those_of_the_format():
     block = GENERATED["blocks of 3 x 3"]
     wanted = dict.fromkeys(("csr-scalar", "csr-warp", "csr-vector", "csr-cached"), block.nbytes)
-    wanted["csr-split"] = block.nbytes + formats.build_split(block).nbytes
-    wanted["csr-many"] = block.nbytes + formats.build_stream(block).nbytes
+    wanted["csr-split"] = block.nbytes + csr_cuts.build_split(block).nbytes
+    wanted["csr-many"] = block.nbytes + csr_cuts.build_stream(block).nbytes
     for kernel in ("ell", "coo", "hyb", "bsr", "sell"):
         wanted[kernel] = getattr(formats, f"build_{kernel}")(block).nbytes
     assert {kernel: bind_kernel(block, "float64", kernel=kernel).nbytes for kernel in wanted} == wanted
