@@ -189,11 +189,11 @@ def _parse_integers(data: bytes, form: TableFormat) -> list[Any] | None:
     text = np.frombuffer(data, np.uint8)
     found = np.empty((len(form.columns), int(np.count_nonzero(text == _LINE_FEED))), dtypes.pop())
     separators = (_SPACE, _TAB) if form.delimiter == " " else (ord(form.delimiter),) * 2
-    return list(found) if _read_digits(text, separators, limits, are_plain, found) else None
+    return list(found) if _read_digits(text, separators, SURE_DIGITS, limits, are_plain, found) else None
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
-def _read_digits(text: Any, separators: Any, limits: Any, are_plain: Any, found: Any) -> bool:
+def _read_digits(text: Any, separators: Any, most_digits: int, limits: Any, are_plain: Any, found: Any) -> bool:
     """Fill columns with the integers of lines that end in line feeds; return whether all lines are valid."""
     at, n_lines, n_columns = 0, 0, len(found)
     while at < len(text):
@@ -204,7 +204,7 @@ def _read_digits(text: Any, separators: Any, limits: Any, are_plain: Any, found:
                 value = 10 * value + digit
                 at += 1
                 digit = np.int64(text[at]) - _ZERO
-            if at == first or at - first > SURE_DIGITS or value < limits[k, 0] or value > limits[k, 1]:
+            if at == first or at - first > most_digits or value < limits[k, 0] or value > limits[k, 1]:
                 return False
             if are_plain[k] and text[first] == _ZERO and at - first > 1:
                 return False
