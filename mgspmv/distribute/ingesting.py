@@ -249,7 +249,11 @@ class _Ingesting:
                     cluster.submit(
                         self._members[rank],
                         f"mgspmv-keep-{uuid.uuid4().hex}",
-                        *(call_held, self._keys[rank], "keep_partition", number, computed[number]),
+                        call_held,
+                        self._keys[rank],
+                        "keep_partition",
+                        number,
+                        computed[number],
                     )
                     for rank, number in owners
                 ]
