@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from numbers import Integral
@@ -72,6 +72,12 @@ class _Notes:
         self.counts = Counter(n_header=0, n_comments=0, n_rows=0)
         """Counts of header lines, comments and edges."""
         self.doubts: list[Doubt] = []
+        self.ids: tuple[int, int] | None = None
+        """Smallest and largest id if the vertices are the integers that occur; None if there is none."""
+        self.listed: dict[str, Any] = {}
+        """Provenance of the list of vertices."""
+        self.unused_first: str | None = None
+        """First name of the list of vertices if no edge has it, as in `ListedNames`."""
 
     @property
     def claims(self) -> dict[str, int]:
@@ -171,21 +177,6 @@ class _Notes:
         }
 
 
-@dataclass(frozen=True)
-class _Told:
-    """Facts about a part of edge lists, for `join`."""
-
-    notes: _Notes
-    """Notes on the files that begin in the part."""
-    form: Form
-    ids: tuple[int, int] | None
-    """Smallest and largest id if the vertices are the integers that occur; None if there is none."""
-    listed: dict[str, Any]
-    """Provenance of the list of vertices."""
-    unused_first: str | None
-    """First name of the list of vertices if no edge has it, as in `ListedNames`."""
-
-
 class EdgeListSource(FileSource):
     """Edge lists as a `Source`: an arc per line, from a column of sources to one of targets, and maybe with a weight.
 
@@ -259,13 +250,14 @@ class EdgeListSource(FileSource):
                     form = self._find_form(head)
                 self.is_undirected = form.head.preamble.is_undirected
                 known = self._n_vertices, self._vertices, self._reading, self._id_room
-                self._made, listed = choose_vertices(form.id_column, *known)
+                self._made, notes.listed = choose_vertices(form.id_column, *known)
                 chunks = self._read(begun, texts, form, notes)
                 yield from _read_batches(chunks, form, self._made, notes, self._threads or default_threads())
         except SourceError as error:
             raise place_error(error, self._segments) from error.__cause__
-        extent = self._made.extent if isinstance(self._made, OccurringIntegers) else None
-        self._told = _Told(notes, form, extent, listed, getattr(self._made, "unused_first", None))
+        notes.ids = self._made.extent if isinstance(self._made, OccurringIntegers) else None
+        notes.unused_first = getattr(self._made, "unused_first", None)
+        self._told = form, notes
         if self._form is None:
             joined = self.join([self._told])
             self._layout = replace(self.number(joined.claim), provenance=joined.provenance, stated=joined.stated)
@@ -292,18 +284,18 @@ class EdgeListSource(FileSource):
         """Return the layout; see `FileSource`."""
         return Layout((claim, claim)) if claim is not None else self._made.finish()
 
-    def join(self, told: Sequence[_Told]) -> Joined:
+    def join(self, told: Sequence[tuple[Form, _Notes]]) -> Joined:
         """Combine the notes of all parts; see `FileSource`."""
-        notes = _Notes()
-        for part in told:
-            notes.join(part.notes)
+        notes, form, parts = _Notes(), told[0][0], [own for _, own in told]
+        for part in parts:
+            notes.join(part)
         notes.check_doubts()
-        claim, ids = notes.claims.get("nodes"), [part.ids for part in told if part.ids is not None]
+        claim, ids = notes.claims.get("nodes"), [part.ids for part in parts if part.ids is not None]
         is_fit = claim is not None and ids and all(low >= 0 and high < claim for low, high in ids)
-        unused = {part.unused_first for part in told}
-        described = notes.describe(self.name, told[0].form, None if None in unused else unused.pop())
+        unused = {part.unused_first for part in parts}
+        described = notes.describe(self.name, form, None if None in unused else unused.pop())
         used = claim if is_fit else None
-        return Joined(used, {**described, **told[0].listed}, notes.find_stated(used))
+        return Joined(used, {**described, **parts[0].listed}, notes.find_stated(used))
 
     def _find_first(self, texts: Iterator[TextStream], notes: _Notes) -> tuple[TextStream | None, Head | None]:
         """Find the first file that has an edge, and read its beginning; None if none has."""

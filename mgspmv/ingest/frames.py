@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator, Sequence
 from copy import copy
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -199,11 +198,9 @@ class KeptPartitions:
             self._places[number] = (0, 0)
             return
         sink, names = pa.BufferOutputStream(), [str(label) for label in frame.columns]
-        batches = _open_frame(frame, self.name).read(names)
-        first = next(batches)
-        with pa.ipc.new_stream(sink, first.schema) as stream:
-            for batch in chain([first], batches):
-                stream.write_batch(batch)
+        table = pa.Table.from_batches(_open_frame(frame, self.name).read(names))
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
         data = np.frombuffer(sink.getvalue(), np.uint8)
         self._file = self._file or ScratchFile(folder)
         self._places[number] = (self._file.append(data), len(data))
