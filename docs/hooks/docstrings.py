@@ -28,6 +28,17 @@ class PlainWords(griffe.Extension):
             returned = str(obj.returns) if isinstance(obj, griffe.Function) and obj.returns is not None else ""
             obj.docstring.value = rewrite(obj.docstring.value, returned)
 
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Show the keywords of `power_iteration` as parameters, which its docstring describes one by one."""
+        function, keywords = pkg["api.powers.power_iteration"], pkg["api.powers.Running"].attributes
+        kind = griffe.ParameterKind.keyword_only
+        taken = [parameter for parameter in function.parameters if parameter.name != "running"]
+        added = [
+            griffe.Parameter(name, annotation=own.annotation, kind=kind, default="...")
+            for name, own in keywords.items()
+        ]
+        function.parameters = griffe.Parameters(*taken, *added)
+
     def on_module(self, *, mod: griffe.Module, **_: Any) -> None:
         """Let each module know all errors, so that those that are only named in it are linked."""
         for name in ERRORS - set(mod.members):
