@@ -17,7 +17,8 @@ import numpy as np
 from numba import njit
 
 from mgspmv.ingest.names import IdWriter, SortedIds
-from mgspmv.ingest.sorter import Entries, EntrySorter, sort_keys
+from mgspmv.ingest.radix_sort import Entries, sort_keys
+from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.model import CooBatch
 
 PIECE_IDS = 1 << 16

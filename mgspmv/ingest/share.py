@@ -32,8 +32,9 @@ from mgspmv.ingest.counts import EntryCounts
 from mgspmv.ingest.entries import SortedSource, choose_rule, feed_entries, number_entries
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.names import SortedIds, rank_ids
+from mgspmv.ingest.radix_sort import Entries
 from mgspmv.ingest.scratch import FileArray, Room
-from mgspmv.ingest.sorter import Entries, EntrySorter
+from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.ingest.vertices import NAME_BYTES
 from mgspmv.model import CooBatch, IngestOptions, Kind, Progress, index_dtype

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from mgspmv.errors import CapacityError
 from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.build import RowPointers
+from mgspmv.ingest.radix_sort import sort_parts
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.model import CooBatch
 from tests.support.pairwise import cover_pairs
@@ -143,7 +144,7 @@ def test_rows_and_columns_that_do_not_fit_into_one_key(values):
     rows, cols = rng.integers(0, 1 << 10, 300), rng.integers(0, 1 << 62, 300)
     data = None if values is None else rng.random(300)
     parts = [(rows[k : k + 100], cols[k : k + 100], None if data is None else data[k : k + 100]) for k in (0, 100, 200)]
-    block = sorter_module.sort_parts(parts, 0, 1 << 20, shape[1], None)
+    block = sort_parts(parts, 0, 1 << 20, shape[1], None)
     order = np.lexsort((cols, rows))
     assert block.indices.tolist() == cols[order].tolist()
     assert (block.data is None) == (data is None)
