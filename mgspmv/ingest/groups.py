@@ -1,44 +1,42 @@
 """Sparse matrices in existing Zarr groups: groups of anndata and of binsparse, and plain CSR arrays.
 
-A compressed matrix lists its entries row after row or column after column: these are its lines. binsparse is read as
-in version 0.1 of its specification (https://binsparse.org), except that entries need not be sorted.
+`mgspmv.ingest.group_formats` finds the arrays of each format.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import zarr
 from zarr.abc.store import Store
 from zarr.storage import ZipStore
 
-from mgspmv.display.numbers import format_bytes
-from mgspmv.errors import CapacityError, MgspmvError, OptionError, SourceError, SourceNotFoundError, StoreError
+from mgspmv.errors import OptionError, SourceError, SourceNotFoundError, StoreError
+from mgspmv.ingest.group_formats import (
+    BATCH_ENTRIES,
+    DESCRIBE,
+    GroupMatrix,
+    ZarrArray,
+    ZarrGroup,
+    blame_damage,
+    describe_csr,
+    find_format,
+)
 from mgspmv.ingest.source import Layout, StatedShape
-from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
-from mgspmv.model import CooBatch, free_memory, index_dtype
-from mgspmv.store.places import StoreLike, check_links, describe_store, finishing_tasks, locate_store
+from mgspmv.ingest.values import choose_value_dtype
+from mgspmv.model import CooBatch, index_dtype
+from mgspmv.store.places import StoreLike, check_links, describe_store, locate_store
 from mgspmv.store.versions import is_store, is_version
 
-BATCH_ENTRIES = 1 << 19
-"""Entries per batch, and elements read at a time from an array whose chunks are not larger."""
 BATCH_LINES = 1 << 18
 """Number of lines whose pointers are read at a time."""
 
 GROUP_FORMATS = ("anndata", "binsparse", "csr")
-
-_ANNDATA_VERSION = "0.1.0"
-_BINSPARSE_VERSION = re.compile(r"0\.1(\.\d+)?")
-_BINSPARSE_FORMATS = ("CSR", "CSC", "COO", "COOR", "COOC")
-_BINSPARSE_TYPES = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)} | {"float32", "float64"}
 
 
 class GroupSource:
@@ -69,16 +67,16 @@ class GroupSource:
     def __init__(self, source: StoreLike | zarr.Group, *, format: str | None = None, n_cols: int | None = None) -> None:
         group = source if isinstance(source, zarr.Group) else _open_group(source)
         name = str(group.store_path) if isinstance(source, zarr.Group) else describe_store(source)
-        found = _Group(name.rstrip("/"), group)
+        found = ZarrGroup(name.rstrip("/"), group)
         if is_version(group):
             raise found.refuse(
                 "this is a matrix store of mgspmv, or a version of one, and is read as a whole alone: name the "
                 "store, without format=, in no .zip file"
             )
-        chosen = format or _find_format(found)
+        chosen = format or find_format(found)
         if n_cols is not None and chosen != "csr":
             raise OptionError(f"n_cols= suits plain CSR arrays, and {name} is read as {chosen}; leave it out")
-        self._matrix = _describe_csr(found, n_cols) if chosen == "csr" else _DESCRIBE[chosen](found)
+        self._matrix = describe_csr(found, n_cols) if chosen == "csr" else DESCRIBE[chosen](found)
         self.name = self._matrix.found.name
 
     def batches(self) -> Iterator[CooBatch]:
@@ -133,132 +131,6 @@ def _is_zipped_group(path: Path) -> bool:
         return True  # Zarr raises the error for a damaged archive
 
 
-# --- groups and arrays -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Zarr group, and its name for messages."""
-
-    name: str
-    group: zarr.Group
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        return dict(self.group.attrs)
-
-    def get(self, name: str) -> zarr.Group | zarr.Array[Any] | None:
-        """Return the member of this name; None if there is none."""
-        with _blame_damage(self.name, name):
-            return self.group.get(name)
-
-    def has(self, *names: str) -> bool:
-        return all(isinstance(self.get(name), zarr.Array) for name in names)
-
-    def open_indices(self, name: str) -> _Array:
-        """Open an array of integers.
-
-        Raises
-        ------
-        SourceError : there is no such array
-        """
-        array = self._open_array(name)
-        if array.dtype.kind not in "iu":
-            raise array.refuse(f"is of dtype {array.dtype}, and integers are wanted")
-        return array
-
-    def open_values(self, name: str) -> _Array:
-        """Open an array of numbers or booleans.
-
-        Raises
-        ------
-        SourceError : there is no such array
-        SourceError : its dtype is not supported
-        """
-        array = self._open_array(name)
-        if array.dtype.kind != "b":
-            choose_value_dtype(array.dtype, self.name)
-        return array
-
-    def _open_array(self, name: str) -> _Array:
-        array = self.get(name)
-        if not isinstance(array, zarr.Array):
-            raise self.refuse(f"the array {name!r} is missing; write the group again")
-        if array.ndim != 1:
-            raise self.refuse(f"the array {name!r} has shape {array.shape} instead of one dimension")
-        if array.shape[0] > INT64_MAX or not 0 < array.chunks[0] <= INT64_MAX:
-            raise self.refuse(
-                f"the array {name!r} says that it has {array.shape[0]} elements in chunks of {array.chunks[0]}; write "
-                "the group again"
-            )
-        _check_chunks(self.name, name, array)
-        return _Array(self.name, name, array)
-
-    def refuse(self, message: str) -> SourceError:
-        return SourceError(message, source=self.name)
-
-
-def _check_chunks(source: str, name: str, array: zarr.Array[Any]) -> None:
-    """Raise CapacityError for chunks that, by the array's metadata, are larger than the free memory."""
-    n_bytes, free = array.chunks[0] * array.dtype.itemsize, free_memory()
-    if n_bytes > free:
-        raise CapacityError(
-            f"{source}: the array {name!r} has chunks of {array.chunks[0]:,} elements, which take "
-            f"{format_bytes(n_bytes)} each, and {format_bytes(free)} of memory are free; write it with smaller chunks"
-        )
-
-
-class _Array:
-    """One-dimensional array that is read by ascending ranges, so that each chunk is decoded once."""
-
-    def __init__(self, source: str, name: str, array: zarr.Array[Any]) -> None:
-        self.name, self.dtype = name, array.dtype
-        self._source, self._array = source, array
-        chunk = array.chunks[0]
-        self._step = chunk * max(1, BATCH_ENTRIES // max(1, chunk))
-        self._first, self._held = 0, np.zeros(0, self.dtype)
-
-    def __len__(self) -> int:
-        return int(self._array.shape[0])
-
-    def check_length(self, n: int) -> None:
-        """Raise SourceError unless it has n elements."""
-        if len(self) != n:
-            raise self.refuse(f"has {len(self)} elements instead of {n}")
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Read elements start .. stop; raises SourceError for a chunk that is damaged or cannot be fetched."""
-        parts = []
-        while start < stop:
-            if not self._first <= start < self._first + len(self._held):
-                self._fetch(start)
-            part = self._held[start - self._first : stop - self._first]
-            parts.append(part)
-            start += len(part)
-        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, self.dtype), *parts])
-
-    def read_below(self, start: int, stop: int, limit: int) -> np.ndarray:
-        """Read integers that must be in 0 .. limit-1, as int32 or int64.
-
-        Raises
-        ------
-        SourceError : one is outside, or as for `read`
-        """
-        found = self.read(start, stop)
-        if len(found) and (found.min() < 0 or found.max() >= limit):
-            k = int(np.flatnonzero((found < 0) | (found >= limit))[0])
-            raise self.refuse(f"has {found[k]} as element {start + k}, which is outside 0..{limit - 1}")
-        return found.astype(index_dtype(limit), copy=False)
-
-    def refuse(self, message: str) -> SourceError:
-        return SourceError(f"the array {self.name!r} {message}; write the group again", source=self._source)
-
-    def _fetch(self, start: int) -> None:
-        self._first, self._held = start // self._step * self._step, np.zeros(0, self.dtype)  # frees the old chunk first
-        with _blame_damage(self._source, self.name), finishing_tasks():
-            self._held = np.asarray(self._array[self._first : min(len(self), self._first + self._step)])
-
-
 def _open_group(source: StoreLike) -> zarr.Group:
     name = describe_store(source)
     store, path = _find_store(source)
@@ -266,7 +138,7 @@ def _open_group(source: StoreLike) -> zarr.Group:
         check_links(store, path, below=True)
     except StoreError as error:
         raise SourceError(str(error), source=name) from error
-    with _blame_damage(name, "its metadata"):
+    with blame_damage(name, "its metadata"):
         try:
             node = zarr.open(store, mode="r", path=path, use_consolidated=False)
         except FileNotFoundError as error:
@@ -290,226 +162,10 @@ def _find_store(source: StoreLike) -> tuple[Store, str]:
     return locate_store(path), ""
 
 
-@contextlib.contextmanager
-def _blame_damage(source: str, what: str) -> Iterator[None]:
-    try:
-        yield
-    except MgspmvError:
-        raise
-    except Exception as error:  # codecs and libraries that fetch raise errors of many types
-        text = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise SourceError(
-            f"{what} cannot be read ({text}); check where it is, or write it again", source=source
-        ) from error
-
-
-# --- descriptions of groups ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Matrix:
-    """Sparse matrix, and the arrays that hold its entries.
-
-    Raises
-    ------
-    SourceError : the lengths of the arrays do not match
-    """
-
-    found: _Group
-    format: str
-    """Format in which the group is read."""
-    shape: tuple[int, int]
-    by_columns: bool
-    """True if lines are columns, False if they are rows."""
-    indices: _Array
-    """Position of each entry in its line."""
-    pointers: _Array | None
-    """Number of the first entry of each line, then the number of entries; None if `lines` is given."""
-    lines: _Array | None
-    """Number of each entry's line; None if `pointers` is given."""
-    values: _Array | np.ndarray | None
-    """Values of the entries, of shape (1,) if all are equal; None for a pattern."""
-    are_flags: bool
-    """Whether values are booleans."""
-
-    def __post_init__(self) -> None:
-        n_entries = len(self.indices)
-        if isinstance(self.values, _Array):
-            self.values.check_length(n_entries)
-        if self.pointers is not None:
-            self.pointers.check_length(1 + self.n_lines)
-        elif self.lines is not None:
-            self.lines.check_length(n_entries)
-
-    @property
-    def n_lines(self) -> int:
-        return self.shape[1 if self.by_columns else 0]
-
-    @property
-    def line_length(self) -> int:
-        return self.shape[0 if self.by_columns else 1]
-
-
-def _find_format(found: _Group) -> str:
-    if "binsparse" in found.attributes:
-        return "binsparse"
-    if "encoding-type" in found.attributes:
-        return "anndata"
-    if found.has("indptr", "indices"):
-        return "csr"
-    raise found.refuse(
-        "this group holds no sparse matrix; expected one of anndata or binsparse, or the arrays indptr and indices. "
-        f"Name a group inside it, as {found.name}/GROUP"
-    )
-
-
-def _describe_anndata(found: _Group) -> _Matrix:
-    attributes = found.attributes
-    what = attributes.get("encoding-type")
-    if what is None:
-        raise found.refuse("this is no group of anndata, which has an attribute encoding-type")
-    if what == "anndata":
-        inner = found.get("X")
-        if not isinstance(inner, zarr.Group):
-            state = "dense" if isinstance(inner, zarr.Array) else "missing"
-            raise found.refuse(
-                f"X of this AnnData is {state}; name a sparse group inside it, as {found.name}/layers/counts"
-            )
-        return _describe_anndata(_Group(f"{found.name}/X", inner))
-    if what not in ("csr_matrix", "csc_matrix"):
-        raise found.refuse(f"this group of anndata is a {what}; read are csr_matrix and csc_matrix")
-    if attributes.get("encoding-version") != _ANNDATA_VERSION:
-        raise found.refuse(
-            f"this {what} is of encoding version {attributes.get('encoding-version')}, and read is {_ANNDATA_VERSION}"
-        )
-    shape = _read_shape(found, attributes.get("shape"))
-    return _describe_compressed(found, f"anndata {what}", shape, what == "csc_matrix", found.open_values("data"))
-
-
-def _describe_csr(found: _Group, n_cols: int | None) -> _Matrix:
-    stated = found.attributes.get("shape")
-    if n_cols is not None and n_cols < 0:
-        raise OptionError(f"n_cols must be 0 or more, not {n_cols}")
-    if stated is None and n_cols is None:
-        raise found.refuse("how many columns there are is said nowhere; pass n_cols=")
-    if stated is None:
-        shape = max(0, len(found.open_indices("indptr")) - 1), n_cols or 0
-    else:
-        shape = _read_shape(found, stated)
-        if n_cols not in (None, shape[1]):
-            raise OptionError(f"n_cols={n_cols}, and the shape of {found.name} is {shape}; leave it out")
-    values = found.open_values("data") if found.get("data") is not None else None
-    return _describe_compressed(found, "csr", shape, False, values)
-
-
-def _describe_compressed(
-    found: _Group, format: str, shape: tuple[int, int], by_columns: bool, values: _Array | None
-) -> _Matrix:
-    return _Matrix(
-        found,
-        format,
-        shape,
-        by_columns,
-        indices=found.open_indices("indices"),
-        pointers=found.open_indices("indptr"),
-        lines=None,
-        values=values,
-        are_flags=values is not None and values.dtype == bool,
-    )
-
-
-def _describe_binsparse(found: _Group) -> _Matrix:
-    header = _read_header(found)
-    form, types = header["format"], header["data_types"]
-    lines = found.open_indices("indices_0") if form.startswith("COO") else None
-    pointers = None if form.startswith("COO") else found.open_indices("pointers_to_1")
-    indices = found.open_indices("indices_1")
-    for array in (lines, pointers, indices):
-        if array is not None:
-            _check_type(found, array, types.get(array.name))
-    if (stated := header["number_of_stored_values"]) != len(indices):
-        raise indices.refuse(f"has {len(indices)} elements, and number_of_stored_values is {stated}")
-    values, are_flags = _open_binsparse_values(found, types.get("values"))
-    return _Matrix(
-        found,
-        f"binsparse {form}",
-        _read_shape(found, header["shape"]),
-        by_columns=form.endswith("C"),
-        indices=indices,
-        pointers=pointers,
-        lines=lines,
-        values=values,
-        are_flags=are_flags,
-    )
-
-
-_DESCRIBE = {"anndata": _describe_anndata, "binsparse": _describe_binsparse}
-
-
-def _read_header(found: _Group) -> dict[str, Any]:
-    """Read the descriptor of a binsparse group, and check that it is complete and supported."""
-    header = found.attributes.get("binsparse")
-    if isinstance(header, dict) and "binsparse" in header:  # nested by the Python reference implementation
-        header = header["binsparse"]
-    if not isinstance(header, dict):
-        raise found.refuse("this is no group of binsparse, whose attribute binsparse is a JSON object")
-    for key in ("version", "format", "shape", "number_of_stored_values", "data_types"):
-        if key not in header:
-            raise found.refuse(f"its attribute binsparse has no {key!r}; write the group again")
-    if not _BINSPARSE_VERSION.fullmatch(str(header["version"])):
-        raise found.refuse(f"this is binsparse {header['version']}, and read is 0.1")
-    if header["format"] not in _BINSPARSE_FORMATS:
-        raise found.refuse(
-            f"the binsparse format {header['format']} is not read; read are {', '.join(_BINSPARSE_FORMATS)}"
-        )
-    if not isinstance(header["data_types"], dict):
-        raise found.refuse("data_types of its attribute binsparse is no JSON object; write the group again")
-    if (structure := header.get("structure")) is not None:
-        raise found.refuse(f"the structure {structure} is not read; write all entries, without structure")
-    if header.get("index_base", 0) != 0:
-        raise found.refuse("indices that begin at 1 are not read; write it with index_base 0")
-    if header.get("fill") and (found.open_values("fill_value").read(0, 1) != 0).any():
-        raise found.refuse("places without an entry hold another value than 0")
-    return header
-
-
-def _open_binsparse_values(found: _Group, declared: Any) -> tuple[_Array | np.ndarray | None, bool]:
-    """Open the values; return them and whether they are booleans."""
-    text = str(declared)
-    inner = text[4:-1] if text.startswith("iso[") else text
-    if inner.startswith("complex["):
-        raise found.refuse("complex values are not held; write real and imaginary part as two real matrices")
-    values = found.open_values("values")
-    _check_type(found, values, inner)
-    are_flags = inner == "bint8"
-    if inner == text:
-        return values, are_flags
-    values.check_length(1)
-    value = values.read(0, 1)
-    if are_flags:
-        value = value != 0
-    # By the specification, a pattern is written as a single value 1.
-    return (None, False) if value[0] == 1 else (value, are_flags)
-
-
-def _check_type(found: _Group, array: _Array, declared: Any) -> None:
-    if declared not in (*_BINSPARSE_TYPES, "bint8"):
-        raise found.refuse(f"the data type {declared} of {array.name} is not read")
-    if array.dtype.name not in (("uint8", "int8", "bool") if declared == "bint8" else (declared,)):
-        raise array.refuse(f"is of dtype {array.dtype}, and data_types says {declared}")
-
-
-def _read_shape(found: _Group, stated: Any) -> tuple[int, int]:
-    are_sizes = isinstance(stated, list) and all(type(n) is int and 0 <= n < INT64_MAX for n in stated)
-    if not are_sizes or len(stated) != 2:
-        raise found.refuse(f"expected a shape of two sizes, found {stated}; write the group again")
-    return stated[0], stated[1]
-
-
 # --- entries ---------------------------------------------------------------------------------------------------------
 
 
-def _read_lines(matrix: _Matrix) -> Iterator[tuple[int, np.ndarray]]:
+def _read_lines(matrix: GroupMatrix) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the number of the first entry of each batch, and the line of each entry; at least one batch."""
     if not len(matrix.indices):
         yield 0, np.zeros(0, index_dtype(matrix.n_lines))
@@ -522,7 +178,7 @@ def _read_lines(matrix: _Matrix) -> Iterator[tuple[int, np.ndarray]]:
         yield start, matrix.lines.read_below(start, stop, matrix.n_lines)
 
 
-def _expand(matrix: _Matrix, pointers: _Array) -> Iterator[tuple[int, np.ndarray]]:
+def _expand(matrix: GroupMatrix, pointers: ZarrArray) -> Iterator[tuple[int, np.ndarray]]:
     n_listed = len(pointers) - 1
     for first in range(0, max(1, n_listed), BATCH_LINES):
         last = min(first + BATCH_LINES, n_listed)
@@ -534,7 +190,7 @@ def _expand(matrix: _Matrix, pointers: _Array) -> Iterator[tuple[int, np.ndarray
             yield start, np.repeat(numbers, lengths)
 
 
-def _check_pointers(matrix: _Matrix, pointers: _Array, first: int, bounds: np.ndarray) -> None:
+def _check_pointers(matrix: GroupMatrix, pointers: ZarrArray, first: int, bounds: np.ndarray) -> None:
     n_entries = len(matrix.indices)
     if (falls := np.flatnonzero(bounds[1:] < bounds[:-1])).size:
         k = int(falls[0])
@@ -545,7 +201,7 @@ def _check_pointers(matrix: _Matrix, pointers: _Array, first: int, bounds: np.nd
         raise pointers.refuse(f"ends with {bounds[-1]}, and there are {n_entries} {matrix.indices.name}")
 
 
-def _make_batch(matrix: _Matrix, start: int, lines: np.ndarray) -> CooBatch:
+def _make_batch(matrix: GroupMatrix, start: int, lines: np.ndarray) -> CooBatch:
     stop = start + len(lines)
     places = matrix.indices.read_below(start, stop, matrix.line_length)
     rows, cols = (places, lines) if matrix.by_columns else (lines, places)

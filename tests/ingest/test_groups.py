@@ -22,8 +22,9 @@ from zarr.storage import LocalStore, MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, OptionError, SourceError, SourceNotFoundError
-from mgspmv.ingest import groups
-from mgspmv.ingest.groups import BATCH_ENTRIES, GroupSource
+from mgspmv.ingest import group_formats, groups
+from mgspmv.ingest.group_formats import BATCH_ENTRIES
+from mgspmv.ingest.groups import GroupSource
 from mgspmv.ingest.open import GROUP_OPTIONS, open_source
 from tests.support.memory import measure_peak
 from tests.support.pairwise import cover_pairs
@@ -41,7 +42,8 @@ SMALL_BATCH = 7
 def small_batches():
     """Make batches of 7 entries and 5 lines."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(groups, "BATCH_ENTRIES", SMALL_BATCH)
+        for module in (groups, group_formats):
+            patch.setattr(module, "BATCH_ENTRIES", SMALL_BATCH)
         patch.setattr(groups, "BATCH_LINES", SMALL_BATCH - 2)
         yield
 
@@ -421,9 +423,9 @@ def test_chunks_that_do_not_fit_into_memory_are_refused(tmp_path, name):
 
 def test_chunks_that_fit_just_into_memory_are_read(tmp_path, monkeypatch):
     path = write_csr(tmp_path / "a.zarr", MATRIX)
-    monkeypatch.setattr(groups, "free_memory", lambda: 5 * 8)
+    monkeypatch.setattr(group_formats, "free_memory", lambda: 5 * 8)
     assert agree(read(path)[0], MATRIX)
-    monkeypatch.setattr(groups, "free_memory", lambda: 5 * 8 - 1)
+    monkeypatch.setattr(group_formats, "free_memory", lambda: 5 * 8 - 1)
     with pytest.raises(CapacityError, match="chunks of 5 elements, which take 40 B each, and 39 B of memory are free"):
         read(path)
 
