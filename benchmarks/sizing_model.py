@@ -17,7 +17,8 @@ from mgspmv.exchange.panels import make_local
 from mgspmv.iterate.batch import count_bytes
 from mgspmv.kernels.many import WIDTHS
 from mgspmv.model import MatrixInfo, Precision
-from mgspmv.partition import Plan, Rates, WorkerPlan, plan_rows, predict_seconds
+from mgspmv.partition import plan_rows, predict_seconds
+from mgspmv.plan import Plan, Rates, WorkerPlan
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "sizing.md"

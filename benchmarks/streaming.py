@@ -34,7 +34,7 @@ from benchmarks.stores import open_multigraph
 from benchmarks.tables import Setting, format_row, format_setting
 from mgspmv import api
 from mgspmv.errors import OptionError
-from mgspmv.partition import Plan
+from mgspmv.plan import Plan
 
 SHARES = {"device": None, "host, some": 0.6, "host, most": 0.25, "store": 0.25}
 """Room on the device beside the vectors, as a share of the matrix, in each case."""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from mgspmv.ingest_report import IngestReport
     from mgspmv.model import Event, MatrixInfo, Status
     from mgspmv.monitor.progress import show_progress
-    from mgspmv.partition import Plan
     from mgspmv.pipeline import plan_pipeline, run_pipeline
+    from mgspmv.plan import Plan
     from mgspmv.results import Solution
     from mgspmv.version import __version__ as __version__
 
@@ -35,7 +35,7 @@ _HOMES = {
     "MatrixInfo": "mgspmv.model",
     "Status": "mgspmv.model",
     "show_progress": "mgspmv.monitor.progress",
-    "Plan": "mgspmv.partition",
+    "Plan": "mgspmv.plan",
     "plan_pipeline": "mgspmv.pipeline",
     "run_pipeline": "mgspmv.pipeline",
     "Solution": "mgspmv.results",

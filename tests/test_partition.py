@@ -15,9 +15,6 @@ from mgspmv.model import PARTS, MatrixInfo, part_bounds
 from mgspmv.partition import (
     PASSING,
     SUMS_BYTES,
-    Plan,
-    Rates,
-    Streaming,
     choose_piece,
     limit,
     parse_bytes,
@@ -25,6 +22,7 @@ from mgspmv.partition import (
     predict_seconds,
     split_rows,
 )
+from mgspmv.plan import Plan, Rates, Streaming
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 
 MiB = 2**20

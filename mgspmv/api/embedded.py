@@ -19,7 +19,8 @@ from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.select import BoundKernel, StepLayout, bind_kernel, bind_product, choose_backend, choose_for_vectors
 from mgspmv.model import CsrBlock, Precision, free_memory
 from mgspmv.order import permute, restore
-from mgspmv.partition import Plan, choose_piece, plan_rows, warn_of_streaming
+from mgspmv.partition import choose_piece, plan_rows, warn_of_streaming
+from mgspmv.plan import Plan
 from mgspmv.store.described import DescribedMatrix
 from mgspmv.store.read import StoredMatrix
 

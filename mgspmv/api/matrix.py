@@ -18,7 +18,8 @@ from mgspmv.kernels.select import choose_backend, find_step_layout
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import Precision, Progress, check_choice, describe_entries
 from mgspmv.monitor.progress import watched
-from mgspmv.partition import Plan, plan_rows, predict_seconds
+from mgspmv.partition import plan_rows, predict_seconds
+from mgspmv.plan import Plan
 from mgspmv.store.places import StoreLike
 from mgspmv.store.read import StoredMatrix, open_store
 

@@ -14,7 +14,7 @@ from mgspmv.display.numbers import format_bytes, format_seconds
 from mgspmv.kernels.catalogue import SPARSE_KERNELS
 
 if TYPE_CHECKING:
-    from mgspmv.partition import Plan
+    from mgspmv.plan import Plan
 
 _KERNELS = ", ".join(kernel.name for kernel in SPARSE_KERNELS if kernel.backends)
 

@@ -39,7 +39,7 @@ from mgspmv.kernels.rates import measure_device
 from mgspmv.logs import write_worker_log
 from mgspmv.marks import find_marks
 from mgspmv.model import Precision, free_memory
-from mgspmv.partition import Rates
+from mgspmv.plan import Rates
 
 NAME = "mgspmv"
 """Name of the plugin on each worker."""

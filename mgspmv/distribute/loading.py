@@ -22,7 +22,8 @@ from mgspmv.errors import ClusterError, OptionError, StoreError, StoreNotFoundEr
 from mgspmv.exchange.links import Member
 from mgspmv.kernels.select import find_step_layout
 from mgspmv.model import Precision, Progress
-from mgspmv.partition import Memory, Plan, limit, plan_rows, predict_seconds, warn_of_streaming
+from mgspmv.partition import Memory, limit, plan_rows, predict_seconds, warn_of_streaming
+from mgspmv.plan import Plan
 from mgspmv.store.read import StoredMatrix
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from mgspmv.kernels.operands import (
 )
 from mgspmv.model import Progress, Recovery, check_choice, describe_entries, ignore
 from mgspmv.order import permute, restore
-from mgspmv.partition import Plan
+from mgspmv.plan import Plan
 from mgspmv.store.described import DescribedMatrix
 from mgspmv.store.read import StoredMatrix
 

@@ -16,7 +16,7 @@ from mgspmv.kernels.device import get, put
 from mgspmv.kernels.select import BoundKernel, BoundMany, bind_kernel, bind_many
 from mgspmv.marks import find_marks
 from mgspmv.model import CsrBlock, Precision, default_threads
-from mgspmv.partition import Streaming
+from mgspmv.plan import Streaming
 from mgspmv.store.read import StoreAddress, StoredMatrix
 
 

@@ -21,7 +21,7 @@ from mgspmv.kernels.pieces import Feed, hold_pieces
 from mgspmv.kernels.row_blocks import RowBlocks, Survey, build_row_blocks, survey_rows
 from mgspmv.kernels.row_slices import RowSlices, build_row_slices
 from mgspmv.model import INT32_LIMIT, CsrBlock
-from mgspmv.partition import Streaming
+from mgspmv.plan import Streaming
 
 Layout = Literal["row-blocks", "row-slices"]
 Order = Literal["none", "degree"]

@@ -21,7 +21,7 @@ import numpy as np
 
 from mgspmv.kernels.device import LITTLE, release_device_memory, report_full_device
 from mgspmv.marks import mark
-from mgspmv.partition import Streaming
+from mgspmv.plan import Streaming
 
 AHEAD = 2
 """Number of pieces that are prefetched."""

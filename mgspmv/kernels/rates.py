@@ -17,7 +17,7 @@ from mgspmv.kernels.rank_steps import CAPTURED_STEPS, PLAIN_RULES, RankSteps, Ra
 from mgspmv.kernels.row_blocks import RowBlocks
 from mgspmv.kernels.row_slices import RowSlices
 from mgspmv.model import CsrBlock, Precision
-from mgspmv.partition import Rates, Streaming
+from mgspmv.plan import Rates, Streaming
 from mgspmv.store.read import StoredMatrix
 
 _ROWS, _PER_ROW = 1 << 18, 16

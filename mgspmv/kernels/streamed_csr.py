@@ -10,7 +10,7 @@ from mgspmv.kernels.device import read_block, report_full_device
 from mgspmv.kernels.formats import cut_pieces
 from mgspmv.kernels.pieces import hold_pieces
 from mgspmv.model import CsrBlock
-from mgspmv.partition import Streaming
+from mgspmv.plan import Streaming
 from mgspmv.store.read import StoredMatrix
 
 

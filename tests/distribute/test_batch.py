@@ -226,7 +226,7 @@ def test_what_is_refused(named, placed, client, in_process):
 
 
 def test_rows_that_come_by_are_refused(named, placed, monkeypatch):
-    from mgspmv.partition import WorkerPlan
+    from mgspmv.plan import WorkerPlan
 
     monkeypatch.setattr(WorkerPlan, "streams", property(lambda self: True))
     with pytest.raises(

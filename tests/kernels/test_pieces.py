@@ -17,7 +17,7 @@ from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
 from mgspmv.kernels.pieces import AHEAD, Feed, choose_kept, hold_pieces
 from mgspmv.kernels.rank_steps import RankRules, RankSteps
 from mgspmv.kernels.rates import choose_sample, measure_device
-from mgspmv.partition import Streaming
+from mgspmv.plan import Streaming
 from tests.kernels.test_rank_steps import (
     MANY,
     UNSTOPPED,

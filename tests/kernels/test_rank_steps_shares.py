@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules
-from mgspmv.partition import SLICE_SUMS, SLICE_UNIT, Slices, Streaming
+from mgspmv.partition import SLICE_SUMS, SLICE_UNIT, Slices
+from mgspmv.plan import Streaming
 from tests.kernels.test_rank_steps import (
     MANY,
     UNSTOPPED,

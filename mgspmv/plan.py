@@ -1,0 +1,183 @@
+"""Plan of a run: rows, memory and traffic of each worker, as `mgspmv.partition` predicts them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from mgspmv.display.cards import render_card
+from mgspmv.display.numbers import format_bytes
+from mgspmv.errors import hide_secrets
+from mgspmv.model import Held, Precision
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Measured rates of a machine, for predicting seconds."""
+
+    copy_bytes_per_s: float
+    """Bytes read sequentially per second, by all threads of a worker."""
+    gathers_per_s: float
+    """Reads of x at the columns of a block per second, by all threads of a worker or by its device."""
+    upload_bytes_per_s: float | None = None
+    """Bytes per second from pinned memory to the device; None without a device."""
+    store_bytes_per_s: float | None = None
+    """Bytes per second of CSR rows, from the store to the device."""
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """Streaming of rows that do not fit in a device's memory: some are kept there, the others streamed in pieces."""
+
+    held: Literal["host", "store"]
+    """Location of the streamed pieces: pinned memory of the host, or the store."""
+    piece_entries: int
+    """Approximate number of entries per piece."""
+    kept_bytes: int
+    """Bytes of the pieces kept on the device."""
+    passing_bytes: int
+    """Bytes on the device for streamed pieces, including buffers to prepare them."""
+    streamed_bytes: int
+    """Bytes of the pieces streamed in each iteration."""
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """Rows, memory and traffic of one worker."""
+
+    start: int
+    """First row."""
+    stop: int
+    """Row after the last."""
+    nnz: int
+    """Number of entries in these rows."""
+    block_bytes: int
+    """Bytes of the CSR block."""
+    vector_bytes: int
+    """Bytes of ranks, out-weights and the two vectors that products read and write; x and y of a product. With several
+    workers also slices in transfer and lists of rows, at their largest."""
+    load_bytes: int
+    """Bytes while the block is read: chunks in flight, compressed, and raw unless decoded in place; and vectors that
+    exist by then; or buffers to renumber its columns, if larger."""
+    id_bytes: int
+    """Bytes of vertex ids and of the order of a renumbered store; 0 with several workers, which need neither."""
+    exchange_bytes: int
+    """Most bytes received from the other workers per iteration; rows that the block does not read are not sent."""
+    held: Held = "host"
+    """Location of the rows between iterations: `device`; `host`, without a device or to be streamed from pinned memory;
+    or `store`, to be streamed from it."""
+    streaming: Streaming | None = None
+    """Set if the rows do not fit on the device; or if they fit, but not while they are laid out: then all pieces are
+    kept."""
+    layout_bytes: int | None = None
+    """Bytes of the layout for PageRank steps on a device, including buffers to build it; None for CSR."""
+    rates: Rates | None = None
+    """Measured rates of the worker."""
+    watch_bytes: int = 0
+    """Bytes on the host of the top-k proof; 0 without it."""
+    copy_bytes: int = 0
+    """Bytes on the host of the copy of ranks written as a checkpoint; 0 without checkpoints."""
+
+    @property
+    def has_device(self) -> bool:
+        """True if it computes on a device; `held` is `host` in both cases."""
+        return self.held != "host" or self.streaming is not None
+
+    @property
+    def streams(self) -> bool:
+        """True if rows are streamed in each iteration."""
+        return self.streaming is not None and self.streaming.streamed_bytes > 0
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds per iteration without the exchange, predicted from the rates; None without rates."""
+        if self.rates is None:
+            return None
+        in_order = (self.block_bytes + self.vector_bytes) / self.rates.copy_bytes_per_s
+        gathered, coming_by = self.nnz / self.rates.gathers_per_s, 0.0
+        if self.streaming is not None and self.streaming.streamed_bytes:
+            from_host = self.streaming.held == "host"
+            pace = self.rates.upload_bytes_per_s if from_host else self.rates.store_bytes_per_s
+            if pace is None:
+                return None
+            coming_by = self.streaming.streamed_bytes / pace
+        return max(in_order, gathered, coming_by)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Peak on a worker without a device: block and ids, with the vectors or with the buffers of loading."""
+        return self.block_bytes + self.id_bytes + max(self.vector_bytes + self._beside_bytes, self.load_bytes)
+
+    @property
+    def device_bytes(self) -> int:
+        """Peak on the device of a worker that has one: the block, or the pieces held at a time, with its vectors."""
+        if self.streaming is not None:
+            return self.streaming.kept_bytes + self.streaming.passing_bytes + self.vector_bytes
+        return (self.layout_bytes or self.block_bytes) + self.vector_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        """Peak on the host of a worker that has a device: buffers of loading, or later of top-k proof and checkpoints,
+        with pieces in pinned memory."""
+        pinned = 0 if self.streaming is None or self.streaming.held == "store" else self.streaming.streamed_bytes
+        return max(self.load_bytes, self._beside_bytes) + pinned
+
+    @property
+    def _beside_bytes(self) -> int:
+        """Bytes on the host, in addition to matrix and vectors."""
+        return self.watch_bytes + self.copy_bytes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Predicted memory and traffic of a run, per worker. Bytes are of arrays; the interpreter, its libraries and freed
+    memory that the C library keeps are not included.
+
+    Jumps and start are assumed uniform, the default: each of `personalization`, `dangling` and `nstart` that is given
+    as a vector takes 8 bytes more per vertex; `personalization` without `nstart` 16, as ranks start there.
+    """
+
+    url: str
+    """Path or URL of the store."""
+    operation: str
+    """`pagerank`, or `spmv` for a store of kind `matrix`."""
+    precision: Precision
+    """Precision of the products."""
+    workers: tuple[WorkerPlan, ...]
+    """Plans of the workers, in the order of their rows."""
+    seconds_per_iteration: float | None
+    """Seconds of the slowest worker without the exchange, predicted from measured rates; None without rates."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Most bytes needed by any worker, if it has no device."""
+        return max(w.memory_bytes for w in self.workers)
+
+    @property
+    def exchange_bytes(self) -> int:
+        """Bytes received by all workers in an iteration."""
+        return sum(w.exchange_bytes for w in self.workers)
+
+    @property
+    def bounds(self) -> tuple[int, ...]:
+        """First row of each worker, and the number of rows."""
+        return (*(w.start for w in self.workers), self.workers[-1].stop)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON values."""
+        totals = {"memory_bytes": self.memory_bytes, "exchange_bytes": self.exchange_bytes}
+        names = ("memory_bytes", "device_bytes", "host_bytes", "seconds")
+        workers = [asdict(w) | {name: getattr(w, name) for name in names} for w in self.workers]
+        return asdict(self) | totals | {"workers": workers}
+
+    def __repr__(self) -> str:
+        has_device = any(w.has_device for w in self.workers)
+        most = max(w.device_bytes for w in self.workers if w.has_device) if has_device else self.memory_bytes
+        each = f"{format_bytes(most)} {'on each device' if has_device else 'each'}"
+        each = f"{each}, {format_bytes(self.exchange_bytes)} exchanged per iteration"
+        seconds = "" if self.seconds_per_iteration is None else f", {self.seconds_per_iteration:.3g} s per iteration"
+        url = hide_secrets(self.url)
+        return f"Plan({self.operation} of {url}, {len(self.workers)} workers, at most {each}{seconds})"
+
+    def _repr_html_(self) -> str:
+        return render_card(self)
