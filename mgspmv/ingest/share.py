@@ -122,8 +122,6 @@ class Share:
         self._held, self._is_closed = ExitStack(), False
         self.memory, self._threads, self._folder = room.memory, room.threads, room.folder
         self._given = self._make_sorter(self.memory // 2)
-        self._rule = choose_rule(spec.options, is_pattern=True)
-        self._dtype: np.dtype[Any] | None = None
         self._ids: Any = None
         self._own_ids: Any = None
         self._places: list[np.ndarray] = []

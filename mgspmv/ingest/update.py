@@ -29,16 +29,22 @@ from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.stored import RowNumbers, StoredIds
 from mgspmv.ingest.subgraph import ORDER_BYTES, FilteredRows
+from mgspmv.ingest.update_checks import (
+    check_growing_shape,
+    check_growth,
+    check_labels,
+    check_values,
+    find_extent,
+    join_shapes,
+)
 from mgspmv.ingest.vertices import are_numbers
-from mgspmv.ingest.write import check_stated, describe_matrix, write_matrix
+from mgspmv.ingest.write import describe_matrix, write_matrix
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.order import check_square, invert, list_rows
 from mgspmv.store.read import StoredMatrix
-from mgspmv.store.write import StoreSize, begin_version, drop_versions
+from mgspmv.store.write import begin_version, drop_versions
 from mgspmv.validation import to_json
 
-GROWTH, GROWTH_ROOM = 4, 1 << 20
-"""Rows per existing or inserted vertex, and additional rows, that new numbers in a list of edges may create."""
 PLACE_BYTES = 36
 """Bytes per deletion while deletions are sorted by row."""
 
@@ -105,15 +111,15 @@ def update_store(
             if source is None:
                 return None
             batch = stack.enter_context(sort_source(source, chosen, report, replace(room, memory=memory // 2)))
-            _check_labels(source, batch.layout, info)
+            check_labels(source, batch.layout, info)
             return batch
 
         added = sort(insert, _choose_insertions(info, options))
         removed = sort(delete, _choose_deletions(info, options))
         if added is not None:
-            _check_values(added, info)
-            _check_growth(added, info)
-            _check_stated(added, info, allow_hypersparse=allow_hypersparse)
+            check_values(added, info)
+            check_growth(added, info)
+            check_growing_shape(added, info, allow_hypersparse=allow_hypersparse)
         if _is_empty(added, info) and (removed is None or not removed.most_entries):
             return _stay(stored, keep)
         gone = None if removed is None else _Deletions(removed, _number(stored, None, room.folder), memory)
@@ -173,7 +179,7 @@ def _is_empty(added: SortedSource | None, info: MatrixInfo) -> bool:
         return added is None
     layout = added.layout
     are_numbers = layout.vertex_ids is None and info.vertex_ids is None
-    return layout.shape == (0, 0) or (are_numbers and _join_shapes(info.shape, layout.shape) == info.shape)
+    return layout.shape == (0, 0) or (are_numbers and join_shapes(info.shape, layout.shape) == info.shape)
 
 
 def _stay(stored: StoredMatrix, keep: int | None) -> MatrixInfo:
@@ -212,81 +218,6 @@ def _choose_insertions(info: MatrixInfo, options: IngestOptions) -> IngestOption
 
 def _choose_deletions(info: MatrixInfo, options: IngestOptions) -> IngestOptions:
     return IngestOptions(info.kind, duplicates="first", symmetrize=options.symmetrize, ignore_weights=True)
-
-
-# --- checks against the store ----------------------------------------------------------------------------------------
-
-
-def _check_values(added: SortedSource, info: MatrixInfo) -> None:
-    given = None if added.dtype is None else added.dtype.name
-    if given == info.dtype or not added.sorter.n_entries:
-        return
-    if info.is_pattern:
-        message = "has weights, and the store holds none; pass ignore_weights=True to leave them out"
-    elif given is None:
-        message = f"has no weights, and the store holds some, of {info.dtype}; give each entry its weight"
-    else:
-        message = (
-            f"has weights of {given}, and the store holds {info.dtype}; give them as integers: in arrays, a Parquet "
-            "file, or a Matrix Market file of integers"
-        )
-    raise SourceError(f"what is to be inserted {message}", source=added.name)
-
-
-def _check_labels(source: Source, layout: Layout, info: MatrixInfo) -> None:
-    """Check that rows and columns are identified as they are in the store."""
-    if layout.shape == (0, 0):
-        return
-    ids, is_matrix = layout.vertex_ids, source.default_kind == "matrix"
-    given = "string" if ids is not None and ids.dtype.kind in "OUT" else "int64"
-    if is_matrix and info.vertex_ids is not None:
-        raise SourceError(
-            f"the vertices of the store have ids ({info.vertex_ids}), and this is a matrix, whose rows have none; give "
-            "a list of edges between ids",
-            source=source.name,
-        )
-    if not is_matrix and info.shape[0] != info.shape[1]:
-        raise SourceError(
-            f"the store's matrix of {info.shape[0]} rows and {info.shape[1]} columns is not square, and this is a list "
-            "of edges between vertices; give a matrix (Matrix Market, SciPy, Zarr)",
-            source=source.name,
-        )
-    wanted = info.vertex_ids or "int64"
-    if given != wanted:
-        raise SourceError(
-            f"the ids are {_SAID[given]}, and those of the store are {_SAID[wanted]}; give the store's",
-            source=source.name,
-        )
-
-
-_SAID = {"string": "names", "int64": "integers"}
-
-
-def _check_growth(added: SortedSource, info: MatrixInfo) -> None:
-    """Check that the numbers of inserted vertices are not too large, as ids passed by mistake would be."""
-    n, ids = info.shape[0], added.layout.vertex_ids
-    if info.vertex_ids is not None or ids is None or not len(ids):
-        return
-    lowest, highest = int(ids[0]), int(ids[-1])
-    if lowest < 0:
-        raise SourceError(f"the ids of the store are 0..{n - 1}, and this has {lowest}", source=added.name)
-    if highest >= GROWTH * (n + len(ids)) + GROWTH_ROOM:
-        raise SourceError(
-            f"the ids of the store are 0..{n - 1}, and {highest} would make them 0..{highest}; pass "
-            f"n_vertices={highest + 1} if that is meant, else ingest all edges together",
-            source=added.name,
-        )
-
-
-def _check_stated(added: SortedSource, info: MatrixInfo, *, allow_hypersparse: bool) -> None:
-    """Check that a stated shape does not make the matrix far larger than its entries; see `check_stated`."""
-    if info.vertex_ids is not None:  # only ids that occur become vertices
-        return
-    if (shape := _join_shapes(info.shape, _find_extent(added.layout))) != info.shape:
-        dtype = None if info.dtype is None else np.dtype(info.dtype)
-        n_entries = info.nnz + added.most_entries
-        size = StoreSize(shape, n_entries, dtype, info.kind != "matrix", info.has_transpose)
-        check_stated(added.layout.stated, size, allow_hypersparse=allow_hypersparse)
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -333,7 +264,7 @@ def _number(stored: StoredMatrix, added: Layout | None, folder: Path | None) -> 
     if added is None:
         return _Numbering(info.shape, ids, order, None)
     if ids is None:
-        shape, moved = _join_shapes(info.shape, _find_extent(added)), None
+        shape, moved = join_shapes(info.shape, find_extent(added)), None
         new = np.arange(info.shape[0], shape[0]) if order is not None else None
     else:
         ids, before = _unite(ids, _list_labels(added), folder)
@@ -393,16 +324,6 @@ def _look_up(labels: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarra
 def _list_labels(layout: Layout) -> Ids:
     """Return the names of the vertices, or their numbers if they have none, ascending."""
     return np.arange(layout.shape[0]) if layout.vertex_ids is None else layout.vertex_ids
-
-
-def _find_extent(layout: Layout) -> tuple[int, int]:
-    """Return the numbers of rows and columns that all vertices need if names are numbers."""
-    ids = layout.vertex_ids
-    return layout.shape if ids is None else (int(ids[-1]) + 1,) * 2 if len(ids) else (0, 0)
-
-
-def _join_shapes(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    return max(one[0], other[0]), max(one[1], other[1])
 
 
 # --- entries ---------------------------------------------------------------------------------------------------------
