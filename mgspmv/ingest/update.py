@@ -28,7 +28,7 @@ from mgspmv.ingest.scratch import Room
 from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.stored import RowNumbers, StoredIds
-from mgspmv.ingest.subgraph import ORDER_BYTES, FilteredRows
+from mgspmv.ingest.subgraph import FilteredRows, find_table_bytes
 from mgspmv.ingest.update_checks import (
     check_growing_shape,
     check_growth,
@@ -192,7 +192,7 @@ def _stay(stored: StoredMatrix, keep: int | None) -> MatrixInfo:
 def _find_tables(info: MatrixInfo, room: Room, *, inserts: bool) -> int:
     """Return the bytes of the tables of all vertices in memory: their new numbers, and their order."""
     moved = index_dtype(info.shape[0]).itemsize if inserts and info.vertex_ids else 0
-    need = info.shape[0] * (moved + (ORDER_BYTES if info.order else 0))
+    need = info.shape[0] * moved + find_table_bytes(info, selects=False)
     _check_tables(need, room.memory // 2, info.url)
     return need
 

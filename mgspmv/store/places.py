@@ -82,13 +82,10 @@ def find_local_path(store: StoreLike) -> Path | None:
 
 
 def find_path(store: StoreLike) -> Path | None:
-    """Return the absolute path of a local store; None for other stores."""
-    path = store.root if type(store) is LocalStore else find_local_path(store)
-    return None if path is None else path.absolute()
-
-
-def find_files(store: Store) -> Path | None:
-    """Return the local folder that has the files of a Zarr store, of any library; None for other stores."""
+    """Return the absolute path of a local store, of any library; None for other stores."""
+    if not isinstance(store, Store):
+        path = find_local_path(store)
+        return None if path is None else path.absolute()
     store = _unwrap(store)
     if isinstance(store, LocalStore):
         return store.root.absolute()

@@ -36,7 +36,7 @@ from mgspmv.errors import MgspmvError, StoreError, hide_secrets
 from mgspmv.files import CHECK_WRITING, describe_error
 from mgspmv.os_errors import is_operators
 from mgspmv.store.loop import wait_for
-from mgspmv.store.places import StoreLike, describe_store, find_files, list_dir, locate_store
+from mgspmv.store.places import StoreLike, describe_store, find_path, list_dir, locate_store
 from mgspmv.store.read import check_version
 from mgspmv.store.versions import (
     BROKEN_OFF,
@@ -67,7 +67,7 @@ def hold_store(store: StoreLike) -> Iterator[Writer]:
     """
     place, url = locate_store(store), hide_secrets(describe_store(store))
     lock = None
-    if (folder := find_files(place)) is not None:
+    if (folder := find_path(place)) is not None:
         with explain_writing(url):
             lock = _take(folder, url)
     try:
