@@ -12,7 +12,7 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 .SECONDARY:
 SANITIZED := beside_scipy and (skewed or band or blocks or few) or test_sum or test_dense or rmat
-.PHONY: help quickstart test test-all test-weekly lint types imports docs package check format sanitize bench bench-drives bench-ingest bench-pagerank bench-scaling bench-spmv audit clean
+.PHONY: help quickstart test test-all test-weekly lint types imports docs package check format sanitize bench bench-executors bench-ingest bench-pagerank bench-scaling bench-spmv audit clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -72,8 +72,8 @@ sanitize: $(VENV)/.ready-test ## memory and race checkers on every CUDA kernel; 
 bench: $(VENV)/.ready-bench ## compare with other programs (ARGS="--help")
 	$(BIN)/python -m benchmarks.compare $(ARGS)
 
-bench-drives: $(VENV)/.ready-run ## compare the drives of PageRank on a local cluster (ARGS="--help")
-	$(BIN)/python -m benchmarks.drives $(ARGS)
+bench-executors: $(VENV)/.ready-run ## compare the executors of PageRank on a local cluster (ARGS="--help")
+	$(BIN)/python -m benchmarks.executors $(ARGS)
 
 bench-ingest: $(VENV)/.ready-bench ## compare ingesting with what others parse and sort (ARGS="--help")
 	$(BIN)/python -m benchmarks.ingesting $(ARGS)

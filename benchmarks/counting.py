@@ -29,8 +29,8 @@ from unittest import mock
 import dask
 from distributed import Client, LocalCluster
 
-from mgspmv.distribute import cluster, drives
-from mgspmv.distribute.connect import start_local
+from mgspmv.cluster import dask_cluster, executors
+from mgspmv.cluster.connect import start_local
 
 SETTLE_S = 0.2
 """Seconds for `perf` to begin to count."""
@@ -49,7 +49,7 @@ STRETCHED = {
 }
 """What Dask does on workers by the clock, and its defaults, which an emulated worker has `SLOWER` times as long."""
 
-PERIODS = ((drives, "SUPERSTEP_S"), (drives, "FIRST_S"), (cluster, "PING_S"))
+PERIODS = ((executors, "SUPERSTEP_S"), (executors, "FIRST_S"), (dask_cluster, "PING_S"))
 """Likewise of ours: lengths of supersteps, and what is between two pings of a worker."""
 
 

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from benchmarks.machines import Machine
-from mgspmv.iterate.options import PageRankOptions, RankTask
-from mgspmv.iterate.pagerank import Loop
-from mgspmv.iterate.steps import LocalSteps, Rows
-from mgspmv.kernels.laid_rows import LaidRows
+from mgspmv.kernels.layout import LayoutBuilder
 from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CsrBlock, Precision
+from mgspmv.solvers.options import PageRankOptions, RankTask
+from mgspmv.solvers.pagerank import Loop
+from mgspmv.solvers.steps import LocalSteps, Rows
 
 ALPHA = 0.85
 FEW, MANY = 5, 25
@@ -117,9 +117,9 @@ class CapturedIterations:
 
     def _build(self) -> None:
         n = self._block.n_rows
-        rows = LaidRows(self._block.indptr, lambda *_: self._block)
+        rows = LayoutBuilder(self._block.indptr, lambda *_: self._block)
         places = rows.place(self._weight > 0)  # of a pattern: counts
-        layout = rows.lay_out(places, places.all_columns, places.n_sent, None)
+        layout = rows.build_layout(places, places.all_columns, places.n_sent, None)
         self._steps = RankSteps(layout, self._precision)
         x = self._machine.xp.full(n, 1 / n, np.float32 if self._precision == "float32" else np.float64)
         uniform = np.array([1 / n])

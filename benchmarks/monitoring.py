@@ -34,7 +34,7 @@ from benchmarks.measure import Rounds, say, take_turns
 from benchmarks.program import add_file_options, make_parser, run_program
 from benchmarks.stores import ALPHA, Graph, open_cache
 from benchmarks.tables import Setting, Table, format_text, write_files
-from mgspmv.distribute.publish import TOPIC
+from mgspmv.cluster.publish import TOPIC
 from mgspmv.model import default_threads
 from mgspmv.monitor.page import PAGE
 
@@ -208,7 +208,7 @@ def silenced(client: Client) -> Iterator[None]:
             for ours in ("monitor.stream.News._tell", "monitor.stream.install_monitor", "api.ranking.log_iteration"):
                 stack.enter_context(mock.patch(f"mgspmv.{ours}", _ignore))
             unmarked = mock.Mock(return_value=nullcontext())
-            stack.enter_context(mock.patch("mgspmv.distribute.spans.Spans.enter", unmarked))
+            stack.enter_context(mock.patch("mgspmv.cluster.spans.Spans.enter", unmarked))
             yield
     finally:
         client.run(_restore)
@@ -263,9 +263,9 @@ def _restore() -> None:
 
 def _list_said() -> list[tuple[Any, str]]:
     """What says something on workers, as modules and names."""
-    from mgspmv.distribute import session
+    from mgspmv.cluster import worker_run
 
-    return [(session, "publish_iterations"), (session, "choose_own_log")]
+    return [(worker_run, "publish_iterations"), (worker_run, "choose_own_log")]
 
 
 def _choose_nothing(*args: Any, **options: Any) -> Any:

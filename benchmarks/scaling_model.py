@@ -30,7 +30,7 @@ from benchmarks.sizing_model import (
     read_measured,
     show_seconds,
 )
-from mgspmv.exchange.direct import MOST_DEVICES
+from mgspmv.exchange.ipc import MOST_DEVICES
 from mgspmv.model import Precision
 from mgspmv.partition import LAID_RATIO, choose_piece, plan_rows
 

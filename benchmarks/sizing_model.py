@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.exchange.panels import make_local
-from mgspmv.iterate.batch import count_bytes
+from mgspmv.exchange.multivector import make_local
 from mgspmv.kernels.many import WIDTHS
 from mgspmv.model import MatrixInfo, Precision
 from mgspmv.partition import plan_rows, predict_seconds
 from mgspmv.plan import Plan, Rates, WorkerPlan
+from mgspmv.solvers.batch import count_bytes
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "sizing.md"

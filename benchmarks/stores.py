@@ -72,7 +72,7 @@ def _describe_graph(store: str) -> dict[str, str]:
 
 def start_workers(n: int, backend: Backend) -> AbstractContextManager[Any]:
     """A cluster of this machine: a worker for each of n devices, or n processes."""
-    from mgspmv.distribute.connect import start_cuda, start_local
+    from mgspmv.cluster.connect import start_cuda, start_local
 
     started: AbstractContextManager[Any] = start_cuda(n) if backend == "cuda" else start_local(n)
     return started

@@ -45,8 +45,8 @@ dense_block(int64 n_cols, const VALUE* __restrict__ A, const VALUE* __restrict__
 extern "C" __global__ void __launch_bounds__(THREADS)
 dense_tiles(int64 n_rows, int64 n_cols, const VALUE* __restrict__ A, const VALUE* __restrict__ x, VALUE* partial) {
     __shared__ VALUE part[Z];
-    const int64 row_tiles = (n_rows + T - 1) / T, tile = blockIdx.x / row_tiles;
-    const int64 first_row = blockIdx.x % row_tiles * T, first_col = tile * Z;
+    const int64 column_sorted_tiles = (n_rows + T - 1) / T, tile = blockIdx.x / column_sorted_tiles;
+    const int64 first_row = blockIdx.x % column_sorted_tiles * T, first_col = tile * Z;
     const int n = int(min(int64(Z), n_cols - first_col)), lane = threadIdx.x % 32;
     for (int j = threadIdx.x; j < n; j += THREADS) part[j] = x[first_col + j];
     __syncthreads();

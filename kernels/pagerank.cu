@@ -1,4 +1,4 @@
-// What a PageRank step does beside the product, with the bits of the CPU's: see mgspmv/iterate/pagerank.py.
+// What a PageRank step does beside the product, with the bits of the CPU's: see mgspmv/solvers/pagerank.py.
 //
 // Formula: x' = alpha (A z + m d) + (1 - alpha) p;  z' = x' / w (0 where w = 0); and the sums over rows of |x' - x|, of x'
 //   where w = 0, the largest |x' - x| and the number of ranks that are none, all in integers.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mgspmv.api import *
     from mgspmv.batch_results import BatchSolution
-    from mgspmv.distribute.matrix import DistributedMatrix
+    from mgspmv.cluster.matrix import DistributedMatrix
     from mgspmv.ingest_report import IngestReport
     from mgspmv.model import Event, MatrixInfo, Status
     from mgspmv.monitor.progress import show_progress
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BatchSolution": "mgspmv.batch_results",
-    "DistributedMatrix": "mgspmv.distribute.matrix",
+    "DistributedMatrix": "mgspmv.cluster.matrix",
     "IngestReport": "mgspmv.ingest_report",
     "Event": "mgspmv.model",
     "MatrixInfo": "mgspmv.model",

@@ -143,8 +143,8 @@ class BatchSolution(Ranks):
         highest = [[(name, rank) for name, rank in zip(*pair, strict=True) if rank != 0] for pair in pairs]
         return dict(zip(self.labels, highest, strict=True))
 
-    def judge_order(self, k: int | None = None) -> dict[Any, Stability | None]:
-        """Apply `Solution.judge_order` to the vector of each label.
+    def check_order(self, k: int | None = None) -> dict[Any, Stability | None]:
+        """Apply `Solution.check_order` to the vector of each label.
 
         If only the highest ranks were kept, the rank after the last one is unknown: unless the last is 0, it stands for
         all that follow the judged ones.
@@ -154,10 +154,10 @@ class BatchSolution(Ranks):
         k : default all that were kept, or 10
         """
         if self.values is not None:
-            return {label: self[label].judge_order(k or 10) for label in self.labels}
+            return {label: self[label].check_order(k or 10) for label in self.labels}
         assert self.top_ranks is not None
         pairs = zip(self.labels, self.top_ranks, self.error_bounds_l1, strict=True)
-        return {label: _judge_kept(ranks, k, float(bound)) for label, ranks, bound in pairs}
+        return {label: _check_highest(ranks, k, float(bound)) for label, ranks, bound in pairs}
 
     def digest(self) -> str:
         """Return the SHA-256 of the kept arrays, ranks in little-endian bytes, in hexadecimal."""
@@ -236,10 +236,10 @@ def load_batch(path: str | os.PathLike[str]) -> BatchSolution:
     return load_result(path, BatchSolution)
 
 
-def _judge_kept(ranks: np.ndarray, k: int | None, bound: float) -> Stability | None:
-    """Apply `BatchSolution.judge_order` to the highest ranks of one vector."""
-    from mgspmv.iterate.stable import judge_places
+def _check_highest(ranks: np.ndarray, k: int | None, bound: float) -> Stability | None:
+    """Apply `BatchSolution.check_order` to the highest ranks of one vector."""
+    from mgspmv.solvers.topk_certificate import check_places
 
     most = min(int(np.count_nonzero(ranks)), len(ranks) - 1)
     k = most if k is None else min(k, most)
-    return judge_places(ranks[: k + 1], bound) if k >= 1 and math.isfinite(bound) else None
+    return check_places(ranks[: k + 1], bound) if k >= 1 and math.isfinite(bound) else None

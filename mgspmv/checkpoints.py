@@ -1,7 +1,7 @@
 """Checkpoints: the last two states of a run, in a Zarr group, from which it resumes.
 
     PLACE/                            attributes: format_version
-      states/s000012-1f0c9a2e/        attributes: `Reached`, the slices, and a SHA-256 of both; written last
+      states/s000012-1f0c9a2e/        attributes: `RunProgress`, the slices, and a SHA-256 of both; written last
         x000000000000  x000001048576  slices of x in the order of the stored rows, each written by the worker that owns
                                       these rows, and named by the first of them
 
@@ -29,12 +29,12 @@ from zarr.errors import ContainsGroupError
 
 from mgspmv.errors import CheckpointError, StoreExistsError, hide_secrets
 from mgspmv.files import describe_error
-from mgspmv.marks import Marks, make_marks, mark
+from mgspmv.heartbeat import Heartbeat, beat, make_heartbeat
 from mgspmv.model import find_version_number
 from mgspmv.os_errors import describe_os_error, is_operators, translating
 from mgspmv.store.chunks import find_chunk_fault, find_chunks, run_pieces
 from mgspmv.store.digests import digest_array
-from mgspmv.store.places import (
+from mgspmv.store.locations import (
     ZARR_ERRORS,
     StoreLike,
     check_links,
@@ -63,7 +63,7 @@ _STATE_NAME = re.compile(r"s(\d{6,})-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
-class Reached:
+class RunProgress:
     """Progress of a run, without its vector."""
 
     iteration: int
@@ -80,15 +80,15 @@ class Reached:
     """Value of `mgspmv.model.Status` at the end; None while the run was in progress."""
 
 
-BEGINNING = Reached(0, (), -1, "", {})
+BEGINNING = RunProgress(0, (), -1, "", {})
 """Progress of a run that does not resume from a checkpoint."""
 
 
 @dataclass(frozen=True, eq=False)
-class Restored:
+class RestoredState:
     """State read from a checkpoint."""
 
-    reached: Reached
+    reached: RunProgress
     x: np.ndarray
     """Vector, (n,), in the order of the stored rows, bit-identical; empty if it belongs to a matrix other than the
     requested one."""
@@ -147,7 +147,7 @@ def write_slice(address: StateAddress, start: int, x: np.ndarray) -> WrittenSlic
     return WrittenSlice(start, len(x), x.dtype.name, digest, int(x.nbytes))
 
 
-class Beside:
+class BackgroundThread:
     """Background thread that runs one call after the other, and is waited for as long as it makes progress.
 
     Parameters
@@ -157,7 +157,7 @@ class Beside:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._pool, self._marks = ThreadPoolExecutor(1, name), Marks()
+        self._pool, self._marks = ThreadPoolExecutor(1, name), Heartbeat()
 
     def submit(self, function: Callable[..., R], *args: Any) -> Future[R]:
         """Queue a call of a function."""
@@ -174,7 +174,7 @@ class Beside:
             idle_s += step_s
             if (self._marks, self._marks.n) != seen:
                 idle_s, seen = 0.0, (self._marks, self._marks.n)
-                mark()
+                beat()
             elif idle_s >= limit_s:
                 self.close()
                 self._pool = ThreadPoolExecutor(1, self._name)
@@ -186,7 +186,7 @@ class Beside:
         self._pool.shutdown(wait=False)
 
     def _call(self, function: Callable[..., R], *args: Any) -> R:
-        with make_marks() as self._marks:
+        with make_heartbeat() as self._marks:
             return function(*args)
 
 
@@ -200,7 +200,7 @@ class SliceWriter:
     """
 
     def __init__(self, ranks: Callable[[], np.ndarray], start: int = 0) -> None:
-        self._ranks, self._start, self._thread = ranks, start, Beside("mgspmv-checkpoint")
+        self._ranks, self._start, self._thread = ranks, start, BackgroundThread("mgspmv-checkpoint")
         self._writing: Future[WrittenSlice] | None = None
 
     def begin(self, address: StateAddress) -> None:
@@ -225,7 +225,7 @@ class SliceWriter:
             return [describe_failure(error)]
 
     def close(self) -> None:
-        """Close the thread; see `Beside.close`."""
+        """Close the thread; see `BackgroundThread.close`."""
         self._thread.close()
 
 
@@ -247,7 +247,7 @@ class Checkpoints:
     Parameters
     ----------
     place : local path, URL or Zarr store, as in `mgspmv.store.read.open_store`
-    matrix : description of the run's matrix, as in the identity of `Reached`
+    matrix : description of the run's matrix, as in the identity of `RunProgress`
     n_rows : number of rows of the matrix, to detect damaged states; None if it is unknown
     """
 
@@ -288,7 +288,7 @@ class Checkpoints:
                 f"no checkpoints can be written to {self.url}: {said}; choose another place"
             ) from error
 
-    def restore(self) -> Restored | None:
+    def restore(self) -> RestoredState | None:
         """Return the last complete state, and warn of later ones that are damaged; None if there was never one.
 
         Raises
@@ -322,7 +322,7 @@ class Checkpoints:
         self._number += 1
         return StateAddress(self.place, f"s{self._number:06d}-{secrets.token_hex(4)}")
 
-    def commit(self, address: StateAddress, slices: Sequence[WrittenSlice], reached: Reached) -> None:
+    def commit(self, address: StateAddress, slices: Sequence[WrittenSlice], reached: RunProgress) -> None:
         """Make a state current, once all of its slices are written: the last write.
 
         Raises
@@ -387,7 +387,7 @@ class Checkpoints:
         names = filter(_STATE_NAME.fullmatch, list_dir(locate_store(self.place), "states"))
         return sorted(names, key=find_version_number, reverse=True)
 
-    def _read(self, name: str) -> Restored | None:
+    def _read(self, name: str) -> RestoredState | None:
         """Read a state; return None if its write was interrupted."""
         try:
             place, path = locate_store(self.place), f"states/{name}"
@@ -402,12 +402,12 @@ class Checkpoints:
         try:
             claims = described[_STATE_KEY]
             check_seal(claims)
-            reached = check_fields(Reached, claims["reached"])
+            reached = check_fields(RunProgress, claims["reached"])
             slices = sorted(check_fields(list[WrittenSlice], claims["slices"]), key=lambda own: (own.start, own.n))
             if self._n_rows is not None and reached.identity.get("matrix") != self._matrix:
-                return Restored(reached, np.empty(0))
+                return RestoredState(reached, np.empty(0))
             _check_slices(slices, self._n_rows)
-            return Restored(reached, _read_slices(group, slices))
+            return RestoredState(reached, _read_slices(group, slices))
         except _DAMAGES as error:
             raise _DamagedError(f"state {name} is damaged ({describe_failure(error)})") from error
 

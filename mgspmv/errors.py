@@ -66,7 +66,7 @@ class MgspmvError(Exception):
 E = TypeVar("E", bound=MgspmvError)
 
 
-def say_more(error: E, said: str) -> E:
+def add_to_message(error: E, said: str) -> E:
     """Return the same error with a text appended to its message."""
     more = type(error)(f"{error}; {said}")
     more.__dict__.update(error.__dict__)

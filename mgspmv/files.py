@@ -94,7 +94,7 @@ def create_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             yield file
         return
     system, name = find_system(path, is_shared=False)
-    with explain_failures("write", path), system.transaction, system.open(name, "wb") as file:
+    with translating_errors("write", path), system.transaction, system.open(name, "wb") as file:
         yield cast(IO[bytes], file)
 
 
@@ -110,7 +110,7 @@ def exists(path: str | os.PathLike[str]) -> bool:
     if not is_url(path := strip_file_scheme(path)):
         return os.path.lexists(path)
     system, name = find_system(path)
-    with explain_failures("look for", path):
+    with translating_errors("look for", path):
         return bool(reach(partial(system.exists, name)))
 
 
@@ -130,7 +130,7 @@ def check_file(path: str | os.PathLike[str]) -> None:
 
 
 @contextmanager
-def explain_failures(doing: str, place: str) -> Iterator[None]:
+def translating_errors(doing: str, place: str) -> Iterator[None]:
     """Translate errors at a place; at a URL, they come from libraries that raise other errors.
 
     Parameters

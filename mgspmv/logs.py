@@ -193,8 +193,8 @@ def log_iteration(event: Event) -> None:
         RUNS.debug("iteration %d: change %.3g", event.iteration, event.change, extra=fields)
 
 
-def log_kept(kept: Any) -> None:
-    """Log a checkpoint that was made, or why it could not be; see `mgspmv.iterate.keeping.Kept`."""
+def log_checkpoint(kept: Any) -> None:
+    """Log a checkpoint that was made, or why it could not be; see `mgspmv.solvers.checkpointing.CheckpointReport`."""
     fields = {"run": _RUN.get(), "iteration": kept.iteration, "elapsed_s": kept.seconds, "n_bytes": kept.n_bytes}
     if kept.error is None:
         RUNS.info("checkpoint of iteration %d: %.3g s", kept.iteration, kept.seconds, extra=fields)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from mgspmv.api import Matrix
-    from mgspmv.distribute.matrix import DistributedMatrix
+    from mgspmv.cluster.matrix import DistributedMatrix
 
     AnyMatrix = Matrix | DistributedMatrix
 

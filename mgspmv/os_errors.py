@@ -76,7 +76,7 @@ def describe_os_error(error: OSError, place: Place | None = None) -> str:
     return f"{os.strerror(number).lower()}; {free}{_REMEDIES[number]}"
 
 
-def refuse_source(error: Exception, source: Place, otherwise: str) -> SourceError:
+def source_error(error: Exception, source: Place, otherwise: str) -> SourceError:
     """Return a `SourceAccessError` for an error that an operator can fix, else a `SourceError` with `otherwise`."""
     if is_operators(error):
         return SourceAccessError(f"cannot be read: {describe_os_error(error, source)}", source=os.fspath(source))

@@ -23,7 +23,7 @@ from mgspmv.errors import CapacityError, OptionError
 from mgspmv.model import MatrixInfo, Precision, check_choice, default_threads, part_bounds
 from mgspmv.plan import Plan, Rates, Streaming, WorkerPlan
 from mgspmv.store.chunks import CHUNK_ELEMENTS
-from mgspmv.store.places import is_read_in_place
+from mgspmv.store.locations import is_read_in_place
 
 SUMS_BYTES = 32
 """Bytes of the scalars that each worker sends to each other worker per iteration."""

@@ -210,7 +210,7 @@ class Solution(Ranks):
         ids = where if self.vertex_ids is None else self.vertex_ids[where]
         return list(zip(ids.tolist(), self.values[where].tolist(), strict=True))
 
-    def judge_order(self, k: int = 10) -> Stability | None:
+    def check_order(self, k: int = 10) -> Stability | None:
         """Tell whether the k highest ranks are certified to be those of the k highest vertices, and in which order.
 
         A gap between two places is certified if it is larger than `error_bound_l1`, or if the run proved it
@@ -232,9 +232,9 @@ class Solution(Ranks):
         k = min(len(self.select_highest(k)), len(self.values) - 1)
         if k < 1 or self.scaler != "none" or not math.isfinite(self.error_bound_l1):
             return None
-        from mgspmv.iterate.stable import judge_order
+        from mgspmv.solvers.topk_certificate import check_order
 
-        judged, proven = judge_order(self.values, k, self.error_bound_l1), self.stability
+        judged, proven = check_order(self.values, k, self.error_bound_l1), self.stability
         if proven is None or not proven.is_proven or k > proven.k:
             return judged
         if k == proven.k:
@@ -244,7 +244,7 @@ class Solution(Ranks):
 
     def _is_certified(self, k: int) -> bool:
         """Return whether the k highest and their order are certified, or cannot be judged."""
-        found = self.judge_order(k)
+        found = self.check_order(k)
         return found is None or (found.is_proven and not found.ties)
 
     def select_highest(self, k: int) -> np.ndarray:

@@ -54,7 +54,7 @@ MEND = "compute it again or restore a copy"
 
 
 @dataclass(frozen=True)
-class _Matrix:
+class _MatrixMetadata:
     """Fields of the matrix of results that are used."""
 
     url: str
@@ -84,7 +84,7 @@ class _BatchOptions(_Options):
 class _Metadata:
     """Metadata that are used before the results exist to hold them."""
 
-    matrix: _Matrix
+    matrix: _MatrixMetadata
     options: _Options
     seconds: dict[str, float]
     vertex_ids: Literal["int64", "string"] | None
@@ -210,7 +210,7 @@ def open_group(url: str) -> Any:
     """Open the Zarr group at a path or URL for reading; return None if it does not exist."""
     import zarr
 
-    from mgspmv.store.places import ZARR_ERRORS, check_links, locate_store
+    from mgspmv.store.locations import ZARR_ERRORS, check_links, locate_store
 
     if not is_url(url):
         check_links(locate_store(url), "", below=True)
@@ -270,7 +270,7 @@ def _write_zarr(url: str, result: Any) -> None:
     """Write the arrays of results into a Zarr group, and the metadata last."""
     import zarr
 
-    from mgspmv.store.places import finishing_tasks
+    from mgspmv.store.locations import finishing_tasks
 
     with finishing_tasks():
         group = zarr.open_group(url, mode="w", attributes={ZARR_KEY: None})
@@ -362,7 +362,7 @@ def _get_array(url: str, group: Any, name: str) -> Any:
     """Return an array of a group; None if it has none of this name."""
     from zarr import Array
 
-    from mgspmv.store.places import ZARR_ERRORS
+    from mgspmv.store.locations import ZARR_ERRORS
 
     try:
         array = group.get(name)
@@ -419,7 +419,7 @@ def _read_parquet(path: str, kind: type[Any]) -> tuple[dict[str, Any], dict[str,
         table = pq.ParquetFile(path, page_checksum_verification=True).read()
         table.validate(full=True)  # UTF-8, and whether category codes are in range
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _refuse_parquet(path, error) from error
+        raise _parquet_error(path, error) from error
     text = (table.schema.metadata or {}).get(PARQUET_KEY)
     if text is None:
         raise StoreFormatError(f"{path} is a Parquet file of something else than ranks")
@@ -457,7 +457,7 @@ def _read_column(path: str, table: Any, name: str, dtypes: tuple[str, ...]) -> n
     raise StoreDamagedError(f"{path} has no column {name} of {' or '.join(dtypes)} without gaps; {MEND}")
 
 
-def _refuse_parquet(path: str, error: Exception) -> StoreError:
+def _parquet_error(path: str, error: Exception) -> StoreError:
     if "CRC" in str(error):
         return ChecksumError(f"{path}: a page does not match its checksum")
     if is_operators(error):

@@ -15,9 +15,9 @@ import pytest
 import zarr
 
 from mgspmv.checkpoints import (
-    Beside,
+    BackgroundThread,
     Checkpoints,
-    Reached,
+    RunProgress,
     write_slice,
 )
 from mgspmv.errors import CheckpointError, StoreError, StoreExistsError
@@ -35,7 +35,7 @@ def make_x(iteration, dtype=np.float64):
 
 def reach(iteration, **changed):
     changes = tuple(0.1**k / 3 for k in range(iteration))
-    return Reached(
+    return RunProgress(
         **{"iteration": iteration, "changes": changes, "epoch": 2, "run": "r", "identity": IDENTITY} | changed
     )
 
@@ -270,7 +270,7 @@ def test_object_stores():
 
 
 def test_after_what_hangs_another_thread_goes_on():
-    thread, is_let = Beside("b"), threading.Event()
+    thread, is_let = BackgroundThread("b"), threading.Event()
     hung, behind = thread.submit(is_let.wait), thread.submit(int)
     assert not thread.await_done(behind, 0.2)
     assert thread.await_done(thread.submit(int), HANG_S)

@@ -26,7 +26,7 @@ from mgspmv.errors import (
     WorkerTimeoutError,
     hide_secrets,
 )
-from mgspmv.ingest.share import ShareSpec
+from mgspmv.ingest.shard import ShardSpec
 from mgspmv.model import IngestOptions
 from mgspmv.store.read import StoreAddress
 from mgspmv.store.write import VersionAddress
@@ -233,7 +233,7 @@ def test_what_a_store_is_shown_as_has_no_secrets():
         *(repr(own) for own in (A, A.info, A.stored, address, version, plan, solution)),
         *(own._repr_html_() for own in (A, A.info, plan, solution)),
         json.dumps(solution.matrix),
-        repr(ShareSpec(0, 1, None, url, "graph", IngestOptions())),
+        repr(ShardSpec(0, 1, None, url, "graph", IngestOptions())),
     ]
     assert not any("secret" in text for text in shown)
     assert sum("me:***@bucket" in text for text in shown) == len(shown) - 2

@@ -12,7 +12,7 @@ import pytest
 
 from mgspmv import files
 from mgspmv.errors import MissingDependencyError, OptionError, StoreError
-from mgspmv.files import create_file, exists, explain_failures, settle, write_beside
+from mgspmv.files import create_file, exists, settle, translating_errors, write_beside
 from tests.support.killed import count_changes
 
 # --- replacing -------------------------------------------------------------------------------------------------------
@@ -145,11 +145,11 @@ def test_errors_of_a_library():
         pass
 
     there, said = "s3://b/x", r"^cannot write to s3://b/x: BrokenError; check that the bucket is there"
-    with pytest.raises(StoreError, match=said), explain_failures("write to", there):
+    with pytest.raises(StoreError, match=said), translating_errors("write to", there):
         raise BrokenError
-    with pytest.raises(BrokenError), explain_failures("write to", "x"):
+    with pytest.raises(BrokenError), translating_errors("write to", "x"):
         raise BrokenError
-    with pytest.raises(StoreError, match=r"^cannot write to x: no room$"), explain_failures("write to", "x"):
+    with pytest.raises(StoreError, match=r"^cannot write to x: no room$"), translating_errors("write to", "x"):
         raise OSError("no room")
 
 

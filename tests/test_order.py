@@ -25,9 +25,9 @@ from mgspmv.errors import (
     StoreError,
     StoreExistsError,
 )
+from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.open import open_source
-from mgspmv.ingest.scratch import Room
-from mgspmv.ingest.sorter import EntrySorter
+from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.model import IngestOptions
 from mgspmv.order import (
     METHODS,
@@ -386,7 +386,7 @@ def test_provenance_says_the_order_of_an_ingest(tmp_path):
 
 
 def little(monkeypatch, memory):
-    monkeypatch.setattr("mgspmv.api.stores.find_room", lambda *_, **__: Room(memory, 2, None))
+    monkeypatch.setattr("mgspmv.api.stores.find_budget", lambda *_, **__: MemoryBudget(memory, 2, None))
 
 
 @pytest.mark.parametrize(
@@ -416,9 +416,9 @@ def test_what_an_order_takes_must_fit(method, transpose, monkeypatch):
 def small(monkeypatch):
     """Groups, blocks and chunks of which a small matrix has many."""
     for name, value in {
-        "sorter.GROUPED_ENTRIES": 500,
-        "sorter.BLOCK_ENTRIES": 200,
-        "sorter.WRITE_BYTES": 4096,
+        "external_sort.GROUPED_ENTRIES": 500,
+        "external_sort.BLOCK_ENTRIES": 200,
+        "external_sort.WRITE_BYTES": 4096,
         "stored.PIECE_ENTRIES": 300,
         "stored.PIECE_ROWS": 70,
     }.items():
@@ -618,8 +618,8 @@ def make_runs(n, ids):
     }
 
 
-@pytest.mark.parametrize("drive", ["scheduler", "superstep"])
-def test_ranks_are_in_the_order_of_the_source(web, drive, client):
+@pytest.mark.parametrize("executor", ["tasks", "supersteps"])
+def test_ranks_are_in_the_order_of_the_source(web, executor, client):
     A, B = web
     runs = make_runs(A.shape[0], A.vertex_ids.tolist())
     for weights in (True, False):
@@ -628,8 +628,8 @@ def test_ranks_are_in_the_order_of_the_source(web, drive, client):
                 if options.get("weights", True) is weights:
                     options = {"tol_mode": "fixed", "max_iter": 3} | options
                     wanted = mg.pagerank(A, **options)
-                    check_same(mg.pagerank(D, **options, drive=drive), wanted, name=name)
-                    if drive == "scheduler":
+                    check_same(mg.pagerank(D, **options, executor=executor), wanted, name=name)
+                    if executor == "tasks":
                         check_same(found := mg.pagerank(B, **options), wanted, name=name)
                         assert found.top(5) == wanted.top(5)
 

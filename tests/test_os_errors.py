@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from mgspmv.errors import SourceAccessError, SourceError, StoreError, StoreNotFoundError
-from mgspmv.os_errors import describe_os_error, is_operators, refuse_source, translate_os_error, translating
+from mgspmv.os_errors import describe_os_error, is_operators, source_error, translate_os_error, translating
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 DENIED = PermissionError(errno.EACCES, "Permission denied", "/a/b/c")
@@ -55,8 +55,8 @@ def test_other_errors_stay(error, place):
 
 
 def test_sources():
-    assert type(refuse_source(ValueError(), "a.txt", "is damaged")) is SourceError
-    found = refuse_source(DENIED, "a.txt", "is damaged")
+    assert type(source_error(ValueError(), "a.txt", "is damaged")) is SourceError
+    found = source_error(DENIED, "a.txt", "is damaged")
     assert isinstance(found, SourceAccessError)
     assert (found.source, found.exit_code) == ("a.txt", 4)
     assert not is_operators(found)

@@ -40,12 +40,12 @@ PROVEN = Stability(3, True, 0.05, 0.01, ((1, 2),))
     ],
 )
 def test_gaps_that_are_larger_than_the_bound_are_certified(bound, k, is_proven, ties):
-    found = make_solution(RANKS, bound).judge_order(k)
+    found = make_solution(RANKS, bound).check_order(k)
     assert (found.k, found.is_proven, found.ties, found.bound) == (min(k, 4), is_proven, ties, bound)
 
 
 def test_ranks_of_0_are_no_places():
-    found = make_solution([0.0, 0.7, 0.3, 0.0], 0.1).judge_order(10)
+    found = make_solution([0.0, 0.7, 0.3, 0.0], 0.1).check_order(10)
     assert (found.k, found.is_proven, found.gap, found.ties) == (2, True, 0.3, ())
 
 
@@ -54,17 +54,17 @@ def test_ranks_of_0_are_no_places():
     [(3, True, ((1, 2),)), (2, True, ((1, 2),)), (1, False, ((1, 2),)), (4, False, ((1, 5),))],
 )
 def test_what_a_run_proved_counts(k, is_proven, ties):
-    found = make_solution(RANKS, 1.0, PROVEN).judge_order(k)
+    found = make_solution(RANKS, 1.0, PROVEN).check_order(k)
     assert (found.k, found.is_proven, found.ties) == (k, is_proven, ties)
 
 
 def test_nothing_is_known_without_a_bound():
-    assert make_solution(RANKS, math.inf).judge_order() is None
-    assert make_solution(RANKS, 0.1).scale("minmax").judge_order() is None
-    assert make_solution([1.0], 0.1).judge_order() is None
-    assert replace(make_solution(RANKS, 0.1), values=np.zeros(5)).judge_order() is None
+    assert make_solution(RANKS, math.inf).check_order() is None
+    assert make_solution(RANKS, 0.1).scale("minmax").check_order() is None
+    assert make_solution([1.0], 0.1).check_order() is None
+    assert replace(make_solution(RANKS, 0.1), values=np.zeros(5)).check_order() is None
     with pytest.raises(OptionError, match="k must be at least 1, not 0"):
-        make_solution(RANKS, 0.1).judge_order(0)
+        make_solution(RANKS, 0.1).check_order(0)
 
 
 ARCS = "a b\nb c\nc a\nd a\nd b\ne a\n"

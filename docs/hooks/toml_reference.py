@@ -8,7 +8,7 @@ from typing import Any
 
 from markdown_tables import escape, make_table, show_code, split_default
 
-from mgspmv.pipeline.definition import Reading
+from mgspmv.pipeline.definition import ReadingSection
 from mgspmv.pipeline.schema import make_schema
 
 BYTES = ["string", "integer"]
@@ -40,8 +40,8 @@ def list_tables(path: str, model: dict[str, Any], schema: dict[str, Any]) -> Ite
 
 def _order(properties: dict[str, Any]) -> list[tuple[str, Any]]:
     """The keys, those that say how files are read at the end."""
-    reads = properties.keys() >= Reading.model_fields.keys()
-    return sorted(properties.items(), key=lambda item: reads and item[0] in Reading.model_fields)
+    reads = properties.keys() >= ReadingSection.model_fields.keys()
+    return sorted(properties.items(), key=lambda item: reads and item[0] in ReadingSection.model_fields)
 
 
 def _describe(key: str, value: dict[str, Any], is_required: bool) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The Python API: everything a user calls, composed from the parts."""
 
-from mgspmv.api.batch import pagerank_batch
+from mgspmv.api.batch_ranking import pagerank_batch
 from mgspmv.api.centrality import eigenvector_centrality, hits, katz, stationary
 from mgspmv.api.matrix import Matrix, open_matrix
 from mgspmv.api.powers import power_iteration

@@ -16,7 +16,7 @@ import numpy as np
 from mgspmv.api.arguments import read_number
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.powers import (
-    Run,
+    PowerCall,
     Running,
     check_converged,
     check_vertices,
@@ -24,20 +24,20 @@ from mgspmv.api.powers import (
     count_as_collecting,
     make_solution,
     make_start,
-    open_place,
+    open_placement,
 )
 from mgspmv.errors import AcyclicError, DanglingError, KindError, OptionError
-from mgspmv.iterate.operator import check_transpose
-from mgspmv.iterate.power import Products, Step, normalize
-from mgspmv.iterate.spectrum import bound_radius, has_cycle
-from mgspmv.iterate.vectors import Weights
 from mgspmv.model import NonFinite, Status
 from mgspmv.monitor.progress import watched_to_converge
 from mgspmv.order import restore
 from mgspmv.results import Solution
+from mgspmv.solvers.operator import check_transpose
+from mgspmv.solvers.power import Products, Step, normalize
+from mgspmv.solvers.spectrum import bound_radius, has_cycle
+from mgspmv.solvers.vectors import Weights
 
 if TYPE_CHECKING:
-    from mgspmv.distribute.matrix import DistributedMatrix
+    from mgspmv.cluster.matrix import DistributedMatrix
 
     AnyMatrix = Matrix | DistributedMatrix
 
@@ -80,7 +80,7 @@ def hits(
         authorities have Euclidean norm 1, and hubs are A^T a, whose norm is the largest singular value: the vectors of
         NetworkX's `hits`, up to their sign
     transpose : `A.T` distributed, where A is distributed
-    running : others as in `power_iteration`: tol, tol_mode, max_iter, weights, precision, drive, backend, threads,
+    running : others as in `power_iteration`: tol, tol_mode, max_iter, weights, precision, executor, backend, threads,
         client, device_memory, host_memory, timeout, throw, on_event, on_progress
 
     Returns
@@ -97,11 +97,11 @@ def hits(
     ConvergenceError : not converged, with `hubs` and `authorities` as its `solution`
     others : as in `power_iteration`
     """
-    run = Run(A, operation="HITS", norm="max", **running)
+    run = PowerCall(A, operation="HITS", norm="max", **running)
     _check_graph(run)
     other = _find_transpose(A, run, transpose)
     start = make_start(A, "nstart", nstart, 1.0)
-    with open_place(run, other) as place:
+    with open_placement(run, other) as place:
         outcome = place.iterate(Step(), start)
         with count_as_collecting(outcome):
             out_edges = place.products[1]
@@ -169,7 +169,7 @@ def katz(
         not
     others : as in `power_iteration`
     """
-    run = Run(A, operation="Katz centrality", **running)
+    run = PowerCall(A, operation="Katz centrality", **running)
     _check_graph(run)
     factor, added = None if alpha is None else read_number("alpha", alpha), _make_beta(A, beta)
     start = make_start(A, "nstart", nstart, 0.0)
@@ -179,7 +179,7 @@ def katz(
             f"alpha=None needs weights that are not negative, and the least is {A.info.min_weight}; pass alpha=, or "
             "weights=False"
         )
-    with open_place(run) as place:
+    with open_placement(run) as place:
         if factor is None:
             factor = _choose_alpha(A, place.products[0], is_pattern=A.is_pattern or not run.weights)
         outcome = place.iterate(Step(factor, added=added), start)
@@ -256,14 +256,14 @@ def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **run
     ConvergenceError : not converged, with the `solution` attached
     others : as in `power_iteration`
     """
-    run = Run(A, operation="eigenvector centrality", norm="l2", **running)
+    run = PowerCall(A, operation="eigenvector centrality", norm="l2", **running)
     _check_graph(run)
     start = make_start(A, "nstart", nstart, 1.0)
     total = start.sum()
     if total == 0:
         raise OptionError("nstart sums to 0 and cannot be made to sum to 1; give the vertices other weights")
 
-    with open_place(run) as place:
+    with open_placement(run) as place:
         outcome = place.iterate(Step(of_vector=1.0), start / total)
         if A.info.nnz and outcome.status != Status.NON_FINITE:  # without edges the start is returned, as in NetworkX
             with count_as_collecting(outcome):
@@ -299,7 +299,7 @@ def stationary(
     ConvergenceError : not converged, with the `solution` attached; the chain may be periodic
     others : as in `power_iteration`
     """
-    run = Run(A, operation="stationary vector", norm="l1", **running)
+    run = PowerCall(A, operation="stationary vector", norm="l1", **running)
     _check_chain(run)
     stays = read_number("lazy", lazy)
     if not 0 <= stays < 1:
@@ -308,7 +308,7 @@ def stationary(
     if (start < 0).any() or not start.any():
         raise OptionError("nstart must not be negative, nor 0 everywhere; give at least one vertex a weight")
 
-    with open_place(run) as place:
+    with open_placement(run) as place:
         outcome = place.iterate(Step(1.0 - stays, stays), normalize(start, "l1"))
     advice = {} if stays else {Status.MAX_ITER: _PERIODIC_ADVICE}
     return conclude(run, outcome, {"lazy": stays}, advice)
@@ -330,7 +330,7 @@ def _check_cycles(A: AnyMatrix, products: Products, x: np.ndarray) -> None:
         )
 
 
-def _check_graph(run: Run) -> None:
+def _check_graph(run: PowerCall) -> None:
     """Check that the rows of a run's store are in-edges; raise `KindError` for a store of kind `matrix`."""
     stored = run.A.stored
     if (stored.original or stored).info.kind == "matrix":
@@ -342,7 +342,7 @@ def _check_graph(run: Run) -> None:
     check_vertices(run)
 
 
-def _check_chain(run: Run) -> None:
+def _check_chain(run: PowerCall) -> None:
     A = run.A
     if A.is_transpose or A.kind != "stochastic":
         what = "the transpose of a store" if A.is_transpose else f"a store of kind {A.kind!r}"
@@ -368,7 +368,7 @@ def _check_chain(run: Run) -> None:
         )
 
 
-def _find_transpose(A: Any, run: Run, transpose: Any) -> Any:
+def _find_transpose(A: Any, run: PowerCall, transpose: Any) -> Any:
     if isinstance(A, Matrix):
         if transpose is not None:
             raise OptionError("transpose is for a distributed matrix; an opened one has it in its store")

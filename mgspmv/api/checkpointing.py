@@ -11,16 +11,16 @@ import numpy as np
 
 from mgspmv.api.arguments import read_number
 from mgspmv.api.placing import Placement
-from mgspmv.checkpoints import BEGINNING, Checkpoints, Reached
-from mgspmv.errors import CapacityError, CheckpointError, ClosedError, ClusterError, OptionError, say_more
-from mgspmv.iterate.keeping import EVERY_S, Keeper, Kept
-from mgspmv.iterate.options import PageRankOptions, RankTask
-from mgspmv.iterate.pagerank import find_before, judge
-from mgspmv.iterate.start import Start
-from mgspmv.logs import log_kept
-from mgspmv.store.described import DescribedMatrix
+from mgspmv.checkpoints import BEGINNING, Checkpoints, RunProgress
+from mgspmv.errors import CapacityError, CheckpointError, ClosedError, ClusterError, OptionError, add_to_message
+from mgspmv.logs import log_checkpoint
+from mgspmv.solvers.checkpointing import EVERY_S, Checkpointer, CheckpointReport
+from mgspmv.solvers.inputs import RunInputs
+from mgspmv.solvers.options import PageRankOptions, RankTask
+from mgspmv.solvers.pagerank import check_status, find_before
 from mgspmv.store.digests import digest_array
-from mgspmv.store.places import StoreLike
+from mgspmv.store.locations import StoreLike
+from mgspmv.store.metadata import MatrixProperties
 
 _VECTORS = {
     "personalization": "personalization",
@@ -63,7 +63,7 @@ def check_recover(recover: int) -> None:
 
 
 @contextmanager
-def say_what_is_kept(keeper: Keeper | None) -> Iterator[None]:
+def add_resume_hint(keeper: Checkpointer | None) -> Iterator[None]:
     """Add to errors that end a run on a cluster which checkpoint exists, and how to resume from it."""
     before = find_before(keeper)
     try:
@@ -72,19 +72,19 @@ def say_what_is_kept(keeper: Keeper | None) -> Iterator[None]:
         if keeper is None or not (kept := keeper.kept or before).iteration:
             raise
         said = f"the checkpoint of iteration {kept.iteration} in {keeper.checkpoints.url} is kept"
-        raise say_more(error, f"{said}: go on from it with resume=True") from error
+        raise add_to_message(error, f"{said}: go on from it with resume=True") from error
 
 
-def begin_keeping(
+def begin_checkpointing(
     place: Placement,
     task: RankTask,
-    start: Start,
+    start: RunInputs,
     checkpoint: StoreLike,
     every: float | None,
     *,
     resume: bool,
     is_shared: bool,
-) -> tuple[Keeper, Start]:
+) -> tuple[Checkpointer, RunInputs]:
     """Return the keeper of a run's checkpoints, and the vectors that the run begins with or resumes from.
 
     `on_progress` is called with `resume` and the number of iterations made before, and with each checkpoint.
@@ -115,16 +115,18 @@ def begin_keeping(
     if resume and report is not None:
         report("resume", before.iteration, None)
 
-    def tell(kept: Kept) -> None:
-        log_kept(kept)
+    def notify(kept: CheckpointReport) -> None:
+        log_checkpoint(kept)
         if report is not None and kept.error is None:
             report("checkpoint", kept.iteration, None)
 
-    keeper = Keeper(checkpoints, identity, task.run, EVERY_S if every is None else every, before, tell)
+    keeper = Checkpointer(checkpoints, identity, task.run, EVERY_S if every is None else every, before, notify)
     return keeper, start if restored is None else replace(start, x=restored.x)
 
 
-def _describe_run(A: DescribedMatrix, options: PageRankOptions, start: Start, *, use_weights: bool) -> dict[str, Any]:
+def _describe_run(
+    A: MatrixProperties, options: PageRankOptions, start: RunInputs, *, use_weights: bool
+) -> dict[str, Any]:
     """Return the inputs that determine ranks and changes after each iteration, as JSON values.
 
     Where the run computes and when it ends are left out; in `exact` these do not change a bit.
@@ -140,7 +142,7 @@ def _describe_run(A: DescribedMatrix, options: PageRankOptions, start: Start, *,
     return {"matrix": A.stored.name_entries(weights=use_weights), **asked, **digests}
 
 
-def _compare(reached: Reached, identity: dict[str, Any], options: PageRankOptions, threshold: float) -> str | None:
+def _compare(reached: RunProgress, identity: dict[str, Any], options: PageRankOptions, threshold: float) -> str | None:
     """Describe the difference between a run and that of a checkpoint; None where they are the same."""
     for name, asked in identity.items():
         found = reached.identity.get(name)
@@ -160,6 +162,6 @@ def _compare(reached: Reached, identity: dict[str, Any], options: PageRankOption
 def _find_end(options: PageRankOptions, threshold: float, changes: Sequence[float]) -> int | None:
     """Return the iteration after which a run would have ended before the last change; None where it would not."""
     for iteration, change in enumerate(changes[:-1], 1):
-        if judge(options, threshold, iteration, change, False) is not None:
+        if check_status(options, threshold, iteration, change, False) is not None:
             return iteration
     return None

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mgspmv.api.arguments import limit_to_free
-from mgspmv.iterate.start import OutWeights
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import free_device_memory, read_block, read_out_degree, report_full_device
-from mgspmv.kernels.laid_rows import LaidPieces, LaidRows
+from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout
 from mgspmv.kernels.operands import check_integers, check_vectors, choose_precision, start_product
 from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.select import BoundKernel, StepLayout, bind_kernel, bind_product, choose_backend, choose_for_vectors
@@ -21,21 +20,22 @@ from mgspmv.model import CsrBlock, Precision, free_memory
 from mgspmv.order import permute, restore
 from mgspmv.partition import choose_piece, plan_rows, warn_of_streaming
 from mgspmv.plan import Plan
-from mgspmv.store.described import DescribedMatrix
+from mgspmv.solvers.inputs import OutWeights
+from mgspmv.store.metadata import MatrixProperties
 from mgspmv.store.read import StoredMatrix
 
 if TYPE_CHECKING:
     from mgspmv.kernels.streamed_csr import StreamedCsr
 
 
-class EmbeddedMatrix(DescribedMatrix):
+class EmbeddedMatrix(MatrixProperties):
     """A stored matrix of shape (n_rows, n_cols), loaded into the memory of this process when it is first needed."""
 
     def __init__(self, stored: StoredMatrix) -> None:
         super().__init__(stored)
         self._loaded: dict[tuple[str | None, Backend], CsrBlock] = {}
         self._bound: dict[Hashable, BoundKernel] = {}
-        self._layouts: dict[Hashable, LaidPieces] = {}
+        self._layouts: dict[Hashable, MatrixLayout] = {}
         self._streamed: dict[Hashable, StreamedCsr | None] = {}
         self._out_weights: OutWeights | None = None
 
@@ -194,10 +194,10 @@ class EmbeddedMatrix(DescribedMatrix):
 
             named = None if layout == "auto" else layout
             with report_full_device("the layout of the matrix for steps of PageRank"):
-                rows = LaidRows(indptr, read, layout=named, piece_entries=choose_piece(self.nnz, streaming))
+                rows = LayoutBuilder(indptr, read, layout=named, piece_entries=choose_piece(self.nnz, streaming))
                 is_read = read_out_degree(self.stored, 0, self.shape[0], threads) > 0
                 places = rows.place_streamed(is_read, streaming)
-                self._layouts[key] = rows.lay_out(places, places.all_columns, places.n_sent, streaming)
+                self._layouts[key] = rows.build_layout(places, places.all_columns, places.n_sent, streaming)
         return RankSteps(self._layouts[key], precision)
 
     def read_out_weight(self, use_weights: bool, threads: int | None = None) -> np.ndarray:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import partial
 
 from mgspmv.errors import KindError, OptionError
-from mgspmv.iterate.out_weight import describe_overflow
-from mgspmv.iterate.start import Start, read_out_weight
-from mgspmv.iterate.vectors import Weights
 from mgspmv.model import Precision
 from mgspmv.order import restore
-from mgspmv.store.described import DescribedMatrix
+from mgspmv.solvers.inputs import RunInputs, read_out_weight
+from mgspmv.solvers.out_weight import describe_overflow
+from mgspmv.solvers.vectors import Weights
+from mgspmv.store.metadata import MatrixProperties
 
 
-def check_graph(A: DescribedMatrix, weights: bool) -> bool:
+def check_graph(A: MatrixProperties, weights: bool) -> bool:
     """Check that PageRank can rank a graph, and return whether its values are used."""
     if A.stored.original is not None and A.stored.original.info.kind == "stochastic":
         raise KindError(
@@ -47,13 +47,15 @@ def describe_dangling(dangling: Weights | str | None) -> str:
     return "personalization" if dangling is None else dangling if isinstance(dangling, str) else "vector"
 
 
-def explain_overflow(A: DescribedMatrix, start: Start, precision: Precision, *, use_weights: bool) -> str | None:
+def describe_weight_overflow(
+    A: MatrixProperties, start: RunInputs, precision: Precision, *, use_weights: bool
+) -> str | None:
     """Describe the out-weight that made ranks overflow; None where out-weights do not explain it."""
     weight = start.take_weight(partial(read_out_weight, A.stored, use_weights))
     return describe_overflow(restore(weight, A.order), A.vertex_ids, precision)
 
 
-def _describe_edge_index(A: DescribedMatrix) -> str:
+def _describe_edge_index(A: MatrixProperties) -> str:
     """Return advice for an edge index of two rows that was stored as a dense matrix; else an empty string."""
     is_array = A.info.provenance.get("source", {}).get("format") == "ndarray"
     if not is_array or A.shape[0] != 2 or A.info.dtype != "int64":

@@ -11,7 +11,6 @@ import numpy as np
 from mgspmv.api.arguments import check_threads, limit_to_free, parse_size
 from mgspmv.api.embedded import EmbeddedMatrix
 from mgspmv.errors import KindError, OptionError, hide_secrets
-from mgspmv.iterate.options import PageRankOptions
 from mgspmv.kernels.device import release_device_memory
 from mgspmv.kernels.rates import measure_device, measure_rates
 from mgspmv.kernels.select import choose_backend, find_step_layout
@@ -20,13 +19,14 @@ from mgspmv.model import Precision, Progress, check_choice, describe_entries
 from mgspmv.monitor.progress import watched
 from mgspmv.partition import plan_rows, predict_seconds
 from mgspmv.plan import Plan
-from mgspmv.store.places import StoreLike
+from mgspmv.solvers.options import PageRankOptions
+from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import StoredMatrix, open_store
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
 
-    from mgspmv.distribute.matrix import DistributedMatrix
+    from mgspmv.cluster.matrix import DistributedMatrix
 
 
 def open_matrix(store: StoreLike, version: str | int | None = None) -> Matrix:
@@ -138,7 +138,7 @@ class Matrix(EmbeddedMatrix):
         limits: dict[str, Any] = {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
         beside: dict[str, Any] = {"top": self._read_top(stop), "checkpoint": checkpoint}
         if client is not None:
-            from mgspmv.distribute.loading import plan_on_cluster
+            from mgspmv.cluster.load import plan_on_cluster
 
             reads = None if self.kind == "matrix" and precision == "exact" else precision
             options: dict[str, Any] = {"precision": reads, "threads": threads, "backend": backend, **beside}
@@ -220,7 +220,7 @@ class Matrix(EmbeddedMatrix):
         OptionError : the store is in the memory of this process
         StoreError : a worker cannot read the store
         """
-        from mgspmv.distribute.matrix import distribute_matrix
+        from mgspmv.cluster.matrix import distribute_matrix
 
         check_threads(threads)
         check_choice("precision", precision, ("exact", "float64", "float32", None))
@@ -257,7 +257,7 @@ class Matrix(EmbeddedMatrix):
         OptionError : an invalid option
         BackendError : `cuda` and no device, or CuPy is not installed
         """
-        from mgspmv.iterate.operator import MatrixOperator, choose_dtype
+        from mgspmv.solvers.operator import MatrixOperator, choose_dtype
 
         check_threads(threads)
         check_choice("precision", precision, ("float32", "float64", None))

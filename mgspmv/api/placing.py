@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mgspmv.api.arguments import check_threads, parse_size
 from mgspmv.api.matrix import Matrix
-from mgspmv.checkpoints import BEGINNING, Reached
+from mgspmv.checkpoints import BEGINNING, RunProgress
 from mgspmv.errors import OptionError
-from mgspmv.iterate.pagerank import Outcome, add_event
 from mgspmv.kernels.catalogue import BACKENDS, Backend
 from mgspmv.kernels.select import choose_backend
 from mgspmv.logs import log_iteration
 from mgspmv.model import Event, Progress, check_choice
 from mgspmv.results import Solution, describe_matrix, find_non_finite
+from mgspmv.solvers.pagerank import Outcome, add_event
 
 if TYPE_CHECKING:
-    from mgspmv.distribute.matrix import DistributedMatrix
+    from mgspmv.cluster.matrix import DistributedMatrix
 
-Drive = Literal["auto", "embedded", "scheduler", "superstep"]
+Executor = Literal["auto", "embedded", "tasks", "supersteps"]
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Placement:
         """
         if isinstance(self.A, Matrix):
             return False
-        if "mgspmv.distribute.matrix" in sys.modules:  # otherwise nothing was distributed; avoids importing Dask
-            from mgspmv.distribute.matrix import DistributedMatrix
+        if "mgspmv.cluster.matrix" in sys.modules:  # otherwise nothing was distributed; avoids importing Dask
+            from mgspmv.cluster.matrix import DistributedMatrix
 
             if isinstance(self.A, DistributedMatrix):
                 if self.client is not None:
@@ -109,24 +109,24 @@ class Placement:
         """Most bytes to take, by memory."""
         return {"device_memory": parse_size(self.device_memory), "host_memory": parse_size(self.host_memory)}
 
-    def choose_drive(self, drive: Drive) -> Drive:
-        """Return the drive of a run; `auto` is the default of its placement.
+    def choose_drive(self, executor: Executor) -> Executor:
+        """Return the executor of a run; `auto` is the default of its placement.
 
         Raises
         ------
-        OptionError : the placement has no such drive
+        OptionError : the placement has no such executor
         """
-        check_choice("drive", drive, ("auto", "embedded", "scheduler", "superstep"))
-        if drive == "auto":
-            return "superstep" if self.is_on_cluster else "embedded"
-        if self.is_on_cluster and drive == "embedded":
+        check_choice("executor", executor, ("auto", "embedded", "tasks", "supersteps"))
+        if executor == "auto":
+            return "supersteps" if self.is_on_cluster else "embedded"
+        if self.is_on_cluster and executor == "embedded":
             raise OptionError(
-                "drive='embedded' computes in this process; leave out client=, and call it with a matrix of "
+                "executor='embedded' computes in this process; leave out client=, and call it with a matrix of "
                 "open_matrix()"
             )
-        if not self.is_on_cluster and drive != "embedded":
-            raise OptionError(f"drive={drive!r} needs a cluster; pass client=, or pass a matrix of distribute()")
-        return drive
+        if not self.is_on_cluster and executor != "embedded":
+            raise OptionError(f"executor={executor!r} needs a cluster; pass client=, or pass a matrix of distribute()")
+        return executor
 
     @contextmanager
     def distribute(self, A: Matrix | DistributedMatrix | None = None, **reads: Any) -> Iterator[DistributedMatrix]:
@@ -136,7 +136,7 @@ class Placement:
         ----------
         reads : as in `distribute_matrix`
         """
-        from mgspmv.distribute.matrix import distribute_matrix
+        from mgspmv.cluster.matrix import distribute_matrix
 
         matrix: Any = self.A if A is None else A
         if not isinstance(matrix, Matrix):
@@ -160,7 +160,7 @@ class Placement:
         seconds[phase] = seconds.get(phase, 0.0) + loaded - self.began
 
     def make_solution(
-        self, outcome: Outcome, options: dict[str, Any], before: Reached = BEGINNING, *, is_rank: bool = False
+        self, outcome: Outcome, options: dict[str, Any], before: RunProgress = BEGINNING, *, is_rank: bool = False
     ) -> Solution:
         """Make the solution of a run.
 

@@ -12,36 +12,36 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import numpy as np
 
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.placing import Drive, Placement
+from mgspmv.api.placing import Executor, Placement
 from mgspmv.errors import ConvergenceError, OptionError, ShapeError
-from mgspmv.iterate.options import DEFAULT_TOL
-from mgspmv.iterate.pagerank import Outcome
-from mgspmv.iterate.power import PowerOptions, PowerTask, Products, Step, Update, compile_product, iterate_power
-from mgspmv.iterate.tally import Norm
-from mgspmv.iterate.vectors import Weights, make_vector
 from mgspmv.kernels.device import measure_memory
 from mgspmv.logs import name_run
 from mgspmv.model import Event, Progress, Status, TolMode, check_choice
 from mgspmv.monitor.progress import watched_to_converge
 from mgspmv.order import invert, permute
 from mgspmv.results import Solution
+from mgspmv.solvers.norms import Norm
+from mgspmv.solvers.options import DEFAULT_TOL
+from mgspmv.solvers.pagerank import Outcome
+from mgspmv.solvers.power import PowerOptions, PowerTask, Products, Step, Update, compile_product, iterate_power
+from mgspmv.solvers.vectors import Weights, make_vector
 
 if TYPE_CHECKING:
-    from mgspmv.distribute.matrix import DistributedMatrix
-    from mgspmv.distribute.power_rounds import Rounds
+    from mgspmv.cluster.matrix import DistributedMatrix
+    from mgspmv.cluster.power_tasks import TaskProducts
 
 AnyUpdate = Step | Update
 
 
 class Running(TypedDict, total=False):
-    """Keywords of `power_iteration` and of the methods built on it; `Run` has their defaults."""
+    """Keywords of `power_iteration` and of the methods built on it; `PowerCall` has their defaults."""
 
     tol: float | None
     tol_mode: TolMode
     max_iter: int
     weights: bool
     precision: Literal["float64", "float32"]
-    drive: Drive
+    executor: Executor
     backend: Literal["auto", "cpu", "cuda"]
     threads: int | None
     client: Any
@@ -54,7 +54,7 @@ class Running(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Run(Placement):
+class PowerCall(Placement):
     """One call: the checked arguments of `power_iteration`, and the events of its iterations."""
 
     operation: str = "power iteration"
@@ -65,14 +65,14 @@ class Run(Placement):
     max_iter: int = 100
     weights: bool = True
     precision: Literal["float64", "float32"] = "float64"
-    drive: Drive = "auto"
+    executor: Executor = "auto"
     throw: bool = True
 
     def __post_init__(self) -> None:
         check_choice("precision", self.precision, ("float64", "float32"))
         _ = self.options
         super().__post_init__()
-        _ = self.chosen_drive
+        _ = self.chosen_executor
 
     @property
     def options(self) -> PowerOptions:
@@ -87,9 +87,9 @@ class Run(Placement):
         return PowerTask(name_run(), options, threshold, self.precision, self.weights, self.threads)
 
     @property
-    def chosen_drive(self) -> Drive:
+    def chosen_executor(self) -> Executor:
         """Drive of the run, resolved from `auto`."""
-        return self.choose_drive(self.drive)
+        return self.choose_drive(self.executor)
 
 
 @watched_to_converge
@@ -120,9 +120,10 @@ def power_iteration(
     max_iter : most iterations, default 100; a run that converges on the last one has converged
     weights : False takes each stored entry as 1
     precision : of vectors and values; norms and changes are summed in float64
-    drive : `embedded`, in this process; `superstep`, in which the workers of a cluster iterate in lockstep, and which
+    executor : `embedded`, in this process; `superstep`, in which the workers of a cluster iterate in lockstep, and
+    which
         takes no `update`; or `scheduler`, in which each product is a round of tasks and everything else is done in this
-        process. `auto` is `superstep` on a cluster, `scheduler` there with an `update`, else `embedded`
+        process. `auto` is `supersteps` on a cluster, `scheduler` there with an `update`, else `embedded`
     backend, threads : as for `spmv`
     client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one call
     device_memory, host_memory, timeout : as for `spmv`; rows that do not fit on a device are streamed in each product
@@ -146,17 +147,17 @@ def power_iteration(
     """
     if update is not None and not callable(update):
         raise OptionError(f"update must be a function of (y, x), not {update!r}")
-    run = Run(A, operation="power iteration", norm=norm, **running)
-    if update is not None and run.chosen_drive == "superstep":
-        if run.drive == "superstep":
+    run = PowerCall(A, operation="power iteration", norm=norm, **running)
+    if update is not None and run.chosen_executor == "supersteps":
+        if run.executor == "supersteps":
             raise OptionError(
-                "drive='superstep' makes the steps on the workers, and update is a function of whole vectors in this "
-                "process; pass drive='scheduler', or leave out drive="
+                "executor='supersteps' makes the steps on the workers, and update is a function of whole vectors in "
+                "this process; pass executor='tasks', or leave out executor="
             )
-        run = replace(run, drive="scheduler")
+        run = replace(run, executor="tasks")
     check_vertices(run)
     start = make_start(A, "x", x, 1.0 / A.shape[0])
-    with open_place(run) as place:
+    with open_placement(run) as place:
         outcome = place.iterate(update or Step(), start)
     return conclude(run, outcome, {"norm": norm})
 
@@ -168,7 +169,7 @@ def make_start(A: Matrix | DistributedMatrix, name: str, given: Weights | None, 
     return make_vector(name, given, A.shape[0], A.vertex_ids)
 
 
-def check_vertices(run: Run) -> None:
+def check_vertices(run: PowerCall) -> None:
     """Raise `ShapeError` unless the matrix of a run is square, and `OptionError` if it has no rows."""
     url, (n_rows, n_cols) = run.A.info.url, run.A.shape
     if n_rows != n_cols:
@@ -178,15 +179,15 @@ def check_vertices(run: Run) -> None:
 
 
 @dataclass(frozen=True)
-class Place:
+class ProductPlacement:
     """Products of a run, in this process or on a cluster."""
 
-    run: Run
+    run: PowerCall
     products: tuple[Products, ...]
     """Products with each matrix, for iterations that this process makes."""
     matrices: tuple[DistributedMatrix, ...] = ()
     """Matrices on the workers of a cluster; empty where this process computes."""
-    rounds: Rounds | None = None
+    rounds: TaskProducts | None = None
     """Products on the cluster and their costs; None where this process computes."""
 
     def iterate(self, update: AnyUpdate, x: np.ndarray) -> Outcome:
@@ -213,15 +214,15 @@ class Place:
         step = update.place(products.put) if isinstance(update, Step) else update
         return iterate_power(products, step, x, self.run.task, emit)
 
-    def _iterate_on_cluster(self, rounds: Rounds, update: AnyUpdate, x: np.ndarray) -> Outcome:
-        from mgspmv.distribute.power_drive import run_power
-        from mgspmv.monitor.stream import publish_run
+    def _iterate_on_cluster(self, rounds: TaskProducts, update: AnyUpdate, x: np.ndarray) -> Outcome:
+        from mgspmv.cluster.power_supersteps import run_power
+        from mgspmv.monitor.events import publish_run
 
-        run, drive = self.run, self.run.chosen_drive
-        assert drive in ("superstep", "scheduler")
-        with publish_run(self.matrices, run.task, run.operation, drive) as news:
+        run, executor = self.run, self.run.chosen_executor
+        assert executor in ("supersteps", "tasks")
+        with publish_run(self.matrices, run.task, run.operation, executor) as news:
             emit = news.follow(run.emit)
-            if drive == "superstep":
+            if executor == "supersteps":
                 assert isinstance(update, Step)
                 outcome = run_power(self.matrices, update, x, run.task, emit, news.report(run.on_progress))
             else:
@@ -229,27 +230,27 @@ class Place:
                 outcome = self._iterate_here(update, x, emit)
                 elapsed_s = time.perf_counter() - began
                 outcome.seconds["schedule"] = max(0.0, elapsed_s - sum(outcome.seconds.values()))
-                outcome = replace(outcome, memory=rounds.measure_memory(), transport="scheduler")
+                outcome = replace(outcome, memory=rounds.measure_memory(), transport="client")
             news.end(outcome.status, outcome)
         return outcome
 
 
 @contextmanager
-def open_place(run: Run, *others: Matrix | DistributedMatrix) -> Iterator[Place]:
+def open_placement(run: PowerCall, *others: Matrix | DistributedMatrix) -> Iterator[ProductPlacement]:
     """Open products with the matrix of a run and others, distributed first where the run asks for it; matrices that
     were distributed for the run are released at the end of the context."""
     matrices = (run.A, *others)
     if not run.is_on_cluster:
-        yield Place(run, tuple(_multiply_here(A, run) for A in matrices if isinstance(A, Matrix)))
+        yield ProductPlacement(run, tuple(_multiply_here(A, run) for A in matrices if isinstance(A, Matrix)))
         return
-    from mgspmv.distribute.power_rounds import Rounds
+    from mgspmv.cluster.power_tasks import TaskProducts
 
-    reads: dict[str, Any] = {"precision": run.precision, "weights": run.weights, "lay_out": False}
+    reads: dict[str, Any] = {"precision": run.precision, "weights": run.weights, "build_layout": False}
     with ExitStack() as stack:
         held = [stack.enter_context(run.distribute(A, **reads)) for A in matrices]
         for D in held:
             D.check_open()
-        rounds = Rounds(held, run.task)
+        rounds = TaskProducts(held, run.task)
         put = partial(np.ascontiguousarray, dtype=run.precision)
         products = tuple(
             Products(
@@ -258,11 +259,11 @@ def open_place(run: Run, *others: Matrix | DistributedMatrix) -> Iterator[Place]
                 np.asarray,
                 f"{len(D.workers)} workers on {_name_backend(D)}",
                 0,
-                tell_times=rounds.tell_times,
+                report_times=rounds.report_times,
             )
             for D in held
         )
-        yield Place(run, products, tuple(held), rounds)
+        yield ProductPlacement(run, products, tuple(held), rounds)
 
 
 def _name_backend(D: DistributedMatrix) -> str:
@@ -278,7 +279,7 @@ def count_as_collecting(outcome: Outcome) -> Iterator[None]:
 
 
 def conclude(
-    run: Run, outcome: Outcome, asked: Mapping[str, Any], advice: Mapping[Status, str] | None = None
+    run: PowerCall, outcome: Outcome, asked: Mapping[str, Any], advice: Mapping[Status, str] | None = None
 ) -> Solution:
     """Return the solution of a run, checked; parameters and errors as in `make_solution` and `check_converged`."""
     solution = make_solution(run, outcome, run.operation, asked)
@@ -286,7 +287,7 @@ def conclude(
     return solution
 
 
-def make_solution(run: Run, outcome: Outcome, method: str, asked: Mapping[str, Any]) -> Solution:
+def make_solution(run: PowerCall, outcome: Outcome, method: str, asked: Mapping[str, Any]) -> Solution:
     """Make the solution of a run.
 
     Parameters
@@ -296,11 +297,15 @@ def make_solution(run: Run, outcome: Outcome, method: str, asked: Mapping[str, A
     """
     tol = None if run.tol_mode == "fixed" else DEFAULT_TOL if run.tol is None else float(run.tol)
     options = {"method": method, **asked, "tol": tol, "tol_mode": run.tol_mode, "max_iter": int(run.max_iter)}
-    options |= {"weights": run.weights and not run.A.is_pattern, "precision": run.precision, "drive": run.chosen_drive}
+    options |= {
+        "weights": run.weights and not run.A.is_pattern,
+        "precision": run.precision,
+        "executor": run.chosen_executor,
+    }
     return run.make_solution(outcome, options)
 
 
-def check_converged(run: Run, status: Status, solution: Any, advice: Mapping[Status, str] | None = None) -> None:
+def check_converged(run: PowerCall, status: Status, solution: Any, advice: Mapping[Status, str] | None = None) -> None:
     """Raise `ConvergenceError` if a run with `throw` did not converge.
 
     Parameters
@@ -316,7 +321,7 @@ def check_converged(run: Run, status: Status, solution: Any, advice: Mapping[Sta
     raise ConvergenceError(f"{run.operation} ended as {status} after {made}: {said}{more}", solution)
 
 
-def _multiply_here(A: Matrix, run: Run) -> Products:
+def _multiply_here(A: Matrix, run: PowerCall) -> Products:
     dtype, n, backend = run.precision, A.shape[0], run.computes
     kernel: Any = A.bind_product(dtype, threads=run.threads, backend=backend, weights=run.weights, **run.limits)
     if backend == "cpu":

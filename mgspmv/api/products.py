@@ -15,7 +15,7 @@ from mgspmv.model import Progress
 from mgspmv.monitor.progress import watched
 
 if TYPE_CHECKING:
-    from mgspmv.distribute.matrix import DistributedMatrix
+    from mgspmv.cluster.matrix import DistributedMatrix
 
 
 @watched
@@ -80,7 +80,7 @@ def spmv(
         assert isinstance(A, Matrix)
         return A.multiply(x, **options, backend=place.computes, **place.limits)
     reads = choose_precision(precision, getattr(x, "dtype", np.dtype(np.float64)), A.info)
-    with place.distribute(precision=reads, lay_out=False) as matrix:
+    with place.distribute(precision=reads, build_layout=False) as matrix:
         return matrix.multiply(x, **options)
 
 

@@ -10,20 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mgspmv.api.checkpointing import begin_keeping, check_checkpoint, check_recover, say_what_is_kept
-from mgspmv.api.graphs import check_graph, describe_dangling, explain_overflow
+from mgspmv.api.checkpointing import add_resume_hint, begin_checkpointing, check_checkpoint, check_recover
+from mgspmv.api.graphs import check_graph, describe_dangling, describe_weight_overflow
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.placing import Drive, Placement
+from mgspmv.api.placing import Executor, Placement
 from mgspmv.api.warm import align_ranks
 from mgspmv.errors import ConvergenceError
-from mgspmv.iterate.keeping import Keeper
-from mgspmv.iterate.options import PageRankOptions, RankTask
-from mgspmv.iterate.pagerank import Outcome, find_before, run_here, widen_bound
-from mgspmv.iterate.stable import judge_order
-from mgspmv.iterate.start import Start, make_start
-from mgspmv.iterate.steps import DeviceSteps, LocalSteps
-from mgspmv.iterate.underflow import Step, find_underflow
-from mgspmv.iterate.vectors import Weights
 from mgspmv.kernels.catalogue import BACKENDS
 from mgspmv.kernels.device import measure_memory
 from mgspmv.kernels.select import check_step_kernel, find_step_layout, list_kernels
@@ -38,14 +30,22 @@ from mgspmv.model import (
     check_choice,
     ignore,
 )
-from mgspmv.monitor.progress import tell_all, watched_to_converge
+from mgspmv.monitor.progress import notify_all, watched_to_converge
 from mgspmv.order import restore
 from mgspmv.results import Solution
-from mgspmv.store.described import DescribedMatrix
-from mgspmv.store.places import StoreLike
+from mgspmv.solvers.checkpointing import Checkpointer
+from mgspmv.solvers.inputs import RunInputs, make_inputs
+from mgspmv.solvers.options import PageRankOptions, RankTask
+from mgspmv.solvers.pagerank import Outcome, find_before, run_here, widen_bound
+from mgspmv.solvers.steps import DeviceSteps, LocalSteps
+from mgspmv.solvers.topk_certificate import check_order
+from mgspmv.solvers.underflow import Step, find_underflow
+from mgspmv.solvers.vectors import Weights
+from mgspmv.store.locations import StoreLike
+from mgspmv.store.metadata import MatrixProperties
 
 if TYPE_CHECKING:
-    from mgspmv.distribute.matrix import DistributedMatrix
+    from mgspmv.cluster.matrix import DistributedMatrix
 
 
 @watched_to_converge
@@ -63,7 +63,7 @@ def pagerank(
     out_weight: Weights | None = None,
     weights: bool = True,
     precision: Precision = "exact",
-    drive: Drive = "auto",
+    executor: Executor = "auto",
     kernel: str = "auto",
     backend: Literal["auto", "cpu", "cuda"] = "auto",
     threads: int | None = None,
@@ -111,11 +111,11 @@ def pagerank(
         edges leave the stored part: their share of the rank is lost. Smaller is an error, with a tolerance of 1e-6
     weights : False counts every stored edge as 1
     precision : `exact` fixed point, bit-identical everywhere; `float64`; `float32`
-    drive : `embedded`, in this process; `superstep`, in which the workers of a cluster iterate in lockstep; or
-        `scheduler`, in which each iteration is a round of tasks. `auto` is `superstep` on a cluster, else `embedded`.
+    executor : `embedded`, in this process; `superstep`, in which the workers of a cluster iterate in lockstep; or
+        `scheduler`, in which each iteration is a round of tasks. `auto` is `supersteps` on a cluster, else `embedded`.
         All make the same iterations, and in `exact` bit-identical ranks
-    kernel : `auto`; or `csr-rows` or `csr-serial` on the host, `row-blocks`, `row-slices` or `csr-split` on CUDA
-    backend : as for `spmv`; `exact` is bit-identical on every backend
+    kernel : `auto`; or `csr-rows` or `csr-serial` on the host, `column-sorted-blocks`, `sell-slices` or `csr-split` on
+    CUDA backend : as for `spmv`; `exact` is bit-identical on every backend
     threads : default: the processors this process may use; on a cluster, those of each worker
     client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one run. A cluster runs one
         at a time, others wait
@@ -128,7 +128,7 @@ def pagerank(
         the place are removed once the first one is complete. Not with `stop="topk:..."`
     checkpoint_every : seconds between checkpoints, default 30; 0 begins one as soon as the previous one is written
     resume : resume from the last checkpoint, or begin where there is none. Graph, vectors, alpha, precision and
-        tol_mode must be the same, and tol and max_iter must not end the run earlier; workers, backend, drive, memory
+        tol_mode must be the same, and tol and max_iter must not end the run earlier; workers, backend, executor, memory
         and threads may differ. In `exact` ranks, changes and iterations are those of an uninterrupted run
     recover : on a cluster, how many times at most the run resumes when workers are lost or silent, on the workers that
         remain or rejoined, from its last checkpoint; without one it starts again. 0 raises the error at once. A matrix
@@ -164,7 +164,7 @@ def pagerank(
     check_recover(recover)
     limits = (device_memory, host_memory, timeout)
     place = Placement(A, client, backend, threads, *limits, transport, on_progress, on_event)
-    drive = place.choose_drive(drive)
+    executor = place.choose_drive(executor)
     if not place.is_on_cluster:
         check_step_kernel(kernel, place.computes)
     elif client is not None:  # the backends of the workers are checked when they join
@@ -175,25 +175,25 @@ def pagerank(
     if isinstance(nstart, Solution):
         nstart = align_ranks(nstart, A)
     vectors = (personalization, dangling, nstart, out_weight)
-    start = make_start(A.stored, A.vertex_ids, options, *vectors, use_weights=use_weights, order=A.order)
+    start = make_inputs(A.stored, A.vertex_ids, options, *vectors, use_weights=use_weights, order=A.order)
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
     task, keeper = RankTask(name_run(), options, threshold, dtype, threads, kernel), None
     if checkpoint is not None:
-        keeping: dict[str, Any] = {"resume": resume, "is_shared": drive != "embedded"}
-        keeper, start = begin_keeping(place, task, start, checkpoint, checkpoint_every, **keeping)
+        keeping: dict[str, Any] = {"resume": resume, "is_shared": executor != "embedded"}
+        keeper, start = begin_checkpointing(place, task, start, checkpoint, checkpoint_every, **keeping)
     before = find_before(keeper)
     if place.is_on_cluster:
         reads: dict[str, Any] = {"precision": precision, "weights": use_weights, "checkpoint": keeper is not None}
-        reads["top"] = options.top if drive == "superstep" else None  # in rounds, this process holds the ranks
-        assert drive in ("superstep", "scheduler")
-        with say_what_is_kept(keeper), place.distribute(recover=recover, **reads) as matrix:
+        reads["top"] = options.top if executor == "supersteps" else None  # in rounds, this process holds the ranks
+        assert executor in ("supersteps", "tasks")
+        with add_resume_hint(keeper), place.distribute(recover=recover, **reads) as matrix:
             loaded = time.perf_counter()
-            outcome = _rank_distributed(place, matrix, task, start, keeper, drive=drive, recover=recover)
+            outcome = _rank_distributed(place, matrix, task, start, keeper, executor=executor, recover=recover)
         place.count_loading(outcome.seconds, loaded)
     else:
         outcome = _rank_embedded(place, task, start, place.emit, keeper)
 
-        def step(once: PageRankOptions, probe: Start) -> np.ndarray:
+        def step(once: PageRankOptions, probe: RunInputs) -> np.ndarray:
             return _rank_embedded(place, replace(task, options=once, threshold=0.0), probe, ignore, None).values
 
         outcome = _find_underflow(A, outcome, start, task, step, on_device=place.computes == "cuda")
@@ -203,21 +203,23 @@ def pagerank(
     outcome.seconds["collect"] += time.perf_counter() - reached
     given = {"dangling": describe_dangling(dangling), "out_weight": "store" if out_weight is None else "vector"}
     asked = vars(options) | {"tol": options.choose_tol(A.shape[0], A.nnz)} | given
-    outcome = replace(outcome, stability=_judge_stability(options, outcome))
-    solution = place.make_solution(outcome, asked | {"weights": use_weights, "drive": drive}, before, is_rank=True)
+    outcome = replace(outcome, stability=_check_stability(options, outcome))
+    solution = place.make_solution(
+        outcome, asked | {"weights": use_weights, "executor": executor}, before, is_rank=True
+    )
     if throw and not outcome.status.is_success:
         made = f"{solution.iterations} iterations, the last change was {solution.changes[-1]:.3g}"
         more = _describe_wrong(solution) + _describe_tie(solution)
         advice = options.advise(outcome.status, solution.changes, A.shape[0], A.nnz)
         if outcome.status == Status.NON_FINITE:
-            advice = explain_overflow(A, start, options.precision, use_weights=use_weights) or advice
+            advice = describe_weight_overflow(A, start, options.precision, use_weights=use_weights) or advice
         said = f"PageRank ended as {outcome.status} after {made}: {advice}{more}"
         raise ConvergenceError(said, solution)
     return solution
 
 
 def _rank_embedded(
-    place: Placement, task: RankTask, start: Start, emit: Callable[[Event], None], keeper: Keeper | None
+    place: Placement, task: RankTask, start: RunInputs, emit: Callable[[Event], None], keeper: Checkpointer | None
 ) -> Outcome:
     """Rank in this process: on a device by its fused steps, where a layout for them can hold the matrix."""
     A, backend, limits = place.A, place.computes, place.limits
@@ -249,37 +251,37 @@ def _rank_distributed(
     place: Placement,
     matrix: DistributedMatrix,
     task: RankTask,
-    start: Start,
-    keeper: Keeper | None,
+    start: RunInputs,
+    keeper: Checkpointer | None,
     *,
-    drive: Literal["scheduler", "superstep"],
+    executor: Literal["tasks", "supersteps"],
     recover: int,
 ) -> Outcome:
     """Rank on a cluster."""
-    from mgspmv.distribute.recovery import Recovering
-    from mgspmv.monitor.stream import publish_run
+    from mgspmv.cluster.recovery import Recovering
+    from mgspmv.monitor.events import publish_run
 
     earlier = () if place.is_distributed else matrix.recoveries  # made while the matrix was loaded for this run
-    with publish_run([matrix], task, "pagerank", drive) as news, nullcontext() if keeper is None else keeper:
+    with publish_run([matrix], task, "pagerank", executor) as news, nullcontext() if keeper is None else keeper:
         if keeper is not None:
-            keeper.tell = tell_all(keeper.tell, news.tell_kept)
-        tell = tell_all(log_recovery, news.tell_recovery)
+            keeper.notify = notify_all(keeper.notify, news.publish_checkpoint)
+        notify = notify_all(log_recovery, news.publish_recovery)
         for recovery in earlier:
-            tell(recovery, 0)
-        hearing = news.follow(place.emit), news.report(place.on_progress), tell
-        outcome = Recovering(matrix, task, start, drive, recover - len(earlier), *hearing, keeper).run()
+            notify(recovery, 0)
+        hearing = news.follow(place.emit), news.report(place.on_progress), notify
+        outcome = Recovering(matrix, task, start, executor, recover - len(earlier), *hearing, keeper).run()
         news.end(outcome.status, outcome)
 
-    def step(once: PageRankOptions, probe: Start) -> np.ndarray:
+    def step(once: PageRankOptions, probe: RunInputs) -> np.ndarray:
         again = replace(task, run=name_run(), options=once, threshold=0.0)
-        return Recovering(matrix, again, probe, drive, recover - len(earlier), ignore).run().values
+        return Recovering(matrix, again, probe, executor, recover - len(earlier), ignore).run().values
 
     outcome = _find_underflow(matrix, outcome, start, task, step, on_device=matrix.backend != "cpu")
     return replace(outcome, recoveries=(*earlier, *outcome.recoveries))
 
 
 def _find_underflow(
-    A: DescribedMatrix, outcome: Outcome, start: Start, task: RankTask, step: Step, *, on_device: bool
+    A: MatrixProperties, outcome: Outcome, start: RunInputs, task: RankTask, step: Step, *, on_device: bool
 ) -> Outcome:
     """Add the vertices that have rank 0 by underflow to an outcome; parameters as in `find_underflow`."""
     if outcome.status == Status.NON_FINITE:
@@ -290,11 +292,11 @@ def _find_underflow(
     return replace(outcome, underflow=found)
 
 
-def _judge_stability(options: PageRankOptions, outcome: Outcome) -> Stability | None:
+def _check_stability(options: PageRankOptions, outcome: Outcome) -> Stability | None:
     """Return the stability of the highest vertices at the end; None where `stop` does not ask for it."""
     if options.top is None or outcome.stability is not None:
         return outcome.stability
-    return judge_order(outcome.values, options.top, outcome.error_bound_l1)
+    return check_order(outcome.values, options.top, outcome.error_bound_l1)
 
 
 def _describe_wrong(solution: Solution) -> str:

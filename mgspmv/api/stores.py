@@ -10,14 +10,14 @@ from typing import Any, Literal, get_args
 
 from mgspmv.api.arguments import check_threads, parse_size
 from mgspmv.errors import OptionError
-from mgspmv.export.write import Format, check_vertices, choose_format, export_matrix
-from mgspmv.export.write import check_target as check_export
+from mgspmv.export.export import Format, check_vertices, choose_format, export_matrix
+from mgspmv.export.export import check_target as check_export
 from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.open import open_source, open_update
 from mgspmv.ingest.source import Source
+from mgspmv.ingest.store_writing import find_budget, reorder_store, store_source, transpose_store
 from mgspmv.ingest.update import Changes, Missing, update_store
 from mgspmv.ingest.verify import verify_store
-from mgspmv.ingest.write import find_room, reorder_store, store_source, transpose_store
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import (
     Duplicates,
@@ -32,7 +32,7 @@ from mgspmv.model import (
 )
 from mgspmv.monitor.progress import watched
 from mgspmv.order import METHODS, check_square
-from mgspmv.store.places import StoreLike
+from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import open_store
 from mgspmv.store.versions import check_keep, check_target
 from mgspmv.store.write import drop_versions
@@ -194,12 +194,12 @@ def _store(
     describe = partial(_describe_making, options=options, reading=reading)
     n_bytes = parse_size(memory)
     if client is not None:
-        from mgspmv.distribute.ingesting import ingest_on_cluster
+        from mgspmv.cluster.ingest import ingest_on_cluster
 
         folder = None if scratch is None else os.path.abspath(scratch)
         writing |= {"memory": n_bytes, "threads": threads, "scratch": folder, "timeout": timeout}
         return ingest_on_cluster(opening(), store, options, client, describe, on_progress=on_progress, **writing)
-    room = find_room(store, n_bytes, threads, scratch)
+    room = find_budget(store, n_bytes, threads, scratch)
     source = opening(threads=room.threads, id_room=room.for_ids)
     return store_source(source, store, options, describe, on_progress, room, **writing)
 
@@ -268,7 +268,7 @@ def reorder(
     check_square(info.shape, info.url)
     base = info.version if target is None else check_target(target, overwrite=overwrite)
     place = store if target is None else target
-    room = find_room(place, parse_size(memory), threads, scratch)
+    room = find_budget(place, parse_size(memory), threads, scratch)
 
     def describe(reordering: dict[str, Any]) -> dict[str, Any]:
         source = {"url": info.url, "digest": info.digest}
@@ -316,7 +316,7 @@ def transpose(
         if keep is not None:
             drop_versions(store, keep=keep)
         return info
-    room = find_room(store, parse_size(memory), threads, scratch)
+    room = find_budget(store, parse_size(memory), threads, scratch)
     source = {"version": info.version, "digest": info.digest}
     provenance = info.provenance | {"transposing": {"source": source, **stamp()}}
     return transpose_store(stored, provenance, on_progress or ignore, room, keep=keep)
@@ -382,7 +382,7 @@ def update(
         raise OptionError("nothing is to be inserted or deleted; pass insert=, delete= or both")
     options = IngestOptions(self_loops=self_loops, symmetrize=symmetrize, ignore_weights=ignore_weights)
     stored, asked = open_store(store), {"format": format, **edge_list_options}
-    room = find_room(store, parse_size(memory), threads, scratch)
+    room = find_budget(store, parse_size(memory), threads, scratch)
     reading = {"threads": room.threads, "id_room": room.for_ids, **asked}
     is_vertex = VertexLookup(stored).has
     sources = open_update(insert, delete, stored.info.vertex_ids, is_vertex, **reading)
@@ -446,7 +446,7 @@ def export(
     stored = open_store(store)
     if vertices is not None:
         check_vertices(stored, vertices, overwrite=overwrite)
-    room = find_room(target, parse_size(memory), threads, scratch)
+    room = find_budget(target, parse_size(memory), threads, scratch)
     export_matrix(stored, target, chosen, room, on_progress or ignore, vertices)
     return stored.info
 

@@ -13,11 +13,11 @@ from mgspmv.api.arguments import check_threads, parse_size
 from mgspmv.api.stores import stamp
 from mgspmv.errors import OptionError
 from mgspmv.ingest.edge_mask import choose_edges
+from mgspmv.ingest.store_writing import find_budget
 from mgspmv.ingest.subgraph import check_bounds, write_subgraph
-from mgspmv.ingest.write import find_room
 from mgspmv.model import MatrixInfo, Progress, ignore
 from mgspmv.monitor.progress import watched
-from mgspmv.store.places import StoreLike
+from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import open_store
 from mgspmv.store.versions import check_target
 from mgspmv.validation import to_json
@@ -88,7 +88,7 @@ def subgraph(
     chosen = choose_edges(stored.info, edges, without_edges, symmetrize=symmetrize)
     info, bounds = stored.info, check_bounds(stored.info, min_weight, max_weight)
     base = check_target(target, overwrite=overwrite)
-    room = find_room(target, parse_size(memory), threads, scratch)
+    room = find_budget(target, parse_size(memory), threads, scratch)
 
     def describe(n_vertices: int | None) -> dict[str, Any]:
         asked = {"n_vertices": n_vertices, "min_weight": min_weight, "max_weight": max_weight}

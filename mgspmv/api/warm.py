@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from mgspmv.errors import OptionError
-from mgspmv.ingest.weights import Weights, read_weights
+from mgspmv.ingest.vector_files import Weights, read_weights
 from mgspmv.lookup import UNKNOWN, VertexLookup
 from mgspmv.results import Solution, load_solution
 from mgspmv.saving import is_rank_table
-from mgspmv.store.described import DescribedMatrix
+from mgspmv.store.metadata import MatrixProperties
 
 
 def read_vector(
@@ -36,7 +36,7 @@ def read_vector(
     return dict.fromkeys(found, 1.0) if isinstance(found, list) else found
 
 
-def align_ranks(before: Solution, A: DescribedMatrix) -> np.ndarray:
+def align_ranks(before: Solution, A: MatrixProperties) -> np.ndarray:
     """Return earlier ranks by vertex id as (n,) float64; 1/n for new vertices.
 
     Raises

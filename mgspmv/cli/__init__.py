@@ -13,7 +13,7 @@ from typing import Any
 from mgspmv.cli import clusters
 from mgspmv.cli.centrality import eigenvector, hits, katz, stationary
 from mgspmv.cli.doctor import doctor
-from mgspmv.cli.making import generate, ingest, update
+from mgspmv.cli.make_stores import generate, ingest, update
 from mgspmv.cli.pipelines import run
 from mgspmv.cli.products import plan, spmv
 from mgspmv.cli.program import add_command, app

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mgspmv.cli.iteration import Iteration
 from mgspmv.cli.outputs import find_outputs
 from mgspmv.cli.program import Answer
-from mgspmv.cli.watching import Iteration
 from mgspmv.errors import OptionError
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mgspmv.cli.mode import ARGS, say
+from mgspmv.cli.mode import ARGS, print_note
 from mgspmv.cli.options import option
-from mgspmv.cli.place import quieten_dask
+from mgspmv.cli.placement import quieten_dask
 from mgspmv.cli.program import Answer, add_command
 from mgspmv.cli.tables import tabulate, tabulate_fields
 from mgspmv.errors import ClusterError, MgspmvError, OptionError
@@ -64,11 +64,11 @@ def start(
         asked |= {"tls": tls, "host": host, "scheduler_port": port}
         asked |= {"dashboard_port": dashboard_port, "dashboard_origins": dashboard_origin or []}
 
-        def tell(launched: Launched) -> None:
-            say(_describe_started(launched))
+        def notify(launched: Launched) -> None:
+            print_note(_describe_started(launched))
             _warn(host, tls)
 
-        launching.serve(name, tell, **asked)
+        launching.serve(name, notify, **asked)
         return Answer({"cluster": name, "state": "stopped"}, [f"cluster {name} is stopped"])
     launched = launching.start(name, ARGS.get(), timeout)
     _warn(host, tls)
@@ -76,7 +76,7 @@ def start(
 
 
 def _check(name: str, backend: str, protocol: str, origins: list[str], timeout: float) -> None:
-    from mgspmv.distribute.dashboards import parse_host
+    from mgspmv.cluster.allowed_hosts import parse_host
     from mgspmv.model import check_choice
 
     if not _NAME.fullmatch(name):
@@ -98,10 +98,10 @@ def _check(name: str, backend: str, protocol: str, origins: list[str], timeout: 
 
 
 def _warn(host: str, tls: str | None) -> None:
-    from mgspmv.distribute.dashboards import is_local
+    from mgspmv.cluster.allowed_hosts import is_local
 
     if tls is None and not is_local(host):
-        say(f"warning: whoever reaches {host} can run code here; --tls lets in nobody without a certificate")
+        print_note(f"warning: whoever reaches {host} can run code here; --tls lets in nobody without a certificate")
 
 
 def _describe(launched: Launched) -> dict[str, Any]:
@@ -158,8 +158,8 @@ def _ask(launched: Launched, timeout_s: float) -> dict[str, Any]:
 
 
 def _ask_scheduler(launched: Launched, timeout_s: float) -> dict[str, Any]:
-    from mgspmv.distribute.cluster import Cluster
-    from mgspmv.distribute.tls import use_tls
+    from mgspmv.cluster.dask_cluster import Cluster
+    from mgspmv.cluster.tls import use_tls
     from mgspmv.monitor.known import list_known_runs
 
     with quieten_dask(), use_tls(launched.certificates):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from mgspmv.cli.mode import open_progress
 from mgspmv.cli.options import option
-from mgspmv.cli.place import Place, open_client
+from mgspmv.cli.placement import PlacementOptions, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.errors import MgspmvError
 
@@ -32,7 +32,7 @@ def doctor(
     """
     from mgspmv.doctor import examine
 
-    place = Place(cluster, workers, None, cluster_option, scheduler, tls, timeout)
+    place = PlacementOptions(cluster, workers, None, cluster_option, scheduler, tls, timeout)
     with open_progress() as progress:
         reach = None if place.is_embedded else lambda: open_client(place, progress)
         found = examine(reach, stores or [], timeout, progress.phase)

@@ -79,12 +79,12 @@ def open_progress() -> Progress:
     return progress.Progress(is_shown=False) if MODE.get().quiet else progress.open_progress()
 
 
-def say(line: str) -> None:
+def print_note(line: str) -> None:
     """Print a note, neither answer nor error, to stderr unless `--quiet` is given."""
     if not MODE.get().quiet:
         print(escape_controls(hide_secrets(line)), file=sys.stderr, flush=True)
 
 
-def note_kept(kept: str) -> None:
+def note_checkpoint(kept: str) -> None:
     """Set the note on what is kept, printed if the command is interrupted from now on."""
     KEPT.set(hide_secrets(kept))

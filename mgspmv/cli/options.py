@@ -165,7 +165,7 @@ The key `COMMAND.NAME` or `GROUP.NAME` takes precedence over `NAME`."""
 
 
 @dataclass(frozen=True)
-class Storing:
+class StoringOptions:
     """Storage options, as arguments of `mgspmv.ingest` and `generate`."""
 
     kind: Annotated[str | None, option("What rows mean; default as the source.", "graph|matrix|stochastic")] = None
@@ -180,7 +180,7 @@ class Storing:
 
 
 @dataclass(frozen=True)
-class Lines:
+class TextOptions:
     """Options for reading edges from files."""
 
     format: str | None = None
@@ -200,7 +200,7 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Reading(Lines):
+class ReadingOptions(TextOptions):
     """Options for reading files, and for the set of vertices."""
 
     n_vertices: Annotated[int | None, option("Edges: ids are 0..N-1.", "N")] = None
@@ -218,7 +218,7 @@ def _parse_columns(text: str | None) -> list[str] | list[int] | None:
 
 
 @dataclass(frozen=True)
-class Room:
+class MemoryOptions:
     """Memory and scratch folder for sorting, as arguments of functions that make stores."""
 
     memory: str | None = None
@@ -226,7 +226,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Work(Room):
+class SortingOptions(MemoryOptions):
     """Memory, scratch folder and threads for sorting in this process."""
 
     threads: int | None = None

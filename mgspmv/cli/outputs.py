@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mgspmv.cli.mode import MODE, note_kept
+from mgspmv.cli.mode import MODE, note_checkpoint
 from mgspmv.cli.program import Answer
 from mgspmv.errors import OptionError
 
@@ -24,7 +24,7 @@ class Outputs:
     def save(self, result: Any, *, overwrite: bool) -> None:
         """Write ranks to each of `paths`, each atomically."""
         for k, path in enumerate(self.paths):
-            note_kept(f"{', '.join(self.paths[:k]) or 'nothing'} is written")
+            note_checkpoint(f"{', '.join(self.paths[:k]) or 'nothing'} is written")
             result.save(path, overwrite=overwrite)
 
     def print(self, answer: Answer, lines: Iterator[bytes]) -> Answer:

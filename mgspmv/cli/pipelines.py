@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mgspmv.cli.mode import note_kept, say
-from mgspmv.cli.place import quieten_dask, read_literal
+from mgspmv.cli.mode import note_checkpoint, print_note
+from mgspmv.cli.placement import quieten_dask, read_literal
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import tabulate_top
 from mgspmv.cli.tables import tabulate
@@ -41,11 +41,11 @@ def run(
         return _answer_plan(plan_pipeline(file, overrides=overrides))
     try:
         with quieten_dask():
-            return _answer_run(run_pipeline(file, overrides=overrides, on_note=say))
+            return _answer_run(run_pipeline(file, overrides=overrides, on_note=print_note))
     except StepsFailedError as error:
         return _answer_run(error.record, error)
     except RunInterrupted as error:
-        note_kept(str(error).removeprefix("interrupted; "))
+        note_checkpoint(str(error).removeprefix("interrupted; "))
         raise
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-from mgspmv.cli.mode import note_kept
+from mgspmv.cli.mode import note_checkpoint
 from mgspmv.cli.options import argument, option
-from mgspmv.cli.place import Computing, Place, open_client
+from mgspmv.cli.placement import ComputingOptions, PlacementOptions, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.tables import tabulate, tabulate_fields
 from mgspmv.display.numbers import format_bytes, format_seconds
@@ -38,7 +38,7 @@ def plan(
     """Say what a run takes in memory, traffic and, where it can be measured, seconds, before anything is loaded."""
     from mgspmv import api
 
-    place = Place(cluster, workers if cluster else None, None, cluster_option, scheduler, tls, timeout)
+    place = PlacementOptions(cluster, workers if cluster else None, None, cluster_option, scheduler, tls, timeout)
     options: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "precision": precision}
     options |= {"stop": stop, "checkpoint": checkpoint, "backend": place.choose_backend(backend), "timeout": timeout}
     with api.open_matrix(store) as matrix, open_client(place) as client:
@@ -89,7 +89,7 @@ def spmv(
     y: Annotated[str | None, option("What beta multiplies.", "FILE.npy")] = None,
     kernel: Annotated[str, option(f"Kernel: auto, {_KERNELS}.")] = "auto",
     precision: str | None = None,
-    place: Computing,
+    place: ComputingOptions,
     overwrite: bool = False,
 ) -> Answer:
     """Compute alpha * A @ x + beta * y."""
@@ -97,11 +97,11 @@ def spmv(
 
     from mgspmv import api
     from mgspmv.files import write_beside
-    from mgspmv.ingest.weights import read_vector
+    from mgspmv.ingest.vector_files import read_vector
     from mgspmv.saving import check_target
 
     check_target(output, overwrite=overwrite, suffixes=(".npy",))
-    note_kept(f"{output} is as it was")
+    note_checkpoint(f"{output} is as it was")
     began = time.perf_counter()
     with api.open_matrix(store) as matrix:
         options = {"alpha": alpha, "beta": beta, "kernel": kernel, "precision": precision, **place.arguments}

@@ -22,7 +22,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from mgspmv.cli.messages import UNTRANSLATED, find_options, translate
-from mgspmv.cli.mode import ARGS, KEPT, MODE, Mode, find_mode, say
+from mgspmv.cli.mode import ARGS, KEPT, MODE, Mode, find_mode, print_note
 from mgspmv.cli.options import OPTIONS
 from mgspmv.errors import MgspmvError, StoreError, escape_controls, hide_secrets
 from mgspmv.monitor.progress import show_progress
@@ -219,7 +219,7 @@ def shorten_warnings() -> Iterator[None]:
     """Show warnings as one line, with options in place of arguments."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        say(f"warning: {translate_message(str(message))}")
+        print_note(f"warning: {translate_message(str(message))}")
 
     with warnings.catch_warnings():
         warnings.showwarning = show

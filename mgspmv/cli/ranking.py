@@ -6,26 +6,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, cast, get_args
 
+from mgspmv.cli.iteration import Iteration, listen
 from mgspmv.cli.options import option
 from mgspmv.cli.outputs import find_outputs
-from mgspmv.cli.place import Computing, check_choices
+from mgspmv.cli.placement import ComputingOptions, check_choices
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import add_summary, answer_batch
-from mgspmv.cli.watching import Iteration, listen
 from mgspmv.kernels.catalogue import SPARSE_KERNELS
 
 _KERNELS = ", ".join(kernel.name for kernel in SPARSE_KERNELS if kernel.step_backends)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranking(Iteration):
+class RankingOptions(Iteration):
     """Options of a PageRank run that other iterations have too."""
 
     precision: str = "exact"
 
 
 @dataclass(frozen=True)
-class Own:
+class PageRankFlags:
     """Options specific to PageRank, as arguments of `mgspmv.pagerank`."""
 
     alpha: Annotated[float, option("Damping factor.")] = 0.85
@@ -41,7 +41,9 @@ class Own:
     recover: Annotated[int, option("On a cluster: go on N times at most when workers are lost.", "N", min=0)] = 5
 
 
-def pagerank(ranking: Ranking, own: Own, reverse: bool = False, scaler: str = "none", summary: bool = False) -> Answer:
+def pagerank(
+    ranking: RankingOptions, own: PageRankFlags, reverse: bool = False, scaler: str = "none", summary: bool = False
+) -> Answer:
     """Rank the vertices of a graph. What was reached without converging is written too, and the exit code is 5."""
     from mgspmv.model import check_choice
     from mgspmv.scores import Scaler
@@ -50,7 +52,7 @@ def pagerank(ranking: Ranking, own: Own, reverse: bool = False, scaler: str = "n
     outputs = find_outputs(ranking.output, overwrite=ranking.overwrite)
     vectors = ("personalization", "dangling", "out_weight")
     solution, failure = ranking.compute("pagerank", vectors, reverse=reverse, **vars(own))
-    order, solution = solution.judge_order(ranking.top), solution.scale(cast(Scaler, scaler))
+    order, solution = solution.check_order(ranking.top), solution.scale(cast(Scaler, scaler))
     answer = ranking.write(solution, outputs, failure, order)
     return add_summary(answer, solution.summarize()) if summary else answer
 
@@ -71,7 +73,7 @@ def pagerank_batch(
     reverse: bool = False,
     precision: str = "exact",
     width: Annotated[int | None, option("Vectors in a pass; default what is fast and fits.", "2|4|8|16|32|64")] = None,
-    place: Computing,
+    place: ComputingOptions,
     transport: str = "auto",
     overwrite: bool = False,
 ) -> Answer:

@@ -16,7 +16,7 @@ def top(ranks: str, k: int = 10) -> Answer:
     from mgspmv.results import load_solution
 
     solution = load_solution(ranks)
-    highest, order = solution.top(k), solution.judge_order(k)
+    highest, order = solution.top(k), solution.check_order(k)
     said = None if order is None else describe_order(order)
     payload = {"status": solution.status.value, "top": list_top(highest), "order": list_order(order)}
     return Answer(payload, [tabulate_top(highest), *([] if said is None else [f"order {said}"])])

@@ -91,7 +91,7 @@ def _describe_memory(memory: dict[str, list[int]]) -> str:
 
 
 def answer_batch(batch: BatchSolution, saved: list[str], failure: ConvergenceError | None) -> Answer:
-    highest, orders = batch.top(), batch.judge_order()
+    highest, orders = batch.top(), batch.check_order()
     payload = batch.to_dict() | {"saved": saved}
     for described in payload["vectors"]:
         described["top"] = list_top(highest[described["label"]])

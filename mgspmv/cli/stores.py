@@ -6,8 +6,8 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from mgspmv.cli.mode import note_kept
-from mgspmv.cli.options import Lines, Work, argument, given, option
+from mgspmv.cli.mode import note_checkpoint
+from mgspmv.cli.options import SortingOptions, TextOptions, argument, given, option
 from mgspmv.cli.program import Answer, translate_message
 from mgspmv.cli.stored import answer_changed, answer_stored, describe_matrix, describe_order
 from mgspmv.cli.tables import tabulate, tabulate_fields
@@ -48,25 +48,25 @@ def reorder(
     *,
     method: str = "rcm",
     overwrite: bool = False,
-    work: Work,
+    work: SortingOptions,
 ) -> Answer:
     """Renumber rows and columns for locality; results stay in the source's numbers."""
     from mgspmv import api
 
     options: dict[str, Any] = {"method": method, "overwrite": overwrite, **vars(work)}
     began = time.perf_counter()
-    note_kept(f"{target or store} is as it was")
+    note_checkpoint(f"{target or store} is as it was")
     info = api.reorder(store, target, **options)
     return answer_stored(info, time.perf_counter() - began)
 
 
-def transpose(store: str, *, keep: int | None = None, work: Work) -> Answer:
+def transpose(store: str, *, keep: int | None = None, work: SortingOptions) -> Answer:
     """Add the transpose to a store, which `hits` and --reverse need; the matrix and its digest stay as they are."""
     from mgspmv import api
     from mgspmv.store.read import open_store
 
     before, began = open_store(store).info, time.perf_counter()
-    note_kept(f"{store} is as it was")
+    note_checkpoint(f"{store} is as it was")
     info = api.transpose(store, keep=keep, **vars(work))
     return answer_changed(info, before, time.perf_counter() - began, "the transpose is stored already")
 
@@ -81,13 +81,13 @@ def subgraph(
     edges: str | None = None,
     without_edges: Annotated[str | None, option("Edges to drop, likewise.", "FILE")] = None,
     symmetrize: Annotated[bool, option("For both, (i, j) stands for (j, i) too.")] = False,
-    lines: Lines,
+    lines: TextOptions,
     overwrite: bool = False,
-    work: Work,
+    work: SortingOptions,
 ) -> Answer:
     """Write a part of a store as a new store: the edges between some vertices, or selected edges."""
     from mgspmv import api
-    from mgspmv.ingest.edge_list_head import Reading
+    from mgspmv.ingest.edge_list_head import StatedForm
     from mgspmv.ingest.edge_mask import read_edges
     from mgspmv.ingest.subgraph import read_selection
     from mgspmv.lookup import VertexLookup
@@ -98,12 +98,12 @@ def subgraph(
     began, stored = time.perf_counter(), open_store(store)
     if vertices is not None:
         _check_lines(lines, edges or without_edges)
-        are_names, reading = stored.info.vertex_ids == "string", Reading(lines.delimiter, comment=lines.comment)
+        are_names, reading = stored.info.vertex_ids == "string", StatedForm(lines.delimiter, comment=lines.comment)
         is_vertex = VertexLookup(stored).has if are_names else None
         options["vertices"] = read_selection(vertices, string_ids=are_names, reading=reading, is_vertex=is_vertex)
     for name, file in given({"edges": edges, "without_edges": without_edges}).items():
         options[name] = read_edges(file, stored, **lines.options)
-    note_kept(f"{target} is as it was")
+    note_checkpoint(f"{target} is as it was")
     info = api.subgraph(store, target, **options)
     answer = answer_stored(info, time.perf_counter() - began)
     source = info.provenance["subgraphs"][-1]["source"]
@@ -111,7 +111,7 @@ def subgraph(
     return replace(answer, parts=[*answer.parts, part])
 
 
-def _check_lines(lines: Lines, edges: str | None) -> None:
+def _check_lines(lines: TextOptions, edges: str | None) -> None:
     """Raise `OptionError` for options of edge lists when no edges are given."""
     unused = [name for name in lines.options if name not in ("delimiter", "comment")]
     if unused and edges is None:
@@ -125,7 +125,7 @@ def export(
     *,
     format: str | None = None,
     vertices: Annotated[str | None, option("Write the ids too, one a line, for `ingest --vertices`.", "FILE")] = None,
-    work: Work,
+    work: SortingOptions,
     overwrite: bool = False,
 ) -> Answer:
     """Write a stored matrix as its source had it, for other programs."""
@@ -133,7 +133,7 @@ def export(
 
     options: dict[str, Any] = {"format": format, "vertices": vertices, "overwrite": overwrite, **vars(work)}
     began = time.perf_counter()
-    note_kept(f"{target} is as it was")
+    note_checkpoint(f"{target} is as it was")
     info = api.export(store, target, **options)
     elapsed_s = time.perf_counter() - began
     payload = {"target": target, "vertices": vertices, "store": asdict(info), "seconds": elapsed_s}

@@ -9,7 +9,7 @@ from typing import Any
 from mgspmv.errors import OptionError, SourceNotFoundError
 from mgspmv.files import is_url
 from mgspmv.ingest.tokens import is_plain_integer
-from mgspmv.ingest.weights import DANGLING_RULES
+from mgspmv.ingest.vector_files import DANGLING_RULES
 
 FILE, IDS = "file:", "id:"
 """Prefixes of a value that mark it as a file or as ids."""
@@ -61,7 +61,7 @@ def _read(name: str, text: str, matrix: Any, aligns: bool) -> Any:
 
 def _read_ids(name: str, text: str, matrix: Any) -> dict[Any, float] | list[Any]:
     """Read ids by `parse_ids`, and check that the store has them."""
-    from mgspmv.iterate.vectors import find_positions
+    from mgspmv.solvers.vectors import find_positions
 
     ids = matrix.vertex_ids
     found = parse_ids(name, text, string_ids=ids is not None and ids.dtype == object)

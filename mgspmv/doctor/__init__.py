@@ -53,7 +53,7 @@ def examine(
         run("store", partial(machine.check_store, store), timeout)
     if reach is None:
         return found
-    from mgspmv.distribute.cluster import Cluster
+    from mgspmv.cluster.dask_cluster import Cluster
     from mgspmv.doctor.cluster import make_checks
 
     with ExitStack() as stack:

@@ -14,15 +14,15 @@ from typing import Any, Literal
 
 from distributed import wait
 
-from mgspmv.distribute.agent import call_held
-from mgspmv.distribute.cluster import CHECKED, Cluster, WorkerInfo, list_differences
-from mgspmv.distribute.places import choose_places
+from mgspmv.cluster.agent import call_held
+from mgspmv.cluster.dask_cluster import CHECKED, Cluster, WorkerInfo, list_differences
+from mgspmv.cluster.placement import choose_placement
 from mgspmv.doctor.device import find_kernel_problem
 from mgspmv.doctor.findings import Finding, Findings, Skipped, ok, shorten, warn, wrong
-from mgspmv.doctor.links import begin_trial
+from mgspmv.doctor.link_trial import begin_trial
 from mgspmv.doctor.machine import check_store
 from mgspmv.errors import WorkerTimeoutError
-from mgspmv.exchange.links import Member, Spec
+from mgspmv.exchange.peer_comm import Member, RunSpec
 from mgspmv.files import is_url
 
 RESTART = "Look at the logs of the workers that are named, and restart them."
@@ -106,7 +106,7 @@ def check_worker_links(reached: _Reached) -> Iterator[Finding]:
         raise Skipped("no worker answers")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about shared GPUs, which `check_worker_gpus` reports
-        taken = choose_places(reached.workers, "auto", "auto").transport
+        taken = choose_placement(reached.workers, "auto", "auto").transport
     yield _try_links(reached, "peer")
     if taken == "nccl":
         yield _try_links(reached, "nccl")
@@ -132,12 +132,12 @@ def _try_links(reached: _Reached, transport: Literal["peer", "nccl"]) -> Finding
 def _exchange(reached: _Reached, transport: Literal["peer", "nccl"]) -> list[str | None]:
     """Let all workers exchange small vectors; return the problem of each by rank, None for none."""
     members, run = reached.members, f"mgspmv-links-{uuid.uuid4().hex}"
-    spec = Spec(run, tuple(members), min(reached.cluster.patience, reached.limit_s / 2))
+    spec = RunSpec(run, tuple(members), min(reached.cluster.patience, reached.limit_s / 2))
     keys = [f"{run}-{rank}" for rank in range(len(members))]
     beginning = [partial(begin_trial, key, spec, rank) for rank, key in enumerate(keys)]
     exchanging = [partial(call_held, key, "exchange", transport) for key in keys]
     with (
-        reached.cluster.lease(_refuse),
+        reached.cluster.lease(_check_answer),
         _do(reached, members, keys, beginning),
         _do(reached, members, [f"{key}-run" for key in keys], exchanging) as found,
     ):
@@ -155,7 +155,7 @@ def check_worker_stores(reached: _Reached, stores: Sequence[str]) -> Iterator[Fi
 def _run(reached: _Reached, members: Sequence[Member], task: Callable[[], Any]) -> list[Any]:
     """Run a function on each of these workers."""
     keys = [f"mgspmv-doctor-{uuid.uuid4().hex}" for _ in members]
-    with reached.cluster.lease(_refuse), _do(reached, members, keys, [task] * len(members)) as results:
+    with reached.cluster.lease(_check_answer), _do(reached, members, keys, [task] * len(members)) as results:
         return results
 
 
@@ -185,5 +185,5 @@ def _do(
         reached.cluster.release(futures)
 
 
-def _refuse() -> None:
+def _check_answer() -> None:
     raise Skipped("another run has the workers; ask again when it has ended")

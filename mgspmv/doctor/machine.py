@@ -17,7 +17,7 @@ from mgspmv.display.numbers import format_bytes
 from mgspmv.doctor.findings import Finding, Findings, ok, shorten, warn, wrong
 from mgspmv.errors import MgspmvError
 from mgspmv.files import find_inside, is_url
-from mgspmv.ingest.remote import explain
+from mgspmv.ingest.remote import translate_error
 from mgspmv.model import free_memory
 
 ROOTS = ("mgspmv", "dask", "distributed", "dask-cuda", "distributed-ucxx-cu12", "distributed-ucxx-cu13")
@@ -97,14 +97,14 @@ def _find_distribution(name: str) -> tuple[str, list[str]] | None:
 def check_limits() -> Iterator[Finding]:
     """Check memory, open files, processes and shared memory, also those of control groups."""
 
-    def judge(is_low: bool, said: str, remedy: str, **values: Any) -> Finding:
+    def make_finding(is_low: bool, said: str, remedy: str, **values: Any) -> Finding:
         return warn(said, remedy, **values) if is_low else ok(said, **values)
 
     free, limit = free_memory(), find_memory_limit()
     said = f"{format_bytes(free)} of memory are free"
     said += "" if limit is None else f", of at most {format_bytes(limit)} by the control group"
     remedy = "End other processes, or raise the limit of the job or container."
-    yield judge(free < LOW_MEMORY, said, remedy, free_bytes=free, limit_bytes=limit)
+    yield make_finding(free < LOW_MEMORY, said, remedy, free_bytes=free, limit_bytes=limit)
     files, most_files = map(_count, resource.getrlimit(resource.RLIMIT_NOFILE))
     said = f"a process may have {files:,} files open"
     how = f"`ulimit -n {min(most_files, 65536)}`" if most_files > files else "`LimitNOFILE=65536` of its service"
@@ -112,17 +112,17 @@ def check_limits() -> Iterator[Finding]:
     if files < FEW_FILES:
         yield wrong(said, remedy, open_files=files)
     else:
-        yield judge(files < MANY_FILES, said, remedy, open_files=files)
+        yield make_finding(files < MANY_FILES, said, remedy, open_files=files)
     told = [read_text(group / "pids.max").strip() for group in list_groups("pids")]
     limits = [_count(resource.getrlimit(resource.RLIMIT_NPROC)[0]), *(int(most) for most in told if most.isdigit())]
     processes = min(limits)
     remedy = "Raise `ulimit -u`, or the limit of the container (--pids-limit) or service (TasksMax=)."
     said = f"{processes:,} processes and threads may run"
-    yield judge(processes < MANY_PROCESSES, said, remedy, processes=processes)
+    yield make_finding(processes < MANY_PROCESSES, said, remedy, processes=processes)
     if SHARED_MEMORY.is_dir():
         shared = shutil.disk_usage(SHARED_MEMORY).free
         said = f"{format_bytes(shared)} are free in {SHARED_MEMORY}, through which NCCL passes data"
-        yield judge(shared < SMALL_SHM, said, "Start the container with --shm-size=8g.", shared_bytes=shared)
+        yield make_finding(shared < SMALL_SHM, said, "Start the container with --shm-size=8g.", shared_bytes=shared)
 
 
 def _count(limit: int) -> int:
@@ -150,8 +150,8 @@ def check_folders() -> Iterator[Finding]:
         problem, free = _find_write_problem(folder)
         values = {"folder": str(folder), "free_bytes": free}
         if problem is not None:
-            judge = wrong if name == "scratch" else warn
-            yield judge(f"the {name} folder {folder} cannot be written: {problem}", remedy, **values)
+            make_finding = wrong if name == "scratch" else warn
+            yield make_finding(f"the {name} folder {folder} cannot be written: {problem}", remedy, **values)
         elif free < least:
             yield warn(f"{format_bytes(free)} are free in the {name} folder {folder}", remedy, **values)
         else:
@@ -196,9 +196,9 @@ def check_store(store: str, *, must_exist: bool = False) -> Finding:
                 break
         elapsed_s = max(time.perf_counter() - began, 1e-9)
     except MgspmvError as error:
-        return _blame(store, error)
+        return _make_finding(store, error)
     except Exception as error:  # the class depends on the library behind the URL
-        return _blame(store, explain(url, error))
+        return _make_finding(store, translate_error(url, error))
     if not n_bytes:
         return wrong(f"{store} has no files with content", "Check the path.", store=store)
     rate = n_bytes / elapsed_s
@@ -222,7 +222,7 @@ def _write_store(store: str, system: Any, path: str, *, must_exist: bool) -> Fin
     return warn(f"{store} does not exist; a store beside it was written, read and removed", remedy, store=store)
 
 
-def _blame(store: str, error: MgspmvError) -> Finding:
+def _make_finding(store: str, error: MgspmvError) -> Finding:
     return wrong(
         f"{store} cannot be used: {shorten(str(error).removeprefix(f'{store}: '))}",
         "Check the path, the address, the connection and the credentials (docs/object-stores.md).",

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import ClusterError, WorkerTimeoutError
-from mgspmv.exchange.direct import MOST_DEVICES, DirectMemory, name_host, open_memory
-from mgspmv.exchange.links import DaskLinks
-from mgspmv.marks import Marks, find_marks
+from mgspmv.exchange.ipc import MOST_DEVICES, IpcMemory, name_host, open_memory
+from mgspmv.exchange.peer_comm import PeerComm
+from mgspmv.heartbeat import Heartbeat, find_heartbeat
 
 CONNECT_S = 60.0
 """Seconds for the devices to connect while all of their workers are alive."""
@@ -58,8 +58,8 @@ def find_nccl_problem() -> str | None:
 
 
 def find_stuck() -> tuple[str, str] | None:
-    """Return `what` and `why`, as in `mgspmv.exchange.links.blame`, if this process cannot use its device because an
-    aborted group did not end; else None."""
+    """Return `what` and `why`, as in `mgspmv.exchange.peer_comm.worker_error`, if this process cannot use its device
+    because an aborted group did not end; else None."""
     if not any(thread.is_alive() for thread in _stuck):
         return None
     return "has a device that does not come to rest", "something runs there without an end: restart the worker"
@@ -122,7 +122,7 @@ class NcclGroup:
         self._others = [*range(rank + 1, n_devices), *range(rank)]  # so that not all send to the same one first
         self._nccl = _import_nccl()
         self._communicator = _connect(self._nccl, rank, n_devices, unique_id, check)
-        self._memory: DirectMemory | None = None
+        self._memory: IpcMemory | None = None
         self._can_share = may_share
         self._begun: Any = None
 
@@ -178,13 +178,13 @@ class NcclGroup:
         """
         is_done, pause_s = stream.record(), SHORT_S
         begun, self._begun = self._begun, None
-        marks, left = find_marks(), deque(stages or ([] if begun is None else [begun, is_done]))
+        heartbeat, left = find_heartbeat(), deque(stages or ([] if begun is None else [begun, is_done]))
         try:
             while not is_done.done:
                 self.check()
                 self._communicator.check_async_error()
                 if pause_s == LONG_S:
-                    _follow(marks, left)
+                    _follow(heartbeat, left)
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONG_S)
         except self._nccl.NcclError as error:
@@ -194,8 +194,8 @@ class NcclGroup:
             self.abort()
             raise
         finally:
-            marks.waits = False
-            marks.mark()
+            heartbeat.waits = False
+            heartbeat.beat()
 
     def gather(self, own: Any, sizes: Sequence[int]) -> Any:
         """Concatenate the arrays of all devices, of these sizes, on the device."""
@@ -216,7 +216,7 @@ class NcclGroup:
         found: np.ndarray = self.gather(cupy.asarray(own), [len(own)] * self.n_devices).get()
         return found.reshape(self.n_devices, len(own))
 
-    def share(self, n_bytes: int) -> DirectMemory | None:
+    def share(self, n_bytes: int) -> IpcMemory | None:
         """Return memory of all devices that each can write into; None where they cannot. It is kept for later calls.
 
         Raises
@@ -252,7 +252,7 @@ class NcclGroup:
 
 
 def join_group(
-    links: DaskLinks,
+    links: PeerComm,
     hellos: dict[int, dict[str, Any]],
     rank: int,
     held: NcclGroup | None,
@@ -300,14 +300,14 @@ def _name_network() -> str:
         return name_host()
 
 
-def _follow(marks: Marks, left: deque[Any]) -> None:
+def _follow(heartbeat: Heartbeat, left: deque[Any]) -> None:
     """Mark the stages that a stream has completed, and whether it now waits for the other devices."""
     n = len(left)
     while left and left[0].done:
         left.popleft()
     if len(left) < n:
-        marks.mark()
-    marks.waits = len(left) % 2 == 1
+        heartbeat.beat()
+    heartbeat.waits = len(left) % 2 == 1
 
 
 def _begin(end: Callable[[], None], first: Callable[[], None] = lambda: None) -> Thread:
@@ -327,7 +327,7 @@ def _begin(end: Callable[[], None], first: Callable[[], None] = lambda: None) ->
     return thread
 
 
-def _begin_end(device: Any, communicator: Any, memory: DirectMemory | None) -> Thread:
+def _begin_end(device: Any, communicator: Any, memory: IpcMemory | None) -> Thread:
     """Start a thread that frees the communicator and memory of a group when its device is idle."""
 
     def end() -> None:

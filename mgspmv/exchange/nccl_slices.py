@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.exchange.direct import DirectMemory
+from mgspmv.exchange.ipc import IpcMemory
 from mgspmv.exchange.nccl import NcclGroup
 from mgspmv.partition import SLICE_SUMS, Slices
 
@@ -37,7 +37,7 @@ class NcclExchange:
         starts = self.slices.starts
         return starts[-1] - (starts[self.rank + 1] - starts[self.rank])
 
-    def share(self, n_bytes: int) -> DirectMemory | None:
+    def share(self, n_bytes: int) -> IpcMemory | None:
         """Return memory that all devices write into; None if they cannot, or if each receives just what it reads."""
         return self._group.share(n_bytes) if self._packing is None else None
 
@@ -88,7 +88,7 @@ def share_columns(
     own: Any,
     n_sent: int,
     bounds: tuple[int, ...],
-    mark: Callable[[], Any] | None,
+    beat: Callable[[], Any] | None,
 ) -> SharedColumns:
     """Agree with the other devices on the columns of z that each holds.
 
@@ -103,12 +103,12 @@ def share_columns(
     import cupy
 
     n, rank = group.n_devices, group.rank
-    told = group.gather(cupy.asarray([n_sent, int(mark is not None)], np.int32), [2] * n).get().reshape(n, 2)
+    told = group.gather(cupy.asarray([n_sent, int(beat is not None)], np.int32), [2] * n).get().reshape(n, 2)
     counts = told[:, 0].astype(np.int64)
     slots = group.gather(own, np.diff(bounds).tolist())
     pieces = [slots[a:b] for a, b in pairwise(bounds)]
-    if told[:, 1].all() and mark is not None:
-        is_read = mark()
+    if told[:, 1].all() and beat is not None:
+        is_read = beat()
         lists = [
             cupy.sort(piece[is_read[a:b]]) if owner != rank else piece[:0]
             for owner, (piece, (a, b)) in enumerate(zip(pieces, pairwise(bounds), strict=True))

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from mgspmv.exchange.all_to_all import AllToAll
 from mgspmv.exchange.halo import Halo, pack
-from mgspmv.exchange.turns import Turns
 from mgspmv.model import StepSums
 
 SMALL = 1 << 16
 """Maximum bytes of a slice that is copied into its message: faster than a separate frame with its header."""
 
 
-class Columns:
+class HaloColumns:
     """Columns of x that a block reads, from the workers that have the elements of x.
 
     Parameters
@@ -37,7 +37,7 @@ class Columns:
 
     def __init__(
         self,
-        turns: Turns,
+        turns: AllToAll,
         halo: Halo,
         wanted: Sequence[np.ndarray | None],
         dtype: np.dtype[Any],
@@ -93,11 +93,11 @@ class Columns:
         self.z[self._starts[owner] : self._starts[owner + 1]] = slice_
 
 
-class PeerTransport(Columns):
+class PeerTransport(HaloColumns):
     """Transport with one z, overwritten when the product that read it is done, and slots for the next slice.
 
-    Two slots alternate, as the send buffers of `Columns` do: a slot is written again two turns after it was sent, when
-    it has been received.
+    Two slots alternate, as the send buffers of `HaloColumns` do: a slot is written again two turns after it was sent,
+    when it has been received.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class PeerTransport(Columns):
 
     def __init__(
         self,
-        turns: Turns,
+        turns: AllToAll,
         halo: Halo,
         wanted: Sequence[np.ndarray | None],
         dtype: np.dtype[Any],

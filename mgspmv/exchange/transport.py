@@ -76,7 +76,7 @@ class LocalTransport:
         return self.z
 
 
-class RelayTransport:
+class ClientTransport:
     """Transport with z set by `give` and slices returned by `take`; sums are those of this worker alone.
 
     Parameters
@@ -118,7 +118,7 @@ class RelayTransport:
         return list(sums)
 
 
-class StagedTransport:
+class HostStagedTransport:
     """Transport of device vectors, copied from and to those of a transport on the host.
 
     Parameters

@@ -14,10 +14,10 @@ from typing import Literal
 
 import numpy as np
 
-from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.entries import SortedSource
+from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.renumber import reorder_rows
-from mgspmv.ingest.scratch import Room
+from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.stored import PIECE_ROWS, StoredRows
 from mgspmv.model import MatrixInfo, Progress, index_dtype
 from mgspmv.order import restore
@@ -65,7 +65,7 @@ class SourceArrays:
 
 
 @contextmanager
-def open_arrays(stored: StoredMatrix, room: Room, report: Progress) -> Iterator[SourceArrays]:
+def open_arrays(stored: StoredMatrix, room: MemoryBudget, report: Progress) -> Iterator[SourceArrays]:
     """Yield the arrays of a stored matrix.
 
     Parameters
@@ -99,7 +99,7 @@ def _read_stored(stored: StoredMatrix, name: ArrayName, threads: int) -> Pieces:
         return stored.read_array(name, start, min(start + CHUNK_ELEMENTS, stored.info.nnz), threads=1)
 
     with ThreadPoolExecutor(threads, "mgspmv-export") as pool:
-        yield from map_ahead(pool, read, starts, threads)
+        yield from prefetch_map(pool, read, starts, threads)
 
 
 def _read_sorted(source: SortedSource, name: ArrayName, lengths: np.ndarray) -> Pieces:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mgspmv.ingest.ahead import map_ahead
+from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.stored import cut_entries, read_entries
 from mgspmv.model import CooBatch, Progress, index_dtype
 from mgspmv.order import list_rows
@@ -54,7 +54,7 @@ class SourceEntries:
             return int(entries[1][-1]), work(self.read(entries))
 
         with ThreadPoolExecutor(threads, "mgspmv-export") as pool:
-            for done, made in map_ahead(pool, make, cut_entries(self.stored, threads), threads):
+            for done, made in prefetch_map(pool, make, cut_entries(self.stored, threads), threads):
                 yield made
                 report("export", done, total)
 

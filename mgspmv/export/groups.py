@@ -20,7 +20,7 @@ import zarr
 from mgspmv.export.arrays import ArrayName, SourceArrays
 from mgspmv.export.vertices import read_ids
 from mgspmv.model import Progress
-from mgspmv.store.growing import GrowingArray
+from mgspmv.store.append import AppendArray
 from mgspmv.store.read import StoredMatrix
 
 BINSPARSE_VERSION = "0.1.0"
@@ -79,7 +79,7 @@ def _write_arrays(
     with ThreadPoolExecutor(threads, "mgspmv-write") as pool:
         for name, key in names.items():
             n = arrays.find_length(name)
-            array = GrowingArray(group, key, arrays.find_dtype(name), n, pool, threads)
+            array = AppendArray(group, key, arrays.find_dtype(name), n, pool, threads)
             for piece in arrays.read(name):
                 report("export", done, total)
                 array.append(piece)

@@ -18,9 +18,9 @@ import numpy as np
 from numba import njit
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.entries import SortedRows, shrink
-from mgspmv.ingest.sorter import EntrySorter
+from mgspmv.ingest.external_sort import EntrySorter
+from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.stored import cut_entries
 from mgspmv.model import STOCHASTIC_TOLERANCE, CooBatch, CsrBlock, Kind, Progress, default_threads, index_dtype
 from mgspmv.order import list_rows
@@ -343,7 +343,7 @@ def sum_rows(stored: StoredMatrix, start: int, stop: int, threads: int | None = 
     sums = ColumnSums(info.kind, info.url, np.dtype(info.dtype), start, stop)
     with ThreadPoolExecutor(threads, "mgspmv-sum") as pool:
         ranges = cut_entries(stored, threads, start, stop)
-        for rows, values in map_ahead(pool, partial(_read_values, stored), ranges, threads):
+        for rows, values in prefetch_map(pool, partial(_read_values, stored), ranges, threads):
             sums.add(rows, values)
     weight = sums.finish()[1]
     assert weight is not None

@@ -97,7 +97,7 @@ def is_saved_index(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnChoice:
     """Places of the columns that are read, from 0."""
 
     source: int
@@ -124,7 +124,7 @@ _SAY = 'columns=("SOURCE", "TARGET")'
 
 def resolve_columns(
     given: Sequence[str | int], names: Sequence[str] | None, n_columns: int, weights: Weights = "auto"
-) -> Columns:
+) -> ColumnChoice:
     """Return the columns that a user named, or numbered from 1.
 
     Raises
@@ -134,7 +134,7 @@ def resolve_columns(
     places = [_resolve_column(each, names, n_columns) for each in given]
     if len(set(places)) != len(places):
         raise Undecided(f"columns={tuple(given)!r} takes one column twice; name different ones")
-    return Columns(places[0], places[1], places[2] if len(places) > 2 and weights is not False else None)
+    return ColumnChoice(places[0], places[1], places[2] if len(places) > 2 and weights is not False else None)
 
 
 def _resolve_column(given: str | int, names: Sequence[str] | None, n_columns: int) -> int:
@@ -156,7 +156,7 @@ def _resolve_column(given: str | int, names: Sequence[str] | None, n_columns: in
 
 def choose_columns(
     names: Sequence[str] | None, n_columns: int, weights: Weights = "auto", extra_columns: Extra = "error"
-) -> Columns:
+) -> ColumnChoice:
     """Return the columns of sources, targets and weights: by their names if these state it, else by place.
 
     Places decide only if there are no names, or two or three names without a known meaning.
@@ -183,7 +183,7 @@ def choose_columns(
     return columns if columns is not None else _choose_unnamed(names, weights, extra_columns)
 
 
-def _choose_by_place(n_columns: int, weights: Weights, extra_columns: Extra) -> Columns:
+def _choose_by_place(n_columns: int, weights: Weights, extra_columns: Extra) -> ColumnChoice:
     if n_columns == 2 and weights is True:
         raise Undecided('expected a third column of weights, found 2 columns; pass weights=False or weights="auto"')
     if n_columns > 3 and extra_columns == "error":
@@ -191,10 +191,10 @@ def _choose_by_place(n_columns: int, weights: Weights, extra_columns: Extra) -> 
             f"expected 'source target' or 'source target weight', found {n_columns} columns; say which by their "
             f'numbers, as columns=(1, 2), or pass extra_columns="ignore" to read the first three'
         )
-    return Columns(0, 1, 2 if n_columns > 2 and weights is not False else None)
+    return ColumnChoice(0, 1, 2 if n_columns > 2 and weights is not False else None)
 
 
-def _choose_by_names(names: Sequence[str], weights: Weights, extra_columns: Extra) -> Columns | None:
+def _choose_by_names(names: Sequence[str], weights: Weights, extra_columns: Extra) -> ColumnChoice | None:
     """Choose columns if a name is that of a source or a target, else return None."""
     roles = [find_role(name) for name in names]
     found: dict[str, int] = {}
@@ -214,7 +214,7 @@ def _choose_by_names(names: Sequence[str], weights: Weights, extra_columns: Extr
     if len(found) == 1:
         found = _complete(found, names, roles)
     weight = _find_weight(set(found.values()), names, roles, weights, extra_columns)
-    return Columns(found["source"], found["target"], weight)
+    return ColumnChoice(found["source"], found["target"], weight)
 
 
 def _complete(found: dict[str, int], names: Sequence[str], roles: Sequence[tuple[Role | None, bool]]) -> dict[str, int]:
@@ -262,7 +262,7 @@ def _find_weight(
     )
 
 
-def _choose_unnamed(names: Sequence[str], weights: Weights, extra_columns: Extra) -> Columns:
+def _choose_unnamed(names: Sequence[str], weights: Weights, extra_columns: Extra) -> ColumnChoice:
     """Choose columns by place, as no name means a source or a target."""
     kept = [k for k, name in enumerate(names) if not is_saved_index(name)]
     roles = [find_role(names[k])[0] for k in kept]
@@ -290,7 +290,7 @@ def _choose_unnamed(names: Sequence[str], weights: Weights, extra_columns: Extra
     weight = None
     if len(kept) > 2 and (weights is True or (weights == "auto" and roles[2] != "other")):
         weight = kept[2]
-    return Columns(kept[0], kept[1], weight)
+    return ColumnChoice(kept[0], kept[1], weight)
 
 
 _PAIRS = (

@@ -22,9 +22,9 @@ import pyarrow.csv
 from numba import njit
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.ahead import AHEAD, map_ahead
 from mgspmv.ingest.headers import looks_like_edge
-from mgspmv.ingest.streams import Chunk, Line
+from mgspmv.ingest.prefetch import AHEAD, prefetch_map
+from mgspmv.ingest.streams import Chunk, TextLine
 from mgspmv.ingest.tokens import (
     BLANKS,
     FORTRAN_EXPONENT,
@@ -44,7 +44,7 @@ _SPACE, _TAB, _LINE_FEED, _ZERO = map(ord, " \t\n0")
 
 
 @dataclass(frozen=True)
-class Column:
+class TextColumn:
     """Allowed contents of one column of a text."""
 
     name: str
@@ -77,7 +77,7 @@ class Column:
 class TableFormat:
     """Format of the lines of a text."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[TextColumn, ...]
     """All columns of a line, including those that are not read."""
     delimiter: str
     """Character between columns, with or without blanks around it; a space stands for one or more blanks."""
@@ -87,7 +87,7 @@ class TableFormat:
     """Whether comments that have the form of an entry are errors."""
 
     @property
-    def wanted(self) -> tuple[Column, ...]:
+    def wanted(self) -> tuple[TextColumn, ...]:
         return tuple(c for c in self.columns if c.dtype is not None)
 
 
@@ -126,15 +126,15 @@ def read_chunks(
     SourceError : as for `read_columns`
     """
     with ThreadPoolExecutor(threads, "mgspmv-parse") as pool:
-        yield from map_ahead(pool, lambda chunk: make(chunk, read_columns(chunk, form)), chunks, AHEAD * threads)
+        yield from prefetch_map(pool, lambda chunk: make(chunk, read_columns(chunk, form)), chunks, AHEAD * threads)
 
 
-def nth_line(chunk: Chunk, form: TableFormat, n: int) -> Line:
+def nth_line(chunk: Chunk, form: TableFormat, n: int) -> TextLine:
     """Return the line of a chunk's entry number `n`, from 0."""
     return next(islice(_data_lines(chunk, form), n, None))
 
 
-def split_line(line: Line, delimiter: str) -> list[str]:
+def split_line(line: TextLine, delimiter: str) -> list[str]:
     """Split a line into its columns.
 
     Raises
@@ -144,9 +144,9 @@ def split_line(line: Line, delimiter: str) -> list[str]:
     try:
         return split_fields(line.data.decode(), delimiter)
     except UnicodeDecodeError as error:
-        raise line.refuse("the line is not UTF-8 text; convert the file to UTF-8") from error
+        raise line.make_error("the line is not UTF-8 text; convert the file to UTF-8") from error
     except Undecided as error:
-        raise line.refuse(str(error)) from error
+        raise line.make_error(str(error)) from error
 
 
 def count_comments(chunk: Chunk, form: TableFormat, n_entries: int) -> int:
@@ -162,18 +162,18 @@ def count_comments(chunk: Chunk, form: TableFormat, n_entries: int) -> int:
     for line in find_comments(chunk, form):
         n_comments += 1
         if form.checks_comments and looks_like_edge(line.text, form.delimiter, len(form.columns)):
-            raise refuse_comment(line)
+            raise comment_error(line)
     return n_comments
 
 
-def find_comments(chunk: Chunk, form: TableFormat) -> Iterator[Line]:
+def find_comments(chunk: Chunk, form: TableFormat) -> Iterator[TextLine]:
     """Yield the comments of a chunk."""
     return (line for line in chunk.lines() if line.data.strip() and line.is_blank_or_comment(form.comments))
 
 
-def refuse_comment(line: Line) -> SourceError:
+def comment_error(line: TextLine) -> SourceError:
     """Return the error for a comment that may be an entry."""
-    return line.refuse(
+    return line.make_error(
         'this line begins like a comment and has the columns of an edge; pass comment="none" if it is an edge, or '
         f"comment={line.text[:1]!r} if lines that begin so are comments"
     )
@@ -298,14 +298,14 @@ def _parse_quickly(data: bytes, delimiter: str, form: TableFormat) -> list[Any] 
     return columns if fits else None
 
 
-def _to_array(values: Any, column: Column, delimiter: str) -> Any:
+def _to_array(values: Any, column: TextColumn, delimiter: str) -> Any:
     if column.dtype == "string":
         names = values.combine_chunks()
         return names if delimiter == " " else pa.compute.utf8_trim(names, characters=BLANKS)
     return np.array(values.to_numpy())  # copied, as Arrow's memory is read-only
 
 
-def _fits(values: Any, column: Column) -> bool:
+def _fits(values: Any, column: TextColumn) -> bool:
     if not len(values):
         return True
     if column.dtype == "string":
@@ -315,7 +315,7 @@ def _fits(values: Any, column: Column) -> bool:
     return bool(column.low <= values.min() and values.max() <= column.high)
 
 
-def _data_lines(chunk: Chunk, form: TableFormat) -> Iterator[Line]:
+def _data_lines(chunk: Chunk, form: TableFormat) -> Iterator[TextLine]:
     return (line for line in chunk.lines() if not line.is_blank_or_comment(form.comments))
 
 
@@ -329,34 +329,34 @@ def _parse_lines(chunk: Chunk, form: TableFormat) -> list[Any]:
     ]
 
 
-def _parse_line(line: Line, form: TableFormat) -> list[int | float | str]:
+def _parse_line(line: TextLine, form: TableFormat) -> list[int | float | str]:
     tokens = split_line(line, form.delimiter)
     if len(tokens) != len(form.columns):
         names = " ".join(column.name for column in form.columns)
-        raise line.refuse(f"expected {names!r}, found {len(tokens)} column{'s' * (len(tokens) != 1)}")
+        raise line.make_error(f"expected {names!r}, found {len(tokens)} column{'s' * (len(tokens) != 1)}")
     pairs = zip(tokens, form.columns, strict=True)
     return [_parse_token(token, column, line) for token, column in pairs if column.dtype is not None]
 
 
-def _parse_token(token: str, column: Column, line: Line) -> int | float | str:
+def _parse_token(token: str, column: TextColumn, line: TextLine) -> int | float | str:
     token = token if column.dtype == "string" else token.strip(BLANKS)
     value: int | float | str | None = token or None
     if column.dtype != "string":
         value = _parse_number(token, column) if column.dtype == "float64" else _parse_integer(token, column)
     if column.plain and value is not None and not is_plain_integer(token):
-        raise line.refuse(
+        raise line.make_error(
             f'{column.name} is {token!r}, and as an integer it would be the same vertex as {value}; pass ids="string" '
             'to keep them apart, or ids="int" if they are the same'
         )
     if value is None and column.dtype == "float64" and has_decimal_comma(token):
-        raise line.refuse(f"{column.name} is {token!r}, with a decimal comma; write numbers with a point")
+        raise line.make_error(f"{column.name} is {token!r}, with a decimal comma; write numbers with a point")
     if value is None:
         hint = f"; {column.hint}" if column.hint else ""
-        raise line.refuse(f"expected {column.name} to be {column.wanted}, found {token!r}{hint}")
+        raise line.make_error(f"expected {column.name} to be {column.wanted}, found {token!r}{hint}")
     return value
 
 
-def _parse_integer(token: str, column: Column) -> int | None:
+def _parse_integer(token: str, column: TextColumn) -> int | None:
     # More than 20 digits never fit, and int() raises its own ValueError for thousands of digits.
     if not is_integer(token) or len(token.lstrip("+-0")) > 20:
         return None
@@ -364,7 +364,7 @@ def _parse_integer(token: str, column: Column) -> int | None:
     return value if column.low <= value <= column.high else None
 
 
-def _parse_number(token: str, column: Column) -> float | None:
+def _parse_number(token: str, column: TextColumn) -> float | None:
     if not is_number(token):
         return None
     value = float(token.translate(FORTRAN_EXPONENT))

@@ -54,18 +54,18 @@ _FOREIGN = (
 
 
 @dataclass(frozen=True)
-class Foreign:
+class ForeignFormat:
     """File of a format that is not read."""
 
     what: str
     advice: str
 
-    def explain(self) -> str:
+    def describe(self) -> str:
         return f"this is {self.what}, which ingest does not read; {self.advice}"
 
 
 _FOREIGN_SUFFIXES = {
-    suffix: Foreign(what, advice) for suffixes, what, advice in _FOREIGN for suffix in suffixes.split()
+    suffix: ForeignFormat(what, advice) for suffixes, what, advice in _FOREIGN for suffix in suffixes.split()
 }
 _FOREIGN_BYTES: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(
     (re.compile(pattern, re.DOTALL | re.IGNORECASE), suffix)
@@ -102,7 +102,7 @@ def strip_compression(name: str) -> str:
     return stem if suffix in _COMPRESSED else name
 
 
-def find_format_by_name(name: str) -> Format | Foreign | None:
+def find_format_by_name(name: str) -> Format | ForeignFormat | None:
     """Return the format that the suffix of a file's name indicates; None if it indicates none, as `.csv` and `.txt`.
 
     `.mtx` indicates no format: such a file must have the banner of Matrix Market, see `detect_format`.
@@ -113,7 +113,7 @@ def find_format_by_name(name: str) -> Format | Foreign | None:
     return _FOREIGN_SUFFIXES.get(suffix)
 
 
-def find_format_by_bytes(head: bytes) -> Format | Foreign | None:
+def find_format_by_bytes(head: bytes) -> Format | ForeignFormat | None:
     """Return the format that the first bytes of a file, decompressed, indicate; None for any other text.
 
     Parameters
@@ -128,7 +128,7 @@ def find_format_by_bytes(head: bytes) -> Format | Foreign | None:
         if pattern.match(head):
             return _FOREIGN_SUFFIXES[suffix]
     if _XML.match(head):
-        return Foreign("XML", "convert it to CSV")
+        return ForeignFormat("XML", "convert it to CSV")
     return None
 
 
@@ -162,13 +162,13 @@ def detect_format(files: list[str]) -> Format:
     return _detect(files[0], formats[0])
 
 
-def _detect(name: str, by_name: Format | Foreign | None) -> Format:
+def _detect(name: str, by_name: Format | ForeignFormat | None) -> Format:
     if isinstance(by_name, str) and not isinstance(name, Pipe):
         return by_name
     head, is_compressed = read_head(name)
     found = by_name or find_format_by_bytes(head)
-    if isinstance(found, Foreign):
-        raise SourceError(found.explain(), source=name)
+    if isinstance(found, ForeignFormat):
+        raise SourceError(found.describe(), source=name)
     if found in ("parquet", "npz") and (is_compressed or isinstance(name, Pipe)):
         what = {"parquet": "Parquet", "npz": ".npz"}[found]
         how = "in a compressed file; decompress it" if is_compressed else "in a pipe; save it as a file"

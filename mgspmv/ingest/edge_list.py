@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute
 
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest.column_names import Columns
+from mgspmv.ingest.column_names import ColumnChoice
 from mgspmv.ingest.columns import (
-    Column,
     TableFormat,
+    TextColumn,
     count_comments,
     nth_line,
     read_chunks,
@@ -28,20 +28,20 @@ from mgspmv.ingest.columns import (
 )
 from mgspmv.ingest.edge_list_head import (
     ONE_HEADER,
-    Doubt,
+    DoubtfulHeader,
     Form,
     Head,
-    Reading,
+    StatedForm,
     read_head,
     read_next_head,
-    refuse_unlike,
+    unlike_error,
 )
 from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
 from mgspmv.ingest.headers import Preamble, are_names
 from mgspmv.ingest.local_files import Pipe, take_name
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
-from mgspmv.ingest.scratch import ANY_ROOM, Room
-from mgspmv.ingest.source import FileSource, Joined, Layout, StatedShape
+from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
+from mgspmv.ingest.source import Combined, FileSource, Layout, StatedShape
 from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Segment, TextStream, describe_cut, open_texts
 from mgspmv.ingest.tokens import Undecided
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
@@ -58,7 +58,7 @@ _NAMES_HINT = 'pass ids="string" if ids are names'
 _WEIGHTS_HINT = "pass weights=False to leave that column out"
 
 
-class _Notes:
+class _EdgeListFacts:
     """Facts about the files, in addition to their edges."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class _Notes:
         """File that states `names`."""
         self.counts = Counter(n_header=0, n_comments=0, n_rows=0)
         """Counts of header lines, comments and edges."""
-        self.doubts: list[Doubt] = []
+        self.doubts: list[DoubtfulHeader] = []
         self.ids: tuple[int, int] | None = None
         """Smallest and largest id if the vertices are the integers that occur; None if there is none."""
         self.listed: dict[str, Any] = {}
@@ -109,7 +109,7 @@ class _Notes:
         """Record the provenance of a file."""
         self._files.append(provenance)
 
-    def join(self, later: _Notes) -> None:
+    def join(self, later: _EdgeListFacts) -> None:
         """Add the notes of the files, or parts of files, that follow.
 
         Raises
@@ -129,7 +129,7 @@ class _Notes:
         settled = {doubt.place for doubt in self.doubts if doubt.is_settled}
         for doubt in self.doubts:
             if doubt.place not in settled:
-                raise doubt.refuse()
+                raise doubt.make_error()
 
     def _name_columns(self, file: str, names: list[str]) -> None:
         if self.names is None:
@@ -201,7 +201,7 @@ class EdgeListSource(FileSource):
     threads : number of threads that parse
     id_room : memory for the vertices' ids
     is_vertex : returns whether a name is a known id, so that a first line with it is not a header
-    reading : the fields of `Reading`
+    reading : the fields of `StatedForm`
 
     Raises
     ------
@@ -220,11 +220,11 @@ class EdgeListSource(FileSource):
         vertices: str | os.PathLike[str] | None = None,
         batch_bytes: int = BATCH_BYTES,
         threads: int | None = None,
-        id_room: Room = ANY_ROOM,
+        id_room: MemoryBudget = ANY_ROOM,
         is_vertex: Callable[[str], bool] | None = None,
         **reading: Any,
     ) -> None:
-        self._reading = Reading(**reading)
+        self._reading = StatedForm(**reading)
         check_vertex_options(n_vertices, vertices, self._reading.ids)
         self._files = list_paths(path)
         self._segments = tuple(map(Segment, self._files))
@@ -239,7 +239,7 @@ class EdgeListSource(FileSource):
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
-        notes = _Notes()
+        notes = _EdgeListFacts()
         if self._form is not None and self._form.head.doubt is not None:
             notes.doubts.append(self._form.head.doubt)  # any part may settle it
         try:
@@ -267,7 +267,7 @@ class EdgeListSource(FileSource):
         for name in (*self._files, self._vertices):
             if isinstance(name, Pipe):
                 raise OptionError(f"{name} is a pipe, which one process reads; save it as a file, or leave client= out")
-        files, notes = [make_absolute(name) for name in self._files], _Notes()
+        files, notes = [make_absolute(name) for name in self._files], _EdgeListFacts()
         with closing(open_texts([Segment(name) for name in files], self._batch_bytes)) as texts:
             _, head = self._find_first(texts, notes)
             whole = copy(self)
@@ -284,9 +284,9 @@ class EdgeListSource(FileSource):
         """Return the layout; see `FileSource`."""
         return Layout((claim, claim)) if claim is not None else self._made.finish()
 
-    def join(self, told: Sequence[tuple[Form, _Notes]]) -> Joined:
+    def join(self, told: Sequence[tuple[Form, _EdgeListFacts]]) -> Combined:
         """Combine the notes of all parts; see `FileSource`."""
-        notes, form, parts = _Notes(), told[0][0], [own for _, own in told]
+        notes, form, parts = _EdgeListFacts(), told[0][0], [own for _, own in told]
         for part in parts:
             notes.join(part)
         notes.check_doubts()
@@ -295,14 +295,14 @@ class EdgeListSource(FileSource):
         unused = {part.unused_first for part in parts}
         described = notes.describe(self.name, form, None if None in unused else unused.pop())
         used = claim if is_fit else None
-        return Joined(used, {**described, **parts[0].listed}, notes.find_stated(used))
+        return Combined(used, {**described, **parts[0].listed}, notes.find_stated(used))
 
-    def _find_first(self, texts: Iterator[TextStream], notes: _Notes) -> tuple[TextStream | None, Head | None]:
+    def _find_first(self, texts: Iterator[TextStream], notes: _EdgeListFacts) -> tuple[TextStream | None, Head | None]:
         """Find the first file that has an edge, and read its beginning; None if none has."""
         for text in texts:
             head = read_head(text, self._reading, notes.names, self._is_vertex)
             if head.first is not None and head.names is None and notes.names is not None:
-                raise refuse_unlike(text, ONE_HEADER)
+                raise unlike_error(text, ONE_HEADER)
             notes.begin(text.name, head)
             if head.first is not None:
                 return text, head
@@ -310,7 +310,7 @@ class EdgeListSource(FileSource):
         return None, None
 
     def _read(
-        self, begun: TextStream | None, others: Iterator[TextStream], form: Form, notes: _Notes
+        self, begun: TextStream | None, others: Iterator[TextStream], form: Form, notes: _EdgeListFacts
     ) -> Iterator[Chunk]:
         """Yield the edges of a text whose beginning was read, and of all later texts, in at least one chunk."""
         n_chunks = 0
@@ -338,11 +338,11 @@ class EdgeListSource(FileSource):
         try:
             named = reading.ids == "string" or (reading.ids == "auto" and self._n_vertices is None and are_names(ids))
         except Undecided as error:
-            raise head.first.refuse(str(error)) from error
-        columns = [Column("more", None)] * len(tokens)
+            raise head.first.make_error(str(error)) from error
+        columns = [TextColumn("more", None)] * len(tokens)
         columns[head.columns.source], columns[head.columns.target] = self._id_columns(named)
         if head.columns.weight is not None:
-            columns[head.columns.weight] = Column("weight", "float64", finite=True, hint=_WEIGHTS_HINT)
+            columns[head.columns.weight] = TextColumn("weight", "float64", finite=True, hint=_WEIGHTS_HINT)
         table = TableFormat(tuple(columns), head.delimiter, reading.comments, reading.comment is None)
         return Form(table, head.columns, head)
 
@@ -358,20 +358,20 @@ class EdgeListSource(FileSource):
         named = reading.ids == "string"
         if reading.ids == "auto" and self._vertices is not None:
             named = lists_names(self._vertices, self._reading)
-        weights = (Column("weight", "float64", finite=True),) if reading.weights is True else ()
+        weights = (TextColumn("weight", "float64", finite=True),) if reading.weights is True else ()
         table = TableFormat((*self._id_columns(named), *weights), reading.delimiter or " ", reading.comments)
-        return Form(table, Columns(0, 1, 2 if weights else None), Head(Preamble()))
+        return Form(table, ColumnChoice(0, 1, 2 if weights else None), Head(Preamble()))
 
-    def _id_columns(self, are_names: bool) -> tuple[Column, Column]:
+    def _id_columns(self, are_names: bool) -> tuple[TextColumn, TextColumn]:
         if are_names:
-            return Column("source", "string"), Column("target", "string")
+            return TextColumn("source", "string"), TextColumn("target", "string")
         if self._n_vertices is None:
             low, high, dtype, hint = INT64_MIN, INT64_MAX, "int64", _NAMES_HINT
         else:
             low, high, dtype = 0, self._n_vertices - 1, index_dtype(self._n_vertices).name
             hint = f"n_vertices={self._n_vertices} says so"
         plain = self._reading.ids == "auto" and self._n_vertices is None
-        source, target = (Column(name, dtype, low, high, hint=hint, plain=plain) for name in ("source", "target"))  # type: ignore[arg-type]  # int32 or int64
+        source, target = (TextColumn(name, dtype, low, high, hint=hint, plain=plain) for name in ("source", "target"))  # type: ignore[arg-type]  # int32 or int64
         return source, target
 
 
@@ -388,7 +388,7 @@ def check_vertex_options(n_vertices: Any, vertices: Any, ids: str) -> None:
 
 
 def _read_batches(
-    chunks: Iterable[Chunk], form: Form, vertices: Vertices, notes: _Notes, threads: int
+    chunks: Iterable[Chunk], form: Form, vertices: Vertices, notes: _EdgeListFacts, threads: int
 ) -> Iterator[CooBatch]:
     for chunk, columns, n_comments in read_chunks(chunks, form.table, threads, partial(_check_chunk, form, notes)):
         sources, targets, *weights = columns
@@ -397,12 +397,12 @@ def _read_batches(
             if (k := find_unknown(vertices, codes)) is not None:
                 line = nth_line(chunk, form.table, k)
                 unknown = split_line(line, form.table.delimiter)[place]
-                raise line.refuse(f"{unknown!r} is not in the list of vertices; add it there or remove the edge")
+                raise line.make_error(f"{unknown!r} is not in the list of vertices; add it there or remove the edge")
         notes.counts.update(n_comments=n_comments, n_rows=len(rows))
         yield CooBatch(rows, cols, weights[0] if weights else None)
 
 
-def _check_chunk(form: Form, notes: _Notes, chunk: Chunk, columns: list[Any]) -> tuple[Chunk, list[Any], int]:
+def _check_chunk(form: Form, notes: _EdgeListFacts, chunk: Chunk, columns: list[Any]) -> tuple[Chunk, list[Any], int]:
     """Check a chunk; return it with its sources, targets and weights, if any, and its number of comments."""
     sources, targets, *_ = arranged = form.arrange(columns)
     for doubt in notes.doubts:
@@ -418,6 +418,6 @@ def _check_repeated(chunk: Chunk, form: Form, names: list[str], sources: Any, ta
     source, target = (pa.scalar(names[place], pa.string()) for place in form.columns.ids)
     is_header = pa.compute.and_(pa.compute.equal(sources, source), pa.compute.equal(targets, target))
     if (k := pa.compute.index(is_header, True).as_py()) >= 0:
-        raise nth_line(chunk, form.table, k).refuse(
+        raise nth_line(chunk, form.table, k).make_error(
             "this line repeats the header; remove it, or pass skip_rows=1 and header=False if it is an edge"
         )

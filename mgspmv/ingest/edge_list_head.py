@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute
 
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest.column_names import Columns, choose_columns, resolve_columns
+from mgspmv.ingest.column_names import ColumnChoice, choose_columns, resolve_columns
 from mgspmv.ingest.columns import (
-    Column,
     TableFormat,
-    refuse_comment,
+    TextColumn,
+    comment_error,
     split_line,
 )
 from mgspmv.ingest.headers import (
@@ -28,7 +28,7 @@ from mgspmv.ingest.headers import (
 )
 from mgspmv.ingest.matrix_market import is_banner
 from mgspmv.ingest.streams import (
-    Line,
+    TextLine,
     TextStream,
 )
 from mgspmv.ingest.tokens import (
@@ -43,7 +43,7 @@ from mgspmv.model import check_choice
 
 
 @dataclass(frozen=True)
-class Reading:
+class StatedForm:
     """Options that state how lines are read.
 
     Parameters
@@ -110,7 +110,7 @@ def check_columns(columns: Sequence[str | int] | None, weights: Literal["auto"] 
         )
 
 
-DEFAULT_READING = Reading()
+DEFAULT_READING = StatedForm()
 
 
 @dataclass(frozen=True)
@@ -120,16 +120,16 @@ class Head:
     preamble: Preamble
     n_header: int = 0
     """Number of lines that name the columns."""
-    first: Line | None = None
+    first: TextLine | None = None
     """First edge; None if there is none."""
     names: list[str] | None = None
     """Names of the columns; None without a header."""
     header_by: str | None = None
     """Reason for taking `names` as names: `a comment`, `as given` or `by its names`; None without a header."""
     delimiter: str = " "
-    columns: Columns | None = None
+    columns: ColumnChoice | None = None
     n_columns: int = 0
-    doubt: Doubt | None = None
+    doubt: DoubtfulHeader | None = None
     """Doubt whether the first edge is a header; None if there is none."""
 
 
@@ -138,12 +138,12 @@ class Form:
     """Format of the edges of all files, as found in the first file."""
 
     table: TableFormat
-    columns: Columns
+    columns: ColumnChoice
     head: Head
     """Beginning of the first file that has an edge."""
 
     @property
-    def id_column(self) -> Column:
+    def id_column(self) -> TextColumn:
         return self.table.columns[self.columns.source]
 
     def arrange(self, columns: list[Any]) -> list[Any]:
@@ -153,7 +153,7 @@ class Form:
         return [columns[read.index(place)] for place in places if place is not None]
 
 
-class Doubt:
+class DoubtfulHeader:
     """First line of names that is taken for an edge, and is one if either name occurs in a line with another id.
 
     Parameters
@@ -163,7 +163,7 @@ class Doubt:
     message : error message if neither occurs again
     """
 
-    def __init__(self, line: Line, ids: Sequence[str], message: str) -> None:
+    def __init__(self, line: TextLine, ids: Sequence[str], message: str) -> None:
         self._line, self._ids, self._message = line, pa.array(ids, pa.string()), message
         self.place = line.source, line.number
         self.is_settled = False
@@ -182,14 +182,14 @@ class Doubt:
         if compute.any(compute.and_not(compute.or_(*is_there), is_same)).as_py():
             self.is_settled = True
 
-    def refuse(self) -> SourceError:
+    def make_error(self) -> SourceError:
         """Return the error for a line that may be a header."""
-        return self._line.refuse(self._message)
+        return self._line.make_error(self._message)
 
 
 def read_head(
     text: TextStream,
-    reading: Reading,
+    reading: StatedForm,
     known: list[str] | None = None,
     is_vertex: Callable[[str], bool] | None = None,
     *,
@@ -254,16 +254,16 @@ def read_head(
         if is_first and reading.header is None and not is_header:
             check_sizes(rows, is_whole=is_whole)
     except Undecided as error:
-        raise sample[0].refuse(str(error)) from error
+        raise sample[0].make_error(str(error)) from error
     _check_preamble(text, preamble, delimiter, n_columns, reading)
     ids = [first[place] for place in columns.ids]
-    about = None if doubt is None else Doubt(sample[0], ids, doubt)
+    about = None if doubt is None else DoubtfulHeader(sample[0], ids, doubt)
     by = "a comment" if not n_header else "as given" if reading.header else "by its names"
     header_by = None if names is None else by
     return Head(preamble, n_header, text.peek_line(), names, header_by, delimiter, columns, n_columns, about)
 
 
-def read_next_head(text: TextStream, reading: Reading, form: Form) -> Head:
+def read_next_head(text: TextStream, reading: StatedForm, form: Form) -> Head:
     """Read the beginning of a file that must have the form of the first file.
 
     Raises
@@ -274,7 +274,7 @@ def read_next_head(text: TextStream, reading: Reading, form: Form) -> Head:
     head = read_head(text, reading, first.names, is_first=False)
     if head.first is None or head.columns is None:
         if head.names is not None and first.names is None:
-            raise refuse_unlike(text, ONE_HEADER)
+            raise unlike_error(text, ONE_HEADER)
         return head
     form_columns = len(form.table.columns)
     is_split_alike = head.delimiter == form.table.delimiter or split_line(head.first, head.delimiter) == split_line(
@@ -290,13 +290,13 @@ def read_next_head(text: TextStream, reading: Reading, form: Form) -> Head:
         found = "one of the files says that its edges are undirected, and the other does not"
     else:
         return head
-    raise refuse_unlike(text, found)
+    raise unlike_error(text, found)
 
 
 ONE_HEADER = "one of the files names its columns in a header, and the other does not"
 
 
-def refuse_unlike(text: TextStream, found: str) -> SourceError:
+def unlike_error(text: TextStream, found: str) -> SourceError:
     return SourceError(
         f"{found}; files that are ingested together are alike: say how all are read by delimiter=, header=, "
         "columns= or comment=, or ingest them apart",
@@ -304,12 +304,12 @@ def refuse_unlike(text: TextStream, found: str) -> SourceError:
     )
 
 
-def _read_preamble(text: TextStream, reading: Reading, preamble: Preamble | None = None) -> Preamble:
+def _read_preamble(text: TextStream, reading: StatedForm, preamble: Preamble | None = None) -> Preamble:
     """Read comments, and the facts they state unless the user says which lines are comments."""
     preamble = preamble or Preamble()
     for line in text.read_comments(reading.comments):
         if is_banner(line):
-            raise line.refuse("this is a Matrix Market file; read it as one")
+            raise line.make_error("this is a Matrix Market file; read it as one")
         if reading.comment is None:
             preamble.take(line.text, line.number)
         else:
@@ -334,16 +334,16 @@ def _read_stated_delimiter(text: TextStream, preamble: Preamble) -> str | None:
     return stated
 
 
-def _check_preamble(text: TextStream, preamble: Preamble, delimiter: str, n_columns: int, reading: Reading) -> None:
+def _check_preamble(text: TextStream, preamble: Preamble, delimiter: str, n_columns: int, reading: StatedForm) -> None:
     """Raise SourceError if a comment before the edges has the form of an edge."""
     if reading.comment is None and (suspect := preamble.find_suspect(delimiter, n_columns)) is not None:
-        raise refuse_comment(Line(text.name, suspect[0], suspect[1].encode()))
+        raise comment_error(TextLine(text.name, suspect[0], suspect[1].encode()))
 
 
 def _is_header(
     first: list[str],
     below: list[list[str]],
-    reading: Reading,
+    reading: StatedForm,
     preamble: Preamble,
     known: list[str] | None,
     is_vertex: Callable[[str], bool] | None,
@@ -357,7 +357,7 @@ def _is_header(
     return has_header(first, below, reading.columns, is_vertex)
 
 
-def _choose_columns(names: list[str] | None, n_columns: int, reading: Reading) -> Columns:
+def _choose_columns(names: list[str] | None, n_columns: int, reading: StatedForm) -> ColumnChoice:
     if reading.columns is not None:
         if names is None and isinstance(reading.columns[0], str):
             raise Undecided(

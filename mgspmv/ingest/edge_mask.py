@@ -18,7 +18,7 @@ from numba import njit
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.ingest.objects import check_format, is_sparse
 from mgspmv.ingest.open import open_update
-from mgspmv.ingest.source import mirror
+from mgspmv.ingest.source import symmetrize
 from mgspmv.lookup import VertexLookup, check_integers
 from mgspmv.model import CsrBlock, MatrixInfo, index_dtype
 from mgspmv.order import invert
@@ -104,7 +104,7 @@ def read_edges(path: str | os.PathLike[str], stored: StoredMatrix, **reading: An
     ends: list[list[np.ndarray]] = [[], []]
     for batch in source.batches():
         if getattr(source, "is_undirected", False):
-            batch = mirror(batch, "symmetric")
+            batch = symmetrize(batch, "symmetric")
         stays = slice(None) if batch.values is None else batch.values != 0
         is_mask = source.default_kind != "graph"
         for side, own in zip(ends, (batch.rows, batch.cols), strict=True):
@@ -188,7 +188,7 @@ class EdgeSet:
         own = slice(*(int(np.searchsorted(self.rows, row)) for row in (first_row, last_row)))
         return replace(self, rows=self.rows[own], cols=self.cols[own], is_found=self.is_found[own])
 
-    def judge(self, block: CsrBlock) -> np.ndarray:
+    def select(self, block: CsrBlock) -> np.ndarray:
         """Return which entries of a block are kept, (nnz,) bool; thread-safe."""
         is_listed = np.zeros(block.nnz, bool)
         _mark(block.row_offset, block.indptr, block.indices, self.rows, self.cols, is_listed, self.is_found)

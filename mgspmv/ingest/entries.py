@@ -2,8 +2,8 @@
 
     batches (i, j[, v])  --orient-->  entries (row, col[, v])  --sort-->  blocks of rows  --merge-->
 
-Entries are sorted within a given memory, see `mgspmv.ingest.sorter`, and those at the same position keep the order of
-the source, on which `first` and the sums of `sum` depend.
+Entries are sorted within a given memory, see `mgspmv.ingest.external_sort`, and those at the same position keep the
+order of the source, on which `first` and the sums of `sum` depend.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import numpy as np
 from numba import njit
 
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.counts import NO_ENTRIES, EntryCounts, count_entries
+from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.names import number_names
 from mgspmv.ingest.numbering import number_ids
-from mgspmv.ingest.scratch import ANY_ROOM, Room
-from mgspmv.ingest.sorter import EntrySorter
-from mgspmv.ingest.source import FileSource, Layout, Source, mirror
+from mgspmv.ingest.prefetch import prefetch_map
+from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
+from mgspmv.ingest.source import FileSource, Layout, Source, symmetrize
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.values import convert_values
 from mgspmv.ingest.vertices import are_numbers
@@ -85,10 +85,10 @@ class SortedSource:
         if self.drops_loops:
             block = _drop_loops(block)
         if self.rule == "error" and (entry := find_duplicate(block)):
-            self._refuse_duplicate(*entry)
+            self._raise_duplicate(*entry)
         return merge_duplicates(self.name, block, self.rule)
 
-    def _refuse_duplicate(self, row: int, col: int) -> None:
+    def _raise_duplicate(self, row: int, col: int) -> None:
         raise SourceError(
             f"the entry {self._name_entry(row, col)} is there more than once and duplicates='error'; pass "
             "duplicates='sum', 'first' or 'keep', or clean the source",
@@ -114,7 +114,7 @@ def sort_source(
     source: Source,
     options: IngestOptions,
     report: Progress,
-    room: Room = ANY_ROOM,
+    room: MemoryBudget = ANY_ROOM,
 ) -> Iterator[SortedSource]:
     """Read a source to its end, and sort its entries by row.
 
@@ -147,11 +147,11 @@ def sort_source(
         yield SortedSource(*own, drops_loops=options.self_loops == "drop", counts=feed.counts)
 
 
-def feed_entries(source: Source, options: IngestOptions, sorter: EntrySorter, report: Progress) -> Feed:
+def feed_entries(source: Source, options: IngestOptions, sorter: EntrySorter, report: Progress) -> EntryFeed:
     """Add all entries of a source to a sorter; the caller checks them afterwards. Errors as for `sort_source`."""
-    feed = Feed(source, options)
+    feed = EntryFeed(source, options)
     with ThreadPoolExecutor(sorter.threads, "mgspmv-prepare") as pool:
-        for batch in map_ahead(pool, feed.prepare, _follow(source), sorter.threads):
+        for batch in prefetch_map(pool, feed.prepare, _follow(source), sorter.threads):
             feed.put(batch, sorter)
             report("read", sorter.n_entries, int(sorter.n_entries / batch.fraction) if batch.fraction else None)
     return feed
@@ -204,7 +204,7 @@ class _Prepared:
     counts: EntryCounts
 
 
-class Feed:
+class EntryFeed:
     """Transfer of the batches of a source to a sorter, with the checks that need all entries."""
 
     def __init__(self, source: Source, options: IngestOptions) -> None:
@@ -264,7 +264,7 @@ class Feed:
                 wrong = self._lowest[side] if self._lowest[side] < 0 else self._highest[side]
                 raise SourceError(f"{name} {wrong} is outside 0..{sizes[side] - 1}", source=self._source.name)
         if self._loop is not None:
-            refuse_self_loop(self._source, self._loop, layout)
+            raise_self_loop(self._source, self._loop, layout)
 
 
 def prepare_batch(source: Source, batch: CooBatch, options: IngestOptions) -> CooBatch:
@@ -289,7 +289,7 @@ def prepare_batch(source: Source, batch: CooBatch, options: IngestOptions) -> Co
     if options.self_loops == "drop" and (loops := rows == cols).any():
         rows, cols, values = rows[~loops], cols[~loops], None if values is None else values[~loops]
     are_mirrored = options.symmetrize or getattr(source, "is_undirected", False)
-    return mirror(CooBatch(rows, cols, values), "symmetric" if are_mirrored else "general")
+    return symmetrize(CooBatch(rows, cols, values), "symmetric" if are_mirrored else "general")
 
 
 def _counts_parallel(source: Source, options: IngestOptions) -> bool:
@@ -305,7 +305,7 @@ def shrink(codes: np.ndarray) -> np.ndarray:
     return codes.astype(np.int32)
 
 
-def refuse_self_loop(source: Source, code: int, layout: Layout) -> None:
+def raise_self_loop(source: Source, code: int, layout: Layout) -> None:
     """Raise SourceError for a self loop, naming its vertex."""
     vertex = code if layout.positions is None else int(layout.positions[code])
     label: Any = vertex if layout.vertex_ids is None else layout.vertex_ids[vertex]

@@ -18,7 +18,7 @@ from typing import Any
 
 from mgspmv.errors import MgspmvError, OptionError, SourceError, SourceNotFoundError
 from mgspmv.files import find_web_options, reach
-from mgspmv.ingest.remote import explain, refuse_protocol
+from mgspmv.ingest.remote import protocol_error, translate_error
 
 Path = str | os.PathLike[str]
 
@@ -108,9 +108,9 @@ def _find_remote(url: str) -> list[str]:
     except MgspmvError:
         raise
     except ValueError as error:
-        raise refuse_protocol(url, error) from error
+        raise protocol_error(url, error) from error
     except Exception as error:
-        raise explain(url, error) from error
+        raise translate_error(url, error) from error
 
 
 def _match(pattern: str, names: Iterable[str]) -> list[str]:

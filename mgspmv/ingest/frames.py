@@ -15,7 +15,7 @@ import pyarrow.ipc
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.names import wrap_numbers
 from mgspmv.ingest.parts import cut_evenly, make_absolute
-from mgspmv.ingest.scratch import ANY_ROOM, Room, ScratchFile
+from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget, ScratchFile
 from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_index, make_empty
 from mgspmv.ingest.values import choose_value_dtype
 from mgspmv.ingest.vertex_vectors import is_class
@@ -136,7 +136,7 @@ def _open_frame(frame: Any, name: str) -> Table:
             try:
                 arrow = take(names, start)
             except (pa.ArrowException, TypeError, OverflowError) as error:
-                raise _refuse_types(name, names, error) from error
+                raise _types_error(name, names, error) from error
             yield from arrow.to_batches() or [make_empty(arrow.schema)]
 
     index = find_saved_index(frame.schema) if library == "pyarrow" else ()
@@ -235,7 +235,7 @@ def _find_labels(frame: Any, names: list[str]) -> list[Any]:
     return [labels[name] for name in names]
 
 
-def _refuse_types(table: str, names: list[str], error: Exception) -> SourceError:
+def _types_error(table: str, names: list[str], error: Exception) -> SourceError:
     return SourceError(
         f"Arrow cannot hold one of the columns {', '.join(names)} ({error}); ids are to be integers or strings, and "
         "weights numbers: cast the column",
@@ -247,7 +247,7 @@ def _refuse_types(table: str, names: list[str], error: Exception) -> SourceError
 
 
 def source_from_arrays(
-    src: Any, dst: Any, weights: Any = None, *, n_vertices: int | None = None, id_room: Room = ANY_ROOM
+    src: Any, dst: Any, weights: Any = None, *, n_vertices: int | None = None, id_room: MemoryBudget = ANY_ROOM
 ) -> FrameSource:
     """Return a source of arcs src[k] -> dst[k], given as arrays of NumPy, pandas, polars or Arrow, or as lists.
 

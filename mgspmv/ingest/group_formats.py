@@ -19,7 +19,7 @@ from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, MgspmvError, OptionError, SourceError
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
 from mgspmv.model import free_memory, index_dtype
-from mgspmv.store.places import finishing_tasks
+from mgspmv.store.locations import finishing_tasks
 
 BATCH_ENTRIES = 1 << 19
 """Entries per batch, and elements read at a time from an array whose chunks are not larger."""
@@ -46,7 +46,7 @@ class ZarrGroup:
 
     def get(self, name: str) -> zarr.Group | zarr.Array[Any] | None:
         """Return the member of this name; None if there is none."""
-        with blame_damage(self.name, name):
+        with translating_damage(self.name, name):
             return self.group.get(name)
 
     def has(self, *names: str) -> bool:
@@ -61,7 +61,7 @@ class ZarrGroup:
         """
         array = self._open_array(name)
         if array.dtype.kind not in "iu":
-            raise array.refuse(f"is of dtype {array.dtype}, and integers are wanted")
+            raise array.make_error(f"is of dtype {array.dtype}, and integers are wanted")
         return array
 
     def open_values(self, name: str) -> ZarrArray:
@@ -80,18 +80,18 @@ class ZarrGroup:
     def _open_array(self, name: str) -> ZarrArray:
         array = self.get(name)
         if not isinstance(array, zarr.Array):
-            raise self.refuse(f"the array {name!r} is missing; write the group again")
+            raise self.make_error(f"the array {name!r} is missing; write the group again")
         if array.ndim != 1:
-            raise self.refuse(f"the array {name!r} has shape {array.shape} instead of one dimension")
+            raise self.make_error(f"the array {name!r} has shape {array.shape} instead of one dimension")
         if array.shape[0] > INT64_MAX or not 0 < array.chunks[0] <= INT64_MAX:
-            raise self.refuse(
+            raise self.make_error(
                 f"the array {name!r} says that it has {array.shape[0]} elements in chunks of {array.chunks[0]}; write "
                 "the group again"
             )
         _check_chunks(self.name, name, array)
         return ZarrArray(self.name, name, array)
 
-    def refuse(self, message: str) -> SourceError:
+    def make_error(self, message: str) -> SourceError:
         return SourceError(message, source=self.name)
 
 
@@ -121,7 +121,7 @@ class ZarrArray:
     def check_length(self, n: int) -> None:
         """Raise SourceError unless it has n elements."""
         if len(self) != n:
-            raise self.refuse(f"has {len(self)} elements instead of {n}")
+            raise self.make_error(f"has {len(self)} elements instead of {n}")
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Read elements start .. stop; raises SourceError for a chunk that is damaged or cannot be fetched."""
@@ -144,20 +144,20 @@ class ZarrArray:
         found = self.read(start, stop)
         if len(found) and (found.min() < 0 or found.max() >= limit):
             k = int(np.flatnonzero((found < 0) | (found >= limit))[0])
-            raise self.refuse(f"has {found[k]} as element {start + k}, which is outside 0..{limit - 1}")
+            raise self.make_error(f"has {found[k]} as element {start + k}, which is outside 0..{limit - 1}")
         return found.astype(index_dtype(limit), copy=False)
 
-    def refuse(self, message: str) -> SourceError:
+    def make_error(self, message: str) -> SourceError:
         return SourceError(f"the array {self.name!r} {message}; write the group again", source=self._source)
 
     def _fetch(self, start: int) -> None:
         self._first, self._held = start // self._step * self._step, np.zeros(0, self.dtype)  # frees the old chunk first
-        with blame_damage(self._source, self.name), finishing_tasks():
+        with translating_damage(self._source, self.name), finishing_tasks():
             self._held = np.asarray(self._array[self._first : min(len(self), self._first + self._step)])
 
 
 @contextlib.contextmanager
-def blame_damage(source: str, what: str) -> Iterator[None]:
+def translating_damage(source: str, what: str) -> Iterator[None]:
     try:
         yield
     except MgspmvError:
@@ -223,7 +223,7 @@ def find_format(found: ZarrGroup) -> str:
         return "anndata"
     if found.has("indptr", "indices"):
         return "csr"
-    raise found.refuse(
+    raise found.make_error(
         "this group holds no sparse matrix; expected one of anndata or binsparse, or the arrays indptr and indices. "
         f"Name a group inside it, as {found.name}/GROUP"
     )
@@ -233,19 +233,19 @@ def _describe_anndata(found: ZarrGroup) -> GroupMatrix:
     attributes = found.attributes
     what = attributes.get("encoding-type")
     if what is None:
-        raise found.refuse("this is no group of anndata, which has an attribute encoding-type")
+        raise found.make_error("this is no group of anndata, which has an attribute encoding-type")
     if what == "anndata":
         inner = found.get("X")
         if not isinstance(inner, zarr.Group):
             state = "dense" if isinstance(inner, zarr.Array) else "missing"
-            raise found.refuse(
+            raise found.make_error(
                 f"X of this AnnData is {state}; name a sparse group inside it, as {found.name}/layers/counts"
             )
         return _describe_anndata(ZarrGroup(f"{found.name}/X", inner))
     if what not in ("csr_matrix", "csc_matrix"):
-        raise found.refuse(f"this group of anndata is a {what}; read are csr_matrix and csc_matrix")
+        raise found.make_error(f"this group of anndata is a {what}; read are csr_matrix and csc_matrix")
     if attributes.get("encoding-version") != _ANNDATA_VERSION:
-        raise found.refuse(
+        raise found.make_error(
             f"this {what} is of encoding version {attributes.get('encoding-version')}, and read is {_ANNDATA_VERSION}"
         )
     shape = _read_shape(found, attributes.get("shape"))
@@ -257,7 +257,7 @@ def describe_csr(found: ZarrGroup, n_cols: int | None) -> GroupMatrix:
     if n_cols is not None and n_cols < 0:
         raise OptionError(f"n_cols must be 0 or more, not {n_cols}")
     if stated is None and n_cols is None:
-        raise found.refuse("how many columns there are is said nowhere; pass n_cols=")
+        raise found.make_error("how many columns there are is said nowhere; pass n_cols=")
     if stated is None:
         shape = max(0, len(found.open_indices("indptr")) - 1), n_cols or 0
     else:
@@ -294,7 +294,7 @@ def _describe_binsparse(found: ZarrGroup) -> GroupMatrix:
         if array is not None:
             _check_type(found, array, types.get(array.name))
     if (stated := header["number_of_stored_values"]) != len(indices):
-        raise indices.refuse(f"has {len(indices)} elements, and number_of_stored_values is {stated}")
+        raise indices.make_error(f"has {len(indices)} elements, and number_of_stored_values is {stated}")
     values, are_flags = _open_binsparse_values(found, types.get("values"))
     return GroupMatrix(
         found,
@@ -318,24 +318,24 @@ def _read_header(found: ZarrGroup) -> dict[str, Any]:
     if isinstance(header, dict) and "binsparse" in header:  # nested by the Python reference implementation
         header = header["binsparse"]
     if not isinstance(header, dict):
-        raise found.refuse("this is no group of binsparse, whose attribute binsparse is a JSON object")
+        raise found.make_error("this is no group of binsparse, whose attribute binsparse is a JSON object")
     for key in ("version", "format", "shape", "number_of_stored_values", "data_types"):
         if key not in header:
-            raise found.refuse(f"its attribute binsparse has no {key!r}; write the group again")
+            raise found.make_error(f"its attribute binsparse has no {key!r}; write the group again")
     if not _BINSPARSE_VERSION.fullmatch(str(header["version"])):
-        raise found.refuse(f"this is binsparse {header['version']}, and read is 0.1")
+        raise found.make_error(f"this is binsparse {header['version']}, and read is 0.1")
     if header["format"] not in _BINSPARSE_FORMATS:
-        raise found.refuse(
+        raise found.make_error(
             f"the binsparse format {header['format']} is not read; read are {', '.join(_BINSPARSE_FORMATS)}"
         )
     if not isinstance(header["data_types"], dict):
-        raise found.refuse("data_types of its attribute binsparse is no JSON object; write the group again")
+        raise found.make_error("data_types of its attribute binsparse is no JSON object; write the group again")
     if (structure := header.get("structure")) is not None:
-        raise found.refuse(f"the structure {structure} is not read; write all entries, without structure")
+        raise found.make_error(f"the structure {structure} is not read; write all entries, without structure")
     if header.get("index_base", 0) != 0:
-        raise found.refuse("indices that begin at 1 are not read; write it with index_base 0")
+        raise found.make_error("indices that begin at 1 are not read; write it with index_base 0")
     if header.get("fill") and (found.open_values("fill_value").read(0, 1) != 0).any():
-        raise found.refuse("places without an entry hold another value than 0")
+        raise found.make_error("places without an entry hold another value than 0")
     return header
 
 
@@ -344,7 +344,7 @@ def _open_binsparse_values(found: ZarrGroup, declared: Any) -> tuple[ZarrArray |
     text = str(declared)
     inner = text[4:-1] if text.startswith("iso[") else text
     if inner.startswith("complex["):
-        raise found.refuse("complex values are not held; write real and imaginary part as two real matrices")
+        raise found.make_error("complex values are not held; write real and imaginary part as two real matrices")
     values = found.open_values("values")
     _check_type(found, values, inner)
     are_flags = inner == "bint8"
@@ -360,13 +360,13 @@ def _open_binsparse_values(found: ZarrGroup, declared: Any) -> tuple[ZarrArray |
 
 def _check_type(found: ZarrGroup, array: ZarrArray, declared: Any) -> None:
     if declared not in (*_BINSPARSE_TYPES, "bint8"):
-        raise found.refuse(f"the data type {declared} of {array.name} is not read")
+        raise found.make_error(f"the data type {declared} of {array.name} is not read")
     if array.dtype.name not in (("uint8", "int8", "bool") if declared == "bint8" else (declared,)):
-        raise array.refuse(f"is of dtype {array.dtype}, and data_types says {declared}")
+        raise array.make_error(f"is of dtype {array.dtype}, and data_types says {declared}")
 
 
 def _read_shape(found: ZarrGroup, stated: Any) -> tuple[int, int]:
     are_sizes = isinstance(stated, list) and all(type(n) is int and 0 <= n < INT64_MAX for n in stated)
     if not are_sizes or len(stated) != 2:
-        raise found.refuse(f"expected a shape of two sizes, found {stated}; write the group again")
+        raise found.make_error(f"expected a shape of two sizes, found {stated}; write the group again")
     return stated[0], stated[1]

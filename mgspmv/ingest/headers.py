@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from mgspmv.ingest.column_names import Columns, find_role, list_names, names_vertices
+from mgspmv.ingest.column_names import ColumnChoice, find_role, list_names, names_vertices
 from mgspmv.ingest.tokens import (
     BLANKS,
     DELIMITERS,
@@ -113,7 +113,7 @@ def _is_numeric(rows: Sequence[Sequence[str]], place: int) -> bool:
 _LINE = re.compile("[-=:+_]{3,}")
 
 
-def check_lines(rows: Sequence[Sequence[str]], columns: Columns, *, is_below_header: bool) -> None:
+def check_lines(rows: Sequence[Sequence[str]], columns: ColumnChoice, *, is_below_header: bool) -> None:
     """Raise Undecided if the first edge is a drawn line, or names the columns again."""
     first, *below = rows
     if all(map(_LINE.fullmatch, filter(None, first))):
@@ -318,7 +318,7 @@ _MISSING = frozenset(("", "nan", "na", "n/a", "<na>", "null", "none", "nil"))
 """Tokens for a missing value, in lower case."""
 
 
-def check_missing(rows: Sequence[Sequence[str]], columns: Columns) -> None:
+def check_missing(rows: Sequence[Sequence[str]], columns: ColumnChoice) -> None:
     """Raise Undecided if one of the ids, which are numbers otherwise, is a token for a missing value."""
     for place in columns.ids:
         ids = {own[place] for own in rows if place < len(own)}
@@ -330,7 +330,7 @@ def check_missing(rows: Sequence[Sequence[str]], columns: Columns) -> None:
             )
 
 
-def check_separators(rows: Sequence[Sequence[str]], columns: Columns) -> None:
+def check_separators(rows: Sequence[Sequence[str]], columns: ColumnChoice) -> None:
     """Raise Undecided if a column of ids holds only a sign between ends of edges, or the letter of DIMACS edges."""
     if len(rows) > 1 and columns.source == 0 and columns.weight is not None:
         kinds = {own[0] for own in rows}

@@ -13,7 +13,7 @@ from typing import IO, Any, cast
 from mgspmv.errors import SourceError, SourceNotFoundError
 from mgspmv.ingest.remote import open_url
 from mgspmv.ingest.unpack import LentFile
-from mgspmv.os_errors import refuse_source
+from mgspmv.os_errors import source_error
 
 HEAD_BYTES = 2**16
 """Bytes at the beginning of a file from which its format is detected."""
@@ -164,7 +164,7 @@ def _open_local(name: str) -> io.FileIO:
     except IsADirectoryError as error:
         raise SourceError("is a directory; name a file", source=name) from error
     except OSError as error:
-        raise refuse_source(error, name, f"cannot be opened: {error}") from error
+        raise source_error(error, name, f"cannot be opened: {error}") from error
 
 
 def find_size(file: IO[bytes]) -> int | None:

@@ -17,10 +17,10 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.columns import Column, TableFormat, nth_line, read_chunks
+from mgspmv.ingest.columns import TableFormat, TextColumn, nth_line, read_chunks
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
-from mgspmv.ingest.source import FileSource, Joined, Layout, StatedShape, mirror
-from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Line, Segment, TextStream, describe_cut
+from mgspmv.ingest.source import Combined, FileSource, Layout, StatedShape, symmetrize
+from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Segment, TextLine, TextStream, describe_cut
 from mgspmv.ingest.tokens import is_integer
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.model import CooBatch, default_threads, index_dtype
@@ -48,7 +48,7 @@ class Header:
     n_cols: int
     n_entries: int
     """Number of entries listed in the file, without mirror images."""
-    size_line: Line
+    size_line: TextLine
     """Line that states the sizes."""
 
     @property
@@ -107,7 +107,7 @@ class MatrixMarketSource(FileSource):
                 read, threads = _read_coordinate if header.layout == "coordinate" else _read_array, self._threads
                 for batch in read(text, header, counted, threads or default_threads(), self.as_float64):
                     self.fraction = text.fraction
-                    yield _mirror(batch, header)
+                    yield _symmetrize(batch, header)
                 if self._header is None:
                     counted.check()
                     described = _describe(text.provenance(), header)
@@ -133,15 +133,15 @@ class MatrixMarketSource(FileSource):
             part._segment, part._header = segment, header
         return list(parts)
 
-    def join(self, told: Sequence[Any]) -> Joined:
+    def join(self, told: Sequence[Any]) -> Combined:
         """Combine the results of all parts; see `FileSource`."""
         if not isinstance(told[0], _Counted):
             return super().join(told)
         _Counted(told[0].header, sum(own.n_read for own in told)).check()
-        return Joined(None, _describe(told[0].file, told[0].header), told[0].header.stated)
+        return Combined(None, _describe(told[0].file, told[0].header), told[0].header.stated)
 
 
-def is_banner(line: Line) -> bool:
+def is_banner(line: TextLine) -> bool:
     """Return whether a line is the first of a Matrix Market file."""
     return line.text.lower().startswith(_BANNERS)
 
@@ -162,55 +162,57 @@ def read_header(text: TextStream) -> Header:
         pass
     line = text.read_line()
     if line is None:
-        raise banner.refuse("the file ends before the line with the matrix's sizes")
+        raise banner.make_error("the file ends before the line with the matrix's sizes")
     n_rows, n_cols, n_entries = _parse_sizes(line, layout, symmetry)
     return Header(layout, field, symmetry, n_rows, n_cols, n_entries, line)
 
 
-def _parse_banner(line: Line) -> tuple[str, str, str]:
+def _parse_banner(line: TextLine) -> tuple[str, str, str]:
     if not is_banner(line):
-        raise line.refuse(f"not a Matrix Market file, whose first line is like {_EXAMPLE}")
+        raise line.make_error(f"not a Matrix Market file, whose first line is like {_EXAMPLE}")
     words = line.text.lower().split()
     if len(words) != 5:
-        raise line.refuse(f"expected a first line of five words like {_EXAMPLE}, found {len(words)}")
+        raise line.make_error(f"expected a first line of five words like {_EXAMPLE}, found {len(words)}")
     _, matrix, layout, field, symmetry = words
     if matrix == "vector":
-        raise line.refuse("vectors are not supported; write it as a matrix of one column")
+        raise line.make_error("vectors are not supported; write it as a matrix of one column")
     if field == "complex":
-        raise line.refuse("complex values are not supported; write real and imaginary part as two real matrices")
+        raise line.make_error("complex values are not supported; write real and imaginary part as two real matrices")
     # The format defines hermitian for complex values only. A real file with this word may be symmetric, but more
     # likely its imaginary parts are lost, so it is an error.
     if symmetry == "hermitian":
-        raise line.refuse("hermitian symmetry is not supported; if the values are real, write 'symmetric' instead")
+        raise line.make_error("hermitian symmetry is not supported; if the values are real, write 'symmetric' instead")
     _check_word(line, matrix, "object", ("matrix",))
     _check_word(line, layout, "layout", _LAYOUTS)
     _check_word(line, field, "field", tuple(_FIELDS))
     _check_word(line, symmetry, "symmetry", _SYMMETRIES)
     if field == "pattern" and (layout == "array" or symmetry == "skew-symmetric"):
-        raise line.refuse(f"a pattern has no values, so it cannot be {layout} {symmetry}; use a field with values")
+        raise line.make_error(f"a pattern has no values, so it cannot be {layout} {symmetry}; use a field with values")
     return layout, _FIELDS[field], symmetry
 
 
-def _check_word(line: Line, word: str, what: str, choices: tuple[str, ...]) -> None:
+def _check_word(line: TextLine, word: str, what: str, choices: tuple[str, ...]) -> None:
     if word not in choices:
-        raise line.refuse(f"the {what} must be {' or '.join(choices)}, not {word!r}")
+        raise line.make_error(f"the {what} must be {' or '.join(choices)}, not {word!r}")
 
 
-def _parse_sizes(line: Line, layout: str, symmetry: str) -> tuple[int, int, int]:
+def _parse_sizes(line: TextLine, layout: str, symmetry: str) -> tuple[int, int, int]:
     wanted = ("rows", "columns", "entries") if layout == "coordinate" else ("rows", "columns")
     tokens = line.text.split()
     if len(tokens) != len(wanted):
-        raise line.refuse(f"expected the {len(wanted)} sizes of the matrix ({', '.join(wanted)}), found {len(tokens)}")
+        raise line.make_error(
+            f"expected the {len(wanted)} sizes of the matrix ({', '.join(wanted)}), found {len(tokens)}"
+        )
     sizes = [_parse_size(token, name, line) for token, name in zip(tokens, wanted, strict=True)]
     n_rows, n_cols = sizes[:2]
     if symmetry != "general" and n_rows != n_cols:
-        raise line.refuse(f"a {symmetry} matrix must be square, this one has {n_rows} rows and {n_cols} columns")
+        raise line.make_error(f"a {symmetry} matrix must be square, this one has {n_rows} rows and {n_cols} columns")
     return n_rows, n_cols, sizes[2] if layout == "coordinate" else _Dense(n_rows, symmetry).offset(n_cols)
 
 
-def _parse_size(token: str, name: str, line: Line) -> int:
+def _parse_size(token: str, name: str, line: TextLine) -> int:
     if not is_integer(token) or len(token) > 20 or not 0 <= int(token) < INT64_MAX:
-        raise line.refuse(f"expected the number of {name} to be an integer from 0 below 2^63 - 1, found {token!r}")
+        raise line.make_error(f"expected the number of {name} to be an integer from 0 below 2^63 - 1, found {token!r}")
     return int(token)
 
 
@@ -228,18 +230,18 @@ class _Counted:
         if self.n_read + n_new > header.n_entries:
             line = nth_line(chunk, form, header.n_entries - self.n_read)
             where = f"the size line ({header.size_line.text!r}, line {header.size_line.number})"
-            raise line.refuse(f"expected the file to end after the {header.n_entries} entries that {where} says")
+            raise line.make_error(f"expected the file to end after the {header.n_entries} entries that {where} says")
         self.n_read += n_new
 
     def check(self) -> None:
         """Raise SourceError unless there are as many entries as the size line states."""
         if self.n_read > self.header.n_entries:
-            raise self.header.size_line.refuse(
+            raise self.header.size_line.make_error(
                 f"expected the file to end after {self.header.n_entries} entries, and it has {self.n_read}; its size "
                 "line is wrong, or it is two files"
             )
         if self.n_read < self.header.n_entries:
-            raise self.header.size_line.refuse(
+            raise self.header.size_line.make_error(
                 f"expected {self.header.n_entries} entries, the file ends after {self.n_read}; "
                 "it is cut short or its size line is wrong"
             )
@@ -249,8 +251,8 @@ def _read_coordinate(
     text: TextStream, header: Header, counted: _Counted, threads: int, as_float64: bool
 ) -> Iterator[CooBatch]:
     index = index_dtype(max(header.shape)).name
-    row = Column("row", index, 1, header.n_rows)  # type: ignore[arg-type]  # int32 or int64
-    col = Column("column", index, 1, header.n_cols)  # type: ignore[arg-type]  # likewise
+    row = TextColumn("row", index, 1, header.n_rows)  # type: ignore[arg-type]  # int32 or int64
+    col = TextColumn("column", index, 1, header.n_cols)  # type: ignore[arg-type]  # likewise
     form = TableFormat((row, col, *_value_columns(header, as_float64)), " ", _COMMENTS)
     for chunk, (rows, cols, *values) in read_chunks(text.chunks(), form, threads):
         counted.add(chunk, form, len(rows))
@@ -274,21 +276,21 @@ def _read_array(
         yield CooBatch(rows.astype(index), cols.astype(index), values[nonzero])
 
 
-def _mirror(batch: CooBatch, header: Header) -> CooBatch:
-    whole = mirror(batch, header.symmetry)
+def _symmetrize(batch: CooBatch, header: Header) -> CooBatch:
+    whole = symmetrize(batch, header.symmetry)
     if header.field == "integer" and whole.values is not None and whole.values.dtype == np.float64:
         return replace(whole, values=whole.values + 0.0)  # integers have no -0.0
     return whole
 
 
-def _value_columns(header: Header, as_float64: bool) -> tuple[Column, ...]:
+def _value_columns(header: Header, as_float64: bool) -> tuple[TextColumn, ...]:
     if header.field == "pattern":
         return ()
     if header.field == "real" or as_float64:
-        return (Column("value", "float64"),)
+        return (TextColumn("value", "float64"),)
     # The smallest int64 cannot be negated.
     low = INT64_MIN + (header.symmetry == "skew-symmetric")
-    return (Column("value", "int64", low=low, hint=_BEYOND_INT64),)
+    return (TextColumn("value", "int64", low=low, hint=_BEYOND_INT64),)
 
 
 def _check_diagonal(batch: CooBatch, chunk: Chunk, form: TableFormat) -> None:
@@ -296,7 +298,9 @@ def _check_diagonal(batch: CooBatch, chunk: Chunk, form: TableFormat) -> None:
     wrong = np.flatnonzero((batch.rows == batch.cols) & (batch.values != 0))
     if len(wrong):
         line = nth_line(chunk, form, int(wrong[0]))
-        raise line.refuse("the diagonal of a skew-symmetric matrix must be zero; remove the entry or write 'general'")
+        raise line.make_error(
+            "the diagonal of a skew-symmetric matrix must be zero; remove the entry or write 'general'"
+        )
 
 
 def _describe(file: dict[str, Any], header: Header) -> dict[str, Any]:

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.radix_sort import Entries
 from mgspmv.ingest.scratch import FileArray, ScratchFile
-from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.model import CooBatch, index_dtype
 
 PAGE_NAMES = 1 << 14

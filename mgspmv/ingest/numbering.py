@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.names import IdWriter, SortedIds
 from mgspmv.ingest.radix_sort import Entries, sort_keys
-from mgspmv.ingest.sorter import EntrySorter
 from mgspmv.model import CooBatch
 
 PIECE_IDS = 1 << 16

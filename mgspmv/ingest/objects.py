@@ -18,13 +18,13 @@ import numpy as np
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError, SourceError, SourceNotFoundError
-from mgspmv.ingest.scratch import ANY_ROOM, Room
+from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout, Source, StatedShape
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
+from mgspmv.ingest.vector_files import NPY_DAMAGE
 from mgspmv.ingest.vertex_vectors import is_class
-from mgspmv.ingest.weights import NPY_DAMAGE
 from mgspmv.model import CooBatch, free_memory
-from mgspmv.os_errors import refuse_source
+from mgspmv.os_errors import source_error
 
 BATCH_ENTRIES = 2**20
 
@@ -168,20 +168,20 @@ class NetworkxSource:
     def _read_weights(self, edges: list[tuple[Any, ...]]) -> np.ndarray:
         wrong = tuple(kind for kind in {type(edge[2]) for edge in edges} if not issubclass(kind, Real))
         if wrong:
-            self._refuse_weight(*next(edge for edge in edges if isinstance(edge[2], wrong)))
+            self._raise_weight(*next(edge for edge in edges if isinstance(edge[2], wrong)))
         try:
             return np.array([edge[2] for edge in edges], np.float64)
         except OverflowError as error:
             raise SourceError(f"a {self._weight} does not fit into float64 ({error})", source=self.name) from error
 
-    def _refuse_weight(self, tail: Any, head: Any, weight: Any) -> NoReturn:
+    def _raise_weight(self, tail: Any, head: Any, weight: Any) -> NoReturn:
         what = f"the {self._weight} of edge ({tail!r}, {head!r}) is {weight!r}"
         if isinstance(weight, Complex):
             raise SourceError(f"{what}; complex weights are not held, make them real", source=self.name)
         raise SourceError(f"{what}, which is not a number; convert it", source=self.name)
 
 
-def source_from_object(obj: Any, id_room: Room = ANY_ROOM) -> Source:
+def source_from_object(obj: Any, id_room: MemoryBudget = ANY_ROOM) -> Source:
     """Return the source that reads an object: SciPy, NumPy, NetworkX, a tuple of arrays, or a source itself.
 
     Parameters
@@ -263,7 +263,7 @@ def _load_npz(path: Path) -> Any:
     except FileNotFoundError as error:
         raise SourceNotFoundError("there is no such file; check the path", source=source) from error
     except OSError as error:
-        raise refuse_source(error, source, f"cannot be read: {error.strerror or error}") from error
+        raise source_error(error, source, f"cannot be read: {error.strerror or error}") from error
     except _NPZ_DAMAGE as error:
         raise SourceError(
             f"not a whole .npz file of a sparse matrix ({error}); write it with scipy.sparse.save_npz", source=source

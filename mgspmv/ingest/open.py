@@ -16,15 +16,15 @@ from mgspmv.ingest.detect import detect_format, find_format_by_name
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import Path, find_files, is_path, name_files
 from mgspmv.ingest.frames import FrameSource, find_library, source_from_arrays
-from mgspmv.ingest.groups import GROUP_FORMATS, GroupSource, find_matrix_store, is_group_path
 from mgspmv.ingest.local_files import take_name
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import NpzSource, source_from_object
 from mgspmv.ingest.parquet import ParquetSource
-from mgspmv.ingest.scratch import ANY_ROOM, Room
+from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import FileSource, Source
 from mgspmv.ingest.stored import StoreSource
 from mgspmv.ingest.tables import TableSource
+from mgspmv.ingest.zarr_groups import GROUP_FORMATS, GroupSource, find_matrix_store, is_group_path
 from mgspmv.model import IngestOptions, check_choice
 from mgspmv.store.read import open_store
 
@@ -47,7 +47,7 @@ def open_source(
     *,
     format: str | None = None,
     threads: int | None = None,
-    id_room: Room = ANY_ROOM,
+    id_room: MemoryBudget = ANY_ROOM,
     is_vertex: Callable[[str], bool] | None = None,
     **edge_list_options: Any,
 ) -> Source:

@@ -17,7 +17,7 @@ from mgspmv.ingest.local_files import open_anywhere
 from mgspmv.ingest.parts import MANY_FILES, cut_evenly, make_absolute
 from mgspmv.ingest.remote import open_sought
 from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_index, make_empty
-from mgspmv.ingest.weights import reading_table
+from mgspmv.ingest.vector_files import reading_table
 
 BUFFER_BYTES = 1 << 20
 """Bytes of a column per read; without a limit, Arrow reads whole row groups."""

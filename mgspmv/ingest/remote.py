@@ -38,7 +38,7 @@ def open_url(url: str, cache_type: str = "readahead", **cache_options: Any) -> I
 
     Raises
     ------
-    SourceNotFoundError, SourceError, MissingDependencyError : see `explain`; also raised while it is read
+    SourceNotFoundError, SourceError, MissingDependencyError : see `translate_error`; also raised while it is read
     OptionError : fsspec does not support the protocol
     """
     file = _open(url, cache_type, cache_options)
@@ -64,12 +64,12 @@ def open_streamed(url: str) -> IO[bytes]:
     except ValueError:  # the web server ignores ranges and sends the whole file
         return cast(IO[bytes], file.fs.open(file.path, "rb", block_size=0))
     except Exception as error:
-        raise explain(url, error) from error
+        raise translate_error(url, error) from error
 
     def fetch_unchanged(start: int, stop: int) -> bytes:
         piece: bytes = fetch(start, stop)
         if stop == file.size and _describe(file) != found:
-            raise explain(url, OSError("it was changed while it was read"))
+            raise translate_error(url, OSError("it was changed while it was read"))
         return piece
 
     file.cache.fetcher = fetch_unchanged
@@ -99,20 +99,20 @@ def _open(url: str, cache_type: str, cache_options: dict[str, Any]) -> Any:
         ask = partial(system.open, path, "rb", **(options if system.async_impl else {}))
         return ask() if url.startswith("http") else reach(ask)
     except ValueError as error:
-        raise refuse_protocol(url, error) from error
+        raise protocol_error(url, error) from error
     except Exception as error:
-        raise explain(url, error) from error
+        raise translate_error(url, error) from error
 
 
 def _fetch(url: str, fetch: Callable[[int, int], bytes], size: int, start: int, stop: int) -> bytes:
-    """Fetch bytes start .. stop - 1 of a file, up to its end; for errors see `explain`."""
+    """Fetch bytes start .. stop - 1 of a file, up to its end; for errors see `translate_error`."""
     stop = min(stop, size)
     try:
         piece = _persist(fetch, start, stop)
         if len(piece) != stop - start:
             raise OSError(f"{len(piece)} bytes came of the {stop - start} from byte {start} on")
     except Exception as error:  # libraries behind fsspec raise their own classes
-        raise explain(url, error) from error
+        raise translate_error(url, error) from error
     return piece
 
 
@@ -134,12 +134,12 @@ def _describe(file: Any) -> dict[str, Any]:
     return {name: info.get(name) for name in ("size", "ETag", "Last-Modified", "LastModified")}
 
 
-def refuse_protocol(url: str, error: ValueError) -> OptionError:
+def protocol_error(url: str, error: ValueError) -> OptionError:
     """Return the error for a protocol that fsspec does not support."""
     return OptionError(f"{url}: {error}; pass a local path or a URL of a protocol that fsspec knows")
 
 
-def explain(name: str, error: Exception) -> MgspmvError:
+def translate_error(name: str, error: Exception) -> MgspmvError:
     """Return an error that states why a file could not be opened or read, and what to do.
 
     Parameters
@@ -177,7 +177,7 @@ def describe_url(url: str) -> dict[str, Any]:
     Raises
     ------
     OptionError : fsspec does not support the protocol; the server reports neither an ETag nor a date
-    SourceNotFoundError, SourceError, MissingDependencyError : see `explain`
+    SourceNotFoundError, SourceError, MissingDependencyError : see `translate_error`
     """
     import fsspec
 
@@ -187,9 +187,9 @@ def describe_url(url: str) -> dict[str, Any]:
         info = system.info(path)
         inside = find_inside(system, path) if info.get("type") == "directory" else {}
     except ValueError as error:
-        raise refuse_protocol(url, error) from error
+        raise protocol_error(url, error) from error
     except Exception as error:
-        raise explain(url, error) from error
+        raise translate_error(url, error) from error
     if inside:
         marks = {name.removeprefix(path): _find_marks(url, own) for name, own in sorted(inside.items())}
         return {

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import CapacityError
-from mgspmv.ingest.ahead import map_ahead
 from mgspmv.ingest.entries import SortedRows, SortedSource
-from mgspmv.ingest.scratch import Room
-from mgspmv.ingest.sorter import EntrySorter
+from mgspmv.ingest.external_sort import EntrySorter
+from mgspmv.ingest.prefetch import prefetch_map
+from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.model import Progress, index_dtype
@@ -29,7 +29,7 @@ from mgspmv.order import METHODS, WITH_PATTERN, estimate_bytes, invert, renumber
 
 @contextlib.contextmanager
 def reorder_rows(
-    matrix: SortedRows, method: str, report: Progress, room: Room
+    matrix: SortedRows, method: str, report: Progress, room: MemoryBudget
 ) -> Iterator[tuple[SortedSource, dict[str, Any]]]:
     """Reorder a square matrix by a method, or restore the order of its source for `none`, from any current order.
 
@@ -123,7 +123,7 @@ def _renumber(
     before = after = n_done = 0
     work = partial(renumber_entries, places=places)
     with ThreadPoolExecutor(threads, "mgspmv-renumber") as pool:
-        for batch, *widths in map_ahead(pool, work, matrix.blocks(), threads):
+        for batch, *widths in prefetch_map(pool, work, matrix.blocks(), threads):
             sorter.add(batch)
             before, after = max(before, widths[0]), max(after, widths[1])
             n_done += len(batch.rows)

@@ -24,7 +24,7 @@ _PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Room:
+class MemoryBudget:
     """Memory, threads and folder that ingesting may use."""
 
     memory: int = UNLIMITED
@@ -34,12 +34,12 @@ class Room:
     """Folder of the files; None for the system's temporary folder."""
 
     @property
-    def for_ids(self) -> Room:
+    def for_ids(self) -> MemoryBudget:
         """Budget for the ids of vertices while they are read."""
         return replace(self, memory=self.memory // _IDS_PART)
 
 
-ANY_ROOM = Room()
+ANY_ROOM = MemoryBudget()
 
 
 class ScratchFile:
@@ -56,7 +56,7 @@ class ScratchFile:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder, self._n_bytes = folder, 0
-        with self._blame():
+        with self._translating_errors():
             self._file = tempfile.TemporaryFile(prefix="mgspmv-", dir=self._folder, buffering=0)  # noqa: SIM115  # closed later
 
     @property
@@ -70,7 +70,7 @@ class ScratchFile:
     def append(self, array: np.ndarray) -> int:
         """Append an array and return the byte at which it begins."""
         left, first = array.view(np.uint8).data, self._n_bytes
-        with self._blame():
+        with self._translating_errors():
             while left:
                 left = left[self._file.write(left) or 0 :]
         self._n_bytes += array.nbytes
@@ -92,7 +92,7 @@ class ScratchFile:
         self._file.close()
 
     @contextlib.contextmanager
-    def _blame(self) -> Iterator[None]:
+    def _translating_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -9,7 +9,7 @@ from typing import Any
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.streams import TextStream
 from mgspmv.ingest.tokens import choose_delimiter, is_plain_integer
-from mgspmv.ingest.weights import check_table, read_table, reading_table
+from mgspmv.ingest.vector_files import check_table, read_table, reading_table
 
 SUFFIXES = (".csv", ".parquet")
 

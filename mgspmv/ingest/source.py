@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.scratch import ANY_ROOM, Room
+from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.model import CooBatch, Kind
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class StatedShape:
     text: str | None = None
     """Text of the line."""
 
-    def refuse(self, message: str) -> SourceError:
+    def make_error(self, message: str) -> SourceError:
         """Return an error about the stated shape."""
         return SourceError(message, source=self.source, line_number=self.line_number, text=self.text)
 
@@ -116,7 +116,7 @@ class FileSource:
         self.has_known_vertices = True
         """Whether all parts number rows and columns alike; else `Layout.vertex_ids` are those of a part alone."""
         self._threads: int | None = None
-        self._id_room: Room = ANY_ROOM
+        self._id_room: MemoryBudget = ANY_ROOM
         self._told: Any = None
         """Summary of a part, set once it is read; None if its layout is the summary."""
         self.is_undirected = False
@@ -148,34 +148,34 @@ class FileSource:
         """
         return [self]
 
-    def prepare(self, threads: int, id_room: Room) -> None:
+    def prepare(self, threads: int, id_room: MemoryBudget) -> None:
         """Set the threads and the memory for ids of the process that reads this part, which `split` does not set."""
         self._threads, self._id_room = threads, id_room
 
-    def tell(self) -> Any:
+    def summarize(self) -> Any:
         """Return the summary of this part for `join`, once it was read."""
         if self._told is not None:
             return self._told
         layout = self.layout()
-        return Joined(None, layout.provenance, layout.stated)
+        return Combined(None, layout.provenance, layout.stated)
 
-    def join(self, told: Sequence[Any]) -> Joined:
+    def join(self, told: Sequence[Any]) -> Combined:
         """Check and join the summaries of all parts, in their order.
 
         Raises
         ------
         SourceError : the parts do not fit together
         """
-        joined: Joined = told[0]
+        joined: Combined = told[0]
         return joined
 
     def number(self, claim: int | None) -> Layout:
-        """Return the layout of a part, once it was read; for `claim` see `Joined`."""
+        """Return the layout of a part, once it was read; for `claim` see `Combined`."""
         return self.layout()
 
 
 @dataclass(frozen=True)
-class Joined:
+class Combined:
     """Summary of a source whose parts were read."""
 
     claim: int | None
@@ -185,7 +185,7 @@ class Joined:
     """Position of the stated shape, as in `Layout`."""
 
 
-def mirror(batch: CooBatch, symmetry: str) -> CooBatch:
+def symmetrize(batch: CooBatch, symmetry: str) -> CooBatch:
     """Add the mirror image of each off-diagonal entry right after it, so that the order does not depend on batches.
 
     Parameters

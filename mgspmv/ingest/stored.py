@@ -11,7 +11,7 @@ from typing import Any, overload
 import numpy as np
 import pyarrow as pa
 
-from mgspmv.ingest.ahead import map_ahead
+from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.source import Layout
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, Kind, default_threads, index_dtype
 from mgspmv.order import list_rows
@@ -126,7 +126,7 @@ class StoredRows:
         StoreError : the entries cannot be read
         """
         with ThreadPoolExecutor(self._threads, "mgspmv-stored") as pool:
-            for block in map_ahead(pool, self._read, cut_entries(self._stored, self._threads), self._threads):
+            for block in prefetch_map(pool, self._read, cut_entries(self._stored, self._threads), self._threads):
                 if block is not None:
                     yield block
 

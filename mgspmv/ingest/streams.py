@@ -14,11 +14,11 @@ from typing import IO, Any
 import numpy as np
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.ahead import AHEAD, Ahead
 from mgspmv.ingest.local_files import HEAD_BYTES, Pipe, find_size, open_anywhere
-from mgspmv.ingest.remote import explain, open_streamed
+from mgspmv.ingest.prefetch import AHEAD, Prefetcher
+from mgspmv.ingest.remote import open_streamed, translate_error
 from mgspmv.ingest.unpack import MAGIC_BYTES, decompress, find_compression
-from mgspmv.os_errors import refuse_source
+from mgspmv.os_errors import source_error
 
 CHUNK_BYTES = 4 * 2**20
 """Default bytes per chunk: at four bytes or more per entry, at most about a million entries."""
@@ -31,7 +31,7 @@ LINE_LIMIT_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class Line:
+class TextLine:
     """Line of a text."""
 
     source: str
@@ -45,7 +45,7 @@ class Line:
     def text(self) -> str:
         return self.data.decode("utf-8", "replace").strip()
 
-    def refuse(self, message: str) -> SourceError:
+    def make_error(self, message: str) -> SourceError:
         """Return an error about this line."""
         return SourceError(message, source=self.source, line_number=self.number, text=self.text)
 
@@ -65,9 +65,9 @@ class Chunk:
     data: bytes
     """Bytes of the lines, each line end normalized to a line feed; may be empty."""
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[TextLine]:
         for i, data in enumerate(self.data.split(b"\n")[:-1]):
-            yield Line(self.source, self.first_line + i, data)
+            yield TextLine(self.source, self.first_line + i, data)
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,9 @@ class TextStream:
         self._buffered = io.BufferedReader(self._raw, 2**18)
         self.compression = find_compression(self._buffered.peek(MAGIC_BYTES)) if segment.is_whole else None
         pieces = decompress(self._buffered, self.compression, chunk_bytes)
-        pieces = _blame_compression(pieces, self.name, self.compression)
+        pieces = _translating_errors(pieces, self.name, self.compression)
         blocks = _cut_at_lines(_unify_newlines(pieces), self.name)
-        self._blocks = Ahead(_drop_byte_order_marks(blocks), AHEAD, "mgspmv-read")
+        self._blocks = Prefetcher(_drop_byte_order_marks(blocks), AHEAD, "mgspmv-read")
         self._block, self._at, self._next_number = b"", 0, 1
 
     def __enter__(self) -> TextStream:
@@ -138,15 +138,15 @@ class TextStream:
         """Fraction of the file that was read; None if its size is not known."""
         return None if self._size is None else self._raw.n_bytes / max(1, self._size)
 
-    def peek_line(self) -> Line | None:
+    def peek_line(self) -> TextLine | None:
         """Return the next line without consuming it; None at the end of the text."""
         if self._at == len(self._block):
             self._block, self._at = next(self._blocks, b""), 0
         if not self._block:
             return None
-        return Line(self.name, self._next_number, self._block[self._at : self._block.index(b"\n", self._at)])
+        return TextLine(self.name, self._next_number, self._block[self._at : self._block.index(b"\n", self._at)])
 
-    def peek_lines(self, n_bytes: int, n_lines: int) -> Iterator[Line]:
+    def peek_lines(self, n_bytes: int, n_lines: int) -> Iterator[TextLine]:
         """Yield the next lines without consuming them: at most `n_lines`, and about as many as are in `n_bytes`."""
         if self.peek_line() is None:
             return
@@ -154,9 +154,9 @@ class TextStream:
         while len(self._block) < n_bytes and self._block.count(b"\n") < n_lines and (more := next(self._blocks, b"")):
             self._block += more
         for k, data in enumerate(self._block.split(b"\n", n_lines)[:-1]):
-            yield Line(self.name, self._next_number + k, data)
+            yield TextLine(self.name, self._next_number + k, data)
 
-    def read_line(self) -> Line | None:
+    def read_line(self) -> TextLine | None:
         """Return the next line and consume it; None at the end of the text."""
         line = self.peek_line()
         if line is not None:
@@ -164,7 +164,7 @@ class TextStream:
             self._next_number += 1
         return line
 
-    def read_comments(self, comments: bytes) -> Iterator[Line]:
+    def read_comments(self, comments: bytes) -> Iterator[TextLine]:
         """Consume blank lines and those that start with one of the characters `comments`; yield the latter one by one.
 
         A small archive may hold more of them than fit into memory.
@@ -230,7 +230,7 @@ class _CountedFile(io.RawIOBase):
         except SourceError:
             raise
         except Exception as error:  # libraries behind a URL raise their own classes
-            raise explain(self._name, error) from error
+            raise translate_error(self._name, error) from error
         self.n_bytes += n
         self._sha256.update(memoryview(buffer)[:n])
         return int(n)
@@ -278,7 +278,7 @@ def describe_cut(name: str) -> dict[str, Any]:
         return {"name": name, "bytes": find_size(file), "compression": None}
 
 
-def _blame_compression(pieces: Iterator[bytes], name: str, compression: str | None) -> Iterator[bytes]:
+def _translating_errors(pieces: Iterator[bytes], name: str, compression: str | None) -> Iterator[bytes]:
     from lzma import LZMAError
 
     try:
@@ -287,7 +287,7 @@ def _blame_compression(pieces: Iterator[bytes], name: str, compression: str | No
         raise
     except (OSError, EOFError, LZMAError) as error:
         said = f"the {compression} data are damaged or cut short ({error}); fetch the file again"
-        raise refuse_source(error, name, said) from error
+        raise source_error(error, name, said) from error
 
 
 def _unify_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:

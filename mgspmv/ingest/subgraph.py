@@ -20,8 +20,8 @@ import numpy as np
 from numba import njit
 
 from mgspmv.errors import CapacityError, KindError, OptionError, ShapeError
-from mgspmv.ingest.columns import Column
-from mgspmv.ingest.edge_list_head import DEFAULT_READING, Reading
+from mgspmv.ingest.columns import TextColumn
+from mgspmv.ingest.edge_list_head import DEFAULT_READING, StatedForm
 from mgspmv.ingest.edge_mask import (
     EDGE_BYTES,
     EdgeSet,
@@ -32,15 +32,15 @@ from mgspmv.ingest.edge_mask import (
 from mgspmv.ingest.local_files import take_name
 from mgspmv.ingest.names import IdWriter
 from mgspmv.ingest.numbering import PIECE_IDS, Ids
-from mgspmv.ingest.scratch import Room
+from mgspmv.ingest.scratch import MemoryBudget
+from mgspmv.ingest.store_writing import describe_matrix, write_matrix
 from mgspmv.ingest.stored import RowNumbers, StoredIds, StoredRows, read_entries
+from mgspmv.ingest.vector_files import read_vector
 from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class
 from mgspmv.ingest.vertices import are_numbers, read_vertices
-from mgspmv.ingest.weights import read_vector
-from mgspmv.ingest.write import describe_matrix, write_matrix
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import CsrBlock, MatrixInfo, Progress, index_dtype
-from mgspmv.store.places import StoreLike
+from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import StoredMatrix
 from mgspmv.store.write import begin_version
 
@@ -55,7 +55,7 @@ def read_selection(
     path: str | os.PathLike[str],
     *,
     string_ids: bool = False,
-    reading: Reading = DEFAULT_READING,
+    reading: StatedForm = DEFAULT_READING,
     is_vertex: Callable[[str], bool] | None = None,
 ) -> np.ndarray:
     """Read a selection of vertices: a mask or ids from a `.npy` file, else ids, one per line as in `ingest`.
@@ -77,7 +77,7 @@ def read_selection(
     """
     if Path(path).suffix == ".npy":
         return read_vector(path)
-    column = Column("vertex", "string" if string_ids else "int64")
+    column = TextColumn("vertex", "string" if string_ids else "int64")
     numbering = read_vertices(take_name(path), column, reading, is_vertex=is_vertex)[0].finish()
     ids = numbering.vertex_ids
     selected: np.ndarray = np.arange(numbering.shape[0]) if ids is None else ids[:]
@@ -189,7 +189,7 @@ def _fit(bound: float, to_integer: Callable[[float], int]) -> int:
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
-def _number(stored: StoredMatrix, is_kept: np.ndarray | None, room: Room) -> RowNumbers:
+def _number(stored: StoredMatrix, is_kept: np.ndarray | None, room: MemoryBudget) -> RowNumbers:
     """Number the kept rows and columns; for `is_kept` see `select_vertices`, None for all."""
     info, ids = stored.info, None if stored.info.vertex_ids is None else StoredIds(stored)
     if is_kept is None:
@@ -268,7 +268,7 @@ class FilteredRows(StoredRows):
         if not is_kept.any() or (edges is not None and edges.are_staying and not len(edges.rows)):
             return None
         block = read_entries(self._stored, entries)
-        stays = None if edges is None else edges.judge(block)
+        stays = None if edges is None else edges.select(block)
         columns = np.empty(block.nnz, index_dtype(self.shape[1]))
         values = None if block.data is None else np.empty(block.nnz, block.data.dtype)
         limits = None if self._bounds is None else (self._bounds.least, self._bounds.greatest)
@@ -287,7 +287,7 @@ def write_subgraph(
     bounds: Bounds | None,
     describe: Callable[[int | None], dict[str, Any]],
     report: Progress,
-    room: Room,
+    room: MemoryBudget,
     *,
     base: str | None,
     edges: ListedEdges | None = None,

@@ -15,13 +15,20 @@ import pyarrow as pa
 import pyarrow.compute
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.ahead import AHEAD, map_ahead
-from mgspmv.ingest.column_names import Columns, choose_columns, find_role, is_saved_index, list_names, resolve_columns
-from mgspmv.ingest.columns import Column
+from mgspmv.ingest.column_names import (
+    ColumnChoice,
+    choose_columns,
+    find_role,
+    is_saved_index,
+    list_names,
+    resolve_columns,
+)
+from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.edge_list import check_vertex_options
-from mgspmv.ingest.edge_list_head import Reading
-from mgspmv.ingest.scratch import ANY_ROOM, Room
-from mgspmv.ingest.source import FileSource, Joined
+from mgspmv.ingest.edge_list_head import StatedForm
+from mgspmv.ingest.prefetch import AHEAD, prefetch_map
+from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
+from mgspmv.ingest.source import Combined, FileSource
 from mgspmv.ingest.tokens import Undecided
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.ingest.vertices import choose_vertices, find_unknown
@@ -77,12 +84,12 @@ class _Part:
         columns = [_decode(ids) for ids in self.rows.columns[:2]] + self.rows.columns[2:]
         return replace(self, rows=pa.RecordBatch.from_arrays(columns, names=self.names))
 
-    def refuse(self, message: str) -> SourceError:
+    def make_error(self, message: str) -> SourceError:
         return SourceError(message, source=self.table)
 
 
 @dataclass(frozen=True)
-class _Told:
+class _TableSummary:
     """Summary of a part of the tables."""
 
     described: dict[str, Any]
@@ -103,12 +110,12 @@ class _Told:
         """Names of the columns."""
         return self.first.names
 
-    def check(self, other: _Told) -> None:
+    def check(self, other: _TableSummary) -> None:
         """Raise SourceError if ids or weights of another part are of another type."""
         if other.are_names != self.are_names:
-            raise _refuse_ids(other.first, self.first)
+            raise _ids_error(other.first, self.first)
         if other.dtype != self.dtype:
-            raise _refuse_weights(other.first, other.dtype, self.first, self.dtype)
+            raise _weights_error(other.first, other.dtype, self.first, self.dtype)
 
 
 class TableSource(FileSource):
@@ -146,9 +153,9 @@ class TableSource(FileSource):
         vertices: str | os.PathLike[str] | None = None,
         weights: Literal["auto"] | bool = "auto",
         extra_columns: Literal["error", "ignore"] = "error",
-        id_room: Room = ANY_ROOM,
+        id_room: MemoryBudget = ANY_ROOM,
     ) -> None:
-        self._reading = Reading(columns=columns, weights=weights, extra_columns=extra_columns)
+        self._reading = StatedForm(columns=columns, weights=weights, extra_columns=extra_columns)
         check_vertex_options(n_vertices, vertices, "auto")
         super().__init__(name)
         self._n_tables = 1
@@ -170,16 +177,16 @@ class TableSource(FileSource):
             threads = self._threads or default_threads()
             with ThreadPoolExecutor(threads, "mgspmv-encode") as pool:
                 n_ahead = 0 if self._is_computed else AHEAD * threads
-                for part, ids, weights in map_ahead(pool, self._parse, chain([first], parts), n_ahead):
+                for part, ids, weights in prefetch_map(pool, self._parse, chain([first], parts), n_ahead):
                     self.fraction = part.fraction
                     yield self._encode(part, ids, weights)
         assert self._dtype is not None
         first = replace(self._first, rows=make_empty(self._first.rows.schema))  # a slice would keep all rows in memory
         told = self._describe(), first, self._there, self._n_rows, self._are_names, self._dtype, self._listed
-        self._told = _Told(*told)
+        self._told = _TableSummary(*told)
         self._layout = replace(self._made.finish(), provenance=self.join([self._told]).provenance)
 
-    def join(self, told: Sequence[_Told]) -> Joined:
+    def join(self, told: Sequence[_TableSummary]) -> Combined:
         """Check and join the summaries of all parts; see `FileSource`."""
         filled = [own for own in told if own.n_rows] or told  # empty columns may have no type
         first = filled[0]
@@ -188,8 +195,8 @@ class TableSource(FileSource):
         header = {"columns": first.names, "rows": sum(own.n_rows for own in told)}
         provenance = self._describe_all([own.described for own in told], header)
         there = told[0].there
-        taken = Columns(*map(there.index, first.names)).describe(there) | {"n_rows": header["rows"]}
-        return Joined(None, {**provenance, **first.listed, "taken": taken})
+        taken = ColumnChoice(*map(there.index, first.names)).describe(there) | {"n_rows": header["rows"]}
+        return Combined(None, {**provenance, **first.listed, "taken": taken})
 
     def _tables(self) -> Generator[Table]:
         """Open and yield the tables, at least one, one after the other."""
@@ -246,7 +253,7 @@ class TableSource(FileSource):
         self._first, self._n_rows = first.decode_ids(), 0
         self._dtype: str | None = None
         self._are_names = self._check(self._first)
-        column = Column("vertex", "string" if self._are_names else "int64")
+        column = TextColumn("vertex", "string" if self._are_names else "int64")
         known = self._n_vertices, self._vertices, self._reading, self._id_room
         self._made, self._listed = choose_vertices(column, *known)
 
@@ -259,7 +266,7 @@ class TableSource(FileSource):
         """
         part = part.decode_ids()
         if self._check(part) != self._are_names:
-            raise _refuse_ids(part, self._first)
+            raise _ids_error(part, self._first)
         ids = [_to_strings(part.rows.column(k)) if self._are_names else self._to_integers(part, k) for k in (0, 1)]
         return part, ids, _to_numbers(part.rows.column(2)) if len(part.types) > 2 else None
 
@@ -276,7 +283,7 @@ class TableSource(FileSource):
         for name, column, own in zip(part.names, ids, codes, strict=False):
             if (k := find_unknown(self._made, own)) is not None:
                 found = column[k].as_py() if self._are_names else int(column[k])
-                raise part.refuse(
+                raise part.make_error(
                     f"row {part.first + k}: {found!r} in column {name!r} is not in the list of vertices; add it there "
                     "or remove the edge"
                 )
@@ -287,13 +294,13 @@ class TableSource(FileSource):
         _check_filled(part)
         are_names = _check_types(part)
         if are_names and self._n_vertices is not None:
-            raise part.refuse("n_vertices is for ids that are integers, and these are strings; pass vertices=")
+            raise part.make_error("n_vertices is for ids that are integers, and these are strings; pass vertices=")
         return are_names
 
     def _check_dtype(self, part: _Part, dtype: str) -> None:
         self._dtype = self._dtype or dtype
         if dtype != self._dtype:
-            raise _refuse_weights(part, dtype, self._first, self._dtype)
+            raise _weights_error(part, dtype, self._first, self._dtype)
 
     def _to_integers(self, part: _Part, side: int) -> np.ndarray:
         column, n = part.rows.column(side), self._n_vertices
@@ -301,7 +308,9 @@ class TableSource(FileSource):
         if len(column) and not low <= (found := pa.compute.min_max(column).as_py())["min"] <= found["max"] <= high:
             k, wrong = next((k, id) for k, id in enumerate(column.to_pylist()) if not low <= id <= high)
             wanted = "a 64-bit integer" if n is None else f"0..{n - 1}, as n_vertices={n} says"
-            raise part.refuse(f"row {part.first + k}: expected {wanted} in column {part.names[side]!r}, found {wrong}")
+            raise part.make_error(
+                f"row {part.first + k}: expected {wanted} in column {part.names[side]!r}, found {wrong}"
+            )
         if pa.types.is_decimal(column.type):
             column = column.cast(pa.int64())
         array: np.ndarray = column.to_numpy(zero_copy_only=False)
@@ -324,15 +333,15 @@ def _is_index(name: str, index: Sequence[str]) -> bool:
     return is_saved_index(name) or (name in index and role not in ("source", "target"))
 
 
-def _refuse_ids(part: _Part, first: _Part) -> SourceError:
-    return part.refuse(
+def _ids_error(part: _Part, first: _Part) -> SourceError:
+    return part.make_error(
         f"ids are {part.types[0]} from row {part.first} on, and {first.types[0]} at the begin of {first.table}; make "
         "all integers, or strings"
     )
 
 
-def _refuse_weights(part: _Part, dtype: str, first: _Part, first_dtype: str) -> SourceError:
-    return part.refuse(
+def _weights_error(part: _Part, dtype: str, first: _Part, first_dtype: str) -> SourceError:
+    return part.make_error(
         f"weights are {dtype} from row {part.first} on, and {first_dtype} at the begin of {first.table}; make all of "
         "one type, or pass weights=False"
     )
@@ -366,7 +375,7 @@ def _check_filled(part: _Part) -> None:
     for name, column in zip(part.names, part.rows.columns, strict=True):
         if column.null_count:
             row = part.first + int(np.flatnonzero(np.asarray(column.is_null()))[0])
-            raise part.refuse(f"row {row} has nothing in column {name!r}; drop such rows, or fill them")
+            raise part.make_error(f"row {row} has nothing in column {name!r}; drop such rows, or fill them")
 
 
 def _check_types(part: _Part) -> bool:
@@ -375,17 +384,17 @@ def _check_types(part: _Part) -> bool:
     kinds = [_find_kind(each) for each in types]
     for name, kind, each in zip(names[:2], kinds, types, strict=False):
         if kind not in ("integer", "string"):
-            raise part.refuse(
+            raise part.make_error(
                 f"expected ids in column {name!r} to be integers or strings, found {each}; cast the column to "
                 f"{_find_cast(each)}"
             )
     if kinds[0] != kinds[1]:
-        raise part.refuse(
+        raise part.make_error(
             f"ids in columns {names[0]!r} and {names[1]!r} are {types[0]} and {types[1]}; store both as integers, "
             "or as strings"
         )
     if len(names) > 2 and kinds[2] not in ("integer", "number"):
-        raise part.refuse(
+        raise part.make_error(
             f"expected weights in column {names[2]!r} to be numbers, found {types[2]}; pass weights=False, or name "
             "others by columns=(...)"
         )

@@ -22,11 +22,12 @@ from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.counts import make_report
 from mgspmv.ingest.edge_mask import EdgeSet
 from mgspmv.ingest.entries import SortedSource, shrink, sort_source
+from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.names import IdWriter
 from mgspmv.ingest.numbering import PIECE_IDS, Ids, pair_ids
-from mgspmv.ingest.scratch import Room
-from mgspmv.ingest.sorter import EntrySorter
+from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
+from mgspmv.ingest.store_writing import describe_matrix, write_matrix
 from mgspmv.ingest.stored import RowNumbers, StoredIds
 from mgspmv.ingest.subgraph import FilteredRows, find_table_bytes
 from mgspmv.ingest.update_checks import (
@@ -38,7 +39,6 @@ from mgspmv.ingest.update_checks import (
     join_shapes,
 )
 from mgspmv.ingest.vertices import are_numbers
-from mgspmv.ingest.write import describe_matrix, write_matrix
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.order import check_square, invert, list_rows
 from mgspmv.store.read import StoredMatrix
@@ -74,7 +74,7 @@ def update_store(
     options: IngestOptions,
     describe: Callable[[dict[str, Any], Changes], dict[str, Any]],
     report: Progress,
-    room: Room,
+    room: MemoryBudget,
     *,
     missing: Missing,
     keep: int | None,
@@ -189,7 +189,7 @@ def _stay(stored: StoredMatrix, keep: int | None) -> MatrixInfo:
     return stored.info
 
 
-def _find_tables(info: MatrixInfo, room: Room, *, inserts: bool) -> int:
+def _find_tables(info: MatrixInfo, room: MemoryBudget, *, inserts: bool) -> int:
     """Return the bytes of the tables of all vertices in memory: their new numbers, and their order."""
     moved = index_dtype(info.shape[0]).itemsize if inserts and info.vertex_ids else 0
     need = info.shape[0] * moved + find_table_bytes(info, selects=False)
@@ -422,7 +422,7 @@ def _add_stored(
     gone: _Deletions | None,
     numbering: _Numbering,
     report: Progress,
-    room: Room,
+    room: MemoryBudget,
 ) -> int:
     """Add the kept stored entries to a sorter, at their new numbers; return the number of entries."""
     info, n = stored.info, 0
@@ -446,7 +446,7 @@ def _add_inserted(sorter: EntrySorter, added: SortedSource, numbering: _Numberin
 class _UpdatedRows(SortedSource):
     """Matrix of the new version."""
 
-    def _refuse_duplicate(self, row: int, col: int) -> None:
+    def _raise_duplicate(self, row: int, col: int) -> None:
         raise SourceError(
             f"the entry {self._name_entry(row, col)} is to be inserted and would be there more than once, and the store"
             " was made with duplicates='error'; to replace it, name it in what is to be deleted too",

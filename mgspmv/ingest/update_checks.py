@@ -7,7 +7,7 @@ import numpy as np
 from mgspmv.errors import SourceError
 from mgspmv.ingest.entries import SortedSource
 from mgspmv.ingest.source import Layout, Source
-from mgspmv.ingest.write import check_stated
+from mgspmv.ingest.store_writing import check_stated
 from mgspmv.model import MatrixInfo
 from mgspmv.store.write import StoreSize
 

@@ -9,7 +9,7 @@ import numpy as np
 from mgspmv.errors import StoreDamagedError, StoreError
 from mgspmv.model import STOCHASTIC_TOLERANCE, MatrixInfo, Progress, index_dtype
 from mgspmv.store.digests import digest_array
-from mgspmv.store.places import StoreLike
+from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import StoredMatrix, has_attributes_digest, open_store, read_array_digests
 from mgspmv.store.write import find_least
 

@@ -77,7 +77,7 @@ def classify_vector(name: str, given: Any) -> ByPlace | ById:
     if hasattr(given, "vertex_ids") and hasattr(given, "values"):
         numbers = given.values
         return ById(np.arange(len(numbers)) if given.vertex_ids is None else given.vertex_ids, numbers)
-    _refuse_unread(name, given)
+    _check_readable(name, given)
     if _has_index(given):
         return _classify_frame(name, given) if hasattr(given, "columns") else _classify_series(name, given)
     if is_table(given):
@@ -128,7 +128,7 @@ def _choose_columns(name: str, columns: Sequence[str]) -> tuple[int, int | None]
         raise OptionError(f"{name}: {error}") from error
 
 
-def _refuse_unread(name: str, given: Any) -> None:
+def _check_readable(name: str, given: Any) -> None:
     """Raise OptionError for objects whose labels would be lost, or that are not computed yet."""
     is_lazy = {"compute": _has_property(given, "index"), "collect": hasattr(given, "lazy")}
     for method in is_lazy:

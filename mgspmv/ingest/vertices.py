@@ -19,14 +19,14 @@ from numba import njit
 
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.column_names import choose_list_columns
-from mgspmv.ingest.columns import Column, TableFormat, find_comments, read_chunks, split_line
-from mgspmv.ingest.edge_list_head import DEFAULT_READING, Reading
+from mgspmv.ingest.columns import TableFormat, TextColumn, find_comments, read_chunks, split_line
+from mgspmv.ingest.edge_list_head import DEFAULT_READING, StatedForm
 from mgspmv.ingest.headers import has_list_header
 from mgspmv.ingest.name_table import NameTable
 from mgspmv.ingest.names import IdWriter, SortedIds, SpilledNames
-from mgspmv.ingest.scratch import ANY_ROOM, Room
+from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout
-from mgspmv.ingest.streams import Chunk, Line, TextStream, read_head
+from mgspmv.ingest.streams import Chunk, TextLine, TextStream, read_head
 from mgspmv.ingest.tokens import SAMPLE_BYTES, SAMPLE_LINES, Undecided, choose_list_delimiter, is_integer
 from mgspmv.model import index_dtype
 
@@ -77,7 +77,7 @@ class OccurringIntegers:
     room : memory for marks and table
     """
 
-    def __init__(self, room: Room = ANY_ROOM) -> None:
+    def __init__(self, room: MemoryBudget = ANY_ROOM) -> None:
         self._most = room.memory // ID_BYTES
         self._seen: np.ndarray | None = np.zeros(0, bool)
         self._lowest, self._highest = 0, -1
@@ -132,7 +132,7 @@ class OccurringNames:
     room : memory for names, and the folder of the file
     """
 
-    def __init__(self, room: Room = ANY_ROOM) -> None:
+    def __init__(self, room: MemoryBudget = ANY_ROOM) -> None:
         self._room = room
         self._codes, self._spilled = NameTable(), SpilledNames(room.folder)
 
@@ -243,10 +243,10 @@ def find_unknown(vertices: Vertices, codes: np.ndarray) -> int | None:
     return int(unknown[0]) if len(unknown) else None
 
 
-def lists_names(path: str | os.PathLike[str], reading: Reading) -> bool:
+def lists_names(path: str | os.PathLike[str], reading: StatedForm) -> bool:
     """Return whether the ids of a list of vertices are names, by the first of them."""
     head, _ = read_head(os.fspath(path))
-    lines = [Line(os.fspath(path), k, data) for k, data in enumerate(head.removeprefix(BOM_UTF8).splitlines(), 1)]
+    lines = [TextLine(os.fspath(path), k, data) for k, data in enumerate(head.removeprefix(BOM_UTF8).splitlines(), 1)]
     sample = [line for line in lines if not line.is_blank_or_comment(reading.comments)]
     if not sample:
         return False
@@ -256,9 +256,9 @@ def lists_names(path: str | os.PathLike[str], reading: Reading) -> bool:
 
 def read_vertices(
     path: str | os.PathLike[str],
-    id_column: Column,
-    reading: Reading = DEFAULT_READING,
-    room: Room = ANY_ROOM,
+    id_column: TextColumn,
+    reading: StatedForm = DEFAULT_READING,
+    room: MemoryBudget = ANY_ROOM,
     is_vertex: Callable[[str], bool] | None = None,
 ) -> tuple[ListedIntegers | ListedNames, dict[str, Any]]:
     """Read a list of vertices: one per line, its id in the first column or in the one that a header names.
@@ -296,11 +296,11 @@ def read_vertices(
 
 
 def choose_vertices(
-    id_column: Column,
+    id_column: TextColumn,
     n_vertices: int | None,
     path: str | os.PathLike[str] | None,
-    reading: Reading,
-    id_room: Room,
+    reading: StatedForm,
+    id_room: MemoryBudget,
 ) -> tuple[Vertices, dict[str, Any]]:
     """Choose how ids are numbered; return that, and the provenance of the list of vertices at a path."""
     if n_vertices is not None:
@@ -313,7 +313,7 @@ def choose_vertices(
 
 
 def _find_list_form(
-    text: TextStream, id_column: Column, reading: Reading, is_vertex: Callable[[str], bool] | None
+    text: TextStream, id_column: TextColumn, reading: StatedForm, is_vertex: Callable[[str], bool] | None
 ) -> tuple[TableFormat, bool]:
     """Read a list up to its first vertex; return the format of its lines, and whether it has a header."""
     are_names, checks = id_column.dtype == "string", reading.comment is None
@@ -335,13 +335,13 @@ def _find_list_form(
                 f"each line has {n_columns} columns separated by {found!r}; quote ids that hold it, or pass delimiter="
             )
     except Undecided as error:
-        raise sample[0].refuse(str(error)) from error
-    columns = [Column("more", None)] * n_columns
+        raise sample[0].make_error(str(error)) from error
+    columns = [TextColumn("more", None)] * n_columns
     columns[place] = id_column
     return TableFormat(tuple(columns), delimiter, reading.comments, checks and are_names), has_header
 
 
-def _sample_list(text: TextStream, reading: Reading, *, checks: bool = False) -> list[Line]:
+def _sample_list(text: TextStream, reading: StatedForm, *, checks: bool = False) -> list[TextLine]:
     """Consume the comments of a list, and return the lines that follow."""
     for line in text.read_comments(reading.comments):
         if checks:
@@ -356,10 +356,10 @@ def _check_comments(chunk: Chunk, form: TableFormat, n_ids: int) -> None:
             _check_comment(line)
 
 
-def _check_comment(line: Line) -> None:
+def _check_comment(line: TextLine) -> None:
     """Raise SourceError if a comment may be a name, as nothing separates its sign from its text."""
     if line.text[1:2].strip():
-        raise line.refuse(
+        raise line.make_error(
             f'this line begins like a comment and may be an id; quote it if it is one, or write "{line.text[:1]} ..." '
             "if it is not"
         )
@@ -374,7 +374,7 @@ def _estimate_bytes(ids: Any) -> int:
     )
 
 
-def _check_room(need: int, text: TextStream, room: Room) -> None:
+def _check_room(need: int, text: TextStream, room: MemoryBudget) -> None:
     if need <= room.memory:
         return
     whole = f"about {need / text.fraction / 1e9:.3g}" if text.fraction else f"more than {need / 1e9:.3g}"
@@ -392,18 +392,18 @@ def _list_vertices(
         ids = np.concatenate(columns)
         columns.clear()
         ids.sort()
-        _refuse_repeated(ids[1:][ids[1:] == ids[:-1]].tolist(), source)
+        _raise_repeated(ids[1:][ids[1:] == ids[:-1]].tolist(), source)
         return ListedIntegers(ids)
     names = pa.concat_arrays(columns)
     first_name = None if has_header else names[0].as_py()
     columns.clear()
     names = names.take(pa.compute.sort_indices(names))
     repeated = names.slice(1).filter(pa.compute.equal(names.slice(1), names.slice(0, len(names) - 1)))
-    _refuse_repeated(repeated.slice(0, 1).to_pylist(), source)
+    _raise_repeated(repeated.slice(0, 1).to_pylist(), source)
     return ListedNames(names, folder, first_name)
 
 
-def _refuse_repeated(repeated: list[Any], source: str) -> None:
+def _raise_repeated(repeated: list[Any], source: str) -> None:
     if repeated:
         raise SourceError(
             f"vertex {repeated[0]!r} is listed more than once; list each vertex on one line only", source=source

@@ -2,8 +2,8 @@
 
 The header of a CUDA source gives the thread mapping. The other parts are named after the kernel, such as `csr-split`:
 
-    mgspmv.kernels.products.csr_split  launches it on a format
-    mgspmv.kernels.twins.csr_split     the reference on the CPU, which adds in the same order
+    mgspmv.kernels.cuda_products.csr_split  launches it on a format
+    mgspmv.kernels.reference.csr_split     the reference on the CPU, which adds in the same order
 
 The builder, which makes the format of a block on the block's device, is the same for both. Parts are imported on first
 use, so that this table is cheap to read.
@@ -54,12 +54,12 @@ class Kernel:
     @property
     def reference(self) -> Callable[..., None]:
         """CPU reference, called with (*operands, x, y, alpha, beta), (A, x, b, y) or (x), by the operation."""
-        return self._find("twins")
+        return self._find("reference")
 
     @property
     def launcher(self) -> Callable[[CsrBlock, Any, dict[str, Any]], Any]:
-        """Function of (block, format, types): a `mgspmv.kernels.products.Product` on the current device."""
-        return self._find("products")
+        """Function of (block, format, types): a `mgspmv.kernels.cuda_products.Product` on the current device."""
+        return self._find("cuda_products")
 
     def build(self, block: CsrBlock, dtype: Any) -> Any:
         """Build the format of a block on the block's device; None for kernels that read CSR itself.
@@ -193,23 +193,23 @@ KERNELS = {
             keeps_csr=False,
         ),
         Kernel(
-            "row-tiles",
+            "column-sorted-tiles",
             "equal parts of blocks of rows, their entries in order of columns, no two of a tile in one row",
             "this project's; columns in order as in Lakhotia, Kannan, Prasanna, USENIX ATC 2018",
             needs="fewer than 2^31 rows and columns",
-            builder="row_tiles:build_row_tiles",
+            builder="column_sorted_tiles:build_column_sorted_tiles",
             takes_dtype=True,
             keeps_csr=False,
         ),
         Kernel(
-            "row-blocks",
+            "column-sorted-blocks",
             "PageRank: entries of many rows in order of columns, added in shared memory",
             "this project's, after Lakhotia, Kannan, Prasanna, USENIX ATC 2018",
             backends=(),
             step_backends=("cuda",),
         ),
         Kernel(
-            "row-slices",
+            "sell-slices",
             "PageRank: 32 rows padded to the longest (SELL-32), a thread a row",
             "sliced ELLPACK, Monakov, Lokhmotov, Avetisyan, HiPEAC 2010",
             backends=(),

@@ -233,7 +233,7 @@ class SerialBlock(CpuBlock):
         multiply_columns(functools.partial(_multiply_serial, *self._csr), x, y, float(alpha), float(beta))
 
 
-class TwinBlock(CpuBlock):
+class ReferenceBlock(CpuBlock):
     """CPU reference of a CUDA kernel for products, bound to a block; PageRank steps are those of `CpuBlock`.
 
     Raises

@@ -9,6 +9,7 @@ import numpy as np
 from mgspmv.errors import OptionError
 from mgspmv.kernels.catalogue import KERNELS
 from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING, multiply_columns
+from mgspmv.kernels.cuda_products import THREADS, Product
 from mgspmv.kernels.dense import sum_vector
 from mgspmv.kernels.device import (
     count_blocks,
@@ -20,8 +21,7 @@ from mgspmv.kernels.device import (
     report_full_device,
     zeros,
 )
-from mgspmv.kernels.products import THREADS, Product
-from mgspmv.kernels.specialise import product_types, step_types
+from mgspmv.kernels.specialize import product_types, step_types
 from mgspmv.model import FIXED_POINT, CsrBlock, Precision, RowCheck, StepSums
 
 

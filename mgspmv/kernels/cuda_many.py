@@ -10,11 +10,11 @@ import numpy as np
 from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING
 from mgspmv.kernels.csr_cuts import Stream, build_stream
 from mgspmv.kernels.cuda import CudaBlock
+from mgspmv.kernels.cuda_products import ManyProduct
 from mgspmv.kernels.device import get, pack, put, report_full_device, shared_memory, zeros
 from mgspmv.kernels.highest import select_each
 from mgspmv.kernels.many import Terms
-from mgspmv.kernels.products import ManyProduct
-from mgspmv.kernels.specialise import product_types
+from mgspmv.kernels.specialize import product_types
 from mgspmv.model import CsrBlock, Precision, StepSums
 
 THREADS, GRIDS = 256, 8

@@ -19,7 +19,7 @@ import numpy as np
 
 from mgspmv.errors import BackendError, CapacityError
 from mgspmv.kernels.modules import load_module
-from mgspmv.kernels.specialise import LEAST_ARCH, specialise
+from mgspmv.kernels.specialize import LEAST_ARCH, specialize
 from mgspmv.model import INT32_LIMIT, CsrBlock, default_threads, peak_memory
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.read import StoredMatrix
@@ -198,16 +198,16 @@ def load_kernel(source: str, name: str, **types: Any) -> Any:
 
     Parameters
     ----------
-    types : by macro, as for `specialise`
+    types : by macro, as for `specialize`
 
     Returns
     -------
     Function of (grid, block, arguments) that runs on CuPy's current stream; scalars must be NumPy's.
     """
-    return load_module(specialise(source, **types)).get_function(name)
+    return load_module(specialize(source, **types)).get_function(name)
 
 
-def make_room(kernel: Any, n_bytes: int) -> None:
+def reclaim_memory(kernel: Any, n_bytes: int) -> None:
     """Raise the kernel's limit of dynamic shared memory to at least `n_bytes`; safe in several threads."""
     with _ROOM:
         if n_bytes > kernel.max_dynamic_shared_size_bytes:

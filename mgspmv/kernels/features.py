@@ -53,8 +53,8 @@ of the longest row in a power law."""
 L1_BYTES = 128 << 10
 """Bytes of x that remain in the L1 cache of a multiprocessor."""
 MANY_ITEMS = 1 << 23
-"""Nonzeros and row ends from which a product takes much longer than the launches of HYB and row-tiles, which are more
-than those of kernels over CSR."""
+"""Nonzeros and row ends from which a product takes much longer than the launches of HYB and column-sorted-tiles, which
+are more than those of kernels over CSR."""
 
 
 @dataclass(frozen=True)
@@ -175,9 +175,9 @@ def _rank_for_uneven_rows(f: Features) -> list[str]:
     # But its COO stores a row per entry, which doubles the bytes of a pattern; and enough rows must have entries.
     is_shared = f.n_filled >= max(ELL_ROWS, f.n_rows / 3)
     hyb = ["hyb"] if f.value_bytes and is_shared and f.nnz + f.n_rows >= MANY_ITEMS else []
-    # If a few rows are long and the others short, row-tiles are not faster.
+    # If a few rows are long and the others short, column-sorted-tiles are not faster.
     if f.is_scattered and f.longest * HUB_ROW <= f.nnz:
-        return ["row-tiles", *hyb, "csr-split"]
+        return ["column-sorted-tiles", *hyb, "csr-split"]
     return [*hyb, "coo", "csr-split"] if hyb else ["csr-split"]
 
 
@@ -190,7 +190,7 @@ def _rank_for_even_rows(f: Features) -> list[str]:
         # One column per b x b values. With float32, instructions are the bottleneck, and other kernels have fewer.
         ("bsr", f.has_blocks and f.x_bytes == 8),
         # It reads less than one cache line of x per entry; these reads are the bottleneck of the others.
-        ("row-tiles", f.is_scattered),
+        ("column-sorted-tiles", f.is_scattered),
         # Loads of a warp are coalesced, no sums cross threads, and there is almost no padding.
         ("ell", is_full and f.nnz >= ELL_FILL * f.longest * f.n_rows),
         # As ell, with less padding. Faster if x fits in L1.

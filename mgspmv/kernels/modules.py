@@ -16,12 +16,12 @@ from typing import Any
 from mgspmv.errors import StoreError
 from mgspmv.files import write_beside
 from mgspmv.kernels.cache import CACHE_VARIABLE, find_folder
-from mgspmv.kernels.specialise import Specialisation, read_source
+from mgspmv.kernels.specialize import Specialization, read_source
 
 _LOADING = Lock()
 
 
-def load_module(specialisation: Specialisation) -> Any:
+def load_module(specialisation: Specialization) -> Any:
     """Load CuPy's module for the current device, compiling it unless it is cached."""
     import cupy
 
@@ -30,7 +30,7 @@ def load_module(specialisation: Specialisation) -> Any:
 
 
 @functools.cache
-def _load_module(specialisation: Specialisation, arch: str) -> Any:
+def _load_module(specialisation: Specialization, arch: str) -> Any:
     import cupy
     from cupy.cuda import compiler, nvrtc
 

@@ -1,4 +1,4 @@
-"""Passes over the rows for bounds on how far ranks can still change; see `mgspmv.iterate.stable`.
+"""Passes over the rows for bounds on how far ranks can still change; see `mgspmv.solvers.topk_certificate`.
 
 One thread calls each for a range of rows. Sums are integers, rounded so that bounds hold: sizes up, widths down.
 """

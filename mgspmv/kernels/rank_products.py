@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks
 from mgspmv.kernels.device import pack, put_all, shared_memory
-from mgspmv.kernels.row_blocks import RowBlocks
-from mgspmv.kernels.row_slices import SLICE, RowSlices
+from mgspmv.kernels.sell_slices import SLICE, SellSlices
 
 FLOAT32_BITS = 27
 """Bits of float32 products of row blocks below a mean contribution or rank, 1 / max(nnz, n_rows)."""
@@ -40,7 +40,7 @@ def cut_items(block_chunks: np.ndarray, n_blocks: int, n_multiprocessors: int) -
 
     Parameters
     ----------
-    block_chunks : of `RowBlocks`
+    block_chunks : of `ColumnSortedBlocks`
     n_blocks : including those that have no entries
     """
     n_chunks, first = np.zeros(n_blocks, np.int64), np.zeros(n_blocks, np.int64)
@@ -59,7 +59,7 @@ class _BlockProduct:
 
     source, threads = "rank_blocks.cu", 1024
 
-    def __init__(self, blocks: RowBlocks) -> None:
+    def __init__(self, blocks: ColumnSortedBlocks) -> None:
         import cupy
 
         self.grid, _ = shared_memory()
@@ -82,7 +82,7 @@ class _SliceProduct:
     source, threads, room = "rank_slices.cu", 256, 0
     held: tuple[Any, ...] = ()
 
-    def __init__(self, slices: RowSlices) -> None:
+    def __init__(self, slices: SellSlices) -> None:
         n_slices = len(slices.starts) - 1
         n_multiprocessors, _ = shared_memory()
         self.grid = max(
@@ -95,7 +95,7 @@ class _SliceProduct:
 
 
 RankProduct: TypeAlias = _BlockProduct | _SliceProduct
-PRODUCTS: dict[str, Any] = {"row-blocks": _BlockProduct, "row-slices": _SliceProduct}
+PRODUCTS: dict[str, Any] = {"column-sorted-blocks": _BlockProduct, "sell-slices": _SliceProduct}
 """Launch parameters by layout name."""
 
 
@@ -106,4 +106,4 @@ def find_bits(layout: str, n_terms: int) -> int:
     ----------
     n_terms : entries of the whole matrix, or rows, if those are more
     """
-    return min(62, FLOAT32_BITS + math.ceil(math.log2(max(1, n_terms)))) if layout == "row-blocks" else 0
+    return min(62, FLOAT32_BITS + math.ceil(math.log2(max(1, n_terms)))) if layout == "column-sorted-blocks" else 0

@@ -19,18 +19,18 @@ from mgspmv.kernels.dense import sum_vector
 from mgspmv.kernels.device import (
     describe_device,
     load_kernel,
-    make_room,
     pack,
     put_all,
+    reclaim_memory,
     report_full_device,
 )
-from mgspmv.kernels.laid_rows import LaidPieces
+from mgspmv.kernels.layout import MatrixLayout
 from mgspmv.kernels.rank_products import PRODUCTS, RankProduct, find_bits
-from mgspmv.kernels.specialise import rank_types
+from mgspmv.kernels.specialize import rank_types
 from mgspmv.model import FIXED_POINT, Precision, RowCheck, StepSums
 
 if TYPE_CHECKING:
-    from mgspmv.exchange.direct import DirectMemory
+    from mgspmv.exchange.ipc import IpcMemory
     from mgspmv.exchange.nccl_slices import NcclExchange
 
 CAPTURED_STEPS = 5
@@ -114,7 +114,7 @@ class RankSteps:
     CapacityError : its tables do not fit
     """
 
-    def __init__(self, layout: LaidPieces, precision: Precision, exchange: NcclExchange | None = None) -> None:
+    def __init__(self, layout: MatrixLayout, precision: Precision, exchange: NcclExchange | None = None) -> None:
         import cupy
 
         if precision == "float64":
@@ -127,7 +127,7 @@ class RankSteps:
         """Seconds of the product, and of the exchange, in each step of the last `advance`."""
         self._cupy, self._stream = cupy, cupy.cuda.Stream(non_blocking=True)
         self._arrays = _Arrays()
-        self._shared: DirectMemory | None = None
+        self._shared: IpcMemory | None = None
         self._kernels: dict[tuple[Any, ...], Any] = {}
         self._rules = PLAIN_RULES
         with report_full_device("the tables of the matrix"):
@@ -273,7 +273,7 @@ class RankSteps:
         tails = (np.int64(len(self._exchange.slices.counts)), self._tails)
         self._load("join", self.precision == "exact")((1,), (4,), (self._runs[0], *tails))
 
-    def _meet(self, shared: DirectMemory) -> None:
+    def _meet(self, shared: IpcMemory) -> None:
         assert self._exchange is not None
         shared.round += 1
         flag_of, *sums_of = self._meeting
@@ -427,7 +427,7 @@ class RankSteps:
     def _launch(self, name: str, is_exact: bool, product: RankProduct, arguments: tuple[Any, ...]) -> None:
         kernel = self._load(name, is_exact)
         if product.room:
-            make_room(kernel, product.room)
+            reclaim_memory(kernel, product.room)
         kernel((product.grid,), (product.threads,), arguments, shared_mem=product.room)
 
     def _run_rows(self, name: str, is_exact: bool, runs: list[np.ndarray], *arguments: Any) -> None:
@@ -441,7 +441,7 @@ class RankSteps:
 
     def _multiply(self, *, goes_on: bool = True) -> Iterator[tuple[int, tuple[RankProduct, np.ndarray]]]:
         """Yield each piece's number, launch parameters and packed matrix, while the piece is on the device."""
-        for k, laid in self.layout.feed.pass_by(goes_on=goes_on):
+        for k, laid in self.layout.feed.stream(goes_on=goes_on):
             if k not in self._products:
                 self._products[k] = self._bind(laid)
             yield k, (self._products[k], self._products[k].pack(laid))

@@ -8,14 +8,14 @@ import timeit
 
 import numpy as np
 
+from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import device_bandwidth, free_device_memory, read_block, read_out_degree, report_full_device
 from mgspmv.kernels.formats import cut_pieces
-from mgspmv.kernels.laid_rows import LaidRows, Places, hold_whole
-from mgspmv.kernels.pieces import Feed, FromStore
+from mgspmv.kernels.layout import LayoutBuilder, RowOrder, hold_whole
 from mgspmv.kernels.rank_steps import CAPTURED_STEPS, PLAIN_RULES, RankSteps, RankVectors
-from mgspmv.kernels.row_blocks import RowBlocks
-from mgspmv.kernels.row_slices import RowSlices
+from mgspmv.kernels.sell_slices import SellSlices
+from mgspmv.kernels.streaming import ChunkStream, FromStore
 from mgspmv.model import CsrBlock, Precision
 from mgspmv.plan import Rates, Streaming
 from mgspmv.store.read import StoredMatrix
@@ -75,7 +75,7 @@ def measure_device(
 
     upload, store = _measure_upload(), None
     with report_full_device("the rows that the device is measured with"):
-        rows = LaidRows(indptr, read, piece_entries=n_entries)
+        rows = LayoutBuilder(indptr, read, piece_entries=n_entries)
         is_read = read_out_degree(stored, 0, n, threads) > 0
         places = rows.place(is_read, [0, first, last, n])
         layout = rows.build_share(places, places.columns, places.n_sent, 1)
@@ -102,14 +102,14 @@ def choose_sample(indptr: np.ndarray, n_entries: int) -> tuple[int, int]:
     return cuts[middle], cuts[middle + 1]
 
 
-def _time_passing(rows: LaidRows, places: Places) -> float:
+def _time_passing(rows: LayoutBuilder, places: RowOrder) -> float:
     """Return the seconds to read and make all pieces but the first and the last, after a first pass."""
     n = places.n_pieces - 2
     fetcher = FromStore(lambda k: rows.build_share(places, places.columns, places.n_sent, k + 1))
-    feed = Feed[RowBlocks | RowSlices]({}, fetcher, n)
+    feed = ChunkStream[ColumnSortedBlocks | SellSlices]({}, fetcher, n)
     for _ in range(2):
         began = time.perf_counter()
-        for _ in feed.pass_by(goes_on=False):
+        for _ in feed.stream(goes_on=False):
             pass
     return time.perf_counter() - began
 
@@ -130,7 +130,7 @@ def _measure_upload() -> float:
     return UPLOAD_BYTES / min(timeit.repeat(upload, number=1, repeat=TIMES))
 
 
-def _time_steps(layout: RowBlocks | RowSlices, n_sent: int, precision: Precision) -> float:
+def _time_steps(layout: ColumnSortedBlocks | SellSlices, n_sent: int, precision: Precision) -> float:
     """Return the seconds of a step on the current device, with equal ranks and equal z.
 
     Parameters

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels.catalogue import BACKENDS, KERNELS, SPARSE_KERNELS, Backend
-from mgspmv.kernels.cpu import CpuBlock, SerialBlock, TwinBlock
+from mgspmv.kernels.cpu import CpuBlock, ReferenceBlock, SerialBlock
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import check_device, has_device, report_full_device
 from mgspmv.kernels.features import find_features, rank_kernels
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mgspmv.kernels.cuda import CudaBlock
     from mgspmv.kernels.cuda_many import CudaMany
 
-StepLayout = Literal["auto", "row-blocks", "row-slices"]
+StepLayout = Literal["auto", "column-sorted-blocks", "sell-slices"]
 BoundKernel: TypeAlias = "CpuBlock | CudaBlock"
 """Kernels bound to one block; `CpuBlock` documents the methods. Vectors are on the block's device."""
 BoundMany: TypeAlias = "CpuMany | CudaMany"
@@ -76,7 +76,7 @@ def bind_kernel(
         return CpuBlock(block, precision, threads)
     if kernel == "csr-serial":
         return SerialBlock(block, precision)
-    return TwinBlock(block, precision, KERNELS[kernel])
+    return ReferenceBlock(block, precision, KERNELS[kernel])
 
 
 def bind_many(

@@ -8,7 +8,7 @@ from mgspmv.errors import FormatError
 from mgspmv.kernels.cuda import CudaBlock, OnDevice
 from mgspmv.kernels.device import read_block, report_full_device
 from mgspmv.kernels.formats import cut_pieces
-from mgspmv.kernels.pieces import hold_pieces
+from mgspmv.kernels.streaming import hold_pieces
 from mgspmv.model import CsrBlock
 from mgspmv.plan import Streaming
 from mgspmv.store.read import StoredMatrix
@@ -64,6 +64,6 @@ class StreamedCsr(OnDevice):
 
     def multiply(self, x: Any, y: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute y = alpha A x + beta y in place, as `CudaBlock.multiply` does."""
-        for k, piece in self.feed.pass_by(goes_on=False):
+        for k, piece in self.feed.stream(goes_on=False):
             rows = y[self._cuts[k] : self._cuts[k + 1]]
             CudaBlock(piece, self._dtype, "csr-split").multiply(x, rows, alpha, beta)

@@ -8,10 +8,10 @@ from typing import Any
 
 from distributed import Client
 
-from mgspmv.distribute import cancelling
-from mgspmv.distribute.agent import ABORT_RUN_OP
-from mgspmv.distribute.cluster import Cluster
-from mgspmv.distribute.publish import TOPIC
+from mgspmv.cluster import cancellation
+from mgspmv.cluster.agent import ABORT_RUN_OP
+from mgspmv.cluster.dask_cluster import Cluster
+from mgspmv.cluster.publish import TOPIC
 from mgspmv.monitor.plugin import RunsPlugin
 
 LOOK_S = 0.2
@@ -58,7 +58,7 @@ def cancel_run(client: Client, run: str, timeout_s: float) -> bool:
     -------
     Whether the client did.
     """
-    client.log_event(cancelling.TOPIC, run)
+    client.log_event(cancellation.TOPIC, run)
     deadline = time.monotonic() + timeout_s
     while _is_running(client, run):
         if time.monotonic() > deadline:

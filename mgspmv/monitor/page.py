@@ -25,8 +25,8 @@ from distributed.dashboard.core import BokehApplication
 from distributed.dashboard.scheduler import template_variables
 from tornado.ioloop import IOLoop
 
-from mgspmv.distribute.worker_metrics import PHASES
-from mgspmv.monitor.runs import Run, Runs
+from mgspmv.cluster.worker_metrics import PHASES
+from mgspmv.monitor.runs import Runs, RunState
 
 if TYPE_CHECKING:
     from bokeh.document import Document
@@ -136,7 +136,7 @@ class Page:
         if runs:
             self._show(next((run for run in runs if run.run == self._chosen), runs[0]))
 
-    def _list(self, runs: list[Run]) -> None:
+    def _list(self, runs: list[RunState]) -> None:
         rows = [_describe_row(run) for run in runs]
         self._is_updating = True
         self._rows.data = {name: [each[name] for each in rows] for name in COLUMNS}
@@ -153,7 +153,7 @@ class Page:
         self._version = -1
         self.update()
 
-    def _show(self, run: Run) -> None:
+    def _show(self, run: RunState) -> None:
         self._head.text = describe_run(run)
         changes = {i: change for i, change in run.changes.items() if change > 0}  # a logarithmic axis cannot show 0
         self._change.data = {"iteration": [*changes], "change": [*changes.values()]}
@@ -197,7 +197,7 @@ class Page:
         return drawn
 
 
-def describe_run(run: Run) -> str:
+def describe_run(run: RunState) -> str:
     """Describe a run, apart from its curves, as HTML."""
     n_rows, n_cols = run.matrix["shape"]
     facts = {
@@ -209,7 +209,7 @@ def describe_run(run: Run) -> str:
         "restarts": str(run.restarts),
         "recoveries": "; ".join(map(_describe_recovery, run.recoveries)),
         "checkpoints": _describe_checkpoints(run),
-        "on": f"{run.n_workers} workers, {run.backend or 'hosts and devices'}, {run.drive}, {run.transport}",
+        "on": f"{run.n_workers} workers, {run.backend or 'hosts and devices'}, {run.executor}, {run.transport}",
         "held": f"{max(run.held_bytes) / 1e6:,.1f} MB at most by a worker, for its rows and vectors",
         "received": f"{sum(run.exchanged_bytes) / 1e6:,.1f} MB",
         "matrix": f"{run.matrix['url']}, {n_rows:,} x {n_cols:,}, {run.edges:,} entries",
@@ -227,14 +227,14 @@ def _describe_recovery(told: Mapping[str, Any]) -> str:
     return f"{who}, from iteration {told['resumed_after']:,}, {workers}, {told['seconds']:.1f} s"
 
 
-def _describe_checkpoints(run: Run) -> str:
+def _describe_checkpoints(run: RunState) -> str:
     if run.since_checkpoint_s is None:
         return ""
     last = f"the last of iteration {run.checkpoint_iteration:,}, {run.checkpoint_bytes / 1e6:,.1f} MB"
     return f"{run.checkpoints:,}, {last}, {run.since_checkpoint_s:,.0f} s ago"
 
 
-def _describe_row(run: Run) -> dict[str, Any]:
+def _describe_row(run: RunState) -> dict[str, Any]:
     return {
         "run": run.run,
         "operation": run.operation,

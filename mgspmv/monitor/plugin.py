@@ -14,9 +14,9 @@ from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado.web import RequestHandler
 
-from mgspmv.distribute import tls
-from mgspmv.distribute.publish import TOPIC
-from mgspmv.distribute.spans import TAG
+from mgspmv.cluster import tls
+from mgspmv.cluster.publish import TOPIC
+from mgspmv.cluster.spans import TAG
 from mgspmv.monitor.run_metrics import COLLECTOR
 from mgspmv.monitor.runs import Runs
 

@@ -15,9 +15,9 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from mgspmv.display.numbers import format_scaled
-from mgspmv.iterate.left import RATE_WINDOW, predict_iterations_left
 from mgspmv.logs import log_call
 from mgspmv.os_errors import translating
+from mgspmv.solvers.eta import RATE_WINDOW, predict_iterations_left
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -238,15 +238,15 @@ def watched_to_converge(call: Callable[P, R]) -> Callable[P, R]:
     return _show(call, predicts=True)
 
 
-def tell_all(*hearers: Callable[..., None] | None) -> Callable[..., None]:
+def notify_all(*hearers: Callable[..., None] | None) -> Callable[..., None]:
     """Return a function that calls each of `hearers` that is not None."""
 
-    def tell(*told: Any) -> None:
+    def notify(*told: Any) -> None:
         for hear in hearers:
             if hear is not None:
                 hear(*told)
 
-    return tell
+    return notify
 
 
 def _show(call: Callable[P, R], *, predicts: bool) -> Callable[P, R]:
@@ -264,7 +264,7 @@ def _show(call: Callable[P, R], *, predicts: bool) -> Callable[P, R]:
             known = given.arguments | given.arguments.get("running", {})
             with open_progress(**_read_end(known) if predicts else {}) as progress:
                 progress.title = title
-                heard: dict[str, Any] = {n: tell_all(getattr(progress, n), known.get(n)) for n in names}
+                heard: dict[str, Any] = {n: notify_all(getattr(progress, n), known.get(n)) for n in names}
                 told: Any = {**kwargs, **heard}
                 return call(*args, **told)
 
@@ -273,7 +273,7 @@ def _show(call: Callable[P, R], *, predicts: bool) -> Callable[P, R]:
 
 def _read_end(known: Mapping[str, Any]) -> dict[str, Any]:
     """Return the change at which an iteration stops, None if that is unknown, and its most iterations."""
-    from mgspmv.iterate.options import DEFAULT_TOL
+    from mgspmv.solvers.options import DEFAULT_TOL
 
     n = getattr(known.get("A"), "shape", (None,))[0]
     tol_mode, tol = known.get("tol_mode", "l1"), known.get("tol")

@@ -15,7 +15,7 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
 from mgspmv.metrics import ProcessMetrics, collect_registry
-from mgspmv.monitor.runs import Run, Runs
+from mgspmv.monitor.runs import Runs, RunState
 
 SHOWN_S = 120.0
 """Seconds for which metrics of an ended run are exported: enough for several scrapes."""
@@ -25,7 +25,7 @@ GAUGES = {
     "runs_active": ("Runs that go on, also those that wait in line.", ("operation",)),
     "run_info": (
         "1 for each run, with what it is.",
-        ("run", "operation", "matrix", "drive", "transport", "backend"),
+        ("run", "operation", "matrix", "executor", "transport", "backend"),
     ),
     "run_state": ("1 for the phase of a run that goes on, or for how it ended.", ("run", "state")),
     "run_worker_planned_bytes": ("Bytes of rows and vectors, at most, as planned for a worker.", BY_WORKER),
@@ -53,7 +53,7 @@ NUMBERS = {
         "checkpointed",
     ),
 }
-"""Help of metrics of one number per run, and the attribute of `Run` that holds it; none where it is unknown."""
+"""Help of metrics of one number per run, and the attribute of `RunState` that holds it; none where it is unknown."""
 
 
 class RunsCollector(ProcessMetrics):
@@ -92,8 +92,8 @@ class RunsCollector(ProcessMetrics):
         yield from gauges.values()
 
 
-def _add_run(gauges: dict[str, GaugeMetricFamily], run: Run) -> None:
-    how = [run.drive, run.transport or "", run.backend or ""]
+def _add_run(gauges: dict[str, GaugeMetricFamily], run: RunState) -> None:
+    how = [run.executor, run.transport or "", run.backend or ""]
     gauges["run_info"].add_metric([run.run, run.operation, run.matrix["url"], *how], 1)
     gauges["run_state"].add_metric([run.run, run.state], 1)
     for name, (_, attribute) in NUMBERS.items():

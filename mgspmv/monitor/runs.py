@@ -1,4 +1,4 @@
-"""State of all runs of a cluster, from the messages that they send; see `mgspmv.monitor.stream`.
+"""State of all runs of a cluster, from the messages that they send; see `mgspmv.monitor.events`.
 
 It is bounded: the last runs, curves of at most `MOST_POINTS` points, and sums over all iterations by worker. Counts for
 metrics are separate, and never reset.
@@ -15,7 +15,7 @@ import numpy as np
 import prometheus_client as metrics
 from prometheus_client import CollectorRegistry
 
-from mgspmv.distribute.worker_metrics import PHASES
+from mgspmv.cluster.worker_metrics import PHASES
 from mgspmv.model import RECOVERIES, Status
 
 RUNS_KEPT = 20
@@ -67,20 +67,20 @@ def _part_waits(seconds: np.ndarray) -> np.ndarray:
 
 
 @dataclass
-class Run:
+class RunState:
     """State of one run."""
 
     run: str
     """Id of the run."""
     operation: str
-    drive: str
+    executor: str
     client: str
     """Id of the Dask client that started the run."""
     matrix: dict[str, Any]
     """`url`, `shape` and `nnz` of the matrix."""
     options: dict[str, Any]
     workers: list[dict[str, Any]]
-    """Workers by rank; see `mgspmv.monitor.stream.describe_workers`."""
+    """Workers by rank; see `mgspmv.monitor.events.describe_workers`."""
     transport: str | None
     backend: str | None
     threshold: float | None
@@ -238,7 +238,7 @@ class Runs:
     def __init__(self) -> None:
         self.version = 0
         """Counter that increases with each message that changed the state."""
-        self.by_id: dict[str, Run] = {}
+        self.by_id: dict[str, RunState] = {}
         """Runs by id, in the order of their start."""
         self.begun: Counter[str] = Counter()
         """Number of runs by operation."""
@@ -286,26 +286,26 @@ class Runs:
         self.version += len(noted)
 
     def _begin(self, message: dict[str, Any], now: float) -> None:
-        names = ("run", "operation", "matrix", "options", "client", "drive", "transport", "backend", "workers")
+        names = ("run", "operation", "matrix", "options", "client", "executor", "transport", "backend", "workers")
         what = {name: message[name] for name in names} | {"threshold": message["threshold"] or None}
-        run = Run(**what, began=now, changed=now)
+        run = RunState(**what, began=now, changed=now)
         self.by_id[run.run] = run
         self.begun[run.operation] += 1
         self.counts.begin(run.operation)
         for old in sorted(self.by_id.values(), key=lambda old: old.is_running)[: max(0, len(self.by_id) - RUNS_KEPT)]:
             del self.by_id[old.run]
 
-    def _enter(self, run: Run, message: dict[str, Any]) -> None:
+    def _enter(self, run: RunState, message: dict[str, Any]) -> None:
         run.phase = message["phase"]
 
-    def _restart(self, run: Run, epoch: int, first: int) -> None:
+    def _restart(self, run: RunState, epoch: int, first: int) -> None:
         """Begin a new epoch at an iteration, dropping later points of the curves."""
         self.counts.add("run_restarts", 1, run.operation)  # earlier restarts were counted with earlier runs
         run.restarts = epoch
         run.changes, run.rates = ({i: y for i, y in own.items() if i < first} for own in (run.changes, run.rates))
         run.iterations = first - 1
 
-    def _recover(self, run: Run, message: dict[str, Any]) -> None:
+    def _recover(self, run: RunState, message: dict[str, Any]) -> None:
         """Record a recovery with other workers. Sums of workers are kept if their number is unchanged."""
         told = message["recovery"]
         self.counts.add("recoveries", 1, run.operation, told["kind"])
@@ -318,7 +318,7 @@ class Runs:
             self._restart(run, message["epoch"], told["resumed_after"] + 1)
         _note(run, told["error"])
 
-    def _iterate(self, run: Run, message: dict[str, Any]) -> None:
+    def _iterate(self, run: RunState, message: dict[str, Any]) -> None:
         last, operation = message["iteration"][-1], run.operation
         if message["epoch"] < run.restarts:  # from a worker that was silent, whose rank may have changed
             return
@@ -339,7 +339,7 @@ class Runs:
         if last > run.iterations:
             self._advance(run, message, n, seconds[:, 0].sum())
 
-    def _advance(self, run: Run, message: dict[str, Any], n: int, elapsed_s: float) -> None:
+    def _advance(self, run: RunState, message: dict[str, Any], n: int, elapsed_s: float) -> None:
         """Add the changes, which are equal on all workers, from the first worker that reports them."""
         run.changes.update(zip(message["iteration"], message["change"], strict=True))
         run.phase, run.iterations, run.change = "iterate", message["iteration"][-1], message["change"][-1]
@@ -351,7 +351,7 @@ class Runs:
         self.counts.add("iterations", n, run.operation)
         self.counts.add("edges", n * run.edges, run.operation)
 
-    def _keep(self, run: Run, message: dict[str, Any]) -> None:
+    def _keep(self, run: RunState, message: dict[str, Any]) -> None:
         """Record a checkpoint: its iteration, its seconds and its bytes in all."""
         run.checkpoints += 1
         run.checkpoint_iteration, run.checkpoint_bytes = message["iteration"], message["n_bytes"]
@@ -360,12 +360,12 @@ class Runs:
         self.counts.add("checkpoint_bytes", message["n_bytes"], run.operation)
         self.counts.observe("checkpoint_seconds", message["seconds"], run.operation)
 
-    def _miss(self, run: Run, message: dict[str, Any]) -> None:
+    def _miss(self, run: RunState, message: dict[str, Any]) -> None:
         """Record the failure of a checkpoint."""
         self.counts.add("checkpoint_failures", 1, run.operation)
         _note(run, f"no checkpoint of iteration {message['iteration']}: {message['error']}")
 
-    def _end(self, run: Run, message: dict[str, Any]) -> None:
+    def _end(self, run: RunState, message: dict[str, Any]) -> None:
         run.status, run.seconds = message["status"], message.get("seconds", {})
         run.memory, run.transport = message.get("memory", {}), message.get("transport") or run.transport
         for name in ("host_peak_bytes", "device_bytes"):
@@ -378,5 +378,5 @@ class Runs:
             self.counts.observe("run_phase_seconds", elapsed_s, run.operation, phase)
 
 
-def _note(run: Run, error: str) -> None:
+def _note(run: RunState, error: str) -> None:
     run.errors = [*run.errors, error][-MOST_ERRORS:]

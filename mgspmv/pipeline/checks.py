@@ -8,9 +8,9 @@ from typing import Any
 
 from mgspmv.api.checkpointing import check_checkpoint
 from mgspmv.errors import OptionError
-from mgspmv.iterate.options import PageRankOptions
 from mgspmv.pipeline.definition import LOADABLE, PREVIOUS, Pipeline, list_points, suggest
 from mgspmv.pipeline.steps import list_matrices
+from mgspmv.solvers.options import PageRankOptions
 
 Key = tuple[str, ...]
 """Names of tables, and of the key in them."""

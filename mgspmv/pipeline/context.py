@@ -22,12 +22,12 @@ from mgspmv.pipeline.definition import ClusterSection
 from mgspmv.pipeline.keys import Identity
 from mgspmv.pipeline.reading import Definition
 from mgspmv.pipeline.records import Records, now
-from mgspmv.pipeline.steps import Step
+from mgspmv.pipeline.steps import PipelineStep
 from mgspmv.report.record import StepRecord
 from mgspmv.validation import to_json
 
 
-class Computing(ExitStack):
+class ComputeResources(ExitStack):
     """Compute resources of a pipeline; those it starts end with the context.
 
     Parameters
@@ -58,9 +58,9 @@ class Computing(ExitStack):
         """
         if self._given is not None:
             return self._given
-        from mgspmv.distribute.cluster import Cluster
-        from mgspmv.distribute.managers import start_cluster
-        from mgspmv.distribute.tls import use_tls
+        from mgspmv.cluster.dask_cluster import Cluster
+        from mgspmv.cluster.managers import start_cluster
+        from mgspmv.cluster.tls import use_tls
 
         own = self.section
         self.enter_context(use_tls(own.tls))
@@ -93,7 +93,7 @@ class OpenedMatrix(ExitStack):
     store : path or URL of its store
     """
 
-    def __init__(self, store: str, computing: Computing) -> None:
+    def __init__(self, store: str, computing: ComputeResources) -> None:
         super().__init__()
         self._store, self._computing, self._loaded = store, computing, ExitStack()
         self._wanted: tuple[bool, bool] | None = None
@@ -128,11 +128,11 @@ class OpenedMatrix(ExitStack):
             return matrix
         wanted = (is_turned, for_steps)
         if wanted != self._wanted:
-            from mgspmv.distribute.matrix import distribute_matrix
+            from mgspmv.cluster.matrix import distribute_matrix
 
             self._wanted = None
             self._loaded.close()
-            for_products = partial(watched(distribute_matrix), matrix.stored, lay_out=False)
+            for_products = partial(watched(distribute_matrix), matrix.stored, build_layout=False)
             distribute: Any = matrix.distribute if for_steps else for_products
             distributed = distribute(self._computing.client, **self._computing.distributing)
             self._wanted, self._distributed = wanted, self._loaded.enter_context(distributed)
@@ -140,15 +140,15 @@ class OpenedMatrix(ExitStack):
 
 
 @dataclass(frozen=True)
-class Work:
+class RunContext:
     """Shared state of the steps of a run."""
 
     definition: Definition
     records: Records
-    computing: Computing
+    computing: ComputeResources
 
 
-def make_record(step: Step, identity: Identity, began: str, made: dict[str, Any], **fields: Any) -> StepRecord:
+def make_record(step: PipelineStep, identity: Identity, began: str, made: dict[str, Any], **fields: Any) -> StepRecord:
     """Make the record of a step that ends now.
 
     Parameters
@@ -171,7 +171,7 @@ def make_record(step: Step, identity: Identity, began: str, made: dict[str, Any]
     )
 
 
-def _describe_provenance(step: Step, identity: Identity) -> dict[str, Any]:
+def _describe_provenance(step: PipelineStep, identity: Identity) -> dict[str, Any]:
     """Return the machine, versions and inputs of a step."""
     files = step.section.model_dump(mode="json")
     sources = {

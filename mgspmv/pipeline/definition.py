@@ -24,13 +24,13 @@ from pydantic import (
 
 from mgspmv.files import is_url
 from mgspmv.ingest.generate import make_generator
-from mgspmv.ingest.weights import check_dangling
-from mgspmv.iterate.options import PageRankOptions
+from mgspmv.ingest.vector_files import check_dangling
 from mgspmv.kernels.catalogue import BACKENDS
 from mgspmv.kernels.select import list_kernels
 from mgspmv.model import Duplicates, Kind, OrderMethod, Precision, SelfLoops, TolMode
 from mgspmv.partition import parse_bytes
 from mgspmv.scores import Scaler
+from mgspmv.solvers.options import PageRankOptions
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Section")
@@ -120,7 +120,7 @@ class Section(BaseModel):
 # --- matrices --------------------------------------------------------------------------------------------------------
 
 
-class Reading(Section):
+class ReadingSection(Section):
     """Options for reading files; the keys are the arguments of `mgspmv.ingest`."""
 
     format: Literal["matrix-market", "edge-list", "parquet", "npz", "anndata", "binsparse", "csr"] | None = None
@@ -153,10 +153,10 @@ class Reading(Section):
     @property
     def reading(self) -> dict[str, Any]:
         """Given arguments of `mgspmv.ingest`."""
-        return self.given(*Reading.model_fields)
+        return self.given(*ReadingSection.model_fields)
 
 
-class UpdateSection(Reading):
+class UpdateSection(ReadingSection):
     """Edges by which a matrix is changed before it is used; the keys are the arguments of `mgspmv.update`."""
 
     insert: OneOrMany[str] | None = None
@@ -187,7 +187,7 @@ class UpdateSection(Reading):
         return self.given(*names) | self.reading
 
 
-class MatrixSection(Reading):
+class MatrixSection(ReadingSection):
     """A matrix or graph: where it comes from, where its store is, and how it is made."""
 
     path: OneOrMany[str] | None = None
@@ -232,7 +232,7 @@ class MatrixSection(Reading):
             )
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are {len(given)} sources; leave all but one out")
-        of_reading = Reading.model_fields.keys()
+        of_reading = ReadingSection.model_fields.keys()
         of_making = MatrixSection.model_fields.keys() - of_reading - {"open", "update"}
         of_making -= {"scratch"} if self.update is not None else set()
         unused = {"path": {"parameters"}, "generate": of_reading, "open": of_reading | of_making}[given[0]]
@@ -377,7 +377,7 @@ class ClusterSection(Section):
     """Arguments of the cluster's class, such as {queue = "gpu"}; also gpus of each job or host, and wait in seconds."""
     threads: Positive | None = None
     """Of each worker; default so many that all have one for each processor."""
-    drive: Literal["auto", "scheduler", "superstep"] = "auto"
+    executor: Literal["auto", "tasks", "supersteps"] = "auto"
     """How iterations are driven."""
     transport: Literal["auto", "nccl", "peer"] = "auto"
     """How slices go from worker to worker."""
@@ -394,7 +394,7 @@ class ClusterSection(Section):
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        from mgspmv.distribute.managers import check_shared, find_manager
+        from mgspmv.cluster.managers import check_shared, find_manager
 
         if (self.kind == "address") != (self.address is not None):
             raise ValueError('the address of a scheduler goes with kind = "address"; give both or neither')

@@ -16,13 +16,13 @@ from mgspmv.errors import MgspmvError, StepsFailedError, hide_secrets
 from mgspmv.logs import PIPELINE
 from mgspmv.model import ignore
 from mgspmv.monitor.progress import name_calls
-from mgspmv.pipeline.context import Computing, OpenedMatrix, Work
+from mgspmv.pipeline.context import ComputeResources, OpenedMatrix, RunContext
 from mgspmv.pipeline.make_matrix import make_matrix
 from mgspmv.pipeline.make_results import make_result
-from mgspmv.pipeline.preflight import explain_step, plan_steps
+from mgspmv.pipeline.preflight import describe_reason, plan_steps
 from mgspmv.pipeline.reading import Definition, read_pipeline
 from mgspmv.pipeline.records import Records, now
-from mgspmv.pipeline.steps import Step, list_steps
+from mgspmv.pipeline.steps import PipelineStep, list_steps
 from mgspmv.report.record import RunRecord, State, StepOutcome, StepRecord
 from mgspmv.version import __version__
 
@@ -87,11 +87,11 @@ def run_pipeline(
     is_interrupted = False
     with (
         records.hold(),
-        Computing(pipeline.cluster, client, pipeline.limits.threads, on_note) as computing,
+        ComputeResources(pipeline.cluster, client, pipeline.limits.threads, on_note) as computing,
     ):
-        work = Work(definition, records, computing)
+        work = RunContext(definition, records, computing)
         why = "the run was interrupted before"
-        run = _Run(
+        run = _PipelineRun(
             work, on_step or ignore, {p.name: StepOutcome(p.name, p.kind, "skipped", 0.0, None, why) for p in planned}
         )
         try:
@@ -126,16 +126,16 @@ def _list_failures(record: RunRecord, definition: Definition) -> str:
 
 
 @dataclass
-class _Run:
+class _PipelineRun:
     """Run that makes steps, and records the outcome of each."""
 
-    work: Work
+    work: RunContext
     on_step: Callable[[StepOutcome], None]
     outcomes: dict[str, StepOutcome]
     """Outcomes by name of the step, in the order of the plan."""
     errors: list[Exception] = field(default_factory=list)
 
-    def work_on(self, first: Step, rest: list[Step]) -> None:
+    def work_on(self, first: PipelineStep, rest: list[PipelineStep]) -> None:
         """Make a matrix, and then the results computed from it.
 
         Raises
@@ -150,7 +150,7 @@ class _Run:
             for step in rest:
                 self._attempt(step, opened)
 
-    def _attempt(self, step: Step, opened: OpenedMatrix | None) -> bool:
+    def _attempt(self, step: PipelineStep, opened: OpenedMatrix | None) -> bool:
         """Keep or make a step, and record its outcome; return whether its results exist. Errors are not raised.
 
         Parameters
@@ -163,7 +163,7 @@ class _Run:
         try:
             with name_calls(f"{step.name} ({place} of {len(self.outcomes)}): "):
                 info = None if opened is None else opened.matrix.info
-                if not explain_step(step, info, self.work.definition.pipeline, self.work.records):
+                if not describe_reason(step, info, self.work.definition.pipeline, self.work.records):
                     state, record = "kept", self.work.records.read_step(step.name)
                 elif opened is None:
                     record = make_matrix(self.work, step)
@@ -184,7 +184,7 @@ class _Run:
 
     def _note(
         self,
-        step: Step,
+        step: PipelineStep,
         state: State,
         elapsed_s: float = 0.0,
         record: StepRecord | None = None,

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mgspmv.files import strip_file_scheme
-from mgspmv.ingest.weights import DANGLING_RULES
+from mgspmv.ingest.vector_files import DANGLING_RULES
 from mgspmv.model import MatrixInfo
 from mgspmv.pipeline.definition import PREVIOUS, UNIFORM, MatrixSection, Pipeline
 from mgspmv.pipeline.sources import Checksums
-from mgspmv.pipeline.steps import Step
+from mgspmv.pipeline.steps import PipelineStep
 from mgspmv.store.read import open_store
 from mgspmv.validation import digest_json
 from mgspmv.version import __version__
@@ -72,7 +72,7 @@ def list_sources(section: MatrixSection) -> dict[str, str | list[str]]:
     return {name: files for name, files in found.items() if files is not None}
 
 
-def identify_result(step: Step, pipeline: Pipeline, info: MatrixInfo, checksums: Checksums) -> Identity:
+def identify_result(step: PipelineStep, pipeline: Pipeline, info: MatrixInfo, checksums: Checksums) -> Identity:
     """Return the identity of a step that computes results.
 
     Parameters
@@ -92,7 +92,7 @@ def identify_result(step: Step, pipeline: Pipeline, info: MatrixInfo, checksums:
     return Identity(key, options, inputs)
 
 
-def list_files(step: Step) -> dict[str, str]:
+def list_files(step: PipelineStep) -> dict[str, str]:
     """Return the input files of results, by their names in the step."""
     return {name: path for name in _FILES if (path := find_file(step.section, name)) is not None}
 

@@ -22,12 +22,12 @@ from mgspmv.errors import (
 )
 from mgspmv.files import is_url
 from mgspmv.model import MatrixInfo, peak_memory
-from mgspmv.pipeline.context import Work, make_record
+from mgspmv.pipeline.context import RunContext, make_record
 from mgspmv.pipeline.definition import MatrixSection
 from mgspmv.pipeline.keys import Identity, identify_matrix
 from mgspmv.pipeline.outputs import measure_bytes
 from mgspmv.pipeline.records import Records, now
-from mgspmv.pipeline.steps import Step
+from mgspmv.pipeline.steps import PipelineStep
 from mgspmv.report.measure import measure_degrees
 from mgspmv.report.record import Output, StepRecord
 from mgspmv.store.read import open_store
@@ -50,7 +50,7 @@ def find_info(store: str) -> MatrixInfo | None:
         return None
 
 
-def make_matrix(work: Work, step: Step) -> StepRecord:
+def make_matrix(work: RunContext, step: PipelineStep) -> StepRecord:
     """Make the matrix, or the rest of it if a run was killed, and write its record.
 
     Raises
@@ -92,7 +92,7 @@ def make_matrix(work: Work, step: Step) -> StepRecord:
     return record
 
 
-def find_todo(work: Work, step: Step, identity: Identity) -> tuple[list[Stage], list[str]]:
+def find_todo(work: RunContext, step: PipelineStep, identity: Identity) -> tuple[list[Stage], list[str]]:
     """Return the stages to be made, and the updates that were made before, the last at the end.
 
     Raises
@@ -124,7 +124,7 @@ def _is_as_left(info: MatrixInfo | None, record: StepRecord | None) -> bool:
     return record is not None and info is not None and bool(info.digest == record.matrix["digest"])
 
 
-def check_replacing(step: Step, info: MatrixInfo | None, records: Records) -> None:
+def check_replacing(step: PipelineStep, info: MatrixInfo | None, records: Records) -> None:
     """Check that a matrix may replace the existing one.
 
     Parameters
@@ -146,7 +146,7 @@ def check_replacing(step: Step, info: MatrixInfo | None, records: Records) -> No
         )
 
 
-def _note_begun(work: Work, step: Step, identity: Identity, updates: list[str]) -> None:
+def _note_begun(work: RunContext, step: PipelineStep, identity: Identity, updates: list[str]) -> None:
     """Record the version that a stage changes, and the updates of the version that it makes."""
     info = find_info(step.target)
     begun = {"key": identity.key, "before": info and info.version, "updates": updates}
@@ -156,7 +156,7 @@ def _note_begun(work: Work, step: Step, identity: Identity, updates: list[str]) 
 # --- creating --------------------------------------------------------------------------------------------------------
 
 
-def _ingest(work: Work, step: Step) -> None:
+def _ingest(work: RunContext, step: PipelineStep) -> None:
     section, computing = step.section, work.computing
     options: dict[str, Any] = {**section.options, "overwrite": True}
     if computing.is_on_cluster and computing.section.ingest:
@@ -170,19 +170,19 @@ def _ingest(work: Work, step: Step) -> None:
         ingest(section.path, step.target, **options | {"scratch": section.scratch})
 
 
-def _limit(work: Work, section: MatrixSection) -> dict[str, Any]:
+def _limit(work: RunContext, section: MatrixSection) -> dict[str, Any]:
     """Return the resource limits of this process, as arguments of `ingest`."""
     limits = work.definition.pipeline.limits
     return {"memory": limits.memory, "scratch": section.scratch, "threads": limits.threads}
 
 
-def _update(work: Work, step: Step) -> None:
+def _update(work: RunContext, step: PipelineStep) -> None:
     section = step.section.update
     options: dict[str, Any] = section.options | section.given("insert", "delete", "keep") | _limit(work, step.section)
     update(step.target, **options)
 
 
-def _check_unchanged(work: Work, step: Step, identity: Identity) -> None:
+def _check_unchanged(work: RunContext, step: PipelineStep, identity: Identity) -> None:
     again = identify_matrix(step.section, work.records.checksums).inputs
     changed = [name for name, found in identity.inputs.items() if name != "store" and again[name] != found]
     if changed:

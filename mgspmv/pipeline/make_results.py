@@ -19,27 +19,27 @@ from mgspmv.api.warm import read_vector as read_given
 from mgspmv.batch_results import BatchSolution, load_batch
 from mgspmv.errors import CheckpointError, ConvergenceError, OptionError
 from mgspmv.ingest.seeds import read_seeds
-from mgspmv.ingest.weights import DANGLING_RULES, read_vector
+from mgspmv.ingest.vector_files import DANGLING_RULES, read_vector
 from mgspmv.model import peak_memory
-from mgspmv.os_errors import refuse_source
+from mgspmv.os_errors import source_error
 from mgspmv.pipeline.compare import compare_batches, compare_ranks
-from mgspmv.pipeline.context import OpenedMatrix, Work, make_record
+from mgspmv.pipeline.context import OpenedMatrix, RunContext, make_record
 from mgspmv.pipeline.definition import PREVIOUS
+from mgspmv.pipeline.filesystem import fetch
 from mgspmv.pipeline.keys import find_file, identify_result
 from mgspmv.pipeline.outputs import digest_array, digest_ranks, find_ranks, publish, publish_record, save_top, stage
-from mgspmv.pipeline.places import fetch
 from mgspmv.pipeline.records import PRIVATE, now, write_json
-from mgspmv.pipeline.steps import Step
+from mgspmv.pipeline.steps import PipelineStep
 from mgspmv.report.measure import describe_iterations, describe_solution
 from mgspmv.report.record import StepRecord
 from mgspmv.results import Solution, describe_matrix, load_solution
-from mgspmv.store.places import check_links, locate_store
+from mgspmv.store.locations import check_links, locate_store
 from mgspmv.validation import to_json
 
 _OPTIONS = ("alpha", "tol", "tol_mode", "max_iter", "weights", "precision")
 
 
-def make_result(work: Work, step: Step, opened: OpenedMatrix) -> tuple[StepRecord, Exception | None]:
+def make_result(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> tuple[StepRecord, Exception | None]:
     """Compute a step, publish its results and write its record.
 
     Returns
@@ -68,7 +68,7 @@ def make_result(work: Work, step: Step, opened: OpenedMatrix) -> tuple[StepRecor
     return record, None
 
 
-def _locate_checkpoint(work: Work, step: Step) -> Path:
+def _locate_checkpoint(work: RunContext, step: PipelineStep) -> Path:
     """Return the path of a step's checkpoint, which is kept until the step is finished."""
     return work.records.folder / PRIVATE / "checkpoints" / quote(step.name, safe="=,")
 
@@ -76,7 +76,7 @@ def _locate_checkpoint(work: Work, step: Step) -> Path:
 # --- ranks -----------------------------------------------------------------------------------------------------------
 
 
-def _rank(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dict[str, Any]:
+def _rank(work: RunContext, step: PipelineStep, opened: OpenedMatrix, folder: Path) -> dict[str, Any]:
     """Compute ranks or a batch of them, write them, and compare them with those that they replace."""
     section, output, is_batch = step.section, work.definition.pipeline.output, step.kind == "batch"
     started = time.perf_counter()
@@ -109,12 +109,12 @@ def _rank(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dict[st
     return fields | {"digests": {"ranks.zarr": digest, "ranks.parquet": digest}}
 
 
-def _run_pagerank(work: Work, step: Step, matrix: Any, vectors: dict[str, Any]) -> Solution:
+def _run_pagerank(work: RunContext, step: PipelineStep, matrix: Any, vectors: dict[str, Any]) -> Solution:
     """Compute ranks, in the scale of [output]."""
     section = step.section
     options = {name: getattr(section, name) for name in (*_OPTIONS, "stop", "kernel")} | vectors | _place(work, section)
     if work.computing.is_on_cluster:
-        options |= {"recover": section.recover, "drive": work.computing.section.drive}
+        options |= {"recover": section.recover, "executor": work.computing.section.executor}
     if section.checkpoint:
         options["checkpoint"] = _locate_checkpoint(work, step)
     try:
@@ -124,7 +124,7 @@ def _run_pagerank(work: Work, step: Step, matrix: Any, vectors: dict[str, Any]) 
     return solution.scale(work.definition.pipeline.output.scaler)
 
 
-def _run_batch(work: Work, step: Step, matrix: Any, vectors: dict[str, Any]) -> BatchSolution:
+def _run_batch(work: RunContext, step: PipelineStep, matrix: Any, vectors: dict[str, Any]) -> BatchSolution:
     section, seeds = step.section, None
     if section.seeds is not None:
         with fetch(section.seeds) as local:
@@ -145,13 +145,13 @@ def _read_vectors(section: Any, matrix: Any) -> dict[str, Any]:
     return vectors
 
 
-def _place(work: Work, section: Any) -> dict[str, Any]:
+def _place(work: RunContext, section: Any) -> dict[str, Any]:
     """Return the options that select threads and backend."""
     computing = work.computing
     return {"threads": computing.threads} | ({} if computing.is_on_cluster else {"backend": section.backend})
 
 
-def _load_before(work: Work, step: Step) -> Any:
+def _load_before(work: RunContext, step: PipelineStep) -> Any:
     """Load the ranks that are replaced, if they are readable; else return None."""
     record = work.records.read_step(step.name)
     if record is None or record.kind != step.kind or (ranks := find_ranks(step.target, record)) is None:
@@ -160,7 +160,7 @@ def _load_before(work: Work, step: Step) -> Any:
         return (load_batch if step.kind == "batch" else load_solution)(local)
 
 
-def _save_comparison(work: Work, step: Step, comparison: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _save_comparison(work: RunContext, step: PipelineStep, comparison: dict[str, Any], folder: Path) -> dict[str, Any]:
     record = work.records.read_step(step.name)
     assert record is not None
     compared = {"before": {"key": record.key, "ended": record.ended}, **comparison}
@@ -171,7 +171,7 @@ def _save_comparison(work: Work, step: Step, comparison: dict[str, Any], folder:
 # --- products --------------------------------------------------------------------------------------------------------
 
 
-def _multiply(work: Work, step: Step, opened: OpenedMatrix, folder: Path) -> dict[str, Any]:
+def _multiply(work: RunContext, step: PipelineStep, opened: OpenedMatrix, folder: Path) -> dict[str, Any]:
     section = step.section
     started = time.perf_counter()
     matrix = opened.find(section.transpose)
@@ -211,4 +211,4 @@ def read_array(path: str) -> np.ndarray:
             return np.asarray(zarr.open_array(str(local), mode="r")[...])
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             said = f"cannot be read as a Zarr array, nor is it named .npy: {error}"
-            raise refuse_source(error, str(local), said) from error
+            raise source_error(error, str(local), said) from error

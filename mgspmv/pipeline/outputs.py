@@ -23,17 +23,17 @@ import numpy as np
 
 from mgspmv.batch_results import BatchSolution
 from mgspmv.files import (
-    explain_failures,
     find_inside,
     find_system,
     hold_folder,
     is_url,
     move_into_place,
+    translating_errors,
 )
 from mgspmv.ingest.remote import MARKS
 from mgspmv.pipeline.records import PRIVATE, write_record
 from mgspmv.pipeline.sources import compute_checksum
-from mgspmv.pipeline.steps import Step
+from mgspmv.pipeline.steps import PipelineStep
 from mgspmv.report.record import Output, StepRecord
 from mgspmv.results import Solution
 from mgspmv.validation import digest_json, to_json
@@ -45,7 +45,7 @@ RECORD = "record.json"
 
 
 @contextmanager
-def stage(step: Step, folder: Path) -> Iterator[Path]:
+def stage(step: PipelineStep, folder: Path) -> Iterator[Path]:
     """Yield a temporary folder to write results to, and remove those of runs of the step that were killed.
 
     Parameters
@@ -59,7 +59,7 @@ def stage(step: Step, folder: Path) -> Iterator[Path]:
     root = folder if is_url(step.target) else Path(step.target.removesuffix(step.name))
     made = root / PRIVATE / "made"
     with ExitStack() as stack:
-        with explain_failures("write to", str(made)):
+        with translating_errors("write to", str(made)):
             made.mkdir(parents=True, exist_ok=True)
             staged = stack.enter_context(hold_folder(made, f".{quote(step.name, safe='=,')}.", ".part"))
         yield staged
@@ -115,7 +115,7 @@ def publish_record(target: str, record: StepRecord, before: StepRecord | None) -
     before : record of the replaced results; files in formats that are no longer requested are removed
     """
     write_record(f"{target}/{RECORD}", record.to_dict())
-    with explain_failures("write to", target):
+    with translating_errors("write to", target):
         system, place = find_system(target)
         names = set() if before is None else {_name(own) for own in before.outputs}
         for name in names - {_name(own) for own in record.outputs}:
@@ -129,7 +129,7 @@ def _name(output: Output) -> str:
 
 def _move(source: Path, target: str) -> None:
     """Move a file or folder to its place, on one file system; what it replaces is removed with the temporary folder."""
-    with explain_failures("write to", target):
+    with translating_errors("write to", target):
         if is_url(target):
             _upload(source, target)
             return
@@ -184,7 +184,7 @@ def read_stamp(path: str) -> str | None:
     OptionError : as in `find_system`
     """
     system, place = find_system(path)
-    with explain_failures("look for", path):
+    with translating_errors("look for", path):
         found = find_inside(system, place)
     marks = ("size", *MARKS) if is_url(path) else ("size", "mtime")
     told = {name.removeprefix(place): [str(info.get(mark)) for mark in marks] for name, info in sorted(found.items())}

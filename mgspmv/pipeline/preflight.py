@@ -23,7 +23,7 @@ from mgspmv.pipeline.outputs import find_damage
 from mgspmv.pipeline.reading import Definition, read_pipeline
 from mgspmv.pipeline.records import Records
 from mgspmv.pipeline.sources import check_present
-from mgspmv.pipeline.steps import Step, list_steps
+from mgspmv.pipeline.steps import PipelineStep, list_steps
 from mgspmv.report.record import StepKind, StepRecord
 from mgspmv.store.read import open_store
 from mgspmv.validation import to_json
@@ -103,7 +103,7 @@ def plan_steps(definition: Definition, records: Records) -> list[PlannedStep]:
 
 
 def _plan_step(
-    step: Step, matrix: PlannedStep | None, info: MatrixInfo | None, definition: Definition, records: Records
+    step: PipelineStep, matrix: PlannedStep | None, info: MatrixInfo | None, definition: Definition, records: Records
 ) -> PlannedStep:
     """Plan one step.
 
@@ -115,7 +115,7 @@ def _plan_step(
     state: PlannedState = "to make"
     try:
         if matrix is None or info is not None:
-            why = explain_step(step, info, definition.pipeline, records)
+            why = describe_reason(step, info, definition.pipeline, records)
         elif matrix.state == "failing":
             state, why = "failing", f"needs {matrix.name}, which cannot be made"
         else:
@@ -127,7 +127,7 @@ def _plan_step(
     return PlannedStep(step.name, step.kind, state if why else "kept", why, step.target)
 
 
-def explain_step(step: Step, info: MatrixInfo | None, pipeline: Pipeline, records: Records) -> str:
+def describe_reason(step: PipelineStep, info: MatrixInfo | None, pipeline: Pipeline, records: Records) -> str:
     """Explain why a step is to be made; return an empty string if its results exist as requested.
 
     Parameters
@@ -140,12 +140,12 @@ def explain_step(step: Step, info: MatrixInfo | None, pipeline: Pipeline, record
     """
     record = records.read_step(step.name)
     if info is None:
-        return _explain_matrix(step, record, records)
+        return _describe_matrix_reason(step, record, records)
     identity = identify_result(step, pipeline, info, records.checksums)
     return NOT_MADE if record is None else _compare(record, identity) or find_damage(step.target, record)
 
 
-def _explain_matrix(step: Step, record: StepRecord | None, records: Records) -> str:
+def _describe_matrix_reason(step: PipelineStep, record: StepRecord | None, records: Records) -> str:
     section, why = step.section, NOT_MADE
     check_present(list_sources(section).values())
     info = find_info(step.target) if section.open is None else open_store(step.target).info

@@ -66,7 +66,7 @@ def read_pipeline(path: str | os.PathLike[str], overrides: Mapping[str, Any] | N
     try:
         definition = Definition(name, Pipeline.model_validate(tables), written)
     except ValidationError as error:
-        problems += [own for own in _explain(error) if own[0] not in unset]
+        problems += [own for own in _list_problems(error) if own[0] not in unset]
     else:
         problems += find_problems(definition.pipeline)
     if problems:
@@ -160,15 +160,15 @@ def _hide_values(written: str, expand: Callable[[str], str]) -> None:
 # --- validation errors -----------------------------------------------------------------------------------------------
 
 
-def _explain(error: ValidationError) -> Iterator[tuple[Key, str]]:
+def _list_problems(error: ValidationError) -> Iterator[tuple[Key, str]]:
     """Yield the problems found by pydantic: key, and a text with expected and actual value and a hint."""
     for problem in error.errors():
         # pydantic adds these for a value or list, and for a dict's key
         key = tuple(str(part) for part in problem["loc"] if part not in ("[value]", "[list]", "[key]"))
-        yield key, _explain_one(problem, key)
+        yield key, _describe_problem(problem, key)
 
 
-def _explain_one(problem: Any, key: Key) -> str:
+def _describe_problem(problem: Any, key: Key) -> str:
     match problem["type"]:
         case "extra_forbidden":
             return _name_known(key)
@@ -182,13 +182,13 @@ def _explain_one(problem: Any, key: Key) -> str:
             return str(problem["ctx"]["error"])
         case "literal_error":
             choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
-            return f"{_say(problem)}{suggest(str(problem['input']), choices)}"
+            return f"{_format_value(problem)}{suggest(str(problem['input']), choices)}"
         case "too_short":
             return "at least one is wanted, and there is none"
-    return _say(problem)
+    return _format_value(problem)
 
 
-def _say(problem: Any) -> str:
+def _format_value(problem: Any) -> str:
     return f"{problem['msg'][0].lower()}{problem['msg'][1:]}, not {problem['input']!r}"
 
 

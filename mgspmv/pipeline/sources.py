@@ -13,9 +13,9 @@ from typing import Any
 from mgspmv.errors import SourceNotFoundError, StoreError
 from mgspmv.files import is_url, write_beside
 from mgspmv.ingest.files import find_files
-from mgspmv.ingest.groups import is_group_path
 from mgspmv.ingest.remote import describe_url
-from mgspmv.os_errors import refuse_source
+from mgspmv.ingest.zarr_groups import is_group_path
+from mgspmv.os_errors import source_error
 from mgspmv.store.read import open_store
 from mgspmv.validation import digest_json, parse_json
 
@@ -81,7 +81,7 @@ class Checksums:
         except FileNotFoundError as error:
             raise SourceNotFoundError("there is no such file; check the path", source=str(path)) from error
         except OSError as error:
-            raise refuse_source(error, path, f"cannot be read: {error.strerror}") from error
+            raise source_error(error, path, f"cannot be read: {error.strerror}") from error
         self._known[place], self._is_new = [*stamp, checksum], True
         return checksum
 
@@ -101,7 +101,7 @@ def check_present(names: Iterable[str | list[str]]) -> None:
             if not os.path.exists(path):
                 raise SourceNotFoundError("there is no such file; check the path", source=path or "''")
             if not os.access(path, os.R_OK):
-                raise refuse_source(PermissionError(errno.EACCES, os.strerror(errno.EACCES)), path, "")
+                raise source_error(PermissionError(errno.EACCES, os.strerror(errno.EACCES)), path, "")
 
 
 def compute_checksum(path: Path) -> str:

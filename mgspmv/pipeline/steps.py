@@ -13,7 +13,7 @@ from mgspmv.report.record import StepKind
 
 
 @dataclass(frozen=True)
-class Step:
+class PipelineStep:
     """Step of a pipeline: a matrix or a result to be made."""
 
     name: str
@@ -27,7 +27,7 @@ class Step:
     """Path or URL of the store of a matrix, or else of the folder of results."""
 
 
-def list_steps(pipeline: Pipeline, folder: str) -> dict[str, list[Step]]:
+def list_steps(pipeline: Pipeline, folder: str) -> dict[str, list[PipelineStep]]:
     """List the steps by matrix, the one that makes it first.
 
     Parameters
@@ -37,10 +37,10 @@ def list_steps(pipeline: Pipeline, folder: str) -> dict[str, list[Step]]:
     return {name: list(_list_lane(pipeline, folder, name)) for name in pipeline.matrix}
 
 
-def _list_lane(pipeline: Pipeline, folder: str, matrix: str) -> Iterator[Step]:
+def _list_lane(pipeline: Pipeline, folder: str, matrix: str) -> Iterator[PipelineStep]:
     own = pipeline.matrix[matrix]
     store = strip_file_scheme(own.open or own.store or Path(folder) / f"{matrix}.zarr")
-    yield Step(matrix, "matrix", matrix, own, store)
+    yield PipelineStep(matrix, "matrix", matrix, own, store)
     tables: dict[StepKind, Any] = {"pagerank": pipeline.runs, "batch": pipeline.batch, "product": pipeline.product}
     results = strip_file_scheme(pipeline.output.folder or folder).rstrip("/")
     for kind, sections in tables.items():
@@ -48,7 +48,7 @@ def _list_lane(pipeline: Pipeline, folder: str, matrix: str) -> Iterator[Step]:
             if matrix in list_matrices(pipeline, section):
                 for label, point in list_points(section):
                     full = "/".join(part for part in (matrix, name, label) if part)
-                    yield Step(full, kind, matrix, point, f"{results}/{full}")
+                    yield PipelineStep(full, kind, matrix, point, f"{results}/{full}")
 
 
 def list_matrices(pipeline: Pipeline, section: Any) -> list[str]:

@@ -59,7 +59,7 @@ _STYLE: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Line:
+class Series:
     """Series of points."""
 
     label: str
@@ -89,7 +89,7 @@ class Chart:
 
 def draw_lines(
     title: str,
-    lines: Sequence[Line],
+    lines: Sequence[Series],
     x: str,
     y: str,
     *,
@@ -106,7 +106,7 @@ def draw_lines(
     MissingDependencyError : matplotlib is not installed
     """
     shown = [
-        Line(line.label, [(a, b) for a, b in line.points if _has_place(a, b, is_x_log)], line.is_success)
+        Series(line.label, [(a, b) for a, b in line.points if _has_place(a, b, is_x_log)], line.is_success)
         for line in lines[:MOST_LINES]
     ]
     points = [point for line in shown for point in line.points]
@@ -174,7 +174,7 @@ def _has_place(a: float, b: float, is_x_log: bool) -> bool:
     return math.isfinite(a) and math.isfinite(b) and b > 0 and (a > 0 or not is_x_log)
 
 
-def _draw_line(axes: Axes, line: Line, number: int) -> None:
+def _draw_line(axes: Axes, line: Series, number: int) -> None:
     places, values = zip(*line.points, strict=True) if line.points else ((), ())
     # Neighboring colors differ in their dash too, so that two coinciding lines are both visible.
     dash = (number + number // N_COLORS) % len(_DASHES)
@@ -206,7 +206,7 @@ def _draw_bar(axes: Axes, bar: Bar, at: float) -> None:
             begin += value
 
 
-def _describe_line(line: Line) -> str:
+def _describe_line(line: Series) -> str:
     """Return the first and last point of a line, for screen readers."""
     ends = line.points[:: max(1, len(line.points) - 1)]
     said = [f"{format_number(value)} at {format_number(place)}" for place, value in ends]

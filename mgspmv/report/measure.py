@@ -11,7 +11,7 @@ import numpy as np
 from mgspmv.batch_results import BatchSolution
 from mgspmv.results import Solution
 from mgspmv.store.chunks import CHUNK_ELEMENTS
-from mgspmv.store.described import DescribedMatrix
+from mgspmv.store.metadata import MatrixProperties
 from mgspmv.validation import to_json
 
 POINTS = 256
@@ -48,7 +48,7 @@ def measure_distribution(values: np.ndarray) -> Pairs:
     return _pair(edges, len(found) - np.searchsorted(found, edges, side="left"))
 
 
-def measure_degrees(matrix: DescribedMatrix) -> dict[str, Pairs]:
+def measure_degrees(matrix: MatrixProperties) -> dict[str, Pairs]:
     """Count the vertices at or above degrees: `in` and `out` of a graph, `rows` of another matrix.
 
     Reads row pointers and out-degrees once, `CHUNK_ELEMENTS` at a time.

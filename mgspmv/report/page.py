@@ -96,7 +96,7 @@ def _list_versions(records: Iterable[StepRecord]) -> str:
 def _list_hardware(records: Sequence[StepRecord]) -> list[str]:
     """List the hardware of the steps, without repetitions."""
     said = [_describe_machine(record.provenance.get("machine", {})) for record in records]
-    said += [views.say(record.matrix.get("hardware") or "") for record in records]
+    said += [views.format_value(record.matrix.get("hardware") or "") for record in records]
     return [hardware for hardware in dict.fromkeys(said) if hardware]
 
 
@@ -152,7 +152,7 @@ def _load_template() -> Template:
         "json": lambda value: json.dumps(value, indent=2, ensure_ascii=False),
         "number": lambda value, digits=3: format_number(read_number(value), digits),
         "rate": lambda record: format_scaled(rate) if (rate := views.measure_rate(record)) else "–",
-        "say": views.say,
+        "format_value": views.format_value,
         "seconds": _or_dash(format_seconds),
         "share": _or_dash(lambda value: f"{read_number(value):.1%}"),
         "shorten": shorten,

@@ -8,7 +8,7 @@ from typing import Any
 
 from mgspmv.display.numbers import format_count, format_number, read_number
 from mgspmv.model import Status
-from mgspmv.report.charts import N_COLORS, Bar, Chart, Line, draw_bars, draw_lines
+from mgspmv.report.charts import N_COLORS, Bar, Chart, Series, draw_bars, draw_lines
 from mgspmv.report.record import RunRecord, StepRecord
 from mgspmv.report.views import group_records, is_ranks, list_records, name_in_group
 
@@ -35,13 +35,13 @@ def draw_convergence(run: RunRecord) -> list[Chart]:
     return charts
 
 
-def _draw_changes(record: StepRecord) -> list[Line]:
+def _draw_changes(record: StepRecord) -> list[Series]:
     """Return the lines of a run, or of its vectors whose changes are known."""
     result, name = record.result, name_in_group(record)
     vectors = result.get("vectors", [])
     named = [(name, result), *((f"{name}, {_name_vector(vector, vectors)}", vector) for vector in vectors)]
     return [
-        Line(label, list(enumerate(map(read_number, own["changes"]), 1)), Status(own["status"]).is_success)
+        Series(label, list(enumerate(map(read_number, own["changes"]), 1)), Status(own["status"]).is_success)
         for label, own in named
         if own.get("changes")
     ]
@@ -147,7 +147,7 @@ def draw_distributions(run: RunRecord) -> list[Chart]:
     """Draw the number of vertices at or above each rank and degree."""
     charts = []
     for group, records in group_records(list_records(run)):
-        lines = [Line(name_in_group(own), _read_points(own.distribution)) for own in records if own.distribution]
+        lines = [Series(name_in_group(own), _read_points(own.distribution)) for own in records if own.distribution]
         if lines:
             charts.append(draw_lines(f"{group}: ranks", lines, "rank", "vertices of at least this rank", is_x_log=True))
         charts += [_draw_degrees(f"{own.name}: degrees", own.degrees) for own in records if any(own.degrees.values())]
@@ -163,7 +163,7 @@ def _draw_degrees(title: str, degrees: Mapping[str, Sequence[Sequence[float]]]) 
     what = "rows" if "rows" in degrees else "vertices"
     lines, notes = [], []
     for kind, pairs in degrees.items():
-        lines.append(Line(names.get(kind, kind), [(x, y) for x, y in _read_points(pairs) if x > 0]))
+        lines.append(Series(names.get(kind, kind), [(x, y) for x, y in _read_points(pairs) if x > 0]))
         if pairs and pairs[0][0] == 0:
             n_without = pairs[0][1] - (pairs[1][1] if len(pairs) > 1 else 0)
             notes.append(f"{format_count(n_without)} {what} of {names.get(kind, kind)} 0 are not drawn")

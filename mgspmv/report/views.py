@@ -19,7 +19,7 @@ _MEMORY = ("planned_bytes", "held_bytes", "device_bytes", "host_peak_bytes")
 _ITERATING = ("product", "exchange", "schedule")
 
 
-def say(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Format a JSON value for people."""
     if value is None:
         return "–"
@@ -44,7 +44,7 @@ def find_varied(records: Iterable[StepRecord]) -> list[str]:
     """Return the options usually shown, and those that differ among the runs."""
     options = [record.options for record in records if is_ranks(record)]
     names = dict.fromkeys(name for own in options for name in own)
-    differing = [name for name in names if len({say(own.get(name)) for own in options}) > 1]
+    differing = [name for name in names if len({format_value(own.get(name)) for own in options}) > 1]
     usual = [name for name in _USUAL_OPTIONS if name in names]
     return usual + [name for name in differing if name not in usual][:MOST_VARIED]
 
@@ -140,7 +140,7 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str,
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{name}.")
         elif value not in ("", None):
-            yield f"{prefix}{name}", say(value)
+            yield f"{prefix}{name}", format_value(value)
 
 
 def enumerate_first(names: Sequence[str], most: int) -> str:

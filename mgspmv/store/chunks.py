@@ -26,7 +26,7 @@ from zarr.storage import LocalStore, MemoryStore
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, MissingChunkError
-from mgspmv.marks import mark
+from mgspmv.heartbeat import beat
 from mgspmv.model import default_threads, free_memory
 from mgspmv.store.loop import wait_for
 
@@ -115,7 +115,7 @@ def read_whole(array: zarr.Array[Any]) -> np.ndarray:
 
     with ThreadPoolExecutor(1 if chunks.dtype == object else default_threads()) as pool:
         for _ in pool.map(read, np.ndindex(array.cdata_shape)):
-            mark()
+            beat()
     return out
 
 
@@ -303,9 +303,9 @@ def map_pieces(work: Callable[[slice], T], start: int, stop: int, threads: int |
     if (threads := min(threads or default_threads(), len(pieces))) <= 1:  # most arrays are too small for threads
         for piece in pieces:
             yield work(piece)
-            mark()
+            beat()
         return
     with ThreadPoolExecutor(threads) as pool:
         for made in pool.map(work, pieces):
             yield made
-            mark()
+            beat()

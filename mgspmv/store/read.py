@@ -21,18 +21,18 @@ from mgspmv.errors import (
 from mgspmv.model import CsrBlock, MatrixInfo
 from mgspmv.store import chunks
 from mgspmv.store.digests import decode_checksums
+from mgspmv.store.locations import StoreLike, find_address, represent
 from mgspmv.store.loop import wait_for
-from mgspmv.store.places import StoreLike, find_address, represent
 from mgspmv.store.versions import (
     KEY,
     MEND,
-    blame_metadata,
     find_version,
     get_version,
     list_named,
     open_place,
     read_info,
     read_named,
+    translating_metadata_errors,
 )
 
 _TRANSPOSE = "transpose/"
@@ -179,10 +179,10 @@ class StoredMatrix:
             first, last = int(indptr[0]), int(indptr[-1])
             is_begun, is_ended = start > 0 or first == 0, stop < self.info.shape[0] or last == self.info.nnz
             if not (is_begun and is_ended and first >= 0 and last <= self.info.nnz and _is_ascending(indptr)):
-                raise self._blame_pointers(start, stop)
+                raise self._pointers_error(start, stop)
         return indptr
 
-    def _blame_pointers(self, start: int, stop: int) -> StoreDamagedError:
+    def _pointers_error(self, start: int, stop: int) -> StoreDamagedError:
         return StoreDamagedError(
             f"{self._name_elements('indptr', start, stop + 1)} do not ascend from 0 to the {self.info.nnz:,} entries; "
             f"{MEND}"
@@ -243,7 +243,7 @@ class StoredMatrix:
         """Read only the values of rows `start` .. `stop`, as `read_block` does; None for a pattern."""
         first, last = (int(self.read_pointers(row, row)[0]) for row in (start, stop))
         if first > last:
-            raise self._blame_pointers(start, stop)
+            raise self._pointers_error(start, stop)
         return self._read_values(first, last, dtype, threads, HostArray)
 
     def _read_values(self, start: int, stop: int, dtype: Any, threads: int | None, allocate: Allocate) -> Any:
@@ -402,7 +402,7 @@ def check_version(group: zarr.Group, place: StoreLike, url: str) -> StoredMatrix
             raise fault
     arrays = {name: zarr.Array(array) for name, array in zip(expected, found, strict=False)}
     attributes: Any = group.attrs[KEY]
-    with blame_metadata(url, group.path):
+    with translating_metadata_errors(url, group.path):
         recorded = attributes.get("chunk_checksums")  # versions of the time before there were any have none
         checksums = {} if recorded is None else {n: decode_checksums(recorded[n], arrays[n].nchunks) for n in arrays}
     return StoredMatrix(info, group, place, arrays, checksums)
@@ -418,7 +418,7 @@ async def _find_all(group: zarr.Group, expected: dict[str, tuple[int, str]], url
 
 
 async def _find_array(group: zarr.AsyncGroup, name: str, length: int, dtype: str, url: str) -> Any:
-    with blame_metadata(url, f"{group.path}/{name}"):
+    with translating_metadata_errors(url, f"{group.path}/{name}"):
         array = await group.get(name)
         fault = chunks.find_chunk_fault(array) if isinstance(array, zarr.AsyncArray) else None
     if not isinstance(array, zarr.AsyncArray):
@@ -439,7 +439,7 @@ async def _find_array(group: zarr.AsyncGroup, name: str, length: int, dtype: str
 
 
 async def _find_transpose(group: zarr.AsyncGroup, url: str) -> None:
-    with blame_metadata(url, f"{group.path}/transpose"):
+    with translating_metadata_errors(url, f"{group.path}/transpose"):
         if not isinstance(await group.get("transpose"), zarr.AsyncGroup):
             raise StoreDamagedError(f"{url}: the group {group.path}/transpose is missing; {_MEND_OPENED}")
 
@@ -470,7 +470,7 @@ def _expected_arrays(info: MatrixInfo) -> dict[str, tuple[int, str]]:
 
 def get_array(group: zarr.Group, name: str, url: str) -> zarr.Array[Any]:
     """Return an array of a version; raises StoreDamagedError if it is missing."""
-    with blame_metadata(url, f"{group.path}/{name}"):
+    with translating_metadata_errors(url, f"{group.path}/{name}"):
         array = group.get(name)
     if not isinstance(array, zarr.Array):
         raise _missing_array(url, group.path, name)

@@ -22,16 +22,16 @@ from mgspmv.errors import (
 )
 from mgspmv.model import MatrixInfo, find_version_number
 from mgspmv.store.digests import check_attributes
-from mgspmv.store.places import (
+from mgspmv.store.locations import (
     ZARR_ERRORS,
     StoreLike,
     check_links,
     describe_store,
-    explain_reaching,
     find_local_path,
     list_dir,
     locate_store,
     open_root,
+    translating_errors,
 )
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ def read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
     try:
         return dict(open_root(place, url).attrs)
     except FileNotFoundError:
-        with explain_reaching(url):
+        with translating_errors(url):
             names = list_dir(place, "")
         if (path is not None and path.is_file()) or any(map(_is_foreign, names)):
             raise StoreExistsError(f"{url} exists and is not a Zarr group; choose another place") from None
@@ -188,7 +188,7 @@ def get_version(root: zarr.Group, name: str, url: str) -> zarr.Group:
     """Return the group of a version; raises StoreError if it is missing or a link leads out of the store."""
     path = f"versions/{name}"
     check_links(root.store, path, below=True)
-    with blame_metadata(url, path):
+    with translating_metadata_errors(url, path):
         group = root.get(path)
     if not isinstance(group, zarr.Group):
         raise StoreDamagedError(f"{url}: the version {path} is missing; {MEND}")
@@ -202,7 +202,7 @@ def number_versions(store: Store) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def blame_metadata(url: str, path: str) -> Iterator[None]:
+def translating_metadata_errors(url: str, path: str) -> Iterator[None]:
     """Raise StoreDamagedError in place of the errors that Zarr raises for a damaged zarr.json."""
     try:
         yield
@@ -213,7 +213,7 @@ def blame_metadata(url: str, path: str) -> Iterator[None]:
 def read_info(group: zarr.Group, url: str) -> MatrixInfo:
     """Read the metadata of a version; raises StoreDamagedError."""
     attributes: Any = group.attrs.get(KEY)
-    with blame_metadata(url, group.path):
+    with translating_metadata_errors(url, group.path):
         if attributes.get("version") != group.basename:
             raise ValueError(f"they are those of version {attributes.get('version')!r}")
         info = MatrixInfo.from_json(attributes, url)

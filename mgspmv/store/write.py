@@ -22,7 +22,7 @@ from mgspmv.model import Duplicates, Kind, MatrixInfo, free_memory, index_dtype
 from mgspmv.os_errors import translating
 from mgspmv.store.chunks import CHUNK_ELEMENTS, create_array, is_string
 from mgspmv.store.digests import WrittenArray, combine_digests, digest_attributes, encode_checksums
-from mgspmv.store.places import (
+from mgspmv.store.locations import (
     ZARR_ERRORS,
     StoreLike,
     check_links,
@@ -34,12 +34,11 @@ from mgspmv.store.places import (
     locate_store,
     represent,
 )
-from mgspmv.store.ranges import WrittenRange, finish_ranges, write_range
+from mgspmv.store.partial_write import WrittenRange, finish_ranges, write_range
 from mgspmv.store.read import check_version, get_array
 from mgspmv.store.versions import (
     FORMAT_VERSION,
     KEY,
-    blame_metadata,
     check_keep,
     check_target,
     get_version,
@@ -47,8 +46,16 @@ from mgspmv.store.versions import (
     number_versions,
     open_place,
     parse_names,
+    translating_metadata_errors,
 )
-from mgspmv.store.writers import UnknownOutcomeError, Writer, explain_writing, find_leftovers, hold_store, tidying
+from mgspmv.store.writers import (
+    UnknownOutcomeError,
+    Writer,
+    find_leftovers,
+    hold_store,
+    tidying,
+    translating_write_errors,
+)
 
 _ANNDATA_CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
 _HYPERSPARSE = 1000
@@ -171,7 +178,7 @@ class Version:
 
     def _check_base(self, own: dict[str, Any]) -> None:
         if own.get("current") != self.base:
-            raise self.writer.refuse(self.base)
+            raise self.writer.preceded_error(self.base)
 
     def _choose_names(self, own: dict[str, Any]) -> list[str]:
         self._check_base(own)
@@ -301,7 +308,11 @@ def _begin_version(store: StoreLike, base: str | None, keep: int | None) -> Iter
         is_new = writer.begin()
         name = f"v{1 + max(number_versions(writer.place).values(), default=0):06d}-{secrets.token_hex(4)}"
         try:
-            with finishing_tasks(), explain_writing(writer.url), blame_metadata(writer.url, "versions"):
+            with (
+                finishing_tasks(),
+                translating_write_errors(writer.url),
+                translating_metadata_errors(writer.url, "versions"),
+            ):
                 root = zarr.open_group(writer.place, mode="r+", zarr_format=3, use_consolidated=False)
                 versions = root.require_group("versions")
                 group = versions.create_group(name)
@@ -319,7 +330,7 @@ def _begin_version(store: StoreLike, base: str | None, keep: int | None) -> Iter
             raise
         except BaseException as error:
             if version.names and writer.has_named(version.names):
-                _say_that_it_is_named(version)
+                _note_that_it_is_named(version)
                 raise
             with tidying(writer.url):
                 writer.give_up(name, is_new=is_new)
@@ -335,11 +346,11 @@ def _begin_version(store: StoreLike, base: str | None, keep: int | None) -> Iter
                     if base is not None:
                         writer.clean(versions, parse_names(writer.read_own(), version.url))
         except BaseException:
-            _say_that_it_is_named(version)
+            _note_that_it_is_named(version)
             raise
 
 
-def _say_that_it_is_named(version: Version) -> None:
+def _note_that_it_is_named(version: Version) -> None:
     if version.names:
         warnings.warn(
             f"{version.url} has version {version.name} as its current one: it was written before this ended, so that "
@@ -363,7 +374,7 @@ def drop_versions(store: StoreLike, *, keep: int) -> list[str]:
     check_keep(keep)
     root, url = open_place(store)
     names = list_named(root, url)
-    with blame_metadata(url, "versions"):
+    with translating_metadata_errors(url, "versions"):
         leftovers = find_leftovers(root.require_group("versions"), names, is_locked=False)
     if len(names) <= keep and not leftovers:
         return []

@@ -35,8 +35,8 @@ from zarr.storage import FsspecStore, LocalStore, ObjectStore
 from mgspmv.errors import MgspmvError, StoreError, hide_secrets
 from mgspmv.files import CHECK_WRITING, describe_error
 from mgspmv.os_errors import is_operators
+from mgspmv.store.locations import StoreLike, describe_store, find_path, list_dir, locate_store
 from mgspmv.store.loop import wait_for
-from mgspmv.store.places import StoreLike, describe_store, find_path, list_dir, locate_store
 from mgspmv.store.read import check_version
 from mgspmv.store.versions import (
     BROKEN_OFF,
@@ -68,7 +68,7 @@ def hold_store(store: StoreLike) -> Iterator[Writer]:
     place, url = locate_store(store), hide_secrets(describe_store(store))
     lock = None
     if (folder := find_path(place)) is not None:
-        with explain_writing(url):
+        with translating_write_errors(url):
             lock = _take(folder, url)
     try:
         yield Writer(store, place, url, folder, is_locked=lock is not None)
@@ -83,7 +83,7 @@ def hold_store(store: StoreLike) -> Iterator[Writer]:
 
 
 @contextlib.contextmanager
-def explain_writing(url: str) -> Iterator[None]:
+def translating_write_errors(url: str) -> Iterator[None]:
     """Raise StoreError in place of the errors of the system or of a library when a place cannot be written."""
     try:
         yield
@@ -179,7 +179,7 @@ class Writer:
         """Create a root that names no version, if there is no root; return whether it was created."""
         if self._read()[0] is not None:
             return False
-        with explain_writing(self.url), self._naming():
+        with translating_write_errors(self.url), self._naming():
             document, tag = self._read()
             if document is None:
                 ours = {"format_version": FORMAT_VERSION, "current": None}
@@ -201,7 +201,7 @@ class Writer:
         with self._naming():
             document, tag = self._read()
             if document is None:
-                raise self.refuse()
+                raise self.preceded_error()
             before = _list_names(own := _find_own(document))
             names = choose(own)
             try:
@@ -210,11 +210,11 @@ class Writer:
                 if self.has_named(names, before, error):  # it came through, and its answer was lost
                     return names
                 if self._read()[0] != document:
-                    raise self.refuse() from error
+                    raise self.preceded_error() from error
                 raise
             if not (_is_conditional(self.place) or self.has_named(names, before)):
                 self._mend(names)
-                raise self.refuse()
+                raise self.preceded_error()
         return names
 
     def has_named(self, names: list[str], before: Sequence[str] = (), error: Exception | None = None) -> bool:
@@ -250,7 +250,7 @@ class Writer:
                 wait_for(self.place.delete_dir("versions"))
                 wait_for(self.place.delete(ROOT))
 
-    def refuse(self, base: str | None = None) -> StoreError:
+    def preceded_error(self, base: str | None = None) -> StoreError:
         """Return the error for a writer that another writer has preceded.
 
         Parameters

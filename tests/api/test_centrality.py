@@ -156,7 +156,7 @@ def test_katz_with_too_large_alpha(graph, alpha, status):
 def test_katz_refuses(graph):
     _, A = graph
     for wrong, message in (
-        ({"drive": "superstep"}, "drive='superstep' needs a cluster"),
+        ({"executor": "supersteps"}, "executor='supersteps' needs a cluster"),
         ({"alpha": math.nan}, "alpha must be a finite number, not nan"),
         ({"alpha": "small"}, "alpha must be a finite number, not 'small'"),
         ({"beta": math.inf}, "beta must be a finite number, not inf"),

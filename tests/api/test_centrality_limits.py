@@ -73,17 +73,17 @@ def test_graphs_with_cycles_are_not(name):
     assert np.linalg.norm(found.values) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("drive", ["superstep", "scheduler"])
-def test_on_workers(drive, in_process, tmp_path):
+@pytest.mark.parametrize("executor", ["supersteps", "tasks"])
+def test_on_workers(executor, in_process, tmp_path):
     for name, edges in {"tree": ACYCLIC["binary tree"], "cycle": make_edges(*CYCLIC["two"])}.items():
         mg.ingest(edges, tmp_path / f"{name}.zarr")
         with mg.open_matrix(tmp_path / f"{name}.zarr") as A:
             if name == "cycle":
-                mg.eigenvector_centrality(A, client=in_process(2), drive=drive)
+                mg.eigenvector_centrality(A, client=in_process(2), executor=executor)
             else:
                 with pytest.raises(AcyclicError):
-                    mg.eigenvector_centrality(A, client=in_process(2), drive=drive, tol=1e-2)
-            chosen = mg.katz(A, alpha=None, client=in_process(2), drive=drive)
+                    mg.eigenvector_centrality(A, client=in_process(2), executor=executor, tol=1e-2)
+            chosen = mg.katz(A, alpha=None, client=in_process(2), executor=executor)
             assert chosen.digest() == mg.katz(A, alpha=None).digest()
 
 

@@ -203,7 +203,7 @@ def test_what_cannot_be_written_does_not_end_a_run(graph, tmp_path, monkeypatch,
 
 def test_it_goes_on_from_each_place_to_each(graph, tmp_path, in_process):
     """One iteration at a time: a process, workers that iterate by themselves, and others that the client directs."""
-    places = {"host": {}, "own": {"drive": "superstep"}, "directed": {"drive": "scheduler"}}
+    places = {"host": {}, "own": {"executor": "supersteps"}, "directed": {"executor": "tasks"}}
     n_workers = {"host": 0, "own": 2, "directed": 3}
     walk = ["host", "host", "own", "own", "directed", "directed", "host", "directed", "own", "host"]
     assert set(pairwise(walk)) == set(product(places, repeat=2))
@@ -217,10 +217,10 @@ def test_it_goes_on_from_each_place_to_each(graph, tmp_path, in_process):
     check_same(mg.pagerank(graph, **keeping), whole, len(walk))
 
 
-@pytest.mark.parametrize("drive", ["superstep", "scheduler"])
-def test_states_are_kept_between_iterations(graph, tmp_path, in_process, drive):
+@pytest.mark.parametrize("executor", ["supersteps", "tasks"])
+def test_states_are_kept_between_iterations(graph, tmp_path, in_process, executor):
     client, told = in_process(2), []
-    options = {"tol_mode": "fixed", "max_iter": 3000 if drive == "superstep" else 60, "drive": drive}
+    options = {"tol_mode": "fixed", "max_iter": 3000 if executor == "supersteps" else 60, "executor": executor}
     solution = mg.pagerank(
         graph,
         client=client,

@@ -65,7 +65,7 @@ def test_power_method(square):
         "max_iter": 300,
         "weights": True,
         "precision": "float64",
-        "drive": "embedded",
+        "executor": "embedded",
     }
     assert (solution.matrix["digest"], solution.matrix["nnz"]) == (A.info.digest, own.nnz)
 
@@ -105,13 +105,15 @@ def test_steps_of_users_are_made_in_the_client(order, in_process, tmp_path):
     wanted = power_iteration(A, lambda y, x: 0.01 * y + b, tol=1e-9)
     with A.distribute(in_process(3)) as D:
         found = power_iteration(D, lambda y, x: 0.01 * y + b, tol=1e-9)
-        with pytest.raises(OptionError, match="drive='superstep' makes the steps on the workers, and update is a fun"):
-            power_iteration(D, lambda y, x: y, drive="superstep")
+        with pytest.raises(
+            OptionError, match="executor='supersteps' makes the steps on the workers, and update is a fun"
+        ):
+            power_iteration(D, lambda y, x: y, executor="supersteps")
     assert (found.digest(), found.changes) == (wanted.digest(), wanted.changes)
-    assert (found.options["drive"], found.matrix["transport"]) == ("scheduler", "scheduler")
+    assert (found.options["executor"], found.matrix["transport"]) == ("tasks", "client")
     assert found.matrix["hardware"] == "3 workers on hosts"
-    with pytest.raises(OptionError, match="drive='superstep' needs a cluster"):
-        power_iteration(A, lambda y, x: y, drive="superstep")
+    with pytest.raises(OptionError, match="executor='supersteps' needs a cluster"):
+        power_iteration(A, lambda y, x: y, executor="supersteps")
 
 
 def test_without_convergence(square):
@@ -136,8 +138,8 @@ def test_what_is_refused(square):
         ({"backend": "gpu"}, "backend must be one of"),
         ({"tol": -1}, "tol must be a positive number, not -1"),
         ({"norm": "l7"}, "norm must be one of"),
-        ({"drive": "sideways"}, "drive must be one of 'auto', 'embedded', 'scheduler', 'superstep', not 'sideways'"),
-        ({"drive": "scheduler"}, "drive='scheduler' needs a cluster; pass client=, or pass a matrix of distribute()"),
+        ({"executor": "sideways"}, "executor must be one of 'auto', 'embedded', 'tasks', 'supersteps', not 'sideways'"),
+        ({"executor": "tasks"}, "executor='tasks' needs a cluster; pass client=, or pass a matrix of distribute()"),
     ):
         with pytest.raises(OptionError, match=message):
             power_iteration(A, **wrong)

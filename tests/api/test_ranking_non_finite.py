@@ -1,4 +1,4 @@
-"""Where values became none: the first vertex in the order of the source, by its id there, in every drive."""
+"""Where values became none: the first vertex in the order of the source, by its id there, in every executor."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_the_first_vertex_of_the_source_is_named(tmp_path, in_process, precision
     assert (found.vertex, found.iteration) == ("d", 1)
     assert math.isnan(found.value) if precision != "exact" else not 0 <= found.value <= 2
     with A.distribute(in_process(2)) as D:
-        for drive in ("scheduler", "superstep"):
-            there = mg.pagerank(D, precision=precision, drive=drive, throw=False).non_finite
+        for executor in ("tasks", "supersteps"):
+            there = mg.pagerank(D, precision=precision, executor=executor, throw=False).non_finite
             assert str(there) == str(found)
     with pytest.raises(ConvergenceError, match=f"'all' ended as non_finite .*{SUMMED}"):
         mg.pagerank_batch(A, {"all": None}, precision=precision)
@@ -83,6 +83,6 @@ def test_power_iteration(norm, in_process, tmp_path):
     A, x = mg.open_matrix(tmp_path / "m.zarr"), np.array([1.0, 1e200, 1.0])
     with pytest.raises(ConvergenceError, match=r"; the first is that of vertex 1, which became inf in iteration 1$"):
         mg.power_iteration(A, x=x, norm=norm)
-    for options in ({}, {"client": in_process(2), "drive": "scheduler"}):
+    for options in ({}, {"client": in_process(2), "executor": "tasks"}):
         solution = mg.power_iteration(A, x=x, norm=norm, throw=False, **options)
         assert (solution.status, solution.non_finite) == (Status.NON_FINITE, NonFinite(1, math.inf, 1))

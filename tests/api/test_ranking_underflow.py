@@ -47,15 +47,15 @@ def test_each_precision_has_its_resolution(chain, precision, n):
     assert len(zeros) == (20 if wanted is None else 20 + 4 * (N_LEAVES + 1))  # hubs 6 to 9, leaves of 5 to 8
 
 
-@pytest.mark.parametrize("drive", ["superstep", "scheduler"])
-def test_workers_tell_the_same(chain, drive, in_process, tmp_path):
+@pytest.mark.parametrize("executor", ["supersteps", "tasks"])
+def test_workers_tell_the_same(chain, executor, in_process, tmp_path):
     mg.ingest(make_chain(), tmp_path / "g.zarr")
     with mg.open_matrix(tmp_path / "g.zarr") as A:
-        found = mg.pagerank(A, client=in_process(3), drive=drive, **RUN)
+        found = mg.pagerank(A, client=in_process(3), executor=executor, **RUN)
         assert found.underflow == Underflow(1000, 6, 2.0**-62, "exact")
         assert found.digest() == mg.pagerank(chain, **RUN).digest()
         with A.distribute(in_process(2)) as D:
-            assert mg.pagerank(D, drive=drive, **RUN).underflow == found.underflow
+            assert mg.pagerank(D, executor=executor, **RUN).underflow == found.underflow
 
 
 def test_jumps_that_float32_has_no_number_for():

@@ -12,8 +12,8 @@ from distributed import Client
 
 import mgspmv as mg
 from benchmarks import counting, monitoring
-from mgspmv.distribute.connect import start_local
-from mgspmv.distribute.publish import TOPIC
+from mgspmv.cluster.connect import start_local
+from mgspmv.cluster.publish import TOPIC
 
 SCALE = 6
 

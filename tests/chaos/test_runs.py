@@ -55,7 +55,7 @@ def test_a_run_that_hangs_is_seen(undisturbed, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_ranks_of_one_iteration_less_are_seen(undisturbed, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setitem(runs.ITERATIONS, "superstep", runs.ITERATIONS["superstep"] - 1)
+        patch.setitem(runs.ITERATIONS, "supersteps", runs.ITERATIONS["supersteps"] - 1)
         other = Undisturbed.compute(tmp_path / "graph.zarr")
     record = run_plan(Plan(()), replace(undisturbed, wanted=other.wanted), tmp_path)
     assert (record.verdict, record.is_right) == ("WRONG RANKS", False)

@@ -124,7 +124,7 @@ def test_what_is_wrong_is_found_before_the_work(command, folder):
         (["--tol", "-1"], 2, "tol must be a positive number"),
         (["--tol-mode", "relative", "--tol", "1"], 2, "--tol 1 with --tol-mode relative is met by any elements that"),
         (["--precision", "exact"], 2, "precision must be one of 'float64', 'float32'"),
-        (["--drive", "superstep"], 2, "--drive superstep needs a cluster; pass --cluster or --scheduler"),
+        (["--executor", "supersteps"], 2, "--executor supersteps needs a cluster; pass --cluster or --scheduler"),
         (["--nstart", "none.txt"], 3, "there is no such file"),
     ):
         _, stderr = invoke(command, "chain.zarr" if command == "stationary" else "g.zarr", *options, code=code)
@@ -132,19 +132,19 @@ def test_what_is_wrong_is_found_before_the_work(command, folder):
 
 
 @pytest.mark.parametrize(
-    ("command", "drive"),
-    [("hits", "auto"), ("hits", "scheduler"), ("katz", "scheduler"), ("eigenvector", "auto"), ("stationary", "auto")],
+    ("command", "executor"),
+    [("hits", "auto"), ("hits", "tasks"), ("katz", "tasks"), ("eigenvector", "auto"), ("stationary", "auto")],
 )
-def test_on_a_running_cluster(command, drive, cluster, client):
+def test_on_a_running_cluster(command, executor, cluster, client):
     store = "chain.zarr" if command == "stationary" else "g.zarr"
     options = ["--tol", "1e-3"]
     wanted = invoke_json(command, store, *options)
-    answer = invoke_json(command, store, *options, "--scheduler", cluster.scheduler_address, "--drive", drive)
+    answer = invoke_json(command, store, *options, "--scheduler", cluster.scheduler_address, "--executor", executor)
     found = [(a["hubs"], a["authorities"]) if command == "hits" else (a,) for a in (wanted, answer)]
     for own, other in zip(*found, strict=True):
-        if other["options"]["drive"] == "scheduler":  # in supersteps the last bits depend on how many workers there are
+        if other["options"]["executor"] == "tasks":  # in supersteps the last bits depend on how many workers there are
             assert own["digest"] == other["digest"]
         ranks = [[top["rank"] for top in each["top"]] for each in (own, other)]
         np.testing.assert_allclose(*ranks, rtol=1e-12)
-        assert other["options"]["drive"] == ("superstep" if drive == "auto" else drive)
+        assert other["options"]["executor"] == ("supersteps" if executor == "auto" else executor)
         assert len(other["memory"]["planned_bytes"]) == 4

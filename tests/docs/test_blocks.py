@@ -73,7 +73,7 @@ def test_blocks_on_a_gpu_of(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", list_with(GPU_WORKERS))
 def test_blocks_on_all_gpus_of(name: str, tmp_path: Path) -> None:
     pytest.importorskip("dask_cuda", reason="dask-cuda is not installed, which starts a worker for each GPU")
-    from mgspmv.distribute.connect import start_cuda
+    from mgspmv.cluster.connect import start_cuda
 
     with start_cuda() as cluster:
         run_page(name, tmp_path, cluster.scheduler_address, ONE_GPU + GPU_WORKERS)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mgspmv.distribute.cluster import Cluster
+from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.doctor import machine
 from mgspmv.doctor.cluster import make_checks
 from tests.support.pages import find_section, read_page

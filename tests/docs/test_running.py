@@ -82,7 +82,7 @@ def test_wrong_names_in_text_fail() -> None:
         (check_usage, "make coffee", "coffee"),
         (check_usage, "dask worker ADDRESS --memory-limits 0", "there is no --memory-limits"),
         (check_usage, "pip install 'mgspmv[cuda1]'", "no extra cuda1"),
-        (check_usage, "python -m benchmarks.drives --speed 3", "there is no --speed"),
+        (check_usage, "python -m benchmarks.executors --speed 3", "there is no --speed"),
         (check_usage, "sbatch deploy/slurm/mgspmv.sbach", "there is no deploy/slurm/mgspmv.sbach"),
         (check_line, "mgspmv pagerank g.zarr --alpha much", "alpha"),
         (check_names, "mg.pagernak(A)", "mg has no pagernak"),

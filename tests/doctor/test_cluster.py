@@ -7,12 +7,12 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from mgspmv.distribute.cluster import Cluster, DeviceInfo, WorkerInfo
+from mgspmv.cluster.dask_cluster import Cluster, DeviceInfo, WorkerInfo
 from mgspmv.doctor import cluster as module
 from mgspmv.doctor.cluster import make_checks
 from mgspmv.doctor.findings import Finding, run_check
 from mgspmv.errors import WorkerLostError
-from mgspmv.exchange.links import Member
+from mgspmv.exchange.peer_comm import Member
 from tests.support.waiting import HANG_S
 
 GPU = DeviceInfo(None, "NVIDIA H200", "a", 100, 1e12, None)

@@ -24,7 +24,7 @@ from mgspmv.exchange.nccl import (
     join_group,
     let_go,
 )
-from mgspmv.marks import make_marks
+from mgspmv.heartbeat import make_heartbeat
 from tests.support.nccl import (
     Failing,
     PlayedDevice,
@@ -318,7 +318,7 @@ def follow(group, nccl, stages, looks):
             raise StuckError
 
     group.check = check
-    with make_marks() as marks, pytest.raises(StuckError):
+    with make_heartbeat() as marks, pytest.raises(StuckError):
         group.wait(PlayedStream(nccl), stages)
     assert not marks.waits
     return seen

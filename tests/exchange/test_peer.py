@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from mgspmv.exchange import peer
+from mgspmv.exchange.all_to_all import AllToAll
 from mgspmv.exchange.halo import Halo, find_asked
 from mgspmv.exchange.peer import PeerTransport
-from mgspmv.exchange.turns import Turns
 from mgspmv.model import StepSums
 from tests.support.peers import Network, StuckError, run_workers
 
@@ -43,7 +43,7 @@ def make_opener(links, halos, rank):
     """Opens transports of one worker; the others ask it for what they need."""
     n_rows = halos[rank].bounds[rank + 1] - halos[rank].bounds[rank]
     wanted = [find_asked(h.ask(rank), n_rows) for h in halos]
-    return partial(PeerTransport, Turns(links, rank, len(halos)), halos[rank], wanted)
+    return partial(PeerTransport, AllToAll(links, rank, len(halos)), halos[rank], wanted)
 
 
 def make_transport(links, halos, rank):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from mgspmv.exchange.all_to_all import AllToAll
 from mgspmv.exchange.halo import Halo
 from mgspmv.exchange.peer import PeerTransport
-from mgspmv.exchange.transport import StagedTransport
-from mgspmv.exchange.turns import Turns
+from mgspmv.exchange.transport import HostStagedTransport
 from mgspmv.model import StepSums
 from tests.support.peers import Network, run_workers
 
@@ -55,13 +55,13 @@ def check_devices_hold_what_all_of_them_wrote(bounds):
     def work(rank):
         start, stop = bounds[rank : rank + 2]
         everybody = (None,) * n_workers
-        turns = Turns(network.links(rank), rank, n_workers)
+        turns = AllToAll(network.links(rank), rank, n_workers)
         copies = Copies()
         for step in range(1, 8):
             dtype = np.dtype(np.int64 if step < 5 else np.float32)
             if step in (1, 5):
                 peer = PeerTransport(turns, Halo(rank, bounds, everybody), everybody, dtype)
-                staged = StagedTransport(peer, copies.put, copies.get)
+                staged = HostStagedTransport(peer, copies.put, copies.get)
                 assert staged.z.memory.tolist() == [0] * n
             z = (1000 * step + np.arange(n)).astype(dtype)
             staged.slot().memory[:] = z[start:stop]

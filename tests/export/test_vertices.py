@@ -12,7 +12,7 @@ from zarr.storage import MemoryStore
 
 from mgspmv.errors import OptionError
 from mgspmv.export.vertices import read_ids, write_vertices
-from mgspmv.ingest.columns import Column
+from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.vertices import read_vertices
 from mgspmv.store.read import open_store
 from tests.support.arrays import write_store
@@ -83,7 +83,7 @@ NAMES = [
 def test_lists_are_read_back(tmp_path, names):
     ids = sorted(set(names))
     (tmp_path / "a.v").write_text(write(make_store(np.array(ids, object))))
-    listed, _ = read_vertices(tmp_path / "a.v", Column("vertex", "string"))
+    listed, _ = read_vertices(tmp_path / "a.v", TextColumn("vertex", "string"))
     assert listed.finish().vertex_ids[:].tolist() == ids
 
 

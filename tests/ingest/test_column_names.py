@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mgspmv.ingest.column_names import Columns, choose_columns, choose_list_columns, find_role, resolve_columns
+from mgspmv.ingest.column_names import ColumnChoice, choose_columns, choose_list_columns, find_role, resolve_columns
 from mgspmv.ingest.tokens import Undecided
 
 
@@ -94,7 +94,7 @@ def test_names_of_columns_say_what_they_hold(name, role, is_exact):
 )
 def test_columns_are_chosen_by_name_or_by_place(names, options, columns):
     n_columns = options.pop("n_columns", len(names or ()))
-    assert choose_columns(names, n_columns, **options) == Columns(*columns)
+    assert choose_columns(names, n_columns, **options) == ColumnChoice(*columns)
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_columns_that_cannot_be_told_are_an_error(names, options, message):
 
 def test_columns_are_resolved_by_name_and_by_number_from_1():
     names = ["a", "b", "c"]
-    assert resolve_columns(["c", "a"], names, 3) == Columns(2, 0)
-    assert resolve_columns([3, 1, 2], None, 3) == Columns(2, 0, 1)
-    assert resolve_columns(["c", "a", "b"], names, 3, weights=False) == Columns(2, 0)
+    assert resolve_columns(["c", "a"], names, 3) == ColumnChoice(2, 0)
+    assert resolve_columns([3, 1, 2], None, 3) == ColumnChoice(2, 0, 1)
+    assert resolve_columns(["c", "a", "b"], names, 3, weights=False) == ColumnChoice(2, 0)
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest import columns
-from mgspmv.ingest.columns import Column, TableFormat, read_columns, split_line
-from mgspmv.ingest.streams import Chunk, Line
+from mgspmv.ingest.columns import TableFormat, TextColumn, read_columns, split_line
+from mgspmv.ingest.streams import Chunk, TextLine
 
-INT = Column("a", "int64")
-SMALL = Column("b", "int32", 0, 99)
-REAL = Column("v", "float64")
-FINITE = Column("w", "float64", finite=True)
-NAME = Column("name", "string")
-IGNORED = Column("more", None)
+INT = TextColumn("a", "int64")
+SMALL = TextColumn("b", "int32", 0, 99)
+REAL = TextColumn("v", "float64")
+FINITE = TextColumn("w", "float64", finite=True)
+NAME = TextColumn("name", "string")
+IGNORED = TextColumn("more", None)
 
 
 def form(*cols, delimiter=" ", comments=b"#%"):
@@ -192,8 +192,8 @@ def test_not_utf8(delimiter):
 
 
 def test_split_line():
-    assert split_line(Line("t", 1, b" 1 \t 2  "), " ") == ["1", "2"]
-    assert split_line(Line("t", 1, b'"a, b", c '), ",") == ["a, b", "c"]
+    assert split_line(TextLine("t", 1, b" 1 \t 2  "), " ") == ["1", "2"]
+    assert split_line(TextLine("t", 1, b'"a, b", c '), ",") == ["a, b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_split_line():
 )
 def test_leading_zeros_are_an_error_where_they_are_to_be(text, cols, delimiter, message):
     made = {"i": ("int64", True), "v": ("float64", False)}
-    columns = [Column(name, made[kind][0], plain=made[kind][1]) for name, kind in zip("abc", cols, strict=False)]
+    columns = [TextColumn(name, made[kind][0], plain=made[kind][1]) for name, kind in zip("abc", cols, strict=False)]
     chunk = Chunk("t", 1, text.encode())
     if message is None:
         assert len(read_columns(chunk, form(*columns, delimiter=delimiter))[0]) == text.count("\n")

@@ -14,8 +14,8 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 from mgspmv.ingest.frames import source_from_arrays
 from mgspmv.ingest.objects import ScipySource
-from mgspmv.ingest.scratch import Room
-from mgspmv.ingest.write import store_source
+from mgspmv.ingest.scratch import MemoryBudget
+from mgspmv.ingest.store_writing import store_source
 from mgspmv.model import IngestOptions
 from mgspmv.validation import check_fields
 from tests.support.shrinking import shrink
@@ -71,14 +71,14 @@ def test_counts_are_those_of_each_form(options, counts, tmp_path):
 
 def test_counts_of_what_goes_to_files(tmp_path, monkeypatch):
     sorter = {"GROUPED_ENTRIES": 64, "BLOCK_ENTRIES": 50, "WRITE_BYTES": 4096}
-    shrink(monkeypatch, ingest__sorter=sorter)
+    shrink(monkeypatch, ingest__external_sort=sorter)
     rng = np.random.default_rng(3)
     src, dst, weights = rng.integers(0, 40, 3000), rng.integers(0, 40, 3000), rng.random(3000)
     keys = {(a, b) for a, b in zip(src.tolist(), dst.tolist(), strict=True) if a != b}
     n_loops = int((src == dst).sum())
     for memory in (1 << 13, 1 << 30):
         given = IngestOptions(self_loops="drop")
-        room, place = Room(memory, 2, None), MemoryStore()
+        room, place = MemoryBudget(memory, 2, None), MemoryStore()
         source = source_from_arrays(src, dst, weights)
         info = store_source(source, place, given, lambda made: {}, lambda *_: None, room, base=None)
         report = info.ingest_report

@@ -12,7 +12,7 @@ import pytest
 import scipy.io
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.detect import Foreign, detect_format, find_format_by_bytes, find_format_by_name
+from mgspmv.ingest.detect import ForeignFormat, detect_format, find_format_by_bytes, find_format_by_name
 
 
 def mat():
@@ -94,7 +94,7 @@ def test_archives_are_refused(tmp_path):
 )
 def test_formats_by_name(name, found):
     made = find_format_by_name(name)
-    assert made == found if not isinstance(made, Foreign) else found in made.what
+    assert made == found if not isinstance(made, ForeignFormat) else found in made.what
 
 
 @pytest.mark.parametrize(
@@ -129,4 +129,4 @@ def test_formats_by_name(name, found):
 )
 def test_formats_by_first_bytes(head, found):
     made = find_format_by_bytes(head)
-    assert made == found if not isinstance(made, Foreign) else found in made.what
+    assert made == found if not isinstance(made, ForeignFormat) else found in made.what

@@ -67,7 +67,7 @@ def read_text(write):
 
 
 @pytest.fixture
-def refuse(write):
+def make_error(write):
     def refuse_text(text, **options):
         path = write(text)
         with pytest.raises(SourceError) as caught:
@@ -143,18 +143,18 @@ def test_spellings(read_text, text):
         assert (layout.shape, layout.vertex_ids) == ((3, 3), None)
 
 
-def test_integers_are_read_from_other_spellings_where_ids_say_so(read_text, refuse):
+def test_integers_are_read_from_other_spellings_where_ids_say_so(read_text, make_error):
     assert read_text("+0 01\n1 2\n", ids="int")[0].tolist() == [[0, 1], [1, 2]]
-    assert 'ids="string" to keep them apart, or ids="int"' in str(refuse("1 2\n3 01\n"))
+    assert 'ids="string" to keep them apart, or ids="int"' in str(make_error("1 2\n3 01\n"))
     assert read_text("7 8\n007 8\n", ids="string")[2].vertex_ids.tolist() == ["007", "7", "8"]
 
 
-def test_a_name_may_occur_again_anywhere(read_text, refuse, write):
+def test_a_name_may_occur_again_anywhere(read_text, make_error, write):
     others = "".join(f"v{k} w{k}\n" for k in range(5000))
     for last in ("a c\n", "c b\n"):
         arcs = read_text("a b\n" + others + last, batch_bytes=1000)[0]
         assert (arcs[:, 0].tolist(), arcs.shape) == (["a", "b"], (2, 5002))
-    error = refuse("a b\n" + others, batch_bytes=1000)
+    error = make_error("a b\n" + others, batch_bytes=1000)
     assert (error.line_number, "header=True" in str(error)) == (1, True)
 
 
@@ -315,9 +315,9 @@ def test_memory_is_that_of_a_batch_and_not_of_the_text(write):
         ('a,b\n"c,d\n', {}, 2, "the line is not well quoted"),
     ],
 )
-def test_errors(refuse, text, options, line_number, message):
+def test_errors(make_error, text, options, line_number, message):
     for batch_bytes in BATCH_BYTES:
-        error = refuse(text, batch_bytes=batch_bytes, **options)
+        error = make_error(text, batch_bytes=batch_bytes, **options)
         assert error.line_number == line_number
         assert message in str(error)
 
@@ -332,17 +332,17 @@ def test_errors(refuse, text, options, line_number, message):
         ("a\nb\n", "a b\na c\n", 2, "'c'"),
     ],
 )
-def test_edge_to_an_unknown_vertex(refuse, write, vertices, edges, line_number, unknown):
+def test_edge_to_an_unknown_vertex(make_error, write, vertices, edges, line_number, unknown):
     for batch_bytes in BATCH_BYTES:
-        error = refuse(edges, vertices=write(vertices, "a.v"), batch_bytes=batch_bytes)
+        error = make_error(edges, vertices=write(vertices, "a.v"), batch_bytes=batch_bytes)
         assert error.line_number == line_number
         assert f"{unknown} is not in the list of vertices; add it there or remove the edge" in str(error)
 
 
-def test_line_numbers_far_into_a_compressed_file(refuse):
+def test_line_numbers_far_into_a_compressed_file(make_error):
     lines = ["# c", "", *(f"{i}\t{i}" for i in range(200_000))]
     lines[150_000] = "12\tx"
-    error = refuse(gzip.compress("\n".join(lines).encode()), batch_bytes=2**16)
+    error = make_error(gzip.compress("\n".join(lines).encode()), batch_bytes=2**16)
     assert (error.line_number, error.text) == (150_001, "12\tx")
 
 

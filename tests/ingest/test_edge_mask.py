@@ -21,7 +21,7 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 from mgspmv.errors import CapacityError, OptionError, ShapeError, SourceError, StoreNotFoundError
 from mgspmv.ingest.edge_mask import EDGE_BYTES, ListedEdges, choose_edges, number_edges, read_edges
-from mgspmv.ingest.scratch import Room
+from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.subgraph import find_table_bytes, write_subgraph
 from mgspmv.store.read import open_store
 from tests.support.pairwise import cover_pairs
@@ -253,7 +253,7 @@ def test_edges_must_fit(small):
 
     def write(memory, asked, place=stored):
         chosen = choose_edges(place.info, asked, None, symmetrize=False)
-        room = Room(memory, 2, None)
+        room = MemoryBudget(memory, 2, None)
         write_subgraph(place, target := MemoryStore(), None, None, room=room, edges=chosen, **options)
         return open_store(target).info
 

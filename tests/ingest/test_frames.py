@@ -143,11 +143,11 @@ def test_partitions_are_computed_when_it_is_their_turn():
 
 
 def test_no_other_columns_are_computed():
-    def refuse(part):
+    def make_error(part):
         raise AssertionError(f"{len(part)} rows were made")
 
     frame = dd.from_pandas(pd.DataFrame(EDGES), npartitions=2)
-    frame["other"] = frame["weight"].map_partitions(refuse, meta=("other", float))
+    frame["other"] = frame["weight"].map_partitions(make_error, meta=("other", float))
     assert read(frame, columns=("src", "dst"))[0] == [1, 1, 2, 0, 2]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mgspmv.ingest.column_names import Columns
+from mgspmv.ingest.column_names import ColumnChoice
 from mgspmv.ingest.headers import (
     Preamble,
     are_names,
@@ -95,7 +95,7 @@ def test_known_vertices_are_no_header():
         has_header(["source", "target"], [], None, is_vertex)
 
 
-BOTH = Columns(0, 1)
+BOTH = ColumnChoice(0, 1)
 
 
 @pytest.mark.parametrize(
@@ -262,20 +262,20 @@ def test_ids_that_are_other_numbers_are_an_error(token):
 @pytest.mark.parametrize("token", ["", "NaN", "NA", "null", "None"])
 def test_a_missing_value_is_no_id(token):
     with pytest.raises(Undecided, match=r"column 1 has .* among ids that are numbers; .* ids=\"string\""):
-        check_missing([[token, "1"], ["2", "3"]], Columns(0, 1))
-    check_missing([[token, "1"], ["alice", "3"]], Columns(0, 1))
-    check_missing([["1", "2", token]], Columns(0, 1))
+        check_missing([[token, "1"], ["2", "3"]], ColumnChoice(0, 1))
+    check_missing([[token, "1"], ["alice", "3"]], ColumnChoice(0, 1))
+    check_missing([["1", "2", token]], ColumnChoice(0, 1))
 
 
 def test_signs_between_ends_are_no_ids():
     with pytest.raises(Undecided, match=r"column 2 is '->' in every line; .* columns=\(1, 3\)"):
-        check_separators([["1", "->", "2"], ["2", "->", "3"]], Columns(0, 1, 2))
-    check_separators([["1", "->", "2"], ["2", "->", "3"]], Columns(0, 2))
-    check_separators([["a", "->"], ["a", "b"]], Columns(0, 1))
+        check_separators([["1", "->", "2"], ["2", "->", "3"]], ColumnChoice(0, 1, 2))
+    check_separators([["1", "->", "2"], ["2", "->", "3"]], ColumnChoice(0, 2))
+    check_separators([["a", "->"], ["a", "b"]], ColumnChoice(0, 1))
 
 
 def test_letters_of_dimacs_are_no_ids():
     with pytest.raises(Undecided, match=r"column 1 is 'e' in every line, .* columns=\(2, 3\)"):
-        check_separators([["e", "1", "2"], ["e", "2", "3"]], Columns(0, 1, 2))
-    check_separators([["e", "b", "2"], ["e", "c", "3"]], Columns(0, 1, 2))
-    check_separators([["e", "1"], ["e", "2"]], Columns(0, 1))
+        check_separators([["e", "1", "2"], ["e", "2", "3"]], ColumnChoice(0, 1, 2))
+    check_separators([["e", "b", "2"], ["e", "c", "3"]], ColumnChoice(0, 1, 2))
+    check_separators([["e", "1"], ["e", "2"]], ColumnChoice(0, 1))

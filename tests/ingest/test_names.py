@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 import mgspmv as mg
 from mgspmv.errors import SourceError
 from mgspmv.ingest.edge_list import EdgeListSource
+from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.names import SpilledNames, number_names, rank_ids
 from mgspmv.ingest.open import open_source
-from mgspmv.ingest.scratch import Room
-from mgspmv.ingest.sorter import EntrySorter
+from mgspmv.ingest.scratch import MemoryBudget
+from mgspmv.ingest.store_writing import store_source
 from mgspmv.ingest.vertices import OccurringNames
-from mgspmv.ingest.write import store_source
 from mgspmv.model import CooBatch, IngestOptions
 from mgspmv.store.read import open_store
 from tests.support.shrinking import shrink
@@ -30,7 +30,7 @@ any_names = st.lists(st.text(max_size=3), unique=True)
 def small(monkeypatch):
     """Pages and buckets of which a few names make many."""
     sorter = {"N_BUCKETS": 4, "GROUPED_ENTRIES": 20, "BLOCK_ENTRIES": 7, "BLOCK_ROWS": 8}
-    shrink(monkeypatch, ingest__names={"PAGE_NAMES": 3, "MERGED_PAGES": 2}, ingest__sorter=sorter)
+    shrink(monkeypatch, ingest__names={"PAGE_NAMES": 3, "MERGED_PAGES": 2}, ingest__external_sort=sorter)
 
 
 @given(st.lists(st.one_of(any_names, st.lists(st.text("a\0é", max_size=20), unique=True)), max_size=5))
@@ -56,7 +56,7 @@ def test_runs_are_merged(runs):
 def test_entries_are_numbered(memory, threads):
     rng = np.random.default_rng(1)
     names = [f"v{k}" for k in (rng.random((2, 900)) ** 2 * 200).astype(int).ravel()]
-    vertices = OccurringNames(Room(8000))
+    vertices = OccurringNames(MemoryBudget(8000))
     with EntrySorter(memory, threads) as held:
         for k in range(0, 900, 30):
             rows, cols = vertices.encode(pa.array(names[k : k + 30]), pa.array(names[900 + k : 930 + k]))
@@ -77,7 +77,7 @@ def test_entries_are_numbered(memory, threads):
 
 def test_equal_names_in_one_batch_have_one_code():
     """Also where the batch fills the memory, or self loops would not be found."""
-    vertices = OccurringNames(Room(1))
+    vertices = OccurringNames(MemoryBudget(1))
     for k in range(5):
         rows, cols = vertices.encode(pa.array([f"a{k}", "b"]), pa.array([f"a{k}", "b"]))
         assert rows.tolist() == cols.tolist()
@@ -99,8 +99,8 @@ def test_the_store_is_that_of_names_in_memory(tmp_path, suffix, kind, memory):
         pa.parquet.write_table(table, tmp_path / "e.parquet")
     options = IngestOptions(kind=kind, dtype="float64", self_loops="drop", symmetrize=True)
     wanted = mg.ingest(tmp_path / f"e.{suffix}", tmp_path / "a.zarr", **{**vars(options), "order": "none"})
-    source = open_source(tmp_path / f"e.{suffix}", id_room=Room(1 << 15))
-    room = Room(memory, 2, None)
+    source = open_source(tmp_path / f"e.{suffix}", id_room=MemoryBudget(1 << 15))
+    room = MemoryBudget(memory, 2, None)
     store_source(source, tmp_path / "b.zarr", options, lambda p: p, lambda *_: None, room, base=None)
     found = open_store(tmp_path / "b.zarr")
     assert found.info.digest == wanted.digest
@@ -114,8 +114,8 @@ def test_messages_name_them(tmp_path):
         ({"self_loops": "error"}, "vertex c has a self loop"),
         ({"duplicates": "error", "kind": "matrix"}, r"the entry \(a, b\) is there more than once"),
     ):
-        source = EdgeListSource(tmp_path / "e.txt", batch_bytes=4, id_room=Room(1))
-        room, given = Room(PLENTY, 2, None), IngestOptions(**options)
+        source = EdgeListSource(tmp_path / "e.txt", batch_bytes=4, id_room=MemoryBudget(1))
+        room, given = MemoryBudget(PLENTY, 2, None), IngestOptions(**options)
         with pytest.raises(SourceError, match=message):
             store_source(source, tmp_path / "a.zarr", given, lambda p: p, lambda *_: None, room, base=None)
     assert not (tmp_path / "a.zarr").exists()

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import mgspmv as mg
 from mgspmv.ingest.entries import sort_source
+from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import number_ids
 from mgspmv.ingest.open import open_source
-from mgspmv.ingest.scratch import Room
-from mgspmv.ingest.sorter import EntrySorter
+from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.model import CooBatch, IngestOptions
 from mgspmv.store.read import open_store
 from tests.support.pairwise import cover_pairs
@@ -26,7 +26,9 @@ PLENTY = 1 << 40
 def small(monkeypatch):
     """Buckets, groups and pieces of which a few entries make many."""
     sorter = {"N_BUCKETS": 4, "GROUPED_ENTRIES": 20, "BLOCK_ENTRIES": 7, "BLOCK_ROWS": 8}
-    shrink(monkeypatch, ingest__sorter=sorter, ingest__numbering={"PIECE_IDS": 8}, ingest__names={"PAGE_NAMES": 8})
+    shrink(
+        monkeypatch, ingest__external_sort=sorter, ingest__numbering={"PIECE_IDS": 8}, ingest__names={"PAGE_NAMES": 8}
+    )
 
 
 def check(rows, cols, memory, threads=2):
@@ -106,7 +108,7 @@ def test_ingesting(tmp_path, kind, ids, weighted):
     text = zip(known[src].tolist(), known[dst].tolist(), weight.tolist(), strict=True)
     (tmp_path / "a.txt").write_text("".join(f"{i} {j} {w}\n" if weighted else f"{i} {j}\n" for i, j, w in text))
     if ids == "numbers":  # more than there is memory for
-        source = open_source(tmp_path / "a.txt", id_room=Room(1000))
+        source = open_source(tmp_path / "a.txt", id_room=MemoryBudget(1000))
         with sort_source(source, IngestOptions(kind=kind), lambda *_: None) as matrix:
             assert matrix.layout.vertex_ids is None
             rows = [b.row_offset + np.repeat(np.arange(b.n_rows), np.diff(b.indptr)) for b in matrix.blocks()]

@@ -18,7 +18,7 @@ from mgspmv.ingest import objects
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.generate import UniformSource
 from mgspmv.ingest.objects import NetworkxSource, NpzSource, ScipySource, source_from_object
-from mgspmv.ingest.source import mirror
+from mgspmv.ingest.source import symmetrize
 
 FORMATS = ["coo", "csr", "csc", "bsr", "dia", "dok", "lil"]
 
@@ -33,7 +33,7 @@ def batch_size(request, monkeypatch):
 def rebuild(source):
     """The matrix that a source gives, as SciPy puts it together, and its layout; entries of a pattern are 1."""
     symmetry = "symmetric" if getattr(source, "is_undirected", False) else "general"
-    batches = [mirror(batch, symmetry) for batch in source.batches()]
+    batches = [symmetrize(batch, symmetry) for batch in source.batches()]
     assert batches
     assert len({b.values is None for b in batches}) == 1
     assert len({None if b.values is None else b.values.dtype for b in batches}) == 1

@@ -42,7 +42,7 @@ def read_parts(source, n):
         sent = pickle.loads(pickle.dumps(part))
         sent.prepare(2, ANY_ROOM)
         read.append((sent, collect(sent)))
-    joined = source.join([pickle.loads(pickle.dumps(part.tell())) for part, _ in read])
+    joined = source.join([pickle.loads(pickle.dumps(part.summarize())) for part, _ in read])
     for part, _ in read:
         part.number(joined.claim)
     columns = list(zip(*(own for _, own in read), strict=True))

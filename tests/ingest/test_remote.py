@@ -214,7 +214,7 @@ def test_texts_of_a_web_server_are_cut_where_it_gives_pieces(web, has_ranges, ha
         rows += [batch.rows for batch in part.batches()]
     assert len(split) == (4 if has_ranges and has_sizes else 2)
     assert np.array_equal(np.concatenate(rows), np.concatenate([batch.rows for batch in make().batches()]))
-    names = [file["name"] for file in source.join([part.tell() for part in split]).provenance["files"]]
+    names = [file["name"] for file in source.join([part.summarize() for part in split]).provenance["files"]]
     assert names == [f"{web.url}/a.txt", f"{web.url}/b.txt"]
 
 

@@ -133,6 +133,6 @@ def test_endless_line(write):
 
 
 def test_refusal_shows_line():
-    error = streams.Line("a.txt", 7, b" 1 \xff 2 ").refuse("wrong; do right")
+    error = streams.TextLine("a.txt", 7, b" 1 \xff 2 ").make_error("wrong; do right")
     assert str(error) == "a.txt, line 7: '1 � 2': wrong; do right"
     assert (error.source, error.line_number, error.text) == ("a.txt", 7, "1 � 2")

@@ -25,8 +25,8 @@ from mgspmv.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from mgspmv.ingest.edge_list_head import Reading
-from mgspmv.ingest.scratch import Room
+from mgspmv.ingest.edge_list_head import StatedForm
+from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.subgraph import Bounds, check_bounds, find_table_bytes, read_selection, write_subgraph
 from mgspmv.store.read import open_store
 from tests.support.commands import invoke
@@ -270,7 +270,7 @@ def test_columns_are_added_up_in_as_many_ranges_as_the_memory_is_for(small):
     stored, reports = open_store(place), []
     wanted = cut(place, vertices=range(30))[1]
     need = find_table_bytes(stored.info, selects=True)
-    room, target = Room(2 * need, 2, None), MemoryStore()
+    room, target = MemoryBudget(2 * need, 2, None), MemoryStore()
     options = {"report": lambda *said: reports.append(said), "base": None, "describe": lambda n: {"n": n}}
     write_subgraph(stored, target, range(30), None, room=room, **options)
     check_same(open_store(target).info, wanted)
@@ -278,7 +278,7 @@ def test_columns_are_added_up_in_as_many_ranges_as_the_memory_is_for(small):
     with pytest.raises(
         CapacityError, match=r"the numbers of the vertices of .* take .* GB of memory while some are left"
     ):
-        write_subgraph(stored, MemoryStore(), range(30), None, room=Room(2 * need - 1, 2, None), **options)
+        write_subgraph(stored, MemoryStore(), range(30), None, room=MemoryBudget(2 * need - 1, 2, None), **options)
     assert find_table_bytes(stored.info, selects=False) == 0
 
 
@@ -376,7 +376,7 @@ def test_selections_are_read(tmp_path):
     with pytest.raises(SourceError, match="'alice' above numbers may name the column or be an id"):
         read_selection(path, string_ids=True)
     path.write_text("#ai\nWashington, DC\n")
-    reading = Reading(delimiter="|", comment="none")
+    reading = StatedForm(delimiter="|", comment="none")
     assert read_selection(path, string_ids=True, reading=reading).tolist() == ["#ai", "Washington, DC"]
     path.write_text("1\nx\n")
     with pytest.raises(SourceError, match="x"):

@@ -13,7 +13,7 @@ from mgspmv.errors import SourceError
 from mgspmv.ingest import tables
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.frames import _open_frame
-from mgspmv.ingest.scratch import Room
+from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.tables import TableSource
 from tests.support.shrinking import shrink
 
@@ -96,8 +96,8 @@ def test_names_that_do_not_fit_leave_the_order_of_entries_whatever_the_threads(k
     else:
         (tmp_path / "edges").write_text("\n".join(f"{a} {b} {w}" for a, b, w in zip(*columns, strict=True)))
     digests = set()
-    for room in (Room(1 << 40, 1, tmp_path), *[Room(60_000, n, tmp_path) for n in (1, 5, 8, 8)]):
-        monkeypatch.setattr("mgspmv.api.stores.find_room", lambda *_, room=room: room)
+    for room in (MemoryBudget(1 << 40, 1, tmp_path), *[MemoryBudget(60_000, n, tmp_path) for n in (1, 5, 8, 8)]):
+        monkeypatch.setattr("mgspmv.api.stores.find_budget", lambda *_, room=room: room)
         how = {"format": "parquet"} if kind == "parquet" else {"format": "edge-list"}
         digests.add(mg.ingest(str(tmp_path / "edges"), MemoryStore(), duplicates="keep", **how).digest)
     assert len(digests) == 1

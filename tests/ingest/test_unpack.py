@@ -136,7 +136,7 @@ def test_members_of_several_sorts(name):
 # --- what is damaged -------------------------------------------------------------------------------------------------
 
 
-def refuse(tmp_path, stored):
+def make_error(tmp_path, stored):
     """The error that a text of these bytes gives."""
     (tmp_path / "e").write_bytes(stored)
     with pytest.raises(ValueError) as caught, TextStream(tmp_path / "e") as text:
@@ -155,17 +155,17 @@ DAMAGED = {"checksum": -8, "size of the text": -4, "text": 300}
 def test_a_block_that_was_changed(tmp_path, what):
     block = bytearray(write_block(B))
     block[DAMAGED[what]] ^= 1
-    said = refuse(tmp_path, write_block(A) + bytes(block) + write_block(C))
+    said = make_error(tmp_path, write_block(A) + bytes(block) + write_block(C))
     assert "the gzip data are damaged or cut short" in said
 
 
 def test_a_frame_that_was_changed(tmp_path):
     frame = bytearray(write_frame(B))
     frame[7] |= 6  # its first block is of no known sort
-    said = refuse(tmp_path, write_frame(A) + bytes(frame) + write_frame(C))
+    said = make_error(tmp_path, write_frame(A) + bytes(frame) + write_frame(C))
     assert "the zstd data are damaged or cut short" in said
 
 
 @pytest.mark.parametrize("codec", WHOLE)
 def test_junk_after_the_last_part(tmp_path, codec):
-    assert f"the {codec} data are damaged or cut short" in refuse(tmp_path, WHOLE[codec] + b"junk")
+    assert f"the {codec} data are damaged or cut short" in make_error(tmp_path, WHOLE[codec] + b"junk")

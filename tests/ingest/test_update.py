@@ -20,7 +20,7 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, ShapeError, SourceError, StoreError
-from mgspmv.ingest.scratch import Room
+from mgspmv.ingest.scratch import MemoryBudget
 from tests.support.arrays import read_arrays
 from tests.support.pairwise import cover_pairs
 from tests.support.shrinking import shrink
@@ -31,7 +31,7 @@ SMALL = {
     "ingest__stored": {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5},
     "ingest__update": {"PIECE_IDS": 3},
     "ingest__numbering": {"PIECE_IDS": 3},
-    "ingest__sorter": {"GROUPED_ENTRIES": 16, "BLOCK_ENTRIES": 32, "BLOCK_ROWS": 8},
+    "ingest__external_sort": {"GROUPED_ENTRIES": 16, "BLOCK_ENTRIES": 32, "BLOCK_ROWS": 8},
 }
 
 
@@ -153,7 +153,7 @@ def test_whatever_the_memory(small, monkeypatch, memory, n_columns, weighted):
     mg.ingest((*ends[:, old], *(v[old] for v in values)), place, **given)
     allow(monkeypatch, memory)
     column_bytes = memory // (12 * n_columns)
-    monkeypatch.setattr(import_module("mgspmv.ingest.write"), "_find_column_bytes", lambda rows: column_bytes)
+    monkeypatch.setattr(import_module("mgspmv.ingest.store_writing"), "_find_column_bytes", lambda rows: column_bytes)
     heard = []
     info = mg.update(
         place,
@@ -170,7 +170,9 @@ def test_whatever_the_memory(small, monkeypatch, memory, n_columns, weighted):
 
 
 def allow(monkeypatch, memory):
-    monkeypatch.setattr(import_module("mgspmv.api.stores"), "find_room", lambda *_, **__: Room(memory, 2, None))
+    monkeypatch.setattr(
+        import_module("mgspmv.api.stores"), "find_budget", lambda *_, **__: MemoryBudget(memory, 2, None)
+    )
 
 
 @pytest.mark.parametrize("kind", ["int64", "string"])

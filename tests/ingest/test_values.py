@@ -17,7 +17,7 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import SourceError
-from mgspmv.ingest import groups, objects, tables
+from mgspmv.ingest import objects, tables, zarr_groups
 from mgspmv.ingest.values import choose_value_dtype, convert_values
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
@@ -163,7 +163,7 @@ INPUTS = {name: lambda path, w, make=make: make(w) for name, make in OBJECTS.ite
 @pytest.fixture
 def small_batches(monkeypatch):
     """Have readers give two entries at a time, so that only a late batch holds what is large."""
-    for module, name in ((tables, "PART_ROWS"), (objects, "BATCH_ENTRIES"), (groups, "BATCH_ENTRIES")):
+    for module, name in ((tables, "PART_ROWS"), (objects, "BATCH_ENTRIES"), (zarr_groups, "BATCH_ENTRIES")):
         monkeypatch.setattr(module, name, 2)
 
 

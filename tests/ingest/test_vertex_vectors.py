@@ -16,8 +16,8 @@ import zarr
 import mgspmv as mg
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.ingest.vertex_vectors import ById, classify_vector
-from mgspmv.iterate.queries import make_queries
-from mgspmv.iterate.vectors import make_vector
+from mgspmv.solvers.queries import make_queries
+from mgspmv.solvers.vectors import make_vector
 
 
 def store_matrix(source, **options):

@@ -15,11 +15,11 @@ import pytest
 
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest import vertices
-from mgspmv.ingest.columns import Column
+from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.edge_list import EdgeListSource
-from mgspmv.ingest.edge_list_head import Reading
+from mgspmv.ingest.edge_list_head import StatedForm
 from mgspmv.ingest.entries import sort_source
-from mgspmv.ingest.scratch import Room
+from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.streams import TextStream
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.ingest.vertices import (
@@ -31,8 +31,8 @@ from mgspmv.ingest.vertices import (
 from mgspmv.model import IngestOptions
 from tests.support.memory import measure_peak
 
-INT = Column("vertex", "int64", hint="ids, please")
-NAME = Column("vertex", "string")
+INT = TextColumn("vertex", "int64", hint="ids, please")
+NAME = TextColumn("vertex", "string")
 
 
 def test_listed_integers():
@@ -59,7 +59,7 @@ def test_read_names(tmp_path):
         ("#ai\nbob\n", {"comment": "none"}, ["#ai", "bob"]),
     ):
         path.write_text(text)
-        listed, _ = read_vertices(path, NAME, Reading(**options))
+        listed, _ = read_vertices(path, NAME, StatedForm(**options))
         assert listed.finish().vertex_ids[:].tolist() == ids, text
 
 
@@ -68,7 +68,7 @@ def test_read_names(tmp_path):
     [
         ("", INT, "a.v: there is no vertex in this list; expected one id per line"),
         ("1\n2\n1\n", INT, "a.v: vertex 1 is listed more than once; list each vertex on one line only"),
-        ("b\na\nb\n", Column("vertex", "string"), "a.v: vertex 'b' is listed more than once"),
+        ("b\na\nb\n", TextColumn("vertex", "string"), "a.v: vertex 'b' is listed more than once"),
         ("1\nx\n", INT, "a.v, line 2: 'x': expected vertex to be a 64-bit integer, found 'x'; ids, please"),
         ("1\n2 3\n", INT, "a.v, line 2: '2 3': expected vertex to be a 64-bit integer, found '2 3'"),
         ("New York,1\nOslo,2\n", NAME, "each line has 2 columns separated by ','; quote ids that hold it"),
@@ -95,14 +95,14 @@ def test_a_list_of_many_chunks_is_read_by_several_threads(tmp_path, monkeypatch,
     path, text = tmp_path / f"a.v{suffix}", "".join(f"{each}\tx\n" for each in ids).encode()
     path.write_bytes(gzip.compress(text) if suffix else text)
     column = NAME if are_names else INT
-    listed, provenance = read_vertices(path, column, Reading(), Room(threads=3))
+    listed, provenance = read_vertices(path, column, StatedForm(), MemoryBudget(threads=3))
     assert listed.finish().vertex_ids[:].tolist() == sorted(ids)
     assert listed.encode(pa.array(sorted(ids)) if are_names else np.sort(numbers))[0].tolist() == list(range(20_000))
     assert provenance["bytes"] == path.stat().st_size
     text += text[: text.index(b"\n") + 1]
     path.write_bytes(gzip.compress(text) if suffix else text)
     with pytest.raises(SourceError, match=rf"vertex '?{ids[0]}'? is listed more than once"):
-        read_vertices(path, column, Reading(), Room(threads=3))
+        read_vertices(path, column, StatedForm(), MemoryBudget(threads=3))
 
 
 LISTS = {"integers": (INT, [f"{7 * k}" for k in range(50_000)]), "names": (NAME, [f"v{k:039}" for k in range(50_000)])}
@@ -126,13 +126,13 @@ def test_a_list_must_fit(tmp_path, monkeypatch, kind, source):
             threading.Thread(target=write_pipe, args=(path, text), daemon=True).start()
 
     give()
-    assert len(read_vertices(path, column, Reading(), Room(need))[0].finish().vertex_ids) == 50_000
+    assert len(read_vertices(path, column, StatedForm(), MemoryBudget(need))[0].finish().vertex_ids) == 50_000
     give()
     message = (
         r"a\.v: the list of vertices takes (about|more than) (.*) GB of memory, of which .* GB may be taken; allow"
     )
     with pytest.raises(CapacityError, match=message) as caught:
-        read_vertices(path, column, Reading(), Room(need // 2))
+        read_vertices(path, column, StatedForm(), MemoryBudget(need // 2))
     said, about = re.search(message, str(caught.value)).groups()
     assert said == ("about" if source == "file" else "more than")
     assert 0.4 * need <= 1e9 * float(about) <= 1.1 * need
@@ -159,7 +159,7 @@ def test_a_list_takes_no_more_than_is_counted(tmp_path, kind):
 @pytest.mark.parametrize("memory", [1 << 40, 100])
 def test_vertices_of_loops_that_are_dropped_are_there_whatever_the_memory(memory, tmp_path):
     (tmp_path / "edges.txt").write_text("1 2\n7 7\n")
-    source = EdgeListSource(tmp_path / "edges.txt", id_room=Room(memory))
+    source = EdgeListSource(tmp_path / "edges.txt", id_room=MemoryBudget(memory))
     with sort_source(source, IngestOptions(self_loops="drop"), lambda *_: None) as found:
         assert list(found.vertex_ids[:]) == [1, 2, 7]
         assert sum(block.nnz for block in found.blocks()) == 1

@@ -25,7 +25,7 @@ FINE, COARSE = 2**62, 2**61
 
 
 KERNELS = {"csr-rows": CpuBlock, "csr-serial": SerialBlock}
-"""Those whose sums are made in float64; the twins of the CUDA kernels are tested in test_twins.py."""
+"""Those whose sums are made in float64; the twins of the CUDA kernels are tested in test_reference.py."""
 
 
 def random_block(n_rows, n_cols, nnz, *, data=np.float64, seed=0):

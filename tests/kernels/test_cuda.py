@@ -121,7 +121,7 @@ def check(matrix, block, got, x, alpha, beta, y) -> None:
 
 
 def test_csr_split_without_look_back(cupy, monkeypatch):
-    monkeypatch.setattr("mgspmv.kernels.products.LOOK_BACK_CHUNKS", 0)
+    monkeypatch.setattr("mgspmv.kernels.cuda_products.LOOK_BACK_CHUNKS", 0)
     test_products_beside_scipy(cupy, "csr-split")
 
 
@@ -179,7 +179,7 @@ def check_bits_of_twins(cupy, matrix, kernel) -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_row_blocks_make_up_the_product(cupy, kernel):
+def test_column_sorted_blocks_make_up_the_product(cupy, kernel):
     matrix = MATRICES["band"]
     whole, rng = make_block(matrix, np.float64, pattern=False), np.random.default_rng(5)
     x, y = rng.normal(size=matrix.shape[1]), rng.normal(size=matrix.shape[0])
@@ -239,7 +239,7 @@ def test_auto_takes_many_vectors_at_once(cupy, tmp_path):
 @pytest.mark.parametrize("pattern", [False, True], ids=["values", "pattern"])
 def test_csr_split_joins_rows_that_cross_many_chunks(cupy, dtype, pattern, most, monkeypatch):
     """Rows of hundreds of chunks, more than a thread block has threads, between short ones and one another."""
-    monkeypatch.setattr("mgspmv.kernels.products.LOOK_BACK_CHUNKS", most)
+    monkeypatch.setattr("mgspmv.kernels.cuda_products.LOOK_BACK_CHUNKS", most)
     lengths, n = np.array([3, 0, 700_000, 1, 5000, 0, 0, 40_000, 699_999, 2, *[4] * 3000]), 700_000
     indices = np.concatenate([np.arange(m) * (n // m) for m in lengths if m])
     data = None if pattern else np.random.default_rng(1).random(len(indices)).astype(dtype)
@@ -374,7 +374,7 @@ def test_auto_is_the_device(cupy, tmp_path):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sum(cupy, dtype):
     from mgspmv.kernels.dense import sum_vector
-    from mgspmv.kernels.twins import sum_pairwise
+    from mgspmv.kernels.reference import sum_pairwise
 
     for n in (0, 1, 255, 4096, 4097, 5_000_000):
         x = np.random.default_rng(8).normal(size=n).astype(dtype)

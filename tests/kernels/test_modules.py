@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from mgspmv.kernels import modules
-from mgspmv.kernels.specialise import specialise
+from mgspmv.kernels.specialize import specialize
 
-SPIN, OTHER = specialise("spin.cu"), specialise("spin.cu", THREADS=64)
+SPIN, OTHER = specialize("spin.cu"), specialize("spin.cu", THREADS=64)
 
 
 class PlayedCuda:

@@ -16,12 +16,12 @@ import pytest
 
 import mgspmv as mg
 from mgspmv.errors import OptionError
+from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column_sorted_blocks
 from mgspmv.kernels.device import shared_memory
-from mgspmv.kernels.laid_rows import LaidPieces, LaidRows, hold_whole
+from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout, hold_whole
 from mgspmv.kernels.rank_products import cut_items
 from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules, RankSteps, RankVectors
-from mgspmv.kernels.row_blocks import RowBlocks, build_row_blocks
-from mgspmv.kernels.row_slices import RowSlices, build_row_slices
+from mgspmv.kernels.sell_slices import SellSlices, build_sell_slices
 from mgspmv.model import CsrBlock
 from tests.support.blocks import make_block, make_random, read_to_device
 from tests.support.matrices import GRAPHS, naming
@@ -34,7 +34,7 @@ UNSTOPPED = RankRules(ALPHA, threshold=-1.0, by_largest=False)
 
 def test_float64_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
-    for kind in (RowBlocks, RowSlices):
+    for kind in (ColumnSortedBlocks, SellSlices):
         laid: Any = SimpleNamespace(name=kind.name)
         with pytest.raises(OptionError) as caught:
             RankSteps(laid, "float64")
@@ -66,17 +66,17 @@ def make_graphs() -> dict[str, CsrBlock]:
     }
 
 
-def build_layout(block, read, **options) -> LaidPieces:
+def build_layout(block, read, **options) -> MatrixLayout:
     """The layout of a square matrix of which every column is read."""
     import cupy
 
-    rows = LaidRows(block.indptr, read, **options)
+    rows = LayoutBuilder(block.indptr, read, **options)
     places = rows.place(cupy.ones(block.n_cols, np.bool_))
-    return rows.lay_out(places, places.all_columns, block.n_cols, None)
+    return rows.build_layout(places, places.all_columns, block.n_cols, None)
 
 
-def build_low_blocks(block, read, by_place=None) -> LaidPieces:
-    layout = build_row_blocks(
+def build_low_blocks(block, read, by_place=None) -> MatrixLayout:
+    layout = build_column_sorted_blocks(
         block.indptr, block.n_cols, read, order=by_place, columns=find_places(by_place), height=256
     )
     return hold_whole(layout, block.n_rows, by_place)
@@ -96,11 +96,11 @@ def find_places(by_place):
 
 MANY = make_graphs()
 LAYOUTS = {
-    "blocks by degree": lambda block, read: build_layout(block, read, layout="row-blocks", order="degree"),
-    "blocks in order": lambda block, read: build_layout(block, read, layout="row-blocks", order="none"),
+    "blocks by degree": lambda block, read: build_layout(block, read, layout="column-sorted-blocks", order="degree"),
+    "blocks in order": lambda block, read: build_layout(block, read, layout="column-sorted-blocks", order="none"),
     "low blocks": lambda block, read: build_low_blocks(block, read, place_by_degree(block)),
     "low blocks in order": build_low_blocks,
-    "slices": lambda block, read: hold_whole(build_row_slices(block.indptr, block.n_cols, read), block.n_rows),
+    "slices": lambda block, read: hold_whole(build_sell_slices(block.indptr, block.n_cols, read), block.n_rows),
     "what suits": build_layout,
 }
 VALUES = pytest.mark.parametrize("is_pattern", [True, False], ids=["pattern", "values"])
@@ -408,20 +408,24 @@ def test_what_a_run_starts_with_is_not_changed():
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("name", "kind", "is_ordered"),
-    [("grid", RowSlices, False), ("skewed rows", RowBlocks, True), ("hub rows longer than a tile", RowBlocks, True)],
+    [
+        ("grid", SellSlices, False),
+        ("skewed rows", ColumnSortedBlocks, True),
+        ("hub rows longer than a tile", ColumnSortedBlocks, True),
+    ],
 )
 def test_the_layout_that_suits(name, kind, is_ordered, monkeypatch):
-    monkeypatch.setattr("mgspmv.kernels.row_blocks.REACH", 100)
+    monkeypatch.setattr("mgspmv.kernels.column_sorted_blocks.REACH", 100)
     block = MANY[name]
     by_degree = place_by_degree(block).tolist()
     for piece_entries in (None, 3000):
         layout = build_layout(block, read_to_device(block), piece_entries=piece_entries)
         assert type(layout.feed.kept[0]) is kind
         assert (None if layout.order is None else layout.order.tolist()) == (by_degree if is_ordered else None)
-    for named, other in (("row-blocks", RowBlocks), ("row-slices", RowSlices)):
+    for named, other in (("column-sorted-blocks", ColumnSortedBlocks), ("sell-slices", SellSlices)):
         layout = build_layout(block, read_to_device(block), layout=named)
         assert (layout.name, type(layout.feed.kept[0])) == (named, other)
-    layout = build_layout(block, read_to_device(block), layout="row-blocks", order="degree")
+    layout = build_layout(block, read_to_device(block), layout="column-sorted-blocks", order="degree")
     assert layout.order.tolist() == by_degree
 
 
@@ -437,7 +441,7 @@ def test_a_layout_made_at_once_reads_the_matrix_once():
     build_layout(block, count)
     assert calls == [(0, block.n_rows)]
     calls.clear()
-    build_layout(block, count, layout="row-blocks", piece_entries=block.nnz // 4)
+    build_layout(block, count, layout="column-sorted-blocks", piece_entries=block.nnz // 4)
     n_pieces = (len(calls) - 1) // 2
     assert n_pieces >= 4
     assert calls[1 : 1 + n_pieces] == calls[1 + n_pieces :]
@@ -463,7 +467,11 @@ def watch_memory(cupy):
 @pytest.mark.skipif("MGSPMV_PLAIN_MEMORY" in os.environ, reason="arrays are not taken from CuPy's pool")
 @pytest.mark.parametrize(
     ("weights", "layout", "precision"),
-    [(False, "row-blocks", "exact"), (True, "row-blocks", "float32"), (False, "row-slices", "exact")],
+    [
+        (False, "column-sorted-blocks", "exact"),
+        (True, "column-sorted-blocks", "float32"),
+        (False, "sell-slices", "exact"),
+    ],
 )
 def test_preparing_holds_one_piece_of_the_matrix_at_a_time(tmp_path, monkeypatch, weights, layout, precision):
     """Beside the layout, and tables of the rows that are no larger than the vectors of a run."""

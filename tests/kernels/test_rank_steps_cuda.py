@@ -12,7 +12,7 @@ import zarr
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, ConvergenceError, FormatError, OptionError
-from mgspmv.kernels.laid_rows import LaidRows
+from mgspmv.kernels.layout import LayoutBuilder
 from mgspmv.model import Status
 from tests.support.matrices import GRAPHS, naming
 from tests.support.oracles import rank_by_pushing, sum_arcs
@@ -20,7 +20,7 @@ from tests.support.pairwise import cover_pairs
 
 pytestmark = pytest.mark.gpu
 
-KERNELS = ("auto", "row-blocks", "row-slices", "csr-split")
+KERNELS = ("auto", "column-sorted-blocks", "sell-slices", "csr-split")
 LAYOUTS = KERNELS[1:3]
 N = 3000
 
@@ -29,7 +29,7 @@ N = 3000
 def _short_reach():
     """In graphs as small as these every column would be near the diagonal, and rows would never be sorted."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mgspmv.kernels.row_blocks.REACH", 8)
+        patch.setattr("mgspmv.kernels.column_sorted_blocks.REACH", 8)
         yield
 
 
@@ -309,7 +309,9 @@ def test_float64_takes_csr(skewed):
 def test_a_layout_is_made_once_and_freed_when_the_matrix_is_closed(skewed, layout, monkeypatch):
     cupy = pytest.importorskip("cupy")
     made = []
-    monkeypatch.setattr("mgspmv.api.embedded.LaidRows", lambda *a, **k: made.append(k["layout"]) or LaidRows(*a, **k))
+    monkeypatch.setattr(
+        "mgspmv.api.embedded.LayoutBuilder", lambda *a, **k: made.append(k["layout"]) or LayoutBuilder(*a, **k)
+    )
     A = skewed["pattern"]
     A.close()
     gc.collect()

@@ -29,9 +29,9 @@ from tests.support.played import PlayedDevice
 from tests.support.shares import Shares, cut_evenly
 
 BLOCKS, ORDERED, SLICES = (
-    {"layout": "row-blocks", "order": "degree"},
-    {"layout": "row-blocks", "order": "none"},
-    {"layout": "row-slices"},
+    {"layout": "column-sorted-blocks", "order": "degree"},
+    {"layout": "column-sorted-blocks", "order": "none"},
+    {"layout": "sell-slices"},
 )
 MIXTURES = {
     "blocks by degree": [BLOCKS],

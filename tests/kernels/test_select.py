@@ -11,7 +11,7 @@ from benchmarks.matrices import RECIPES, add_values
 from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels import select
 from mgspmv.kernels.catalogue import KERNELS
-from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, SerialBlock, TwinBlock
+from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, ReferenceBlock, SerialBlock
 from mgspmv.kernels.select import (
     LEAST_FLOAT32,
     bind_kernel,
@@ -24,7 +24,10 @@ from tests.support.blocks import to_scipy
 
 BLOCK = CsrBlock(0, 1, np.array([0, SERIAL_NNZ]), np.zeros(SERIAL_NNZ, np.int32), None)
 SMALL = CsrBlock(0, 3, np.array([0, 2, 3]), np.array([0, 2, 1], np.int32), np.array([1.0, 2.0, 4.0]))
-TWINS = "csr-scalar, csr-warp, csr-vector, csr-cached, csr-split, csr-many, ell, coo, dia, hyb, bsr, sell, row-tiles"
+REFERENCES = (
+    "csr-scalar, csr-warp, csr-vector, csr-cached, csr-split, csr-many, ell, coo, dia, hyb, bsr, sell, "
+    "column-sorted-tiles"
+)
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("auto", CpuBlock), ("csr-rows", CpuBlock), ("csr-serial", SerialBlock)])
@@ -35,9 +38,9 @@ def test_kernel_by_name(name, wanted):
 
 
 def test_twin_by_name():
-    for name in TWINS.split(", "):
+    for name in REFERENCES.split(", "):
         kernel = bind_kernel(SMALL, "float64", kernel=name, threads=5)
-        assert type(kernel) is TwinBlock
+        assert type(kernel) is ReferenceBlock
         assert (kernel.block, kernel.precision, kernel.threads) == (SMALL, "float64", 1)
         kernel.multiply(np.array([1.0, 10.0, 100.0]), y := np.empty(2))
         assert y.tolist() == [201, 40], name
@@ -59,7 +62,7 @@ def steps_on_device(name):
     check_step_kernel(name, "cuda")
 
 
-ON_HOST, STEPS = f"csr-rows, csr-serial, {TWINS}", "csr-split, row-blocks, row-slices"
+ON_HOST, STEPS = f"csr-rows, csr-serial, {REFERENCES}", "csr-split, column-sorted-blocks, sell-slices"
 NO_STEPS, NO_PRODUCTS = "does not make the steps of PageRank on backend", "does not make products on backend"
 PASS = "pass kernel='auto' or one of"
 
@@ -68,13 +71,13 @@ PASS = "pass kernel='auto' or one of"
     ("ask", "name", "message"),
     [
         (on_host, "csr", f"kernel must be 'auto' or one of {ON_HOST}, not 'csr'"),
-        (on_device, "csr", f"kernel must be 'auto' or one of {TWINS}, not 'csr'"),
+        (on_device, "csr", f"kernel must be 'auto' or one of {REFERENCES}, not 'csr'"),
         (steps_on_host, "csr", "kernel must be 'auto' or one of csr-rows, csr-serial, not 'csr'"),
-        (on_device, "csr-rows", f"kernel 'csr-rows' {NO_PRODUCTS} 'cuda'; {PASS} {TWINS}"),
-        (on_host, "row-blocks", f"kernel 'row-blocks' {NO_PRODUCTS} 'cpu'; {PASS} {ON_HOST}"),
-        (steps_on_host, "row-slices", f"{NO_STEPS} 'cpu'; {PASS} csr-rows, csr-serial"),
+        (on_device, "csr-rows", f"kernel 'csr-rows' {NO_PRODUCTS} 'cuda'; {PASS} {REFERENCES}"),
+        (on_host, "column-sorted-blocks", f"kernel 'column-sorted-blocks' {NO_PRODUCTS} 'cpu'; {PASS} {ON_HOST}"),
+        (steps_on_host, "sell-slices", f"{NO_STEPS} 'cpu'; {PASS} csr-rows, csr-serial"),
         (steps_on_device, "csr-rows", f"{NO_STEPS} 'cuda'; {PASS} {STEPS}"),
-        (on_device, "row-slices", f"{NO_PRODUCTS} 'cuda'; {PASS} {TWINS}"),
+        (on_device, "sell-slices", f"{NO_PRODUCTS} 'cuda'; {PASS} {REFERENCES}"),
         (steps_on_host, "sell", f"kernel 'sell' {NO_STEPS} 'cpu'; {PASS} csr-rows, csr-serial"),
         (steps_on_host, "csr-split", f"{NO_STEPS} 'cpu'; {PASS} csr-rows, csr-serial"),
         (steps_on_device, "sell", f"{NO_STEPS} 'cuda'; {PASS} {STEPS}"),
@@ -108,7 +111,7 @@ class Device:
     def bind(self, block, precision, kernel):
         if kernel in self.refused:
             raise self.refused[kernel]
-        bound = TwinBlock(block, precision, KERNELS[kernel])
+        bound = ReferenceBlock(block, precision, KERNELS[kernel])
         bound.kernel = kernel
         return bound
 
@@ -145,7 +148,7 @@ def test_what_cannot_be_had_is_left_out(device, error):
 
 
 def test_where_nothing_can_be_had_the_last_error_is_raised(device):
-    device.refused = {name: CapacityError(f"{name} does not fit") for name in TWINS.split(", ")}
+    device.refused = {name: CapacityError(f"{name} does not fit") for name in REFERENCES.split(", ")}
     with pytest.raises(CapacityError, match=r"^csr-vector does not fit$"):
         choose()
     with pytest.raises(CapacityError, match=r"^dia does not fit$"):
@@ -184,7 +187,7 @@ def test_the_choice_on_a_device():
     ],
 )
 def test_layout_of_steps(precision, dtype, min_weight):
-    for name in ("auto", "row-blocks", "row-slices"):
+    for name in ("auto", "column-sorted-blocks", "sell-slices"):
         assert find_step_layout(name, precision, "int32", dtype, min_weight) == name
 
 
@@ -206,7 +209,7 @@ def test_layout_of_steps_that_have_to_take_csr(precision, index_dtype, min_weigh
     dtype = "float32" if precision == "float32" else "float64"
     for name in ("auto", "csr-split"):
         assert find_step_layout(name, precision, index_dtype, dtype, min_weight) is None
-    for name in ("row-blocks", "row-slices"):
+    for name in ("column-sorted-blocks", "sell-slices"):
         with pytest.raises(FormatError) as caught:
             find_step_layout(name, precision, index_dtype, dtype, min_weight)
         assert str(caught.value) == f"kernel {name!r} {problem}; pass kernel='csr-split' or 'auto'"

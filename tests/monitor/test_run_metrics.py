@@ -92,7 +92,7 @@ def test_numbers_of_a_run_are_what_is_known_of_it(watched):
         assert found.get(f"mgspmv_run_{name}", run="r") == pytest.approx(value), name
     [info] = found.find("mgspmv_run_info", run="r")
     matrix = {"matrix": "/data/web.zarr", "operation": "pagerank"}
-    assert info.labels == {"run": "r", "drive": "superstep", "transport": "peer", "backend": "cpu"} | matrix
+    assert info.labels == {"run": "r", "executor": "supersteps", "transport": "peer", "backend": "cpu"} | matrix
     assert found.get("mgspmv_run_state", run="r", state="iterate") == 1
     assert found.get("mgspmv_run_state", run="s", state="failed") == 1
     for k in (0, 1):

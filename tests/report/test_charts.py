@@ -13,7 +13,7 @@ import pytest
 
 from mgspmv.errors import MissingDependencyError
 from mgspmv.report import charts as module
-from mgspmv.report.charts import MOST_LINES, N_COLORS, Bar, Chart, Line, draw_bars, draw_lines
+from mgspmv.report.charts import MOST_LINES, N_COLORS, Bar, Chart, Series, draw_bars, draw_lines
 
 SVG = "{http://www.w3.org/2000/svg}"
 FALLING = [(k, 10.0**-k) for k in range(1, 8)]
@@ -30,7 +30,7 @@ def paths_of(chart: Chart, color: str) -> list[np.ndarray]:
 
 
 def test_lines_are_where_their_points_are() -> None:
-    chart = draw_lines("falls", [Line("a", FALLING, True)], "iteration", "change", levels=[(1e-6, "tol 1e-6")])
+    chart = draw_lines("falls", [Series("a", FALLING, True)], "iteration", "change", levels=[(1e-6, "tol 1e-6")])
     line = max(paths_of(chart, "var(--c0)"), key=len)
     steps = np.diff(line, axis=0)
     assert steps == pytest.approx(np.tile(steps[0], (len(steps), 1)), abs=0.01)
@@ -39,11 +39,13 @@ def test_lines_are_where_their_points_are() -> None:
     assert level[:, 1] == pytest.approx(line[5][1], abs=0.01)
     assert {"a", "tol 1e-6", "iteration", "change", "10⁻⁷", "10⁻¹"} <= set(texts_of(chart))
     assert chart.note == ""
-    assert chart == draw_lines("falls", [Line("a", FALLING, True)], "iteration", "change", levels=[(1e-6, "tol 1e-6")])
+    assert chart == draw_lines(
+        "falls", [Series("a", FALLING, True)], "iteration", "change", levels=[(1e-6, "tol 1e-6")]
+    )
 
 
 def test_the_end_says_how_it_ended() -> None:
-    drawn = [draw_lines("ends", [Line("a", FALLING, end)], "x", "y").svg for end in (True, False, None)]
+    drawn = [draw_lines("ends", [Series("a", FALLING, end)], "x", "y").svg for end in (True, False, None)]
     markers = [ET.fromstring(svg).iter(f"{SVG}use") for svg in drawn]
     ends = [sum("var(--c0)" in use.get("style", "") for use in uses) for uses in markers]
     assert ends == [1, 1, 0]
@@ -51,7 +53,7 @@ def test_the_end_says_how_it_ended() -> None:
 
 
 def test_lines_differ_in_dash_or_color() -> None:
-    chart = draw_lines("many", [Line(f"{k}", FALLING) for k in range(MOST_LINES + 5)], "x", "y")
+    chart = draw_lines("many", [Series(f"{k}", FALLING) for k in range(MOST_LINES + 5)], "x", "y")
     styles = [e.get("style") for e in ET.fromstring(chart.svg).iter(f"{SVG}path") if "var(--c" in e.get("style", "")]
     assert len(set(styles)) == MOST_LINES
     assert chart.note == "lines not drawn: 5"
@@ -59,13 +61,13 @@ def test_lines_differ_in_dash_or_color() -> None:
 
 def test_points_without_a_place_are_counted() -> None:
     points = [(0, 0.3), (1, 0.5), (2, 0.0), (3, math.nan), (4, math.inf), (5, 0.1)]
-    chart = draw_lines("zero", [Line("a", points)], "x", "y", is_x_log=True)
+    chart = draw_lines("zero", [Series("a", points)], "x", "y", is_x_log=True)
     assert "a: 0.5 at 1 to 0.1 at 5." in chart.svg
     assert chart.note == "points not drawn, as they are not positive or not finite: 4"
 
 
 def test_nothing_to_draw() -> None:
-    for lines in ([], [Line("a", [])], [Line("a", [(1, 0.0)])]):
+    for lines in ([], [Series("a", [])], [Series("a", [(1, 0.0)])]):
         assert "nothing to draw" in texts_of(draw_lines("nothing", lines, "x", "y", levels=[(0.0, "tol 0")])), lines
 
 

@@ -18,15 +18,15 @@ from tests.support.killed import count_changes
 
 def keep_each() -> None:
     """Let runs wait for each checkpoint, so that there is one of each iteration."""
-    from mgspmv.iterate.keeping import Keeper
+    from mgspmv.solvers.checkpointing import Checkpointer
 
-    look = Keeper.look
+    look = Checkpointer.look
 
     def look_and_wait(self, writers, changes) -> None:
         look(self, writers, changes)
         self._settle(writers, wait=True)
 
-    Keeper.look = look_and_wait
+    Checkpointer.look = look_and_wait
 
 
 def run_child(limit: int) -> int:

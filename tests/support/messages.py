@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mgspmv.distribute.publish import pack_events
+from mgspmv.cluster.publish import pack_events
 from mgspmv.model import Event
 
 
@@ -19,7 +19,7 @@ def begin(run="r", n_workers=2, *, operation="pagerank", client="c"):
         for rank in range(n_workers)
     ]
     matrix = {"url": "/data/web.zarr", "shape": [20, 20], "nnz": 300}
-    said = {"operation": operation, "drive": "superstep", "client": client, "transport": "peer", "backend": "cpu"}
+    said = {"operation": operation, "executor": "supersteps", "client": client, "transport": "peer", "backend": "cpu"}
     said |= {"matrix": matrix, "workers": workers, "options": {"alpha": 0.85}, "threshold": 1e-6}
     return {"kind": "begin", "run": run} | said
 

@@ -81,7 +81,7 @@ class Network:
 
 
 class NetworkLinks:
-    """The connections of one worker, as `mgspmv.exchange.links.DaskLinks`."""
+    """The connections of one worker, as `mgspmv.exchange.peer_comm.PeerComm`."""
 
     def __init__(self, network: Network, rank: int) -> None:
         self._network, self._rank = network, rank

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from mgspmv.iterate.options import PageRankOptions, RankTask
-from mgspmv.iterate.pagerank import Outcome, run_here
-from mgspmv.iterate.steps import DeviceSteps
 from mgspmv.kernels.rank_steps import PLAIN_RULES, RankRules, RankSteps, RankVectors
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, Event, Precision, RowCheck, StepSums
+from mgspmv.solvers.options import PageRankOptions, RankTask
+from mgspmv.solvers.pagerank import Outcome, run_here
+from mgspmv.solvers.steps import DeviceSteps
 
 
 class PlayedDevice:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.kernels import row_blocks
-from mgspmv.kernels.row_blocks import CHUNK, ROW_BITS, TILE
+from mgspmv.kernels import column_sorted_blocks
+from mgspmv.kernels.column_sorted_blocks import CHUNK, ROW_BITS, TILE
 
 
 class Array(np.ndarray):
@@ -54,7 +54,7 @@ class PlayedKernel:
 
 
 def play_build(monkeypatch: Any) -> list[str]:
-    """Have `build_row_blocks` run on the host; the kernels that were begun, in order."""
+    """Have `build_column_sorted_blocks` run on the host; the kernels that were begun, in order."""
     begun: list[str] = []
     played = {
         "load_kernel": lambda _, name, **types: PlayedKernel(name, begun),
@@ -65,7 +65,7 @@ def play_build(monkeypatch: Any) -> list[str]:
         "shared_block_bytes": lambda: 232_448,
     }
     for name, function in played.items():
-        monkeypatch.setattr(row_blocks, name, function)
+        monkeypatch.setattr(column_sorted_blocks, name, function)
     monkeypatch.setitem(sys.modules, "cupy", PlayedCupy())
     return begun
 

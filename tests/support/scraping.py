@@ -18,7 +18,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from mgspmv.distribute.worker_metrics import WorkerMetrics
+from mgspmv.cluster.worker_metrics import WorkerMetrics
 from mgspmv.monitor.run_metrics import RunsCollector
 from mgspmv.monitor.runs import Runs
 from tests.support.messages import begin, checkpoint, iterate, recover

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.kernels.laid_rows import LaidRows
+from mgspmv.kernels.layout import LayoutBuilder
 from mgspmv.kernels.rank_steps import RankSteps, RankVectors
 from mgspmv.model import CsrBlock, RowCheck, StepSums
 from mgspmv.partition import Slices
@@ -98,7 +98,7 @@ class Shares:
     ----------
     bounds : first row of each share, and the number of rows
     read : the block of given rows of the matrix, on the device
-    options : of `LaidRows`, for each share, and `streaming` where its rows come by
+    options : of `LayoutBuilder`, for each share, and `streaming` where its rows come by
     is_direct : whether shares write into the memory of all
     """
 
@@ -122,7 +122,7 @@ class Shares:
             given = {name: value for name, value in asked.items() if name != "streaming"}
             indptr = block.indptr[first : last + 1] - block.indptr[first]
             own = (lambda start: lambda a, b: read(start + a, start + b))(first)
-            laid.append(LaidRows(indptr, own, row_offset=first, **given))
+            laid.append(LayoutBuilder(indptr, own, row_offset=first, **given))
         places = [
             rows.place_streamed(cupy.asarray(is_read[first:last]), own)
             for rows, own, (first, last) in zip(laid, streaming, pairwise(bounds), strict=True)
@@ -132,7 +132,7 @@ class Shares:
         columns = columns.astype(np.int32)
         device = OneDevice(self.slices, max(block.nnz, block.n_rows), is_direct)
         self.layouts = [
-            rows.lay_out(p, columns, self.slices.starts[-1], own)
+            rows.build_layout(p, columns, self.slices.starts[-1], own)
             for rows, p, own in zip(laid, places, streaming, strict=True)
         ]
         self.steps = [RankSteps(layout, precision, device.share(k)) for k, layout in enumerate(self.layouts)]

@@ -9,12 +9,12 @@ import numpy as np
 
 from mgspmv.kernels.formats import BLOCK_DIMS
 from mgspmv.kernels.many import WIDTHS
-from mgspmv.kernels.specialise import (
-    Specialisation,
+from mgspmv.kernels.specialize import (
+    Specialization,
     find_many_words,
     product_types,
     rank_types,
-    specialise,
+    specialize,
     step_types,
     value_types,
 )
@@ -24,61 +24,61 @@ LANES = (1, 2, 4, 8, 16, 32)
 PRECISIONS: tuple[Precision, ...] = ("exact", "float64", "float32")
 
 
-def list_specialisations() -> list[Specialisation]:
+def list_specialisations() -> list[Specialization]:
     """Each of them once."""
     return list(dict.fromkeys(_generate_specialisations()))
 
 
-def _generate_specialisations() -> Iterator[Specialisation]:
+def _generate_specialisations() -> Iterator[Specialization]:
     int32, int64, float32, float64 = (np.dtype(t) for t in ("int32", "int64", "float32", "float64"))
     values, csr = (float32, float64), ((int32, int32), (int32, int64), (int64, int64))
     for value, pattern, (index, offset) in product(values, (0, 1), csr):
         types = {"VALUE": value, "PATTERN": pattern, "INDEX": index, "OFFSET": offset}
         for source in ("csr_scalar.cu", "csr_warp.cu", "csr_cached.cu"):
-            yield specialise(source, **types)
+            yield specialize(source, **types)
         for looks_back in (0, 1):
-            yield specialise("csr_split.cu", **types, LOOK_BACK=looks_back)
+            yield specialize("csr_split.cu", **types, LOOK_BACK=looks_back)
         for lanes, staged in product(LANES, LANES):
             if lanes // 8 <= staged <= lanes:
-                yield specialise("csr_vector.cu", **types, LANES=lanes, STAGED_LANES=staged)
+                yield specialize("csr_vector.cu", **types, LANES=lanes, STAGED_LANES=staged)
     for value, pattern, index, width in product(values, (0, 1), (int32, int64), WIDTHS[1:]):
         types = {"VALUE": value, "PATTERN": pattern, "INDEX": index}
-        yield specialise("csr_many.cu", **types, WIDTH=width, WORDS=find_many_words(width, value))
+        yield specialize("csr_many.cu", **types, WIDTH=width, WORDS=find_many_words(width, value))
     for value, pattern, index in product(values, (0, 1), (int32, int64)):
-        yield specialise("ell.cu", VALUE=value, PATTERN=pattern, INDEX=index)
+        yield specialize("ell.cu", VALUE=value, PATTERN=pattern, INDEX=index)
         for source, row in product(("coo.cu", "sell.cu"), (int32, int64)):
-            yield specialise(source, VALUE=value, PATTERN=pattern, INDEX=index, ROW=row)
+            yield specialize(source, VALUE=value, PATTERN=pattern, INDEX=index, ROW=row)
     for value, pattern in product(values, (0, 1)):
-        yield specialise("row_tiles.cu", VALUE=value, PATTERN=pattern)
+        yield specialize("column_sorted_tiles.cu", VALUE=value, PATTERN=pattern)
     for value, index, offset, block_dim in product(values, (int32, int64), (int32, int64), BLOCK_DIMS):
-        yield specialise("bsr.cu", VALUE=value, PATTERN=0, INDEX=index, OFFSET=offset, BLOCK_DIM=block_dim)
+        yield specialize("bsr.cu", VALUE=value, PATTERN=0, INDEX=index, OFFSET=offset, BLOCK_DIM=block_dim)
     for value in values:
-        yield specialise("dia.cu", VALUE=value, PATTERN=0, INDEX=int64)
-        yield specialise("reduce.cu", VALUE=value, PATTERN=0)
-        yield specialise("dense.cu", VALUE=value, PATTERN=0)
-        yield specialise("gather.cu", VALUE=value, PATTERN=0, INDEX=int32)
-    yield specialise("spin.cu")
+        yield specialize("dia.cu", VALUE=value, PATTERN=0, INDEX=int64)
+        yield specialize("reduce.cu", VALUE=value, PATTERN=0)
+        yield specialize("dense.cu", VALUE=value, PATTERN=0)
+        yield specialize("gather.cu", VALUE=value, PATTERN=0, INDEX=int32)
+    yield specialize("spin.cu")
     for precision, value, (index, offset) in product(PRECISIONS, (None, *values), csr):
         for looks_back in (0, 1):
             types = {"INDEX": index, "OFFSET": offset, "LOOK_BACK": looks_back}
-            yield specialise("csr_split.cu", **types, **product_types(precision, value))
+            yield specialize("csr_split.cu", **types, **product_types(precision, value))
         for rank, is_relative in product(values, (False, True)):
             types = step_types(precision, value, rank, is_relative=is_relative)
-            yield specialise("pagerank.cu", OFFSET=offset, **types)
+            yield specialize("pagerank.cu", OFFSET=offset, **types)
             types = step_types(precision, value, rank, is_relative=is_relative, many=True)
-            yield specialise("pagerank_many.cu", OFFSET=offset, **types)
+            yield specialize("pagerank_many.cu", OFFSET=offset, **types)
     for precision, value, index, width in product(PRECISIONS, (None, *values), (int32, int64), WIDTHS):
         types = product_types(precision, value, many=True)
         words = find_many_words(width, types["X"])
-        yield specialise("csr_many.cu", **types, INDEX=index, WIDTH=width, WORDS=words)
+        yield specialize("csr_many.cu", **types, INDEX=index, WIDTH=width, WORDS=words)
     for value in (None, *values):
         for per_thread in (7, 15):
-            yield specialise("row_blocks.cu", ENTRIES_PER_THREAD=per_thread, **value_types(value))
+            yield specialize("column_sorted_blocks.cu", ENTRIES_PER_THREAD=per_thread, **value_types(value))
         for offset in (int32, int64):
-            yield specialise("row_slices.cu", OFFSET=offset, **value_types(value))
+            yield specialize("sell_slices.cu", OFFSET=offset, **value_types(value))
     for source, is_relative, is_counted in product(("rank_blocks.cu", "rank_slices.cu"), (False, True), (True, False)):
         options = {"is_relative": is_relative, "is_counted": is_counted}
         for rank, value in ((float32, None), (float32, float32), (float64, None), (float64, float64)):
-            yield specialise(source, **rank_types(value, int64 if value is None else float64, rank, **options))
+            yield specialize(source, **rank_types(value, int64 if value is None else float64, rank, **options))
         for value in (None, float32):
-            yield specialise(source, **rank_types(value, float32, float32, **options))
+            yield specialize(source, **rank_types(value, float32, float32, **options))

@@ -60,14 +60,14 @@ def show_ranks(path: Path) -> str:
     told = [repr(ranks), ranks._repr_html_(), json.dumps(ranks.to_dict()), repr(ranks.summarize().to_dict())]
     assert all(told)
     assert render_report(load_run(path))
-    ranks.judge_order(3)
+    ranks.check_order(3)
     return f"{ranks.digest()} {ranks.top(3)} {[str(name) for ids, _ in ranks.stream() for name in ids]}"
 
 
 def show_batch(path: Path) -> str:
     """As `show_ranks`, of many vectors."""
     batch = mg.load_batch(path)
-    assert all([repr(batch), batch._repr_html_(), json.dumps(batch.to_dict()), batch.judge_order()])
+    assert all([repr(batch), batch._repr_html_(), json.dumps(batch.to_dict()), batch.check_order()])
     return f"{batch.digest()} {batch.top()}"
 
 

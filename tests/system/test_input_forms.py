@@ -140,7 +140,7 @@ def quote(field: Any, form: Form) -> str:
     return text
 
 
-def lay_out(table: Table, form: Form) -> tuple[list[str], list[list[Any]]]:
+def build_layout(table: Table, form: Form) -> tuple[list[str], list[list[Any]]]:
     """Names of all columns, and all rows."""
     n = 2 + table.is_weighted
     order = [place for place in form.order if place < n]
@@ -169,7 +169,7 @@ def find_options(table: Table, form: Form) -> dict[str, Any]:
 
 def write_text(table: Table, form: Form, folder: Path) -> Any:
     """Write the files, and give what is ingested: a path, several, or bytes for standard input."""
-    names, rows = lay_out(table, form)
+    names, rows = build_layout(table, form)
     n_files = 1 if form.is_piped else min(form.n_files, len(rows))
     paths = []
     for k in range(n_files):
@@ -194,14 +194,14 @@ def is_well_formed(table: Table, form: Form) -> bool:
 
 
 def begins_with_comment(table: Table, form: Form) -> bool:
-    names, rows = lay_out(table, form)
+    names, rows = build_layout(table, form)
     first = [quote(row[0], form) for row in [names] * bool(form.names) + rows]
     return any(text[:1] in ("#", "%") for text in first)
 
 
 def is_another_table(table: Table, form: Form) -> bool:
     """Whether the lines say another table, by what is documented about places, delimiters, headers and comments."""
-    names, rows = lay_out(table, form)
+    names, rows = build_layout(table, form)
     lines = [[quote(field, form) for field in row] for row in [names] * bool(form.names) + rows]
     n = 2 + table.is_weighted
     in_place = [place for place in form.order if place < n] == list(range(n))

@@ -14,7 +14,7 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, SourceError, StepsFailedError, StoreError
-from mgspmv.ingest import write
+from mgspmv.ingest import store_writing
 from mgspmv.pipeline import run_pipeline
 from tests.support.commands import invoke
 from tests.support.definitions import write_definition
@@ -83,7 +83,7 @@ SOURCES = {
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(write, "FREE_ROWS", FREE_ROWS)
+    monkeypatch.setattr(store_writing, "FREE_ROWS", FREE_ROWS)
     return tmp_path
 
 

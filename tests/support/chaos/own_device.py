@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from mgspmv.distribute import agent
+from mgspmv.cluster import agent
 
 
 def dask_setup(worker: Any) -> None:

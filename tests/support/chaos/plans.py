@@ -21,7 +21,7 @@ class Plan:
     """What happens in a run."""
 
     faults: tuple[Fault, ...]
-    drive: str = "superstep"
+    executor: str = "supersteps"
     has_nannies: bool = False
     goes_on: str = "here"
     """Where what did not come to its end goes on: `here`, in the process of the program; `afresh`, on a new cluster; or
@@ -50,7 +50,7 @@ PLANS = {
     "a worker is killed below its nanny, and another in a checkpoint": Plan(
         (Kill(ITERATE, "w1"), Kill(WRITE, "w2")), has_nannies=True
     ),
-    "a worker is killed in a round of tasks": Plan((Kill(ITERATE, "w3"),), drive="scheduler"),
+    "a worker is killed in a round of tasks": Plan((Kill(ITERATE, "w3"),), executor="tasks"),
     "a worker is killed while rows are loaded": Plan((Kill(LOAD, "w0"),)),
     "the scheduler is killed": Plan((Kill(ITERATE, "scheduler"),), goes_on="afresh"),
     "the program is killed": Plan((Kill(ITERATE, "driver"),), goes_on="again"),

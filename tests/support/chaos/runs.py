@@ -30,8 +30,8 @@ N_VERTICES = 6000
 DEGREE = 6
 ALPHA = 0.9999
 """Near 1, so that ranks change for thousands of iterations, and a run that made one too few has others."""
-ITERATIONS = {"superstep": 1200, "scheduler": 60}
-"""Of a run, by its drive: some seconds each."""
+ITERATIONS = {"supersteps": 1200, "tasks": 60}
+"""Of a run, by its executor: some seconds each."""
 ITERATING_S = 4.0
 """About what these take."""
 TIMEOUT_S = 6.0
@@ -58,7 +58,7 @@ class Undisturbed:
 
     store: Path
     wanted: dict[str, Wanted]
-    """By drive."""
+    """By executor."""
 
     @classmethod
     def compute(cls, store: Path) -> Undisturbed:
@@ -66,9 +66,9 @@ class Undisturbed:
         make_graph(store, N_VERTICES)
         wanted = {}
         with mg.open_matrix(store) as A:
-            for drive, iterations in ITERATIONS.items():
+            for executor, iterations in ITERATIONS.items():
                 solution = mg.pagerank(A, alpha=ALPHA, tol_mode="fixed", max_iter=iterations)
-                wanted[drive] = Wanted(solution.digest(), tuple(solution.changes))
+                wanted[executor] = Wanted(solution.digest(), tuple(solution.changes))
         return cls(store, wanted)
 
 
@@ -152,7 +152,7 @@ class Stage(AbstractContextManager["Stage"]):
         ending = self._observe(driver, has_ended)
         struck = [fault for number, fault in enumerate(plan.faults) if number in strikes.struck]
         was_killed = any(isinstance(fault, Kill) and fault.target == "driver" for fault in struck)
-        verdict = judge(ending, undisturbed.wanted[plan.drive], was_killed=was_killed, must_be_exact=not struck)
+        verdict = judge(ending, undisturbed.wanted[plan.executor], was_killed=was_killed, must_be_exact=not struck)
         is_whole = verdict in (Verdict.EXACT, Verdict.HANG)
         resumed, resumed_verdict = ("", verdict) if is_whole else self._go_on()
         return Record(
@@ -168,7 +168,7 @@ class Stage(AbstractContextManager["Stage"]):
         """Go on where the run ended; where, and what became of that, and the verdict."""
         if self._plan.goes_on == "again" and self._fleet.programs["scheduler"].exit_code is None:
             ending = self._resume(self._fleet, "again")
-            verdict = judge(ending, self._undisturbed.wanted[self._plan.drive])
+            verdict = judge(ending, self._undisturbed.wanted[self._plan.executor])
             if verdict is not Verdict.ERROR:
                 return f"again: {verdict}", verdict
             said = f"again: {ending.describe()}; "
@@ -179,7 +179,7 @@ class Stage(AbstractContextManager["Stage"]):
         else:
             with _start_fleet(self._folder / "afresh", Shape()) as fleet:
                 ending = self._resume(fleet, "afresh")
-        verdict = judge(ending, self._undisturbed.wanted[self._plan.drive], must_be_exact=True)
+        verdict = judge(ending, self._undisturbed.wanted[self._plan.executor], must_be_exact=True)
         where = "here" if self._plan.goes_on == "here" else "afresh"
         return f"{said}{where}: {verdict} {ending.describe()}".rstrip(), verdict
 
@@ -189,12 +189,12 @@ class Stage(AbstractContextManager["Stage"]):
 
     def _start(self, fleet: Fleet, name: str, *more: str) -> Program:
         """Start the program; `here` names that which needs no cluster."""
-        drive = self._plan.drive
-        given = {"--alpha": ALPHA, "--tol-mode": "fixed", "--max-iter": ITERATIONS[drive], "--backend": "cpu"}
+        executor = self._plan.executor
+        given = {"--alpha": ALPHA, "--tol-mode": "fixed", "--max-iter": ITERATIONS[executor], "--backend": "cpu"}
         given |= {"--checkpoint": self._checkpoint, "--checkpoint-every": CHECKPOINT_EVERY_S}
         given |= {"--output": self._ranks}
         if name != "here":
-            given |= {"--scheduler": fleet.address, "--timeout": TIMEOUT_S, "--drive": drive}
+            given |= {"--scheduler": fleet.address, "--timeout": TIMEOUT_S, "--executor": executor}
         options = [f"{word}" for pair in given.items() for word in pair]
         return fleet.start_mgspmv(name, "pagerank", str(self._undisturbed.store), "--json", *options, *more)
 

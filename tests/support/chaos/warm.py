@@ -13,12 +13,12 @@ from numba.core.registry import cpu_target
 
 import mgspmv.api
 import mgspmv.cli.ranking
-import mgspmv.distribute.agent
-import mgspmv.distribute.cluster
-import mgspmv.distribute.drives
-import mgspmv.distribute.matrix
+import mgspmv.cluster.agent
+import mgspmv.cluster.dask_cluster
+import mgspmv.cluster.executors
+import mgspmv.cluster.matrix
+import mgspmv.monitor.events
 import mgspmv.monitor.plugin
-import mgspmv.monitor.stream
 import mgspmv.results  # noqa: F401
 
 cpu_target.typing_context.refresh()

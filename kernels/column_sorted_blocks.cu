@@ -1,0 +1,301 @@
+// Makes row blocks of CSR: mgspmv/kernels/column_sorted_blocks.py says what they are, rank_blocks.cu reads them.
+//
+// Formula: none; entry (row, column, value) of CSR gets a place in its block's cell.
+// Shapes: CSR comes in pieces of rows, which are taken in the order of their places: row q of that order has place places[q]
+//   and the entries row_starts[q] .. row_starts[q + 1] of that order, which are entries jumps[q] + k of the piece's CSR. Block b
+//   has the rows of places b height .. (b + 1) height; cell cell_starts[b] + w holds its entries in the 2^shifts[b] columns from
+//   w 2^shifts[b] on, each counted by a word of shared memory.
+// Threads: in count_cells and place_entries a thread block takes a job: the entries begins[j] .. ends[j], at most ENTRIES, of
+//   block blocks[j], of which the first is in row rows[j]; it asks the counter of each cell once. In cut_cells a thread block
+//   takes an equal share of the cells, in sort_tiles TILE entries of one, in survey a thread takes rows.
+//   count_cells leaves the places of the columns in `found`, where place_entries finds them; it may be null.
+// Deterministic: which entries a cell has, yes; their order in it, no. Sums over them are sums of integers.
+// Needs: sm_70; 60 KiB of shared memory, or 92, by ENTRIES_PER_THREAD.
+// Source: this project's; windows of columns that a cache holds: Lakhotia, Kannan, Prasanna, USENIX ATC 2018.
+typedef long long int64;
+
+#define THREADS 1024
+#define ENTRIES (THREADS * ENTRIES_PER_THREAD)  // an odd number each, so that neighbours scanning theirs hit different banks
+#define ROW_BITS 15
+#define CHUNK 128
+#define SORT_THREADS 512
+#define SORTED_PER_THREAD 16
+#define TILE (SORT_THREADS * SORTED_PER_THREAD)
+#define BUCKET_BITS 11
+#define BUCKETS (1 << BUCKET_BITS)
+#define COUNT(n, size) (((n) + int64(size) - 1) / (size))  // parts of so many that n make
+#define FULL 0xffffffffu
+
+// The largest value of a warp, for all of its lanes.
+__device__ __forceinline__ int find_largest(int value) {
+    for (int distance = 16; distance > 0; distance /= 2) value = max(value, __shfl_xor_sync(FULL, value, distance));
+    return value;
+}
+
+// Replaces each of the ENTRIES values by the largest up to it.
+__device__ __forceinline__ void scan_max(int* values) {
+    __shared__ int warp_max[THREADS / 32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int* own = values + threadIdx.x * ENTRIES_PER_THREAD;
+    for (int k = 1; k < ENTRIES_PER_THREAD; ++k) own[k] = max(own[k], own[k - 1]);
+    int largest = own[ENTRIES_PER_THREAD - 1];
+    for (int distance = 1; distance < 32; distance *= 2) {
+        const int before = __shfl_up_sync(FULL, largest, distance);
+        if (lane >= distance) largest = max(largest, before);
+    }
+    if (lane == 31) warp_max[warp] = largest;
+    int carried = __shfl_up_sync(FULL, largest, 1);
+    if (lane == 0) carried = 0;
+    __syncthreads();
+    for (int w = 0; w < warp; ++w) carried = max(carried, warp_max[w]);
+    for (int k = 0; k < ENTRIES_PER_THREAD; ++k) own[k] = max(own[k], carried);
+}
+
+struct Jobs {
+    const int* blocks;
+    const int64 *begins, *ends, *rows;
+    int64 n_rows;
+    const int64* row_starts;
+    const int64* jumps;  // null where the order is that of CSR
+    const int* places;
+};
+
+struct Cells {
+    const int* column_places;
+    int64 height;
+    const int* shifts;
+    const int64* starts;
+};
+
+template <bool PLACE>
+__device__ __forceinline__ void
+take_entries(const Jobs& jobs, const Cells& cells, const int* __restrict__ indices, int* found, const VALUE* data,
+             unsigned* counters, const int64* chunk_starts, unsigned* entries, VALUE* values) {
+    extern __shared__ int rows[];  // ENTRIES, then a counter for each window of the block
+    unsigned* windows = reinterpret_cast<unsigned*>(rows + ENTRIES);
+    const int block = jobs.blocks[blockIdx.x];
+    const int64 begin = jobs.begins[blockIdx.x], end = jobs.ends[blockIdx.x], first_row = jobs.rows[blockIdx.x];
+    const int64 cell = cells.starts[block];
+    const int n = int(end - begin), shift = cells.shifts[block], n_windows = int(cells.starts[block + 1] - cell);
+    for (int k = threadIdx.x; k < ENTRIES; k += THREADS) rows[k] = 0;
+    for (int w = threadIdx.x; w < n_windows; w += THREADS) windows[w] = 0;
+    __syncthreads();
+    for (int64 row = first_row + 1 + threadIdx.x; row < jobs.n_rows && jobs.row_starts[row] < end; row += THREADS)
+        atomicMax(rows + (jobs.row_starts[row] - begin), int(row - first_row));
+    __syncthreads();
+    scan_max(rows);
+    __syncthreads();
+    unsigned columns[ENTRIES_PER_THREAD];
+#pragma unroll
+    for (int i = 0; i < ENTRIES_PER_THREAD; ++i) {
+        const int k = i * THREADS + threadIdx.x;
+        if (k < n) {
+            if (PLACE && found) {
+                columns[i] = unsigned(__ldcs(found + begin + k));
+            } else {
+                const int source = __ldcs(indices + (jobs.jumps ? jobs.jumps[first_row + rows[k]] : 0) + begin + k);
+                columns[i] = unsigned(cells.column_places ? __ldg(cells.column_places + source) : source);
+                if (found) __stcs(found + begin + k, int(columns[i]));
+            }
+            atomicAdd(windows + (columns[i] >> shift), 1u);
+        }
+    }
+    __syncthreads();
+    for (int w = threadIdx.x; w < n_windows; w += THREADS) {
+        const unsigned count = windows[w];
+        if (count) {
+            const unsigned taken = atomicAdd(counters + cell + w, count);
+            if (PLACE) windows[w] = unsigned(chunk_starts[cell + w] - chunk_starts[cell]) * CHUNK + taken;
+        }
+    }
+    if (!PLACE) return;
+    __syncthreads();
+    const int64 origin = chunk_starts[cell] * CHUNK;
+#pragma unroll
+    for (int i = 0; i < ENTRIES_PER_THREAD; ++i) {
+        const int k = i * THREADS + threadIdx.x;
+        if (k < n) {
+            const int64 row = first_row + rows[k], slot = origin + atomicAdd(windows + (columns[i] >> shift), 1u);
+            entries[slot] = (columns[i] & ((1u << shift) - 1)) << ROW_BITS | unsigned(jobs.places[row] - block * cells.height);
+            if (!PATTERN) values[slot] = data[(jobs.jumps ? jobs.jumps[row] : 0) + begin + k];
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+count_cells(Jobs jobs, Cells cells, const int* indices, int* found, unsigned* counters) {
+    take_entries<false>(jobs, cells, indices, found, nullptr, counters, nullptr, nullptr, nullptr);
+}
+
+// counters[c]: entries of cell c that have a slot.
+extern "C" __global__ void __launch_bounds__(THREADS)
+place_entries(Jobs jobs, Cells cells, const int* indices, int* found, const VALUE* data, unsigned* counters,
+              const int64* chunk_starts, unsigned* entries, VALUE* values) {
+    take_entries<true>(jobs, cells, indices, found, data, counters, chunk_starts, entries, values);
+}
+
+// Replaces the value of each thread by the sum of those before it, and gives the sum of all.
+__device__ __forceinline__ int64 scan_sums(int64& value) {
+    __shared__ int64 warp_sums[THREADS / 32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int64 sums = value;
+    for (int distance = 1; distance < 32; distance *= 2) {
+        const int64 before = __shfl_up_sync(FULL, sums, distance);
+        if (lane >= distance) sums += before;
+    }
+    __syncthreads();  // what the last call left has been read
+    if (lane == 31) warp_sums[warp] = sums;
+    __syncthreads();
+    int64 warps = warp_sums[lane];
+    for (int distance = 1; distance < 32; distance *= 2) {
+        const int64 before = __shfl_up_sync(FULL, warps, distance);
+        if (lane >= distance) warps += before;
+    }
+    const int64 before = __shfl_sync(FULL, warps, max(warp - 1, 0));
+    value = sums - value + (warp ? before : 0);
+    return __shfl_sync(FULL, warps, 31);
+}
+
+// The chunks and tiles before each cell, and the cell of each tile. chunks_found[b] is the first chunk of block b, of n_starts - 1
+// blocks, and after them come all chunks, and all tiles.
+extern "C" __global__ void __launch_bounds__(THREADS)
+cut_cells(int64 n_cells, int64 n_starts, const unsigned* __restrict__ counts, const int64* __restrict__ cell_starts,
+          int64* chunk_starts, int64* tile_starts, int* tile_cells, int64* chunks_found) {
+    const int64 begin = n_cells * blockIdx.x / gridDim.x, end = n_cells * (blockIdx.x + 1) / gridDim.x;
+    int64 chunks = 0, tiles = 0;
+    for (int64 cell = threadIdx.x; cell < begin; cell += THREADS)
+        chunks += COUNT(counts[cell], CHUNK), tiles += COUNT(counts[cell], TILE);
+    int64 chunks_before = scan_sums(chunks), tiles_before = scan_sums(tiles);
+    for (int64 first = begin; first < end; first += THREADS) {
+        const int64 cell = first + threadIdx.x, count = cell < end ? counts[cell] : 0, n_tiles = COUNT(count, TILE);
+        chunks = COUNT(count, CHUNK), tiles = n_tiles;
+        const int64 all_chunks = scan_sums(chunks), all_tiles = scan_sums(tiles);
+        chunks += chunks_before, tiles += tiles_before;
+        if (cell < end) chunk_starts[cell] = chunks, tile_starts[cell] = tiles;
+        for (int64 k = 0; k < n_tiles; ++k) tile_cells[tiles + k] = int(cell);
+        chunks_before += all_chunks, tiles_before += all_tiles;
+    }
+    const bool is_last = blockIdx.x == gridDim.x - 1;
+    if (is_last && threadIdx.x == 0) {
+        chunk_starts[n_cells] = chunks_before, tile_starts[n_cells] = tiles_before;
+        chunks_found[n_starts] = tiles_before;
+    }
+    __syncthreads();
+    for (int64 b = threadIdx.x; b < n_starts; b += THREADS) {
+        const int64 cell = cell_starts[b];
+        if (begin <= cell && cell < end + is_last) chunks_found[b] = chunk_starts[cell];
+    }
+}
+
+// Sorts each tile of a cell by column, to 2^BUCKET_BITS parts of the cell's window; fills the cell's last chunk up with entries
+// of the row `height`, which is none; and lays each chunk out so that a warp which reads four neighbouring entries a lane has
+// 32 neighbours in sorted order at a time.
+extern "C" __global__ void __launch_bounds__(SORT_THREADS)
+sort_tiles(const int* tile_cells, const int* cell_blocks, const int64* tile_starts, const int64* chunk_starts,
+           const unsigned* counts, Cells cells, unsigned* entries, VALUE* values, unsigned* chunk_columns) {
+    extern __shared__ double room[];  // TILE entries, or values
+    __shared__ int positions[BUCKETS], warp_sums[SORT_THREADS / 32];
+    for (int b = threadIdx.x; b < BUCKETS; b += SORT_THREADS) positions[b] = 0;
+    __syncthreads();
+    const int64 cell = tile_cells[blockIdx.x];
+    const int block = cell_blocks[cell], bits = cells.shifts[block];
+    const int shift = ROW_BITS + max(0, bits - BUCKET_BITS);
+    const int64 begin = (int64(blockIdx.x) - tile_starts[cell]) * TILE, first = chunk_starts[cell] * CHUNK + begin;
+    const int n = int(min(int64(TILE), int64(counts[cell]) - begin)), padded = (n + CHUNK - 1) / CHUNK * CHUNK;
+    unsigned own[SORTED_PER_THREAD];
+    int target[SORTED_PER_THREAD];
+#pragma unroll
+    for (int i = 0; i < SORTED_PER_THREAD; ++i) {
+        const int k = i * SORT_THREADS + threadIdx.x;
+        if (k < n) {
+            own[i] = entries[first + k];
+            atomicAdd(positions + (own[i] >> shift), 1);
+        }
+    }
+    __syncthreads();
+    int sizes[BUCKETS / SORT_THREADS], sum = 0;
+    for (int i = 0; i < BUCKETS / SORT_THREADS; ++i) sum += sizes[i] = positions[threadIdx.x * (BUCKETS / SORT_THREADS) + i];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int scanned = sum;
+    for (int distance = 1; distance < 32; distance *= 2) {
+        const int before = __shfl_up_sync(FULL, scanned, distance);
+        if (lane >= distance) scanned += before;
+    }
+    if (lane == 31) warp_sums[warp] = scanned;
+    __syncthreads();
+    int before = scanned - sum;
+    for (int w = 0; w < warp; ++w) before += warp_sums[w];
+    for (int i = 0; i < BUCKETS / SORT_THREADS; ++i) {
+        positions[threadIdx.x * (BUCKETS / SORT_THREADS) + i] = before;
+        before += sizes[i];
+    }
+    __syncthreads();
+    unsigned* sorted = reinterpret_cast<unsigned*>(room);
+#pragma unroll
+    for (int i = 0; i < SORTED_PER_THREAD; ++i)
+        if (i * SORT_THREADS + threadIdx.x < n) {
+            target[i] = atomicAdd(positions + (own[i] >> shift), 1);
+            sorted[target[i]] = own[i];
+        }
+    __syncthreads();
+    for (int k = threadIdx.x; k < padded; k += SORT_THREADS) {
+        const int from = k / CHUNK * CHUNK + k % 4 * 32 + k % CHUNK / 4;
+        entries[first + k] = from < n ? sorted[from] : unsigned(cells.height);
+        if (k % CHUNK == 0) chunk_columns[(first + k) / CHUNK] = unsigned(cell - cells.starts[block]) << bits;
+    }
+    if (PATTERN) return;
+    VALUE own_values[SORTED_PER_THREAD];
+#pragma unroll
+    for (int i = 0; i < SORTED_PER_THREAD; ++i) {
+        const int k = i * SORT_THREADS + threadIdx.x;
+        if (k < n) own_values[i] = values[first + k];
+    }
+    __syncthreads();
+    VALUE* sorted_values = reinterpret_cast<VALUE*>(room);
+#pragma unroll
+    for (int i = 0; i < SORTED_PER_THREAD; ++i)
+        if (i * SORT_THREADS + threadIdx.x < n) sorted_values[target[i]] = own_values[i];
+    __syncthreads();
+    for (int k = threadIdx.x; k < padded; k += SORT_THREADS) {
+        const int from = k / CHUNK * CHUNK + k % 4 * 32 + k % CHUNK / 4;
+        values[first + k] = from < n ? sorted_values[from] : VALUE(0);
+    }
+}
+
+// What a layout is chosen by, added to found: the longest row; places of row slices, in 32; of n_samples entries from
+// first_entry on, of n_entries in `indices`, those that are nearer than `reach` to the diagonal. Row 0 here is row_offset of
+// the matrix.
+extern "C" __global__ void __launch_bounds__(256)
+survey(int64 n_rows, int64 row_offset, const int64* indptr, int64 first_entry, int64 n_entries, const int* indices, int64 n_samples, int64 reach,
+       int64* found) {
+    const int64 first = int64(blockIdx.x) * 256 + threadIdx.x, stride = int64(gridDim.x) * 256;
+    int longest = 0, n_near = 0;
+    int64 n_places = 0;
+    for (int64 row = first; row - first % 32 < n_rows; row += stride) {
+        const int length = row < n_rows ? int(indptr[row + 1] - indptr[row]) : 0, width = find_largest(length);
+        longest = max(longest, length);
+        n_places += width;
+    }
+    for (int64 sample = first; sample < n_samples; sample += stride) {
+        const int64 k = sample * n_entries / n_samples;
+        int64 low = 0, high = n_rows;  // the row of entry first_entry + k
+        while (high - low > 1) {
+            const int64 middle = (low + high) / 2;
+            if (indptr[middle] <= first_entry + k) low = middle;
+            else high = middle;
+        }
+        const int64 distance = indices[k] - (row_offset + low);
+        n_near += distance > -reach && distance < reach;
+    }
+    int64 own[3] = {longest, n_places, n_near};
+    for (int s = 0; s < 3; ++s) {
+        const bool is_largest = s == 0;
+        for (int distance = 16; distance > 0 && s != 1; distance /= 2) {  // all lanes of a warp have its places
+            const int64 other = __shfl_down_sync(FULL, own[s], distance);
+            own[s] = is_largest ? max(own[s], other) : own[s] + other;
+        }
+        if (threadIdx.x % 32) continue;
+        if (is_largest) atomicMax(found + s, own[s]);
+        else atomicAdd(reinterpret_cast<unsigned long long*>(found + s), (unsigned long long)own[s]);
+    }
+}

@@ -1,0 +1,354 @@
+"""PageRank of many personalizations and dampings of one stored graph."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from mgspmv.api.graphs import check_graph, describe_dangling, describe_weight_overflow
+from mgspmv.api.matrix import Matrix
+from mgspmv.api.placing import Placement
+from mgspmv.batch_results import BatchSolution, fill_id
+from mgspmv.errors import CapacityError, ConvergenceError, OptionError, ShapeError
+from mgspmv.exchange.multivector import make_local
+from mgspmv.kernels.device import free_device_memory, measure_memory
+from mgspmv.kernels.highest import order_highest
+from mgspmv.kernels.many import WIDTHS
+from mgspmv.kernels.select import bind_many
+from mgspmv.logs import name_run
+from mgspmv.model import Event, Precision, Progress, Status, TolMode, check_choice, free_memory, ignore
+from mgspmv.monitor.progress import watched
+from mgspmv.order import restore
+from mgspmv.results import describe_matrix
+from mgspmv.solvers.batch import (
+    Batch,
+    BatchOutcome,
+    BatchTask,
+    FinishedVector,
+    ManyRows,
+    PassMemory,
+    choose_width,
+    count_bytes,
+)
+from mgspmv.solvers.inputs import RunInputs, make_inputs
+from mgspmv.solvers.options import DEFAULT_TOL, PageRankOptions
+from mgspmv.solvers.pagerank import widen_bound
+from mgspmv.solvers.queries import Query, make_queries
+from mgspmv.solvers.vectors import Weights
+from mgspmv.store.metadata import MatrixProperties
+
+if TYPE_CHECKING:
+    from mgspmv.cluster.matrix import DistributedMatrix
+
+
+@watched
+def pagerank_batch(
+    A: Matrix | DistributedMatrix,
+    personalization: Any = None,
+    *,
+    alpha: float | Sequence[float] = 0.85,
+    tol: float | None = None,
+    tol_mode: TolMode = "l1",
+    max_iter: int = 100,
+    dangling: Weights | Literal["uniform", "drop", "error"] | None = None,
+    out_weight: Weights | None = None,
+    weights: bool = True,
+    precision: Precision = "exact",
+    width: int | None = None,
+    top: int | None = None,
+    backend: Literal["auto", "cpu", "cuda"] = "auto",
+    threads: int | None = None,
+    client: Any = None,
+    transport: Literal["auto", "nccl", "peer"] = "auto",
+    device_memory: str | int | None = None,
+    host_memory: str | int | None = None,
+    timeout: float = 30.0,
+    throw: bool = True,
+    on_event: Callable[[Event], None] | None = None,
+    on_progress: Progress | None = None,
+) -> BatchSolution:
+    """Compute PageRank for many personalizations, dampings or both, several in each pass over the matrix.
+
+    Ranks are bit-identical, and iterations, status and error bound equal, to those of `pagerank` for each vector alone:
+    in every precision on hosts, and in `exact` on devices, where bounds differ in rounding. A finished vector leaves
+    the pass, and the next one takes its place.
+
+    Parameters
+    ----------
+    A : as for `pagerank`, opened by `open_matrix` or distributed
+    personalization : p of each vector: a sequence, or a mapping of names (strings or integers), of mappings of ids to
+        weights, of sequences or sets of ids, of single ids, of other vectors that `pagerank` takes, or of None for a
+        uniform one; a table (pandas, polars, pyarrow) with the columns `vector`, `vertex` and, maybe, `weight`, in
+        which weights of repeated ids are added; a SciPy matrix or an array of shape (n_vectors, n), in the order of
+        the store's vertices. A mapping of ids to numbers, a pandas Series, or None, is one vector. Only the entries
+        are kept
+    alpha : damping, of all vectors or of each; several for one personalization give as many vectors
+    tol, tol_mode, max_iter, out_weight, weights, precision : as for `pagerank`, of each vector
+    dangling : as for `pagerank`; None for p of each vector, anything else applies to all vectors
+    width : most vectors in a pass: 2, 4, 8, 16, 32 or 64; default the fastest, or less where the vectors of a pass
+        would take more than half of the free memory, on any worker; see `options["width"]` of the
+        result
+    top : number of highest ranks to keep of each vector, selected when it ends, where it was computed; default all
+        ranks of all vectors
+    backend : as for `pagerank`; the matrix, or the rows of a worker, must fit in device memory as CSR
+    threads : default: the processors this process may use; on a cluster, those of each worker
+    client : as for `pagerank`: distributes A for this one batch, whose workers make each pass in lockstep
+    transport : with `client`, as for `Matrix.distribute`; `auto` is `nccl` where each worker has a separate device
+    device_memory, host_memory : with `client`, as for `Matrix.distribute`: most that the plan of the rows may take
+    timeout : with `client`, as for `Matrix.distribute`
+    throw : raise when a vector does not meet the tolerance; False returns all with their statuses
+    on_event : called with the event of each pass; its iteration counts passes, its change is the largest of the vectors
+    on_progress : called with ("vectors", vectors that have ended, vectors in all); on a cluster also as for `pagerank`
+
+    Returns
+    -------
+    BatchSolution with `values` of shape (n_vectors, n), or `top_ids` and `top_ranks` of shape (n_vectors, top).
+
+    Raises
+    ------
+    KindError, DanglingError, ConvergenceError : as for `pagerank`; the first vector that did not converge is named
+    OptionError, ShapeError : as for `pagerank`; the message names an invalid vector
+    BackendError : `cuda` and no device, or CuPy is not installed
+    CapacityError : the matrix, the vectors of a pass or the results do not fit in free memory
+    ClusterError : as for `pagerank`
+    """
+    if width is not None:
+        check_choice("width", width, WIDTHS)
+    if client is None and (device_memory is not None or host_memory is not None):
+        raise OptionError(
+            "device_memory= and host_memory= are for the rows of workers; pass client= too, or pass them to "
+            "distribute()"
+        )
+    limits = (device_memory, host_memory, timeout)
+    place = Placement(A, client, backend, threads, *limits, transport, on_progress, on_event)
+    top = _check_top(top)
+    n = A.shape[0]
+    use_weights = check_graph(A, weights)
+    queries = make_queries(personalization, _list_alphas(alpha), n, A.vertex_ids, A.order)
+    asked: dict[str, Any] = {"tol": tol, "tol_mode": tol_mode, "max_iter": max_iter, "precision": precision}
+    options, threshold = _check_options(queries, asked, n, A.nnz)
+    shared: dict[str, Any] = {"dangling": dangling, "out_weight": out_weight, "order": A.order}
+    start = make_inputs(A.stored, A.vertex_ids, options, **shared, use_weights=use_weights)
+    if dangling is None:
+        start = replace(start, dangling=np.empty(0))
+    dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
+    keeper = _ResultCollector(A, len(queries), top, "float32" if precision == "float32" else "float64")
+    report = on_progress or ignore
+
+    def emit(event: Event, n_ended: int) -> None:
+        place.emit(event)
+        report("vectors", n_ended, len(queries))
+
+    drops = isinstance(dangling, str) and dangling == "drop"
+    task = BatchTask(name_run(), options, threshold, dtype, threads, width, top, drops)
+    if place.is_on_cluster:
+        with place.distribute(precision=precision, weights=use_weights, build_layout=False) as matrix:
+            loaded = time.perf_counter()
+            outcome = _rank_distributed(matrix, queries, task, start, keeper, emit, report)
+        place.count_loading(outcome.seconds, loaded)
+    else:
+        outcome = _rank_embedded(place, queries, task, start, keeper, emit)
+    described: dict[str, Any] = {"tol": None if tol_mode == "fixed" else options.tol or DEFAULT_TOL}
+    described |= {"dangling": describe_dangling(dangling), "weights": use_weights}
+    described |= {"executor": "embedded" if outcome.transport is None else "supersteps"}
+    described |= {"out_weight": "store" if out_weight is None else "vector"}
+    described |= {"width": outcome.width, "steps": outcome.steps, "top": top}
+    solution = _solve(A, queries, outcome, keeper, start.growth, vars(options) | described, tuple(place.events))
+    if throw:
+        describe = partial(describe_weight_overflow, A, start, precision, use_weights=use_weights)
+        _check_success(solution, options, A.nnz, describe)
+    return solution
+
+
+# --- placement -------------------------------------------------------------------------------------------------------
+
+
+def _rank_embedded(
+    place: Placement,
+    queries: Sequence[Query],
+    task: BatchTask,
+    start: RunInputs,
+    keeper: _ResultCollector,
+    emit: Callable[[Event, int], None],
+) -> BatchOutcome:
+    """Rank the vectors of a batch in this process."""
+    A, backend = place.A, place.computes
+    dtype, precision = task.dtype, task.options.precision
+    binding: dict[str, Any] = {"backend": backend, "threads": task.threads}
+    kernel, n = bind_many(A.block(dtype, **binding), precision, **binding), A.shape[0]
+    panels = make_local(n, kernel.zeros_many)
+    free = free_memory() if backend == "cpu" else free_device_memory()
+    needed = {w: count_bytes(panels, n, precision, kernel.z_dtype.itemsize, w) for w in WIDTHS}
+    width = choose_width(task.width, len(queries), [("", kernel.best_width, [PassMemory("here", free, needed)])])
+    keeper.make_room()
+    weight = start.take_weight(lambda: A.read_out_weight(dtype is not None, task.threads))
+    rows = ManyRows(kernel, kernel.put(weight), kernel.put(start.dangling))
+    n_dangling = int(np.count_nonzero(weight == 0))
+    loaded = time.perf_counter()
+    batch = Batch(rows, queries, task, width, panels, n_dangling, A.order, lambda kept: keeper.keep([kept]))
+    batch.start()
+    held_bytes = batch.held_bytes
+    for event in batch.advance():
+        emit(event, batch.n_ended)
+    place.count_loading(batch.seconds, loaded)
+    taken = measure_memory(has_device=backend == "cuda") | {"held_bytes": held_bytes}
+    memory = {name: [n_bytes] for name, n_bytes in taken.items()}
+    return BatchOutcome(batch.endings, batch.iteration, width, kernel.describe(), batch.seconds, memory)
+
+
+def _rank_distributed(
+    matrix: DistributedMatrix,
+    queries: Sequence[Query],
+    task: BatchTask,
+    start: RunInputs,
+    keeper: _ResultCollector,
+    emit: Callable[[Event, int], None],
+    on_progress: Progress,
+) -> BatchOutcome:
+    """Rank the vectors of a batch on the workers that hold the matrix."""
+    from mgspmv.cluster.batch_supersteps import run_batch
+    from mgspmv.monitor.events import publish_run
+
+    keeper.make_room()
+    with publish_run([matrix], task, "pagerank_batch", "supersteps") as news:
+        outcome = run_batch(matrix, queries, task, start, keeper.keep, emit, news.report(on_progress))
+        status = next((e.status for e in outcome.endings if not e.status.is_success), outcome.endings[0].status)
+        news.end(status, outcome)
+    return outcome
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+def _check_top(top: Any) -> int | None:
+    if top is None:
+        return None
+    if not hasattr(top, "__index__") or top < 1:
+        raise OptionError(f"top must be an integer of at least 1, not {top!r}")
+    return int(top)
+
+
+def _list_alphas(alpha: Any) -> list[Any]:
+    if isinstance(alpha, Real):
+        return [alpha]
+    alphas = list(alpha) if hasattr(alpha, "__iter__") and not isinstance(alpha, str) else [alpha]
+    if not alphas:
+        raise ShapeError("alpha is an empty sequence; pass a number, or one for each vector")
+    return alphas
+
+
+def _check_options(queries: Sequence[Query], asked: dict[str, Any], n: int, nnz: int) -> tuple[PageRankOptions, float]:
+    """Return the options that all vectors share, except for alpha, and the threshold of their changes."""
+    checked: dict[Any, tuple[PageRankOptions, float]] = {}
+    for query in queries:
+        if query.alpha not in checked:
+            try:
+                options = PageRankOptions(query.alpha, **asked)
+                checked[query.alpha] = options, options.threshold(n, nnz)
+            except OptionError as error:
+                raise OptionError(f"vector {query.label!r}: {error}") from error
+    return checked[queries[0].alpha]
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+class _ResultCollector:
+    """Ranks of finished vectors, or the highest ranks of each."""
+
+    def __init__(self, A: MatrixProperties, n_vectors: int, top: int | None, dtype: Any) -> None:
+        self._ids, self._order, self._top = A.vertex_ids, A.order, top
+        self._shape, self._dtype = (n_vectors, A.shape[0] if top is None else min(top, A.shape[0])), np.dtype(dtype)
+        self.values: np.ndarray | None = None
+        self.top_ids: np.ndarray | None = None
+        self.top_ranks: np.ndarray | None = None
+
+    def make_room(self) -> None:
+        """Allocate the results; raise `CapacityError` where the ranks of all vectors do not fit in free memory."""
+        if self._top is None:
+            needed, free = math.prod(self._shape) * self._dtype.itemsize, free_memory()
+            if needed > free:
+                raise CapacityError(
+                    f"the ranks of {self._shape[0]} vectors take {needed:,} bytes, and {free:,} are free; pass top=k "
+                    "to keep the k highest of each, or rank fewer vectors at a time"
+                )
+            self.values = np.empty(self._shape, self._dtype)
+        else:
+            self.top_ids = np.empty(self._shape, np.int64 if self._ids is None else self._ids.dtype)
+            self.top_ranks = np.empty(self._shape, self._dtype)
+
+    def keep(self, parts: Sequence[FinishedVector]) -> None:
+        """Store the ranks of one finished vector, given as one part per block of stored rows, in row order."""
+        number, ranks = parts[0].number, _join([part.ranks for part in parts])
+        if self.values is not None:
+            self.values[number] = restore(ranks, self._order)
+            return
+        assert self._top is not None
+        assert self.top_ids is not None
+        assert self.top_ranks is not None
+        sources = _join([part.sources for part in parts if part.sources is not None])
+        highest = order_highest(ranks, sources, self._top)
+        highest = highest[ranks[highest] != 0]
+        n_kept = len(highest)
+        self.top_ids[number, :n_kept] = sources[highest] if self._ids is None else self._ids[sources[highest]]
+        self.top_ids[number, n_kept:] = fill_id(self.top_ids)
+        self.top_ranks[number, :n_kept], self.top_ranks[number, n_kept:] = ranks[highest], 0
+
+
+def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _solve(
+    A: MatrixProperties,
+    queries: Sequence[Query],
+    outcome: BatchOutcome,
+    keeper: _ResultCollector,
+    growth: float,
+    options: dict[str, Any],
+    events: tuple[Event, ...],
+) -> BatchSolution:
+    pairs = zip(outcome.endings, queries, strict=True)
+    bounds = [widen_bound(ending.error_bound_l1, query.alpha, growth) for ending, query in pairs]
+    return BatchSolution(
+        labels=tuple(query.label for query in queries),
+        alphas=np.array([query.alpha for query in queries], np.float64),
+        statuses=tuple(ending.status for ending in outcome.endings),
+        changes=tuple(ending.changes for ending in outcome.endings),
+        error_bounds_l1=np.array(bounds),
+        values=keeper.values,
+        top_ids=keeper.top_ids,
+        top_ranks=keeper.top_ranks,
+        seconds=outcome.seconds,
+        vertex_ids=A.vertex_ids if keeper.values is not None else None,
+        options=options,
+        matrix=describe_matrix(A.info, outcome.hardware, outcome.transport, is_reversed=A.is_transpose),
+        memory=outcome.memory,
+        events=events,
+    )
+
+
+def _check_success(
+    solution: BatchSolution, options: PageRankOptions, nnz: int, describe: Callable[[], str | None]
+) -> None:
+    failed = [k for k, status in enumerate(solution.statuses) if not status.is_success]
+    if failed:
+        k = failed[0]
+        status, changes = solution.statuses[k], solution.changes[k]
+        own = replace(options, alpha=float(solution.alphas[k]))
+        advice = own.advise(status, changes, solution.matrix["shape"][0], nnz)
+        if status == Status.NON_FINITE:
+            advice = describe() or advice
+        made = f"{len(changes)} iterations, the last change was {changes[-1]:.3g}"
+        raise ConvergenceError(
+            f"PageRank of {len(failed)} of {len(solution)} vectors did not converge: {solution.labels[k]!r} ended as "
+            f"{status} after {made}: {advice}",
+            solution,
+        )

@@ -1,0 +1,112 @@
+"""Commands that iterate over one vector: shared options, progress and output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+from mgspmv.cli.mode import note_checkpoint, print_note
+from mgspmv.cli.options import option
+from mgspmv.cli.outputs import Outputs
+from mgspmv.cli.placement import ComputingOptions, PlacementOptions, check_choices, open_client
+from mgspmv.cli.program import Answer
+from mgspmv.cli.solutions import answer_ranks
+from mgspmv.errors import ConvergenceError
+
+if TYPE_CHECKING:
+    from mgspmv.model import Event, Stability
+    from mgspmv.results import Solution
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iteration:
+    """Options shared by commands that iterate over one vector."""
+
+    store: str
+    output: list[str] | None = None
+    tol: float | None = None
+    tol_mode: str = "l1"
+    max_iter: int = 100
+    nstart: str | None = None
+    ignore_weights: bool = False
+    precision: Annotated[str, option("Of vectors and values.", "float64|float32")] = "float64"
+    place: ComputingOptions
+    executor: Annotated[str, option("How iterations are driven.", "auto|embedded|scheduler|superstep")] = "auto"
+    top: Annotated[int, option("How many of the highest ranks to show.", min=1)] = 10
+    overwrite: bool = False
+
+    def compute(
+        self, call: str, vectors: Sequence[str] = (), *, reverse: bool = False, **own: Any
+    ) -> tuple[Any, ConvergenceError | None]:
+        """Call a function of the API; return its result, and the error where it did not converge.
+
+        Parameters
+        ----------
+        vectors : names in `own` that are vectors over vertices
+        reverse : call it with the transpose
+        """
+        from mgspmv import api
+        from mgspmv.cli.vectors import read_vectors
+
+        check_choices(self.place, executor=self.executor, **{name: own[name] for name in ("transport",) if name in own})
+        options = {name: getattr(self, name) for name in ("tol", "tol_mode", "max_iter", "precision", "executor")}
+        options |= self.place.arguments | {"weights": not self.ignore_weights} | own
+        with api.open_matrix(self.store) as opened, opened.T if reverse else opened as matrix:
+            given = {"nstart": self.nstart} | {name: options.pop(name) for name in vectors}
+            options |= read_vectors(matrix, aligns=call == "pagerank", **given)
+            return listen(partial(getattr(api, call), matrix, **options), self.place, own.get("checkpoint"))
+
+    def write(
+        self,
+        solution: Solution,
+        outputs: Outputs,
+        failure: ConvergenceError | None,
+        order: Stability | None = None,
+    ) -> Answer:
+        """Write a vector, and make the answer; `order` as in `answer_ranks`."""
+        from mgspmv.saving import generate_csv
+
+        outputs.save(solution, overwrite=self.overwrite)
+        answer = answer_ranks(solution, solution.top(self.top), outputs.paths, failure, order)
+        return outputs.print(answer, generate_csv(solution))
+
+
+def listen(
+    compute: Callable[..., Any], place: PlacementOptions, checkpoint: str | None = None
+) -> tuple[Any, ConvergenceError | None]:
+    """Iterate in the given place; return the result, and the error where it did not converge.
+
+    Parameters
+    ----------
+    compute : called with `client`, `on_event` and `on_progress`
+    checkpoint : place of the run's checkpoints; None for none
+    """
+    last: Event | None = None
+    kept = "nothing is written"
+
+    def follow(phase: str, done: int, total: int | None) -> None:
+        nonlocal kept
+        if phase == "resume" and not done:
+            print_note(f"there is no checkpoint in {checkpoint}; begins with the first iteration")
+        elif phase == "resume":
+            print_note(f"goes on after iteration {done} of the checkpoint in {checkpoint}")
+        if phase in ("checkpoint", "resume") and done:
+            kept = f"{checkpoint} has iteration {done}, from which --resume goes on"
+            note_checkpoint(kept)
+
+    def hear(event: Event) -> None:
+        nonlocal last
+        last = event
+
+    note_checkpoint(kept)
+    with open_client(place) as client:
+        try:
+            return compute(client=client, on_event=hear, on_progress=follow), None
+        except ConvergenceError as error:
+            return error.solution, error
+        except KeyboardInterrupt:
+            if last is not None:
+                note_checkpoint(f"after {last.iteration} iterations, change {last.change:.3g}; {kept}")
+            raise

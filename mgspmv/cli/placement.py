@@ -1,0 +1,189 @@
+"""Placement of a command: in this process, on a cluster that it starts, or on a running one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from datetime import date, time
+from typing import TYPE_CHECKING, Any
+
+from mgspmv.cli.mode import open_progress, print_note
+from mgspmv.errors import OptionError
+
+if TYPE_CHECKING:
+    from mgspmv.monitor.progress import Progress
+
+
+@dataclass(frozen=True)
+class PlacementOptions:
+    """Placement of a command; this process when neither cluster nor scheduler is given."""
+
+    cluster: str | None = None
+    """Cluster to start for the command: a name of `MANAGERS`, or `module:Class`."""
+    workers: int | None = None
+    """Number of workers to start; None for Dask's default."""
+    threads: int | None = None
+    """Threads of each worker."""
+    cluster_option: list[str] | None = None
+    """Arguments of the cluster's class, as `KEY=VALUE`."""
+    scheduler: str | None = None
+    """Address of the scheduler of a running cluster."""
+    tls: str | None = None
+    """Folder of certificates that encrypt all connections; `temporary` for newly made ones."""
+    timeout: float = 30.0
+    """Seconds that a worker may be silent."""
+
+    def __post_init__(self) -> None:
+        if self.cluster is not None and self.scheduler is not None:
+            raise OptionError("--cluster starts a cluster and --scheduler uses one that runs; give one of them")
+        if self.cluster is not None:
+            from mgspmv.cluster.managers import find_manager
+
+            find_manager(self.cluster)
+        if self.options and self.cluster is None:
+            raise OptionError("--cluster-option says what --cluster starts; give both or neither")
+        if self.workers is not None and self.cluster is None:
+            raise OptionError("--workers says how many --cluster starts; give both or neither")
+        if self.tls is not None and self.is_embedded:
+            raise OptionError("--tls encrypts what the parts of a cluster say; add --cluster or --scheduler")
+        if self.tls == "temporary" and self.cluster is None:
+            raise OptionError("a cluster that runs has certificates already; name their folder in place of temporary")
+        if not self.timeout > 0:
+            raise OptionError(f"--timeout must be a positive number of seconds, not {self.timeout:g}")
+
+    def choose_backend(self, backend: str) -> str:
+        """Resolve `auto` for started workers: `cpu` for `local`, and `cuda` for `cuda`."""
+        started = {"local": "cpu", "cuda": "cuda"}
+        return started.get(self.cluster or "", backend) if backend == "auto" else backend
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of the cluster's class."""
+        return dict(map(parse_option, self.cluster_option or ()))
+
+    @property
+    def is_embedded(self) -> bool:
+        """True if this process computes."""
+        return self.cluster is None and self.scheduler is None
+
+
+@dataclass(frozen=True)
+class ComputingOptions(PlacementOptions):
+    """Placement of a command that computes products, with memory limits."""
+
+    backend: str = "auto"
+    device_memory: str | None = None
+    host_memory: str | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Options as arguments of API functions, except the client."""
+        given = {"threads": self.threads, "timeout": self.timeout, "backend": self.choose_backend(self.backend)}
+        return given | {"device_memory": self.device_memory, "host_memory": self.host_memory}
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """Split KEY=VALUE; the value is parsed as TOML or JSON, else kept as text.
+
+    Raises
+    ------
+    OptionError : the text is not KEY=VALUE, or the key has a separate option
+    """
+    key, sign, value = (part.strip() for part in text.partition("="))
+    if not (key.isidentifier() and sign):
+        raise OptionError(f"--cluster-option {text}: expected KEY=VALUE, such as queue=gpu")
+    if key in ("kind", "workers", "threads", "on_note"):
+        raise OptionError(f"--cluster-option {key} is no argument of a class; use --cluster, --workers and --threads")
+    return key, read_literal(value)
+
+
+def read_literal(text: str) -> Any:
+    """Parse a TOML or JSON value; return dates, times (as wall times are written) and other text unchanged."""
+    with suppress(tomllib.TOMLDecodeError):
+        value = tomllib.loads(f"value = {text}")["value"]
+        return text if isinstance(value, date | time) else value
+    with suppress(ValueError):
+        return json.loads(text)
+    return text
+
+
+def check_choices(place: PlacementOptions, **chosen: Any) -> None:
+    """Check options early, before a cluster is started and waited for."""
+    from mgspmv.kernels.many import WIDTHS
+    from mgspmv.model import check_choice
+
+    choices: dict[str, tuple[Any, ...]] = {
+        "executor": ("auto", "embedded", "tasks", "supersteps"),
+        "transport": ("auto", "nccl", "peer"),
+        "width": (*WIDTHS, None),
+    }
+    for name, value in chosen.items():
+        check_choice(f"--{name}", value, choices[name])
+    if chosen.get("executor") == "embedded" and not place.is_embedded:
+        raise OptionError("--executor embedded computes in this process; leave out --cluster and --scheduler")
+
+
+@contextmanager
+def quieten_dask() -> Iterator[None]:
+    """Keep loggers of Dask and other libraries off stderr; errors that end a run are raised, and printed once.
+
+    Loggers of loaded programs have separate handlers.
+    """
+    import distributed  # noqa: F401 (or it would be loaded later, and give its loggers handlers then)
+
+    loggers = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
+    others = [logging.root, *(logger for logger in loggers if logger.name.partition(".")[0] != "mgspmv")]
+    handlers = [handler for logger in others for handler in logger.handlers]
+    handlers += [] if logging.lastResort is None else [logging.lastResort]
+
+    def reject(record: logging.LogRecord) -> bool:
+        return False
+
+    for handler in handlers:
+        handler.addFilter(reject)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(reject)
+
+
+@contextmanager
+def open_client(place: PlacementOptions, progress: Progress | None = None) -> Iterator[Any]:
+    """Open the client of a cluster, or None where this process computes; a started cluster ends with the context.
+
+    Parameters
+    ----------
+    progress : shows the phases of connecting; None for a separate display
+
+    Raises
+    ------
+    SchedulerNotFoundError : no scheduler answers at the address
+    """
+    if place.is_embedded:
+        yield None
+        return
+    from mgspmv.cluster.dask_cluster import Cluster
+    from mgspmv.cluster.managers import check_shared, start_cluster
+    from mgspmv.cluster.tls import use_tls
+
+    if place.cluster is not None:
+        check_shared(place.cluster, place.tls)
+    with ExitStack() as stack:
+        stack.enter_context(quieten_dask())
+        stack.enter_context(use_tls(place.tls))
+        with open_progress() if progress is None else nullcontext(progress) as shown:
+            shown.phase("connecting" if place.cluster is None else "starting workers")
+            reached: Any = place.scheduler
+            if place.cluster is not None:
+                started = start_cluster(place.cluster, place.workers, place.threads, print_note, **place.options)
+                reached = stack.enter_context(started)
+            cluster = Cluster(reached, place.timeout)
+        stack.callback(cluster.close)
+        if cluster.dashboard_link:
+            print_note(f"dashboard: {cluster.dashboard_link}")
+        yield cluster.client

@@ -1,0 +1,295 @@
+"""Agent on each worker, which holds parts of matrices and sessions of runs, and the tasks that run there.
+
+Each part or session belongs to the key of the task that made it. When Dask releases the key, because the client closed
+the matrix or disconnected, the agent frees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import dask
+from distributed import Worker, WorkerPlugin, get_worker
+from distributed.core import Status as ServerStatus
+from distributed.protocol import to_serialize
+from distributed.protocol.pickle import loads
+
+from mgspmv.cluster.allowed_hosts import HOSTS, guard
+from mgspmv.cluster.device_row_block import DeviceRowBlock, TeamSpec
+from mgspmv.cluster.row_block import ProductOptions, RowBlock, RowBlockSpec, join_pieces
+from mgspmv.cluster.watchdog import WATCHDOG
+from mgspmv.cluster.worker_metrics import METRICS
+from mgspmv.cluster.worker_run import ConnectedRun, WorkerRun
+from mgspmv.errors import ClosedError, OptionError
+from mgspmv.exchange.nccl import await_ends, find_nccl_problem, find_stuck, let_go
+from mgspmv.exchange.peer_comm import LINK_OP, RunSpec
+from mgspmv.heartbeat import find_heartbeat
+from mgspmv.kernels.device import (
+    describe_device,
+    device_bandwidth,
+    device_id,
+    find_device_problem,
+    free_device_memory,
+    release_device_memory,
+)
+from mgspmv.kernels.rates import measure_device
+from mgspmv.logs import write_worker_log
+from mgspmv.model import Precision, free_memory
+from mgspmv.plan import Rates
+
+NAME = "mgspmv"
+"""Name of the plugin on each worker."""
+END_S = 2.0
+"""Seconds to wait for the device memory of earlier runs to be freed before free memory is measured."""
+PING_OP, DESCRIBE_OP = "mgspmv_ping", "mgspmv_describe"
+FREE_OP, ABORT_OP, ABORT_RUN_OP = "mgspmv_free", "mgspmv_abort", "mgspmv_abort_run"
+"""Operations that a client requests from an agent, through the scheduler."""
+ASK_OP = "mgspmv_ask"
+"""Operation that another worker requests from an agent."""
+
+
+class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
+    """Agent that holds the parts and sessions of a worker, and answers clients and other workers.
+
+    Attributes
+    ----------
+    held : parts, sessions of runs and shares of ingests, by the key of the task that made them; each until its key is
+        released
+    """
+
+    name = NAME
+
+    def setup(self, worker: Worker) -> None:
+        write_worker_log()
+        if hosts := dask.config.get(HOSTS, None):
+            guard(worker.http_application, hosts)
+        self._worker = worker
+        self.held: dict[str, Any] = {}
+        self._ending: WeakValueDictionary[str, ConnectedRun] = WeakValueDictionary()  # a running task holds its session
+        METRICS.register()
+        METRICS.holders.add(self)
+        worker.handlers.update(
+            {
+                PING_OP: self.ping,
+                DESCRIBE_OP: self.describe,
+                FREE_OP: self.free,
+                ABORT_OP: self.abort,
+                ABORT_RUN_OP: self.abort_run,
+                LINK_OP: self.accept_link,
+                ASK_OP: self.answer,
+            }
+        )
+
+    def teardown(self, worker: Worker) -> None:
+        METRICS.holders.discard(self)
+        for held in [*self.held.values()]:
+            held.close("the worker closed")
+        self.held.clear()
+
+    def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
+        """Free the objects of a task when its result is released; count failed tasks."""
+        if finish in ("released", "forgotten"):
+            self._let_go(key)
+        if finish == "error" and str(key).startswith("mgspmv-"):
+            error = self._worker.state.tasks[key].exception
+            if error is not None:  # Dask keeps no error of a task whose key was released before it failed
+                METRICS.count_failure(type(loads(error.data)).__name__)
+
+    # --- for the tasks
+
+    def get(self, key: str) -> Any:
+        """Return the part, session or share of a key.
+
+        Raises
+        ------
+        ClosedError : it is not held, or no longer
+        """
+        if key not in self.held:
+            raise ClosedError(
+                f"worker {self._worker.name} does not hold what this task needs: the matrix was closed, the run ended, "
+                "or the worker was restarted; distribute the matrix, or ingest, again"
+            )
+        return self.held[key]
+
+    def get_row_block(self, key: str) -> RowBlock:
+        """Return a part as `get` does, for a task that may read all of its entries between two marks."""
+        part: RowBlock = self.get(key)
+        find_heartbeat().n_terms = part.nnz
+        return part
+
+    def measure_held(self) -> tuple[int, int]:
+        """Return the bytes held for parts, and for the rows and vectors of runs."""
+        held = [*self.held.values()]
+        rows = sum(part.nbytes for part in held if isinstance(part, RowBlock))
+        return rows, sum(session.held_bytes for session in held if isinstance(session, WorkerRun))
+
+    # --- for clients and other workers
+
+    async def ping(self) -> list[tuple[str, str, str]]:
+        """Answer that the event loop of this worker runs, with the tasks that hang, see `Hang.describe`."""
+        return self._list_hangs()
+
+    async def describe(self, devices: bool) -> dict[str, Any]:
+        """Describe free memory, device and held keys; only the hangs if there are any. The first query of the
+        device takes some of its memory."""
+        if hangs := self._list_hangs():
+            return {"hangs": hangs}
+        device = await asyncio.to_thread(find_device) if devices else {"problem": "backend='cpu' was asked for"}
+        return {"free_memory": free_memory(), "device": device, "parts": [*self.held]}
+
+    async def free(self, keys: list[str]) -> None:
+        """Free the objects of these keys at once."""
+        for key in keys:
+            self._let_go(key)
+
+    async def abort(self, key: str, reason: str, wait_s: float) -> bool:
+        """End a session: its task raises with the reason. Wait up to `wait_s` for it, unless it hangs and is not just
+        waiting for others; return whether it ended."""
+        session = self.held.get(key) or self._ending.get(key)
+        if session is None:
+            return True
+        session.close(reason)
+        deadline = time.monotonic() + wait_s
+        while session.is_busy and time.monotonic() < deadline and not self._list_hangs(waits=False):
+            await asyncio.sleep(0.01)
+        self._let_go(key)
+        return not session.is_busy
+
+    async def abort_run(self, run: str, reason: str, wait_s: float) -> bool:
+        """End all sessions of a run whose client does not end them; see `abort`."""
+        keys = [key for key, held in [*self.held.items()] if isinstance(held, ConnectedRun) and held.run == run]
+        return all(await asyncio.gather(*(self.abort(key, reason, wait_s) for key in keys)))
+
+    async def answer(self, key: str, question: str, arguments: Sequence[Any]) -> dict[str, Any]:
+        """Answer a question of another worker's share to the share here; see `mgspmv.ingest.shard`."""
+        from mgspmv.ingest.shard import QUESTIONS  # already imported if a share exists
+
+        if question not in QUESTIONS:
+            raise OptionError(f"a share has no answer to {question!r}")
+        try:
+            given = await asyncio.to_thread(getattr(self.get(key), question), *arguments)
+        except Exception as error:
+            return {"raised": to_serialize(error)}
+        return {"given": to_serialize(given)}
+
+    async def accept_link(self, comm: Any, run: str, rank: int) -> Any:
+        """Serve a link from another worker of a run until it is closed; close it if the run is unknown here."""
+        for held in [*self.held.values()]:
+            if isinstance(held, ConnectedRun | RowBlock) and held.links is not None and held.links.run == run:
+                await held.links.accept(comm, rank)
+        comm.abort()
+        return ServerStatus.dont_reply
+
+    def _list_hangs(self, *, waits: bool = True) -> list[tuple[str, str, str]]:
+        """List the hangs of this worker, as `Hang.describe` does; with or without tasks that just wait for others."""
+        hangs = [hang.describe() for hang in WATCHDOG.list_hangs(self._worker) if waits or not hang.waits]
+        if (stuck := find_stuck()) is not None:
+            hangs.append(("end", *stuck))
+        return hangs
+
+    def _let_go(self, key: Any) -> None:
+        if key not in self.held:
+            return
+        held = [self.held.pop(key)]  # no other reference, which would keep it alive
+        held[0].close("the run ended" if isinstance(held[0], ConnectedRun) else "the matrix was closed")
+        if isinstance(held[0], ConnectedRun):
+            self._ending[key] = held[0]
+        if isinstance(held[0], DeviceRowBlock):
+            let_go(held, release_device_memory)
+
+
+def find_device() -> dict[str, Any]:
+    """Return the fields of `DeviceInfo` for the current device, or the problem that prevents its use."""
+    if (problem := find_device_problem()) is not None:
+        return {"problem": problem}
+    await_ends(END_S)
+    return {
+        "name": describe_device(),
+        "id": device_id(),
+        "memory": free_device_memory(),
+        "bandwidth": device_bandwidth(),
+        "nccl_problem": find_nccl_problem(),
+    }
+
+
+async def install(dask_worker: Worker) -> None:
+    """Install an agent on a worker that has none."""
+    if NAME not in dask_worker.plugins:
+        await dask_worker.plugin_add(plugin=Agent(), name=NAME, catch_errors=False)
+
+
+def get_agent() -> Agent:
+    """Return the agent of the worker that runs this task.
+
+    Raises
+    ------
+    ClosedError : the worker has none
+    """
+    worker = get_worker()
+    if NAME not in worker.plugins:
+        raise ClosedError(f"worker {worker.name} knows nothing of this program; it was restarted at the same address")
+    agent: Agent = worker.plugins[NAME]
+    return agent
+
+
+# --- tasks -----------------------------------------------------------------------------------------------------------
+# Each is pinned to a worker; `key` is the key of the task that loaded the part or began the session.
+
+
+def load_row_block(key: str, spec: RowBlockSpec, team: TeamSpec | None) -> int:
+    """Read a part from the store and hold it, ready for its team; return its bytes."""
+    find_heartbeat().n_terms = spec.nnz
+    part = DeviceRowBlock(spec) if spec.backend == "cuda" else RowBlock(spec)
+    if team is not None:
+        assert isinstance(part, DeviceRowBlock)
+        part.meet(get_worker(), team)
+    get_agent().held[key] = part
+    METRICS.has_device |= part.backend == "cuda"
+    return part.nbytes
+
+
+def join_team(key: str, team: TeamSpec) -> int:
+    """Call `DeviceRowBlock.join_team` and return the bytes of the part."""
+    part = get_agent().get_row_block(key)
+    assert isinstance(part, DeviceRowBlock)
+    part.join_team(team)
+    return part.nbytes
+
+
+def measure_row_block(spec: RowBlockSpec, precision: Precision) -> Rates:
+    """Measure the rates of this worker's device, and of transfers to it, with some of the part's rows."""
+    rows = spec.address.open(), spec.bounds[spec.rank], spec.bounds[spec.rank + 1]
+    rates = measure_device(*rows, spec.dtype, precision, threads=spec.threads, streaming=spec.streaming)
+    release_device_memory()
+    return rates
+
+
+def multiply_row_block(key: str, x: Any, y: Any, options: ProductOptions) -> Any:
+    """Compute alpha A x + beta y for the rows of a part; see `RowBlock.multiply`. x may be a list of pieces of rows."""
+    return get_agent().get_row_block(key).multiply(join_pieces(x) if isinstance(x, list) else x, y, options)
+
+
+def begin_run(
+    key: str, part_key: str, make: Callable[[Worker, RowBlock, Any, Any], WorkerRun], spec: RunSpec, piece: Any
+) -> int | str:
+    """Make and hold a session over a part; return its hardware: number of host threads, or name of the device.
+
+    Parameters
+    ----------
+    make : called with the worker, the part, `spec` and `piece`
+    spec : description of the run, the same for all workers
+    piece : start of this worker
+    """
+    agent, worker = get_agent(), get_worker()
+    session = make(worker, agent.get_row_block(part_key), spec, piece)
+    agent.held[key] = session
+    return session.computes
+
+
+def call_held(key: str, method: str, *arguments: Any, **options: Any) -> Any:
+    """Call a method of a session or share."""
+    return getattr(get_agent().get(key), method)(*arguments, **options)

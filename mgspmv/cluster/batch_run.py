@@ -1,0 +1,149 @@
+"""State of a batch of vectors on one worker, and the tasks that run there; see `mgspmv.solvers.batch`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from mgspmv.cluster.device_row_block import DeviceRowBlock
+from mgspmv.cluster.integrity import Report
+from mgspmv.cluster.row_block import RowBlock
+from mgspmv.cluster.worker_run import WorkerRun, find_wanted, greet_asking, share_first
+from mgspmv.exchange.all_to_all import AllToAll
+from mgspmv.exchange.ipc import name_host
+from mgspmv.exchange.multivector import MultivectorExchange, make_host_staged, make_local, make_nccl, make_peer
+from mgspmv.exchange.nccl import greet
+from mgspmv.exchange.peer_comm import RunSpec
+from mgspmv.kernels.cpu_many import CpuMany
+from mgspmv.kernels.device import describe_device, device_id, free_device_memory
+from mgspmv.kernels.many import WIDTHS
+from mgspmv.kernels.select import BoundMany
+from mgspmv.model import free_memory
+from mgspmv.solvers.batch import Batch, BatchTask, Ending, FinishedVector, ManyRows, PassMemory, count_bytes
+from mgspmv.solvers.inputs import RunInputs
+from mgspmv.solvers.queries import Query
+
+KEPT_BYTES = 1 << 28
+"""Bytes of kept vectors on all workers at which a superstep ends, so that they are sent to the client."""
+
+
+@dataclass(frozen=True)
+class BatchRunSpec(RunSpec):
+    """Description of a batch, the same for all of its workers."""
+
+    task: BatchTask
+    """Options of the batch."""
+    transport: Literal["peer", "nccl"]
+    """Transport of slices between workers."""
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPiece:
+    """Start of a batch on one worker, for its rows."""
+
+    start: RunInputs
+    """Start vectors; only d, empty for the p of each vector, and the out-weights are used."""
+    queries: list[Query]
+    """All vectors, restricted to the entries in these rows."""
+    order: np.ndarray | None
+    """(n_rows,) source's number of each row; None if they ascend or are not needed."""
+
+
+class BatchWorkerRun(WorkerRun):
+    """One worker's share of a batch."""
+
+    _loop: Batch
+    _panels: MultivectorExchange
+    """Panels of all workers, from `open_links` on."""
+
+    def __init__(self, worker: Any, part: RowBlock, spec: BatchRunSpec, piece: BatchPiece) -> None:
+        kernel, hello = _bind(part, spec)
+        writable = partial(np.require, requirements="W")  # received arrays are read-only, and kernels take both
+        weight = writable(piece.start.take_weight(lambda: part.out_weights.read(spec.task.dtype is not None)))
+        self._rows = ManyRows(kernel, kernel.put(weight), kernel.put(writable(piece.start.dangling)))
+        self._n_dangling = int(np.count_nonzero(weight == 0))
+        self._worker, self._spec, self._piece = worker, spec, piece
+        super().__init__(worker, [part], spec, hello)
+        self._kept: list[FinishedVector] = []
+        self._first_bytes = 0
+        self.computes = kernel.threads if isinstance(kernel, CpuMany) else describe_device()
+
+    def open_links(self) -> tuple[int, list[PassMemory]]:
+        """Open the links to the other workers, and return the fastest width here and the free memory."""
+        with self._working("connect"):
+            self._panels = self._make_panels(self.links.connect())
+            return self._rows.kernel.best_width, self._find_room(self._panels)
+
+    def _connect(self, width: int) -> Batch:
+        """Start the batch with its first vectors."""
+        spec, piece, most, kept = self._spec, self._piece, self._count_kept(), self._kept
+        given = (width, self._panels, self._n_dangling, piece.order, partial(_keep, kept), lambda: len(kept) >= most)
+        batch = Batch(self._rows, piece.queries, spec.task, *given)
+        batch.start()
+        self._first_bytes = batch.held_bytes
+        self.n_terms *= width
+        return batch
+
+    def superstep(self, n: int) -> Report:
+        """Make n passes or fewer, up to the end or until enough is kept; report also what was kept since the last."""
+        report = super().superstep(n)
+        report = replace(report, kept=[*self._kept], n_ended=self._loop.n_ended)
+        self._kept.clear()
+        return report
+
+    def collect(self) -> tuple[list[Ending], dict[str, float], dict[str, int]]:
+        """Return how the vectors ended, the seconds of this worker by phase, and the bytes that it took."""
+        batch = self._loop
+        return batch.endings, batch.seconds, self.measure_memory() | {"held_bytes": self._first_bytes}
+
+    def _make_panels(self, hellos: dict[int, dict[str, Any]]) -> MultivectorExchange:
+        part, links, kernel = self._part, self.links, self._rows.kernel
+        if self._spec.transport == "nccl":
+            assert isinstance(part, DeviceRowBlock)
+            part.join_devices(links, hellos)
+            if part.group is None:
+                return make_local(part.bounds[-1], kernel.zeros_many)
+            return make_nccl(part.group, part.bounds, kernel.zeros_many)
+        assert part.halo is not None
+        wanted, turns = find_wanted(hellos, part.halo), AllToAll(links, part.rank, len(self._spec.members))
+        if part.backend == "cuda":
+            return make_host_staged(turns, part.halo, wanted, kernel.put, kernel.get)
+        return make_peer(turns, part.halo, wanted, kernel.zeros_many)
+
+    def _find_room(self, panels: MultivectorExchange) -> list[PassMemory]:
+        kernel, part, precision = self._rows.kernel, self._part, self._spec.task.options.precision
+        itemsize, n_rows = kernel.z_dtype.itemsize, part.stop - part.start
+        needed = {w: count_bytes(panels, n_rows, precision, itemsize, w) for w in WIDTHS}
+        rooms = []
+        if part.backend == "cuda":
+            rooms.append(PassMemory(device_id(), free_device_memory(), needed))
+            needed = {w: panels.n_staged * w * itemsize for w in WIDTHS}
+        rooms.append(PassMemory(name_host(), free_memory(), needed))
+        if (limit := self._worker.memory_manager.memory_limit) is not None:
+            used = self._worker.monitor.get_process_memory()
+            rooms.append(PassMemory(self._worker.address, max(0, limit - used), needed))
+        return rooms
+
+    def _count_kept(self) -> int:
+        """Return the number of kept vectors at which a superstep ends, the same on all workers."""
+        n, top = self._part.bounds[-1], self._spec.task.top
+        return max(1, KEPT_BYTES // (8 * n if top is None else 16 * min(top, n) * len(self._spec.members)))
+
+
+def _keep(all_kept: list[FinishedVector], kept: FinishedVector) -> None:
+    """Keep a copy, as the arrays may be overwritten. Not a method, as a batch must not reference its session."""
+    all_kept.append(replace(kept, ranks=kept.ranks.copy()))
+
+
+def _bind(part: RowBlock, spec: BatchRunSpec) -> tuple[BoundMany, Callable[[int], dict[str, Any]]]:
+    """Return the kernel of a part, and the function that makes the first message to each worker."""
+    task, precision = spec.task, spec.task.options.precision
+    if spec.transport == "nccl":
+        assert isinstance(part, DeviceRowBlock)
+        return part.bind_many_whole(task.dtype, precision), partial(share_first, greet(part.group))
+    assert part.halo is not None
+    return part.bind_many(task.dtype, precision, task.threads), partial(greet_asking, [part.halo])

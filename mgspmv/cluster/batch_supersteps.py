@@ -1,0 +1,104 @@
+"""PageRank of many vectors on a cluster: passes that all workers make in lockstep, each with its own rows.
+
+As in the executor `supersteps` each task makes about a second's worth of passes; its report includes the kept values of
+the vectors that have ended.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from mgspmv.cluster.batch_run import BatchPiece, BatchRunSpec, BatchWorkerRun
+from mgspmv.cluster.executors import AttemptWorkers, Supersteps, join_memory
+from mgspmv.cluster.integrity import Report
+from mgspmv.cluster.matrix import DistributedMatrix
+from mgspmv.errors import CapacityError
+from mgspmv.model import Event, Progress
+from mgspmv.solvers.batch import BatchOutcome, BatchTask, FinishedVector, choose_width
+from mgspmv.solvers.inputs import RunInputs
+from mgspmv.solvers.pagerank import sum_seconds
+from mgspmv.solvers.queries import Query
+
+BESIDE = ("compile", "enter", "residual", "keep")
+"""Phases of a batch besides its steps."""
+
+
+def run_batch(
+    matrix: DistributedMatrix,
+    queries: Sequence[Query],
+    task: BatchTask,
+    start: RunInputs,
+    keep: Callable[[Sequence[FinishedVector]], None],
+    emit: Callable[[Event, int], None],
+    on_progress: Progress,
+) -> BatchOutcome:
+    """Iterate all vectors to their ends on the workers of a matrix, bit-identical to a batch in one process.
+
+    Parameters
+    ----------
+    start : only d, empty for the p of each vector, and the out-weights are used
+    keep : called with the values that each worker, by rank, keeps of a vector that has ended
+    emit : called with the event of each pass, and the number of vectors that have ended, as last reported
+
+    Raises
+    ------
+    CapacityError : a pass does not fit in a worker's memory, or a worker's device streams its rows
+    WorkerLostError, WorkerTimeoutError : a worker is lost, or silent for too long; the batch has ended on the others
+    ClosedError : the matrix was closed
+    """
+    matrix.check_open()
+    _check_not_streamed(matrix)
+    spec = BatchRunSpec(task.run, matrix.members, matrix.cluster.patience, task, matrix.transport)
+    queued = time.perf_counter()
+    with matrix.cluster.lease(lambda: on_progress("queue", 0, None)):
+        on_progress("start", 0, None)
+        began = time.perf_counter()
+        pieces = _cut(matrix, queries, start, task.top)
+        with AttemptWorkers(matrix, spec, BatchWorkerRun, pieces, "pagerank_batch") as workers:
+            names, found = map(str, matrix.members), workers.do("connect", "open_links")
+            rooms = [(name, *own) for name, own in zip(names, found, strict=True)]
+            chosen = choose_width(task.width, len(queries), rooms)
+            workers.do("start", "start", chosen)
+            started = time.perf_counter()
+            n_ended, events = 0, list[Event]()
+
+            def hear(reports: Sequence[Report]) -> None:
+                nonlocal n_ended
+                n_ended = reports[0].n_ended
+                for parts in zip(*(report.kept for report in reports), strict=True):
+                    keep(parts)
+
+            for event, _ in Supersteps(workers, sys.maxsize, width=chosen, hear=hear).iterate():
+                events.append(event)
+                emit(event, n_ended)
+            iterated = time.perf_counter()
+            endings, of_workers, taken = zip(*workers.do("collect", "collect"), strict=True)
+            collected = time.perf_counter()
+    seconds = sum_seconds(events) | {phase: max(own[phase] for own in of_workers) for phase in BESIDE}
+    within = sum(seconds.values()) - seconds["compile"]
+    seconds["schedule"] = max(0.0, iterated - started - within)
+    seconds |= {"queue": began - queued, "start": max(0.0, started - began - seconds["compile"])}
+    seconds["collect"] = collected - iterated
+    memory = join_memory(matrix, taken)
+    return BatchOutcome(endings[0], len(events), chosen, workers.hardware, seconds, memory, transport=matrix.transport)
+
+
+def _check_not_streamed(matrix: DistributedMatrix) -> None:
+    for member, planned in zip(matrix.members, matrix.plan.workers, strict=True):
+        if planned.streams:
+            raise CapacityError(
+                f"the GPU of worker {member} has no room for all of its {planned.stop - planned.start:,} rows, which "
+                "come by in pieces; many vectors at once need them there: use more GPUs, or backend='cpu'"
+            )
+
+
+def _cut(matrix: DistributedMatrix, queries: Sequence[Query], start: RunInputs, top: int | None) -> list[BatchPiece]:
+    """Cut the start and the queries into the pieces of the workers."""
+    order = None if top is None else matrix.order
+    return [
+        BatchPiece(start.cut(a, b), [query.cut(a, b) for query in queries], None if order is None else order[a:b])
+        for a, b in pairwise(matrix.bounds)
+    ]

@@ -1,0 +1,366 @@
+"""PageRank on a cluster: the steps of `mgspmv.solvers.pagerank`, driven in two ways.
+
+scheduler     each iteration is a round of tasks: z is sent to every worker, each makes the step on its rows, and
+              returns its slice. The simple form, and the reference for the other.
+superstep     each task makes many iterations, about a second's worth, in lockstep with those of the other workers,
+              which send each other their slices. The scheduler handles one task per worker and second.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from mgspmv.checkpoints import StateAddress, WrittenSlice
+from mgspmv.cluster.agent import begin_run, call_held
+from mgspmv.cluster.integrity import RankCheck, Report, RoundReport, check_ranks, check_reports
+from mgspmv.cluster.matrix import DistributedMatrix
+from mgspmv.cluster.row_block import RowBlock
+from mgspmv.cluster.spans import enter_span, name_span
+from mgspmv.cluster.worker_run import RankRunSpec, WorkerRun
+from mgspmv.errors import ClusterError, OptionError
+from mgspmv.exchange.peer_comm import RunSpec
+from mgspmv.kernels.select import StepLayout, check_step_kernel, find_step_layout
+from mgspmv.model import Event, Stability, Status, StepSums
+from mgspmv.solvers.inputs import RunInputs
+from mgspmv.solvers.options import PageRankOptions, RankTask
+from mgspmv.solvers.pagerank import Execution, Loop
+from mgspmv.solvers.steps import Made, Times
+from mgspmv.solvers.topk_certificate import TopkCertificate
+
+Executor = Literal["tasks", "supersteps"]
+
+SUPERSTEP_S = 1.0
+"""Seconds of a superstep: long compared with the scheduler's time per task, short between two progress reports."""
+GROWTH = 16
+"""Maximum factor by which the iterations of a superstep grow from one to the next, as the first ones are slow."""
+FIRST_S = 0.25
+"""Seconds of the first superstep on slow workers."""
+ASK_S = 0.25
+"""Seconds between two checks whether a checkpoint is written."""
+SLOW_EDGES_PER_S = 1e8
+"""Edges per second of a slow worker."""
+MOST_FIRST = 100
+"""Maximum iterations of the first superstep: on small graphs messages take most of the time."""
+
+
+def find_layout(matrix: DistributedMatrix, task: RankTask, executor: Executor) -> StepLayout | None:
+    """Return the layout for steps on devices that send each other slices; None where the steps use CSR."""
+    backend, info, kernel = matrix.backend, matrix.info, task.kernel
+    for each in ("cpu", "cuda") if backend is None else (backend,):
+        check_step_kernel(kernel, each)
+    if backend != "cuda":
+        return None
+    layout = find_step_layout(kernel, task.options.precision, info.index_dtype, task.dtype, info.min_weight)
+    if executor == "supersteps" and matrix.transport == "nccl":
+        return layout
+    if layout not in (None, "auto"):
+        raise OptionError(
+            f"kernel {kernel!r} makes steps that devices exchange by NCCL, in executor='supersteps', and here the "
+            f"executor is {executor!r} and the transport {matrix.transport!r}; pass kernel='auto' or 'csr-split'"
+        )
+    return None
+
+
+class AttemptWorkers:
+    """The workers of a run, each with a session; a context manager that ends the sessions, also after an error.
+
+    Parameters
+    ----------
+    make : makes a session on a worker, from the worker, the part, `spec` and a piece
+    pieces : start of each worker
+    call : name of the call that made the run, for Dask's spans
+    """
+
+    def __init__(
+        self,
+        matrix: DistributedMatrix,
+        spec: RunSpec,
+        make: Callable[[Any, RowBlock, Any, Any], WorkerRun],
+        pieces: Sequence[Any],
+        call: str,
+    ) -> None:
+        self.matrix, self._run, self._spec, self._make, self._pieces = matrix, spec.run, spec, make, pieces
+        self._keys = [f"mgspmv-begin-{uuid.uuid4().hex}" for _ in matrix.members]
+        self._call = call
+        self._sessions: list[Any] = []
+        self._running: list[Any] = []
+        self.hardware = ""
+
+    def __enter__(self) -> Self:
+        try:
+            self._begin()
+        except BaseException as error:
+            self._abandon(error)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if error is not None:
+            self._abandon(error)
+            return
+        with suppress(ClusterError):  # a worker that does not answer frees it with the key
+            self.matrix.cluster.free(self._keys, self.matrix.members)
+        self._sessions.clear()
+
+    def do(self, phase: str, method: str, *args: Any, on_done: Callable[[int], None] | None = None) -> list[Any]:
+        """Call a method of the session on every worker, and wait for all; `on_done` gets the number of done tasks."""
+        token, cluster, members = uuid.uuid4().hex, self.matrix.cluster, self.matrix.members
+        name = name_task(method, phase)
+        with enter_span(self._call, phase):
+            self._running = [
+                cluster.submit(member, f"{name}-{token}-{rank}", call_held, key, method, *args)
+                for rank, (member, key) in enumerate(zip(members, self._keys, strict=True))
+            ]
+        results = cluster.settle(self._running, members, phase, on_done)
+        self._running = []
+        return results
+
+    def _begin(self) -> None:
+        matrix, cluster = self.matrix, self.matrix.cluster
+        members, row_block_keys = matrix.members, matrix.row_block_keys
+        with cluster.scatter_each(self._pieces, members, "start", "mgspmv-begin") as sent:
+            with enter_span(self._call, "start"):
+                self._sessions = self._running = [
+                    cluster.submit(member, key, begin_run, key, part_key, self._make, self._spec, piece)
+                    for member, key, part_key, piece in zip(members, self._keys, row_block_keys, sent, strict=True)
+                ]
+            self.hardware = describe_workers(cluster.settle(self._sessions, members, "start"))
+
+    def _abandon(self, error: BaseException) -> None:
+        """End the run on all reachable workers, and wait until none of its tasks is running there."""
+        reason = f"run {self._run} was given up: {error or type(error).__name__}"
+        self.matrix.cluster.release([*self._sessions, *self._running])
+        with suppress(Exception):  # the original error is raised instead
+            self.matrix.cluster.abort(self._keys, self.matrix.members, reason)
+        self._sessions, self._running = [], []
+
+
+def name_task(method: str, phase: str) -> str:
+    """Name the keys of tasks that call a method; Dask puts all tasks of a name into the span of the first."""
+    return f"mgspmv-{method.replace('_', '-')}-{name_span(phase)}"
+
+
+class _WorkersWrite:
+    """Writers of checkpoints on the workers, each for its slice; see `mgspmv.solvers.checkpointing.Writers`."""
+
+    def __init__(self, workers: AttemptWorkers) -> None:
+        self._workers = workers
+        self._asked_s = 0.0
+
+    def begin(self, address: StateAddress) -> None:
+        self._workers.do("checkpoint", "keep_state", address)
+        self._asked_s = time.monotonic()
+
+    def find_written(self, wait: bool) -> Sequence[WrittenSlice | str] | None:
+        if not wait and time.monotonic() - self._asked_s < ASK_S:
+            return None
+        written = self._workers.do("checkpoint", "find_written", wait)
+        self._asked_s = time.monotonic()
+        return None if None in written else [each for own in written for each in own]
+
+
+class _WorkersExecution(Execution):
+    """Iterations on workers."""
+
+    def __init__(self, workers: AttemptWorkers) -> None:
+        super().__init__(workers.hardware, _WorkersWrite(workers))
+        self._workers = workers
+
+    def collect(self) -> np.ndarray:
+        slices, transports, taken = zip(*self._workers.do("collect", "collect"), strict=True)
+        self.transport, self.memory = transports[0], join_memory(self._workers.matrix, taken)
+        return np.concatenate(slices)
+
+
+class TaskRounds(_WorkersExecution):
+    """Iterations as rounds of tasks: the client holds z, and the workers hold the rows.
+
+    Parameters
+    ----------
+    start : start vectors of all rows
+    """
+
+    def __init__(self, workers: AttemptWorkers, spec: RankRunSpec, start: RunInputs) -> None:
+        super().__init__(workers)
+        self._z = np.empty(0)
+        self._iteration, self._phase = spec.before.iteration, "start"
+        self._found: list[RankCheck] = []
+        task, watch = spec.task, self._watch(spec.task.options, start)
+        self._loop = Loop(self, task, watch, spec.before, spec.balance)
+
+    def start(self) -> None:
+        self._loop.start()
+        self.status = self._loop.status
+
+    def iterate(self) -> Iterator[tuple[Event, bool]]:
+        loop, members = self._loop, self._workers.matrix.members
+        for event in loop.advance():
+            if loop.status != Status.NON_FINITE:
+                check_ranks(self._found, loop.mass, loop.balance, members, self._iteration, self._phase)
+            self.status = loop.status
+            yield event, True
+
+    def find_stability(self) -> Stability | None:
+        return self._loop.stability
+
+    def measure(self) -> float:
+        self._z = np.concatenate(self._workers.do("residual", "rescale"))
+        with self._scatter("residual", "measure_given") as [z]:
+            self._z = np.empty(0)
+            return float(sum(self._workers.do("residual", "measure_given", z, self._loop.mass)))
+
+    # --- the steps of the loop; see `mgspmv.solvers.steps.Steps`
+
+    def scale(self) -> StepSums:
+        return self._take(self._workers.do(self._phase, "scale"))
+
+    def advance(self, mass: float, n: int) -> Sequence[Made]:
+        self._iteration += 1
+        self._phase = phase = f"iteration {self._iteration}"
+        began = time.perf_counter()
+        multiplied = 0.0
+
+        def look(n_done: int) -> None:
+            nonlocal multiplied
+            multiplied = time.perf_counter()
+
+        with self._scatter(phase, "step") as [z]:
+            sent = time.perf_counter()
+            reports = self._workers.do(phase, "step", z, mass, on_done=look)
+        sums = self._take(reports)
+        moved_s = sent - began + time.perf_counter() - multiplied
+        product_s, held = zip(*((report.product_s, report.held_bytes) for report in reports), strict=True)
+        waited_s = [max(0.0, multiplied - sent - s) for s in product_s]
+        n_workers = len(reports)
+        moved = (moved_s,) * n_workers, tuple(waited_s), (self._z.nbytes,) * n_workers
+        return [(sums, Times(product_s, *moved, held))]
+
+    def ranks(self) -> np.ndarray:
+        return np.concatenate(self._workers.do(f"iteration {self._iteration}", "copy_ranks"))
+
+    def _scatter(self, phase: str, method: str) -> AbstractContextManager[Any]:
+        """Send z to all workers, for the tasks of a method."""
+        matrix = self._workers.matrix
+        return matrix.cluster.scatter_each([self._z], matrix.members, phase, name_task(method, phase))
+
+    def _take(self, reports: list[RoundReport]) -> StepSums:
+        """Concatenate the slices of all workers, and return the total of their sums."""
+        self._z, self._found = np.concatenate([report.z for report in reports]), [report.ranks for report in reports]
+        return sum((report.sums for report in reports), StepSums())
+
+    def _watch(self, options: PageRankOptions, start: RunInputs) -> TopkCertificate | None:
+        """Return the check of the ranks of all workers for `stop="topk:..."`; None for other criteria."""
+        if options.top is None:
+            return None
+        roundings, is_dangling = zip(*self._workers.do("start", "describe_rows"), strict=True)
+        vectors = (np.concatenate(is_dangling), start.dangling, start.personalization)
+        return TopkCertificate(options, *vectors, sum(roundings[1:], roundings[0]), growth=start.growth)
+
+
+class Supersteps(_WorkersExecution):
+    """Iterations in tasks of many each, in lockstep with the other workers.
+
+    Parameters
+    ----------
+    max_iter : maximum number of iterations, with `n_before`
+    n_before : number of iterations already made at the start
+    width : number of vectors
+    hear : called with the reports of each superstep
+    """
+
+    def __init__(
+        self,
+        workers: AttemptWorkers,
+        max_iter: int,
+        n_before: int = 0,
+        width: int = 1,
+        hear: Callable[[Sequence[Report]], None] = lambda reports: None,
+    ) -> None:
+        super().__init__(workers)
+        self._max_iter, self._n_before = max_iter, n_before
+        self._width, self._hear = width, hear
+
+    def start(self) -> None:
+        """Open the links between the workers and make the first z."""
+        self.status = self._workers.do("connect", "start")[0]
+
+    def iterate(self) -> Iterator[tuple[Event, bool]]:
+        made = self._n_before
+        n = min(choose_first_length(self._workers.matrix, self._width), self._max_iter - made)
+        while self.status is None:
+            phase = f"iterations {made + 1} to {made + n}"
+            reports = self._workers.do(phase, "superstep", n)
+            check_reports(reports, self._workers.matrix.members, phase)
+            self.status = reports[0].status
+            self._hear(reports)
+            events = [
+                join_events(of_workers) for of_workers in zip(*(report.events for report in reports), strict=True)
+            ]
+            for event in events:
+                yield event, event is events[-1]
+            made += len(events)
+            n = min(choose_length(events), self._max_iter - made)
+
+    def find_stability(self) -> Stability | None:
+        """Return the stability of the highest vertices, which every worker proved alike; None if not proved."""
+        if self.status != Status.STABLE:
+            return None
+        found: Stability | None = self._workers.do("collect", "find_stability")[0]
+        return found
+
+    def measure(self) -> float:
+        return float(sum(self._workers.do("residual", "measure")))
+
+
+def join_memory(matrix: DistributedMatrix, taken: Sequence[dict[str, int]]) -> dict[str, list[int]]:
+    """Join the memory use by worker, 0 for a device that it does not have, with the bytes planned for the matrix."""
+    names = dict.fromkeys(name for own in taken for name in own)
+    return {name: [own.get(name, 0) for own in taken] for name in names} | {"planned_bytes": list_planned(matrix)}
+
+
+def list_planned(matrix: DistributedMatrix) -> list[int]:
+    """List the bytes that the plan of the matrix gives each worker, on its device if it has one."""
+    return [w.device_bytes if w.has_device else w.memory_bytes for w in matrix.plan.workers]
+
+
+def describe_workers(computes: list[int | str]) -> str:
+    """Describe the hardware of workers: threads of their hosts, or devices."""
+    threads = [c for c in computes if isinstance(c, int)]
+    said = []
+    if threads:
+        each = f"{min(threads)}" if min(threads) == max(threads) else f"{min(threads)} to {max(threads)}"
+        said.append(f"{len(threads)} workers of {each} threads")
+    devices = Counter(c for c in computes if isinstance(c, str))
+    return ", ".join([*said, *(f"{n} workers of {name}" for name, n in devices.items())])
+
+
+def join_events(events: tuple[Event, ...]) -> Event:
+    """Join the events of one iteration, one per worker, into one event."""
+    fields = ("product_s", "exchange_s", "wait_s", "exchanged_bytes", "memory_bytes")
+    joined: dict[str, Any] = {name: tuple(getattr(e, name)[0] for e in events) for name in fields}
+    if not any(joined["wait_s"]):  # devices do not measure how long they waited for others
+        slowest_s = max(joined["product_s"])
+        waited = [min(e, slowest_s - p) for e, p in zip(joined["exchange_s"], joined["product_s"], strict=True)]
+        joined["wait_s"] = tuple(waited)
+        joined["exchange_s"] = tuple(e - w for e, w in zip(joined["exchange_s"], waited, strict=True))
+    return replace(events[0], **joined)
+
+
+def choose_first_length(matrix: DistributedMatrix, width: int) -> int:
+    """Choose the number of iterations of the first superstep, with `width` vectors, before any measurement."""
+    edges = FIRST_S * SLOW_EDGES_PER_S * len(matrix.members)
+    return max(1, min(MOST_FIRST, int(edges / max(matrix.nnz * width, 1))))
+
+
+def choose_length(events: list[Event]) -> int:
+    """Choose the number of iterations of the next superstep, to take about `SUPERSTEP_S`."""
+    elapsed_s = sum(e.product_s[0] + e.exchange_s[0] + e.wait_s[0] for e in events)
+    return max(1, min(GROWTH * len(events), int(SUPERSTEP_S * len(events) / max(elapsed_s, 1e-9))))

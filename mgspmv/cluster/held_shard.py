@@ -1,0 +1,129 @@
+"""Share of an ingest that a worker holds: it asks those of other workers, and reports its progress to the client."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distributed import Worker, get_worker
+
+from mgspmv.cluster.agent import ASK_OP, get_agent
+from mgspmv.errors import WorkerLostError, WorkerTimeoutError
+from mgspmv.exchange.peer_comm import Member, worker_error
+from mgspmv.heartbeat import beat, find_heartbeat
+from mgspmv.ingest.shard import Shard, ShardSpec
+from mgspmv.ingest.store_writing import check_folder, make_budget
+
+ASK_S = 240.0
+"""Minimum seconds for an answer of another share, which may read a piece of a file for it. Less than the limit of the
+asking task between two marks, so that the error names the other worker."""
+REPORT_S = 0.5
+"""Seconds between two reports of a worker."""
+TOPIC = "mgspmv-ingest"
+"""Topic of the reports of all ingests; a single one, as a client keeps a handler for each topic it ever used."""
+ENTRY_BYTES = 32
+"""Minimum bytes per sorted entry: row and column numbers, and as much again for other uses."""
+
+
+@dataclass(frozen=True)
+class ShardOffer:
+    """Description of a share for the worker that is to hold it."""
+
+    spec: ShardSpec
+    members: tuple[Member, ...]
+    """Worker of each share, by rank."""
+    keys: tuple[str, ...]
+    """Key under which each share is held, by rank."""
+    token: str
+    """Id of the ingest in its reports."""
+    memory: int | None
+    """Bytes that its process may take; None for half of what it offered."""
+    offered: int
+    threads: int
+    scratch: str | None
+    """Folder for temporary files; None for Dask's own."""
+    patience: float
+    """Seconds that a worker may be silent."""
+
+
+class HeldShard(Shard):
+    """Share of an ingest on a worker."""
+
+    def __init__(self, offer: ShardOffer, worker: Worker) -> None:
+        self._worker, self._token, self._rank = worker, offer.token, offer.spec.rank
+        self._keys, self._members = offer.keys, offer.members
+        self._limit_s, self._next_report = max(ASK_S, offer.patience), 0.0
+        self._asked: set[Future[Any]] = set()
+        self._asking = threading.Lock()
+        folder = Path(worker.local_directory if offer.scratch is None else offer.scratch)
+        check_folder(folder)
+        room = make_budget(offer.memory, offer.offered // 2, offer.threads, folder)
+        super().__init__(offer.spec, room, self._ask_shard, self._send_report)
+
+    def work(self, step: str, *arguments: Any, **options: Any) -> Any:
+        """Call the method that makes a step."""
+        find_heartbeat().n_terms = self.memory // ENTRY_BYTES  # number of entries sorted at a time
+        return getattr(self, step)(*arguments, **options)
+
+    def close(self, reason: str = "the ingest was given up") -> None:
+        """Close the share and cancel its requests to others."""
+        with self._asking:
+            super().close()
+        for future in list(self._asked):
+            future.cancel()
+
+    def _ask_shard(self, rank: int, question: str, *arguments: Any) -> Any:
+        """Ask the share of a rank a question, and return its answer; see `mgspmv.ingest.shard.Ask`.
+
+        Raises
+        ------
+        WorkerLostError, WorkerTimeoutError : its worker cannot be reached, or does not answer
+        ClosedError : the ingest was aborted
+        """
+        if rank == self._rank:
+            return getattr(self, question)(*arguments)
+        with self._asking:
+            self._check_open()
+            future = asyncio.run_coroutine_threadsafe(
+                self._request(rank, question, arguments), self._worker.loop.asyncio_loop
+            )
+            self._asked.add(future)
+        try:
+            answer = future.result(self._limit_s)
+        except TimeoutError as error:
+            future.cancel()
+            what, why = f"did not answer for {self._limit_s:g} s", "it hangs, or what it reads from does"
+            raise worker_error(WorkerTimeoutError, self._members, rank, "ingest", what, why) from error
+        except OSError as error:  # connection errors of Dask are subclasses
+            raise worker_error(
+                WorkerLostError, self._members, rank, "ingest", "cannot be reached", str(error)
+            ) from error
+        finally:
+            self._asked.discard(future)
+        if "raised" in answer:
+            raise answer["raised"]
+        return answer["given"]
+
+    async def _request(self, rank: int, question: str, arguments: tuple[Any, ...]) -> Any:
+        call = getattr(self._worker.rpc(self._members[rank].address), ASK_OP)
+        return await call(key=self._keys[rank], question=question, arguments=arguments)
+
+    def _send_report(self, phase: str, done: int, total: int | None) -> None:
+        beat()
+        if (now := time.monotonic()) < self._next_report and done != total:
+            return
+        self._next_report = now + REPORT_S
+        told = {"ingest": self._token, "rank": self._rank, "phase": phase, "done": done, "total": total}
+        self._worker.log_event(TOPIC, told)
+
+
+def begin_share(key: str, offer: ShardOffer) -> int:
+    """Make and hold a share; return the bytes of memory that it may take."""
+    share = HeldShard(offer, get_worker())
+    get_agent().held[key] = share
+    return share.memory

@@ -1,0 +1,405 @@
+"""Ingest of a source by the workers of a cluster: each reads a part, sorts a range of rows and writes it.
+
+    read      parts of the source: ranges of bytes, row groups, partitions or whole files
+    number    ids, each range of which one worker merges
+    exchange  entries, from the worker that read them to the worker of their rows
+    sort      and merge, each its range of rows; add up columns
+    write     each the chunks that lie in its range; the client writes those between two ranges, and names the version
+
+The steps are those of `mgspmv.ingest.shard`, each a task on every worker; the client waits for all before the next.
+The store does not depend on the workers, and is identical to that made by one process.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import dask
+import numpy as np
+from distributed import Client
+from distributed.client import ClosedClientError
+
+from mgspmv.cluster.agent import call_held
+from mgspmv.cluster.dask_cluster import Cluster, WorkerInfo
+from mgspmv.cluster.held_shard import TOPIC, ShardOffer, begin_share
+from mgspmv.cluster.spans import enter_span
+from mgspmv.errors import (
+    ClusterError,
+    MgspmvError,
+    OptionError,
+    SourceError,
+    StoreError,
+)
+from mgspmv.exchange.peer_comm import Member
+from mgspmv.ingest.counts import EntryCounts, make_report
+from mgspmv.ingest.entries import choose_rule
+from mgspmv.ingest.frames import FrameSource
+from mgspmv.ingest.shard import MergedIds, OwnIds, PartSummary, ShardSpec
+from mgspmv.ingest.source import FileSource
+from mgspmv.ingest.store_writing import check_memory, check_stated
+from mgspmv.model import IngestOptions, MatrixInfo, Progress, index_dtype
+from mgspmv.store.partial_write import WrittenRange
+from mgspmv.store.write import StoreSize, Version, begin_version, check_space, find_least
+from mgspmv.validation import to_json
+
+SUM_BYTES = 32
+"""Bytes per column while its degrees and weights are added up."""
+SUM_PART = 4
+"""Divisor of the memory that gives the maximum bytes for column sums."""
+
+
+def ingest_on_cluster(
+    source: Any,
+    store: Any,
+    options: IngestOptions,
+    client: Any,
+    describe: Callable[[dict[str, Any]], dict[str, Any]],
+    *,
+    memory: int | None,
+    threads: int | None,
+    scratch: str | None,
+    timeout: float,
+    base: str | None,
+    allow_hypersparse: bool,
+    on_progress: Progress | None,
+) -> MatrixInfo:
+    """Let the workers of a cluster ingest a source; see `mgspmv.api.ingest`.
+
+    Parameters
+    ----------
+    describe : makes the store's provenance from the source's
+    memory : bytes that the process of each worker may take; None for half of its available memory
+    scratch : a folder that exists on each worker; None for Dask's own
+
+    Returns
+    -------
+    The description of the new version.
+
+    Raises
+    ------
+    OptionError : an order, which a cluster does not make, or a source that only this process can read
+    """
+    if options.order != "none":
+        raise OptionError(
+            "on a cluster a source is ingested in its own order; leave out order= and reorder it afterwards, or "
+            "leave out client="
+        )
+    if not isinstance(source, FileSource):
+        raise OptionError(
+            f"{source.name} is read by this process alone; the workers of a cluster read edge lists, Matrix Market "
+            "and Parquet files and Dask DataFrames. Leave out client="
+        )
+    check_memory(memory)
+    report = on_progress or (lambda phase, done, total: None)
+    cluster = Cluster(client, timeout)
+    try:
+        cluster = _choose_client(cluster, source)
+        report("join", 0, None)
+        workers = cluster.join(devices=False)
+        with cluster.lease(lambda: report("queue", 0, None)), begin_version(store, base=base) as version:
+            making = _IngestSteps(cluster, workers, source, options, report, allow_hypersparse=allow_hypersparse)
+            try:
+                making.begin(memory, threads, scratch)
+                return making.run(version, describe)
+            finally:
+                making.end()
+    finally:
+        cluster.close()
+
+
+def _choose_client(cluster: Cluster, source: FileSource) -> Cluster:
+    """Return the cluster as seen by the client that holds the partitions of the source, if they are on a cluster.
+
+    Raises
+    ------
+    OptionError : another cluster holds them
+    """
+    held = source.find_futures() if isinstance(source, FrameSource) else []
+    if not held or held[0].client is cluster.client:
+        return cluster
+    client: Client = held[0].client
+    if _find_scheduler(client) != _find_scheduler(cluster.client):
+        raise OptionError(
+            f"the partitions of {source.name} are held by another cluster than {cluster}; pass the client= that holds "
+            "them, or the DataFrame as it was before persist()"
+        )
+    cluster.close()
+    return Cluster(client, cluster.timeout)
+
+
+def _find_scheduler(client: Client) -> str | None:
+    """Return the unique id of a client's scheduler; None for a closed client."""
+    return None if client.status != "running" else str(client.scheduler_info(n_workers=0)["id"])
+
+
+class _IngestSteps:
+    """Steps of an ingest, each on all workers."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        workers: list[WorkerInfo],
+        source: FileSource,
+        options: IngestOptions,
+        report: Progress,
+        *,
+        allow_hypersparse: bool,
+    ) -> None:
+        self._cluster, self._workers, self._source, self._options = cluster, workers, source, options
+        self._allow_hypersparse = allow_hypersparse
+        self._members: tuple[Member, ...] = tuple(w.member for w in workers)
+        self._token = uuid.uuid4().hex
+        self._keys = tuple(f"mgspmv-ingest-{self._token}-{rank}" for rank in range(len(workers)))
+        self._kind = options.kind or source.default_kind
+        self._report, self._phase = report, ""
+        self._reported: dict[int, dict[str, Any]] = {}
+        self._held: list[Any] = []
+        self._working: list[Any] = []
+        self._parts: list[Any] = []
+
+    def begin(self, memory: int | None, threads: int | None, scratch: str | None) -> None:
+        """Begin a share on each worker."""
+        self._cluster.client.subscribe_topic(TOPIC, _make_handler(self._token, self._reported))
+        with self._cluster.client.as_current():  # Dask plans for this cluster
+            self._parts = [*self._source.split(len(self._workers))]
+        parts = [*self._parts, *[None] * (len(self._workers) - len(self._parts))]  # nothing to read
+        offers = []
+        for rank, (part, worker) in enumerate(zip(parts, self._workers, strict=True)):
+            about = (rank, len(parts), part, self._source.name, self._kind, self._options)
+            room = (memory, worker.memory, threads or worker.threads, scratch, self._cluster.patience)
+            offers.append(ShardOffer(ShardSpec(*about), self._members, self._keys, self._token, *room))
+        self._submit("start", begin_share, self._keys, list(zip(self._keys, offers, strict=True)))
+        memories = self._settle("begin")
+        self._held, self._working = self._working, []
+        self._most_columns = max(1, min(memories) // SUM_PART // SUM_BYTES)
+
+    def run(self, version: Version, describe: Callable[[dict[str, Any]], dict[str, Any]]) -> MatrixInfo:
+        """Run all steps, name the version, and return its description."""
+        if isinstance(self._source, FrameSource):
+            self._compute_partitions(self._source)
+        read: list[PartSummary] = self._do("read", "read")
+        joined = self._source.join([own.told for own in read if own.told is not None])
+        self._dtype = self._find_dtype(read)
+        shape, id_type = self._number(joined.claim)
+        n_read, has_sums = sum(own.n_entries for own in read), self._kind != "matrix"
+        size = StoreSize(shape, n_read, self._dtype, has_sums, self._options.transpose)
+        check_stated(joined.stated, size, allow_hypersparse=self._allow_hypersparse)
+        check_space(version.place, size)
+        counted = self._do("number", "group", shape, are_numbers=id_type is None)
+        nnz, least = self._build(shape, counted, "sort", transpose=self._options.transpose)
+        if self._kind != "matrix":
+            self._sum_columns(version, shape[1])
+        self._write(version, "", shape, nnz)
+        if id_type is not None:
+            self._write_ids(version, shape[0], id_type)
+        if self._options.transpose:
+            counted, other = self._do("transpose", "group_transpose"), shape[::-1]
+            n_entries, _ = self._build(other, counted, "sort the transpose", transpose=False)
+            self._write(version, "transpose", other, n_entries)
+        source, counts = dict(joined.provenance), sum((own.counts for own in read), EntryCounts())
+        provenance, rule = describe(source), choose_rule(self._options, is_pattern=self._dtype is None)
+        provenance["report"] = to_json(make_report(source, counts, sum(nnz), rule, provenance["options"]))
+        attributes = version.describe(
+            kind=self._kind,
+            shape=shape,
+            nnz=sum(nnz),
+            dtype=self._dtype,
+            index=index_dtype(shape[1]),
+            duplicates=rule,
+            vertex_ids=id_type,
+            order=None,
+            min_weight=least,
+            provenance=provenance,
+        )
+        return version.commit(attributes)
+
+    def end(self) -> None:
+        """Release the shares, and wait for running tasks."""
+        client = self._cluster.client
+        with suppress(ClosedClientError, ValueError):  # no subscription is left to end
+            client.unsubscribe_topic(TOPIC)
+        with suppress(ClusterError, OSError):
+            self._cluster.free(self._keys, self._members)
+            self._cluster.await_done(self._working)
+        self._cluster.release([*self._working, *self._held])
+
+    # --- partitions of a Dask DataFrame
+
+    def _compute_partitions(self, source: FrameSource) -> None:
+        """Compute the partitions on the cluster, each into a file of the worker that is to read it.
+
+        Raises
+        ------
+        SourceError : they cannot be computed
+        """
+        cluster, client, phase = self._cluster, self._cluster.client, "compute"
+        self._report(phase, 0, source.n_partitions)
+        with client.as_current():  # Dask plans for this cluster
+            partitions = source.list_partitions()
+        with enter_span("ingest", phase):
+            computed = client.compute(partitions)
+            owners = [(rank, number) for rank, part in enumerate(self._parts) for number in part.kept.numbers]
+            with dask.annotate(priority=1):  # before other partitions are computed, so that few are in memory
+                kept = [
+                    cluster.submit(
+                        self._members[rank],
+                        f"mgspmv-keep-{uuid.uuid4().hex}",
+                        call_held,
+                        self._keys[rank],
+                        "keep_partition",
+                        number,
+                        computed[number],
+                    )
+                    for rank, number in owners
+                ]
+        cluster.release(computed)  # each is dropped once it is in a file
+        try:
+            notify = lambda done: self._report(phase, done, source.n_partitions)  # noqa: E731
+            cluster.settle(kept, self._members, phase, notify, ranks=[rank for rank, _ in owners])
+        except MgspmvError:
+            raise
+        except Exception as error:
+            raise SourceError(
+                f"the partitions cannot be computed on the cluster ({type(error).__name__}: {error}); see that "
+                ".compute() does, or write them by .to_parquet(FOLDER, write_index=False) and ingest the folder",
+                source=self._source.name,
+            ) from error
+        finally:
+            cluster.release(kept)
+
+    # --- numbers
+
+    def _find_dtype(self, read: Sequence[PartSummary]) -> np.dtype[Any] | None:
+        dtypes = {own.dtype for own in read if own.n_entries} or {read[0].dtype}
+        if len(dtypes) != 1:
+            names = ", ".join(sorted("none" if dtype is None else dtype.name for dtype in dtypes))
+            raise SourceError(f"values are of different types in different parts: {names}", source=self._source.name)
+        return dtypes.pop()
+
+    def _number(self, claim: int | None) -> tuple[tuple[int, int], str | None]:
+        """Number all vertices; return the numbers of rows and columns, and the type of ids as in `OwnIds`."""
+        own: list[OwnIds] = self._do("number", "list_ids", claim, self._dtype)
+        if (shape := own[0].shape) is not None:  # if any share has a part, the first has one
+            return shape, own[0].type
+        sample, n = sorted(id for ids in own for id in ids.sample), len(own)
+        cuts = [sample[len(sample) * rank // n] for rank in range(1, n)] if sample else [0] * (n - 1)
+        merged: list[MergedIds] = self._do("number", "merge_ids", cuts)
+        firsts = [0, *np.cumsum([ids.n_ids for ids in merged]).tolist()]
+        self._do("number", "number_ids", firsts)
+        filled = [ids for ids in merged if ids.n_ids]
+        n, type = firsts[-1], own[0].type
+        if type == "int64" and (not filled or (filled[0].first, filled[-1].last) == (0, n - 1)):
+            return (n, n), None
+        return (n, n), type
+
+    def _write_ids(self, version: Version, n: int, type: str) -> None:
+        version.create_array("vertex_ids", n, str if type == "string" else np.dtype(np.int64))
+        written: list[dict[str, WrittenRange]] = self._do("write", "write_ids", version.address())
+        version.finish_array("vertex_ids", [own["vertex_ids"] for own in written if own])
+
+    # --- rows
+
+    def _build(
+        self, shape: tuple[int, int], counted: Sequence[tuple[np.ndarray, np.ndarray]], phase: str, *, transpose: bool
+    ) -> tuple[list[int], float | None]:
+        """Sort and merge all entries; return their number in each range of rows, and the least value."""
+        n, rows, counts = len(self._members), counted[0][0], np.array([own for _, own in counted])
+        weights = np.concatenate([[0], np.cumsum(counts.sum(axis=0) + np.diff(rows))])
+        cuts = np.searchsorted(weights, [weights[-1] * rank // n for rank in range(n)]).tolist()
+        self._cuts = [0, *cuts[1:], len(rows) - 1]
+        self._bounds = [int(rows[cut]) for cut in self._cuts]
+        self._bounds[-1] = shape[0]
+        lengths = [counts[:, a:b].sum(axis=1).tolist() for a, b in pairwise(self._cuts)]
+        self._do_each(
+            "exchange", "take", [(pair, own) for pair, own in zip(pairwise(self._cuts), lengths, strict=True)]
+        )
+        made = self._do_each(phase, "build", [(pair, phase) for pair in pairwise(self._bounds)], transpose=transpose)
+        return [n_entries for n_entries, _ in made], find_least(np.concatenate([lowest for _, lowest in made]))
+
+    def _sum_columns(self, version: Version, n_cols: int) -> None:
+        types = {"out_degree": np.int64} | ({} if self._dtype is None else {"out_weight": np.float64})
+        for name, own in types.items():
+            version.create_array(name, n_cols, np.dtype(own))
+        n, written = len(self._members), list[dict[str, WrittenRange]]()
+        for start in range(0, max(1, n_cols), self._most_columns):
+            stop = min(start + self._most_columns, n_cols)
+            self._do("add up columns", "add_up", start, stop)
+            cuts = [start + (stop - start) * rank // n for rank in range(n + 1)]
+            written += self._do_each(
+                "add up columns", "write_sums", [(version.address(), *pair) for pair in pairwise(cuts)]
+            )
+        for name in types:
+            version.finish_array(name, [own[name] for own in written])
+
+    def _write(self, version: Version, place: str, shape: tuple[int, int], nnz: Sequence[int]) -> None:
+        sizes = {"indptr": (shape[0] + 1, np.dtype(np.int64)), "indices": (sum(nnz), index_dtype(shape[1]))}
+        sizes |= {} if self._dtype is None else {"data": (sum(nnz), self._dtype)}
+        prefix, phase = (f"{place}/", "write the transpose") if place else ("", "write")
+        version.open_rows(place, shape, has_values=self._dtype is not None)
+        for name, size in sizes.items():
+            version.create_array(f"{prefix}{name}", *size)
+        firsts = [0, *np.cumsum(nnz).tolist()][:-1]
+        written = self._do_each(phase, "write", [(version.address(), prefix, first) for first in firsts])
+        for name in sizes:
+            version.finish_array(f"{prefix}{name}", [own[f"{prefix}{name}"] for own in written])
+
+    # --- tasks
+
+    def _do(self, phase: str, step: str, *arguments: Any, **options: Any) -> list[Any]:
+        """Run a step on all workers, with the same arguments."""
+        return self._do_each(phase, step, [arguments] * len(self._members), **options)
+
+    def _do_each(self, phase: str, step: str, arguments: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
+        """Run a step on all workers, with separate arguments by rank."""
+        work = partial(call_held, **options)
+        # Dask puts all tasks of a name into the span of the first. A name ends before the first word with non-letters.
+        name = f"mgspmv {step} {phase}".replace("_", " ").replace(" ", "-")
+        keys = [f"{name}-{uuid.uuid4().hex}" for _ in self._members]
+        pairs = zip(self._keys, arguments, strict=True)
+        self._submit(phase, work, keys, [(key, "work", step, *own) for key, own in pairs])
+        results = self._settle(phase)
+        self._cluster.release(self._working)
+        self._working = []
+        return results
+
+    def _submit(
+        self, phase: str, function: Callable[..., Any], keys: Sequence[str], arguments: Sequence[tuple[Any, ...]]
+    ) -> None:
+        with enter_span("ingest", phase):
+            self._working = [
+                self._cluster.submit(member, key, function, *own)
+                for member, key, own in zip(self._members, keys, arguments, strict=True)
+            ]
+
+    def _settle(self, phase: str) -> list[Any]:
+        self._phase = phase
+        self._report(phase, 0, None)
+        try:
+            results = self._cluster.settle(self._working, self._members, phase, on_tick=self._notify)
+        except StoreError as error:
+            raise type(error)(f"a worker cannot read or write what it must: {error}") from error
+        return results
+
+    def _notify(self) -> None:
+        """Report the total progress of all workers."""
+        own = [told for told in [*self._reported.values()] if told["phase"] == self._phase]
+        if not own:
+            return
+        known = [told["total"] for told in own if told["total"] is not None]
+        is_known = len(known) == len(self._members)
+        self._report(self._phase, sum(told["done"] for told in own), sum(known) if is_known else None)
+
+
+def _make_handler(token: str, reported: dict[int, dict[str, Any]]) -> Callable[[tuple[float, dict[str, Any]]], None]:
+    """Make a handler that keeps the last report of each worker. The client keeps the handler: it holds no more."""
+
+    def handle(event: tuple[float, dict[str, Any]]) -> None:
+        if event[1]["ingest"] == token:
+            reported[event[1]["rank"]] = event[1]
+
+    return handle

@@ -1,0 +1,111 @@
+"""Reports of workers on a superstep or a round, and the checks that the client makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mgspmv.errors import ClusterError, CorruptionError, WorkerCorruptionError
+from mgspmv.exchange.peer_comm import Member
+from mgspmv.model import Event, RowCheck, Status, StepSums
+from mgspmv.solvers.batch import FinishedVector
+from mgspmv.solvers.mass_check import ADVICE, MassCheck, check_rows, describe_off
+
+
+@dataclass(frozen=True)
+class RankCheck:
+    """Check of a worker's ranks between two steps."""
+
+    rows: RowCheck
+    """Sums over its rows."""
+    slack: float
+    """Maximum rounding error of their sum in a step."""
+    mass: float = 0.0
+    """Sum of the ranks of all dangling vertices, as used in the step; 0 if the client has it."""
+    balance: MassCheck | None = None
+    """Predicted bounds of the sum of the ranks of all workers; None if the client predicts them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """Result of a superstep on one worker."""
+
+    events: list[Event]
+    """Event of each iteration on this worker."""
+    status: Status | None
+    """Status of the run; None if it has not ended."""
+    ranks: RankCheck | None = None
+    """Check of the ranks; None if there are no ranks or they are not finite."""
+    kept: Sequence[FinishedVector] = ()
+    """Kept values of this worker's rows, one item per finished vector of a batch."""
+    n_ended: int = 0
+    """Number of vectors that have ended."""
+
+
+@dataclass(frozen=True, eq=False)
+class RoundReport:
+    """Result of a round of tasks on one worker, in the executor `tasks`."""
+
+    z: np.ndarray
+    """(n_rows,): this worker's slice of the next z."""
+    sums: StepSums
+    product_s: float
+    held_bytes: int
+    """Bytes held for rows and vectors."""
+    ranks: RankCheck
+
+
+def check_reports(reports: Sequence[Report], members: Sequence[Member], phase: str) -> None:
+    """Check that all workers made the same iterations of a superstep, and that their ranks are valid.
+
+    Raises
+    ------
+    ClusterError : they did not make the same iterations with the same changes
+    WorkerCorruptionError : ranks fail a check
+    """
+    if len(set(map(_list_made, reports))) > 1:
+        raise ClusterError("the workers do not agree on the changes of this superstep; one of them computes wrongly")
+    found = [report.ranks for report in reports if report.ranks is not None]
+    if found:
+        iteration = reports[0].events[-1].iteration
+        check_ranks(found, found[0].mass, found[0].balance, members, iteration, phase)
+
+
+def _list_made(report: Report) -> Hashable:
+    """Return the part of a report that must be equal on all workers, as their sums are."""
+    changes = tuple((event.iteration, event.change) for event in report.events)
+    return report.status, changes, tuple(kept.number for kept in report.kept), report.n_ended
+
+
+def check_ranks(
+    found: Sequence[RankCheck],
+    mass: float,
+    balance: MassCheck | None,
+    members: Sequence[Member],
+    iteration: int,
+    phase: str,
+) -> None:
+    """Check the ranks of all workers.
+
+    Parameters
+    ----------
+    mass, balance : as in `mgspmv.solvers.mass_check.check_rows`
+
+    Raises
+    ------
+    WorkerCorruptionError : ranks fail the check
+    """
+    for member, own in zip(members, found, strict=True):
+        if own.rows.n_off:
+            raise WorkerCorruptionError(
+                f"after iteration {iteration} {describe_off(own.rows.n_off)} on worker {member}: {ADVICE}",
+                worker=str(member.name),
+                phase=phase,
+            )
+    try:
+        rows, slack = sum((own.rows for own in found), RowCheck()), sum(own.slack for own in found)
+        check_rows(rows, mass, balance, slack, iteration)
+    except CorruptionError as error:
+        raise WorkerCorruptionError(str(error), phase=phase) from error

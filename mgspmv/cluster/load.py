@@ -1,0 +1,280 @@
+"""Loading a matrix over the workers of a cluster, and loading it again over other workers.
+
+A worker keeps its rows if it is to hold the same ones, and reads them again where the cuts changed. Rows on devices are
+laid out together, and then again on all of them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from contextlib import closing, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from mgspmv.cluster.agent import join_team, load_row_block, measure_row_block
+from mgspmv.cluster.dask_cluster import Cluster, WorkerInfo
+from mgspmv.cluster.device_row_block import TeamSpec
+from mgspmv.cluster.placement import Transport, WorkerPlacement, choose_placement
+from mgspmv.cluster.row_block import RowBlockSpec
+from mgspmv.cluster.spans import enter_span
+from mgspmv.errors import ClusterError, OptionError, StoreError, StoreNotFoundError
+from mgspmv.exchange.peer_comm import Member
+from mgspmv.kernels.select import find_step_layout
+from mgspmv.model import Precision, Progress
+from mgspmv.partition import Memory, limit, plan_rows, predict_seconds, warn_of_streaming
+from mgspmv.plan import Plan
+from mgspmv.store.read import StoredMatrix
+
+if TYPE_CHECKING:
+    from distributed import Future
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """Options of a distributed matrix; see `mgspmv.api.Matrix.distribute`."""
+
+    precision: Precision | None = None
+    """Precision for which values are read; None for that of most runs."""
+    weights: bool = True
+    """Whether values are read."""
+    threads: int | None = None
+    """Threads per worker; None for the number given by its cluster."""
+    backend: str = "auto"
+    """Backend of the workers: `auto`, `cpu` or `cuda`."""
+    transport: Transport = "auto"
+    """Transport of slices between workers."""
+    device_memory: int | None = None
+    """Maximum bytes of device memory per worker; None for the free memory."""
+    host_memory: int | None = None
+    """Maximum bytes of host memory per worker; None for the free memory."""
+    top: int | None = None
+    """Argument of `plan_rows`."""
+    checkpoint: bool = False
+    """Argument of `plan_rows`."""
+    build_layout: bool = True
+    """Whether devices build the layout for the steps of PageRank on a graph at loading."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldRowBlock:
+    """Part that a worker holds."""
+
+    member: Member
+    """Worker that holds it."""
+    future: Future
+    """Future of the task that loaded it, whose key identifies it."""
+    spec: RowBlockSpec
+    """Description of its rows, as sent to the worker."""
+    n_bytes: int
+    """Bytes of the part."""
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedRows:
+    """Assignment of rows to workers, planned or loaded."""
+
+    workers: list[WorkerInfo]
+    """Workers by rank."""
+    places: WorkerPlacement
+    """Backends of the workers, and the transport between them."""
+    plan: Plan
+    team: TeamSpec | None
+    """Group of workers that lay rows out together; None if the steps use kernels over CSR."""
+    specs: list[RowBlockSpec]
+    """Description of the rows of each worker, by rank."""
+    parts: list[HeldRowBlock] = field(default_factory=list)
+    """Parts held, by rank; empty before loading."""
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The workers, by rank."""
+        return tuple(w.member for w in self.workers)
+
+
+def load_matrix(
+    stored: StoredMatrix,
+    cluster: Cluster,
+    request: LoadRequest,
+    report: Progress,
+    held: list[HeldRowBlock] | None = None,
+    *,
+    has_lease: bool = False,
+) -> LoadedRows:
+    """Load a matrix over the present workers.
+
+    Parameters
+    ----------
+    held : parts already held, from which those that are dropped meanwhile are removed; None the first time
+    has_lease : whether the caller holds the lease of the cluster; else wait for it
+
+    Raises
+    ------
+    CapacityError, ClusterError, OptionError, StoreError : as in `mgspmv.api.Matrix.distribute`
+    """
+    report("join", 0, None)
+    is_again, held = held is not None, [] if held is None else held
+    _drop(cluster, held, [part for part in held if part.spec.backend == "cuda"])
+    arranged = _arrange(stored, cluster, request, {part.member: part.n_bytes for part in held}, is_again=is_again)
+    warn_of_streaming(arranged.plan, stacklevel=6)
+    with nullcontext() if has_lease else cluster.lease(lambda: report("queue", 0, None)):
+        parts = _load(cluster, arranged, held, report)
+    return replace(arranged, parts=parts)
+
+
+def plan_on_cluster(stored: StoredMatrix, client: Any, *, timeout: float, **asked: Any) -> Plan:
+    """Plan the rows and memory of the workers of a cluster, with rates measured on them; see `mgspmv.api.Matrix.plan`.
+
+    Parameters
+    ----------
+    asked : fields of `LoadRequest`
+    """
+    stored.address()
+    with closing(Cluster(client, timeout)) as cluster:
+        arranged = _arrange(stored, cluster, LoadRequest(**asked), {}, is_again=False)
+        plan = arranged.plan
+        if arranged.team is None:
+            return plan
+        with cluster.lease(lambda: None):  # a concurrent run would disturb the measurement
+            futures = [
+                cluster.submit(
+                    w.member, f"mgspmv-measure-{uuid.uuid4().hex}", measure_row_block, spec, arranged.plan.precision
+                )
+                for spec, w in zip(arranged.specs, arranged.workers, strict=True)
+            ]
+            try:
+                return predict_seconds(plan, cluster.settle(futures, arranged.members, "measure"))
+            finally:
+                cluster.release(futures)
+
+
+def _arrange(
+    stored: StoredMatrix, cluster: Cluster, request: LoadRequest, held_bytes: dict[Member, int], *, is_again: bool
+) -> LoadedRows:
+    """Join the workers, choose their backends, and plan the rows of each.
+
+    Parameters
+    ----------
+    held_bytes : bytes of parts that workers hold, counted as available memory
+    """
+    address = stored.address()
+    workers = cluster.join(devices=request.backend != "cpu", is_again=is_again)
+    info, members = stored.info, tuple(w.member for w in workers)
+    places = choose_placement(workers, request.backend, request.transport)
+    if not request.build_layout:  # only layouts use direct writes, whose NCCL settings are slower
+        places = replace(places, may_share=False)
+    if request.device_memory is not None and all(memory is None for memory in places.device_memory):
+        raise OptionError(
+            "device_memory= limits what is taken of GPUs, and none of the workers computes on one; leave it out, or "
+            "pass host_memory="
+        )
+    of_products: Precision = "float32" if info.dtype == "float32" else "float64"
+    precision = request.precision or ("exact" if info.kind != "matrix" else of_products)
+    dtype = None if info.is_pattern or not request.weights else "float32" if precision == "float32" else "float64"
+    team = None
+    if request.build_layout and places.transport == "nccl" and info.kind != "matrix":
+        layout = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight)
+        if layout is not None:
+            team = TeamSpec(f"team-{uuid.uuid4().hex}", members, cluster.patience, dtype, precision, layout)
+    plan = plan_rows(
+        info if dtype else replace(info, dtype=None),
+        stored.read_array("indptr"),
+        len(workers),
+        precision=precision,
+        device_memory=_even([limit(memory, request.device_memory) for memory in places.device_memory]),
+        host_memory=_even([limit(w.memory + held_bytes.get(w.member, 0), request.host_memory) for w in workers]),
+        threads=request.threads or max(w.threads for w in workers),
+        lays_out=team is not None,
+        streams=team is not None or not request.build_layout or info.kind == "matrix",
+        top=request.top,
+        checkpoint=request.checkpoint,
+    )
+    specs = [
+        RowBlockSpec(
+            address,
+            rank,
+            plan.bounds,
+            own.nnz,
+            dtype,
+            request.threads or w.threads,
+            places.backends[rank],
+            own.streaming,
+            places.may_share,
+        )
+        for rank, (w, own) in enumerate(zip(workers, plan.workers, strict=True))
+    ]
+    return LoadedRows(workers, places, plan, team, specs)
+
+
+def _load(cluster: Cluster, arranged: LoadedRows, held: list[HeldRowBlock], report: Progress) -> list[HeldRowBlock]:
+    """Let each worker hold its rows: parts that it holds unchanged are kept, and the others are read."""
+    keys = {w.member: w.parts for w in arranged.workers}
+    specs = dict(zip(arranged.members, arranged.specs, strict=True))
+    kept = {
+        part.member: part
+        for part in held
+        if part.future.key in keys.get(part.member, ())
+        and replace(part.spec, address=specs[part.member].address) == specs[part.member]
+    }
+    _drop(cluster, held, [part for part in held if part.member not in kept])
+    jobs = [(member, spec) for member, spec in specs.items() if member not in kept]
+    read = {
+        member: HeldRowBlock(member, future, spec, n_bytes)
+        for (member, spec), (future, n_bytes) in zip(jobs, _read(cluster, arranged, jobs, report), strict=True)
+    }
+    return [kept.get(member) or read[member] for member in arranged.members]
+
+
+def _read(
+    cluster: Cluster,
+    arranged: LoadedRows,
+    jobs: list[tuple[Member, RowBlockSpec]],
+    report: Progress,
+) -> list[tuple[Future, int]]:
+    """Let workers read rows, and return the task of each and the bytes of its rows."""
+    token, team, members = uuid.uuid4().hex, arranged.team, arranged.members
+    ranks = [spec.rank for _, spec in jobs]
+    with enter_span("distribute", "load"):
+        futures = []
+        for member, spec in jobs:
+            key = f"mgspmv-load-{token}-{spec.rank}"
+            futures.append(cluster.submit(member, key, load_row_block, key, spec, team))
+    joining: list[Future] = []
+    report("load", 0, len(jobs))
+    try:
+        # The rows of a team are read when it lays them out together.
+        notify = None if team else lambda done: report("load", done, len(jobs))
+        sizes = cluster.settle(futures, members, "load", notify, ranks=ranks)
+        if team is not None:
+            with enter_span("distribute", "load"):
+                joining = [
+                    cluster.submit(member, f"mgspmv-join-{token}-{spec.rank}", join_team, future.key, team)
+                    for (member, spec), future in zip(jobs, futures, strict=True)
+                ]
+            sizes = cluster.settle(joining, members, "load", lambda done: report("load", done, len(jobs)), ranks=ranks)
+            cluster.release(joining)
+    except BaseException as error:
+        cluster.release([*joining, *futures])
+        if isinstance(error, StoreNotFoundError):
+            raise StoreNotFoundError(
+                f"a worker finds no store: {error}; the path or URL must lead all workers to the same store"
+            ) from error
+        if isinstance(error, StoreError):
+            raise type(error)(f"a worker cannot use the store: {error}") from error
+        raise
+    return list(zip(futures, sizes, strict=True))
+
+
+def _drop(cluster: Cluster, held: list[HeldRowBlock], parts: list[HeldRowBlock]) -> None:
+    """Release parts, at once where their workers answer."""
+    held[:] = [part for part in held if part not in parts]
+    cluster.release([part.future for part in parts])
+    with suppress(ClusterError):  # a worker that does not answer frees it with the key
+        cluster.free([part.future.key for part in parts], [part.member for part in parts])
+
+
+def _even(memory: Sequence[int | None]) -> Memory:
+    """Return the least memory if the workers are of one kind, so that a plan can tell how many suffice; else a list."""
+    if all(m is None for m in memory):
+        return None
+    return list(memory) if any(m is None for m in memory) else min(m for m in memory if m is not None)

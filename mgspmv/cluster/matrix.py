@@ -1,0 +1,408 @@
+"""A matrix whose row blocks are held by the workers of a Dask cluster."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import ExitStack
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakSet
+
+import numpy as np
+
+from mgspmv.cluster.agent import multiply_row_block
+from mgspmv.cluster.dask_cluster import Cluster
+from mgspmv.cluster.failures import End, record_failure
+from mgspmv.cluster.load import LoadedRows, LoadRequest, load_matrix
+from mgspmv.cluster.row_block import ProductOptions
+from mgspmv.cluster.spans import enter_span
+from mgspmv.errors import (
+    ClosedError,
+    ClusterError,
+    KindError,
+    OptionError,
+    WorkerLostError,
+    WorkerMemoryError,
+    WorkerTimeoutError,
+)
+from mgspmv.exchange.peer_comm import Member
+from mgspmv.kernels.device import get, put
+from mgspmv.kernels.operands import (
+    check_form,
+    check_integers,
+    check_lazy_product,
+    check_shape,
+    check_vectors,
+    choose_precision,
+    start_product,
+)
+from mgspmv.model import Progress, Recovery, check_choice, describe_entries, ignore
+from mgspmv.order import permute, restore
+from mgspmv.plan import Plan
+from mgspmv.store.metadata import MatrixProperties
+from mgspmv.store.read import StoredMatrix
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+    from scipy.sparse.linalg import LinearOperator
+
+TIMEOUT_S = 30.0
+"""Seconds that a worker may be silent, unless the user says otherwise."""
+
+
+class DistributedMatrix(MatrixProperties):
+    """A matrix of shape (n_rows, n_cols) on a cluster, made by `Matrix.distribute`; a context manager.
+
+    Each worker reads its own rows from the store and keeps them until `close()`, or until this object is deleted or the
+    client disconnects. The rows of a lost worker are lost: PageRank then redistributes the matrix by itself; before
+    other calls, call `redistribute()`.
+    """
+
+    def __init__(
+        self,
+        stored: StoredMatrix,
+        cluster: Cluster,
+        request: LoadRequest,
+        loading: LoadedRows,
+        recoveries: tuple[Recovery, ...] = (),
+    ) -> None:
+        super().__init__(stored)
+        self.cluster = cluster
+        self.recoveries = recoveries
+        """Losses of workers during loading, and how it resumed after each."""
+        self.is_closed = False
+        """True if it was closed; it cannot be opened again."""
+        self._request = request
+        self._pending: WeakSet[Future] = WeakSet()
+        self._loading, self._parts = loading, loading.parts
+
+    def redistribute(self, on_progress: Progress | None = None, *, has_lease: bool = False) -> None:
+        """Distribute the matrix over the present workers, with the options of `Matrix.distribute`.
+
+        A worker whose rows do not change keeps them; the others read theirs. On GPUs all rows are read again.
+
+        Parameters
+        ----------
+        on_progress : as in `Matrix.distribute`
+        has_lease : whether the caller holds the lease of the cluster
+
+        Raises
+        ------
+        ClosedError : it was closed
+        CapacityError, ClusterError, StoreError : as in `Matrix.distribute`; the call can be repeated
+        """
+        self._check_closed()
+        loading = load_matrix(
+            self.stored, self.cluster, self._request, on_progress or ignore, self._parts, has_lease=has_lease
+        )
+        self._loading, self._parts = loading, loading.parts
+
+    @property
+    def plan(self) -> Plan:
+        """Plan of the rows and memory of each worker."""
+        return self._loading.plan
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The workers, in the order of their rows."""
+        return self._loading.members
+
+    @property
+    def bounds(self) -> tuple[int, ...]:
+        """First row of each worker, and the number of rows."""
+        return self.plan.bounds
+
+    @property
+    def client(self) -> Client:
+        """Dask client of the workers."""
+        return self.cluster.client
+
+    @property
+    def backend(self) -> Literal["cpu", "cuda"] | None:
+        """Backend of all workers; None where some compute on their hosts and some on devices."""
+        return self._loading.places.backend
+
+    @property
+    def transport(self) -> Literal["nccl", "peer"]:
+        """Transport of slices between workers in supersteps; devices with NCCL may also write directly, see
+        `Solution.matrix["transport"]` for the transport of a run."""
+        return self._loading.places.transport
+
+    @property
+    def workers(self) -> tuple[str | int, ...]:
+        """Names of the workers, in the order of their rows."""
+        return tuple(member.name for member in self.members)
+
+    @property
+    def row_block_keys(self) -> list[str]:
+        """Key of the task that loaded each part.
+
+        Raises
+        ------
+        ClosedError : it was closed
+        """
+        self.check_open()
+        return [part.future.key for part in self._parts]
+
+    def check_open(self) -> None:
+        """Check that the matrix is open and the client is connected.
+
+        Raises
+        ------
+        ClosedError : it was closed
+        SchedulerNotFoundError : the client was closed, or lost its scheduler
+        """
+        self._check_closed()
+        if not self.is_whole:
+            raise ClosedError(
+                f"the distributed matrix of {self.info.url} lost rows when it was to be distributed anew; call "
+                "redistribute(), or distribute it again"
+            )
+        self.cluster.check_client()
+
+    @property
+    def is_whole(self) -> bool:
+        """True if each worker has its rows, as far as known to the client."""
+        return len(self._parts) == len(self.members)
+
+    def _check_closed(self) -> None:
+        if self.is_closed:
+            raise ClosedError(f"the distributed matrix of {self.info.url} was closed; distribute it again")
+
+    def __rmatmul__(self, x: Any) -> Any:
+        raise KindError(
+            "x @ D needs the transpose on the cluster: add it to the store by mgspmv.transpose(store), distribute A.T, "
+            "and compute A.T.distribute(client) @ x"
+        )
+
+    def multiply(
+        self,
+        x: Any,
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        y: Any = None,
+        kernel: str = "auto",
+        precision: str | None = None,
+        threads: int | None = None,
+        weights: bool = True,
+    ) -> Any:
+        """Compute alpha * D @ x + beta * y, each worker its rows.
+
+        Parameters
+        ----------
+        x : (n_cols,) or (n_cols, k), real: a NumPy or CuPy array, which is sent to every worker; or a dask array of
+            either, whose chunks are sent from worker to worker
+        y : (n_rows,) or (n_rows, k); required unless beta is 0, when it is not read
+        weights : False takes each stored entry as 1
+        others : as in `mgspmv.api.spmv`
+
+        Returns
+        -------
+        For a NumPy or CuPy array the product as such an array. For a dask x a dask array with one chunk per worker,
+        which is being computed and remains on the workers.
+
+        Raises
+        ------
+        ShapeError, OptionError : as in `mgspmv.api.spmv`; a dask x where the matrix made its own client
+        WorkerLostError, WorkerTimeoutError : a worker is lost or does not answer
+        ClosedError : the matrix was closed
+        """
+        if _is_dask(x):
+            check_form("x", x, self.shape[1], "columns")
+            check_lazy_product(self.info, x.dtype, precision, weights=weights)
+            chosen = choose_precision(precision, x.dtype, self.info)
+            return self._multiply_lazy(x, y, ProductOptions(chosen, alpha, beta, kernel, threads, weights))
+        is_on_device = _is_cuda(x)
+        x, y = (get(array) if _is_cuda(array) else array for array in (x, y))
+        x = check_vectors("x", x, self.shape[1], "columns")
+        chosen = choose_precision(precision, x.dtype, self.info)
+        out = start_product(y, beta, (self.shape[0], *x.shape[1:]), chosen)
+        given = (x, y, alpha, beta, precision)
+        x = permute(np.ascontiguousarray(x, dtype=chosen), self.order)
+        if beta != 0:
+            out = permute(out, self.order)
+        slices = list(pairwise(self.bounds))
+        keys = self.row_block_keys
+        options = ProductOptions(chosen, alpha, beta, kernel, threads, weights)
+        with ExitStack() as stack:
+            sending = self.cluster.scatter_each([x], self.members, "send x", "mgspmv-multiply")
+            [x_sent] = stack.enter_context(sending)
+            y_sent: list[Any] = [None] * len(keys)
+            if beta != 0:
+                pieces = [out[a:b] for a, b in slices]
+                sending = self.cluster.scatter_each(pieces, self.members, "send y", "mgspmv-multiply")
+                y_sent = stack.enter_context(sending)
+            futures = self._submit(keys, [x_sent] * len(keys), y_sent, options)
+            stack.callback(self.cluster.release, futures)
+            results = self.cluster.settle(futures, self.members, "product")
+        for (start, stop), rows in zip(slices, results, strict=True):
+            out[start:stop] = rows
+        product = restore(out, self.order)
+        multiply = partial(self.multiply, kernel=kernel, precision="float64", threads=threads, weights=weights)
+        check_integers(self.info, *given, product, multiply, weights=weights)
+        return put(product) if is_on_device else product
+
+    def as_linear_operator(
+        self,
+        transpose: DistributedMatrix | None = None,
+        *,
+        precision: Literal["float32", "float64"] | None = None,
+        threads: int | None = None,
+        weights: bool = True,
+    ) -> LinearOperator:
+        """Return the matrix as a `scipy.sparse.linalg.LinearOperator`; each product is a round of tasks.
+
+        Functions of `scipy.sparse.linalg` that do not need the transpose also take this matrix itself, with values.
+
+        Parameters
+        ----------
+        transpose : `A.T` distributed, for `rmatvec`, which `svds`, `lsqr` and others call
+        precision : as in `Matrix.as_linear_operator`
+        threads : threads per worker
+        weights : False takes each stored entry as 1
+
+        Raises
+        ------
+        OptionError : `transpose` is of another matrix
+        """
+        from mgspmv.solvers.operator import MatrixOperator, check_transpose, choose_dtype
+
+        check_choice("precision", precision, ("float32", "float64", None))
+        if transpose is not None:
+            check_transpose(self, transpose)
+        options: dict[str, Any] = {"precision": precision, "threads": threads, "weights": weights}
+        return MatrixOperator(
+            self.shape,
+            precision or choose_dtype(self.dtype),
+            partial(self.multiply, **options),
+            None if transpose is None else partial(transpose.multiply, **options),
+            "products with the transpose need it on the cluster: distribute A.T too, and pass that as transpose to "
+            "as_linear_operator",
+        )
+
+    def close(self) -> None:
+        """Free the memory of the workers, after products already begun have finished."""
+        parts, self._parts = self._parts, []
+        if self.is_closed:
+            return
+        self.is_closed = True
+        try:
+            self.cluster.check_client()
+            self.cluster.await_done([f for f in self._pending if not f.done()])
+            self.cluster.free([part.future.key for part in parts], [part.member for part in parts])
+        except ClusterError:
+            pass  # a worker that does not answer frees it with the key
+        finally:
+            self.cluster.release([part.future for part in parts])
+            self.cluster.close()
+
+    def __repr__(self) -> str:
+        state = f"on {len(self.members)} workers of {self.cluster}" if not self.is_closed else "closed"
+        return f"<DistributedMatrix: {describe_entries(self.info)}, {state}>"
+
+    def _submit(self, keys: list[str], xs: list[Any], ys: list[Any], options: ProductOptions) -> list[Future]:
+        token = uuid.uuid4().hex
+        given = list(zip(self.members, keys, xs, ys, strict=True))
+        with enter_span("spmv", "product"):
+            return [
+                self.cluster.submit(member, f"mgspmv-multiply-{token}-{rank}", multiply_row_block, key, x, y, options)
+                for rank, (member, key, x, y) in enumerate(given)
+            ]
+
+    def _multiply_lazy(self, x: Any, y: Any, options: ProductOptions) -> Any:
+        import dask.array as da
+        from distributed import futures_of
+
+        if self.cluster.is_owner:
+            raise OptionError(
+                "x is a dask array, whose product stays on the workers for the client of its user; pass that client to "
+                "distribute instead of an address or a cluster, or pass x as NumPy array"
+            )
+        keys = self.row_block_keys
+        self.cluster.check_members(self.members, "product")  # no wait watches the tasks of this product
+        chosen, beta = options.dtype, options.beta
+        shape = (self.shape[0], *x.shape[1:])
+        rows = tuple(int(n) for n in np.diff(self.bounds))
+        ys: list[Any] = [None] * len(rows)
+        if beta != 0:
+            if not _is_dask(y):
+                y = da.from_array(start_product(y, beta, shape, chosen), chunks=(rows, *shape[1:]))
+            check_form("y", y, shape[0], "rows")
+            check_shape(y, shape)
+            ys = self._compute_pieces(permute(y.astype(chosen), self.order), rows)
+        x = permute(x.astype(chosen), self.order)
+        pieces = self._compute_pieces(x, x.chunks[0])
+        futures = self._submit(keys, [pieces] * len(keys), ys, options)
+        self._pending.update(futures)
+        chunks = [
+            da.from_delayed(future, (n, *x.shape[1:]), dtype=chosen)
+            for future, n in zip(futures, rows, strict=True)
+            if n
+        ]
+        product = da.concatenate(chunks) if chunks else da.zeros(shape, dtype=chosen)
+        if self.order is None:
+            return product
+        restored = self.client.persist(restore(product, self.order))
+        self._pending.update(futures_of(restored))  # it depends on the futures above
+        return restored
+
+    def _compute_pieces(self, array: Any, rows: tuple[int, ...]) -> list[Future]:
+        """Compute the chunks of a 1-D or 2-D array, rechunked to these numbers of rows, and return their futures."""
+        cut = array.rechunk({0: rows, **({1: -1} if array.ndim == 2 else {})})
+        futures: list[Future] = self.client.compute(list(cut.to_delayed().ravel()))
+        return futures
+
+
+def distribute_matrix(
+    stored: StoredMatrix,
+    client: Any,
+    *,
+    timeout: float = TIMEOUT_S,
+    recover: int = 0,
+    on_progress: Progress | None = None,
+    **asked: Any,
+) -> DistributedMatrix:
+    """Let each worker of a cluster read its rows; see `mgspmv.api.Matrix.distribute`.
+
+    Parameters
+    ----------
+    recover : maximum number of times that loading restarts when a worker is lost
+    asked : fields of `LoadRequest`
+    """
+    stored.address()  # raises if workers cannot read the store
+    request = LoadRequest(**asked)
+    cluster = Cluster(client, timeout)
+    try:
+        loading, recoveries = _load_until_done(stored, cluster, request, on_progress or ignore, recover)
+        return DistributedMatrix(stored, cluster, request, loading, recoveries)
+    except BaseException:
+        cluster.close()
+        raise
+
+
+def _load_until_done(
+    stored: StoredMatrix, cluster: Cluster, request: LoadRequest, report: Progress, recover: int
+) -> tuple[LoadedRows, tuple[Recovery, ...]]:
+    """Load over the workers; if some are lost meanwhile, over the remaining ones, up to `recover` times."""
+    losses: list[End] = []
+    while True:
+        try:
+            loading = load_matrix(stored, cluster, request, report)
+        except (WorkerLostError, WorkerTimeoutError, WorkerMemoryError) as error:
+            if error.worker is None or len(losses) == recover:
+                raise
+            losses.append(record_failure(error, 0, cluster.n_joined))
+        else:
+            return loading, tuple(end(0, len(loading.parts)) for end in losses)
+        report("recover", 0, None)
+        cluster.await_workers(cluster.n_joined)
+
+
+def _is_dask(array: Any) -> bool:
+    return hasattr(array, "dask") and hasattr(array, "chunks")
+
+
+def _is_cuda(array: Any) -> bool:
+    return hasattr(array, "__cuda_array_interface__")

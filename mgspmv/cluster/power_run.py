@@ -1,0 +1,124 @@
+"""State of a run of power iteration on one worker, with matrices of which it holds parts.
+
+The elements of x that belong to its rows remain on the worker; each product fetches the columns that it reads from the
+other workers. A device makes products alone: vectors are on its host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from mgspmv.cluster.row_block import ProductOptions, RowBlock
+from mgspmv.cluster.worker_run import WorkerRun, find_wanted, greet_asking
+from mgspmv.exchange.all_to_all import AllToAll
+from mgspmv.exchange.halo import Halo
+from mgspmv.exchange.peer import HaloColumns, cut_again, hold_all
+from mgspmv.exchange.peer_comm import RunSpec
+from mgspmv.kernels.cpu import CpuBlock
+from mgspmv.kernels.device import describe_device
+from mgspmv.model import TolMode
+from mgspmv.solvers.norms import Norm, combine
+from mgspmv.solvers.power import PowerLoop, PowerTask, Products, Step, compile_product
+from mgspmv.solvers.steps import Times
+
+
+@dataclass(frozen=True)
+class PowerRunSpec(RunSpec):
+    """Description of a run of power iteration, the same for all of its workers."""
+
+    task: PowerTask
+    """Options of the run."""
+
+
+class PowerWorkerRun(WorkerRun):
+    """Products and steps on the rows of a worker, in lockstep with the others.
+
+    Parameters
+    ----------
+    worker : the `distributed.Worker` of this process
+    parts : parts of the factors of the product: x has the rows of the first one, and the last one multiplies first
+    step : applied to each product; its vector, if it has one, is of the rows of the first part
+    x : start of these rows, float32 or float64 as the precision of the run
+    """
+
+    _loop: PowerLoop
+
+    def __init__(self, worker: Any, parts: Sequence[RowBlock], spec: PowerRunSpec, step: Step, x: np.ndarray) -> None:
+        self._step, self._x = step, x
+        read = zip(parts, [*parts[1:], parts[0]], strict=True)
+        self._halos = [cut_again(_find_columns(part), made_by.bounds) for part, made_by in read]
+        self._columns: list[HaloColumns] = []
+        self._multiply, computes = zip(*(_bind(part, spec.task) for part in parts), strict=True)
+        self._told = (0.0, 0.0, 0)
+        super().__init__(worker, parts, spec, partial(greet_asking, self._halos))
+        self._spec = spec
+        self.computes = computes[0]
+
+    def collect(self) -> tuple[np.ndarray, str, dict[str, int]]:
+        """Return the vector, (n_rows,), the transport of slices, and the bytes that this worker took."""
+        return self._loop.x, "peer", self.measure_memory()
+
+    def _connect(self, width: int) -> PowerLoop:
+        task, hellos = self._spec.task, self.links.connect()
+        self._turns = turns = AllToAll(self.links, self._part.rank, len(self._spec.members))
+        dtype = np.dtype(task.precision)
+        self._columns = [
+            HaloColumns(turns, halo, find_wanted(hellos, halo, k), dtype) for k, halo in enumerate(self._halos)
+        ]
+        self.links.heartbeat.phase = "iteration 1"
+        products = Products(self._multiply_all, np.array, np.asarray, "", 0, self._combine, self._report_times)
+        loop = PowerLoop(products, self._step, self._x, task)
+        turns.begin()
+        return loop
+
+    def _multiply_all(self, x: np.ndarray) -> np.ndarray:
+        """Return this worker's rows of the product, from its elements of x."""
+        for columns, multiply in zip(reversed(self._columns), reversed(self._multiply), strict=True):
+            x = multiply(columns.gather(x))
+        return x
+
+    def _combine(self, own: float, of: Norm | TolMode) -> float:
+        return combine([told["own"] for told in self._turns.gather({"own": own})], of)
+
+    def _report_times(self, elapsed_s: float, n_bytes: int) -> Times:
+        turns, (exchanged_s, waited_s, received_bytes) = self._turns, self._told
+        self._told = (turns.exchanged_s, turns.waited_s, turns.received_bytes)
+        exchange_s, wait_s = turns.exchanged_s - exchanged_s, turns.waited_s - waited_s
+        moved = (exchange_s,), (wait_s,), (turns.received_bytes - received_bytes,)
+        return Times((elapsed_s - exchange_s - wait_s,), *moved, (n_bytes + self._measure_held(),))
+
+    def _measure_held(self) -> int:
+        """Return the bytes that this worker holds in addition to x, y and the next x."""
+        added = self._step.added
+        between = [(part.stop - part.start) * np.dtype(self._spec.task.precision).itemsize for part in self.parts[1:]]
+        held = sum(part.nbytes for part in self.parts) + sum(columns.nbytes for columns in self._columns)
+        return held + sum(between) + (added.nbytes if isinstance(added, np.ndarray) else 0)
+
+
+def _find_columns(part: RowBlock) -> Halo:
+    """Return the columns of x that products of a part read: all of them on a device."""
+    halo = part.halo if part.backend == "cpu" else None
+    return hold_all(part.rank, part.bounds) if halo is None else halo
+
+
+def _bind(part: RowBlock, task: PowerTask) -> tuple[Callable[[np.ndarray], np.ndarray], int | str]:
+    """Return a function that multiplies with a part, and its hardware: number of threads, or name of the device."""
+    dtype, threads = task.precision, task.threads
+    if part.backend == "cuda":
+        options = ProductOptions(dtype, threads=threads, weights=task.weights)
+        return partial(part.multiply, y=None, options=options), describe_device()
+    kernel = part.bind(dtype if task.weights else None, dtype, threads=threads)
+    assert isinstance(kernel, CpuBlock)
+    compile_product(kernel, dtype)
+
+    def multiply(x: np.ndarray) -> np.ndarray:
+        y = np.empty(part.stop - part.start, dtype)
+        kernel.multiply(x, y)
+        return y
+
+    return multiply, kernel.threads

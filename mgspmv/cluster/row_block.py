@@ -1,0 +1,194 @@
+"""The rows of a matrix that one worker holds, and the kernels on its host that multiply them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Literal
+
+import numpy as np
+
+from mgspmv.exchange.halo import Halo, make_halo
+from mgspmv.exchange.peer_comm import PeerComm
+from mgspmv.heartbeat import find_heartbeat
+from mgspmv.kernels.catalogue import Backend
+from mgspmv.kernels.device import get, put
+from mgspmv.kernels.select import BoundKernel, BoundMany, bind_kernel, bind_many
+from mgspmv.model import CsrBlock, Precision, default_threads
+from mgspmv.plan import Streaming
+from mgspmv.solvers.inputs import OutWeights
+from mgspmv.store.read import StoreAddress, StoredMatrix
+
+
+@dataclass(frozen=True)
+class RowBlockSpec:
+    """Description of the rows that a worker is to hold."""
+
+    address: StoreAddress
+    rank: int
+    """Rank of the worker."""
+    bounds: tuple[int, ...]
+    """First row of each worker, and the number of rows."""
+    nnz: int
+    """Number of entries of its rows."""
+    dtype: str | None
+    """Data type of the values to read at loading; None to read no values."""
+    threads: int | None
+    """Number of threads to read and multiply with."""
+    backend: Backend
+    """Backend of the worker."""
+    streaming: Streaming | None = None
+    """Settings for streaming rows that do not fit in device memory; None for no streaming."""
+    may_share: bool = True
+    """Whether its device and the others of its host may write into each other's memory."""
+
+
+@dataclass(frozen=True)
+class ProductOptions:
+    """Options of a product alpha A x + beta y with the rows of a part."""
+
+    dtype: Literal["float32", "float64"]
+    """Data type of values, x and the product."""
+    alpha: float = 1.0
+    beta: float = 0.0
+    kernel: str = "auto"
+    """Name of a kernel, or `auto`."""
+    threads: int | None = None
+    """Number of threads; None for those of the part."""
+    weights: bool = True
+    """Whether values are used; False takes each entry as 1."""
+
+
+def get_array(array: Any) -> tuple[np.ndarray, bool]:
+    """Return a NumPy or CuPy array as a NumPy array, and whether it was one."""
+    return (array, True) if isinstance(array, np.ndarray) else (get(array), False)
+
+
+def join_pieces(pieces: list[Any]) -> Any:
+    """Concatenate pieces of one or several vectors, all of them NumPy or all CuPy arrays."""
+    if isinstance(pieces[0], np.ndarray):
+        return np.concatenate(pieces)
+    import cupy
+
+    return cupy.concatenate(pieces)
+
+
+class RowBlock:
+    """A row block, read from the store by the worker that holds it, and the kernels bound to it.
+
+    The columns of a graph are renumbered to those that the block reads, see `mgspmv.exchange.halo`; those of a matrix,
+    whose products get x from outside, are not.
+
+    Attributes
+    ----------
+    rank, nnz : rank of the worker that holds it, and number of entries of its rows
+    links : links to other workers; None without links
+    out_weights : out-weights of the rows' vertices, if the matrix is a graph
+    """
+
+    backend: Backend = "cpu"
+
+    def __init__(self, spec: RowBlockSpec) -> None:
+        self.stored: StoredMatrix = spec.address.open()
+        self.rank, self.bounds, self.nnz = spec.rank, spec.bounds, spec.nnz
+        self.threads = spec.threads or default_threads()
+        self.links: PeerComm | None = None
+        self._lock = Lock()
+        self._pattern: CsrBlock | None = None
+        self._halo: Halo | None = None
+        self._values: dict[str, np.ndarray | None] = {}
+        self._bound: dict[tuple[Any, ...], BoundKernel] = {}
+        self.out_weights = OutWeights(self.stored, self.start, self.stop, self.threads)
+        self._load(spec.dtype)
+
+    @property
+    def start(self) -> int:
+        """First row."""
+        return self.bounds[self.rank]
+
+    @property
+    def stop(self) -> int:
+        """Row after the last."""
+        return self.bounds[self.rank + 1]
+
+    @property
+    def halo(self) -> Halo | None:
+        """The columns that kernels over CSR hold; None for all."""
+        self._read_pattern()
+        return self._halo
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the block's arrays, values in every dtype that was asked for, columns and out-weights."""
+        held: list[Any] = [self._pattern, self._halo, *self._values.values(), self.out_weights]
+        return sum(int(h.nbytes) for h in held if h is not None)
+
+    def close(self, reason: str) -> None:
+        """Close the links to other workers; a task that waits for them raises with the reason."""
+
+    def bind(
+        self, dtype: str | None, precision: Precision, kernel: str = "auto", threads: int | None = None
+    ) -> BoundKernel:
+        """Return the kernel of the block with values of this dtype, or without; values are read and kernels bound once.
+
+        Raises
+        ------
+        OptionError : no kernel has that name
+        """
+        key = (dtype, precision, kernel, threads)
+        with self._lock:
+            if key not in self._bound:
+                p = self._read_pattern()
+                block = CsrBlock(p.row_offset, p.n_cols, p.indptr, p.indices, self._read_values(dtype))
+                options: dict[str, Any] = {"threads": threads or self.threads, "backend": self.backend}
+                self._bound[key] = bind_kernel(block, precision, kernel=kernel, **options)
+            return self._bound[key]
+
+    def bind_many(self, dtype: str | None, precision: Precision, threads: int | None = None) -> BoundMany:
+        """Return the multi-vector kernels of the block with values of this dtype, or without."""
+        with self._lock:
+            p = self._read_pattern()
+            block = CsrBlock(p.row_offset, p.n_cols, p.indptr, p.indices, self._read_values(dtype))
+        return bind_many(block, precision, backend=self.backend, threads=threads or self.threads)
+
+    def multiply(self, x: Any, y: Any, options: ProductOptions) -> Any:
+        """Compute alpha A x + beta y for the rows of this part.
+
+        Parameters
+        ----------
+        x : (n_cols,) or (n_cols, k) of all columns, of `dtype`; a NumPy or CuPy array
+        y : (n_rows,) or (n_rows, k) of these rows; not read when beta is 0
+
+        Returns
+        -------
+        A NumPy or CuPy array, as x.
+        """
+        dtype, beta = options.dtype, options.beta
+        x, is_numpy = get_array(x)
+        bound = self.bind(dtype if options.weights else None, dtype, options.kernel, options.threads)
+        held = np.ascontiguousarray(x if self._halo is None else self._halo.select(x))
+        shape = (self.stop - self.start, *x.shape[1:])
+        product = np.empty(shape, dtype) if beta == 0 or y is None else np.array(get_array(y)[0], dtype, order="C")
+        find_heartbeat().n_terms = self.nnz * (shape[1] if x.ndim == 2 else 1)
+        bound.multiply(held, product, options.alpha, beta)
+        return product if is_numpy else put(product)
+
+    def _load(self, dtype: str | None) -> None:
+        """Read the pattern and the values of this dtype."""
+        self._read_pattern()
+        self._read_values(dtype)
+
+    def _read_pattern(self) -> CsrBlock:
+        if self._pattern is None:
+            block = self.stored.read_block(self.start, self.stop, None, self.threads)
+            if self.stored.info.kind != "matrix":
+                block, self._halo = make_halo(block, self.rank, self.bounds, self.threads)
+            self._pattern = block
+        return self._pattern
+
+    def _read_values(self, dtype: str | None) -> np.ndarray | None:
+        if dtype is None or self.stored.info.is_pattern:
+            return None
+        if dtype not in self._values:
+            self._values[dtype] = self.stored.read_values(self.start, self.stop, dtype, self.threads)
+        return self._values[dtype]

@@ -1,0 +1,283 @@
+"""Messages of a client to the scheduler and the workers of a Dask cluster, and waits that end.
+
+Every wait is watched: a worker that left the cluster, one whose event loop does not answer for `timeout` seconds, and
+one with a task that hangs (see `mgspmv.cluster.watchdog`) end it with an error that names the worker, its rank and
+the phase.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from distributed import Client
+from distributed.comm import CommClosedError
+
+from mgspmv.cluster.agent import PING_OP
+from mgspmv.cluster.connect import connect_client
+from mgspmv.errors import OptionError, SchedulerNotFoundError, WorkerLostError, WorkerTimeoutError
+from mgspmv.exchange.peer_comm import Member, worker_error
+
+T = TypeVar("T")
+
+LOOK_S = 1.0
+"""Seconds between two checks of the workers in the cluster."""
+PING_S = 2.0
+"""Seconds between two pings of a worker."""
+LATE_S = 1.0
+"""Seconds of delay above which this process itself was stopped, so that silence is not blamed on the workers."""
+CANCEL_S = 0.1
+"""Seconds after which a task that continues is cancelled again."""
+PATIENCE = 0.75
+"""Fraction of the timeout that a worker may be silent. The rest is for ending the run on the others."""
+GRACE_S = 1.0
+"""Seconds to wait for other tasks to fail too, as the first error to arrive may not be the cause."""
+
+
+class SchedulerClient:
+    """Client of a Dask scheduler, which asks it and the workers and watches them.
+
+    Parameters
+    ----------
+    client : a `distributed.Client`, the address of a scheduler, or a cluster object such as `LocalCluster`
+    timeout : seconds after which work ends with an error when a worker has hung
+
+    Attributes
+    ----------
+    patience : seconds that a worker may be silent, somewhat less than the time-out
+    is_owner : whether the client was made here, and is closed with this object
+
+    Raises
+    ------
+    OptionError : none of these, or an asynchronous client
+    SchedulerNotFoundError : no scheduler answers there
+    """
+
+    def __init__(self, client: Any, timeout: float) -> None:
+        if not timeout > 0:
+            raise OptionError(f"timeout must be a positive number of seconds, not {timeout!r}")
+        self.timeout = float(timeout)
+        self.patience = PATIENCE * self.timeout
+        self._silent: set[Member] = set()
+        self._is_silent = False  # the scheduler, which relays messages to workers
+        self.is_owner = not isinstance(client, Client)
+        self.client: Client = connect_client(client, self.timeout) if self.is_owner else client
+        if self.client.asynchronous:
+            raise OptionError("the client is asynchronous; pass one made with asynchronous=False")
+        if self.client.status != "running":
+            raise SchedulerNotFoundError(f"the client is {self.client.status}; make a new one")
+
+    def close(self) -> None:
+        """Close the client unless it was passed in."""
+        if self.is_owner:
+            self.client.close()
+
+    def __str__(self) -> str:
+        scheduler = self.client.scheduler
+        return "a closed cluster" if scheduler is None else str(scheduler.address)
+
+    @property
+    def dashboard_link(self) -> str | None:
+        """URL of Dask's dashboard; None where the scheduler serves none."""
+        try:
+            return self.client.dashboard_link or None
+        except KeyError:  # raised by Dask for a scheduler that it did not start
+            return None
+
+    def check_client(self) -> None:
+        """Check that the client is connected to its scheduler.
+
+        Raises
+        ------
+        SchedulerNotFoundError : the client was closed, or lost its scheduler
+        """
+        self._scheduler()
+
+    def _scheduler(self) -> Any:
+        scheduler = self.client.scheduler
+        if scheduler is None or self.client.status != "running":
+            raise SchedulerNotFoundError("the connection to the scheduler was lost; start the cluster again")
+        return scheduler
+
+    def _sync(self, work: Coroutine[Any, Any, T]) -> T:
+        async def run() -> T:
+            return await work
+
+        try:
+            result: T = self.client.sync(run)
+        except CommClosedError as error:
+            raise self._lost(error) from error
+        return result
+
+    def _lost(self, error: Exception) -> SchedulerNotFoundError:
+        return SchedulerNotFoundError(f"the connection to {self} was lost: {error}")
+
+    # --- messages
+
+    async def _ask(self, request: Awaitable[T], phase: str) -> T:
+        """Wait up to `patience` for the scheduler's answer to a request."""
+        try:
+            answer = await asyncio.wait_for(request, self.patience)
+        except (OSError, TimeoutError) as error:
+            self._is_silent = True
+            raise SchedulerNotFoundError(
+                f"{self} did not answer within {self.patience:g} s (during {phase})", phase=phase
+            ) from error
+        self._is_silent = False
+        return answer
+
+    def describe_workers(self) -> dict[Member, dict[str, Any]]:
+        """Return the scheduler's description of each worker in any state, without waiting for workers.
+
+        Raises
+        ------
+        SchedulerNotFoundError : it does not answer
+        """
+
+        return self._sync(self._describe_workers())
+
+    async def _describe_workers(self) -> dict[Member, dict[str, Any]]:
+        workers = (await self._ask(self._scheduler().identity(n_workers=-1), "join"))["workers"]
+        return {Member(worker["name"], address): worker for address, worker in workers.items()}
+
+    def find_gone(self, members: Iterable[Member]) -> list[Member]:
+        """Return the members that have left the cluster, or do not run."""
+        running = {member.address for member, w in self.describe_workers().items() if w["status"] == "running"}
+        return [member for member in members if member.address not in running]
+
+    def ask_each(self, members: Iterable[Member], message: dict[str, Any], wait_s: float) -> dict[Member, Any]:
+        """Return the answers of workers to a message, with an exception for each that does not come in `wait_s`."""
+        return self._sync(self._ask_each(dict.fromkeys(members, message), wait_s))
+
+    async def _ask_each(self, messages: Mapping[Member, dict[str, Any]], wait_s: float) -> dict[Member, Any]:
+        """Send messages to workers through the scheduler; return answers, an exception for each that does not come."""
+
+        async def ask(address: str, message: dict[str, Any]) -> Any:
+            request = self._scheduler().broadcast(msg=message, workers=[address], on_error="return")
+            return (await asyncio.wait_for(request, wait_s))[address]
+
+        asking = (ask(member.address, message) for member, message in messages.items())
+        return dict(zip(messages, await asyncio.gather(*asking, return_exceptions=True), strict=True))
+
+    async def _ask_each_worker(
+        self, members: Iterable[Member], messages: Iterable[dict[str, Any]], wait_s: float
+    ) -> dict[Member, Any]:
+        """Send messages as `_ask_each` does, except to members that left the cluster or did not answer before."""
+        told = {m: message for m, message in zip(members, messages, strict=True) if m not in self._silent}
+        there = await self._ask(self._scheduler().ncores(workers=[member.address for member in told]), "end")
+        return await self._ask_each({m: message for m, message in told.items() if m.address in there}, wait_s)
+
+    async def _find_answers(
+        self, members: Iterable[Member], message: dict[str, Any], wait_s: float
+    ) -> dict[Member, Any]:
+        """Return the answers of the members that answer in time."""
+        answers = await self._ask_each(dict.fromkeys(members, message), wait_s)
+        return {member: answer for member, answer in answers.items() if not isinstance(answer, Exception)}
+
+    async def _ask_present(
+        self, members: Iterable[Member], message: dict[str, Any], wait_s: float, until_s: float
+    ) -> dict[Member, Any]:
+        """Return the answers that come within `wait_s`; where none does, ask again until `until_s` have passed."""
+        loop, asked = asyncio.get_running_loop(), list(members)
+        deadline = loop.time() + until_s
+        while not (present := await self._find_answers(asked, message, wait_s)):
+            if loop.time() >= deadline:
+                names = ", ".join(str(member.name) for member in asked)
+                raise WorkerTimeoutError(
+                    f"none of the workers of {self} answered within {max(wait_s, until_s):g} s (during join, workers "
+                    f"{names}); they hang, or cannot be reached",
+                    phase="join",
+                )
+        return present
+
+    # --- watching
+
+    async def _watch(self, work: Coroutine[Any, Any, T], members: Sequence[Member], phase: str) -> T:
+        """Await the work, and raise if a member is lost or silent meanwhile."""
+        working = asyncio.ensure_future(work)
+        watching = [asyncio.ensure_future(self._watch_members(members, phase))]
+        for rank in range(len(members)):
+            watching.append(asyncio.ensure_future(self._watch_answers(members, rank, phase)))
+        try:
+            await asyncio.wait([working, *watching], return_when=asyncio.FIRST_COMPLETED)
+            for watch in watching:
+                if watch.done() and not working.done():
+                    watch.result()
+            return await working
+        except (KeyError, CommClosedError):  # raised by Dask for a worker unknown or just lost
+            await asyncio.sleep(GRACE_S)
+            await self._check_members(members, phase)
+            raise
+        finally:
+            await cancel_all([working, *watching])
+
+    async def _watch_members(self, members: Sequence[Member], phase: str) -> None:
+        """Raise when a member has left the cluster, or was paused for longer than `patience`."""
+        loop = asyncio.get_running_loop()
+        ran = {member: loop.time() for member in members}
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self._check_members(members, phase)
+            running = await self._ask(self._scheduler().ncores_running(workers=[m.address for m in members]), phase)
+            ran |= {member: loop.time() for member in members if member.address in running}
+            for rank, member in enumerate(members):
+                if loop.time() > ran[member] + self.patience:
+                    why = "which Dask does when its memory is short; give it more, or use more workers"
+                    raise worker_error(
+                        WorkerTimeoutError, members, rank, phase, f"was paused for {self.patience:g} s", why
+                    )
+
+    def check_members(self, members: Sequence[Member], phase: str) -> None:
+        """Check that all members are in the cluster.
+
+        Raises
+        ------
+        WorkerLostError : a member has left the cluster
+        """
+        self._sync(self._check_members(members, phase))
+
+    async def _check_members(self, members: Sequence[Member], phase: str) -> None:
+        there = await self._ask(self._scheduler().ncores(workers=[m.address for m in members]), phase)
+        for rank, member in enumerate(members):
+            if member.address not in there:
+                why = "it died, or was taken out of the cluster"
+                raise worker_error(WorkerLostError, members, rank, phase, "is gone", why)
+
+    async def _watch_answers(self, members: Sequence[Member], rank: int, phase: str) -> None:
+        """Raise when a member's event loop does not answer for `patience` seconds, or reports a task that hangs."""
+        loop, member = asyncio.get_running_loop(), members[rank]
+        pause_s = min(PING_S, self.timeout / 8)
+        answered = loop.time()
+        while True:
+            began = loop.time()
+            await asyncio.sleep(pause_s)
+            left_s = max(0.0, answered + self.patience - began - pause_s)
+            answer = (await self._ask_each({member: {"op": PING_OP}}, left_s))[member]
+            is_late = loop.time() - began - pause_s - left_s > LATE_S
+            if is_late or not isinstance(answer, Exception):
+                answered = loop.time()
+            if not isinstance(answer, Exception):
+                for hung_in, what, why in answer[:1]:
+                    raise worker_error(WorkerTimeoutError, members, rank, hung_in or phase, what, why)
+            if loop.time() >= answered + self.patience:
+                await self._check_members(members, phase)  # pings go through the scheduler, which may hang itself
+                self._silent.add(member)
+                why = "it hangs, or cannot be reached"
+                raise worker_error(
+                    WorkerTimeoutError, members, rank, phase, f"did not answer for {self.patience:g} s", why
+                )
+
+
+async def cancel_all(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    """Cancel tasks and wait until they have ended.
+
+    Once is not enough: in Python 3.11 a task that is cancelled in `asyncio.wait_for` just as the answer comes gets the
+    answer and continues.
+    """
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_S)
+    await asyncio.gather(*tasks, return_exceptions=True)

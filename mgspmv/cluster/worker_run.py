@@ -1,0 +1,398 @@
+"""State of a run on one worker."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mgspmv.checkpoints import BEGINNING, RunProgress, SliceWriter, StateAddress, WrittenSlice
+from mgspmv.cluster.device_row_block import DeviceRowBlock
+from mgspmv.cluster.integrity import RankCheck, Report, RoundReport
+from mgspmv.cluster.publish import publish_iterations
+from mgspmv.cluster.row_block import RowBlock
+from mgspmv.errors import ClusterError, RunAbortedError
+from mgspmv.exchange.all_to_all import AllToAll
+from mgspmv.exchange.halo import Halo, find_asked
+from mgspmv.exchange.nccl import greet
+from mgspmv.exchange.peer import PeerTransport
+from mgspmv.exchange.peer_comm import PeerComm, RunSpec
+from mgspmv.exchange.transport import ClientTransport, HostStagedTransport, Transport
+from mgspmv.heartbeat import Heartbeat
+from mgspmv.kernels.cpu import CpuBlock
+from mgspmv.kernels.device import describe_device, measure_memory
+from mgspmv.kernels.select import StepLayout
+from mgspmv.logs import WORKERS, choose_own_log
+from mgspmv.model import Event, RowCheck, Stability, Status, StepSums
+from mgspmv.solvers.inputs import RunInputs
+from mgspmv.solvers.mass_check import MassCheck, Tolerance
+from mgspmv.solvers.options import RankTask
+from mgspmv.solvers.pagerank import Loop
+from mgspmv.solvers.steps import DeviceSteps, LocalSteps, Rows
+from mgspmv.solvers.topk_certificate import Gather, Rounding
+
+if TYPE_CHECKING:
+    from mgspmv.solvers.batch import Batch
+    from mgspmv.solvers.power import PowerLoop
+
+
+@dataclass(frozen=True)
+class RankRunSpec(RunSpec):
+    """Description of a run of PageRank for one vector, the same for all of its workers."""
+
+    task: RankTask
+    """Options of the run."""
+    layout: StepLayout | None
+    """Layout of the rows if devices exchange slices by NCCL; None for slices over Dask's comms or to the client."""
+    steps_at_once: int
+    """Number of steps that a device makes between two checks for the end."""
+    before: RunProgress = BEGINNING
+    """Progress from which the run resumes."""
+    balance: MassCheck | None = None
+    """Predicted bounds of the sum of the first ranks; None if not predicted."""
+
+
+class ConnectedRun:
+    """Links of one worker of a run to the others.
+
+    Parameters
+    ----------
+    worker : the `distributed.Worker` of this process
+    hello : `make_hello` of `PeerComm`
+    """
+
+    def __init__(self, worker: Any, rank: int, spec: RunSpec, hello: Any) -> None:
+        self.run, self.name, self.rank = spec.run, worker.name, rank
+        self.links = PeerComm(worker, rank, spec, hello)
+        self._end: str | None = None
+        self.is_busy = False
+        """Whether a task of the run is running."""
+        self.n_terms = 0
+        """Approximate number of multiplications per iteration."""
+
+    def close(self, reason: str) -> None:
+        """End the run here: a task that waits raises with the reason, and none can begin."""
+        self._end = reason
+        WORKERS.info("worker %s: %s", self.name, reason, extra={"run": self.run, "worker": self.name})
+        self.links.close(reason)
+
+    @contextmanager
+    def _working(self, phase: str) -> Iterator[Heartbeat]:
+        if self._end is not None:
+            raise RunAbortedError(self._end, phase=phase)
+        if self.is_busy:
+            raise ClusterError(f"two tasks of run {self.run} are running on one worker", phase=phase)
+        self.is_busy = True
+        try:
+            with self.links.active(phase) as heartbeat:
+                heartbeat.n_terms = self.n_terms
+                yield heartbeat
+        finally:
+            self.is_busy = False
+
+
+class WorkerRun(ConnectedRun, ABC):
+    """One worker's share of a run: its rows, what iterates over them, and its links to the other workers.
+
+    Parameters
+    ----------
+    worker, hello : as in `ConnectedRun`
+    parts : those that an iteration multiplies with; vectors have the rows of the first one
+    """
+
+    computes: int | str
+    """Number of threads of the host, or name of the device."""
+    _loop: Loop | PowerLoop | Batch
+    """What iterates, from the start of the run."""
+
+    def __init__(self, worker: Any, parts: Sequence[RowBlock], spec: RunSpec, hello: Any) -> None:
+        self.parts, self._part = parts, parts[0]
+        super().__init__(worker, self._part.rank, spec, hello)
+        self.held_bytes = 0
+        """Bytes held for rows and vectors after the last reported iteration."""
+        self.n_terms = sum(part.nnz for part in parts)
+        self._slowest_s: float | None = None
+
+    def start(self, width: int = 1) -> Status | None:
+        """Begin to iterate `width` vectors in lockstep with the other workers; return the status if the run ended."""
+        with self._working("connect"):
+            self._loop = self._connect(width)
+            return self._loop.status
+
+    @abstractmethod
+    def _connect(self, width: int) -> Loop | PowerLoop | Batch: ...
+
+    def advance(self, n: int) -> tuple[list[Event], Status | None]:
+        """Make n iterations or fewer, up to the end, together with all other workers.
+
+        Returns
+        -------
+        The event of each iteration on this worker, and the status of the run if it ended, else None.
+        """
+        loop, events, log = self._loop, list[Event](), choose_own_log(self.name)
+        with self._working(f"iteration {loop.iteration + 1}") as heartbeat:
+            heartbeat.begin_steps(self._slowest_s)
+            for event in loop.advance(n):
+                events.append(event)
+                log(event)
+                heartbeat.end_step()
+                heartbeat.phase = f"iteration {loop.iteration + 1}"
+            self._slowest_s, heartbeat.slowest_s = heartbeat.slowest_s, None
+            return events, loop.status
+
+    def superstep(self, n: int) -> Report:
+        """Call `advance`, publish its events, check the ranks, and return all in a report."""
+        events, status = self.advance(n)
+        publish_iterations(self, events)
+        if not events or status == Status.NON_FINITE:
+            return Report(events, status)
+        with self._working(f"iteration {events[-1].iteration}"):
+            return Report(events, status, self._check_ranks())
+
+    def _check_ranks(self) -> RankCheck | None:
+        """Check the ranks; None where the vector does not hold ranks."""
+        return None
+
+    @abstractmethod
+    def collect(self) -> tuple[Any, Any, dict[str, int]]:
+        """Return the result of the run here, details of it, and the bytes that this worker took."""
+
+    def measure_memory(self) -> dict[str, int]:
+        """Return the bytes that this worker took; see `mgspmv.kernels.device.measure_memory`."""
+        return measure_memory(has_device=self._part.backend == "cuda")
+
+
+class RankWorkerRun(WorkerRun):
+    """One worker's share of a run that ranks one vector."""
+
+    _loop: Loop
+    _steps: LocalSteps | DeviceSteps
+    """Steps of the run, with its ranks; made before the first z."""
+    _growth: float
+    transport: str
+    """Transport of slices between workers."""
+
+    def __init__(self, worker: Any, part: RowBlock, spec: RankRunSpec, hello: Any) -> None:
+        super().__init__(worker, [part], spec, hello)
+        self._spec = spec
+        self._writer: SliceWriter | None = None
+        self._tolerance: Tolerance | None = None
+
+    def keep_state(self, address: StateAddress) -> None:
+        """Copy the ranks, and begin to write them as this worker's slice of a checkpoint."""
+        with self._working("checkpoint"):
+            if self._writer is None:  # a writer that references its session is a reference cycle
+                self._writer = SliceWriter(self._steps.ranks, self._part.start)
+            self._writer.begin(address)
+
+    def find_written(self, wait: bool) -> list[WrittenSlice | str] | None:
+        """Call `SliceWriter.find_written`."""
+        with self._working("checkpoint"):
+            assert self._writer is not None
+            return self._writer.find_written(wait)
+
+    def close(self, reason: str) -> None:
+        super().close(reason)
+        if self._writer is not None:
+            self._writer.close()
+
+    def copy_ranks(self) -> np.ndarray:
+        """Return the ranks after the last step, (n_rows,), on the host."""
+        return self._steps.ranks()
+
+    def measure(self) -> float:
+        """Compute this worker's part of the residual, together with all other workers. Ends the iterations."""
+        with self._working("residual"):
+            return self._steps.measure(self._loop.mass)
+
+    def find_stability(self) -> Stability | None:
+        """Return the stability of the highest vertices that all workers proved; None where not proved."""
+        return self._loop.stability
+
+    @abstractmethod
+    def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[LocalSteps | DeviceSteps, Gather]:
+        """Make the steps, in lockstep with the workers that sent these first messages, and the gather function."""
+
+    def _connect(self, width: int) -> Loop:
+        spec, task = self._spec, self._spec.task
+        self._steps, gather = self._open(self.links.connect())
+        self.links.heartbeat.phase = "iteration 1"
+        watch = self._steps.watch(task.options, gather, self._growth)
+        loop = Loop(self._steps, task, watch, spec.before, spec.balance)
+        loop.start()
+        return loop
+
+    def _check_ranks(self) -> RankCheck:
+        rows, slack = self._check_rows()
+        return RankCheck(rows, slack, self._loop.mass, self._loop.balance)
+
+    def _check_rows(self) -> tuple[RowCheck, float]:
+        """Check the ranks, and bound the rounding error of their sum in a step."""
+        if self._tolerance is None:
+            self._tolerance = self._steps.find_tolerance()
+        rows = self._steps.check_rows()
+        return rows, self._tolerance.find_slack(rows.sum)
+
+    def collect(self) -> tuple[np.ndarray, str, dict[str, int]]:
+        """Return the ranks, (n_rows,), the `transport`, and the bytes that this worker took."""
+        return self._steps.collect(), self.transport, self.measure_memory()
+
+
+class CsrWorkerRun(RankWorkerRun):
+    """Session with steps by kernels over CSR, on the host or on a device, and slices over Dask's comms.
+
+    Parameters
+    ----------
+    start : start vectors of the part's rows
+    """
+
+    _steps: LocalSteps
+
+    def __init__(self, worker: Any, part: RowBlock, spec: RankRunSpec, start: RunInputs) -> None:
+        task = spec.task
+        kernel = part.bind(task.dtype, task.options.precision, task.kernel, task.threads)
+        weight = start.take_weight(lambda: part.out_weights.read(task.dtype is not None))
+        self._rows: Rows = start.bind(kernel, weight)
+        self._growth = start.growth
+        assert part.halo is not None
+        self._halo = part.halo
+        super().__init__(worker, part, spec, partial(greet_asking, [part.halo]))
+        self._relays: list[ClientTransport] = []
+        """Transport of rounds, while there is one."""
+        self.transport = "peer"
+        self.computes = kernel.threads if isinstance(kernel, CpuBlock) else describe_device()
+        kernel.compile(is_relative=task.options.is_relative)
+
+    # --- in lockstep with the other workers
+
+    def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[LocalSteps, Gather]:
+        turns = AllToAll(self.links, self._part.rank, len(self._spec.members))
+        wanted = find_wanted(hellos, self._halo)
+        return self._make_steps(partial(PeerTransport, turns, self._halo, wanted)), turns.gather
+
+    # --- driven by the scheduler
+
+    def scale(self) -> RoundReport:
+        """Make this worker's slice of the first z."""
+        with self._working("start"):
+            self.transport = "client"
+            self._steps = self._make_steps(partial(_open_relay, self._relays, self._halo))
+            return self._report_round(self._steps.scale())
+
+    def step(self, z: np.ndarray, mass: float) -> RoundReport:
+        """Make one iteration on these rows.
+
+        Parameters
+        ----------
+        z : (n_cols,) of all workers
+        mass : sum of all ranks over dangling vertices
+        """
+        with self._working("iteration"):
+            self._relays[0].give(z)
+            sums, times = self._steps.step(mass)
+            return self._report_round(sums, times.product_s[0], times.memory_bytes[0])
+
+    def describe_rows(self) -> tuple[Rounding, np.ndarray]:
+        """Return the rounding bounds of steps on these rows, and a mask of dangling vertices."""
+        return self._rows.rounding, self._rows.kernel.get(self._rows.weight) == 0
+
+    def rescale(self) -> np.ndarray:
+        """Return this worker's slice of z in float64, for the residual."""
+        with self._working("residual"):
+            self._steps.begin_residual()
+            return self._relays[0].take()
+
+    def measure_given(self, z: np.ndarray, mass: float) -> float:
+        """Compute this worker's part of the residual.
+
+        Parameters
+        ----------
+        z : (n_cols,) float64 of all workers
+        """
+        with self._working("residual"):
+            self._relays[0].give(z)
+            return self._steps.residual(mass)
+
+    def _report_round(self, sums: StepSums, product_s: float = 0.0, held_bytes: int = 0) -> RoundReport:
+        ranks = RankCheck(*self._check_rows())
+        return RoundReport(self._relays[0].take(), sums, product_s, held_bytes, ranks)
+
+    def _make_steps(self, open_transport: Callable[[np.dtype[Any]], Transport]) -> LocalSteps:
+        kernel, options = self._rows.kernel, self._spec.task.options
+        if self._part.backend != "cuda":
+            return LocalSteps(self._rows, options, open_transport)
+        return LocalSteps(
+            self._rows, options, lambda dtype: HostStagedTransport(open_transport(dtype), kernel.put, kernel.get)
+        )
+
+
+class LayoutWorkerRun(RankWorkerRun):
+    """Session with steps that a device makes in groups, and slices from device to device.
+
+    Parameters
+    ----------
+    start : start vectors of the part's rows
+    """
+
+    def __init__(self, worker: Any, part: DeviceRowBlock, spec: RankRunSpec, start: RunInputs) -> None:
+        super().__init__(worker, part, spec, partial(share_first, greet(part.group)))
+        self._device_part = part
+        weight = start.take_weight(lambda: part.out_weights.read(spec.task.dtype is not None))
+        self._vectors, self._is_counted, self._growth = start.on_device(weight), start.is_counted, start.growth
+        self.computes = describe_device()
+
+    def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[DeviceSteps, Gather]:
+        spec, task, links = self._spec, self._spec.task, self.links
+        self._device_part.join_devices(links, hellos)
+        assert spec.layout is not None
+        device = self._device_part.bind_steps(task.dtype, spec.layout, task.options.precision, links.check)
+        self._device = device
+        steps = DeviceSteps(device, self._vectors, task, spec.steps_at_once, is_counted=self._is_counted)
+        steps.compile()
+        return steps, AllToAll(links, self._part.rank, len(spec.members)).gather
+
+    def collect(self) -> tuple[np.ndarray, str, dict[str, int]]:
+        """Collect as `RankWorkerRun` does, with the transport on which the devices agreed at the start."""
+        self.transport = "ipc" if self._device.writes_there else "nccl"
+        return super().collect()
+
+
+def begin(worker: Any, part: RowBlock, spec: RankRunSpec, start: RunInputs) -> RankWorkerRun:
+    """Make the session for a run: on a device with a layout, or over CSR."""
+    if spec.layout is not None:
+        assert isinstance(part, DeviceRowBlock)
+        return LayoutWorkerRun(worker, part, spec, start)
+    return CsrWorkerRun(worker, part, spec, start)
+
+
+def _open_relay(relays: list[ClientTransport], halo: Halo, dtype: np.dtype[Any]) -> ClientTransport:
+    """Replace the relay. Not a method, as steps must not reference their session."""
+    relays[:] = [ClientTransport(halo, dtype)]
+    return relays[0]
+
+
+def greet_asking(halos: Sequence[Halo], rank: int) -> dict[str, Any]:
+    """Make the first message to the worker of a rank. Not a method, as links must not reference their session."""
+    return {f"asked {k}": halo.ask(rank) for k, halo in enumerate(halos)}
+
+
+def find_wanted(hellos: dict[int, dict[str, Any]], halo: Halo, k: int = 0) -> list[np.ndarray | None]:
+    """Return by rank the rows of this worker that `greet_asking` messages asked for with halo k; None for all.
+
+    Parameters
+    ----------
+    halo : halo of this worker
+    """
+    n_own = halo.bounds[halo.rank + 1] - halo.bounds[halo.rank]
+    asked = (hellos.get(other, {}).get(f"asked {k}") for other in range(len(halo.needed)))
+    return [find_asked(bits, n_own) for bits in asked]
+
+
+def share_first(hello: dict[str, Any], rank: int) -> dict[str, Any]:
+    """Return the first message as it is, for the workers of all ranks."""
+    return hello

@@ -1,0 +1,151 @@
+"""Memory of the GPUs of one host that all of them write into while they compute, by CUDA IPC handles.
+
+Values stored by one GPU are sent to the others over NVLink or PCIe while it continues to multiply, without using its
+multiprocessors. Stores do not synchronize: kernels poll flags, and a flag of the host that ends all waiting.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgspmv.errors import CapacityError
+
+MOST_DEVICES = 8
+"""Maximum number of devices that write into each other's memory; not tested with more on one host."""
+UNIT = 2 << 20
+"""Allocation granularity in bytes: CUDA shares whole units, so smaller allocations would expose adjacent memory."""
+_NOTE = np.dtype([("can", np.uint8), ("handle", np.uint8, 64)])
+
+
+class IpcMemory:
+    """Shared memory of this device, and the addresses of that of the others.
+
+    Attributes
+    ----------
+    own : a CuPy `MemoryPointer`; zeros at first
+    addresses : address of each device's memory, by rank
+    is_given_up : address of an int32 of the host, not 0 after `give_up`
+    round : number of the round, for kernels that synchronize
+    n_bytes : bytes of each device's memory
+    """
+
+    def __init__(self, own: Any, addresses: tuple[int, ...], rank: int, n_bytes: int) -> None:
+        import cupy
+
+        self.own, self.addresses, self.n_bytes, self.round = own, addresses, n_bytes, 0
+        self._opened = [address for k, address in enumerate(addresses) if k != rank]
+        self._pinned = cupy.cuda.alloc_pinned_memory(4)
+        self.is_given_up = int(self._pinned.ptr)
+        self._given_up: np.ndarray = np.frombuffer(self._pinned, np.int32, 1)
+        self._given_up[0] = 0
+
+    def give_up(self) -> None:
+        """End the wait of all kernels here that wait for other devices."""
+        self._given_up[0] = 1
+
+    def close(self) -> None:
+        """Unmap the memory of the others, once no kernel uses it."""
+        import cupy
+
+        self.give_up()
+        cupy.cuda.Device().synchronize()
+        opened, self._opened = self._opened, []
+        for address in opened:
+            cupy.cuda.runtime.ipcCloseMemHandle(address)
+
+
+def open_memory(rank: int, n_bytes: int, gather: Callable[[np.ndarray], np.ndarray]) -> IpcMemory | None:
+    """Allocate memory on each device that all can write into; None if a pair of them cannot, or if writes do not
+    arrive, as between PCIe devices that a host isolates. All devices, which are of one host, call this together.
+
+    Parameters
+    ----------
+    gather : gathers (k,) uint8 of each rank on all: (n, k)
+
+    Raises
+    ------
+    CapacityError : it does not fit in the memory of this device
+    """
+    from cupy.cuda import runtime
+
+    n_bytes = -(-n_bytes // UNIT) * UNIT
+    own = _allocate(n_bytes)
+    note = np.zeros(1, _NOTE)
+    try:
+        note["handle"] = np.frombuffer(runtime.ipcGetMemHandle(own.ptr), np.uint8)
+        note["can"] = 1
+    except runtime.CUDARuntimeError:  # for example a device without IPC handles
+        pass
+    notes = gather(note.view(np.uint8)).reshape(-1).view(_NOTE)
+    if not notes["can"].all():
+        return None
+    addresses: list[int] = []
+    for other, handle in enumerate(notes["handle"]):
+        try:
+            addresses.append(int(own.ptr) if other == rank else int(runtime.ipcOpenMemHandle(handle.tobytes())))
+        except runtime.CUDARuntimeError:  # no peer access, or the device is not visible to this process
+            break
+    is_whole = len(addresses) == len(notes)
+    if gather(np.array([is_whole], np.uint8)).all():
+        arrives = _try_to_write(rank, addresses, gather)
+        if gather(np.array([arrives], np.uint8)).all():
+            return IpcMemory(own, tuple(addresses), rank, n_bytes)
+    for other, address in enumerate(addresses):
+        if other != rank:
+            runtime.ipcCloseMemHandle(address)
+    return None
+
+
+def _try_to_write(rank: int, addresses: list[int], gather: Callable[[np.ndarray], np.ndarray]) -> bool:
+    """Check whether writes of all others into the memory of this device arrive there."""
+    n = len(addresses)
+    for other, address in enumerate(addresses):
+        if other != rank:
+            _find_words(address + 8 * rank, 1).fill(rank + 1)
+    gather(np.zeros(1, np.uint8))  # now all have written
+    own = _find_words(addresses[rank], n)
+    found = own.get()
+    own.fill(0)
+    return all(found[k] == k + 1 for k in range(n) if k != rank)
+
+
+def _find_words(address: int, n: int) -> Any:
+    """Return (n,) int64 at an address, for kernels of this device; it may be in the memory of another one."""
+    import cupy
+
+    memory = cupy.cuda.UnownedMemory(address, 8 * n, None, cupy.cuda.Device().id)
+    return cupy.ndarray((n,), np.int64, cupy.cuda.MemoryPointer(memory, 0))
+
+
+def _allocate(n_bytes: int) -> Any:
+    """Allocate zeros outside CuPy's memory pool, whose handles would share other arrays too."""
+    import cupy
+
+    cupy.get_default_memory_pool().free_all_blocks()  # cached blocks may be needed here
+    try:
+        own = cupy.cuda.MemoryPointer(cupy.cuda.Memory(n_bytes), 0)
+    except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.memory.OutOfMemoryError) as error:
+        raise CapacityError(
+            f"the {n_bytes:,} bytes of vectors that other devices write into do not fit on this one: {error}; free "
+            "some, or use more devices"
+        ) from error
+    own.memset(0, n_bytes)
+    return own
+
+
+@functools.cache
+def name_host() -> str:
+    """Return an id of this host, equal in all of its processes and unique among hosts."""
+    try:
+        name = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        import socket
+
+        name = socket.gethostname().encode()
+    return hashlib.sha256(name).hexdigest()

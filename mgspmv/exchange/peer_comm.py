@@ -1,0 +1,290 @@
+"""Connections between the workers of a run over Dask's comms, and so over TCP, TLS or UCX as the cluster does.
+
+Of each pair of workers the one of lower rank connects, and the connection stays open for the run. Messages have no
+answer, which halves their number, and a broken connection shows at once that a worker is lost. A worker also sends,
+several times within its patience, heartbeats of its task, which is either working or waiting: others may wait for a
+working one without limit.
+
+Coroutines run on the worker's event loop; `send` and `receive` are called by the thread of its task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from distributed.comm import connect
+from distributed.protocol import to_serialize
+
+from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError, WorkerTimeoutError
+from mgspmv.heartbeat import Heartbeat, find_heartbeat
+
+LINK_OP = "mgspmv_link"
+"""Operation by which a worker opens a link to another one; see `PeerComm.accept`."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """Worker of a run."""
+
+    name: str | int
+    """Name in the cluster and in errors; unchanged when the worker is restarted."""
+    address: str
+    """Address of its comm, such as tcp://10.0.0.2:40331."""
+
+    def __str__(self) -> str:
+        return self.address if self.name == self.address else f"{self.name} ({self.address})"
+
+
+def worker_error(
+    kind: type[ClusterError], members: Sequence[Member], rank: int, phase: str, what: str, why: str = ""
+) -> ClusterError:
+    """Make an error about the worker of a rank.
+
+    Parameters
+    ----------
+    phase : phase of the run
+    what : action or failure of the worker, as a predicate
+    why : explanation, as a separate clause
+    """
+    member, more = members[rank], f"; {why}" if why else ""
+    message = f"worker {member} {what} (during {phase}, rank {rank}){more}"
+    return kind(message, worker=str(member.name), rank=rank, phase=phase)
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """Description of a run of any kind, the same for all of its workers."""
+
+    run: str
+    """Run id."""
+    members: tuple[Member, ...]
+    """Workers of the run, by rank."""
+    patience: float
+    """Seconds that another worker may be silent while one waits; a worker with a running task sends several heartbeats
+    in that time, so that slow is not silent."""
+
+
+class PeerComm:
+    """Links of one worker to all others of a run.
+
+    Parameters
+    ----------
+    worker : the `distributed.Worker` of this process
+    make_hello : makes the first message to the worker of a rank
+
+    Attributes
+    ----------
+    marks : marks of the last task of the run, with its phase for messages
+    """
+
+    def __init__(self, worker: Any, rank: int, spec: RunSpec, make_hello: Callable[[int], dict[str, Any]]) -> None:
+        self._worker, self._loop = worker, worker.loop.asyncio_loop
+        self.run, self._rank, self._members, self._patience = spec.run, rank, spec.members, spec.patience
+        self._make_hello = make_hello
+        self._inbox: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
+        self._comms: dict[int, Any] = {}
+        self._heard: dict[int, float] = {}
+        self._waits_since = 0.0
+        self._gone: set[int] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._end: str | None = None
+        self._is_active = False
+        self.heartbeat = Heartbeat()
+        self.heartbeat.phase = "connect"
+
+    @property
+    def is_encrypted(self) -> bool:
+        """True if all links are encrypted and use certificates."""
+        return all(member.address.startswith("tls://") for member in self._members)
+
+    def connect(self) -> dict[int, dict[str, Any]]:
+        """Open links to all others, and return their first messages by rank.
+
+        Raises
+        ------
+        WorkerLostError, WorkerTimeoutError : a worker is lost or does not open its link
+        RunAbortedError : the run was ended from outside
+        """
+        self._waits_since = time.monotonic()
+        self._loop.call_soon_threadsafe(self._start_links)
+        hellos: dict[int, dict[str, Any]] = {}
+        early = []
+        while missing := [r for r in range(len(self._members)) if r != self._rank and r not in hellos]:
+            rank, message = self.receive(missing)
+            if rank in hellos:  # a worker that has all first messages begins at once
+                early.append((rank, message))
+            else:
+                hellos[rank] = message
+        for item in early:
+            self._inbox.put(item)
+        return hellos
+
+    def send(self, messages: Mapping[int, dict[str, Any]]) -> None:
+        """Send messages by rank, without waiting. An array in a message must not change before it was received."""
+        self._waits_since = time.monotonic()
+        self._loop.call_soon_threadsafe(self._start_writes, messages)
+
+    def receive(self, missing: Sequence[int]) -> tuple[int, dict[str, Any]]:
+        """Wait for the next message of any worker; `missing` are the ranks whose messages are awaited.
+
+        Raises
+        ------
+        WorkerLostError : the link of a missing worker is broken
+        WorkerTimeoutError : a missing worker was silent for too long
+        RunAbortedError : the run was ended from outside
+        """
+        self.heartbeat.waits = True
+        try:
+            while True:
+                now = time.monotonic()
+                heard = self._check(missing, now)
+                try:
+                    rank, message = self._inbox.get(timeout=min(heard.values()) + self._patience - now + 0.01)
+                except queue.Empty:
+                    continue
+                if message is not None:
+                    return rank, message
+        finally:
+            self.heartbeat.beat()
+            self.heartbeat.waits = False
+
+    def begin_wait(self) -> None:
+        """Restart the time for which others may be silent."""
+        self._waits_since = time.monotonic()
+
+    def check(self) -> None:
+        """Check all other workers.
+
+        Raises
+        ------
+        WorkerLostError, WorkerTimeoutError, RunAbortedError : as in `receive` with all other workers missing
+        """
+        self._check([r for r in range(len(self._members)) if r != self._rank], time.monotonic())
+
+    def _check(self, missing: Sequence[int], now: float) -> dict[int, float]:
+        """Check the missing workers as `receive` does, and return when each was last heard."""
+        if self._end is not None:
+            raise RunAbortedError(self._end, phase=self.heartbeat.phase)
+        for rank in self._gone.intersection(missing):
+            about = (rank, self.heartbeat.phase, "closed its connection", "it died, or gave the run up")
+            raise worker_error(WorkerLostError, self._members, *about)
+        heard = {rank: max(self._waits_since, self._heard.get(rank, 0.0)) for rank in missing}
+        for rank in missing:
+            if now - heard[rank] > self._patience:
+                why = "it hangs, or its threads are taken by other tasks"
+                what = f"was silent for {self._patience:g} s"
+                raise worker_error(WorkerTimeoutError, self._members, rank, self.heartbeat.phase, what, why)
+        return heard
+
+    @contextmanager
+    def active(self, phase: str) -> Iterator[Heartbeat]:
+        """Send heartbeats to the others while a task of the run is running. Its errors get the worker and phase.
+
+        Parameters
+        ----------
+        phase : first phase of the task
+
+        Returns
+        -------
+        The marks of the task.
+        """
+        self.heartbeat = find_heartbeat()
+        self.heartbeat.phase = phase
+        self.begin_wait()
+        self._is_active = True
+        try:
+            yield self.heartbeat
+        except ClusterError as error:
+            if error.worker is None and not isinstance(error, RunAbortedError):
+                raise worker_error(
+                    type(error), self._members, self._rank, self.heartbeat.phase, "failed", str(error)
+                ) from error
+            raise
+        finally:
+            self._is_active = False
+
+    def close(self, reason: str) -> None:
+        """Close the links; a task that waits raises with the reason."""
+        if self._end is None:
+            self._end = reason
+            self._inbox.put((-1, None))
+            self._loop.call_soon_threadsafe(self._stop)
+
+    def _start_links(self) -> None:
+        for rank in range(self._rank + 1, len(self._members)):
+            self._start_task(self._open, rank)
+        self._start_task(self._keep_alive)
+
+    def _start_writes(self, messages: Mapping[int, dict[str, Any]]) -> None:
+        for rank, message in messages.items():
+            self._start_task(self._write, rank, message)
+
+    def _start_task(self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        if self._end is None:
+            task = self._loop.create_task(function(*args))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        for comm in self._comms.values():
+            comm.abort()
+
+    async def _open(self, rank: int) -> None:
+        arguments = self._worker.connection_args
+        try:
+            comm = await connect(self._members[rank].address, timeout=self._patience, **arguments)
+            await comm.write({"op": LINK_OP, "run": self.run, "rank": self._rank, "reply": False})
+        except OSError:
+            self._lose(rank)
+        else:
+            await self.accept(comm, rank)
+
+    async def accept(self, comm: Any, rank: int) -> None:
+        """Serve a link with a worker: send the first message, and read until the link breaks or the run ends."""
+        self._comms[rank] = comm
+        try:
+            await self._write(rank, self._make_hello(rank))
+            while self._end is None:
+                message = await comm.read()
+                self._heard[rank] = time.monotonic()
+                self._take(rank, message)
+        except OSError:
+            pass  # closed by the other side, or by the end of the run
+        finally:
+            comm.abort()
+            self._lose(rank)
+
+    async def _write(self, rank: int, message: dict[str, Any]) -> None:
+        wrapped = {k: to_serialize(v) if isinstance(v, np.ndarray) else v for k, v in message.items()}
+        try:
+            await self._comms[rank].write(wrapped)
+        except OSError:
+            self._lose(rank)
+
+    async def _keep_alive(self) -> None:
+        while self._end is None:
+            await asyncio.sleep(self._patience / 5)
+            if self._is_active:
+                for rank in self._comms.keys() - self._gone:
+                    await self._write(rank, {"works": not self.heartbeat.waits})
+
+    def _take(self, rank: int, message: dict[str, Any]) -> None:
+        """Take a message or heartbeat of another worker."""
+        if "works" in message:
+            if message["works"] and self.heartbeat.waits:
+                self.heartbeat.beat()
+        else:
+            self._inbox.put((rank, message))
+
+    def _lose(self, rank: int) -> None:
+        self._gone.add(rank)
+        self._inbox.put((rank, None))

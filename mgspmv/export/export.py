@@ -1,0 +1,185 @@
+"""Export of a store to a file or group of another format, which gets its name once it is complete."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import zarr
+
+from mgspmv.errors import MissingDependencyError, OptionError, StoreExistsError
+from mgspmv.export.arrays import open_arrays
+from mgspmv.export.entries import SourceEntries, find_repeated
+from mgspmv.export.groups import write_anndata, write_binsparse
+from mgspmv.export.matrix_market import write_matrix_market
+from mgspmv.export.npz import write_npz
+from mgspmv.export.parquet import write_parquet
+from mgspmv.export.vertices import write_vertices
+from mgspmv.files import (
+    create_file,
+    exists,
+    is_url,
+    name_extra,
+    strip_file_scheme,
+    translating_errors,
+    write_beside,
+)
+from mgspmv.ingest.scratch import MemoryBudget
+from mgspmv.model import Progress, check_choice
+from mgspmv.store.locations import check_links, finishing_tasks, locate_store
+from mgspmv.store.loop import wait_for
+from mgspmv.store.read import StoredMatrix
+
+Format = Literal["matrix-market", "parquet", "npz", "anndata", "binsparse"]
+SUFFIXES: dict[Format, tuple[str, ...]] = {
+    "matrix-market": (".mtx", ".mtx.gz", ".mtx.zst"),
+    "parquet": (".parquet", ".pq"),
+    "npz": (".npz",),
+    "anndata": (".zarr",),
+    "binsparse": (".zarr",),
+}
+GROUPS = ("anndata", "binsparse")
+_MARK = "mgspmv_export"
+"""Attribute of groups that mgspmv exported, which may be overwritten."""
+
+
+def choose_format(target: str | os.PathLike[str], format: Format | None) -> Format:
+    """Return the format of a target, by its suffix if `format` is None.
+
+    Raises
+    ------
+    OptionError : an unknown format; a suffix that is not the format's, or that is ambiguous
+    """
+    check_choice("format", format, (*get_args(Format), None))
+    name = os.fspath(target)
+    suited = [each for each, suffixes in SUFFIXES.items() if name.endswith(suffixes)]
+    if format is None and len(suited) == 1:
+        return suited[0]
+    if format is not None and format in suited:
+        return format
+    if format is None and suited:
+        raise OptionError(f"{name} may become {' or '.join(suited)}; pass format={suited[0]!r}")
+    wanted = SUFFIXES if format is None else {format: SUFFIXES[format]}
+    known = "; ".join(f"{', '.join(suffixes)} ({each})" for each, suffixes in wanted.items())
+    raise OptionError(f"{name}: the name must end in {known}")
+
+
+def check_target(target: str | os.PathLike[str], format: Format, *, overwrite: bool) -> None:
+    """Check that a target may be written; to be called before the work.
+
+    Raises
+    ------
+    StoreExistsError : it exists and `overwrite` is False, or it is a folder or group of something else
+    OptionError, MissingDependencyError : a URL that cannot be opened
+    """
+    if not exists(target):
+        return
+    if not overwrite:
+        raise StoreExistsError(f"{target} exists already; pass overwrite=True or choose another name")
+    if format not in GROUPS and (is_url(target) or Path(target).is_file()):
+        return
+    if format not in GROUPS or not _is_export(os.fspath(target)):
+        raise StoreExistsError(f"{target} was not made by exporting and is not overwritten; choose another name")
+
+
+def check_vertices(stored: StoredMatrix, path: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Check that the ids of a stored matrix can be written to `path`; errors as in `check_target`."""
+    n_rows, n_cols = stored.info.shape
+    if n_rows != n_cols:
+        raise OptionError(
+            f"{stored.info.url} has {n_rows} rows and {n_cols} columns, which are no vertices; leave out vertices="
+        )
+    if exists(path) and (not overwrite or (not is_url(path) and not Path(path).is_file())):
+        raise StoreExistsError(f"{path} exists already; choose another name by vertices=, or pass overwrite=True")
+
+
+def export_matrix(
+    stored: StoredMatrix,
+    target: str | os.PathLike[str],
+    format: Format,
+    room: MemoryBudget,
+    report: Progress,
+    vertices: str | os.PathLike[str] | None = None,
+) -> None:
+    """Write a stored matrix as in its source.
+
+    Parameters
+    ----------
+    room : threads that read and write; memory for sorting, if a renumbered matrix is written in a format that has
+        rows in order
+    report : called with (phase, done, total); phases `sort` and `export`
+    vertices : path to write the ids to; None to leave them out
+
+    Raises
+    ------
+    StoreError : the store cannot be read, or the target cannot be written and is removed
+    OptionError : binsparse, and the matrix has duplicate entries; an id that no list can hold
+    CapacityError : as in `open_arrays`
+    """
+    with contextlib.ExitStack() as stack:
+        if vertices is not None:
+            write_vertices(stored, stack.enter_context(create_file(vertices)))
+        name = os.fspath(target)
+        if format in ("matrix-market", "parquet"):
+            entries, file = SourceEntries(stored), stack.enter_context(create_file(name))
+            if format == "parquet":
+                write_parquet(entries, file, room.threads, report)
+            else:
+                write_matrix_market(entries, file, name, room.threads, report)
+            return
+        if format == "binsparse":
+            _check_places(stored)
+        arrays = stack.enter_context(open_arrays(stored, room, report))
+        if format == "npz":
+            write_npz(arrays, stack.enter_context(create_file(name)), report)
+            return
+        group = stack.enter_context(_create_group(name, format))
+        if format == "anndata":
+            write_anndata(group, stored, arrays, room.threads, report)
+        else:
+            write_binsparse(group, arrays, room.threads, report)
+
+
+def _check_places(stored: StoredMatrix) -> None:
+    if (place := find_repeated(stored)) is not None:
+        raise OptionError(
+            f"{stored.info.url} has more than one entry at row {place[0]}, column {place[1]}, and binsparse holds "
+            "one; choose another format, or ingest its source again with duplicates='sum' or 'first'"
+        )
+
+
+def _is_export(url: str) -> bool:
+    check_links(locate_store(url), "zarr.json")
+    try:
+        return _MARK in zarr.open_group(url, mode="r", use_consolidated=False).attrs
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+@contextlib.contextmanager
+def _create_group(url: str, format: Format) -> Iterator[zarr.Group]:
+    """Yield a group that gets its name once it is complete; at a URL, where nothing can be moved, the attributes of the
+    format are written last, and after an error the group is removed."""
+    if not is_url(url := strip_file_scheme(url)):
+        with write_beside(url) as part, finishing_tasks():
+            yield _open_group(str(part), format)
+        return
+    group = _open_group(url, format)
+    try:
+        yield group
+    except BaseException:
+        with contextlib.suppress(Exception):  # may fail like the writing, whose error is the one to report
+            wait_for(group.store.delete_dir(""))
+        raise
+
+
+def _open_group(url: str, format: Format) -> Any:
+    with translating_errors("write", url):
+        try:
+            return zarr.open_group(url, mode="w", zarr_format=3, attributes={_MARK: format})
+        except ImportError as error:
+            message = f"{url} needs a package that is not installed ({error}){name_extra(url)}"
+            raise MissingDependencyError(message) from error

@@ -1,0 +1,70 @@
+"""Marks by which the thread of a task shows progress, so that a slow task can be told from a hanging one.
+
+Work done piece by piece (reading, writing, iterating) makes a mark for each piece; the thread's watcher counts the
+seconds without one. A mark costs one addition, with or without a watcher.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_HEARTBEAT: ContextVar[Heartbeat | None] = ContextVar("_HEARTBEAT", default=None)
+"""Marks of the task that this thread works for."""
+
+
+class Heartbeat:
+    """Progress of a task.
+
+    Attributes
+    ----------
+    n : marks so far
+    phase : current operation, for messages
+    waits : whether it waits for other workers
+    n_terms : most products computed between two marks
+    slowest_s : seconds of the slowest iteration of the run so far; None before the first one, and outside of iterations
+    """
+
+    def __init__(self) -> None:
+        self.n, self.phase, self.waits = 0, "", False
+        self.n_terms = 0
+        self.slowest_s: float | None = None
+        self._began_s = time.monotonic()
+
+    def beat(self) -> None:
+        """Add a mark."""
+        self.n += 1
+
+    def begin_steps(self, slowest_s: float | None) -> None:
+        """Begin the iterations of a run whose slowest one so far took `slowest_s`."""
+        self.slowest_s, self._began_s = slowest_s, time.monotonic()
+
+    def end_step(self) -> None:
+        """Add a mark for an iteration, and time it."""
+        now = time.monotonic()
+        self.slowest_s, self._began_s = max(self.slowest_s or 0.0, now - self._began_s), now
+        self.n += 1
+
+
+def find_heartbeat() -> Heartbeat:
+    """Return the marks of the task of this thread, or new ones without a watcher."""
+    return _HEARTBEAT.get() or Heartbeat()
+
+
+def beat() -> None:
+    """Add a mark to the task of this thread, if it has one."""
+    if (heartbeat := _HEARTBEAT.get()) is not None:
+        heartbeat.beat()
+
+
+@contextmanager
+def make_heartbeat() -> Iterator[Heartbeat]:
+    """Yield new marks, which `beat` uses within the context."""
+    heartbeat = Heartbeat()
+    token = _HEARTBEAT.set(heartbeat)
+    try:
+        yield heartbeat
+    finally:
+        _HEARTBEAT.reset(token)

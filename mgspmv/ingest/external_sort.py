@@ -1,0 +1,493 @@
+"""External radix sort of entries by row and column, within a memory budget.
+
+    add       group entries by bucket, a range of rows, as they are added
+    spill     write all groups to a file, bucket after bucket, when they exceed their memory
+    blocks    read a few neighboring buckets at a time, and sort them by the other bits of row and column
+
+The first pass sorts by the most significant digit, so that the second pass finds a bucket in the caches. A bucket that
+does not fit into memory is grouped again by rows, and a bucket of a single row by columns. Entries at the same place
+keep their order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from mgspmv.errors import CapacityError
+from mgspmv.ingest.prefetch import prefetch_map
+from mgspmv.ingest.radix_sort import Entries, count_buckets, scatter_buckets, sort_parts
+from mgspmv.ingest.scratch import ScratchFile
+from mgspmv.model import CooBatch, CsrBlock
+
+N_BUCKETS = 1 << 10
+"""Number of buckets, small enough that scattered writes do not miss the caches and the TLB each time."""
+GROUPED_ENTRIES = 1 << 20
+"""Most entries per group; smaller inputs have smaller groups."""
+BLOCK_ENTRIES = 1 << 19
+"""Most entries per block, unless a bucket has more."""
+BLOCK_ROWS = 1 << 22
+"""Most rows per block, unless a bucket has more."""
+ROW_PARTS = 64
+"""Bytes of memory per thread for each row of a bucket; with more memory, buckets may exceed `BLOCK_ROWS`."""
+MANY_ROWS = 1 << 50
+"""Cap on rows per bucket: more row pointers than fit in any memory, while `N_BUCKETS` times as many fit in int64."""
+SORT_BYTES, SORT_VALUE_BYTES = 40, 3
+"""Bytes per entry, and per byte of its value, while sorting: as read, twice as keys, and as sorted."""
+WRITE_BYTES = 1 << 23
+"""Approximate bytes per write to a file."""
+
+T = TypeVar("T")
+
+
+class EntrySorter:
+    """External sorter of entries into rows.
+
+    Parameters
+    ----------
+    memory : bytes for entries: half to hold them, half to group or sort them
+    threads : number of threads that group and sort
+    folder : folder of the files; None for the system's temporary folder
+    row : row of all the entries, which are then sorted by column; None for any
+    origin : a row, or column, close to those that will be added
+    """
+
+    def __init__(
+        self,
+        memory: int,
+        threads: int,
+        folder: Path | None = None,
+        *,
+        row: int | None = None,
+        origin: int = 0,
+    ) -> None:
+        self.n_entries = 0
+        self.threads = threads
+        self._memory, self._folder, self._row = memory, folder, row
+        self._lowest = self._highest = origin
+        self._shift = 0
+        self._values_dtype: np.dtype[Any] | None = None
+        self._batches: list[CooBatch] = []
+        self._n_waiting = 0
+        self._grouping: deque[Future[_Buckets]] = deque()
+        self._pieces: list[_Buckets] = []
+        self._bounds: list[np.ndarray] = []
+        self._pool = ThreadPoolExecutor(threads, "mgspmv-sort")
+
+    def __enter__(self) -> EntrySorter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release all entries, and close the files."""
+        self._pool.shutdown(cancel_futures=True)
+        for piece in self._pieces:
+            piece.close()
+        self._pieces, self._batches = [], []
+        self._grouping.clear()
+
+    def add(self, batch: CooBatch, extent: tuple[int, int] | None = None) -> None:
+        """Add entries; all batches have values of one dtype, or none has.
+
+        Parameters
+        ----------
+        extent : least and greatest row, if known
+        """
+        if not len(batch.rows):
+            return
+        if extent is None or self._row is not None:
+            keys = self._find_keys(batch)
+            extent = int(keys.min()), int(keys.max())
+        self._reach(*extent)
+        self._batches.append(batch)
+        self._n_waiting += len(batch.rows)
+        self.n_entries += len(batch.rows)
+        wanted = min(GROUPED_ENTRIES, max(GROUPED_ENTRIES // 8, self.n_entries // 16))
+        if self._n_waiting >= min(wanted, self._memory // (4 * (self.threads + 1) * _entry_bytes(batch))):
+            self._group_waiting()
+        self._spill_if_full()
+
+    def drain(self) -> Iterator[CooBatch]:
+        """Yield all entries, those at the same place in the order in which they were added, and keep none."""
+        self._settle()
+        while self._pieces:
+            piece = self._pieces.pop(0)
+            step = max(1, min(GROUPED_ENTRIES, self._memory * piece.n_entries // (8 * piece.nbytes)))
+            with contextlib.closing(piece):
+                for first in range(0, piece.n_entries, step):
+                    yield CooBatch(*piece.take(first, min(first + step, piece.n_entries)))
+
+    def reserve(self, n_bytes: int) -> None:
+        """Reduce the memory for entries by `n_bytes`."""
+        self._memory -= n_bytes
+        self._settle()
+        self._spill_if_full()
+
+    def blocks(
+        self,
+        shape: tuple[int, int],
+        positions: np.ndarray | None = None,
+        finish: Callable[[CsrBlock], CsrBlock] = lambda block: block,
+    ) -> Iterator[CsrBlock]:
+        """Yield all entries in row order; rows that are missing between blocks are empty.
+
+        A row with many entries may be split into several blocks.
+
+        Parameters
+        ----------
+        shape : rows and columns
+        positions : numbers of rows and columns that were added as codes, ascending with these; None if all are numbers
+        finish : function applied to each block, in the thread that made it
+
+        Raises
+        ------
+        CapacityError : entries at one place do not fit into memory
+        """
+
+        def sort(lowest: int, highest: int, parts: list[Entries]) -> CsrBlock:
+            if positions is None:
+                return finish(sort_parts(parts, lowest, min(highest + 1, shape[0]), shape[1]))
+            return finish(sort_parts(parts, *_find_range(positions, lowest, highest), shape[1], positions))
+
+        return self._map(sort, dense=True, make_error=partial(_raise_place, positions))
+
+    def ranges(self, work: Callable[[int, int, list[Entries]], T], *, dense: bool = False) -> Iterator[T]:
+        """Yield the results of a function for all entries, one range of rows after the other.
+
+        A row with many entries may be split into several ranges.
+
+        Parameters
+        ----------
+        work : function of the first and the last row, and the entries in parts, those of a row in the order added
+        dense : whether each row of a range takes memory, empty rows included
+        """
+        return self._map(work, dense=dense)
+
+    # --- exchange with other sorters of the same rows
+
+    def cover(self, lowest: int, highest: int) -> None:
+        """Extend the buckets to these rows, so that they are the same in all sorters of the same rows."""
+        self._reach(lowest, highest)
+
+    def count_buckets(self) -> np.ndarray:
+        """Return the (N_BUCKETS,) entries per bucket, once all are added."""
+        self._settle()
+        self._find_bounds()
+        return sum(map(np.diff, self._bounds), np.zeros(N_BUCKETS, np.int64))
+
+    def find_bucket_rows(self) -> np.ndarray:
+        """Return the (N_BUCKETS + 1,) first rows of the buckets, and the end of the last."""
+        return np.array([self._find_lowest(bucket) for bucket in range(N_BUCKETS + 1)])
+
+    def give(self, first: int, last: int, start: int, stop: int) -> CooBatch:
+        """Return entries start .. stop - 1, in the order added, of those in buckets first .. last - 1."""
+        parts: list[Entries] = []
+        for piece, bounds in zip(self._pieces, self._bounds, strict=True):
+            a, b = int(bounds[first]), int(bounds[last])
+            if start < b - a and stop > 0:
+                parts.append(piece.take(a + max(0, start), a + min(stop, b - a)))
+            start, stop = start - (b - a), stop - (b - a)
+        rows, cols, values = zip(*parts, strict=True)
+        return CooBatch(
+            np.concatenate(rows), np.concatenate(cols), None if values[0] is None else np.concatenate(values)
+        )
+
+    def put_before(self, earlier: EntrySorter) -> None:
+        """Take over the memory and all entries of another sorter, as if they had been added first."""
+        self._settle()
+        earlier._settle()
+        if any(piece.file is not None for piece in self._pieces):
+            earlier._spill()  # entries in files precede those in memory
+        self._reach(earlier._lowest, earlier._highest)
+        self._shift = max(self._shift, earlier._shift)
+        self._pieces, earlier._pieces = [*earlier._pieces, *self._pieces], []
+        self._values_dtype = self._values_dtype or earlier._values_dtype
+        self.n_entries += earlier.n_entries
+        self._memory += earlier._memory
+        earlier.close()
+
+    # --- adding
+
+    def _find_keys(self, batch: CooBatch) -> np.ndarray:
+        return batch.rows if self._row is None else batch.cols
+
+    def _reach(self, lowest: int, highest: int) -> None:
+        self._lowest, self._highest = min(self._lowest, lowest), max(self._highest, highest)
+        while (self._highest >> self._shift) - (self._lowest >> self._shift) >= N_BUCKETS:
+            self._shift += 1
+
+    def _group_waiting(self) -> None:
+        if not self._batches:
+            return
+        batches, self._batches, self._n_waiting = self._batches, [], 0
+        if self._values_dtype is None and batches[0].values is not None:
+            self._values_dtype = batches[0].values.dtype
+        keys = [self._find_keys(b) for b in batches]
+        base = self._lowest >> self._shift
+        self._grouping.append(self._pool.submit(_group, batches, keys, self._shift, base, self._values_dtype))
+        while len(self._grouping) > self.threads:
+            self._pieces.append(self._grouping.popleft().result())
+
+    def _settle(self) -> None:
+        self._group_waiting()
+        while self._grouping:
+            self._pieces.append(self._grouping.popleft().result())
+
+    def _spill_if_full(self) -> None:
+        if sum(piece.nbytes for piece in self._pieces if piece.file is None) > self._memory // 2:
+            self._spill()
+
+    def _spill(self) -> None:
+        """Write all entries to files."""
+        self._settle()
+        if groups := [piece for piece in self._pieces if piece.file is None]:
+            run = _write_run(groups, self._shift, self._lowest >> self._shift, ScratchFile(self._folder))
+            self._pieces = [*(piece for piece in self._pieces if piece.file is not None), run]
+
+    # --- reading
+
+    def _find_bounds(self) -> None:
+        self._bounds = [piece.bounds(self._shift, self._lowest >> self._shift) for piece in self._pieces]
+
+    def _find_lowest(self, bucket: int) -> int:
+        """Return the first row, or column, of a bucket."""
+        return ((self._lowest >> self._shift) + bucket) << self._shift
+
+    def _count_rows(self) -> np.ndarray:
+        """Return the (N_BUCKETS,) rows per bucket."""
+        return np.full(N_BUCKETS, 0 if self._row is not None else min(1 << self._shift, MANY_ROWS))
+
+    def _most_sorted(self) -> int:
+        """Return the number of entries that a thread may sort at a time."""
+        return max(1, self._memory // (2 * self._sort_bytes() * (self.threads + 1)))
+
+    def _map(
+        self,
+        work: Callable[[int, int, list[Entries]], T],
+        *,
+        dense: bool,
+        make_error: Callable[[int, int], None] | None = None,
+    ) -> Iterator[T]:
+        """Yield the results of `work` for runs of small neighboring buckets, and for the parts of each large bucket.
+
+        Parameters
+        ----------
+        refuse : called with row and column of entries at one place that do not fit into memory, where rows are split by
+            column; None to split them anywhere
+        """
+        self._settle()
+        self._find_bounds()
+        n_rows = self._count_rows() if dense else np.zeros(N_BUCKETS, np.int64)
+        counts, most = sum(map(np.diff, self._bounds), np.zeros(N_BUCKETS, np.int64)), self._most_sorted()
+        own = min(BLOCK_ENTRIES, max(BLOCK_ENTRIES // 32, self.n_entries // 256))
+        most_rows = max(BLOCK_ROWS, self._memory // (ROW_PARTS * (self.threads + 1)))
+        is_large = (counts > most) | ((n_rows > most_rows) & (self._shift > 0))
+
+        def take(run: tuple[int, int]) -> T:
+            return work(*self._find_rows(*run), list(self._take(*run)))
+
+        runs = list(_cut_runs(counts, min(own, most), n_rows, is_large))
+        for are_large, some in groupby(runs, lambda run: bool(is_large[run[0]])):
+            if not are_large:
+                yield from prefetch_map(self._pool, take, some, self.threads)
+                continue
+            for bucket, _ in some:
+                row = self._row if self._shift else self._find_lowest(bucket)
+                if row is not None and make_error is None:
+                    yield from (work(row, row, [part]) for part in self._take(bucket, bucket + 1, most))
+                    continue
+                if self._row is not None and make_error is not None and not self._shift:
+                    make_error(self._row, self._find_lowest(bucket))
+                with self._divide(bucket, row) as sorter:
+                    yield from sorter._map(work, dense=dense, make_error=make_error)
+
+    def _sort_bytes(self) -> int:
+        return SORT_BYTES + SORT_VALUE_BYTES * (0 if self._values_dtype is None else self._values_dtype.itemsize)
+
+    def _take(self, first: int, last: int, most: int | None = None) -> Iterator[Entries]:
+        """Yield the entries of buckets first .. last - 1, piece by piece, at most `most` at a time."""
+        for piece, bounds in zip(self._pieces, self._bounds, strict=True):
+            a, b = int(bounds[first]), int(bounds[last])
+            step = max(1, most or b - a)
+            for start in range(a, b, step):
+                yield piece.take(start, min(start + step, b))
+
+    def _find_rows(self, first: int, last: int) -> tuple[int, int]:
+        """Return the first and the last row of buckets first .. last - 1."""
+        return (self._find_lowest(first), self._find_lowest(last) - 1) if self._row is None else (self._row, self._row)
+
+    @contextlib.contextmanager
+    def _divide(self, bucket: int, row: int | None) -> Iterator[EntrySorter]:
+        """Yield a sorter of the entries of a bucket that does not fit into memory.
+
+        Parameters
+        ----------
+        row : row of all the entries, which are then sorted by column
+        """
+        self._spill()  # frees the memory for the next sort
+        self._find_bounds()
+        is_new = row is not None and self._row is None
+        origin = 0 if is_new else self._find_lowest(bucket)
+        with EntrySorter(self._memory, self.threads, self._folder, row=row, origin=origin) as sorter:
+            for part in self._take(bucket, bucket + 1, GROUPED_ENTRIES):
+                sorter.add(CooBatch(*part))
+            yield sorter
+
+
+# --- pieces ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Section:
+    """Array in a section of a file."""
+
+    file: ScratchFile
+    offset: int
+    nbytes: int
+    dtype: np.dtype[Any]
+
+    def __getitem__(self, which: slice) -> np.ndarray:
+        n = which.stop - which.start
+        return self.file.read(self.offset + which.start * self.dtype.itemsize, n, self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class _Buckets:
+    """Entries grouped by bucket, in memory or in a file."""
+
+    rows: Any
+    """Array, or `_Section` of a file."""
+    cols: Any
+    values: Any
+    """None for a pattern."""
+    shift: int
+    """Log2 of the number of rows per bucket."""
+    base: int
+    """Number of the first bucket: its rows begin at base << shift."""
+    starts: np.ndarray
+    """(N_BUCKETS + 1,) begins of the buckets, and the end of the last."""
+    file: ScratchFile | None = None
+    """File that has the entries; None for entries in memory."""
+
+    @property
+    def n_entries(self) -> int:
+        return int(self.starts[-1])
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.rows.nbytes + self.cols.nbytes + (0 if self.values is None else self.values.nbytes))
+
+    def bounds(self, shift: int, base: int) -> np.ndarray:
+        """Return `starts` for other buckets, which are not smaller."""
+        return _coarsen(self.starts, shift - self.shift, self.base, base)
+
+    def take(self, first: int, last: int) -> Entries:
+        return self.rows[first:last], self.cols[first:last], None if self.values is None else self.values[first:last]
+
+    def close(self) -> None:
+        """Close the file."""
+        if self.file is not None:
+            self.file.close()
+
+
+def _coarsen(starts: np.ndarray, n_bits: int, old_base: int, base: int) -> np.ndarray:
+    """Return the starts after joining every 2**n_bits buckets into one, and the end of the last."""
+    if (n_bits, old_base) == (0, base):
+        return starts
+    firsts = (((base + k) << n_bits) - old_base for k in range(N_BUCKETS + 1))
+    return starts[[min(max(first, 0), N_BUCKETS) for first in firsts]]
+
+
+def _entry_bytes(batch: CooBatch) -> int:
+    return batch.rows.itemsize + batch.cols.itemsize + (0 if batch.values is None else batch.values.itemsize)
+
+
+def _group(
+    batches: list[CooBatch], keys: list[np.ndarray], shift: int, base: int, values_dtype: np.dtype[Any] | None
+) -> _Buckets:
+    """Group batches by bucket."""
+    is_wide = any(a.dtype != np.int32 for b in batches for a in (b.rows, b.cols))
+    dtype, n = np.dtype(np.int64 if is_wide else np.int32), sum(len(b.rows) for b in batches)
+    starts = np.zeros(N_BUCKETS + 1, np.int64)
+    for own in keys:
+        count_buckets(own, shift, base, starts[1:])
+    np.cumsum(starts, out=starts)
+    rows, cols, cursor = np.empty(n, dtype), np.empty(n, dtype), starts[:-1].copy()
+    values = None if values_dtype is None else np.empty(n, values_dtype)
+    for batch, own in zip(batches, keys, strict=True):
+        given = None if batch.values is None else batch.values.astype(values_dtype, copy=False)
+        ends = (batch.rows.astype(dtype, copy=False), batch.cols.astype(dtype, copy=False))
+        scatter_buckets(own.astype(dtype, copy=False), *ends, given, shift, base, cursor, rows, cols, values)
+    return _Buckets(rows, cols, values, shift, base, starts)
+
+
+def _write_run(groups: Sequence[_Buckets], shift: int, base: int, file: ScratchFile) -> _Buckets:
+    """Write the entries of groups to a file, by bucket: all rows, then all columns, then all values."""
+    bounds, none = [group.bounds(shift, base) for group in groups], np.zeros(N_BUCKETS, bool)
+    starts = np.sum(bounds, axis=0)
+
+    def write(arrays: list[Any], dtype: np.dtype[Any]) -> _Section:
+        begins = []
+        for first, last in _cut_runs(np.diff(starts), max(1, WRITE_BYTES // dtype.itemsize), none, none):
+            slices = [
+                array[own[bucket] : own[bucket + 1]]
+                for bucket in range(first, last)
+                for array, own in zip(arrays, bounds, strict=True)
+            ]
+            begins.append(file.append(np.concatenate(slices).astype(dtype, copy=False)))
+        return _Section(file, begins[0], dtype.itemsize * int(starts[-1]), dtype)
+
+    dtype = np.result_type(*(group.rows for group in groups))
+    rows, cols = write([group.rows for group in groups], dtype), write([group.cols for group in groups], dtype)
+    values = groups[0].values
+    if values is not None:
+        values = write([group.values for group in groups], values.dtype)
+    return _Buckets(rows, cols, values, shift, base, starts, file)
+
+
+def _cut_runs(counts: np.ndarray, most: int, n_rows: np.ndarray, is_large: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield runs of neighboring buckets with at most `most` entries and `BLOCK_ROWS` rows; a larger bucket is alone.
+
+    The first and the last bucket of a run are not empty.
+    """
+    filled = np.flatnonzero(counts)
+    ends, rows = np.cumsum(counts), np.cumsum(n_rows)
+    stops = np.append(np.flatnonzero(is_large), len(counts))
+    k = 0
+    while k < len(filled):
+        first = int(filled[k])
+        last = int(np.searchsorted(ends, ends[first] - counts[first] + most, side="right"))
+        last = min(last, int(np.searchsorted(rows, rows[first] - n_rows[first] + BLOCK_ROWS, side="right")))
+        last = max(first + 1, min(last, int(stops[np.searchsorted(stops, first, side="right")])))
+        if is_large[first]:
+            last = first + 1
+        k = int(np.searchsorted(filled, last))
+        yield first, int(filled[k - 1]) + 1
+
+
+def _raise_place(positions: np.ndarray | None, row: int, col: int) -> None:
+    """Raise CapacityError for entries at one place that do not fit into memory."""
+    if positions is not None:
+        row, col = positions[[row, col]].tolist()
+    raise CapacityError(
+        f"the entries at row {row}, column {col} take more than the memory that there is for sorting; "
+        "allow more by memory=, or clean the source of what comes again"
+    )
+
+
+def _find_range(positions: np.ndarray, lowest: int, highest: int) -> tuple[int, int]:
+    """Return the begin and end of the numbers of codes lowest .. highest, at least one of which has a number."""
+    numbers = positions[lowest : highest + 1]
+    numbers = numbers[numbers >= 0]
+    return int(numbers[0]), int(numbers[-1]) + 1

@@ -1,0 +1,500 @@
+"""One of several processes that ingest a source together, each of which reads, sorts and writes its share of it.
+
+    read        read its part of the source, with separate ids, and group it by rows
+    merge_ids   merge the ids of all parts that are in its range, and number them
+    group       group its numbered entries by rows
+    take        fetch the entries of its range of rows from each share, in the order of the parts
+    build       sort and merge them into files
+    write       write its range of each array
+
+Shares request data from each other through `Ask`, which hides how they are reached.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mgspmv.errors import CapacityError, ClosedError
+from mgspmv.ingest.build import ColumnSums, assemble
+from mgspmv.ingest.counts import EntryCounts
+from mgspmv.ingest.entries import SortedSource, choose_rule, feed_entries, number_entries
+from mgspmv.ingest.external_sort import EntrySorter
+from mgspmv.ingest.frames import FrameSource
+from mgspmv.ingest.names import SortedIds, rank_ids
+from mgspmv.ingest.prefetch import prefetch_map
+from mgspmv.ingest.radix_sort import Entries
+from mgspmv.ingest.scratch import FileArray, MemoryBudget
+from mgspmv.ingest.source import FileSource, Layout
+from mgspmv.ingest.vertices import NAME_BYTES
+from mgspmv.model import CooBatch, IngestOptions, Kind, Progress, index_dtype
+from mgspmv.store.partial_write import WrittenRange, write_range
+from mgspmv.store.write import VersionAddress
+
+ID_BYTES = 48
+"""Approximate bytes per id while ids are merged and numbered."""
+PIECE_ENTRIES = 1 << 20
+"""Entries per request."""
+PIECES_AHEAD = 2
+"""Number of requests in flight."""
+SAMPLED_IDS = 1 << 10
+"""Ids in the sample of each share, from which ranges of ids are chosen."""
+
+Ask = Callable[..., Any]
+"""Function called with the rank of a share, the name of one of its methods in `QUESTIONS`, and the arguments."""
+QUESTIONS = ("count_ids", "give_ids", "give_places", "give_entries", "give_sums", "name_vertex")
+
+
+@dataclass(frozen=True)
+class ShardSpec:
+    """Specification of a share."""
+
+    rank: int
+    n_shares: int
+    part: FileSource | None
+    """Part of the source that it reads; None for nothing."""
+    name: str = field(repr=False)
+    """Name of the source in messages; no repr, as a URL may hold secrets and Dask logs arguments of failed tasks."""
+    kind: Kind
+    options: IngestOptions
+
+
+@dataclass(frozen=True)
+class PartSummary:
+    """Summary of the part that a share read."""
+
+    told: Any
+    """Summary from `FileSource.summarize`."""
+    n_entries: int
+    dtype: np.dtype[Any] | None
+    """Dtype of the values; None for a pattern."""
+    counts: EntryCounts
+
+
+@dataclass(frozen=True)
+class OwnIds:
+    """Summary of the ids of a share's part."""
+
+    shape: tuple[int, int] | None
+    """Rows and columns of the whole matrix; None if ids must be merged or the share has no part."""
+    type: str | None
+    """Type of the ids, `int64` or `string`; None if they are the numbers or the share has no part."""
+    sample: list[Any]
+    """Ascending sample of the ids to merge, from which ranges of ids are chosen."""
+
+
+@dataclass(frozen=True)
+class MergedIds:
+    """Summary of a share's range of the merged ids."""
+
+    n_ids: int
+    first: Any
+    """Least id; None if there is none."""
+    last: Any
+
+
+class Shard:
+    """Share of an ingest on one worker; see the module.
+
+    Attributes
+    ----------
+    memory : bytes that it may use
+
+    Parameters
+    ----------
+    room : memory, threads and folder that it may use
+    ask : sends a request to another share, or to this one
+    report : called with (phase, done, total or None)
+    """
+
+    def __init__(self, spec: ShardSpec, room: MemoryBudget, ask: Ask, report: Progress) -> None:
+        self._spec, self._room, self._ask, self._report = spec, room, ask, report
+        self._held, self._is_closed = ExitStack(), False
+        self.memory, self._threads, self._folder = room.memory, room.threads, room.folder
+        self._given = self._make_sorter(self.memory // 2)
+        self._ids: Any = None
+        self._own_ids: Any = None
+        self._places: list[np.ndarray] = []
+        self._kind, self._is_transposed = spec.kind, False
+        self._numbers: np.ndarray | None = None
+        self._positions: np.ndarray | None = None
+        self._firsts: list[int] = []
+        self._arrays: dict[str, FileArray] = {}
+        self._transposed: EntrySorter | None = None
+        self._keeping = Lock()
+
+    def close(self) -> None:
+        """Release all resources; work in progress ends with an error."""
+        self._is_closed = True
+        self._held.close()
+
+    # --- reading
+
+    def keep_partition(self, number: int, frame: Any) -> None:
+        """Keep a partition of a Dask DataFrame, computed elsewhere, for `read`.
+
+        Raises
+        ------
+        SourceError, StoreError : see `KeptPartitions.keep`
+        """
+        part = self._spec.part
+        assert isinstance(part, FrameSource)
+        assert part.kept is not None
+        with self._keeping:
+            part.kept.keep(number, frame, self._folder)
+
+    def read(self) -> PartSummary:
+        """Read this share's part of the source.
+
+        Raises
+        ------
+        SourceError, OptionError : see `feed_entries`
+        """
+        part, options = self._spec.part, self._spec.options
+        if part is None:
+            return PartSummary(None, 0, None, EntryCounts())
+        part.prepare(self._threads, self._room.for_ids)
+        self._feed = feed_entries(part, options, self._given, self._notify)
+        return PartSummary(part.summarize(), self._given.n_entries, self._feed.dtype, self._feed.counts)
+
+    def list_ids(self, claim: int | None, dtype: np.dtype[Any] | None) -> OwnIds:
+        """Return the ids of the part, which is numbered separately unless all parts have the same numbers.
+
+        Parameters
+        ----------
+        claim : see `Joined`
+        dtype : dtype of the values of all parts
+
+        Raises
+        ------
+        SourceError : see `Feed.check`
+        CapacityError : the ids of this part do not fit into memory
+        """
+        self._dtype, self._rule = dtype, choose_rule(self._spec.options, is_pattern=dtype is None)
+        part = self._spec.part
+        if part is None:
+            return OwnIds(None, None, [])
+        layout = part.number(claim)
+        self._feed.check(layout)
+        self._given.reserve(layout.nbytes)
+        if part.has_known_vertices or claim is not None:
+            self._ids = layout.vertex_ids
+            return OwnIds(layout.shape, None if self._ids is None else _find_type(self._ids), [])
+        if layout.are_ids or layout.names is not None:
+            make_sorter = partial(self._make_sorter, self.memory // 4)
+            self._given.reserve(self.memory // 4)
+            self._given, layout = number_entries(self._given, layout, make_sorter, self._folder)
+        self._positions = layout.positions
+        self._ids = np.arange(layout.shape[0]) if layout.vertex_ids is None else layout.vertex_ids
+        self._check_ids_fit(len(self._ids))
+        step = max(1, len(self._ids) // SAMPLED_IDS)
+        return OwnIds(None, _find_type(self._ids), [self._ids[k] for k in range(0, len(self._ids), step)])
+
+    def _check_ids_fit(self, n_ids: int) -> None:
+        need = n_ids * (ID_BYTES if self._ids is None or _find_type(self._ids) == "int64" else 2 * NAME_BYTES)
+        if need > self.memory // 2:
+            raise CapacityError(
+                f"the {n_ids:,} ids that one worker reads, or merges of those that all read, take about "
+                f"{need / 1e9:.3g} GB, and it has {self.memory / 2e9:.3g} GB for them; use more workers, allow more "
+                "by memory=, or leave out client="
+            )
+
+    # --- numbering
+
+    def merge_ids(self, cuts: Sequence[Any]) -> MergedIds:
+        """Merge the ids of all parts that are in this share's range.
+
+        Parameters
+        ----------
+        cuts : the first id of the range of each share but the first
+
+        Raises
+        ------
+        CapacityError : they do not fit into memory
+        """
+        rank = self._spec.rank
+        bounds = [None, *cuts, None][rank : rank + 2]
+        self._check_ids_fit(sum(self._ask_all("count_ids", *bounds)))
+        given = self._ask_all("give_ids", *bounds)
+        self._own_ids, places = rank_ids(pa.concat_arrays([ids for ids in given if ids is not None]))
+        ends = np.cumsum([0 if ids is None else len(ids) for ids in given])
+        self._places = np.split(places, ends[:-1])
+        n = len(self._own_ids)
+        return MergedIds(n, *(self._own_ids[k].as_py() for k in (0, n - 1))) if n else MergedIds(0, None, None)
+
+    def count_ids(self, low: Any, high: Any) -> int:
+        """Return the number of ids that `give_ids` returns."""
+        start, stop = self._find_range(low, high)
+        return stop - start
+
+    def _find_range(self, low: Any, high: Any) -> tuple[int, int]:
+        if self._spec.part is None:
+            return 0, 0
+        start = 0 if low is None else bisect_left(self._ids, low)
+        return start, len(self._ids) if high is None else bisect_left(self._ids, high)
+
+    def give_ids(self, low: Any, high: Any) -> Any:
+        """Return the ids of this share's part from `low` to before `high`, as an Arrow array; None without a part.
+
+        Parameters
+        ----------
+        low, high : None for no bound
+        """
+        if self._spec.part is None:
+            return None
+        start, stop = self._find_range(low, high)
+        ids = self._ids[start:stop]
+        return pa.array(ids, pa.int64() if _find_type(self._ids) == "int64" else pa.large_string())
+
+    def give_places(self, rank: int) -> np.ndarray:
+        """Return the places, in this share's range, of the ids that a share sent."""
+        return self._places[rank]
+
+    def name_vertex(self, place: int) -> Any:
+        """Return the id at a place in this share's range, or in a list that all parts have, if vertices have ids."""
+        if self._own_ids is not None:
+            return self._own_ids[place].as_py()
+        return place if self._ids is None else self._ids[place]
+
+    def number_ids(self, firsts: Sequence[int]) -> None:
+        """Request the numbers of the ids of this share's part.
+
+        Parameters
+        ----------
+        firsts : number of the first id in the range of each share, and the number of all ids
+        """
+        self._firsts = list(firsts)
+        given = self._ask_all("give_places", self._spec.rank)
+        dtype = index_dtype(firsts[-1])
+        numbers = [places.astype(dtype) + dtype.type(first) for places, first in zip(given, firsts, strict=False)]
+        self._numbers = np.concatenate(numbers)
+
+    # --- entries by rows
+
+    def group(self, shape: tuple[int, int], *, are_numbers: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Group the entries by the numbers of their rows.
+
+        Parameters
+        ----------
+        shape : shape of the matrix
+        are_numbers : whether all ids are the numbers of their vertices
+
+        Returns
+        -------
+        First rows of buckets, which are the same in all shares, and the entries per bucket in this share.
+        """
+        self._shape = shape
+        is_grouped = self._numbers is None or (are_numbers and not isinstance(self._ids, SortedIds))
+        if not is_grouped and self._given.n_entries:
+            held, self._given = self._given, self._make_sorter(self.memory // 2)
+            for batch in self._renumber(held):
+                self._given.add(batch)
+                self._notify("number", self._given.n_entries, held.n_entries)
+            held.close()
+        self._numbers, self._positions, self._places = None, None, []
+        return self._count_buckets(self._given, shape[0])
+
+    def _renumber(self, held: EntrySorter) -> Iterator[CooBatch]:
+        numbers, positions = self._numbers, self._positions
+        assert numbers is not None
+        if positions is not None:
+            numbers = np.where(positions < 0, -1, numbers[positions])  # codes without an entry have position -1
+        for batch in held.drain():
+            yield CooBatch(numbers[batch.rows], numbers[batch.cols], batch.values)
+
+    def group_transpose(self) -> tuple[np.ndarray, np.ndarray]:
+        """Group the entries of the transpose of the built matrix; see `group`."""
+        assert self._transposed is not None
+        self._given, self._transposed = self._transposed, None
+        self._shape, self._kind, self._rule = (self._shape[1], self._shape[0]), "matrix", "keep"
+        self._is_transposed = True
+        return self._count_buckets(self._given, self._shape[0])
+
+    def _count_buckets(self, sorter: EntrySorter, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+        sorter.cover(0, max(0, n_rows - 1))
+        counts = sorter.count_buckets()
+        return np.minimum(sorter.find_bucket_rows(), n_rows), counts
+
+    # --- exchange
+
+    def take(self, buckets: Sequence[int], lengths: Sequence[int]) -> None:
+        """Request the entries of this share's range of rows from every share.
+
+        Requests begin at its own rank, so that not all go to the same share; entries from lower ranks still come first.
+
+        Parameters
+        ----------
+        buckets : first and end of this share's buckets
+        lengths : number of entries that each share has in them
+        """
+        rank, memory = self._spec.rank, self.memory // 4
+        origin = int(self._given.find_bucket_rows()[buckets[0]])
+        later, earlier = self._make_sorter(memory, origin), self._make_sorter(memory, origin)
+        n_done, n_all = 0, sum(lengths)
+        with ThreadPoolExecutor(PIECES_AHEAD, "mgspmv-take") as pool:
+            for ranks, sorter in ((range(rank, len(lengths)), later), (range(rank), earlier)):
+                pieces = [
+                    (r, *buckets, start, min(start + PIECE_ENTRIES, lengths[r]))
+                    for r in ranks
+                    for start in range(0, lengths[r], PIECE_ENTRIES)
+                ]
+                for batch in prefetch_map(pool, self._ask_entries, pieces, PIECES_AHEAD):
+                    sorter.add(batch)
+                    n_done += len(batch.rows)
+                    self._notify("exchange", n_done, n_all)
+        later.put_before(earlier)
+        self._taken = later
+
+    def _ask_entries(self, piece: tuple[int, ...]) -> CooBatch:
+        rank, *where = piece
+        return CooBatch(*self._ask(rank, "give_entries", *where))
+
+    def give_entries(self, first: int, last: int, start: int, stop: int) -> Entries:
+        """Return entries of some buckets; see `EntrySorter.give`."""
+        batch = self._given.give(first, last, start, stop)
+        return batch.rows, batch.cols, batch.values
+
+    # --- building
+
+    def build(self, rows: tuple[int, int], phase: str, *, transpose: bool) -> tuple[int, list[float]]:
+        """Sort and merge this share's rows into files; return the number of entries, and the least value of each block.
+
+        Entries for other shares are released, so all shares must have taken theirs.
+
+        Parameters
+        ----------
+        rows : begin and end of the range
+        transpose : whether entries are kept for the transpose
+
+        Raises
+        ------
+        SourceError, CapacityError : see `assemble`
+        """
+        self._given.close()
+        self._taken.reserve(0 if transpose else -self.memory // 4)
+        self._rows = rows
+        self._transposed = self._make_sorter(self.memory // 4) if transpose else None
+        ids: Any = _SharedIds(self._firsts or [0, max(self._shape)], self._ask)
+        layout = Layout(self._shape, vertex_ids=ids)
+        own = self._kind, self._dtype, self._rule, layout, self._spec.name, self._taken
+        drops_loops = self._spec.options.self_loops == "drop" and not self._is_transposed
+        matrix = SortedSource(*own, drops_loops=drops_loops)
+        made = assemble(matrix, self._make_array, self._notify, self._transposed, phase, rows=rows)
+        self._arrays = made.arrays
+        self._taken.close()
+        return made.nnz, made.lowest
+
+    def add_up(self, start: int, stop: int) -> None:
+        """Add up columns start .. stop - 1 over this share's rows."""
+        self._sums = ColumnSums(self._spec.kind, self._spec.name, self._dtype, start, stop)
+        values = self._arrays["data"].pieces() if "data" in self._arrays else None
+        for indices in self._arrays["indices"].pieces():
+            self._sums.add(indices, None if values is None else next(values))
+            self._check_open()
+
+    def give_sums(self, start: int, stop: int) -> ColumnSums:
+        """Return the sums of this share's rows in columns start .. stop - 1."""
+        return self._sums.give(start, stop)
+
+    # --- writing
+
+    def write_sums(self, address: VersionAddress, start: int, stop: int) -> dict[str, WrittenRange]:
+        """Write degrees and weights of columns start .. stop - 1, which all shares have added up.
+
+        Raises
+        ------
+        SourceError : see `ColumnSums.finish`
+        """
+        total = ColumnSums(self._spec.kind, self._spec.name, self._dtype, start, stop)
+        for given in self._ask_all("give_sums", start, stop):
+            total.join(given)
+        degree, weight = total.finish()
+        arrays = {"out_degree": degree} | ({} if weight is None else {"out_weight": weight})
+        return self._write(address, {name: (start, array) for name, array in arrays.items()})
+
+    def write(self, address: VersionAddress, prefix: str, first_entry: int) -> dict[str, WrittenRange]:
+        """Write this share's rows, and release them.
+
+        Parameters
+        ----------
+        prefix : prefix of the names of the arrays
+        first_entry : number of the first entry among all
+        """
+        (start, stop), is_last = self._rows, self._spec.rank == self._spec.n_shares - 1
+        own = dict(self._arrays)
+        pointers = own.pop("indptr")[: stop - start + is_last] + first_entry
+        arrays = {"indptr": (start, pointers)} | {name: (first_entry, array) for name, array in own.items()}
+        written = self._write(address, {f"{prefix}{name}": array for name, array in arrays.items()})
+        for array in self._arrays.values():
+            array.close()
+        return written
+
+    def write_ids(self, address: VersionAddress) -> dict[str, WrittenRange]:
+        """Write this share's range of the ids; a list that all parts have is written by the first share."""
+        if self._firsts:
+            start, ids = self._firsts[self._spec.rank], self._own_ids.to_numpy(zero_copy_only=False)
+        elif self._spec.rank:
+            return {}
+        else:
+            start, ids = 0, self._ids
+        return self._write(address, {"vertex_ids": (start, ids)})
+
+    def _write(self, address: VersionAddress, arrays: dict[str, tuple[int, Any]]) -> dict[str, WrittenRange]:
+        """Write ranges of arrays, each given as the index of its first element and its elements."""
+        self._check_open()
+        return {
+            name: write_range(address.open(name), start, array, self._threads)
+            for name, (start, array) in arrays.items()
+        }
+
+    # --- helpers
+
+    def _make_sorter(self, memory: int, origin: int = 0) -> EntrySorter:
+        return self._held.enter_context(EntrySorter(memory, self._threads, self._folder, origin=origin))
+
+    def _make_array(self, name: str, dtype: np.dtype[Any], most: int) -> FileArray:
+        array = FileArray(self._folder, dtype)
+        self._held.callback(array.close)
+        return array
+
+    def _ask_all(self, question: str, *arguments: Any) -> list[Any]:
+        """Return the answers of all shares, by rank; requests begin at this share's rank."""
+        n, rank = self._spec.n_shares, self._spec.rank
+        with ThreadPoolExecutor(PIECES_AHEAD, "mgspmv-ask") as pool:
+            others = [(rank + k) % n for k in range(n)]
+            answers = prefetch_map(pool, lambda r: self._ask(r, question, *arguments), others, PIECES_AHEAD)
+            found = dict(zip(others, answers, strict=True))
+        return [found[r] for r in range(n)]
+
+    def _notify(self, phase: str, done: int, total: int | None) -> None:
+        self._check_open()
+        self._report(phase, done, total)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the ingest was given up")
+
+
+def _find_type(ids: Any) -> str:
+    return "int64" if ids.dtype == np.int64 else "string"
+
+
+class _SharedIds:
+    """Ids of vertices, each requested from the share in whose range it is; from the first if all parts have them."""
+
+    def __init__(self, firsts: Sequence[int], ask: Ask) -> None:
+        self._firsts, self._ask = firsts, ask
+
+    def __getitem__(self, number: int) -> Any:
+        owner = next(r for r, (a, b) in enumerate(pairwise(self._firsts)) if a <= number < b)
+        return self._ask(owner, "name_vertex", number - self._firsts[owner])

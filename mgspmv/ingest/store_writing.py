@@ -1,0 +1,371 @@
+"""Writing of a source to a store within a memory budget: rows are written as they are sorted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mgspmv.display.numbers import format_bytes
+from mgspmv.errors import CapacityError, OptionError, StoreDamagedError, StoreError
+from mgspmv.ingest.build import Assembled, assemble
+from mgspmv.ingest.counts import make_report
+from mgspmv.ingest.entries import SortedRows, SortedSource, sort_source
+from mgspmv.ingest.external_sort import EntrySorter
+from mgspmv.ingest.renumber import reorder_rows
+from mgspmv.ingest.scratch import MemoryBudget
+from mgspmv.ingest.source import Layout, Source, StatedShape
+from mgspmv.ingest.stored import StoredRows
+from mgspmv.ingest.zarr_groups import GroupSource
+from mgspmv.model import IngestOptions, MatrixInfo, Progress, default_threads, free_memory, index_dtype
+from mgspmv.os_errors import describe_os_error, is_operators
+from mgspmv.store.append import AppendArray
+from mgspmv.store.locations import StoreLike, find_folder
+from mgspmv.store.read import StoredMatrix
+from mgspmv.store.write import StoreSize, Version, begin_version, check_space
+from mgspmv.validation import to_json
+
+LEAST_MEMORY = 1 << 30
+"""Least memory budget in bytes: Python and its libraries alone use a large part of it."""
+BATCH_BYTES = 80 << 20
+"""Bytes per thread that reads, parses and writes: text, columns, chunks and compressed chunks."""
+LEAST_SORTING = 64 << 20
+"""Least bytes for sorting entries in pieces of a useful size."""
+SUM_PART = 3
+"""Divisor of the memory for the entries of a sorted matrix: sums of columns may take one part of this many."""
+ROWS_PER_ENTRY, FREE_ROWS = 100, 1 << 23
+"""Rows or columns that a source may state per entry, and the number that it may state in any case."""
+
+
+def find_budget(
+    store: StoreLike,
+    memory: int | None = None,
+    threads: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
+) -> MemoryBudget:
+    """Return the memory, threads and folder for ingesting into a store.
+
+    Parameters
+    ----------
+    memory : bytes that the whole process may use; None for its current use plus half of the free memory
+    threads : greatest number of threads, fewer if memory is short; None for one per processor
+    scratch : folder for files; None for that of the store, if it is local
+
+    Raises
+    ------
+    OptionError : less than `LEAST_MEMORY`; a scratch that is not a folder, or not writable
+    CapacityError : the process already uses nearly all of `memory`
+    """
+    check_memory(memory)
+    folder = find_folder(store) if scratch is None else Path(scratch)
+    if scratch is not None:
+        check_folder(scratch)
+    return make_budget(memory, free_memory() // 2, threads or default_threads(), folder)
+
+
+def make_budget(memory: int | None, free: int, threads: int, folder: Path | None) -> MemoryBudget:
+    """Return the memory, threads and folder for this process.
+
+    Parameters
+    ----------
+    memory : bytes that it may use in total; None for its current use plus `free`
+    threads : greatest number of threads, fewer if memory is short
+
+    Raises
+    ------
+    CapacityError : the process already uses nearly all of `memory`
+    """
+    import psutil
+
+    taken: int = psutil.Process(os.getpid()).memory_info().rss
+    total = taken + free if memory is None else memory
+    n_threads = max(1, min(threads, (total - taken) // (2 * BATCH_BYTES)))
+    left = total - taken - n_threads * BATCH_BYTES
+    if left < LEAST_SORTING:
+        raise CapacityError(
+            f"this process takes {taken / 1e9:.3g} GB already, and with memory={total} nothing is left to sort with; "
+            "allow more, or work in a process of its own"
+        )
+    return MemoryBudget(left, n_threads, folder)
+
+
+def check_memory(memory: int | None) -> None:
+    """Raise OptionError if `memory` is too small for a process."""
+    if memory is not None and memory < LEAST_MEMORY:
+        raise OptionError(f"memory must be at least 1GiB ({LEAST_MEMORY:,} bytes), not {memory:,} bytes")
+
+
+def check_folder(folder: str | os.PathLike[str]) -> None:
+    """Raise OptionError unless this is a writable folder, StoreError for errors that an operator can fix."""
+    if not Path(folder).is_dir():
+        raise OptionError(f"scratch must be a folder that is there, and {os.fspath(folder)!r} is none")
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        if is_operators(error):
+            raise StoreError(f"cannot write to {os.fspath(folder)}: {describe_os_error(error, folder)}") from error
+        raise OptionError(
+            f"scratch must be a folder that can be written to, and {os.fspath(folder)!r} is none "
+            f"({error.strerror or error})"
+        ) from error
+
+
+def store_source(
+    source: Source,
+    store: StoreLike,
+    options: IngestOptions,
+    describe: Callable[[dict[str, Any]], dict[str, Any]],
+    report: Progress,
+    room: MemoryBudget,
+    *,
+    base: str | None,
+    allow_hypersparse: bool = False,
+) -> MatrixInfo:
+    """Read a source and write it as the new version of a store, in the order of the source or in that of the options.
+
+    Parameters
+    ----------
+    describe : function from the source's provenance to the store's
+    allow_hypersparse : see `check_stated`
+
+    Returns
+    -------
+    Metadata of the new version.
+
+    Raises
+    ------
+    SourceError, OptionError, ShapeError : as in `sort_source`, `check_stated` and `assemble`
+    CapacityError : entries at one place do not fit into memory; as in `reorder_rows` and `check_space`
+    StoreError : as in `begin_version`
+    """
+    order = None if options.order == "none" else options.order
+    own = replace(room, memory=room.memory // 2) if options.transpose or order else room
+    with contextlib.ExitStack() as stack:
+        if isinstance(source, GroupSource):  # its arrays may state any size without any chunk
+            _check_group(source, store, options, room, allow_hypersparse=allow_hypersparse)
+        read = stack.enter_context(sort_source(source, options, report, own))
+        size = find_size(read, has_transpose=options.transpose)
+        check_stated(read.layout.stated, size, allow_hypersparse=allow_hypersparse)
+        made_from = dict(read.layout.provenance)
+        matrix, provenance = read, describe(made_from)
+        if order:
+            reordered = reorder_rows(read, order, report, own)
+            matrix, provenance["reordering"] = stack.enter_context(reordered)
+        check_space(store, find_size(matrix, has_transpose=options.transpose))
+        with begin_version(store, base=base) as version:
+            if order:
+                own = replace(own, memory=own.memory - read.layout.nbytes)
+            made = write_matrix(version, matrix, report, own, has_transpose=options.transpose)
+            ingested = make_report(made_from, read.counts, made.nnz, read.rule, provenance.get("options", {}))
+            provenance["report"] = to_json(ingested)
+            return version.commit(describe_matrix(version, matrix, made, provenance, order))
+
+
+def reorder_store(
+    stored: StoredMatrix,
+    target: StoreLike,
+    method: str,
+    describe: Callable[[dict[str, Any]], dict[str, Any]],
+    report: Progress,
+    room: MemoryBudget,
+    *,
+    base: str | None,
+) -> MatrixInfo:
+    """Write a stored matrix in another order, or in that of its source, as the new version of a store.
+
+    Parameters
+    ----------
+    method : one of `METHODS`, or `none`
+    describe : function from the provenance of `reorder_rows` to the version's
+    base : see `begin_version`
+
+    Returns
+    -------
+    Metadata of the new version.
+
+    Raises
+    ------
+    CapacityError : as in `reorder_rows`; entries at one place do not fit into memory
+    StoreError : the matrix cannot be read, the target cannot be written; as in `begin_version`
+    """
+    has_transpose = stored.info.has_transpose
+    own = replace(room, memory=room.memory // 2) if has_transpose else room
+    with (
+        begin_version(target, base=base) as version,
+        reorder_rows(StoredRows(stored, room.threads), method, report, own) as (matrix, reordering),
+    ):
+        made = write_matrix(version, matrix, report, own, has_transpose=has_transpose)
+        order = None if method == "none" else method
+        return version.commit(describe_matrix(version, matrix, made, describe(reordering), order))
+
+
+def transpose_store(
+    stored: StoredMatrix, provenance: dict[str, Any], report: Progress, room: MemoryBudget, *, keep: int | None
+) -> MatrixInfo:
+    """Write a stored matrix with its transpose as the new version of the store.
+
+    Parameters
+    ----------
+    provenance : provenance of the version
+    keep : see `begin_version`
+
+    Returns
+    -------
+    Metadata of the new version.
+
+    Raises
+    ------
+    StoreDamagedError : the arrays do not match the digest of the store
+    CapacityError : entries of one column do not fit into memory
+    StoreError : the matrix cannot be read or written; as in `begin_version`
+    """
+    info, rows, own = stored.info, StoredRows(stored, room.threads), replace(room, memory=room.memory // 2)
+    with begin_version(stored.place, base=info.version, keep=keep) as version:
+        made = write_matrix(version, rows, report, own, "read and write", has_transpose=True)
+        attributes = describe_matrix(version, rows, made, provenance, info.order)
+        if attributes["digest"] != info.digest:
+            raise StoreDamagedError(
+                f"{info.url}: its arrays have the digest {attributes['digest']} and not {info.digest}, which it "
+                "states; run `mgspmv verify`, and ingest again or restore a copy"
+            )
+        return version.commit(attributes)
+
+
+def find_size(matrix: SortedRows, *, has_transpose: bool) -> StoreSize:
+    """Return the size of a matrix in a store."""
+    return StoreSize(matrix.shape, matrix.most_entries, matrix.dtype, matrix.kind != "matrix", has_transpose)
+
+
+def check_stated(stated: StatedShape | None, size: StoreSize, *, allow_hypersparse: bool) -> None:
+    """Check that a source does not state far more rows and columns to be stored than it has entries.
+
+    A file of a few bytes can state any shape, and row pointers and degrees are written for all of it.
+
+    Parameters
+    ----------
+    stated : position at which it states the shape; None if it does not
+    allow_hypersparse : whether the user allows such a shape
+
+    Raises
+    ------
+    SourceError : such a shape; names the line, and the bytes that the store would take
+    """
+    if stated is None or allow_hypersparse or max(size.lines) <= max(FREE_ROWS, ROWS_PER_ENTRY * size.n_entries):
+        return
+    n_rows, n_cols = size.shape
+    entries = "1 entry" if size.n_entries == 1 else f"{size.n_entries:,} entries"
+    raise stated.make_error(
+        f"the shape {n_rows:,} x {n_cols:,} is stated for {entries}, and would take {format_bytes(size.nbytes)} "
+        f"({size.nbytes:,} bytes) before compression; correct it, or pass allow_hypersparse=True if it is meant"
+    )
+
+
+def _check_group(
+    source: GroupSource, store: StoreLike, options: IngestOptions, room: MemoryBudget, *, allow_hypersparse: bool
+) -> None:
+    """Check the sizes that a Zarr group states before it is read: a missing chunk is one of fill values.
+
+    Raises
+    ------
+    SourceError, CapacityError : as in `check_stated` and `check_space`; its entries do not fit on disk for sorting
+    """
+    layout, kind = source.layout(), options.kind or source.default_kind
+    size = StoreSize(layout.shape, source.n_entries, None, kind != "matrix", options.transpose)
+    check_stated(layout.stated, size, allow_hypersparse=allow_hypersparse)
+    check_space(store, size)
+    folder = room.folder or Path(tempfile.gettempdir())
+    if size.entries_bytes > (free := shutil.disk_usage(folder).free + room.memory):
+        raise CapacityError(
+            f"{source.name} states {source.n_entries:,} entries, which take {format_bytes(size.entries_bytes)} "
+            f"({size.entries_bytes:,} bytes) or more while they are sorted, and {format_bytes(free)} of memory and of "
+            f"disk in {folder} are free; name a folder with more by scratch="
+        )
+
+
+def write_matrix(
+    version: Version,
+    matrix: SortedRows,
+    report: Progress,
+    room: MemoryBudget,
+    phase: str = "sort and write",
+    *,
+    has_transpose: bool,
+) -> Assembled:
+    """Write the arrays of a matrix as those of a version.
+
+    Parameters
+    ----------
+    room : memory, threads and folder for the entries of the transpose; the sums of columns take as much, or of a
+        sorted matrix a part of the memory for its entries
+    phase : phase in calls of `report`
+
+    Raises
+    ------
+    CapacityError : see `check_space`
+    """
+
+    def write_rows(place: str, own: SortedRows, phase: str, transposed: EntrySorter | None = None) -> Assembled:
+        group = version.open_rows(place, own.shape, has_values=own.dtype is not None)
+        with ThreadPoolExecutor(room.threads, "mgspmv-write") as pool:
+            make = partial(AppendArray, group, pool=pool, n_ahead=1)
+            made = assemble(own, make, report, transposed, phase, most_columns)
+        version.written.update({f"{place}/{name}".lstrip("/"): array for name, array in made.arrays.items()})
+        return made
+
+    check_space(version.place, find_size(matrix, has_transpose=has_transpose))
+    column_bytes, is_sorted = _find_column_bytes(matrix), isinstance(matrix, SortedSource)
+    most_columns = max(1, room.memory // (SUM_PART if is_sorted else 1) // max(1, column_bytes))
+    if isinstance(matrix, SortedSource):
+        matrix.sorter.reserve(column_bytes * min(most_columns, matrix.shape[1]))
+    with EntrySorter(room.memory, room.threads, room.folder) as transposed:
+        made = write_rows("", matrix, phase, transposed if has_transpose else None)
+        matrix.close()
+        pa.default_memory_pool().release_unused()  # writing names needs the most memory
+        if matrix.vertex_ids is not None:
+            version.write_array("vertex_ids", matrix.vertex_ids, room.threads)
+        if matrix.order is not None:
+            version.write_array("order", matrix.order, room.threads)
+        if has_transpose:
+            layout = Layout(matrix.shape[::-1])
+            other = SortedSource("matrix", matrix.dtype, "keep", layout, matrix.name, transposed)
+            write_rows("transpose", other, "write the transpose")
+    return made
+
+
+def _find_column_bytes(matrix: SortedRows) -> int:
+    """Return the bytes of the sums of one column."""
+    return 0 if matrix.kind == "matrix" else 8 if matrix.dtype is None else 32
+
+
+def describe_matrix(
+    version: Version, matrix: SortedRows, made: Assembled, provenance: dict[str, Any], order: str | None
+) -> dict[str, Any]:
+    """Return the attributes of a version to which a matrix was written.
+
+    Parameters
+    ----------
+    order : method that made the order of the matrix; None if it has none
+    """
+    ids = matrix.vertex_ids
+    return version.describe(
+        kind=matrix.kind,
+        shape=matrix.shape,
+        nnz=made.nnz,
+        dtype=matrix.dtype,
+        index=index_dtype(matrix.shape[1]),
+        duplicates=matrix.rule,
+        vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
+        order=order,
+        min_weight=made.least,
+        provenance=provenance,
+    )

@@ -1,0 +1,216 @@
+"""Sparse matrices in existing Zarr groups: groups of anndata and of binsparse, and plain CSR arrays.
+
+`mgspmv.ingest.group_formats` finds the arrays of each format.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import zarr
+from zarr.abc.store import Store
+from zarr.storage import ZipStore
+
+from mgspmv.errors import OptionError, SourceError, SourceNotFoundError, StoreError
+from mgspmv.ingest.group_formats import (
+    BATCH_ENTRIES,
+    DESCRIBE,
+    GroupMatrix,
+    ZarrArray,
+    ZarrGroup,
+    describe_csr,
+    find_format,
+    translating_damage,
+)
+from mgspmv.ingest.source import Layout, StatedShape
+from mgspmv.ingest.values import choose_value_dtype
+from mgspmv.model import CooBatch, index_dtype
+from mgspmv.store.locations import StoreLike, check_links, describe_store, locate_store
+from mgspmv.store.versions import is_store, is_version
+
+BATCH_LINES = 1 << 18
+"""Number of lines whose pointers are read at a time."""
+
+GROUP_FORMATS = ("anndata", "binsparse", "csr")
+
+
+class GroupSource:
+    """Sparse matrix in a Zarr group as a `Source`; a batch is read at a time, by whole chunks.
+
+    Entries are those that are stored, including zeros and duplicates; a missing chunk holds the array's fill value, as
+    in Zarr. A bool matrix is a pattern: of its True entries, without values. Other values become int64, float32 or
+    float64.
+
+    Parameters
+    ----------
+    source : path of a group in a local folder or .zip file, URL, Zarr store, or the group itself
+    format : `anndata` for its csr_matrix and csc_matrix, or a whole AnnData, of which X is read; `binsparse`; `csr` for
+        arrays `indptr`, `indices` and, unless it is a pattern, `data`; default: by the group's attributes and arrays
+    n_cols : columns of plain CSR arrays, where the group has no attribute `shape`
+
+    Raises
+    ------
+    SourceNotFoundError : there is no group
+    SourceError : the group is incomplete or inconsistent; by `batches`, elements of its arrays are invalid
+    SourceError : a group of another type
+    CapacityError : a chunk of an array, by its metadata, takes more than the free memory
+    OptionError : n_cols contradicts the group's shape, or the format states its own
+    """
+
+    default_kind: Literal["graph", "matrix"] = "matrix"
+
+    def __init__(self, source: StoreLike | zarr.Group, *, format: str | None = None, n_cols: int | None = None) -> None:
+        group = source if isinstance(source, zarr.Group) else _open_group(source)
+        name = str(group.store_path) if isinstance(source, zarr.Group) else describe_store(source)
+        found = ZarrGroup(name.rstrip("/"), group)
+        if is_version(group):
+            raise found.make_error(
+                "this is a matrix store of mgspmv, or a version of one, and is read as a whole alone: name the "
+                "store, without format=, in no .zip file"
+            )
+        chosen = format or find_format(found)
+        if n_cols is not None and chosen != "csr":
+            raise OptionError(f"n_cols= suits plain CSR arrays, and {name} is read as {chosen}; leave it out")
+        self._matrix = describe_csr(found, n_cols) if chosen == "csr" else DESCRIBE[chosen](found)
+        self.name = self._matrix.found.name
+
+    def batches(self) -> Iterator[CooBatch]:
+        """Yield all entries, in at least one batch."""
+        for start, lines in _read_lines(self._matrix):
+            yield _make_batch(self._matrix, start, lines)
+
+    def layout(self) -> Layout:
+        """Return the shape; rows and columns are numbers already."""
+        matrix = self._matrix
+        zarr_format = matrix.found.group.metadata.zarr_format
+        header = {"shape": list(matrix.shape), "entries": len(matrix.indices), "zarr_format": zarr_format}
+        provenance = {"name": self.name, "format": matrix.format, "header": header}
+        return Layout(matrix.shape, provenance=provenance, stated=StatedShape(self.name))
+
+    @property
+    def n_entries(self) -> int:
+        """Number of stored entries, as the group states."""
+        return len(self._matrix.indices)
+
+
+def find_matrix_store(source: StoreLike | zarr.Group) -> StoreLike | None:
+    """Return the place of a source that is a whole matrix store of mgspmv, and in no .zip file; None for others.
+
+    Raises
+    ------
+    SourceNotFoundError, SourceError : as for `GroupSource`, if there is no group
+    """
+    if isinstance(source, zarr.Group) or isinstance(_find_store(source)[0], ZipStore):
+        return None
+    return source if is_store(_open_group(source)) else None
+
+
+def is_group_path(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path or URL is that of a Zarr group: by its name or, if it is local, by its contents."""
+    text = os.fspath(path)
+    if "://" in text:
+        return any(part.endswith(".zarr") for part in text.split("/"))
+    local = Path(text)
+    if local.is_file():
+        return local.suffix == ".zip" and _is_zipped_group(local)
+    named = any(part.endswith((".zarr", ".zip")) for part in local.parts)
+    return named or any((local / name).exists() for name in ("zarr.json", ".zgroup"))
+
+
+def _is_zipped_group(path: Path) -> bool:
+    """Return whether an archive holds a Zarr group, and not just a folder with one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return not {"zarr.json", ".zgroup", ".zattrs", ".zmetadata"}.isdisjoint(archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return True  # Zarr raises the error for a damaged archive
+
+
+def _open_group(source: StoreLike) -> zarr.Group:
+    name = describe_store(source)
+    store, path = _find_store(source)
+    try:
+        check_links(store, path, below=True)
+    except StoreError as error:
+        raise SourceError(str(error), source=name) from error
+    with translating_damage(name, "its metadata"):
+        try:
+            node = zarr.open(store, mode="r", path=path, use_consolidated=False)
+        except FileNotFoundError as error:
+            raise SourceNotFoundError("there is no Zarr group; check the path", source=name) from error
+    if not isinstance(node, zarr.Group):
+        raise SourceError("this is an array, and a sparse matrix is a group of arrays; name the group", source=name)
+    return node
+
+
+def _find_store(source: StoreLike) -> tuple[Store, str]:
+    """Find the store, and the path inside it if the source leads into a .zip file."""
+    if isinstance(source, Store):
+        return source, ""
+    text = os.fspath(source).removeprefix("obstore+").removeprefix("file://")
+    if "://" in text:
+        return locate_store(source), ""
+    path = Path(text)
+    for file in (path, *path.parents):
+        if file.suffix == ".zip" and file.is_file():
+            return ZipStore(file, mode="r"), "/".join(path.relative_to(file).parts)
+    return locate_store(path), ""
+
+
+# --- entries ---------------------------------------------------------------------------------------------------------
+
+
+def _read_lines(matrix: GroupMatrix) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the number of the first entry of each batch, and the line of each entry; at least one batch."""
+    if not len(matrix.indices):
+        yield 0, np.zeros(0, index_dtype(matrix.n_lines))
+    if matrix.pointers is not None:
+        yield from _expand(matrix, matrix.pointers)
+        return
+    assert matrix.lines is not None  # a matrix has pointers or lines
+    for start in range(0, len(matrix.indices), BATCH_ENTRIES):
+        stop = min(start + BATCH_ENTRIES, len(matrix.indices))
+        yield start, matrix.lines.read_below(start, stop, matrix.n_lines)
+
+
+def _expand(matrix: GroupMatrix, pointers: ZarrArray) -> Iterator[tuple[int, np.ndarray]]:
+    n_listed = len(pointers) - 1
+    for first in range(0, max(1, n_listed), BATCH_LINES):
+        last = min(first + BATCH_LINES, n_listed)
+        bounds = pointers.read_below(first, last + 1, len(matrix.indices) + 1)
+        _check_pointers(matrix, pointers, first, bounds)
+        numbers = np.arange(first, last, dtype=index_dtype(matrix.n_lines))
+        for start in range(int(bounds[0]), int(bounds[-1]), BATCH_ENTRIES):
+            lengths = np.diff(np.clip(bounds, start, start + BATCH_ENTRIES))
+            yield start, np.repeat(numbers, lengths)
+
+
+def _check_pointers(matrix: GroupMatrix, pointers: ZarrArray, first: int, bounds: np.ndarray) -> None:
+    n_entries = len(matrix.indices)
+    if (falls := np.flatnonzero(bounds[1:] < bounds[:-1])).size:
+        k = int(falls[0])
+        raise pointers.make_error(f"does not ascend: element {first + k + 1} is {bounds[k + 1]} after {bounds[k]}")
+    if first == 0 and bounds[0] != 0:
+        raise pointers.make_error(f"begins with {bounds[0]} instead of 0")
+    if first + len(bounds) == len(pointers) and bounds[-1] != n_entries:
+        raise pointers.make_error(f"ends with {bounds[-1]}, and there are {n_entries} {matrix.indices.name}")
+
+
+def _make_batch(matrix: GroupMatrix, start: int, lines: np.ndarray) -> CooBatch:
+    stop = start + len(lines)
+    places = matrix.indices.read_below(start, stop, matrix.line_length)
+    rows, cols = (places, lines) if matrix.by_columns else (lines, places)
+    if matrix.values is None:
+        return CooBatch(rows, cols, None)
+    held = matrix.values
+    values = np.repeat(held, stop - start) if isinstance(held, np.ndarray) else held.read(start, stop)
+    if matrix.are_flags:
+        kept = values != 0
+        return CooBatch(rows[kept], cols[kept], None)
+    dtype = choose_value_dtype(matrix.values.dtype, matrix.found.name)
+    return CooBatch(rows, cols, values.astype(dtype, copy=False))

@@ -1,0 +1,396 @@
+"""Row blocks: the matrix layout for fast PageRank steps on a device.
+
+The rows, the longest first where that pays, are cut into blocks whose sums fit in a multiprocessor's shared memory. The
+entries of a block are sorted by column, so that neighbors read the same cache lines of z, as do blocks that are
+processed at the same time. An entry has 4 bytes: its row in the block and its column in a window; CHUNK entries share a
+number that gives the start of their window. kernels/column_sorted_blocks.cu builds them, kernels/rank_blocks.cu
+multiplies.
+
+    block b        rows of the places b height .. (b + 1) height
+    cell (b, w)    its entries in the columns w 2^s .. (w + 1) 2^s, where s depends on how many entries the block has
+    chunk          CHUNK entries of one cell; its last is padded with entries of row `height`, which is unused
+
+Source: this project's; after cache-aware binning (Lakhotia, Kannan, Prasanna, USENIX ATC 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from mgspmv.errors import FormatError
+from mgspmv.kernels.device import (
+    LITTLE,
+    address,
+    load_kernel,
+    pack,
+    put_all,
+    reclaim_memory,
+    release_device_memory,
+    shared_block_bytes,
+    shared_memory,
+)
+from mgspmv.kernels.formats import accumulate, cut_pieces
+from mgspmv.kernels.specialize import value_types
+from mgspmv.model import CsrBlock
+
+ROW_BITS = 15
+"""Bits of an entry that encode its row; the others encode its column."""
+CHUNK = 128
+TILE = 8192
+"""Entries of a cell that are sorted together, and approximate entries per cell."""
+WINDOWS = 8192
+"""Maximum cells per block, unless its windows would be wider than an entry can encode."""
+JOB_THREADS, JOB_SIZES = 1024, (15, 7)
+"""Threads that count or place entries, and candidates for the entries per thread: the first one that fits is used."""
+SORT_THREADS = 512
+SURVEYORS = 8
+"""Thread blocks per multiprocessor that survey rows."""
+SAMPLES = 1 << 14
+REACH = 1 << 14
+"""Distance from the diagonal, in columns, below which entries are near: rows of a block have such columns in common."""
+LEAST_HEIGHT = 256
+SHARE_OF_SHARED_MEMORY = 0.5
+"""Maximum share for the sums of a block; the rest is cache, whose lines limit the number of reads in flight."""
+KEPT_COLUMNS = 1 << 28
+"""Maximum entries for which the places of their columns are kept on the device, if the matrix is read in one piece."""
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnSortedBlocks:
+    """Matrix in row blocks, on the device."""
+
+    shape: tuple[int, int]
+    nnz: int
+    height: int
+    """Rows per block."""
+    block_chunks: np.ndarray
+    """(n_blocks + 1,) int64, on the host: first chunk of each block, up to the last block with entries."""
+    entries: Any
+    """(n_chunks * CHUNK,) uint32: column << ROW_BITS | row, relative to the chunk's column and the block's first place;
+    entry k of a chunk is at position 4 (k % 32) + k // 32 of it."""
+    columns: Any
+    """(n_chunks,) uint32: place of the column that the chunk's columns are relative to."""
+    values: Any | None
+    """(n_chunks * CHUNK,) float32 or float64, in the order of `entries`; None for a pattern."""
+
+    name: ClassVar[Literal["column-sorted-blocks"]] = "column-sorted-blocks"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the format."""
+        return int(sum(a.nbytes for a in (self.entries, self.columns, self.values) if a is not None))
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Statistics of rows that a layout is chosen by."""
+
+    longest: int
+    """Entries of the longest row."""
+    n_places: int
+    """Places of row slices, including padding."""
+    near: float
+    """Share of the entries that are near the diagonal, estimated from a sample."""
+
+
+def survey_rows(indptr: Any, piece: CsrBlock, first_row: int, row_offset: int) -> Survey:
+    """Survey rows on the device, and a sample of the entries of some of them.
+
+    Parameters
+    ----------
+    indptr : (n_rows + 1,) int64, on the device
+    piece : the rows from `first_row` on
+    row_offset : global number of the first row
+    """
+    import cupy
+
+    check_shape(piece)
+    found, n_samples = cupy.zeros(3, np.int64), min(piece.nnz, SAMPLES)
+    first_entry = int(indptr[first_row]) if first_row else 0
+    kernel = load_kernel("column_sorted_blocks.cu", "survey", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(None))
+    rows = (np.int64(len(indptr) - 1), np.int64(row_offset), indptr)
+    sample = (np.int64(first_entry), np.int64(piece.nnz), piece.indices, np.int64(n_samples), np.int64(REACH))
+    kernel((shared_memory()[0] * SURVEYORS,), (256,), (*rows, *sample, found))
+    longest, places, n_near = map(int, found.get())
+    return Survey(longest, 32 * places, n_near / max(1, n_samples))
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Division of the columns of each block into windows."""
+
+    shifts: np.ndarray
+    """(n_blocks,) int32: log2 of the columns of a window."""
+    cell_starts: np.ndarray
+    """(n_blocks + 1,) int64: first cell of each block."""
+
+    @cached_property
+    def per_thread(self) -> int:
+        """Entries that a thread counts or places."""
+        return next((n for n in JOB_SIZES if self._room(n) <= shared_block_bytes()), JOB_SIZES[-1])
+
+    @property
+    def job_entries(self) -> int:
+        """Most entries of a job."""
+        return JOB_THREADS * self.per_thread
+
+    @cached_property
+    def job_room(self) -> int:
+        """Bytes of shared memory of a job: a word for each of its entries, and for each window of a block."""
+        return self._room(self.per_thread)
+
+    def _room(self, per_thread: int) -> int:
+        return 4 * (JOB_THREADS * per_thread + int(np.diff(self.cell_starts).max(initial=0)))
+
+
+def check_shape(block: CsrBlock, layout: str = "column-sorted-blocks") -> None:
+    """Check that the layout can hold a matrix.
+
+    Raises
+    ------
+    FormatError : the layout cannot hold such a matrix
+    """
+    if block.indices.dtype != np.int32:
+        raise FormatError(
+            f"{layout} count columns in 32 bits, and the matrix has {block.n_cols:,}; use kernel='csr-split'"
+        )
+
+
+def choose_height(n_filled: int, n_multiprocessors: int, shared_bytes: int) -> int:
+    """Choose the rows of a block: two blocks per multiprocessor, as far as their sums fit in its shared memory.
+
+    Parameters
+    ----------
+    n_filled : rows, without those at the end that have no entries
+    shared_bytes : of a multiprocessor
+    """
+    most = min(int(SHARE_OF_SHARED_MEMORY * shared_bytes / 8), (1 << ROW_BITS) - 1)
+    wanted = -(-n_filled // (2 * n_multiprocessors))
+    return max(LEAST_HEIGHT, min(most, wanted) // LEAST_HEIGHT * LEAST_HEIGHT)
+
+
+def cut_windows(block_nnz: np.ndarray, n_cols: int) -> Windows:
+    """Cut columns into windows of about TILE entries each, if these are spread evenly; no wider than an entry can hold.
+
+    Parameters
+    ----------
+    block_nnz : (n_blocks,) int64 entries of each block
+    """
+    widths = n_cols * TILE / np.maximum(1, block_nnz)
+    least = max(5, int(np.ceil(np.log2(max(1, n_cols) / WINDOWS))))
+    shifts = np.clip(np.floor(np.log2(np.maximum(1, widths))), least, 32 - ROW_BITS).astype(np.int32)
+    n_cells = (n_cols + (np.int64(1) << shifts) - 1) >> shifts
+    return Windows(shifts, accumulate(n_cells))
+
+
+def build_column_sorted_blocks(
+    indptr: Any,
+    n_cols: int,
+    read: Callable[[int, int], CsrBlock],
+    *,
+    order: Any | None = None,
+    columns: Any | None = None,
+    height: int | None = None,
+    piece_entries: int | None = None,
+) -> ColumnSortedBlocks:
+    """Build row blocks on the current device.
+
+    Besides the format and tables of the rows, the device holds one piece of CSR at a time; if there are several, each
+    is read twice.
+
+    Parameters
+    ----------
+    indptr : (n_rows + 1,) row pointers of the whole matrix, on the host or on the device
+    n_cols : columns of the format
+    read : function of two rows that returns the rows from the first to the second as a block on the device
+    order : on the device, (n_rows,) int32: row at each place; None if places are rows
+    columns : on the device, int32: place of each column of CSR; None if that is its number
+    height : rows of a block; default: see `choose_height`
+    piece_entries : most entries of a piece, unless one row has more; None takes all at once, of a matrix that is on the
+        device anyway
+
+    Raises
+    ------
+    FormatError : row blocks cannot hold such a matrix
+    CapacityError : they do not fit
+    """
+    import cupy
+
+    indptr_there = cupy.asarray(indptr, np.int64)
+    n_rows, cuts = len(indptr) - 1, cut_pieces(indptr, piece_entries)
+    lengths = cupy.subtract(indptr_there[1:], indptr_there[:-1], dtype=np.int32)
+    places = in_order = cupy.arange(n_rows, dtype=np.int32)
+    if order is not None:
+        places = cupy.empty_like(in_order)
+        places[order] = in_order
+    starts = accumulate(lengths if order is None else lengths[order])
+    n_filled = int(cupy.searchsorted(starts, starts[-1:])[0])  # rows without entries are at the end
+    height = height or choose_height(n_filled, *shared_memory())
+    block = read(0, n_rows) if len(cuts) == 2 else None
+    nnz = int(indptr[-1]) if block is None else block.nnz
+    block_starts = np.append(cupy.asnumpy(starts[:n_filled:height]), nnz)
+    windows = cut_windows(np.diff(block_starts), n_cols)
+    whole = None
+    if block is None:  # free the tables of all rows, as the layout needs their memory
+        del indptr_there, lengths, starts, in_order
+        release_device_memory()
+        cells = _Cells(windows, columns, height)
+    else:
+        jobs = _cut_jobs(block_starts, windows.job_entries)
+        cells = _Cells(windows, columns, height, jobs)
+        whole = _Piece(block, in_order, order, starts, cells.others, windows)
+        whole.keep_columns(None if columns is None else nnz)
+
+    def each_piece() -> Iterator[_Piece]:
+        if whole is not None:
+            yield whole
+            return
+        bounds = np.minimum(np.arange(len(block_starts)) * height, n_rows)
+        for first, last in pairwise(cuts):
+            release_device_memory(beyond=LITTLE)  # memory of the previous piece may be too small to reuse
+            yield _Piece.of_part(read(first, last), places[first:last], bounds, windows)
+
+    counts, taken = cupy.zeros((2, cells.n), np.uint32)
+    value: np.dtype[Any] | None = None
+    for piece in each_piece():
+        value = piece.value
+        piece.run("count_cells", (cells.there, piece.block.indices, piece.found, counts))
+        del piece  # frees it before the next one is read
+    tiles, block_chunks = _cut_cells(cells, counts, nnz, value)
+    if whole is None:
+        release_device_memory()
+    n_chunks = int(block_chunks[-1])
+    entries, columns = cupy.empty(n_chunks * CHUNK, np.uint32), cupy.empty(n_chunks, np.uint32)
+    values = None if value is None else cupy.empty(n_chunks * CHUNK, value)
+    target = (taken, tiles.chunk_starts, entries, address(values))
+    for piece in each_piece():
+        piece.run("place_entries", (cells.there, piece.block.indices, piece.found, address(piece.block.data), *target))
+        del piece
+    _sort_tiles(cells, tiles, (counts, cells.there, entries, address(values), columns), value)
+    return ColumnSortedBlocks((n_rows, n_cols), nnz, height, block_chunks, entries, columns, values)
+
+
+class _Cells:
+    """Windows of each block, on the device.
+
+    Parameters
+    ----------
+    places : (n_cols,) of the columns; None where they are the columns
+    others : small arrays that are copied along
+    """
+
+    def __init__(self, windows: Windows, places: Any | None, height: int, others: tuple[np.ndarray, ...] = ()) -> None:
+        self.n, self.n_blocks = int(windows.cell_starts[-1]), len(windows.shifts)
+        blocks = np.repeat(np.arange(len(windows.shifts), dtype=np.int32), np.diff(windows.cell_starts))
+        shifts, self.starts, self.blocks, *self.others = put_all(windows.shifts, windows.cell_starts, blocks, *others)
+        self._held = (places, shifts)
+        self.there = pack(places, height, shifts, self.starts)
+
+
+@dataclass(frozen=True, eq=False)
+class _Tiles:
+    """Tables for sorting cells, on the device."""
+
+    n: int
+    chunk_starts: Any
+    """(n_cells + 1,) int64: first chunk of each cell."""
+    starts: Any
+    """(n_cells + 1,) int64: first tile of each cell."""
+    cells: Any
+    """(n,) int32, or longer: cell of each tile."""
+
+
+def _cut_cells(cells: _Cells, counts: Any, nnz: int, value: np.dtype[Any] | None) -> tuple[_Tiles, np.ndarray]:
+    """Cut cells of these entry counts into chunks and tiles; return them and `block_chunks` of `ColumnSortedBlocks`."""
+    import cupy
+
+    chunk_starts, starts = cupy.empty((2, cells.n + 1), np.int64)
+    tile_cells, found = cupy.empty(nnz // TILE + cells.n, np.int32), cupy.empty(cells.n_blocks + 2, np.int64)
+    cut = load_kernel("column_sorted_blocks.cu", "cut_cells", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
+    grid = max(1, min(shared_memory()[0], cells.n // JOB_THREADS))
+    sizes = (np.int64(cells.n), np.int64(cells.n_blocks + 1))
+    cut((grid,), (JOB_THREADS,), (*sizes, counts, cells.starts, chunk_starts, starts, tile_cells, found))
+    *block_chunks, n_tiles = found.get()
+    return _Tiles(int(n_tiles), chunk_starts, starts, tile_cells), np.array(block_chunks)
+
+
+def _sort_tiles(cells: _Cells, tiles: _Tiles, arrays: tuple[Any, ...], value: np.dtype[Any] | None) -> None:
+    """Sort the tiles, pad chunks and store the first column of each; `arrays` as the kernel takes them."""
+    if not tiles.n:
+        return
+    kernel = load_kernel("column_sorted_blocks.cu", "sort_tiles", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
+    room = TILE * (4 if value is None else max(4, value.itemsize))
+    reclaim_memory(kernel, room)
+    tables = (tiles.cells, cells.blocks, tiles.starts, tiles.chunk_starts)
+    kernel((tiles.n,), (SORT_THREADS,), (*tables, *arrays), shared_mem=room)
+
+
+class _Piece:
+    """Rows of CSR on the device, in the order of their places, cut into jobs: runs of entries, each of one block.
+
+    Parameters
+    ----------
+    places : (n_rows,) of the rows in the order of their places
+    by_place : (n_rows,) the piece's rows in the order of their places; None where that is CSR's
+    starts : (n_rows + 1,) the first entry of each row in that order
+    jobs : as `_cut_jobs` cuts them, on the device
+    """
+
+    def __init__(
+        self, block: CsrBlock, places: Any, by_place: Any, starts: Any, jobs: Sequence[Any], windows: Windows
+    ) -> None:
+        import cupy
+
+        check_shape(block)
+        self.block, self._windows = block, windows
+        jumps = None if by_place is None else block.indptr[by_place] - starts[:-1]
+        self._n_jobs, begins = len(jobs[0]), jobs[1]
+        rows = cupy.searchsorted(starts[1:], begins, side="right")
+        self._tables = (*jobs, rows, starts, jumps, places)  # kept until the kernels have run
+        self._jobs = pack(*jobs, rows, block.n_rows, starts, jumps, places)
+        self.found = address(None)
+
+    def keep_columns(self, n: int | None) -> None:
+        """Keep the places of the piece's n columns from counting to placing, if they are few enough."""
+        import cupy
+
+        if n is not None and n <= KEPT_COLUMNS:
+            self.found = cupy.empty(n, np.int32)
+
+    @classmethod
+    def of_part(cls, block: CsrBlock, places: Any, bounds: np.ndarray, windows: Windows) -> _Piece:
+        """Make a piece of some rows of the matrix, with the place of each; its blocks begin at the places `bounds`."""
+        import cupy
+
+        by_place = cupy.argsort(places)
+        starts = accumulate(cupy.diff(block.indptr)[by_place])
+        own_bounds = cupy.searchsorted(places[by_place], cupy.asarray(bounds))
+        jobs = put_all(*_cut_jobs(cupy.asnumpy(starts[own_bounds]), windows.job_entries))
+        return cls(block, places[by_place], by_place, starts, jobs, windows)
+
+    @property
+    def value(self) -> np.dtype[Any] | None:
+        return None if self.block.data is None else self.block.data.dtype
+
+    def run(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Count or place the piece's entries."""
+        per_thread, room = self._windows.per_thread, self._windows.job_room
+        kernel = load_kernel("column_sorted_blocks.cu", name, ENTRIES_PER_THREAD=per_thread, **value_types(self.value))
+        reclaim_memory(kernel, room)
+        if self._n_jobs:
+            kernel((self._n_jobs,), (JOB_THREADS,), (self._jobs, *arguments), shared_mem=room)
+
+
+def _cut_jobs(block_starts: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cut blocks into jobs of at most `size` entries: (n_jobs,) int32 block, int64 first entry and int64 end."""
+    n_jobs = -(-np.diff(block_starts) // size)
+    blocks = np.repeat(np.arange(len(n_jobs), dtype=np.int32), n_jobs)
+    number = np.arange(len(blocks)) - np.repeat(np.cumsum(n_jobs) - n_jobs, n_jobs)
+    begins = block_starts[blocks] + number * size
+    return blocks, begins, np.minimum(begins + size, block_starts[blocks + 1])

@@ -1,0 +1,290 @@
+"""CUDA kernels of products, each launched on the format of a block; `mgspmv.kernels.catalogue` lists them.
+
+Formula, thread mapping and source are in the header of a kernel's file in `kernels/`. Functions take (block, format,
+types) and return the product; types are the macros VALUE and PATTERN, and X, SUM and EXACT where they differ. Kernels
+run on CuPy's current stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from mgspmv.kernels import csr_cuts, formats
+from mgspmv.kernels.column_sorted_tiles import ColumnSortedTiles
+from mgspmv.kernels.device import address, count_blocks, load_kernel, pack, zeros
+from mgspmv.kernels.formats import CACHED_ROWS, ITEMS
+from mgspmv.kernels.many import WIDTHS
+from mgspmv.kernels.specialize import find_many_words
+from mgspmv.model import CsrBlock
+
+THREADS = 256
+"""Threads per thread block, unless a source defines another number."""
+ROW_TILES_THREADS = 512
+"""Threads per thread block of column-sorted-tiles."""
+ROW_TILES_EMPTY = 4096
+"""Rows without entries per thread block of column-sorted-tiles."""
+FINISH_THREADS, FINISH_BYTES = 256, 1024
+"""Threads, and bytes of sums, per thread block that adds slices."""
+MANY_WORDS = 4
+"""Maximum columns per thread of csr-many."""
+MANY_EMPTY = 1 << 18
+"""Maximum rows without entries that csr-many processes at a time."""
+LOOK_BACK_CHUNKS = 2048
+"""Maximum chunks of csr-split for which waiting for carries takes less time than a second launch, as measured on an
+H200, which runs the thread blocks of about half as many at a time."""
+
+
+Product: TypeAlias = Callable[[Any, Any, float, float], None]
+"""Kernel bound to a format: a function of (x, y, alpha, beta) that enqueues y = alpha A x + beta y.
+
+x (n_cols,) and y (n_rows,) are of the kernel's types and on the device.
+"""
+
+
+def _launch(
+    kernel: Any, n_blocks: int, arguments: tuple[Any, ...], types: dict[str, Any], threads: int = THREADS
+) -> Product:
+    """Return the product by one launch of a kernel, whose arguments end with x, y, alpha and beta.
+
+    Parameters
+    ----------
+    arguments : the preceding ones
+    """
+    number = _sum_dtype(types).type
+
+    def run(x: Any, y: Any, alpha: float, beta: float) -> None:
+        if n_blocks:
+            kernel((n_blocks,), (threads,), (*arguments, x, y, number(alpha), number(beta)))
+
+    return run
+
+
+def _launch_rows(
+    block: CsrBlock, types: dict[str, Any], name: str, rows: int, *place: Any, threads: int = THREADS, **more: Any
+) -> Product:
+    """Return the product over the rows of CSR itself, `rows` per thread block."""
+    kernel = load_kernel(f"{name}.cu", name, **types, INDEX=block.indices.dtype, OFFSET=block.indptr.dtype, **more)
+    arguments = (np.int64(block.n_rows), *place, block.indptr, block.indices, address(block.data))
+    return _launch(kernel, count_blocks(block.n_rows, rows), arguments, types, threads)
+
+
+def _sum_dtype(types: dict[str, Any]) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = types.get("SUM", types["VALUE"])
+    return dtype
+
+
+def csr_scalar(block: CsrBlock, _: None, types: dict[str, Any]) -> Product:
+    return _launch_rows(block, types, "csr_scalar", THREADS)
+
+
+def csr_warp(block: CsrBlock, _: None, types: dict[str, Any]) -> Product:
+    return _launch_rows(block, types, "csr_warp", THREADS // 32)
+
+
+def csr_vector(block: CsrBlock, plan: csr_cuts.VectorPlan, types: dict[str, Any]) -> Product:
+    place, lanes = (np.int64(block.nnz), np.int32(plan.rows)), {"LANES": plan.lanes, "STAGED_LANES": plan.staged_lanes}
+    return _launch_rows(block, types, "csr_vector", plan.rows, *place, **lanes)
+
+
+def csr_cached(block: CsrBlock, _: None, types: dict[str, Any]) -> Product:
+    place = (np.int64(block.n_cols), np.int64(block.row_offset))
+    return _launch_rows(block, types, "csr_cached", CACHED_ROWS, *place, threads=CACHED_ROWS)
+
+
+def _carry(n: int, n_rows: int, dtype: np.dtype[Any], kernel: Any) -> tuple[Any, Any, Callable[[Any, Any], None]]:
+    """Return rows and sums carried from each of n thread blocks into the next, and a function of (y, alpha) that adds
+    them by the kernel."""
+    rows, sums = zeros(n, np.int64), zeros(n, dtype)
+
+    def add(y: Any, alpha: Any) -> None:
+        kernel((count_blocks(n, THREADS),), (THREADS,), (np.int64(n), rows, sums, np.int64(n_rows), alpha, y))
+
+    return rows, sums, add
+
+
+def csr_split(block: CsrBlock, split: csr_cuts.Split, types: dict[str, Any]) -> Product:
+    n_chunks, dtype = len(split.row_starts) - 1, _sum_dtype(types)
+    arrays = (split.row_starts, split.nonzero_starts, block.indptr, block.indices, address(block.data))
+    looks_back = n_chunks <= LOOK_BACK_CHUNKS
+    types = {**types, "INDEX": block.indices.dtype, "OFFSET": block.indptr.dtype, "LOOK_BACK": int(looks_back)}
+    kernel, add = load_kernel("csr_split.cu", "csr_split", **types), None
+    if looks_back:
+        # One word per 4 bytes of a carry; the kernel resets them to zero.
+        carries = [zeros(n_chunks * dtype.itemsize // 4, np.uint64)]
+    else:
+        *carries, add = _carry(n_chunks, block.n_rows, dtype, load_kernel("csr_split.cu", "add_carries", **types))
+
+    def run(x: Any, y: Any, alpha: float, beta: float) -> None:
+        if n_chunks:
+            kernel((n_chunks,), (THREADS,), (*arrays, x, y, dtype.type(alpha), dtype.type(beta), *carries))
+            if add is not None:
+                add(y, dtype.type(alpha))
+
+    return run
+
+
+def csr_many(block: CsrBlock, stream: csr_cuts.Stream, types: dict[str, Any]) -> Product:
+    """Return the product with any number of vectors, in panels of 64 down to 4."""
+    product = ManyProduct(block, stream, types)
+
+    def run(x: Any, y: Any, alpha: float, beta: float) -> None:
+        if x.ndim == 1:
+            run(x[:, None], y[:, None], alpha, beta)
+            return
+        k = x.shape[1]
+        if k % MANY_WORDS:  # rows of X must be aligned for loads of several columns
+            import cupy
+
+            padding = ((0, 0), (0, -k % MANY_WORDS))
+            padded = cupy.pad(y, padding)
+            run(cupy.pad(x, padding), padded, alpha, beta)
+            y[...] = padded[:, :k]
+            return
+        start = 0
+        while start < k:
+            width = min(max(WIDTHS), 1 << (k - start).bit_length() - 1)
+            product.run(width, x.reshape(-1)[start:], y.reshape(-1)[start:], k, alpha, beta)
+            start += width
+
+    return run
+
+
+class ManyProduct:
+    """Product Y = alpha A X + beta Y, one panel of columns at a time.
+
+    Parameters
+    ----------
+    types : the macros VALUE and PATTERN, and X, SUM, EXACT and Y where they differ
+    """
+
+    def __init__(self, block: CsrBlock, stream: csr_cuts.Stream, types: dict[str, Any]) -> None:
+        self.stream, self._types = stream, {**types, "INDEX": block.indices.dtype}
+        self._x, self._sum = np.dtype(types.get("X", types["VALUE"])), _sum_dtype(types)
+        self._block = block
+
+    def load(self, width: int) -> tuple[Any, Any]:
+        """Load the kernels for a panel of this width, one of `WIDTHS`."""
+        types = {**self._types, "WIDTH": width, "WORDS": find_many_words(width, self._x)}
+        return load_kernel("csr_many.cu", "csr_many", **types), load_kernel("csr_many.cu", "add_carries", **types)
+
+    def run(self, width: int, x: Any, y: Any, stride: int, alpha: float, beta: float) -> None:
+        """Enqueue the product of a panel.
+
+        Parameters
+        ----------
+        x, y : from the first element of the panel on
+        stride : columns of X and of Y
+        """
+        kernel, add = self.load(width)
+        block, stream, groups = self._block, self.stream, THREADS * find_many_words(width, self._x) // width
+        n_pieces, n_splits, n_empty = len(stream.piece_rows), len(stream.splits), len(stream.empty)
+        carries = zeros(2 * n_pieces * width, self._sum)
+        arrays = (block.indices, block.data, stream.ends, stream.rows, stream.piece_rows, stream.splits, stream.empty)
+        matrix = pack(block.nnz, n_pieces, n_splits, n_empty, stream.n_batches, *arrays, carries)
+        n_blocks, n_more = count_blocks(n_pieces, groups), count_blocks(min(n_empty, MANY_EMPTY), groups)
+        place = (y, np.int64(stride), self._sum.type(alpha), self._sum.type(beta))
+        if n_blocks + n_more:
+            kernel((n_blocks + n_more,), (THREADS,), (matrix, np.int64(n_blocks), x, *place))
+        if n_splits:
+            add((count_blocks(n_splits, groups),), (THREADS,), (matrix, *place))
+
+
+def ell(block: CsrBlock, made: formats.Ell, types: dict[str, Any]) -> Product:
+    kernel = load_kernel("ell.cu", "ell", **types, INDEX=made.indices.dtype)
+    arguments = (np.int64(block.n_rows), np.int64(len(made.indices)), made.indices, address(made.data))
+    return _launch(kernel, count_blocks(block.n_rows, THREADS), arguments, types)
+
+
+def coo(block: CsrBlock, made: formats.Coo, types: dict[str, Any]) -> Product:
+    dtype, grid = np.dtype(types["VALUE"]), (count_blocks(block.n_rows, THREADS),)
+    scale = load_kernel("coo.cu", "scale", **types, INDEX=made.indices.dtype, ROW=made.rows.dtype)
+    add = _add_coo(block, made, types)
+
+    def run(x: Any, y: Any, alpha: float, beta: float) -> None:
+        if block.n_rows and beta != 1:
+            scale(grid, (THREADS,), (np.int64(block.n_rows), dtype.type(beta), y))
+        add(x, y, alpha)
+
+    return run
+
+
+def _add_coo(block: CsrBlock, made: formats.Coo, types: dict[str, Any]) -> Callable[[Any, Any, float], None]:
+    """Return a function of (x, y, alpha) that adds alpha A x to y."""
+    nnz, dtype = len(made.rows), np.dtype(types["VALUE"])
+    types = {**types, "INDEX": made.indices.dtype, "ROW": made.rows.dtype}
+    kernel, add_carries = (load_kernel("coo.cu", name, **types) for name in ("coo", "add_carries"))
+    *carries, add = _carry(count_blocks(nnz, ITEMS), block.n_rows, dtype, add_carries)
+
+    def run(x: Any, y: Any, alpha: float) -> None:
+        if nnz:
+            arrays = (made.rows, made.indices, address(made.data))
+            arguments = (np.int64(nnz), *arrays, x, y, dtype.type(alpha), *carries)
+            kernel((count_blocks(nnz, ITEMS),), (THREADS,), arguments)
+            add(y, dtype.type(alpha))
+
+    return run
+
+
+def hyb(block: CsrBlock, made: formats.Hyb, types: dict[str, Any]) -> Product:
+    first = formats.Ell(made.ell_indices, made.ell_data)
+    multiply, add = ell(block, first, types), _add_coo(block, made, types)
+
+    def run(x: Any, y: Any, alpha: float, beta: float) -> None:
+        multiply(x, y, alpha, beta)
+        add(x, y, alpha)
+
+    return run
+
+
+def dia(block: CsrBlock, made: formats.Dia, types: dict[str, Any]) -> Product:
+    kernel = load_kernel("dia.cu", "dia", VALUE=types["VALUE"], PATTERN=0, INDEX=np.dtype(np.int64))
+    sizes = (np.int64(block.n_rows), np.int64(block.n_cols), np.int64(block.row_offset))
+    arguments = (*sizes, np.int32(len(made.offsets)), made.offsets, made.data)
+    return _launch(kernel, count_blocks(block.n_rows, THREADS), arguments, types)
+
+
+def bsr(block: CsrBlock, made: formats.Bsr, types: dict[str, Any]) -> Product:
+    index = {"INDEX": made.indices.dtype, "OFFSET": made.indptr.dtype}
+    kernel = load_kernel("bsr.cu", "bsr", VALUE=types["VALUE"], PATTERN=0, **index, BLOCK_DIM=made.data.shape[1])
+    arguments = (np.int64(block.n_rows), np.int64(block.n_cols), made.indptr, made.indices, made.data)
+    return _launch(kernel, count_blocks(len(made.indptr) - 1, THREADS // 32), arguments, types)
+
+
+def sell(block: CsrBlock, made: formats.Sell, types: dict[str, Any]) -> Product:
+    kernel = load_kernel("sell.cu", "sell", **types, INDEX=made.indices.dtype, ROW=made.order.dtype)
+    n_slices = len(made.slice_ptr) - 1
+    arguments = (np.int64(n_slices), made.slice_ptr, made.order, made.indices, address(made.data))
+    return _launch(kernel, count_blocks(n_slices * 32, THREADS), arguments, types)
+
+
+def column_sorted_tiles(block: CsrBlock, t: ColumnSortedTiles, types: dict[str, Any]) -> Product:
+    dtype, room = np.dtype(types["VALUE"]), t.height * types["VALUE"].itemsize
+    names = ("permute", "column_sorted_tiles", "finish", "add_copies")
+    permute, kernel, finish, add = (load_kernel("column_sorted_tiles.cu", name, **types) for name in names)
+    kernel.max_dynamic_shared_size_bytes = room
+    slices, copies = zeros(t.n_slices * t.height, dtype), zeros(t.n_shared, dtype)
+    permuted = None if t.order is None else zeros(len(t.order), dtype)
+    n_items, n_empty, height = len(t.items), len(t.rows) - t.n_places, np.int32(t.height)
+    n_blocks, n_shared = n_items + count_blocks(n_empty, ROW_TILES_EMPTY), len(t.slice_starts) - 1
+    sizes = (np.int64(t.n_places), np.int64(n_empty), height)
+    matrix = (np.int64(n_items), t.items, t.tile_starts, *sizes, t.entries, t.columns, address(t.values), t.rows)
+    shared = (np.int64(t.n_places), height, t.slice_starts, slices, t.rows, copies)
+
+    def run(x: Any, y: Any, alpha: float, beta: float) -> None:
+        scalars, threads = (dtype.type(alpha), dtype.type(beta)), (ROW_TILES_THREADS,)
+        if permuted is not None:
+            n = len(permuted)
+            permute((count_blocks(n, ROW_TILES_THREADS),), threads, (np.int64(n), t.order, x, permuted))
+            x = permuted
+        if n_blocks:
+            kernel((n_blocks,), threads, (*matrix, x, y, *scalars, slices), shared_mem=room)
+        if n_shared:
+            grid = (count_blocks(t.height, FINISH_BYTES // dtype.itemsize), n_shared)
+            finish(grid, (FINISH_THREADS,), (*shared, y, *scalars))
+        if len(t.split_rows):
+            add((len(t.split_rows),), (t.lanes,), (t.split_rows, t.split_places, copies, y, *scalars))
+
+    return run

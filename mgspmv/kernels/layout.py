@@ -1,0 +1,250 @@
+"""Choice and construction of the two matrix layouts for PageRank steps on a device.
+
+Row slices suit short rows of similar length with nearby columns, as in grids and meshes: one thread per row, and no
+sums in shared memory. Row blocks suit all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, Survey, build_column_sorted_blocks, survey_rows
+from mgspmv.kernels.device import release_device_memory
+from mgspmv.kernels.features import EVEN_ROWS
+from mgspmv.kernels.formats import cut_pieces
+from mgspmv.kernels.sell_slices import SellSlices, build_sell_slices
+from mgspmv.kernels.streaming import ChunkStream, hold_pieces
+from mgspmv.model import INT32_LIMIT, CsrBlock
+from mgspmv.plan import Streaming
+
+Layout = Literal["column-sorted-blocks", "sell-slices"]
+Order = Literal["none", "degree"]
+
+NEAR = 0.5
+"""Share of entries near the diagonal above which rows are assumed to read the same columns as their neighbors."""
+LEAST_FILL = 0.8
+"""Minimum share of the places of row slices that hold entries, as padding is read too."""
+
+
+def choose_layout(nnz: int, n_rows: int, survey: Survey) -> tuple[Layout, Order]:
+    """Choose the layout that suits a square matrix, and whether row blocks place long rows first.
+
+    Rows of even length gain nothing from that order, and where most entries are near the diagonal, it would separate
+    neighboring rows, which read the same columns.
+    """
+    is_even, is_near = survey.longest * n_rows <= EVEN_ROWS * nnz, survey.near > NEAR
+    if is_even and is_near and nnz >= LEAST_FILL * survey.n_places:
+        return "sell-slices", "none"
+    return "column-sorted-blocks", "none" if is_even or is_near else "degree"
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixLayout:
+    """Rows of a square matrix in a layout, in one or several pieces, which are on the device or streamed to it."""
+
+    shape: tuple[int, int]
+    """Number of rows, and of columns of z."""
+    nnz: int
+    value: np.dtype[Any] | None
+    """Dtype of the values; None for a pattern."""
+    name: Layout
+    order: Any | None
+    """(n_rows,) int32, on the device: row at each place; None if places are rows."""
+    rows: tuple[int, ...]
+    """First row of each piece, and the number of rows."""
+    sent: tuple[int, ...]
+    """First column of each piece, whose rows that are columns come first, and the number of columns."""
+    feed: ChunkStream[ColumnSortedBlocks | SellSlices]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        return self.feed.nbytes + (0 if self.order is None else int(self.order.nbytes))
+
+
+def hold_whole(layout: ColumnSortedBlocks | SellSlices, n_sent: int, order: Any | None = None) -> MatrixLayout:
+    """Wrap a layout that is on the device in one piece.
+
+    Parameters
+    ----------
+    n_sent : number of rows that are columns; these come first
+    order : as in `MatrixLayout`
+    """
+    value = None if layout.values is None else layout.values.dtype
+    own = (value, layout.name, order, (0, layout.shape[0]), (0, n_sent))
+    return MatrixLayout(layout.shape, layout.nnz, *own, ChunkStream({0: layout}, None, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class RowOrder:
+    """Order of the rows on the device, and the columns they correspond to. Rows do not move to other pieces."""
+
+    by_place: Any | None
+    """(n_rows,) int32: row at each place; None if places are rows."""
+    columns: Any
+    """(n_rows,) int32: place of each row among the `n_sent` that are columns; 0 for the others."""
+    rows: tuple[int, ...]
+    """First row of each piece, and the number of rows."""
+    sent: tuple[int, ...]
+    """First column of each piece, whose rows that are columns come first, and the number of columns."""
+
+    @property
+    def all_columns(self) -> Any | None:
+        """`columns` for a layout of all rows of a matrix: None where places are rows."""
+        return None if self.by_place is None else self.columns
+
+    @property
+    def n_sent(self) -> int:
+        """Number of rows that are columns."""
+        return self.sent[-1]
+
+    @property
+    def n_pieces(self) -> int:
+        return len(self.sent) - 1
+
+
+class LayoutBuilder:
+    """Builder of a layout: surveys the rows, then orders them, then builds.
+
+    Parameters
+    ----------
+    indptr, read, piece_entries : as for `build_column_sorted_blocks`
+    layout, order : None for the one that suits the rows
+    row_offset : global number of the first row
+
+    Attributes
+    ----------
+    layout, order : the given ones, else those that suit the rows
+    """
+
+    def __init__(
+        self,
+        indptr: Any,
+        read: Callable[[int, int], CsrBlock],
+        *,
+        layout: Layout | None = None,
+        order: Order | None = None,
+        piece_entries: int | None = None,
+        row_offset: int = 0,
+    ) -> None:
+        import cupy
+
+        there = cupy.asarray(indptr, np.int64)
+        cuts = cut_pieces(indptr, piece_entries)
+        middle = (len(cuts) - 1) // 2
+        piece = read(cuts[middle], cuts[middle + 1])
+        self._survey = survey_rows(there, piece, cuts[middle], row_offset)
+        nnz = int(indptr[-1]) if len(cuts) > 2 else piece.nnz
+        self._value = None if piece.data is None else piece.data.dtype
+        self._indptr, self._read, self._piece_entries = indptr, read, piece_entries
+        if len(cuts) == 2:  # keep the piece, so that it is not read again
+            whole = (0, len(indptr) - 1)
+            self._indptr, self._read = there, lambda *rows: piece if rows == whole else read(*rows)
+        found, suited = choose_layout(nnz, len(indptr) - 1, self._survey)
+        self.layout: Layout = layout or found
+        self.order: Order = "none" if self.layout == "sell-slices" else order or suited
+
+    @property
+    def is_near(self) -> bool:
+        """True if most entries are near the diagonal, so that few columns of other rows are read."""
+        return self._survey.near > NEAR
+
+    def mark_columns(self, n_cols: int) -> Any:
+        """Return (n_cols,) bool on the device: whether each column has entries."""
+        import cupy
+
+        is_read = cupy.zeros(n_cols, np.bool_)
+        for first, last in pairwise(cut_pieces(self._indptr, self._piece_entries)):
+            is_read[self._read(first, last).indices] = True
+        return is_read
+
+    def place_streamed(self, is_read: Any, streaming: Streaming | None) -> RowOrder:
+        """Order the rows as `place` does, within the pieces that are streamed."""
+        return self.place(is_read, None if streaming is None else cut_pieces(self._indptr, streaming.piece_entries))
+
+    def place(self, is_read: Any, cuts: Sequence[int] | None = None) -> RowOrder:
+        """Order the rows for a layout whose columns include other rows: rows that are not columns come last.
+
+        Parameters
+        ----------
+        is_read : (n_rows,) bool, on the device: whether the column of the row's number has entries
+        cuts : bounds of the pieces of the layout; None for one piece
+        """
+        import cupy
+
+        n_rows = len(is_read)
+        cuts = (0, n_rows) if cuts is None else tuple(cuts)
+        in_order = cupy.arange(n_rows, dtype=np.int32)
+        if self.order == "none":
+            return RowOrder(None, in_order, cuts, cuts)
+        by_place, columns, n_sent = cupy.empty(n_rows, np.int32), cupy.zeros(n_rows, np.int32), [0]
+        for first, last in pairwise(cuts):
+            own, starts = is_read[first:last], cupy.asarray(self._indptr[first : last + 1], np.int64)
+            lengths = cupy.subtract(starts[1:], starts[:-1], dtype=np.int32)
+            key = cupy.where(own, np.int32(0), np.int32(INT32_LIMIT - 1)) - lengths
+            by_place[first:last] = cupy.argsort(key, kind="stable")
+            by_place[first:last] += first
+            n_own = int(cupy.count_nonzero(own))
+            columns[by_place[first : first + n_own]] = n_sent[-1] + in_order[:n_own]
+            n_sent.append(n_sent[-1] + n_own)
+        return RowOrder(by_place, columns, cuts, tuple(n_sent))
+
+    def build_share(
+        self, places: RowOrder, columns: Any, n_columns: int, k: int | None = None
+    ) -> ColumnSortedBlocks | SellSlices:
+        """Build the layout of these rows of a larger matrix, or of one piece of them.
+
+        Parameters
+        ----------
+        places : of these rows
+        columns : (n_cols,) int32, on the device: place in z of each column; None if that is its number
+        n_columns : places in z
+        k : number of the piece; None if there is only one
+        """
+        indptr, read, order = self._indptr, self._read, places.by_place
+        size: int | None = self._piece_entries
+        if k is not None:
+            first, last = places.rows[k : k + 2]
+            indptr = indptr[first : last + 1] - indptr[first]
+            order = None if order is None else order[first:last] - first
+            read, size = partial(_read_shifted, self._read, first), None
+        if self.layout == "sell-slices":
+            return build_sell_slices(indptr, n_columns, read, columns=columns, piece_entries=size)
+        return build_column_sorted_blocks(indptr, n_columns, read, order=order, columns=columns, piece_entries=size)
+
+    def build_layout(
+        self,
+        places: RowOrder,
+        columns: Any,
+        n_columns: int,
+        streaming: Streaming | None,
+        check: Callable[[], None] = lambda: None,
+    ) -> MatrixLayout:
+        """Build the layout of these rows of a larger matrix, keeping as many pieces on the device as fit.
+
+        Parameters
+        ----------
+        places : from `place_streamed`; others as for `build_share`
+        streaming : memory for pieces, and where the others are held; None for all in one piece
+        check : called before each piece; may raise
+
+        Raises
+        ------
+        CapacityError : it does not fit on host or device after all
+        """
+        if streaming is None:
+            return hold_whole(self.build_share(places, columns, n_columns), places.n_sent, places.by_place)
+        release_device_memory()  # frees the temporary memory of `place`
+        feed = hold_pieces(partial(self.build_share, places, columns, n_columns), places.n_pieces, streaming, check)
+        shape, own = (places.rows[-1], n_columns), (places.by_place, places.rows, places.sent)
+        return MatrixLayout(shape, int(self._indptr[-1]), self._value, self.layout, *own, feed)
+
+
+def _read_shifted(read: Callable[[int, int], CsrBlock], by: int, first: int, last: int) -> CsrBlock:
+    return read(by + first, by + last)

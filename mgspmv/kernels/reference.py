@@ -1,0 +1,494 @@
+"""CPU references of the CUDA kernels, compiled by Numba: the executable specification, over the same arrays.
+
+All compute y = alpha A x + beta y for a block of n_rows rows; y is not read when beta is 0. `data` is None for a
+pattern, whose entries are all 1. alpha, beta and y are of the dtype of x; values are rounded to it first, and products
+and sums are made in it, without contraction. A reference adds in the order of its CUDA kernel, so that both are
+bit-identical unless its docstring says otherwise, in one thread. Parameters before x are named after fields of the
+format or of `CsrBlock`. Dense products y = A x + b and sums of x are at the end.
+
+Sources, by the names used below:
+Nickolls 2008: Nickolls, Buck, Garland, Skadron, Scalable Parallel Programming with CUDA, ACM Queue 6(2), 2008.
+Bell 2008: Bell and Garland, Efficient Sparse Matrix-Vector Multiplication on CUDA, NVIDIA NVR-2008-004, 2008; SC 2009.
+Merrill 2016: Merrill and Garland, Merge-based Parallel Sparse Matrix-Vector Multiplication, SC 2016.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from mgspmv.kernels.column_sorted_tiles import NO_ROW, ROW_BITS
+from mgspmv.kernels.compiled import compile_kernel
+from mgspmv.kernels.csr_cuts import TILE
+from mgspmv.kernels.formats import CACHED_ROWS, ITEMS, SLICE, WARP
+
+SLICE_LANES = 4
+"""Threads that add the slices of a place in column-sorted-tiles."""
+WINDOW = 2 * CACHED_ROWS
+"""Columns of x that csr-cached loads into shared memory."""
+THREADS = 256
+"""Threads of a thread block that adds one sum."""
+SUM_CHUNK = 4096
+"""Elements of x per thread block of a sum."""
+TILE_ROWS, TILE_COLS = 64, 1024
+"""Rows and columns of a tile of dense_tiles: T and Z."""
+
+# --- common helpers --------------------------------------------------------------------------------------------------
+
+
+def _product(data, place, xj):
+    """Return the term that the entry at `place` adds to its row's sum, in the dtype of x."""
+
+
+@overload(_product)
+def _product_overload(data, place, xj):
+    if isinstance(data, types.NoneType):
+        return lambda data, place, xj: xj
+    dtype = np.float32 if xj == types.float32 else np.float64
+    return lambda data, place, xj: dtype(data[place]) * xj
+
+
+@compile_kernel
+def _store(y, i, alpha, total, beta):
+    y[i] = alpha * total if beta == 0 else alpha * total + beta * y[i]
+
+
+@compile_kernel
+def _add_tree(sums):
+    """Add n sums, a power of two, as n / 2, n / 4, ... 1 lanes do: s[l] += s[l + d] for l < d."""
+    d = len(sums) // 2
+    while d > 0:
+        for lane in range(d):
+            sums[lane] += sums[lane + d]
+        d //= 2
+    return sums[0]
+
+
+@compile_kernel
+def _sum_by_lanes(indices, data, x, start, stop, sums):
+    """Sum entries start .. stop with len(sums) lanes: lane l adds every len(sums)-th entry from start + l on."""
+    sums.fill(0)
+    for first in range(start, stop, len(sums)):
+        for k in range(first, min(first + len(sums), stop)):
+            sums[k - first] += _product(data, k, x[indices[k]])
+    return _add_tree(sums)
+
+
+@compile_kernel
+def _add_carries(rows, sums, n_rows, y, alpha):
+    """Add alpha times the sum of each row's carries, which are adjacent, to y[row]; row n_rows is no row."""
+    total = y.dtype.type(0)
+    for c in range(len(rows)):
+        total += sums[c]
+        if c + 1 == len(rows) or rows[c + 1] != rows[c]:
+            if rows[c] < n_rows:
+                y[rows[c]] += alpha * total
+            total = y.dtype.type(0)
+
+
+# --- CSR -------------------------------------------------------------------------------------------------------------
+
+
+@compile_kernel
+def csr_scalar(indptr, indices, data, x, y, alpha, beta):
+    """Compute y[i] = alpha sum_k data[k] x[indices[k]] + beta y[i], with k from indptr[i] up to indptr[i + 1].
+
+    Threads: one per row, which adds its entries in order.
+    Deterministic: yes. Source: Nickolls 2008; with alpha and beta as in AMD lab notes, Sparse matrix vector
+    multiplication, part 1, 2023.
+    """
+    for i in range(len(indptr) - 1):
+        total = x.dtype.type(0)
+        for k in range(indptr[i], indptr[i + 1]):
+            total += _product(data, k, x[indices[k]])
+        _store(y, i, alpha, total, beta)
+
+
+@compile_kernel
+def csr_warp(indptr, indices, data, x, y, alpha, beta):
+    """Compute the formula of `csr_scalar` with 32 lanes per row.
+
+    Threads: lane l adds entries l, l + 32, ... of its row; then the lanes' sums are added as a tree in shared memory:
+    s[l] += s[l + d] for l < d, d = 16, 8, 4, 2, 1.
+    Deterministic: yes. Source: Bell 2008, their vector kernel.
+    """
+    sums = np.empty(WARP, x.dtype)
+    for i in range(len(indptr) - 1):
+        _store(y, i, alpha, _sum_by_lanes(indices, data, x, indptr[i], indptr[i + 1], sums), beta)
+
+
+@compile_kernel
+def csr_vector(rows, lanes, staged_lanes, indptr, indices, data, x, y, alpha, beta):
+    """Compute the formula of `csr_scalar`, several threads per row, `rows` rows per thread block; see `plan_vector`.
+
+    Threads: `staged_lanes` per row if the rows of a thread block fit in TILE places of shared memory, from the last
+    multiple of 4 entries on; else `lanes`. Lane l of T adds entries l, l + T, ... of its row; then the lanes' sums are
+    added by shuffles: each takes the sum of the lane d above it, d = T / 2, ... 1, which gives lane 0 what the tree of
+    `csr_warp` gives.
+    Deterministic: yes; the result depends on the three numbers. T is 1, 2, 4, 8, 16 or 32, or 64 where the hardware's
+    wavefront is 64. Source: Bell 2008 for 32 lanes; AMD lab notes, Sparse matrix vector multiplication, part 1, 2023,
+    for lanes after the mean length; Greathouse and Daga, SC 2014, for staging.
+    """
+    in_place, staged = np.empty(lanes, x.dtype), np.empty(staged_lanes, x.dtype)
+    for first in range(0, len(indptr) - 1, rows):
+        last = min(first + rows, len(indptr) - 1)
+        sums = staged if indptr[last] - indptr[first] // 4 * 4 <= TILE else in_place
+        for i in range(first, last):
+            _store(y, i, alpha, _sum_by_lanes(indices, data, x, indptr[i], indptr[i + 1], sums), beta)
+
+
+@compile_kernel
+def csr_cached(row_offset, indptr, indices, data, x, y, alpha, beta):
+    """Compute the formula of `csr_scalar`, with x from a window in shared memory for columns in the window.
+
+    Threads: one per row. A thread block of 512 rows first loads 1024 elements of x into shared memory, from 256 columns
+    before its first row's place on the diagonal, shifted to lie within x.
+    Deterministic: yes, bit-identical to `csr_scalar`. Source: Nickolls 2008, their cached kernel.
+    """
+    n_rows, window = len(indptr) - 1, np.empty(WINDOW, x.dtype)
+    for first in range(0, n_rows, CACHED_ROWS):
+        begin = max(0, min(row_offset + first - CACHED_ROWS // 2, len(x) - WINDOW))
+        held = min(WINDOW, len(x) - begin)
+        for j in range(held):
+            window[j] = x[begin + j]
+        for i in range(first, min(first + CACHED_ROWS, n_rows)):
+            total = x.dtype.type(0)
+            for k in range(indptr[i], indptr[i + 1]):
+                j = indices[k]
+                total += _product(data, k, window[j - begin] if 0 <= j - begin < held else x[j])
+            _store(y, i, alpha, total, beta)
+
+
+@compile_kernel
+def csr_many(piece, indptr, indices, data, x, y, alpha, beta):
+    """Compute the formula of `csr_scalar` for one column of X; entries are cut into pieces of `piece`, see `Stream`.
+
+    Threads: a group of threads per piece, each of which adds the entries in order for some columns. Partial sums of a
+    row that is in several pieces are added in order. Deterministic: yes. Source: this project's.
+    """
+    for i in range(len(indptr) - 1):
+        start, stop = indptr[i], indptr[i + 1]
+        total = x.dtype.type(0)
+        k = start
+        while k < stop:
+            end, partial_sum = min(stop, (k // piece + 1) * piece), x.dtype.type(0)
+            for entry in range(k, end):
+                partial_sum += _product(data, entry, x[indices[entry]])
+            total = partial_sum if k == start else total + partial_sum
+            k = end
+        _store(y, i, alpha, total, beta)
+
+
+@compile_kernel
+def csr_split(row_starts, nonzero_starts, indptr, indices, data, x, y, alpha, beta):
+    """Compute the formula of `csr_scalar` in chunks of 1792 nonzeros and row ends; see `Split`.
+
+    Threads: a thread block of 256 per chunk, each thread 7 consecutive items: it adds nonzeros until a row ends. Sums
+    that cross threads are joined by a segmented scan. y of a row is stored by the chunk in which the row ends; a
+    chunk's sum of the row open at its end is its carry. All carries are added afterwards: y[row] += alpha carry.
+    Deterministic: yes. The reference adds nonzeros of a chunk in order, so it need not be bit-identical to the kernel.
+    Source: Merrill 2016; Blelloch, Heroux, Zagha, CMU-CS-93-173, 1993, for the segmented scan.
+    """
+    n_chunks = len(row_starts) - 1
+    carries = np.empty(n_chunks, x.dtype)
+    for c in range(n_chunks):
+        k, total = nonzero_starts[c], x.dtype.type(0)
+        for i in range(row_starts[c], row_starts[c + 1]):
+            while k < indptr[i + 1]:
+                total += _product(data, k, x[indices[k]])
+                k += 1
+            _store(y, i, alpha, total, beta)
+            total = x.dtype.type(0)
+        while k < nonzero_starts[c + 1]:
+            total += _product(data, k, x[indices[k]])
+            k += 1
+        carries[c] = total
+    _add_carries(row_starts[1:], carries, len(indptr) - 1, y, alpha)
+
+
+# --- other formats ---------------------------------------------------------------------------------------------------
+
+
+@compile_kernel
+def ell(indices, data, x, y, alpha, beta):
+    """Compute y[i] = alpha sum_k data[k, i] x[indices[k, i]] + beta y[i], skipping places with index -1; see `Ell`.
+
+    Threads: one per row, which adds its entries in order; neighbors read adjacent places.
+    Deterministic: yes, bit-identical to `csr_scalar`. Source: Bell 2008.
+    """
+    for i in range(len(y)):
+        total = x.dtype.type(0)
+        for k in range(len(indices)):
+            j = indices[k, i]
+            if j >= 0:
+                total += _product(data, (k, i), x[j])
+        _store(y, i, alpha, total, beta)
+
+
+@compile_kernel
+def coo(rows, indices, data, x, y, alpha, beta):
+    """Compute y[i] = beta y[i] for each row, then y[rows[k]] += alpha data[k] x[indices[k]] for each entry; see `Coo`.
+
+    Threads: one per row for the first; then a thread block of 256 per chunk of 1792 entries, each thread 7 consecutive
+    ones: it adds those of one row and, where the row ends, adds the sum to y. Sums that cross threads are joined by a
+    segmented scan; a chunk's sum of its last row, which may continue in the next, is its carry. All carries are added
+    afterwards: y[row] += alpha carry.
+    Deterministic: yes. The reference adds entries of a chunk in order, so it need not be bit-identical to the kernel.
+    Source: Bell 2008; Blelloch, Heroux, Zagha, CMU-CS-93-173, 1993, for the segmented scan.
+    """
+    for i in range(len(y)):
+        y[i] = x.dtype.type(0) if beta == 0 else beta * y[i]
+    _add_coo(rows, indices, data, x, y, alpha)
+
+
+@compile_kernel
+def _add_coo(rows, indices, data, x, y, alpha):
+    n_chunks = (len(rows) + ITEMS - 1) // ITEMS
+    carry_rows, carries = np.empty(n_chunks, rows.dtype), np.empty(n_chunks, x.dtype)
+    for c in range(n_chunks):
+        stop, total = min((c + 1) * ITEMS, len(rows)), x.dtype.type(0)
+        for k in range(c * ITEMS, stop):
+            total += _product(data, k, x[indices[k]])
+            if k + 1 < stop and rows[k + 1] != rows[k]:
+                y[rows[k]] += alpha * total
+                total = x.dtype.type(0)
+        carry_rows[c], carries[c] = rows[stop - 1], total
+    _add_carries(carry_rows, carries, len(y), y, alpha)
+
+
+@compile_kernel
+def hyb(ell_indices, ell_data, rows, indices, data, x, y, alpha, beta):
+    """Compute `ell` for the first entries of each row, then add the others as `coo` does; see `Hyb`.
+
+    Threads and determinism: as for these. Source: Bell 2008.
+    """
+    ell(ell_indices, ell_data, x, y, alpha, beta)
+    _add_coo(rows, indices, data, x, y, alpha)
+
+
+@compile_kernel
+def dia(row_offset, offsets, data, x, y, alpha, beta):
+    """Compute y[i] = alpha sum_d data[d, i] x[row_offset + i + offsets[d]] + beta y[i], skipping data of 0; see `Dia`.
+
+    Threads: one per row, which adds its diagonals in order; neighbors read adjacent places, of x too.
+    Deterministic: yes, bit-identical to `csr_scalar` where no entry is repeated. Source: Bell 2008.
+    """
+    for i in range(len(y)):
+        total = x.dtype.type(0)
+        for d in range(len(offsets)):
+            j = row_offset + i + offsets[d]
+            if 0 <= j < len(x) and data[d, i] != 0:
+                total += _product(data, (d, i), x[j])
+        _store(y, i, alpha, total, beta)
+
+
+@compile_kernel
+def bsr(indptr, indices, data, x, y, alpha, beta):
+    """Compute y[I b + r] = alpha sum_K sum_c data[K, r, c] x[indices[K] b + c] + beta y[I b + r], with K from indptr[I]
+    up to indptr[I + 1], skipping places that hold 0; see `Bsr`.
+
+    Threads: a warp per row of blocks, of which L lanes work, L the largest multiple of b b up to 32: lane l adds values
+    l, l + L, ... of the blocks, counted one after the other, so that it stays in one row and column of them. Then a
+    row's lanes are added in ascending order.
+    Deterministic: yes. Source: Im, Yelick, Vuduc, Sparsity: Optimization Framework for Sparse Matrix Kernels, IJHPCA
+    18(1), 2004, for register blocking (as in OSKI); this form for GPUs is this project's.
+    """
+    b = data.shape[1]
+    size = b * b
+    sums = np.empty(WARP // size * size, x.dtype)
+    for block_row in range(len(indptr) - 1):
+        sums.fill(0)
+        start = indptr[block_row]
+        for block in range(start, indptr[block_row + 1]):
+            lane = (block - start) * size % len(sums)
+            for r in range(b):
+                for c in range(b):
+                    if data[block, r, c] != 0:
+                        sums[lane + r * b + c] += _product(data, (block, r, c), x[indices[block] * b + c])
+        for r in range(min(b, len(y) - block_row * b)):
+            total = x.dtype.type(0)
+            for lane in range(0, len(sums), size):
+                for c in range(b):
+                    total += sums[lane + r * b + c]
+            _store(y, block_row * b + r, alpha, total, beta)
+
+
+@compile_kernel
+def sell(slice_ptr, order, indices, data, x, y, alpha, beta):
+    """Compute y[order[32 s + l]] = alpha sum_k data[p] x[indices[p]] + beta y[...], p = slice_ptr[s] + 32 k + l,
+    without places where the index is -1; see `Sell`.
+
+    Threads: one per slot, which adds its row's entries in order; neighbors read adjacent places.
+    Deterministic: yes, bit-identical to `csr_scalar`. Source: Kreutzer, Hager, Wellein, Fehske, Bishop, A unified
+    sparse matrix data format for efficient general sparse matrix-vector multiplication on modern processors with wide
+    SIMD units, SIAM J. Sci. Comput. 36(5), 2014.
+    """
+    for slot in range(len(order)):
+        s, lane = slot // SLICE, slot % SLICE
+        if order[slot] < 0:
+            continue
+        total = x.dtype.type(0)
+        for p in range(slice_ptr[s] + lane, slice_ptr[s + 1], SLICE):
+            if indices[p] >= 0:
+                total += _product(data, p, x[indices[p]])
+        _store(y, order[slot], alpha, total, beta)
+
+
+@compile_kernel
+def column_sorted_tiles(
+    height,
+    n_places,
+    rows,
+    tile_starts,
+    wide,
+    order,
+    entries,
+    columns,
+    values,
+    items,
+    slice_starts,
+    split_rows,
+    split_places,
+    lanes,
+    x,
+    y,
+    alpha,
+    beta,
+):
+    """Compute y[rows[p]] = alpha sum_k values[k] x[column of k] + beta y[rows[p]], with the entries k of place p, or of
+    all places of a row; see `ColumnSortedTiles`.
+
+    Threads: a thread block per item, which adds the item's tiles in order; in a tile all entries are of
+    different places. Sums of a block that has several items, or copies, are slices, which four threads add: thread l
+    slices l, l + 4, ..., and then as the tree of `csr_warp`; the copies of a row likewise by `lanes` threads. Rows
+    without entries are stored at the end.
+    Deterministic: yes. Source: this project's; after Lakhotia, Kannan, Prasanna, USENIX ATC 2018.
+    """
+    n_shared = min(n_places, (len(slice_starts) - 1) * height)
+    taken = x if order is None else x[order]
+    slices = np.zeros((slice_starts[-1], height), x.dtype)
+    for i in range(len(items)):
+        block, first, last, place = items[i]
+        sums = np.zeros(height, x.dtype)
+        _add_chunks(tile_starts[first], tile_starts[last], wide, entries, columns, values, taken, sums)
+        if place >= 0:
+            slices[place] = sums
+            continue
+        for p in range(block * height, min((block + 1) * height, n_places)):
+            _store(y, rows[p], alpha, sums[p - block * height], beta)
+    copies, lanes_of_slices = np.zeros(n_shared, x.dtype), np.empty(SLICE_LANES, x.dtype)
+    for p in range(n_shared):
+        first = slice_starts[p // height]
+        lanes_of_slices.fill(0)
+        for place in range(first, slice_starts[p // height + 1]):
+            lanes_of_slices[(place - first) % SLICE_LANES] += slices[place, p % height]
+        copies[p] = _add_tree(lanes_of_slices)
+        if rows[p] >= 0:
+            _store(y, rows[p], alpha, copies[p], beta)
+    partial_sums = np.empty(lanes, x.dtype)
+    for k in range(len(split_rows)):
+        partial_sums.fill(0)
+        for p in range(split_places[k, 0], split_places[k, 1]):
+            partial_sums[(p - split_places[k, 0]) % lanes] += copies[p]
+        _store(y, split_rows[k], alpha, _add_tree(partial_sums), beta)
+    for p in range(n_places, len(rows)):
+        _store(y, rows[p], alpha, x.dtype.type(0), beta)
+
+
+@compile_kernel
+def _add_chunks(first, last, wide, entries, columns, values, x, sums):
+    """Add the entries of chunks first .. last, which are in order of tiles, to `sums`."""
+    for slot in range(first * WARP * wide, last * WARP * wide):
+        place = entries[slot] & NO_ROW
+        if place != NO_ROW:
+            column = columns[slot // (WARP * wide)] + (entries[slot] >> ROW_BITS)
+            sums[place] += _product(values, slot, x[column])
+
+
+# --- dense vectors and matrices --------------------------------------------------------------------------------------
+
+
+@compile_kernel
+def sum_pairwise(x):
+    """Sum a vector, float32 or float64; 0 if it is empty.
+
+    Threads: a thread block of 256 per chunk of 4096 elements: thread t adds elements t, t + 256, ...; then the threads'
+    sums are added as a tree in shared memory: s[t] += s[t + d] for t < d, d = 128, ... 1. The sums of the chunks are
+    added in the same way, until one is left.
+    Deterministic: yes. Source: Harris, Optimizing Parallel Reduction in CUDA, NVIDIA, 2007.
+    """
+    if len(x) == 0:
+        return x.dtype.type(0)
+    while len(x) > 1:
+        x = _sum_chunks(x)
+    return x[0]
+
+
+@compile_kernel
+def dense_rows(A, x, b, y):
+    """Compute y = A x + b; b may be None.
+
+    Threads: one per row, which adds in the order of the columns.
+    Deterministic: yes. Source: Nickolls, Buck, Garland, Skadron, ACM Queue 6(2), 2008, for a thread per row.
+    """
+    for i in range(A.shape[0]):
+        total = x.dtype.type(0)
+        for j in range(A.shape[1]):
+            total += A[i, j] * x[j]
+        y[i] = total if b is None else total + b[i]
+
+
+@compile_kernel
+def dense_block(A, x, b, y):
+    """Compute y = A x + b; b may be None.
+
+    Threads: a thread block of 256 per row: thread t adds columns t, t + 256, ...; then a tree as in `sum_pairwise`.
+    Deterministic: yes. Source: Harris 2007, as above.
+    """
+    sums = np.empty(THREADS, x.dtype)
+    for i in range(A.shape[0]):
+        total = _dot_by_lanes(A[i], x, sums)
+        y[i] = total if b is None else total + b[i]
+
+
+@compile_kernel
+def dense_tiles(A, x, b, y):
+    """Compute y = A x + b; b may be None.
+
+    Threads: a thread block of 256 per tile of 64 rows and 1024 columns, a warp per row of it: lane l adds columns l,
+    l + 32, ... of the tile; then a tree of 16, ... 1 lanes. Afterwards a thread per row adds its sums, tile by tile.
+    Deterministic: yes. Source: tiles as for GEMV in Abdelfattah, Keyes, Ltaief, KBLAS, ACM TOMS 42(3), 2016.
+    """
+    n_rows, n_cols = A.shape
+    sums, totals = np.empty(WARP, x.dtype), np.empty(TILE_ROWS, x.dtype)
+    for first in range(0, n_rows, TILE_ROWS):
+        rows = min(TILE_ROWS, n_rows - first)
+        totals[:] = 0
+        for begin in range(0, n_cols, TILE_COLS):
+            end = min(begin + TILE_COLS, n_cols)
+            for r in range(rows):
+                totals[r] += _dot_by_lanes(A[first + r, begin:end], x[begin:end], sums)
+        for r in range(rows):
+            y[first + r] = totals[r] if b is None else totals[r] + b[first + r]
+
+
+@compile_kernel
+def _sum_chunks(x):
+    out = np.empty((len(x) + SUM_CHUNK - 1) // SUM_CHUNK, x.dtype)
+    sums = np.empty(THREADS, x.dtype)
+    for c in range(len(out)):
+        sums.fill(0)
+        first = c * SUM_CHUNK
+        for k in range(first, min(first + SUM_CHUNK, len(x))):
+            sums[(k - first) % THREADS] += x[k]
+        out[c] = _add_tree(sums)
+    return out
+
+
+@compile_kernel
+def _dot_by_lanes(row, x, sums):
+    sums.fill(0)
+    for j in range(len(x)):
+        sums[j % len(sums)] += row[j] * x[j]
+    return _add_tree(sums)

@@ -1,0 +1,85 @@
+"""Row slices: the layout of a matrix of short, even rows for fast PageRank steps on a device.
+
+32 consecutive rows are a slice, padded to its longest row; the k-th entries of its rows are adjacent. The order of rows
+and columns is kept, so that rows that read neighboring columns do so at the same time. kernels/sell_slices.cu builds
+them, kernels/rank_slices.cu multiplies.
+
+Source: sliced ELLPACK, Monakov, Lokhmotov, Avetisyan (HiPEAC 2010), with slices of a warp and rows as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from mgspmv.kernels.column_sorted_blocks import check_shape
+from mgspmv.kernels.device import address, load_kernel
+from mgspmv.kernels.formats import Format, array_module, cut_pieces
+from mgspmv.kernels.specialize import value_types
+from mgspmv.model import CsrBlock
+
+SLICE = 32
+"""Rows per slice."""
+_THREADS = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class SellSlices(Format):
+    """Matrix in row slices, on the device."""
+
+    shape: tuple[int, int]
+    nnz: int
+    starts: Any
+    """(n_slices + 1,) uint32: slice s has the places SLICE starts[s] .. SLICE starts[s + 1]."""
+    columns: Any
+    """(SLICE starts[-1],) int32: entry k of row SLICE s + l is at SLICE (starts[s] + k) + l; n_cols for padding."""
+    values: Any | None
+    """(SLICE starts[-1],) float32 or float64, in the order of `columns`, 0 for padding; None for a pattern."""
+
+    name: ClassVar[Literal["sell-slices"]] = "sell-slices"
+
+
+def count_places(lengths: Any) -> Any:
+    """Return (n_slices + 1,) uint32 `starts` for rows of these lengths, on the same device."""
+    xp = array_module(lengths)
+    n_slices = -(-len(lengths) // SLICE)
+    padded = xp.zeros(n_slices * SLICE, lengths.dtype)
+    padded[: len(lengths)] = lengths
+    starts = xp.zeros(n_slices + 1, np.uint32)
+    if n_slices:
+        xp.cumsum(padded.reshape(n_slices, SLICE).max(axis=1), out=starts[1:])
+    return starts
+
+
+def build_sell_slices(
+    indptr: Any,
+    n_cols: int,
+    read: Callable[[int, int], CsrBlock],
+    *,
+    columns: Any | None = None,
+    piece_entries: int | None = None,
+) -> SellSlices:
+    """Build row slices on the current device; parameters and errors as for `build_column_sorted_blocks`."""
+    import cupy
+
+    n_rows, nnz = len(indptr) - 1, int(indptr[-1])
+    starts = count_places(cupy.diff(cupy.asarray(indptr)))
+    placed, values = cupy.empty(SLICE * int(starts[-1]), np.int32), None
+    for first, last in pairwise(cut_pieces(indptr, piece_entries, SLICE)):
+        piece = read(first, last)
+        check_shape(piece, "sell-slices")
+        value = None if piece.data is None else piece.data.dtype
+        indices = piece.indices if columns is None else columns[piece.indices]
+        if value is not None and values is None:
+            values = cupy.empty(len(placed), value)
+        kernel = load_kernel("sell_slices.cu", "lay_out_rows", OFFSET=piece.indptr.dtype, **value_types(value))
+        sizes = (np.int64(first), np.int64(last - first), np.int64(n_cols))
+        arrays = (piece.indptr, indices, address(piece.data), starts, placed, address(values))
+        if last > first:
+            kernel((-(-(last - first) // _THREADS),), (_THREADS,), (*sizes, *arrays))
+        del piece, indices, arrays  # frees them before the next one is read
+    return SellSlices((n_rows, n_cols), nnz, starts, placed, values)

@@ -1,0 +1,224 @@
+"""Messages of a run on a cluster to its scheduler: start, progress and end.
+
+    begin        here         operation, workers, and the plan for them
+    phase        here         phases outside of iterations, such as waiting
+    iterations   the workers  after each task, see `mgspmv.cluster.publish`; of the executor `tasks`, here
+    checkpoint   here         iteration after which the state was saved, its seconds and bytes;
+                              checkpoint_failed, why it could not be
+    recovery     here         workers that the run resumed with, and the cause
+    end          here         status or error, seconds by phase, and memory
+
+`mgspmv.monitor.runs` derives the state of all runs from them. A run continues if the scheduler cannot be reached.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from typing import Any, Literal
+
+from distributed import Client
+
+from mgspmv.cluster.cancellation import listen_for_cancel
+from mgspmv.cluster.matrix import DistributedMatrix
+from mgspmv.cluster.publish import TOPIC, pack_events
+from mgspmv.errors import SchedulerNotFoundError, hide_secrets
+from mgspmv.model import Event, Progress, Recovery
+from mgspmv.monitor.plugin import RunsPlugin
+from mgspmv.solvers.batch import BatchOutcome, BatchTask
+from mgspmv.solvers.checkpointing import CheckpointReport
+from mgspmv.solvers.options import RankTask
+from mgspmv.solvers.pagerank import Outcome
+from mgspmv.solvers.power import PowerTask
+
+TELL_S = 5.0
+"""Seconds for the scheduler to accept a message, or the plugin that keeps messages."""
+FLUSH_S = 0.5
+"""Seconds of iterations per message, if this process runs the iterations."""
+
+logger = logging.getLogger("mgspmv")
+
+Task = RankTask | BatchTask | PowerTask
+Executor = Literal["supersteps", "tasks"]
+
+
+class EventPublisher:
+    """Publisher of one run's messages to the scheduler of its matrices; other parameters as in `publish_run`.
+
+    Parameters
+    ----------
+    is_heard : whether the scheduler answers
+    """
+
+    begin_s = 0.0
+    """Seconds to publish the start of the run; longest for the first run of a cluster."""
+
+    def __init__(
+        self, matrices: Sequence[DistributedMatrix], task: Task, operation: str, executor: Executor, *, is_heard: bool
+    ) -> None:
+        self._matrices, self._run, self._executor, self._is_heard = matrices, task.run, executor, is_heard
+        self._client = matrices[0].client
+        self._waiting: list[Event] = []
+        self._flushed = time.monotonic()
+        what: dict[str, Any] = {"operation": operation, "executor": executor, "threshold": float(task.threshold)}
+        what |= {"options": _list_plain(vars(task.options)), "client": self._client.id}
+        self._notify("begin", **what, matrix=_describe_matrix(matrices[0]), **self._describe_places())
+
+    def publish_recovery(self, recovery: Recovery, epoch: int) -> None:
+        """Publish a recovery of the run with other workers.
+
+        Parameters
+        ----------
+        epoch : epoch of the events that follow
+        """
+        self._flush()
+        self._notify("recovery", epoch=epoch, recovery=asdict(recovery), **self._describe_places())
+
+    def _describe_places(self) -> dict[str, Any]:
+        first = self._matrices[0]
+        workers = describe_workers(self._matrices)
+        return {"transport": first.transport, "backend": first.backend, "workers": workers}
+
+    def report(self, on_progress: Progress | None) -> Progress:
+        """Return `on_progress` extended to publish phases too."""
+
+        def notify(phase: str, done: int, total: int | None) -> None:
+            if on_progress is not None:
+                on_progress(phase, done, total)
+            if total is None:
+                self._notify("phase", phase=phase)
+
+        return notify
+
+    def follow(self, emit: Callable[[Event], None]) -> Callable[[Event], None]:
+        """Return `emit` extended to publish iterations too, if this process drives them."""
+        if self._executor != "tasks":
+            return emit
+
+        def notify(event: Event) -> None:
+            emit(event)
+            self._waiting.append(event)
+            if time.monotonic() - self._flushed >= FLUSH_S:
+                self._flush()
+
+        return notify
+
+    def publish_checkpoint(self, kept: CheckpointReport) -> None:
+        """Publish a checkpoint, or its failure."""
+        if kept.error is None:
+            self._notify("checkpoint", iteration=kept.iteration, seconds=kept.seconds, n_bytes=kept.n_bytes)
+        else:
+            self._notify("checkpoint_failed", iteration=kept.iteration, error=kept.error)
+
+    def end(self, status: str, outcome: Outcome | BatchOutcome) -> None:
+        """Publish the end of the run; its start includes the seconds of publishing it."""
+        self._flush()
+        outcome.seconds["start"] = outcome.seconds.get("start", 0.0) + self.begin_s
+        plain = {phase: float(elapsed_s) for phase, elapsed_s in outcome.seconds.items()}
+        taken = {name: [int(n_bytes) for n_bytes in of_workers] for name, of_workers in outcome.memory.items()}
+        self._notify("end", status=str(status), error=None, seconds=plain, memory=taken, transport=outcome.transport)
+
+    def fail(self, error: BaseException) -> None:
+        """Publish the error that ended the run, unless it is that the scheduler does not answer."""
+        if isinstance(error, SchedulerNotFoundError):
+            return
+        self._flush()
+        said = f"{type(error).__name__}: {error}".removesuffix(": ")
+        self._notify("end", status="failed", error=said, seconds={}, memory={}, transport=None)
+
+    def _flush(self) -> None:
+        events, self._waiting, self._flushed = self._waiting, [], time.monotonic()
+        if events:
+            packed = pack_events(events, range(len(events[0].product_s)))
+            self._notify(**packed, taken=[])
+
+    def _notify(self, kind: str, **fields: Any) -> None:
+        if not self._is_heard:
+            return
+        message = {"kind": kind, "run": self._run} | fields
+        try:
+            self._client.sync(self._client.log_event, TOPIC, message, callback_timeout=TELL_S)
+        except Exception as error:  # if the scheduler is gone, the run raises the error
+            self._is_heard = False
+            logger.debug("run %s cannot be told of: %r", self._run, error)
+
+
+@contextmanager
+def publish_run(
+    matrices: Sequence[DistributedMatrix], task: Task, operation: str, executor: Executor
+) -> Iterator[EventPublisher]:
+    """Publish a run to the scheduler, from here to the end of the context, and let other clients cancel it meanwhile
+    (`mgspmv.cluster.cancellation`).
+
+    The caller publishes the end of a successful run; a failure is published if the context ends with an error.
+
+    Parameters
+    ----------
+    operation : name of the computation
+    executor : for `scheduler`, iterations are published from here
+    """
+    began, client = time.perf_counter(), matrices[0].client
+    is_heard = install_monitor(client)
+    news = EventPublisher(matrices, task, operation, executor, is_heard=is_heard)
+    news.begin_s = time.perf_counter() - began
+    try:
+        with listen_for_cancel(client, task.run) if is_heard else nullcontext():
+            yield news
+    except BaseException as error:
+        news.fail(error)
+        raise
+
+
+def install_monitor(client: Client) -> bool:
+    """Install the plugin that keeps and shows the state of runs on the scheduler, if it is missing; warn on failure.
+
+    Returns
+    -------
+    Whether the scheduler answers.
+    """
+    if client.scheduler is None:  # the client is closed, and the run raises the error
+        return False
+    try:
+        client.sync(client.register_plugin, RunsPlugin(), callback_timeout=TELL_S)
+    except (OSError, TimeoutError) as error:  # if the scheduler is gone, the run raises the error
+        logger.debug("the scheduler does not answer: %r", error)
+        return False
+    except Exception as error:
+        logger.warning(
+            "the dashboard gets no page on runs: the scheduler could not be given it (%s: %s); install mgspmv there "
+            "in the same version, and let distributed.scheduler.pickle be true",
+            type(error).__name__,
+            error,
+        )
+    return True
+
+
+def describe_workers(matrices: Sequence[DistributedMatrix]) -> list[dict[str, Any]]:
+    """Describe the workers of a run, by rank: rows of the first matrix, entries and planned bytes of all matrices."""
+    first = matrices[0]
+    plans = zip(*(matrix.plan.workers for matrix in matrices), strict=False)  # the run checks that workers match
+    return [
+        {
+            "name": str(member.name),
+            "address": member.address,
+            "rows": own[0].stop - own[0].start,
+            "nnz": sum(w.nnz for w in own),
+            "host_bytes": sum(w.host_bytes if w.has_device else w.memory_bytes for w in own),
+            "device_bytes": sum(w.device_bytes for w in own if w.has_device),
+        }
+        for member, own in zip(first.members, plans, strict=False)
+    ]
+
+
+def _describe_matrix(matrix: DistributedMatrix) -> dict[str, Any]:
+    return {"url": hide_secrets(str(matrix.info.url)), "shape": [int(n) for n in matrix.shape], "nnz": int(matrix.nnz)}
+
+
+def _list_plain(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of plain types, which any program can read."""
+    plain = {name: value for name, value in options.items() if isinstance(value, str | int | float)}
+    return {name: str(v) if isinstance(v, float) and not math.isfinite(v) else v for name, v in plain.items()}

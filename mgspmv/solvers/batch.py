@@ -1,0 +1,469 @@
+"""PageRank of many vectors in one pass over the matrix at a time.
+
+Vectors are the columns of a pass, and each has a separate damping, personalization, dangling mass and end. A finished
+vector leaves its column to the next waiting one; when none waits, the pass becomes narrower. The grouping does not
+affect the vectors: each makes the iterations that `mgspmv.solvers.pagerank` makes of it alone.
+
+On a cluster every worker does the same with its own rows: sums are those of all workers, so that all make the same
+decisions.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from mgspmv.errors import CapacityError
+from mgspmv.exchange.multivector import MultivectorExchange
+from mgspmv.kernels.many import WIDTHS, Terms, fit_width, narrow_widths
+from mgspmv.kernels.select import BoundMany
+from mgspmv.model import FIXED_POINT, Event, Status, StepSums
+from mgspmv.solvers.options import Task
+from mgspmv.solvers.pagerank import bound_error, check_status
+from mgspmv.solvers.queries import Query
+from mgspmv.solvers.steps import Times, bound_mass_rounding, time_step
+
+MEMORY_SHARE = 0.5
+"""Share of the free memory that the vectors of a pass may take, unless the user sets a width."""
+RESIDUAL_WIDTH = 16
+"""Most vectors whose errors are bounded in one pass."""
+
+KEEP_BYTES = 48
+"""Most bytes per vertex while ranks are put in the order of the source and the highest are selected."""
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedVector:
+    """Result of a finished vector on some rows."""
+
+    number: int
+    """Number of the vector."""
+    ranks: np.ndarray
+    """Ranks of all these rows, in their order; or the highest of them, in descending order."""
+    sources: np.ndarray | None
+    """int64: numbers in the source of the vertices with the highest ranks; None where all ranks are kept."""
+
+
+@dataclass(frozen=True)
+class BatchTask(Task):
+    """Task of a batch, except its vectors, each of which has an `alpha` of its own."""
+
+    width: int | None = None
+    """Most vectors in a pass; None for the fastest width that fits in memory."""
+    top: int | None = None
+    """Number of highest ranks to keep of each vector; None for all ranks."""
+    drops: bool = False
+    """Whether the rank of dangling vertices is dropped, so that the first x is (1 - alpha) p; else it is p."""
+
+
+@dataclass(frozen=True)
+class PassMemory:
+    """Memory that a pass needs in one place, and the free memory there."""
+
+    place: str
+    """Name of the memory; processes with the same name share it."""
+    free_bytes: int
+    needed: dict[int, int]
+    """Bytes that a pass needs, by width."""
+
+
+Keep = Callable[[FinishedVector], None]
+"""Receiver of the result of a vector; `FinishedVector.ranks` may be overwritten afterwards."""
+
+
+@dataclass(frozen=True, eq=False)
+class ManyRows:
+    """Kernel of a block, and the arrays on its rows that all vectors share; arrays are where the block is."""
+
+    kernel: BoundMany
+    weight: Any
+    """(n_rows,) float64 out-weights; 0 for dangling vertices."""
+    dangling: Any
+    """d, float64: (n_rows,), (1,) or, for p of each vector, (0,)."""
+
+    @property
+    def start(self) -> int:
+        return self.kernel.block.row_offset
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.kernel.block.n_rows
+
+
+@dataclass(frozen=True)
+class Ending:
+    """End of a vector: status, changes and error bound."""
+
+    status: Status
+    changes: tuple[float, ...]
+    """|x' - x| of each iteration, in the norm of `tol_mode`."""
+    error_bound_l1: float
+    """Bound on ||ranks - exact ranks||_1; infinite where ranks are not finite."""
+
+
+@dataclass(frozen=True, eq=False)
+class BatchOutcome:
+    """Outcome of a batch."""
+
+    endings: list[Ending]
+    """End of each vector, in the order of the vectors."""
+    steps: int
+    """Number of passes over the matrix, each with one step."""
+    width: int
+    """Most vectors in a pass."""
+    hardware: str
+    """Description of the hardware."""
+    seconds: dict[str, float]
+    """Seconds by phase."""
+    memory: dict[str, list[int]]
+    """Bytes by kind, one element per worker; see `Solution.memory`."""
+    transport: str | None = None
+    """Transport of slices between workers: `nccl` or `peer`; None in one process."""
+
+
+class Pass:
+    """Columns that vectors are computed in, on the rows of this process.
+
+    Parameters
+    ----------
+    rows : of this process
+    panels : open z of all rows
+    width : columns, one of `mgspmv.kernels.many.WIDTHS`
+    x_dtype : of the ranks
+
+    Attributes
+    ----------
+    queries : the vector of each column; None for a free one
+    """
+
+    def __init__(self, rows: ManyRows, panels: MultivectorExchange, width: int, x_dtype: Any) -> None:
+        self._rows, self._panels, self.width = rows, panels, width
+        self._x = rows.kernel.zeros_many(rows.stop - rows.start, width, x_dtype)
+        self._panel = panels.open(width, rows.kernel.z_dtype)
+        self._terms: Terms
+        self.queries: list[Query | None] = [None] * width
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of vectors."""
+        return int(self._panel.nbytes + self._x.nbytes)
+
+    def enter(self, columns: np.ndarray, queries: Sequence[Query | None], vectors: Any) -> None:
+        """Assign vectors to columns. Needs `scale` before the next step.
+
+        Parameters
+        ----------
+        vectors : the first x of each, (len(columns), n_rows), or (len(columns), 1) for one number everywhere
+        """
+        for column, query in zip(columns, queries, strict=True):
+            self.queries[column] = query
+        self._rows.kernel.fill(self._x, columns, vectors)
+        self._terms = self._make_terms()
+
+    def enter_at_jump(self, columns: np.ndarray, queries: Sequence[Query], shares: Sequence[float]) -> None:
+        """Assign vectors to columns, with a share of their p as first x. Needs `scale` before the next step."""
+        bases = np.array([[share * query.base] for query, share in zip(queries, shares, strict=True)])
+        r = self._rows
+        self.enter(columns, queries, r.kernel.put(bases))
+        for column, query, share in zip(columns, queries, shares, strict=True):
+            self._x[r.kernel.put(query.rows - r.start), column] = r.kernel.put(share * query.weights)
+
+    def take(self, columns: np.ndarray, out: Any) -> None:
+        """Copy x of columns[j] to out[j]: (len(columns), n_rows)."""
+        self._rows.kernel.take(self._x, columns, out)
+
+    def scale(self) -> list[StepSums]:
+        """Compute z from x; return the sums over all rows of each x."""
+        r = self._rows
+        return self._panel.exchange_columns(r.kernel.scale_many(self._x, r.weight, self._panel.slot()))
+
+    def step(self, mass: np.ndarray, *, is_relative: bool = False) -> tuple[list[StepSums], Times]:
+        """Make one step of all columns; return its sums over all rows, and its times. `mass` is (width,), of the x
+        before, `is_relative` as for `CpuMany`."""
+
+        def multiply() -> list[StepSums]:
+            r, z = self._rows, self._panel.z
+            vectors = (z, self._x, self._panel.slot(), r.weight, mass, self._terms)
+            return r.kernel.step_many(*vectors, is_relative=is_relative)
+
+        return time_step(self._panel, multiply)
+
+    def residual(self, mass: np.ndarray) -> np.ndarray:
+        """Bound how far a step would move x of all rows, in L1, (width,); blocks and z must be `float64`."""
+        own = self._rows.kernel.residual_many(self._panel.z, self._x, mass, self._terms)
+        total: np.ndarray = sum(self._panels.gather(own), np.zeros(self.width))
+        return total
+
+    def _make_terms(self) -> Terms:
+        """Make the terms of all columns on the rows."""
+        r = self._rows
+        alpha, base = np.zeros(self.width), np.zeros(self.width)
+        rows, columns, weights = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0)]
+        for column, query in enumerate(self.queries):
+            if query is not None:
+                alpha[column], base[column] = query.alpha, query.base
+                rows.append(query.rows - r.start)
+                columns.append(np.full(len(query.rows), column))
+                weights.append(query.weights)
+        order = np.argsort(np.concatenate(rows), kind="stable")
+        entries = (r.kernel.put(np.concatenate(part)[order]) for part in (rows, columns, weights))
+        return Terms(alpha, r.dangling, base, *entries)
+
+
+@dataclass(eq=False)
+class _Seat:
+    """Vector that occupies a column of the pass."""
+
+    number: int
+    column: int
+    mass: float = 0.0
+    is_wrong: bool = False
+    changes: list[float] = field(default_factory=list)
+    status: Status | None = None
+    """Status at the end; None before that."""
+
+
+class Batch:
+    """Iteration of all vectors to their ends, pass by pass.
+
+    Parameters
+    ----------
+    rows : of this process
+    queries : the vectors, with those of their entries that are in these rows
+    width : most vectors in a pass
+    panels : of all processes that make the same passes
+    n_dangling : dangling vertices among the rows
+    order : (n_rows,) source's number of each row, ascending where it is None; only `top` needs it
+    keep : takes the result of each finished vector
+    is_full : whether enough results are waiting for `advance` to end early
+
+    Attributes
+    ----------
+    iteration : passes over the matrix with a step in each, so far
+    """
+
+    def __init__(
+        self,
+        rows: ManyRows,
+        queries: Sequence[Query],
+        task: BatchTask,
+        width: int,
+        panels: MultivectorExchange,
+        n_dangling: int,
+        order: np.ndarray | None,
+        keep: Keep,
+        is_full: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._rows, self._queries, self._task, self._options = rows, queries, task, task.options
+        self._panels, self._keep, self._is_full = panels, keep, is_full
+        self._numbers = None if order is None or task.top is None else rows.kernel.put(order)
+        self._n_rows, self._n_dangling = rows.stop - rows.start, n_dangling
+        self._x_dtype = np.dtype(np.float32 if task.options.precision == "float32" else np.float64)
+        self._residual_width = min(width, RESIDUAL_WIDTH)
+        self._waiting = deque(range(len(queries)))
+        self._seats: list[_Seat] = []
+        self._left: list[_Seat] = []
+        self._room = rows.kernel.zeros_many(self._residual_width, self._n_rows, self._x_dtype)
+        self._wide: Pass | None = None
+        self._endings: dict[int, Ending] = {}
+        self._width, self.iteration = width, 0
+        self.seconds = dict.fromkeys(("compile", "product", "exchange", "enter", "residual", "keep"), 0.0)
+
+    def start(self) -> None:
+        """Compile the kernels and enter the first vectors."""
+        with self._time("compile"):
+            widths, is_relative = narrow_widths(self._width), self._options.is_relative
+            self._rows.kernel.compile_many(widths, self._residual_width, is_relative=is_relative)
+        with self._time("enter"):
+            self._n_dangling = sum(int(own[0]) for own in self._panels.gather(np.array([self._n_dangling])))
+            self._pass = Pass(self._rows, self._panels, self._width, self._x_dtype)
+            self._seat_waiting()
+
+    @property
+    def status(self) -> Status | None:
+        """Completed when all vectors have ended and their results were passed to `keep`; None before that."""
+        return None if self._seats else Status.COMPLETED
+
+    @property
+    def endings(self) -> list[Ending]:
+        """End of each vector, in their order; available when all have ended."""
+        return [self._endings[k] for k in range(len(self._queries))]
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the matrix and of the pass."""
+        return int(self._rows.kernel.block.nbytes + self._pass.nbytes)
+
+    @property
+    def n_ended(self) -> int:
+        """Vectors that have ended."""
+        return len(self._queries) - len(self._waiting) - len(self._seats)
+
+    def advance(self, n: int | None = None) -> Iterator[Event]:
+        """Make n passes or fewer, up to the end; yield the event of each step, with the largest change of a vector."""
+        last = math.inf if n is None else self.iteration + n
+        while self._seats and self.iteration < last and not self._is_full():
+            self.iteration += 1
+            event = self._step()
+            for seat in self._seats:
+                made = len(seat.changes), seat.changes[-1], seat.is_wrong
+                seat.status = check_status(self._options, self._task.threshold, *made)
+            self._release([seat for seat in self._seats if seat.status is not None])
+            if not self._seats:
+                self._bound_errors()
+            yield event
+
+    def _step(self) -> Event:
+        mass = np.zeros(self._pass.width)
+        for seat in self._seats:
+            mass[seat.column] = seat.mass
+        sums, times = self._pass.step(mass, is_relative=self._options.is_relative)
+        self.seconds["product"] += times.product_s[0]
+        self.seconds["exchange"] += times.exchange_s[0]
+        for seat in self._seats:
+            own = sums[seat.column]
+            seat.mass, seat.is_wrong = own.dangling / FIXED_POINT, seat.is_wrong or own.n_wrong > 0
+            seat.changes.append(self._options.measure(own))
+        greatest = max(seat.changes[-1] for seat in self._seats)
+        times = replace(times, memory_bytes=(self.held_bytes,))
+        return Event(self._task.run, 0, self.iteration, greatest, **vars(times))
+
+    # --- entering and leaving ---
+
+    def _release(self, ended: Sequence[_Seat]) -> None:
+        """Take the ranks of finished vectors, and fill their columns or narrow the pass."""
+        if not ended:
+            return
+        rest = deque(ended)
+        while rest:
+            some = [rest.popleft() for _ in range(min(len(rest), self._residual_width - len(self._left)))]
+            with self._time("enter"):
+                columns = np.array([seat.column for seat in some])
+                self._pass.take(columns, self._room[len(self._left) : len(self._left) + len(some)])
+            self._left += some
+            if len(self._left) == self._residual_width:
+                self._bound_errors()
+        self._seats = [seat for seat in self._seats if seat.status is None]
+        with self._time("enter"):
+            if self._waiting:
+                self._seat_waiting()
+            elif self._seats and fit_width(len(self._seats)) < self._pass.width:
+                self._narrow(fit_width(len(self._seats)))
+            # A free column continues with the vector that left it; its results are not read.
+
+    def _seat_waiting(self) -> None:
+        """Assign waiting vectors to free columns."""
+        taken = {seat.column for seat in self._seats}
+        free = [c for c in range(self._pass.width) if c not in taken][: len(self._waiting)]
+        new = [_Seat(self._waiting.popleft(), column) for column in free]
+        queries = [self._queries[seat.number] for seat in new]
+        shares = [1.0 - query.alpha if self._task.drops else 1.0 for query in queries]
+        self._pass.enter_at_jump(np.array(free), queries, shares)
+        sums = self._pass.scale()
+        for seat in new:
+            own = sums[seat.column]
+            seat.mass, seat.is_wrong = own.dangling / FIXED_POINT, own.n_wrong > 0
+        self._seats += new
+
+    def _narrow(self, width: int) -> None:
+        """Continue in a pass of fewer columns."""
+        held = self._rows.kernel.zeros_many(len(self._seats), self._n_rows, self._x_dtype)
+        self._pass.take(np.array([seat.column for seat in self._seats]), held)
+        del self._pass  # before the next one is made, so that both are never in memory
+        self._pass = Pass(self._rows, self._panels, width, self._x_dtype)
+        for column, seat in enumerate(self._seats):
+            seat.column = column
+        queries = [self._queries[seat.number] for seat in self._seats]
+        self._pass.enter(np.arange(len(self._seats)), queries, held)
+        self._pass.scale()
+
+    # --- errors ---
+
+    def _bound_errors(self) -> None:
+        """Bound the errors of the vectors that have left, and pass their results to `keep`."""
+        if not self._left:
+            return
+        with self._time("residual"):
+            bounds = self._find_bounds()
+        with self._time("keep"):
+            ranks, sources = self._choose_kept(self._room[: len(self._left)])
+            for k, (seat, bound) in enumerate(zip(self._left, bounds, strict=True)):
+                assert seat.status is not None
+                self._endings[seat.number] = Ending(seat.status, tuple(seat.changes), bound)
+                self._keep(FinishedVector(seat.number, ranks[k], None if sources is None else sources[k]))
+        self._left = []
+
+    def _choose_kept(self, vectors: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the ranks to keep of each vector; with `top`, also the numbers of their vertices, else None."""
+        kernel = self._rows.kernel
+        if self._task.top is None:
+            return kernel.get(vectors), None
+        numbers, ranks = kernel.select_highest(vectors, self._task.top, self._numbers)
+        return ranks, numbers if self._numbers is not None else numbers + self._rows.start
+
+    def _find_bounds(self) -> list[float]:
+        if self._wide is None:
+            wide = replace(self._rows, kernel=self._rows.kernel.with_precision("float64"))
+            self._wide = Pass(wide, self._panels, self._residual_width, self._x_dtype)
+        queries = [self._queries[seat.number] for seat in self._left]
+        self._wide.enter(np.arange(len(queries)), queries, self._room[: len(queries)])
+        self._wide.scale()
+        mass = np.zeros(self._residual_width)
+        mass[: len(queries)] = [seat.mass for seat in self._left]
+        residuals = self._wide.residual(mass)[: len(queries)]
+        rounding = bound_mass_rounding(self._n_dangling)
+        bounds = [bound_error(r + q.alpha * rounding, q.alpha) for q, r in zip(queries, residuals, strict=True)]
+        is_wrong = [seat.status == Status.NON_FINITE for seat in self._left]
+        return [math.inf if wrong else bound for wrong, bound in zip(is_wrong, bounds, strict=True)]
+
+    @contextmanager
+    def _time(self, phase: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[phase] += time.perf_counter() - began
+
+
+def count_bytes(panels: MultivectorExchange, n_rows: int, precision: str, z_itemsize: int, width: int) -> int:
+    """Count bytes of vectors that a batch of this width holds where kernels compute: for each row x of the pass, two
+    copies of the ranks whose errors are bounded, the out-weight, and buffers of selection; z, also in float64."""
+    rank, bounded = 4 if precision == "float32" else 8, min(width, RESIDUAL_WIDTH)
+    of_row = width * rank + bounded * 2 * rank + 8 + KEEP_BYTES
+    return n_rows * of_row + panels.n_elements * (width * z_itemsize + bounded * 8)
+
+
+def choose_width(asked: int | None, n_vectors: int, found: Sequence[tuple[str, int, Sequence[PassMemory]]]) -> int:
+    """Choose the requested width; else the fastest, or the widest that fits in memory everywhere.
+
+    Parameters
+    ----------
+    found : of each process its name (empty for a single one), the fastest width there, and its memory
+
+    Raises
+    ------
+    CapacityError : the narrowest pass does not fit
+    """
+    chosen = fit_width(n_vectors)
+    if asked is not None:
+        return min(asked, chosen)
+    chosen = min(chosen, *(fastest for _, fastest, _ in found))
+    n_sharing = Counter(room.place for _, _, rooms in found for room in rooms)
+    for name, _, rooms in found:
+        for room in rooms:
+            share = int(MEMORY_SHARE * (room.free_bytes // n_sharing[room.place]))
+            fitting = [w for w in WIDTHS if w <= chosen and room.needed[w] <= share]
+            if not fitting:
+                where = f" on worker {name}" if name else ""
+                raise CapacityError(
+                    f"a pass of {WIDTHS[0]} vectors takes {room.needed[WIDTHS[0]]:,} bytes{where}, and "
+                    f"{share:,} are for it, half of what is free for each process there; free some, use more "
+                    f"workers, or pass width={WIDTHS[0]} to take more"
+                )
+            chosen = fitting[-1]
+    return chosen

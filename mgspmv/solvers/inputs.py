@@ -1,0 +1,191 @@
+"""Start vectors of a PageRank run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from mgspmv.errors import DanglingError
+from mgspmv.kernels.rank_steps import RankVectors
+from mgspmv.kernels.select import BoundKernel
+from mgspmv.model import STOCHASTIC_TOLERANCE, check_choice
+from mgspmv.order import permute, restore
+from mgspmv.solvers.mass_check import MassCheck
+from mgspmv.solvers.options import PageRankOptions
+from mgspmv.solvers.out_weight import make_out_weight, measure_shares
+from mgspmv.solvers.steps import Rows
+from mgspmv.solvers.vectors import Weights, make_distribution
+from mgspmv.store.read import StoredMatrix
+
+
+@dataclass(frozen=True, eq=False)
+class RunInputs:
+    """Start vectors over vertices; a vector of one element holds for all vertices."""
+
+    x: np.ndarray
+    """(n,) or (1,) float32 or float64: the first ranks."""
+    dangling: np.ndarray
+    """(n,) or (1,) float64: d, the distribution of the rank of dangling vertices."""
+    personalization: np.ndarray
+    """(n,) or (1,) float64: p."""
+    out_weight: np.ndarray | None = None
+    """(n,) float64: w given by the user; None for the stored out-weights."""
+    growth: float = 1.0
+    """Largest column sum of A / w, at least 1."""
+    shares: tuple[float, float] = (1.0, 1.0)
+    """Least (at most 1) and largest (at least 1) column sum of A / w."""
+
+    def cut(self, start: int, stop: int) -> RunInputs:
+        """Return the vectors of vertices `start` .. `stop`, as views."""
+        x, d, p = (v if len(v) == 1 else v[start:stop] for v in (self.x, self.dangling, self.personalization))
+        weight = None if self.out_weight is None else self.out_weight[start:stop]
+        return RunInputs(x, d, p, weight, self.growth, self.shares)
+
+    def find_balance(self, alpha: float, n: int) -> MassCheck:
+        """Return the expected sum of the ranks, where these vectors are of all n vertices."""
+        total = float(self.x[0]) * n if len(self.x) == 1 else float(self.x.sum(dtype=np.longdouble))
+        return MassCheck(alpha, 1.0 if self.dangling.any() else 0.0, *self.shares, total, total)
+
+    @property
+    def is_counted(self) -> bool:
+        """True if the out-weights of a pattern are counts."""
+        return self.out_weight is None
+
+    def take_weight(self, read: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return the out-weights of the vertices of these vectors: the given ones, or those that `read` returns."""
+        return read() if self.out_weight is None else self.out_weight
+
+    def bind(self, kernel: BoundKernel, weight: np.ndarray) -> Rows:
+        """Make the rows that the owner of a block starts with.
+
+        Parameters
+        ----------
+        weight : (n_rows,) float64 out-weights of the block's vertices
+        """
+        # Arrays received over a network may be read-only, and steps write x.
+        x = np.full(kernel.block.n_rows, self.x[0]) if len(self.x) == 1 else np.require(self.x, requirements="W")
+        put = kernel.put
+        vectors = (put(x), put(weight), put(self.dangling), put(self.personalization))
+        return Rows(kernel, *vectors, n_dangling=int(np.count_nonzero(weight == 0)))
+
+    def on_device(self, weight: np.ndarray) -> RankVectors:
+        """Make the start of a device that has the whole matrix; weight as for `bind`, of all vertices."""
+        return RankVectors(self.x, weight, self.dangling, self.personalization)
+
+
+def make_inputs(
+    stored: StoredMatrix,
+    vertex_ids: np.ndarray | None,
+    options: PageRankOptions,
+    personalization: Weights | None = None,
+    dangling: Weights | str | None = None,
+    nstart: Weights | None = None,
+    out_weight: Weights | None = None,
+    *,
+    use_weights: bool,
+    order: np.ndarray | None = None,
+) -> RunInputs:
+    """Make the start vectors of a run from the user's arguments; see `mgspmv.api.pagerank`.
+
+    Parameters
+    ----------
+    order : of the stored rows and of the result; the user's arguments are in the order of the source
+
+    Raises
+    ------
+    OptionError, ShapeError : a vector that is not a distribution over the vertices; invalid out-weights
+    DanglingError : dangling="error" and a vertex without out-edges
+    """
+    n = stored.info.shape[0]
+
+    def distribute(name: str, weights: Weights | None) -> np.ndarray:
+        if weights is None:
+            return np.array([1.0 / n])
+        permuted: np.ndarray = permute(make_distribution(name, weights, n, vertex_ids), order)
+        return permuted
+
+    p = distribute("personalization", personalization)
+    off = STOCHASTIC_TOLERANCE if stored.info.kind == "stochastic" else 0.0
+    weight, growth, shares = None, 1.0, (1.0 - off, 1.0 + off)
+    if out_weight is not None:
+        of_edges = restore(read_out_weight(stored, use_weights), order)
+        weight = make_out_weight(out_weight, of_edges, vertex_ids)
+        least, growth = measure_shares(weight, of_edges)
+        shares = (least - off, growth + off)
+    if dangling is None:
+        d = p
+    elif not isinstance(dangling, str):
+        d = distribute("dangling", dangling)
+    else:
+        check_choice("dangling", dangling, ("uniform", "drop", "error"))
+        if dangling == "error":
+            own = restore(read_out_weight(stored, use_weights), order) if weight is None else weight
+            _raise_dangling(own, vertex_ids)
+        d = np.zeros(1) if dangling == "drop" else distribute("dangling", None)
+    x = (1.0 - options.alpha if _is_dropped(dangling) else 1.0) * p if nstart is None else distribute("nstart", nstart)
+    x = x.astype(np.float32 if options.precision == "float32" else np.float64)
+    return RunInputs(x, d, p, None if weight is None else permute(weight, order), growth, shares)
+
+
+def read_out_weight(
+    stored: StoredMatrix, use_weights: bool, start: int = 0, stop: int | None = None, threads: int | None = None
+) -> np.ndarray:
+    """Read out-weights of vertices `start` .. `stop`, float64, 0 for dangling ones; out-degrees without weights.
+
+    Those of a reversed graph are summed from the values of the rows of the original.
+    """
+    if stored.info.kind == "stochastic":
+        return (stored.read_out_degree(start, stop, threads) > 0).astype(np.float64)
+    if not use_weights:
+        return stored.read_out_degree(start, stop, threads).astype(np.float64)
+    if stored.original is None:
+        return stored.read_array("out_weight", start, stop, threads)
+    from mgspmv.ingest.build import sum_rows  # imported here, as it loads all of ingest
+
+    return sum_rows(stored.original, start, stored.info.shape[0] if stop is None else stop, threads)
+
+
+class OutWeights:
+    """Out-weights of some vertices, for several runs; those of a reversed graph are cached.
+
+    Parameters
+    ----------
+    start, stop : range of the vertices
+    threads : for reading
+    """
+
+    def __init__(self, stored: StoredMatrix, start: int, stop: int, threads: int | None = None) -> None:
+        self._read = partial(read_out_weight, stored, start=start, stop=stop, threads=threads)
+        self._is_reversed = stored.original is not None
+        self._kept: dict[bool, np.ndarray] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the cached out-weights."""
+        return sum(weight.nbytes for weight in self._kept.values())
+
+    def read(self, use_weights: bool) -> np.ndarray:
+        """Return the out-weights of `read_out_weight`, cached for a reversed graph."""
+        if use_weights in self._kept:
+            return self._kept[use_weights]
+        weight = self._read(use_weights)
+        if self._is_reversed:
+            self._kept[use_weights] = weight
+        return weight
+
+
+def _is_dropped(dangling: Weights | str | None) -> bool:
+    return isinstance(dangling, str) and dangling == "drop"
+
+
+def _raise_dangling(weight: np.ndarray, vertex_ids: np.ndarray | None) -> None:
+    places = np.flatnonzero(weight == 0)
+    if len(places):
+        label = places[0] if vertex_ids is None else vertex_ids[places[0]]
+        raise DanglingError(
+            f"{len(places)} of {len(weight)} vertices have no out-edges, or only ones of weight 0, first {label}, "
+            "and dangling='error'; give them edges, or pass dangling='uniform' or 'drop'"
+        )

@@ -1,0 +1,154 @@
+"""Expected sum of the ranks of a run, by which failures of memory or a processor are detected.
+
+    sum of x' = alpha (sum over j of s_j x_j + m D) + 1 - alpha,   s_j = (sum of column j of A) / w_j
+
+where j runs over non-dangling vertices, m is the rank of dangling ones, and D the sum of d. All s_j are 1, unless the
+user gave out-weights, and so the sum before a step and m, which every step takes, determine the sum after it. Between
+two checks of the ranks only the numbers of this formula are computed; a check is a pass over the vectors of the rows.
+
+An error in one step shrinks by alpha in each later step, in the ranks as in their sum: an error that is too small to be
+found by a check is too small to be seen in the ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mgspmv.errors import CorruptionError
+from mgspmv.model import CHANGE_POINT, RowCheck
+from mgspmv.solvers.topk_certificate import Rounding
+
+ADVICE = (
+    "memory, a processor or a link failed; look at the machines' logs of hardware errors, see with `mgspmv verify` "
+    "that the store is sound, and run again, from the last checkpoint by resume=True if there is one"
+)
+LEAST_FLOAT = {"float32": 2.0**-150, "float64": 2.0**-1075, "exact": 2.0**-1075}
+"""Largest rounding error of a number near 0, by the precision of z."""
+_PIECE = 1 << 20
+"""Out-weights per chunk of a survey."""
+
+
+@dataclass(frozen=True)
+class MassCheck:
+    """Bounds of the sum of the ranks, up to rounding."""
+
+    alpha: float
+    given: float
+    """D: 1, or 0 where the rank of dangling vertices is dropped."""
+    least: float
+    """Smallest s_j; see above."""
+    most: float
+    """Largest s_j."""
+    low: float
+    """Lower bound of the sum."""
+    high: float
+    """Upper bound of the sum."""
+
+    def step(self, mass: float) -> MassCheck:
+        """Return the balance after a step from ranks of which dangling vertices have `mass`."""
+        rest = self.alpha * mass * self.given + 1.0 - self.alpha
+        low = self.alpha * self.least * max(0.0, self.low - mass) + rest
+        return replace(self, low=low, high=self.alpha * self.most * (self.high - mass) + rest)
+
+    def begin_at(self, total: float) -> MassCheck:
+        """Return the balance with ranks that sum to `total`."""
+        return replace(self, low=total, high=total)
+
+    def check(self, total: float, slack: float, iteration: int) -> None:
+        """Check the sum of the ranks.
+
+        Parameters
+        ----------
+        total : of all ranks
+        slack : bound on the rounding error of the sum in a step
+
+        Raises
+        ------
+        CorruptionError : the sum is out of bounds
+        """
+        shrink = self.alpha * max(self.most, 1.0)
+        slack = slack / (1.0 - shrink) if shrink < 1.0 else math.inf  # includes errors of earlier steps
+        if not self.low - slack <= total <= self.high + slack:
+            raise CorruptionError(
+                f"after iteration {iteration} the ranks sum to {total!r} and must sum to {self._describe()}, but for "
+                f"{slack:.2g} of rounding: {ADVICE}"
+            )
+
+    def _describe(self) -> str:
+        return f"{self.low!r}" if self.low == self.high else f"{self.low!r} to {self.high!r}"
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Bound on the rounding error of the sum of the ranks of some rows, in a step and in summation."""
+
+    relative: float
+    """Error relative to the sum."""
+    absolute: float
+
+    def find_slack(self, total: float) -> float:
+        """Return the bound for rows whose ranks sum to `total`."""
+        return self.relative * min(total, 2.0) + self.absolute
+
+
+def find_tolerance(rounding: Rounding, weight: np.ndarray, precision: str, *, has_values: bool) -> Tolerance:
+    """Return the tolerance of some rows.
+
+    `rounding` bounds that of a step, in L1: in `exact` z and products are off by half a unit of 2^-62 each, and
+    intermediates by a few 2^-53; sums of k floats by k 2^-53; in `float32` z, values, products and ranks by 2^-24. In
+    addition, z and values near the smallest float have a larger relative error, and each rank is rounded by half a
+    unit of 2^-61 in summation.
+
+    Parameters
+    ----------
+    weight : out-weights of the rows
+    has_values : whether entries are more than a pattern
+    """
+    relative, least = rounding.find_relative(precision), LEAST_FLOAT[precision]
+    lightest, heavy = _survey(weight)
+    if has_values and lightest < math.inf:
+        relative += rounding.nnz * least / lightest
+    absolute = rounding.find_mass(precision) + least * heavy + len(weight) * 0.5 / CHANGE_POINT
+    return Tolerance(relative, absolute)
+
+
+def _survey(weight: np.ndarray) -> tuple[float, float]:
+    """Return the smallest nonzero weight and the sum; without a mask of all of them."""
+    lightest = math.inf
+    for first in range(0, len(weight), _PIECE):
+        piece = weight[first : first + _PIECE]
+        lightest = min(lightest, float(piece.min(where=piece > 0, initial=math.inf)))
+    with np.errstate(over="ignore"):  # a run with such weights ends as non_finite, with advice
+        return lightest, float(weight.sum())
+
+
+def check_rows(found: RowCheck, mass: float, balance: MassCheck | None, slack: float, iteration: int) -> None:
+    """Check all ranks for corruption.
+
+    Parameters
+    ----------
+    mass : sum of the ranks of dangling vertices when they were computed
+    balance : of all ranks; None where their sum is unknown
+    slack : as in `MassCheck.check`
+
+    Raises
+    ------
+    CorruptionError : ranks, their mass or their sum are wrong
+    """
+    if found.n_off:
+        raise CorruptionError(f"after iteration {iteration} {describe_off(found.n_off)}: {ADVICE}")
+    if found.mass != mass:
+        raise CorruptionError(
+            f"after iteration {iteration} the ranks of dangling vertices sum to {found.mass!r}, and they summed to "
+            f"{mass!r} when they were made: {ADVICE}"
+        )
+    if balance is not None:
+        balance.check(found.sum, slack, iteration)
+
+
+def describe_off(n_off: int) -> str:
+    """Describe a number of corrupted rows."""
+    return f"the ranks of {n_off} vertices are not those that the next product was prepared with"

@@ -1,0 +1,263 @@
+"""Power iteration with products.
+
+    y = A x;   x' = update(y, x) / |update(y, x)|;   stop on |x' - x|
+
+The same loop runs in a process with whole vectors, in the order of the source and where the products are computed, on
+the host or on its device; and on each worker of a cluster, with the elements of its rows. All workers get the same
+norms and changes (`mgspmv.solvers.norms`), so that they make the same iterations.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from mgspmv.errors import OptionError, ShapeError
+from mgspmv.kernels.select import BoundKernel, bind_kernel
+from mgspmv.model import CsrBlock, Event, Status, TolMode, check_choice
+from mgspmv.solvers.norms import Norm, find_change, find_norm
+from mgspmv.solvers.options import DEFAULT_TOL, check_stopping
+from mgspmv.solvers.pagerank import Outcome, check_status, sum_seconds
+from mgspmv.solvers.steps import Times
+
+Update = Callable[[Any, Any], Any]
+"""Function of y = A x and x, (n,) each, that returns the next x, not normalized. It may write into y, not into x."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Linear update, which can be computed on any rows: x' = a y + b x + c."""
+
+    of_product: float = 1.0
+    """Coefficient a."""
+    of_vector: float = 0.0
+    """Coefficient b."""
+    added: Any = 0.0
+    """c: a number, or a vector in the order of the rows."""
+
+    def __call__(self, y: Any, x: Any) -> Any:
+        if self.of_product != 1.0:
+            y *= self.of_product
+        if self.of_vector == 1.0:
+            y += x
+        elif self.of_vector:
+            y += self.of_vector * x
+        if not isinstance(self.added, float) or self.added:
+            y += self.added
+        return y
+
+    def place(self, move: Callable[[Any], Any]) -> Step:
+        """Return the step with its vector, if it has one, moved by a function."""
+        return self if isinstance(self.added, float) else replace(self, added=move(self.added))
+
+
+@dataclass(frozen=True)
+class PowerOptions:
+    """Stopping criterion and normalization of an iteration, checked."""
+
+    tol: float | None = None
+    """Change below which the iteration stops; None for 1e-6. Must be None for `fixed`."""
+    tol_mode: TolMode = "l1"
+    """Norm of the change: `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as NetworkX; `linf` largest
+    |x' - x| < tol; `relative` largest |x' - x| / |x'| < tol, 0 where x' is 0; `fixed` makes exactly max_iter
+    iterations."""
+    max_iter: int = 100
+    """Maximum number of iterations."""
+    norm: Norm = "none"
+    """Norm that each x' is divided by: sum of absolutes (`l1`), Euclidean norm (`l2`) or largest absolute (`max`)."""
+
+    def __post_init__(self) -> None:
+        check_stopping(self.tol, self.tol_mode, self.max_iter)
+        check_choice("norm", self.norm, get_args(Norm))
+        if self.tol_mode == "relative" and self.tol is not None and self.tol >= 1:
+            raise OptionError(
+                f"tol={self.tol:g} with tol_mode='relative' is met by any elements that grow, however much; pass less "
+                "than 1"
+            )
+
+    def threshold(self, n: int) -> float:
+        """Return the change over n elements below which the iteration has converged; 0 for `fixed`."""
+        if self.tol_mode == "fixed":
+            return 0.0
+        tol = DEFAULT_TOL if self.tol is None else float(self.tol)
+        return tol * n if self.tol_mode == "l1_per_node" else tol
+
+
+@dataclass(frozen=True)
+class PowerTask:
+    """Task of a run of power iteration, except its step and start."""
+
+    run: str
+    """Run id."""
+    options: PowerOptions
+    threshold: float
+    """Threshold of the change, from `PowerOptions.threshold`."""
+    precision: Literal["float64", "float32"]
+    """Dtype of vectors and values."""
+    weights: bool = True
+    """Whether values are used; False takes each stored entry as 1."""
+    threads: int | None = None
+    """Threads of each process; None for its default."""
+
+
+def count_alone(elapsed_s: float, n_bytes: int) -> Times:
+    """Make the times of an iteration of this process alone."""
+    return Times((elapsed_s,), (0.0,), (0.0,), (0,), (n_bytes,))
+
+
+@dataclass(frozen=True)
+class Products:
+    """Products with a square matrix, and conversions of their vectors from and to the host."""
+
+    multiply: Callable[[Any], Any]
+    """Product A x, a new array, of x as `put` returns it; both (n,), or both the elements of this worker."""
+    put: Callable[[np.ndarray], Any]
+    """Copy of a host vector where products are computed, in their dtype; may be the vector itself."""
+    get: Callable[[Any], np.ndarray]
+    """Copy of such a vector on the host; may be the vector itself."""
+    hardware: str
+    """Description of the hardware."""
+    nbytes: int
+    """Bytes of the matrix in this process."""
+    combine: Callable[[float, Norm | TolMode], float] = lambda own, of: own
+    """Function that combines the norm or change of this process's elements to that of whole vectors."""
+    report_times: Callable[[float, int], Times] = count_alone
+    """Function that returns the times of the last iteration, from its seconds and the bytes held in this process."""
+
+    def after(self, others: Products) -> Products:
+        """Return products of this matrix after another one: A B x."""
+        return replace(self, multiply=lambda x: self.multiply(others.multiply(x)), nbytes=self.nbytes + others.nbytes)
+
+
+class PowerLoop:
+    """Loop of iterations to the end. All processes with the same norms and changes make the same iterations.
+
+    Parameters
+    ----------
+    x : the start, or this worker's elements of it; it is not normalized
+
+    Attributes
+    ----------
+    x : after the last iteration, where `products` are computed
+    iteration : iterations made
+    status : at the end; None before that
+    """
+
+    def __init__(self, products: Products, update: Update, x: np.ndarray, task: PowerTask) -> None:
+        self._products, self._update, self._task, self._options = products, update, task, task.options
+        self.x = products.put(x)
+        self.iteration = 0
+        self.status: Status | None = None
+
+    def advance(self, n: int | None = None) -> Iterator[Event]:
+        """Iterate to the end, or n times if that is less; yield the event of each iteration.
+
+        Raises
+        ------
+        OptionError, ShapeError : `update` does not return a new vector like y
+        """
+        last = self._options.max_iter if n is None else self.iteration + n
+        while self.status is None and self.iteration < last:
+            began = time.perf_counter()
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # reported as non_finite
+                change = self._step()
+            self.iteration += 1
+            is_wrong = not math.isfinite(change)
+            self.status = check_status(self._options, self._task.threshold, self.iteration, change, is_wrong)
+            held = self._products.nbytes + 3 * self.x.nbytes
+            times = self._products.report_times(time.perf_counter() - began, held)
+            yield Event(self._task.run, 0, self.iteration, change, **vars(times))
+
+    def _step(self) -> float:
+        """Make one iteration; return the change."""
+        products, options, x = self._products, self._options, self.x
+        new = _check_update(self._update(products.multiply(x), _protect(x)), x)
+        if options.norm != "none":
+            length = products.combine(find_norm(new, options.norm), options.norm)
+            new = _divide(new, length)
+            if not math.isfinite(length):  # not divided, so that the first such element can be named
+                self.x = new
+                return math.nan
+        self.x = new
+        return products.combine(find_change(new, x, options.tol_mode), options.tol_mode)
+
+
+def iterate_power(
+    products: Products,
+    update: Update,
+    x: np.ndarray,
+    task: PowerTask,
+    emit: Callable[[Event], None],
+) -> Outcome:
+    """Iterate from x to the end, in this process.
+
+    Parameters
+    ----------
+    x : (n,) the start, which is not normalized
+    emit : called with the event of each iteration
+
+    Raises
+    ------
+    OptionError, ShapeError : `update` does not return a new vector like y
+    """
+    loop, events = PowerLoop(products, update, x, task), []
+    for event in loop.advance():
+        events.append(event)
+        emit(event)
+    assert loop.status is not None
+    return Outcome(products.get(loop.x), loop.status, math.inf, products.hardware, sum_seconds(events))
+
+
+def compile_product(kernel: BoundKernel, dtype: str) -> None:
+    """Compile the product, or load it from Numba's cache, so that no iteration is timed with it."""
+    b, nothing = kernel.block, np.empty(0, dtype)
+    empty = CsrBlock(0, b.n_cols, b.indptr[:1], b.indices[:0], None if b.data is None else b.data[:0])
+    bind_kernel(empty, kernel.precision).multiply(nothing, nothing)
+
+
+def normalize(x: np.ndarray, norm: Norm) -> np.ndarray:
+    """Divide a whole vector by its norm, which is not `none`; a norm that is 0 or not finite leaves it unchanged."""
+    divided: np.ndarray = _divide(x, find_norm(x, norm))
+    return divided
+
+
+def _divide(x: Any, length: float) -> Any:
+    return x if length in (0.0, 1.0) or not math.isfinite(length) else x / x.dtype.type(length)
+
+
+def _protect(x: Any) -> Any:
+    """Return x for `update`: a read-only view of a NumPy array, as writing to it would hide the change."""
+    if not isinstance(x, np.ndarray):
+        return x
+    view = x.view()
+    view.flags.writeable = False
+    return view
+
+
+def _check_update(new: Any, x: Any) -> Any:
+    """Check the array that `update` returned, and convert it to the dtype of x."""
+    if not isinstance(new, type(x)):
+        raise OptionError(
+            f"update gave a {type(new).__name__}, and its arguments are arrays of {type(x).__module__}; give such an "
+            "array, as y + x"
+        )
+    if new.shape != x.shape:
+        raise ShapeError(f"update gave an array of shape {new.shape}; give one of {x.shape}, as y and x are")
+    if new.dtype.kind not in "biuf":
+        raise OptionError(f"update gave {new.dtype}; give real numbers")
+    if _is_same(new, x):
+        raise OptionError("update gave x, or the array that it gave before; give a new one, or y, which it may change")
+    if isinstance(new, np.ndarray):
+        return np.require(new, x.dtype, ("C", "W"))
+    return new.astype(x.dtype, order="C", copy=False)
+
+
+def _is_same(new: Any, x: Any) -> bool:
+    if isinstance(x, np.ndarray):
+        return np.may_share_memory(new, x)
+    return bool(new.data.ptr == x.data.ptr)

@@ -1,0 +1,304 @@
+"""Steps of a PageRank run on the rows of one process: by kernels over CSR, or in batches that a device makes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from mgspmv.exchange.transport import LocalTransport, Transport
+from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
+from mgspmv.kernels.select import BoundKernel
+from mgspmv.model import FIXED_POINT, RowCheck, StepSums
+from mgspmv.solvers.mass_check import Tolerance, find_tolerance
+from mgspmv.solvers.options import PageRankOptions, RankTask
+from mgspmv.solvers.topk_certificate import Gather, Rounding, TopkCertificate
+
+STEPS_AT_ONCE = 20
+"""Most steps of a device before the host reads their results; 1 where one streams rows, so that steps are slow."""
+
+
+@dataclass(eq=False)
+class Rows:
+    """Kernel and vectors of a row block between steps; vectors are of its rows, and where the block is."""
+
+    kernel: BoundKernel
+    """Kernel bound to the block."""
+    x: Any
+    """(n_rows,) ranks, float32 or float64; overwritten by each step."""
+    weight: Any
+    """(n_rows,) float64 out-weights; 0 for dangling vertices."""
+    dangling: Any
+    """(n_rows,) or (1,) float64: d."""
+    personalization: Any
+    """(n_rows,) or (1,) float64: p."""
+    n_dangling: int
+    """Number of dangling vertices among the rows."""
+
+    @property
+    def start(self) -> int:
+        return self.kernel.block.row_offset
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.kernel.block.n_rows
+
+    @property
+    def rounding(self) -> Rounding:
+        """Rounding of steps of these rows."""
+        indptr = self.kernel.block.indptr
+        longest = int((indptr[1:] - indptr[:-1]).max()) if self.kernel.block.n_rows else 0
+        return Rounding(longest, self.kernel.block.nnz, self.n_dangling)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of block and vectors."""
+        vectors = (self.x, self.weight, self.dangling, self.personalization)
+        return int(self.kernel.block.nbytes + sum(v.nbytes for v in vectors))
+
+
+@dataclass(frozen=True)
+class Times:
+    """Times and bytes of a step; each tuple has an element for each worker, and the fields are those of `Event`."""
+
+    product_s: tuple[float, ...]
+    exchange_s: tuple[float, ...]
+    wait_s: tuple[float, ...]
+    exchanged_bytes: tuple[int, ...]
+    memory_bytes: tuple[int, ...]
+
+
+Made = tuple[StepSums, Times]
+"""Sums of a step over all processes, and its times."""
+
+
+class Steps(Protocol):
+    """Steps of a run: made in this process, with peers, or on workers that this process executors."""
+
+    def scale(self) -> StepSums:
+        """Compute z from the first x; return the sums of x."""
+        ...
+
+    def advance(self, mass: float, n: int) -> Sequence[Made]:
+        """Make n steps on all rows, or fewer; `mass` is the sum over dangling vertices of the x before them."""
+        ...
+
+    def ranks(self) -> np.ndarray:
+        """Copy the ranks of the rows that this process sees to the host, (n,)."""
+        ...
+
+
+class LocalSteps:
+    """Steps of this process, with the slices of others from a transport.
+
+    Parameters
+    ----------
+    rows : those of this process; `x` holds the start and, after each step, the ranks
+    open_transport : opens a transport for vectors of a dtype; None where these are all rows
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        options: PageRankOptions,
+        open_transport: Callable[[np.dtype[Any]], Transport] | None = None,
+    ) -> None:
+        self.rows, self._alpha, self._is_relative = rows, options.alpha, options.is_relative
+        kernel = rows.kernel
+        self._open = open_transport or (lambda dtype: LocalTransport(kernel.block.n_cols, dtype, kernel.zeros))
+        self._transport = self._open(kernel.z_dtype)
+        self._watch: TopkCertificate | None = None
+
+    def compile(self) -> None:
+        """Compile the kernels, so that no step is timed with it."""
+        self.rows.kernel.compile(is_relative=self._is_relative)
+
+    def scale(self) -> StepSums:
+        r, transport = self.rows, self._transport
+        return transport.exchange_columns([r.kernel.scale(r.x, r.weight, transport.slot())])[0]
+
+    def advance(self, mass: float, n: int) -> Sequence[Made]:
+        return [self.step(mass)]
+
+    def step(self, mass: float) -> Made:
+        """Make one step; `mass` as for `advance`."""
+        transport = self._transport
+        [sums], times = time_step(transport, lambda: [self._multiply(mass)])
+        watched = 0 if self._watch is None else self._watch.nbytes
+        return sums, replace(times, memory_bytes=(self.rows.nbytes + transport.nbytes + watched,))
+
+    def ranks(self) -> np.ndarray:
+        ranks = self.collect()
+        return ranks.copy() if ranks is self.rows.x else ranks
+
+    def collect(self) -> np.ndarray:
+        """Return the ranks, without a copy where they are on the host. No more steps can be made after it."""
+        return self.rows.kernel.get(self.rows.x)
+
+    def describe(self) -> str:
+        """Describe the hardware."""
+        return self.rows.kernel.describe()
+
+    def watch(
+        self, options: PageRankOptions, gather: Gather | None = None, growth: float = 1.0
+    ) -> TopkCertificate | None:
+        """Make the watch of the ranks for `stop="topk:..."`; None for other criteria.
+
+        Parameters
+        ----------
+        gather, growth : as for `TopkCertificate`
+        """
+        if options.top is None:
+            return None
+        r = self.rows
+        weight, dangling, personalization = map(r.kernel.get, (r.weight, r.dangling, r.personalization))
+        self._watch = TopkCertificate(options, weight == 0, dangling, personalization, r.rounding, gather, growth)
+        return self._watch
+
+    def check_rows(self) -> RowCheck:
+        """Sum the ranks of these rows, and count rows whose z does not match the ranks."""
+        r = self.rows
+        return r.kernel.check_rows(r.x, r.weight, self._transport.get_own())
+
+    def find_tolerance(self) -> Tolerance:
+        """Bound the rounding error of the sum of the ranks of these rows."""
+        kernel, weight = self.rows.kernel, self.rows.kernel.get(self.rows.weight)
+        return find_tolerance(self.rows.rounding, weight, kernel.precision, has_values=kernel.block.data is not None)
+
+    def measure(self, mass: float) -> float:
+        """Compute `residual`, together with all owners of rows. No more steps can be made after it."""
+        self.begin_residual()
+        return self.residual(mass)
+
+    def begin_residual(self) -> None:
+        """Compute z from the ranks in float64. No more steps can be made after it."""
+        self.rows = replace(self.rows, kernel=self.rows.kernel.with_precision("float64"))
+        del self._transport  # before the next one is opened, so that both are never in memory
+        self._transport = self._open(np.dtype(np.float64))
+        self.scale()
+
+    def residual(self, mass: float) -> float:
+        """Compute this process's part of a bound on |G(x) - x| in L1, where G is a step; after `begin_residual`.
+
+        G is evaluated in float64; added are a bound on the rounding of that, and one of the dangling mass: half a unit
+        of fixed point for each vertex.
+        """
+        r = self.rows
+        residual = r.kernel.residual(self._transport.z, r.x, self._alpha, mass, r.dangling, r.personalization)
+        return float(residual + self._alpha * bound_mass_rounding(r.n_dangling))
+
+    def _multiply(self, mass: float) -> StepSums:
+        r = self.rows
+        vectors = (self._transport.z, r.x, self._transport.slot(), r.weight)
+        shares = (r.dangling, r.personalization)
+        return r.kernel.step(*vectors, self._alpha, mass, *shares, is_relative=self._is_relative)
+
+
+def time_step(panel: Transport, multiply: Callable[[], list[StepSums]]) -> tuple[list[StepSums], Times]:
+    """Time a step; return its sums over all processes, one per column, and its times, without the bytes held.
+
+    Parameters
+    ----------
+    multiply : fills the slots of a panel, and returns the sums of this process
+    """
+    received, waited = panel.exchanged_bytes, panel.waited_s
+    began = time.perf_counter()
+    own = multiply()
+    multiplied = time.perf_counter()
+    sums = panel.exchange_columns(own)
+    exchanged_s = time.perf_counter() - multiplied
+    wait_s = min(exchanged_s, panel.waited_s - waited)
+    moved = panel.exchanged_bytes - received
+    return sums, Times((multiplied - began,), (exchanged_s - wait_s,), (wait_s,), (moved,), (0,))
+
+
+class DeviceSteps:
+    """Steps that a device makes in batches; the host reads their results afterwards.
+
+    Parameters
+    ----------
+    device : has the whole matrix, or the rows of a worker
+    vectors : start of the run
+    at_once : most steps between two looks, the same on all devices of a run; None for the device's default
+    is_counted : whether the out-weights of a pattern are counts
+    """
+
+    def __init__(
+        self,
+        device: RankSteps,
+        vectors: RankVectors,
+        task: RankTask,
+        at_once: int | None = None,
+        *,
+        is_counted: bool = True,
+    ) -> None:
+        self._device, self._vectors, self._alpha = device, vectors, task.options.alpha
+        self._at_once = at_once or (1 if device.streams else STEPS_AT_ONCE)
+        options = task.options
+        self._rules = RankRules(options.alpha, task.threshold, options.by_largest, options.is_relative, is_counted)
+
+    def compile(self) -> None:
+        """Compile the kernels; see `LocalSteps.compile`."""
+        self._device.compile(self._rules)
+
+    def scale(self) -> StepSums:
+        return self._device.start(self._vectors, self._rules)
+
+    def advance(self, mass: float, n: int) -> Sequence[Made]:
+        device = self._device
+        sums = device.advance(min(n, self._at_once))
+        assert sums, "the device has stopped, and the loop has not"
+        rest = ((0.0,), (device.received_bytes,), (device.nbytes,))
+        times = [Times((product_s,), (exchange_s,), *rest) for product_s, exchange_s in device.seconds]
+        return list(zip(sums, times, strict=True))
+
+    def ranks(self) -> np.ndarray:
+        return self._device.ranks()
+
+    def collect(self) -> np.ndarray:
+        """Return the ranks; see `LocalSteps.collect`."""
+        ranks = self._device.ranks()
+        self._device.release()
+        return ranks
+
+    def describe(self) -> str:
+        """Describe the device."""
+        return self._device.describe()
+
+    def measure(self, mass: float) -> float:
+        """Bound |G(x) - x| in L1; see `LocalSteps.measure`."""
+        return self._device.residual(mass) + self._alpha * bound_mass_rounding(self._rounding.n_dangling)
+
+    def watch(
+        self, options: PageRankOptions, gather: Gather | None = None, growth: float = 1.0
+    ) -> TopkCertificate | None:
+        """Make the watch of the ranks; see `LocalSteps.watch`."""
+        if options.top is None:
+            return None
+        vectors, is_dangling = self._vectors, self._vectors.weight == 0
+        return TopkCertificate(
+            options, is_dangling, vectors.dangling, vectors.personalization, self._rounding, gather, growth
+        )
+
+    def check_rows(self) -> RowCheck:
+        """Check the rows of the device; see `LocalSteps.check_rows`."""
+        return self._device.check_rows()
+
+    def find_tolerance(self) -> Tolerance:
+        """Bound the rounding error of the sum of the ranks; see `LocalSteps.find_tolerance`."""
+        device = self._device
+        return find_tolerance(self._rounding, self._vectors.weight, device.precision, has_values=device.has_values)
+
+    @property
+    def _rounding(self) -> Rounding:
+        device, n_dangling = self._device, int(np.count_nonzero(self._vectors.weight == 0))
+        longest = nnz = device.layout.nnz  # upper bound: the layout does not store the lengths of its rows
+        return Rounding(longest, nnz, n_dangling, device.entry_rounding)
+
+
+def bound_mass_rounding(n_dangling: int) -> float:
+    """Bound the rounding of the sum of the ranks of `n_dangling` dangling vertices: half a unit each."""
+    return n_dangling * 0.5 / FIXED_POINT

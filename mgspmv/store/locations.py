@@ -1,0 +1,230 @@
+"""Locations of stores: paths, URLs and Zarr's own stores; checks of the links in them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import zarr
+from zarr.abc.store import Store
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore
+
+from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, StoreError, hide_secrets
+from mgspmv.files import check_file, describe_error, find_web_options, name_extra, reach
+from mgspmv.store.loop import wait_for
+
+ZARR_ERRORS = (ArithmeticError, AttributeError, LookupError, NotImplementedError, RecursionError, TypeError, ValueError)
+"""What Zarr raises for a zarr.json that is not as it was written."""
+StoreLike = str | os.PathLike[str] | Store
+
+FINISH_S = 10.0
+"""Seconds to wait for reads and writes besides the one that failed, which may hang."""
+
+
+def is_read_in_place(url: str) -> bool:
+    """Return whether whole chunks are decoded into the target itself, if it has their dtype; see `chunks`."""
+    return find_local_path(url) is not None
+
+
+def locate_store(store: StoreLike) -> Store:
+    """Return the Zarr store at a place.
+
+    Raises
+    ------
+    OptionError : no library can open the URL
+    MissingDependencyError : the library that can open it is not installed
+    """
+    if isinstance(store, Store):
+        return store
+    url = os.fspath(store)
+    try:
+        if url.startswith("obstore+"):
+            return _open_obstore(url.removeprefix("obstore+"))
+        path = find_local_path(store)
+        if path is not None:
+            return LocalStore(path)
+        return FsspecStore.from_url(url, storage_options=find_web_options(url))
+    except ValueError as error:
+        raise OptionError(f"{url} is not a URL that can be opened ({error}); pass a path or another URL") from error
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{url} needs a package that is not installed ({error}){name_extra(url)}"
+        ) from error
+
+
+def _open_obstore(url: str) -> Store:
+    from obstore.exceptions import BaseError
+    from obstore.store import from_url
+
+    local = {"mkdir": True} if url.startswith("file://") else {}
+    try:
+        return ObjectStore(from_url(url, **local))
+    except BaseError as error:
+        raise ValueError(str(error).partition("\n")[0]) from error
+
+
+def describe_store(store: StoreLike) -> str:
+    """Return the place of a store as a user would write it."""
+    return str(store) if isinstance(store, Store) else os.fspath(store)
+
+
+def find_local_path(store: StoreLike) -> Path | None:
+    """Return the path of a store that is named by a path or file URL; None for other URLs and for Zarr stores."""
+    if isinstance(store, Store):
+        return None
+    text = os.fspath(store).removeprefix("obstore+").removeprefix("file://")
+    return None if "://" in text else Path(text)
+
+
+def find_path(store: StoreLike) -> Path | None:
+    """Return the absolute path of a local store, of any library; None for other stores."""
+    if not isinstance(store, Store):
+        path = find_local_path(store)
+        return None if path is None else path.absolute()
+    store = _unwrap(store)
+    if isinstance(store, LocalStore):
+        return store.root.absolute()
+    if isinstance(store, FsspecStore) and "file" in store.fs.protocol:
+        return Path(store.path).absolute()
+    if isinstance(store, ObjectStore) and type(store.store).__name__ == "LocalStore" and store.store.prefix:
+        return Path(store.store.prefix).absolute()
+    return None
+
+
+def find_folder(store: StoreLike) -> Path | None:
+    """Return the nearest existing folder above a local store; None for other stores."""
+    path = find_path(store)
+    return None if path is None else next(folder for folder in path.parents if folder.is_dir())
+
+
+def find_address(place: StoreLike, url: str) -> StoreLike:
+    """Return the place of a store for other processes; raises OptionError for one in the memory of this process."""
+    if is_in_memory(place):
+        raise OptionError(
+            f"{url} is in the memory of this process, where the workers of a cluster cannot reach it; use a path or "
+            "URL that all of them can reach"
+        )
+    path = place.root if type(place) is LocalStore else find_local_path(place)
+    return place if path is None else str(path.absolute())
+
+
+def is_in_memory(store: StoreLike) -> bool:
+    """Return whether a store is in the memory of this process."""
+    store = _unwrap(store) if isinstance(store, Store) else store
+    if isinstance(store, FsspecStore):
+        return "memory" in store.fs.protocol
+    if isinstance(store, ObjectStore):
+        return type(store.store).__name__ == "MemoryStore"
+    if isinstance(store, Store):
+        return isinstance(store, MemoryStore)
+    return os.fspath(store).removeprefix("obstore+").startswith("memory://")
+
+
+def _unwrap(store: Store) -> Store:
+    """Return the store inside a user's wrappers, whose folder has the locks and links; a private attribute of Zarr."""
+    while isinstance(store, WrapperStore):
+        store = store._store
+    return store
+
+
+def represent(address: Any, place: StoreLike, *others: Any) -> str:
+    """Return the repr of an address, without secrets: Dask logs the arguments of tasks that fail."""
+    return f"{type(address).__name__}({', '.join(map(repr, (hide_secrets(describe_store(place)), *others)))})"
+
+
+def list_dir(store: Store, path: str) -> list[str]:
+    """List the names in a folder of a Zarr store, unordered, including those just created by other processes."""
+
+    async def collect() -> list[str]:
+        own = _unwrap(store)
+        if isinstance(own, FsspecStore):  # its file systems may keep what they listed
+            own.fs.invalidate_cache(f"{own.path}/{path}".rstrip("/"))
+        return [name async for name in store.list_dir(path)]
+
+    return wait_for(collect())
+
+
+@contextlib.contextmanager
+def finishing_tasks() -> Iterator[None]:
+    """Wait for Zarr's other tasks after an error: their writes would recreate removed folders, and Zarr reports reads
+    that are interrupted when the program exits."""
+    try:
+        yield
+    except BaseException:
+        wait_for(_finish_others())
+        raise
+
+
+async def _finish_others() -> None:
+    if others := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(others, timeout=FINISH_S)
+
+
+def check_links(store: Store, *paths: str, below: bool = False) -> None:
+    """Check that no symbolic link leads out of a local store, and that it holds only files and folders; the store
+    itself may be reached by a link. Opening a pipe without a writer would block forever.
+
+    Parameters
+    ----------
+    paths : to check, relative to the store
+    below : whether the contents of folders are checked too
+
+    Raises
+    ------
+    StoreError : a link leads out, or something is a pipe, a socket or a device
+    """
+    store = _unwrap(store)
+    if not isinstance(store, LocalStore):
+        return
+    root = store.root.resolve()
+    for path in paths:
+        for name in _list_below(root, path) if below else (path,):
+            check_file(place := root / name)
+            if place.is_symlink() and not place.resolve().is_relative_to(root):
+                raise StoreError(
+                    f"{store.root}: {name} is a symbolic link that leads out of the store, to {os.readlink(place)}; "
+                    "put a copy of what it leads to in its place, or get the store anew from whom you trust"
+                )
+
+
+def _list_below(root: Path, path: str) -> Iterator[str]:
+    """Yield a path and all that is below it, except files; links are not followed."""
+    yield path
+    if (root / path).is_dir() and not (root / path).is_symlink():
+        with contextlib.suppress(FileNotFoundError), os.scandir(root / path) as entries:  # it may be removed meanwhile
+            for entry in entries:
+                if not entry.is_file(follow_symlinks=False):
+                    yield from _list_below(root, f"{path}/{entry.name}".lstrip("/"))
+
+
+def open_root(store: Store, url: str) -> zarr.Group:
+    """Open the group at a place, for reading.
+
+    Raises
+    ------
+    StoreError : a URL cannot be reached, whatever its library raises; as for `check_links`
+    """
+    check_links(store, "zarr.json")
+    ask = partial(zarr.open_group, store, mode="r", zarr_format=3, use_consolidated=False)
+    with translating_errors(url):
+        return reach(ask) if "://" in url else ask()
+
+
+@contextlib.contextmanager
+def translating_errors(url: str) -> Iterator[None]:
+    """Raise StoreError with a remedy in place of errors that libraries of object stores raise."""
+    try:
+        yield
+    except (MgspmvError, FileNotFoundError, *ZARR_ERRORS):
+        raise
+    except Exception as error:
+        if "://" not in url:
+            raise
+        raise StoreError(
+            f"{url} cannot be reached: {describe_error(error)}; check the address, the connection and the credentials"
+        ) from error

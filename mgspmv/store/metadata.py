@@ -1,0 +1,107 @@
+"""Properties of matrices that come from stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from mgspmv.display.cards import render_card
+from mgspmv.ingest_report import IngestReport
+from mgspmv.model import Kind, MatrixInfo
+from mgspmv.store.read import StoredMatrix
+
+
+class MatrixProperties:
+    """Properties of a matrix that comes from a store, wherever its entries are held."""
+
+    __array_ufunc__ = None  # so that NumPy leaves `x @ A` to `__rmatmul__`
+
+    multiply: Callable[..., Any]
+    close: Callable[[], None]
+
+    def __init__(self, stored: StoredMatrix) -> None:
+        self.stored = stored
+
+    def __matmul__(self, x: Any) -> Any:
+        """Return A @ x for x of shape (n_cols,) or (n_cols, k); float32 when A's values and x are, else float64.
+
+        Raises
+        ------
+        OptionError : A and x are integers, and the product may not be exact in float64; see `mgspmv.api.spmv`
+        """
+        return self.multiply(x)
+
+    def matvec(self, x: Any) -> Any:
+        """Return A @ x; SciPy calls it by this name."""
+        return self.multiply(x)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _repr_html_(self) -> str:
+        return render_card(self, self.info)
+
+    @property
+    def info(self) -> MatrixInfo:
+        """Metadata of the stored matrix."""
+        return self.stored.info
+
+    @property
+    def ingest_report(self) -> IngestReport | None:
+        """Report of the ingest that made the store; None for a store without a report."""
+        return self.info.ingest_report
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n_rows, n_cols)."""
+        return self.info.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions: 2."""
+        return 2
+
+    @property
+    def nnz(self) -> int:
+        """Number of stored entries."""
+        return self.info.nnz
+
+    @property
+    def kind(self) -> Kind:
+        """Meaning of the rows: row i of a `graph` has the in-edges of vertex i."""
+        return self.info.kind
+
+    @property
+    def is_pattern(self) -> bool:
+        """True if all entries are 1 and no values are stored."""
+        return self.info.is_pattern
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """Dtype of the stored values; None for a pattern."""
+        return None if self.info.dtype is None else np.dtype(self.info.dtype)
+
+    @property
+    def is_transpose(self) -> bool:
+        """True if this is the `T` of another matrix."""
+        return self.stored.original is not None
+
+    @cached_property
+    def vertex_ids(self) -> np.ndarray | None:
+        """(n_rows,) int64 or strings, ascending: id of each row in the source; None if the ids are 0..n-1."""
+        stored = self.stored.original or self.stored
+        return None if stored.info.vertex_ids is None else stored.read_array("vertex_ids")
+
+    @cached_property
+    def order(self) -> np.ndarray | None:
+        """(n,) int32 or int64: the source's number of each stored row and column; None if they are in its order.
+
+        Vectors and results are always in the source's order.
+        """
+        return self.stored.read_order()

@@ -1,0 +1,430 @@
+"""Matrices on clusters: products with the bits that this process computes, and how long workers hold them."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import warnings
+from dataclasses import replace
+from itertools import product
+
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from distributed import Client
+
+import mgspmv as mg
+from mgspmv.errors import (
+    CapacityError,
+    ChecksumError,
+    ClosedError,
+    KindError,
+    MissingChunkError,
+    OptionError,
+    SchedulerNotFoundError,
+    ShapeError,
+    StoreError,
+    StoreNotFoundError,
+)
+from mgspmv.partition import plan_rows, warn_of_streaming
+from tests.support.clusters import find_alive, find_held
+from tests.support.matrices import HARD
+from tests.support.stores import find_group, make_scipy
+from tests.support.waiting import wait_for
+
+
+def store_matrix(source, path, **options):
+    mg.ingest(source, path, **{"kind": "matrix", "overwrite": True, **options})
+    return mg.open_matrix(path)
+
+
+def check_bits(got, wanted, name=""):
+    assert isinstance(got, np.ndarray), name
+    assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape), name
+    assert got.tobytes() == wanted.tobytes(), name
+
+
+# --- products --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_workers", [pytest.param(1, marks=pytest.mark.weekly), 3])
+def test_products_of_hard_matrices(n_workers, in_process, tmp_path):
+    rng, client = np.random.default_rng(1), in_process(n_workers)
+    for name, hard in HARD.items():
+        coo = sp.coo_array((hard.values, (hard.rows, hard.cols)), shape=hard.shape)
+        A = store_matrix(coo, tmp_path / "matrix.zarr", transpose=True)
+        for matrix in (A, A.T):
+            x, y = rng.random((matrix.shape[1], 2)), rng.random((matrix.shape[0], 2))
+            options = {"alpha": -1.5, "beta": 0.5, "y": y}
+            with matrix.distribute(client) as D:
+                assert D.bounds[-1] == matrix.shape[0], name
+                check_bits(D @ x[:, 0], matrix @ x[:, 0], name)
+                single = options | {"precision": "float32"}
+                check_bits(mg.spmv(D, x, **single), mg.spmv(matrix, x, **single), name)
+                if matrix is A:
+                    lazy = mg.spmv(D, da.from_array(x, chunks=(3, 1)), **options)
+                    check_bits(lazy.compute(scheduler=client), mg.spmv(matrix, x, **options), name)
+
+
+@pytest.fixture(scope="module")
+def rectangle(tmp_path_factory):
+    """A matrix of 300 rows and 170 columns with its transpose."""
+    return store_matrix(make_scipy(300, 170, 0.05), tmp_path_factory.mktemp("wide") / "matrix.zarr", transpose=True)
+
+
+@pytest.fixture(scope="module")
+def spread(rectangle, _client):
+    """That matrix on 4 processes."""
+    with rectangle.distribute(_client) as D:
+        yield D
+
+
+STRIDED = np.random.default_rng(0).random((340, 3))
+
+
+VECTORS = {
+    "integers": np.arange(170),
+    "booleans": np.arange(170, dtype=np.int8) % 3 == 0,
+    "float32": np.arange(170, dtype=np.float32),
+    "big-endian": np.arange(170, dtype=">f8"),
+    "list": list(range(170)),
+    "strided": STRIDED[::2, 1],
+    "backwards": STRIDED[:170, 0][::-1],
+    "strided columns": STRIDED[::2],
+    "Fortran": np.asfortranarray(STRIDED[:170]),
+    "one column": STRIDED[:170, :1],
+    "no columns": np.empty((170, 0)),
+}
+
+
+def test_vectors_of_every_sort(rectangle, spread, client):
+    for name, x in VECTORS.items():
+        before = np.array(x)
+        check_bits(spread @ x, rectangle @ x, name)
+        np.testing.assert_array_equal(np.array(x), before, name)
+
+
+def test_y_is_not_read_when_beta_is_0(rectangle, spread, client):
+    check_bits(mg.spmv(spread, np.ones(170), y=np.full(300, np.nan)), rectangle @ np.ones(170))
+    lazy = mg.spmv(spread, da.ones(170, chunks=50), y=np.full(300, np.nan))
+    check_bits(lazy.compute(scheduler=client), rectangle @ np.ones(170))
+
+
+# --- dask arrays -----------------------------------------------------------------------------------------------------
+
+
+CHUNKS = [(170,), (7,), ((1, 0, 100, 69),), (1,), (170, 3), (50, 1), ((3, 167), (2, 1)), ((169, 1), (1, 1, 1))]
+
+
+def test_dask_arrays(rectangle, spread, client):
+    for chunks, dtype in zip(CHUNKS, 4 * [np.float64, np.float32], strict=True):
+        x = np.random.default_rng(4).random((170, 3)[: len(chunks)]).astype(dtype)
+        lazy = spread @ da.from_array(x, chunks=chunks)
+        wanted = rectangle @ x
+        assert isinstance(lazy, da.Array), chunks
+        assert (lazy.shape, lazy.dtype) == (wanted.shape, wanted.dtype), chunks
+        assert lazy.chunks[0] == tuple(np.diff(spread.bounds)), chunks
+        check_bits(lazy.compute(scheduler=client), wanted, chunks)
+
+
+@pytest.mark.parametrize("columns", [(), (2,)])
+def test_dask_arrays_with_y(columns, rectangle, spread, client):
+    rng = np.random.default_rng(5)
+    x, y = rng.random((170, *columns)), rng.random((300, *columns))
+    wanted = mg.spmv(rectangle, x, alpha=-1.0, beta=3.0, y=y)
+    for y_chunks in (None, (300,), (11,), ((1, 299),)):
+        given = y if y_chunks is None else da.from_array(y, chunks=(*y_chunks, *((1,) * len(columns))))
+        lazy = mg.spmv(spread, da.from_array(x, chunks=40), alpha=-1.0, beta=3.0, y=given)
+        check_bits(lazy.compute(scheduler=client), wanted, y_chunks)
+        check_bits(mg.spmv(spread, x, alpha=-1.0, beta=3.0, y=given), wanted, y_chunks)
+
+
+def test_a_dask_product_outlives_its_matrix(rectangle, client):
+    held, x = find_held(client), da.ones(170, chunks=60)
+    with rectangle.distribute(client) as D:
+        lazy = D @ x
+    assert find_held(client) == held
+    check_bits(lazy.compute(scheduler=client), rectangle @ np.ones(170))
+    lazy = mg.spmv(rectangle, x, client=client)
+    assert find_held(client) == held
+    check_bits(lazy.compute(scheduler=client), rectangle @ np.ones(170))
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_products_are_refused_as_in_this_process(rectangle, spread, client):
+    for x, options, error in [
+        (np.ones(9), {}, ShapeError),
+        (np.ones((9, 2)), {}, ShapeError),
+        (np.ones((170, 1, 1)), {}, ShapeError),
+        (1.0, {}, ShapeError),
+        (np.ones(170) * 1j, {}, OptionError),
+        (["a"] * 170, {}, OptionError),
+        (sp.csr_array(np.ones((170, 1))), {}, OptionError),
+        (np.ones(170), {"beta": 1, "y": np.ones(4)}, ShapeError),
+        (np.ones(170), {"beta": 1, "y": np.ones((300, 2))}, ShapeError),
+        (np.ones(170), {"beta": 1}, OptionError),
+        (np.ones(170), {"kernel": "csr"}, OptionError),
+        (np.ones(170), {"threads": 0}, OptionError),
+        (np.ones(170), {"precision": "exact"}, OptionError),
+    ]:
+        with pytest.raises(error) as wanted:
+            mg.spmv(rectangle, x, **options)
+        with pytest.raises(error) as caught:
+            mg.spmv(spread, x, **options)
+        assert str(caught.value) == str(wanted.value), options
+        if isinstance(x, np.ndarray) and options.get("kernel") is None:
+            with pytest.raises(error) as caught:
+                mg.spmv(spread, da.from_array(x), **options)
+            assert str(caught.value) == str(wanted.value), options
+
+
+def test_products_from_the_left_are_refused(spread, client):
+    for x in [np.ones(300), [1.0] * 300, np.ones((2, 300)), da.ones(300)]:
+        with pytest.raises(KindError) as caught:
+            x @ spread
+        assert str(caught.value) == (
+            "x @ D needs the transpose on the cluster: add it to the store by mgspmv.transpose(store), distribute A.T, "
+            "and compute A.T.distribute(client) @ x"
+        ), type(x)
+
+
+def test_a_distributed_matrix_is_not_distributed_again(spread, client):
+    with pytest.raises(OptionError) as caught:
+        mg.spmv(spread, np.ones(170), client=client)
+    assert str(caught.value) == "the matrix is on a cluster already; leave out client="
+
+
+# --- how long it is held ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def graph(tmp_path):
+    """A graph that a test may change the store of."""
+    return store_matrix(make_scipy(50, 50), tmp_path / "graph.zarr", kind="graph")
+
+
+def test_close_frees_at_once(graph, client):
+    held, alive = find_held(client), find_alive(client, collect=True)
+    D = graph.distribute(client)
+    mg.pagerank(D)
+    mg.pagerank(D, executor="tasks")
+    D @ np.ones(50)
+    assert len(find_held(client)) == 4
+    assert find_held(client) != held
+    D.close()
+    assert find_held(client) == held
+    assert find_alive(client) == alive
+
+
+def test_what_is_not_closed_is_freed_with_the_object(graph, client):
+    held = find_held(client)
+    D = graph.distribute(client)
+    assert find_held(client) != held
+    del D
+    gc.collect()
+    assert wait_for(lambda: find_held(client) == held)
+
+
+def test_what_is_not_closed_is_freed_with_the_client(graph, client):
+    held = find_held(client)
+    with Client(client.scheduler.address, set_as_default=False) as other:
+        D = graph.distribute(other)
+        assert find_held(client) != held
+    assert wait_for(lambda: find_held(client) == held)
+    for use in (lambda: D @ np.ones(50), lambda: D @ da.ones(50), lambda: mg.pagerank(D)):
+        with pytest.raises(SchedulerNotFoundError) as caught:
+            use()
+        assert str(caught.value) == "the connection to the scheduler was lost; start the cluster again"
+    D.close()
+
+
+def test_use_after_close(graph, client):
+    with graph.distribute(client) as D:
+        assert repr(D) == (
+            f"<DistributedMatrix: graph of shape (50, 50), {graph.nnz} entries, float64, on 4 workers of "
+            f"{client.scheduler.address}>"
+        )
+        assert D.workers == (0, 1, 2, 3)
+        assert str(D.cluster) in D._repr_html_()
+    D.close()
+    assert repr(D).endswith(", closed>")
+    message = f"the distributed matrix of {graph.info.url} was closed; distribute it again"
+    for use in (
+        lambda: D @ np.ones(50),
+        lambda: D @ da.ones(50),
+        lambda: mg.spmv(D, np.ones(50)),
+        lambda: mg.pagerank(D),
+        lambda: mg.pagerank(D, executor="tasks"),
+    ):
+        with pytest.raises(ClosedError) as caught:
+            use()
+        assert str(caught.value) == message
+    with graph.distribute(client) as again:
+        check_bits(again @ np.ones(50), graph @ np.ones(50))
+
+
+def test_a_cluster_is_given_as_client_address_or_object(graph, cluster, client):
+    def count_clients():
+        return len(cluster.scheduler.clients)
+
+    n_clients = count_clients()
+    for given in (client, cluster, cluster.scheduler_address):
+        with graph.distribute(given) as D:
+            check_bits(D @ np.ones(50), graph @ np.ones(50))
+            assert mg.pagerank(D).digest() == mg.pagerank(graph).digest()
+            if given is not client:
+                with pytest.raises(OptionError, match="pass that client to distribute instead of an address or a clus"):
+                    D @ da.ones(50)
+        assert wait_for(lambda: count_clients() == n_clients)
+    assert client.status == "running"
+    assert mg.pagerank(graph, client=cluster.scheduler_address).digest() == mg.pagerank(graph).digest()
+
+
+# --- the store as workers find it ------------------------------------------------------------------------------------
+
+
+def refused(matrix, client, error):
+    with pytest.raises(error) as caught:
+        matrix.distribute(client)
+    assert type(caught.value) is error
+    return str(caught.value)
+
+
+@pytest.fixture
+def before_loading(monkeypatch):
+    """Have something done after the matrix was planned here and before workers load it."""
+
+    def set_action(action):
+        def plan(*args, **options):
+            planned = plan_rows(*args, **options)
+            action()
+            return planned
+
+        monkeypatch.setattr("mgspmv.cluster.load.plan_rows", plan)
+
+    yield set_action
+    monkeypatch.undo()
+
+
+def test_a_store_that_was_replaced(graph, client, before_loading, tmp_path):
+    before_loading(lambda: mg.ingest(make_scipy(9, 9), graph.info.url, kind="graph", overwrite=True))
+    message = refused(graph, client, StoreError)
+    assert message.startswith("a worker cannot use the store: ")
+    assert "was replaced since then, or this machine has another file there: open it again" in message
+    refused(graph, client, MissingChunkError)  # found here, when it is planned
+    before_loading(lambda: None)
+    with mg.open_matrix(tmp_path / "graph.zarr").distribute(client) as D:
+        assert D.shape == (9, 9)
+
+
+def test_a_store_that_workers_do_not_see(graph, client, before_loading):
+    before_loading(lambda: shutil.rmtree(graph.info.url))
+    message = refused(graph, client, StoreNotFoundError)
+    assert message.startswith("a worker finds no store: ")
+    assert "graph.zarr" in message
+    assert message.endswith("; the path or URL must lead all workers to the same store")
+
+
+@pytest.mark.parametrize(("damage", "error"), [("missing", MissingChunkError), ("flipped", ChecksumError)])
+def test_a_store_that_is_damaged(damage, error, client, tmp_path):
+    A = store_matrix(make_scipy(50, 50), tmp_path / "graph.zarr", kind="graph")
+    [chunk] = [p for p in (find_group(tmp_path / "graph.zarr") / "indices" / "c").rglob("*") if p.is_file()]
+    if damage == "missing":
+        chunk.unlink()
+    else:
+        content = bytearray(chunk.read_bytes())
+        content[len(content) // 2] ^= 1
+        chunk.write_bytes(content)
+    message = refused(A, client, error)
+    assert message.startswith("a worker cannot use the store: ")
+
+
+def test_more_than_the_memory_of_workers(graph, in_process, monkeypatch):
+    need = graph.plan(4, threads=1).memory_bytes
+    monkeypatch.setattr("mgspmv.cluster.agent.free_memory", lambda: 2 * need)
+    message = refused(graph, in_process(2), CapacityError)
+    assert "on 2 workers needs" in message
+    assert message.endswith("; 4 workers of that size would do")
+    monkeypatch.setattr("mgspmv.cluster.agent.free_memory", lambda: 2)
+    assert "no number of workers of that size would do" in refused(graph, in_process(2), CapacityError)
+
+
+def test_what_proves_the_highest_must_fit_too(graph, in_process, monkeypatch):
+    client, asked = in_process(2), {"stop": "topk:3", "max_iter": 500}
+    need = graph.plan(2, threads=1, stop="topk:3").memory_bytes
+    options = {"backend": "cpu", "threads": 1, "host_memory": need - 1}
+    assert graph.plan(client=client, backend="cpu", threads=1, stop="topk:3").memory_bytes == need
+    for work in (
+        lambda: graph.plan(client=client, **options, stop="topk:3"),
+        lambda: graph.distribute(client, **options, stop="topk:3"),
+    ):
+        with pytest.raises(CapacityError, match=r"\(up to \S+ GB of it for stop='topk:3', which stop='change' does"):
+            work()
+    monkeypatch.setattr("mgspmv.cluster.agent.free_memory", lambda: 2 * need - 2)
+    with pytest.raises(CapacityError, match=r"GB of it for stop='topk:3'"):
+        mg.pagerank(graph, client=client, **asked, threads=1)
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_workers", [1, 3])
+def test_a_plan_for_a_cluster_is_that_of_the_matrix_on_it(n_workers, graph, in_process):
+    client = in_process(n_workers)
+    held = find_held(client)
+    plan = graph.plan(7, client=client, backend="cpu")  # as many as there are count
+    assert find_held(client) == held  # nothing is loaded for it
+    with graph.distribute(client, backend="cpu") as D:
+        assert plan.bounds == D.bounds == D.plan.bounds
+        assert plan == D.plan
+    assert plan.seconds_per_iteration is None  # hosts are not measured
+    assert [(w.held, w.has_device) for w in plan.workers] == [("host", False)] * n_workers
+
+
+def test_a_plan_for_a_cluster_keeps_to_the_memory_that_is_given(graph, in_process):
+    need = graph.plan(2, threads=1).memory_bytes
+    plan = graph.plan(client=in_process(2), backend="cpu", host_memory=need, threads=1)
+    assert plan.memory_bytes == need
+    options = {"backend": "cpu", "host_memory": need - 1, "threads": 1}
+    for work in (
+        lambda: graph.plan(client=in_process(2), **options),
+        lambda: graph.distribute(in_process(2), **options),
+    ):
+        with pytest.raises(CapacityError, match=r"on 2 workers needs \S+ GB of host memory on one of them, which has"):
+            work()
+
+
+WORKS = {"spmv": lambda A, **options: mg.spmv(A, np.ones(50), **options), "pagerank": mg.pagerank}
+
+
+def test_memory_is_limited_when_a_matrix_is_distributed(graph, in_process):
+    with graph.distribute(in_process(2)) as D:
+        for work, limits in product(WORKS.values(), ({"device_memory": "1GB"}, {"host_memory": 10**9})):
+            with pytest.raises(OptionError) as caught:
+                work(D, **limits)
+            assert str(caught.value).endswith("pass them to distribute() where the matrix is on a cluster already")
+
+
+def test_rows_that_come_by_are_warned_of(graph):
+    """Not where all of them stay, in pieces for want of room to lay them out at once."""
+    n = 1000
+    indptr = np.arange(0, 1000 * n + 1, 1000, dtype=np.int64)
+    info = replace(graph.info, shape=(n, n), nnz=1000 * n, dtype=None)
+
+    def warn(device_memory, host_memory):
+        memory = {"device_memory": device_memory, "host_memory": host_memory}
+        warn_of_streaming(plan_rows(info, indptr, 2, threads=1, lays_out=True, streams=True, **memory), stacklevel=1)
+
+    rows = "GPUs have no room for all of their rows: up to"
+    few = rf"^1 of 2 {rows} 0\.00122 GB come by from pinned memory in each iteration; plan says what"
+    with pytest.warns(UserWarning, match=few):
+        warn([10**9, 1_500_000], None)
+    with pytest.warns(UserWarning, match=rf"^2 of 2 {rows} \S+ GB come by from pinned memory and the store in each"):
+        warn([1_500_000, 1_500_000], [10**9, 3_500_000])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn(10**9, None)
+        warn(5 * 10**6, None)

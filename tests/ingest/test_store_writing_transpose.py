@@ -1,0 +1,117 @@
+"""The transpose that is added to a store: that of ingesting with it, and the same matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from zarr.storage import MemoryStore
+
+import mgspmv as mg
+from mgspmv.errors import OptionError, StoreDamagedError, StoreNotFoundError
+from mgspmv.ingest.scratch import MemoryBudget
+from mgspmv.store.read import read_array_digests
+from tests.support.shrinking import shrink
+from tests.support.stores import make_scipy, make_stochastic, seal
+
+EDGES = (np.array([1, 1, 2, 9, 1]), np.array([2, 9, 9, 1, 2]))
+SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "pattern": (EDGES, {}),
+    "names": (nx.DiGraph([("a", "b"), ("b", "c"), ("c", "c")]), {}),
+    "weights": ((*EDGES, np.array([0.5, 1.5, 2.0, -1.0, 4.0])), {}),
+    "integers": ((*EDGES, np.array([5, 1, 2, 7, 1])), {}),
+    "parallel edges": ((*EDGES, np.array([0.5, 1.5, 2.0, -1.0, 4.0])), {"duplicates": "keep"}),
+    "parallel edges without weights": (EDGES, {"duplicates": "keep"}),
+    "rcm": (make_scipy(40, 40), {"kind": "graph", "order": "rcm"}),
+    "degree": (EDGES, {"order": "degree"}),
+    "matrix that is not square": (make_scipy(30, 17), {}),
+    "matrix that is not square, float32": (make_scipy(17, 30), {"dtype": "float32"}),
+    "pattern that is not square": (make_scipy(17, 30), {"ignore_weights": True}),
+    "stochastic": (make_stochastic(20), {"kind": "stochastic"}),
+    "no entries": (sp.coo_array((3, 5)), {}),
+}
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Pieces, blocks and chunks of which a small matrix has many."""
+    shrink(
+        monkeypatch,
+        store__chunks={"CHUNK_ELEMENTS": 7},
+        ingest__stored={"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5},
+        ingest__external_sort={"GROUPED_ENTRIES": 16, "BLOCK_ENTRIES": 32, "BLOCK_ROWS": 8},
+    )
+
+
+def read_digests(place):
+    """Those of all arrays."""
+    return read_array_digests(mg.open_matrix(place).stored)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(("source", "options"), SOURCES.values(), ids=SOURCES)
+def test_it_is_that_of_ingesting_with_it(monkeypatch, source, options):
+    place, wanted_place = MemoryStore(), MemoryStore()
+    before = mg.ingest(source, place, **options)
+    wanted = mg.ingest(source, wanted_place, transpose=True, **options)
+    monkeypatch.setattr("mgspmv.api.stores.find_budget", lambda *_: MemoryBudget(4000, 2, None))  # entries go to files
+    info = mg.transpose(place)
+    assert (info.digest, info.has_transpose, info.number) == (before.digest, True, 2)
+    for field in (
+        "digest",
+        "nnz",
+        "shape",
+        "dtype",
+        "nbytes",
+        "min_weight",
+        "vertex_ids",
+        "duplicates",
+        "kind",
+        "order",
+    ):
+        assert getattr(info, field) == getattr(wanted, field), field
+    with mg.open_matrix(place) as A, mg.open_matrix(wanted_place) as B:
+        np.testing.assert_array_equal(A.T.to_scipy().toarray(), B.T.to_scipy().toarray())
+        np.testing.assert_array_equal(A.T.to_scipy().toarray(), A.to_scipy().toarray().T)
+    assert read_digests(place) == read_digests(wanted_place)
+    assert mg.verify(place) == []
+
+
+def test_versions_and_provenance():
+    place = MemoryStore()
+    before = mg.ingest(EDGES, place)
+    with mg.open_matrix(place) as A:
+        info = mg.transpose(place, threads=1, memory="64GiB")
+        assert A.info.has_transpose is False  # who has it open goes on with that version
+    assert info.provenance["transposing"]["source"] == {"version": before.version, "digest": before.digest}
+    assert {name: info.provenance[name] for name in before.provenance} == before.provenance
+    assert mg.transpose(place) == info
+    assert [own.version for own in mg.list_versions(place)] == [before.version, info.version]
+    assert mg.transpose(place, keep=1) == info
+    assert mg.list_versions(place) == [info]
+    updated = mg.update(place, insert=([5], [6]))
+    assert updated.has_transpose
+    mg.ingest(EDGES, again := MemoryStore())
+    assert mg.list_versions(again) != [mg.transpose(again, keep=1)] == mg.list_versions(again)
+
+
+def test_arrays_that_are_not_those_of_the_digest(tmp_path):
+    before = mg.ingest(EDGES, place := tmp_path / "a")
+    seal(place, array_digests=read_digests(place) | {"indices": "0" * 64})
+    claimed = mg.open_matrix(place).info.digest
+    with pytest.raises(StoreDamagedError, match=f"its arrays have the digest {before.digest} and not {claimed}"):
+        mg.transpose(place)
+    assert len(mg.list_versions(place)) == 1
+
+
+def test_what_is_refused(tmp_path):
+    with pytest.raises(StoreNotFoundError):
+        mg.transpose(tmp_path / "none.zarr")
+    mg.ingest(EDGES, tmp_path / "s.zarr")
+    with pytest.raises(OptionError, match="keep must be at least 1"):
+        mg.transpose(tmp_path / "s.zarr", keep=0)
+    with pytest.raises(OptionError, match="threads must be at least 1"):
+        mg.transpose(tmp_path / "s.zarr", threads=0)

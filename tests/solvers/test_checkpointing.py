@@ -1,0 +1,252 @@
+"""When states of a run are kept, and that nobody waits for them."""
+
+from __future__ import annotations
+
+import time
+from functools import partialmethod
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import zarr
+
+import mgspmv as mg
+from mgspmv.checkpoints import BEGINNING, BackgroundThread, Checkpoints, write_slice
+from mgspmv.errors import CheckpointError
+from mgspmv.kernels.select import bind_kernel
+from mgspmv.model import Status
+from mgspmv.solvers.checkpointing import Checkpointer
+from mgspmv.solvers.inputs import RunInputs, make_inputs, read_out_weight
+from mgspmv.solvers.options import PageRankOptions, RankTask
+from mgspmv.solvers.pagerank import run_here
+from mgspmv.solvers.steps import STEPS_AT_ONCE, LocalSteps
+from tests.support.failing_stores import FailingStore
+from tests.support.played import PlayedDevice, run_played
+from tests.support.waiting import HANG_S
+
+X = np.arange(5.0)
+
+
+class Writers:
+    """Two who write when they are let."""
+
+    def __init__(self) -> None:
+        self.address, self.is_let, self.answers = None, True, None
+        self.n_begun = 0
+
+    def begin(self, address) -> None:
+        self.address, self.n_begun = address, self.n_begun + 1
+
+    def find_written(self, wait):
+        if not (self.is_let or wait):
+            return None
+        return self.answers or [write_slice(self.address, a, X[a:b]) for a, b in ((0, 2), (2, 5))]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds, in a list, that `Checkpointer` reads."""
+    now = [100.0]
+    played = SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter)
+    monkeypatch.setattr("mgspmv.solvers.checkpointing.time", played)
+    return now
+
+
+@pytest.fixture
+def keeper(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "c")
+    checkpoints.prepare(is_shared=False)
+    told = []
+    with Checkpointer(checkpoints, {"matrix": "m"}, "r", 30.0, notify=told.append) as own:
+        own.told = told
+        own.begin()
+        yield own
+
+
+def settle(keeper) -> None:
+    """Wait for what the keeper's thread does."""
+    keeper._thread.submit(int).result()
+
+
+def restore(keeper):
+    return Checkpoints(keeper.checkpoints.place).restore()
+
+
+def test_it_begins_when_it_is_time(clock, keeper):
+    keeper._began_s = clock[0]
+    writers = Writers()
+    for at, changes, n_begun in [(129.0, [0.5], 0), (130.0, [0.5, 0.2], 1), (159.0, [0.5, 0.2, 0.1], 1)]:
+        clock[0] = at
+        keeper.look(writers, changes)
+        settle(keeper)
+        assert writers.n_begun == n_begun
+    keeper.look(writers, [0.5, 0.2, 0.1])
+    assert [(kept.iteration, kept.n_bytes, kept.error) for kept in keeper.told] == [(2, 40, None)]
+    restored = restore(keeper)
+    assert restored.reached.changes == (0.5, 0.2)
+    assert restored.x.tobytes() == X.tobytes()
+    clock[0] = 160.0
+    keeper.look(writers, [0.5, 0.2, 0.1, 0.05])
+    assert writers.n_begun == 2
+
+
+def test_what_takes_longer_is_not_queued(clock, keeper):
+    keeper._began_s, writers = clock[0], Writers()
+    writers.is_let = False
+    for k in range(1, 10):
+        clock[0] += 30.0
+        keeper.look(writers, [0.5] * k)
+    assert (writers.n_begun, keeper.told) == (1, [])
+    writers.is_let = True
+    keeper.look(writers, [0.5] * 10)
+    assert writers.n_begun == 1  # it is being made current
+    settle(keeper)
+    keeper.look(writers, [0.5] * 11)
+    assert [kept.iteration for kept in keeper.told] == [1]
+    assert writers.n_begun == 2
+
+
+# --- places that refuse, or hang --------------------------------------------------------------------------------------
+
+
+def begin_commit(keeper, writers, iteration):
+    """Have slices of a state written, and begin to make it current."""
+    keeper.every_s = 0.0
+    keeper.look(writers, [0.5] * iteration)
+    keeper.every_s = 1e9
+    keeper._settle(writers, wait=False)
+
+
+def keep(keeper, iteration):
+    """Keep a state after so many iterations, and wait for it."""
+    begin_commit(keeper, Writers(), iteration)
+    keeper.finish(Writers())
+
+
+@pytest.fixture
+def place():
+    with FailingStore.make() as store:
+        yield store
+
+
+class PatientReader(Checkpointer):
+    """Gives what it reads as long as that takes, unless the place hangs then, however short the limit of a write is."""
+
+    def _restore(self):
+        if not FailingStore.hangs("get "):
+            self.limit_s = HANG_S
+        return super()._restore()
+
+
+@pytest.fixture
+def failing(place):
+    """A keeper of a place that fails when it is told to."""
+    checkpoints, told = Checkpoints(place), []
+    checkpoints.prepare(is_shared=False)
+    with PatientReader(checkpoints, {"matrix": "m"}, "r", 30.0, notify=told.append, limit_s=HANG_S) as own:
+        own.told = told
+        own.begin()
+        yield own
+
+
+def list_states(place):
+    return {key.split("/")[1] for key in place._store_dict if key.startswith("states/s")}
+
+
+def test_a_state_counts_where_older_ones_cannot_be_removed(failing, place):
+    place.refuse("delete ")
+    keep(failing, 1)
+    keep(failing, 2)
+    said = r"^the checkpoint is kept in .*, and older ones cannot be removed: .*Permission denied; the run goes on"
+    with pytest.warns(UserWarning, match=said):
+        keep(failing, 3)
+    keep(failing, 4)  # it is warned of once
+    assert [(kept.iteration, kept.error) for kept in failing.told] == [(k, None) for k in range(1, 5)]
+    assert (failing.kept.iteration, restore(failing).reached.iteration) == (4, 4)
+    assert failing.go_back().reached.iteration == 4
+    assert len(list_states(place)) == 4
+    place.refuse(None)
+    keep(failing, 5)
+    assert len(list_states(place)) == 2
+
+
+HANGS = "cannot be written to .*: nothing came of it for 0.3 s; the run goes on, and the checkpoint before stays"
+
+
+def test_a_lost_worker_where_nothing_can_be_read(failing, place):
+    keep(failing, 1)
+    place.hang("get ")
+    failing.limit_s = 0.3
+    said = r"cannot be read: nothing came of it for 0.3 s; see that the place can be reached"
+    with pytest.raises(CheckpointError, match=said):
+        failing.go_back()
+
+
+@pytest.mark.parametrize("word", ["set states/s", "c/0"])
+def test_a_run_ends_where_its_place_hangs(graph, place, monkeypatch, word):
+    whole = mg.pagerank(graph, throw=False, max_iter=20)
+    monkeypatch.setattr(
+        "mgspmv.checkpoints.BackgroundThread.await_done", partialmethod(await_shortly, BackgroundThread.await_done)
+    )
+
+    def hang(phase, done, total):
+        if phase == "checkpoint":
+            place.hang(word)
+
+    options = {"checkpoint": place, "checkpoint_every": 0, "on_progress": hang}
+    with pytest.warns(UserWarning, match=HANGS.replace("0.3", "60")) as warned:
+        solution = mg.pagerank(graph, throw=False, max_iter=20, **options)
+    assert len(warned) == 1
+    assert solution.digest() == whole.digest()
+    place.hang(None)
+    assert Checkpoints(place).restore() is not None
+
+
+def await_shortly(self, await_done, future, limit_s):
+    return await_done(self, future, HANG_S if FailingStore.hanging is None else 0.3)
+
+
+# --- steps that a device makes ahead ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def graph():
+    rng, store = np.random.default_rng(4), zarr.storage.MemoryStore()
+    mg.ingest((rng.integers(0, 50, 300), rng.integers(0, 55, 300), rng.random(300)), store, n_vertices=55)
+    return mg.open_matrix(store)
+
+
+def run(A, place, kind, max_iter, *, resume=False, notify=lambda kept: None):
+    """Outcome, and changes of the iterations of this run, on a device or not."""
+    options = PageRankOptions(tol=1e-14, max_iter=max_iter)
+    start, block = make_inputs(A.stored, None, options, use_weights=True), A.block("float64")
+    weight, threshold = read_out_weight(A.stored, True), options.threshold(55, A.nnz)
+    checkpoints = Checkpoints(place)
+    checkpoints.prepare(is_shared=False)
+    restored = checkpoints.restore() if resume else None
+    if restored is not None:
+        start = RunInputs(restored.x, start.dangling, start.personalization)
+    before, events = BEGINNING if restored is None else restored.reached, []
+    with Checkpointer(checkpoints, {}, "r", 0.0, before, notify=notify) as keeper:
+        if kind == "device":
+            device = PlayedDevice(block, "exact")
+            steps = (options, threshold, events.append)
+            outcome = run_played(device, start.on_device(weight), *steps, keeper=keeper)
+        else:
+            rows, task = start.bind(bind_kernel(block, "exact"), weight), RankTask("r", options, threshold)
+            outcome = run_here(LocalSteps(rows, options), task, events.append, keeper=keeper)
+    return outcome, [event.change for event in events]
+
+
+@pytest.mark.parametrize("first", ["device", "host"])
+@pytest.mark.parametrize("second", ["device", "host"])
+def test_a_device_keeps_what_it_reached(graph, tmp_path, first, second):
+    whole, changes = run(graph, tmp_path / "whole", "host", 300)
+    n = STEPS_AT_ONCE + 3
+    _, begun = run(graph, tmp_path / "c", first, n)
+    outcome, rest = run(graph, tmp_path / "c", second, 300, resume=True)
+    assert begun + rest == changes
+    assert outcome.values.tobytes() == whole.values.tobytes()
+    again, none = run(graph, tmp_path / "c", second, 300, resume=True)
+    assert (none, again.status) == ([], Status.CONVERGED)
+    assert again.values.tobytes() == whole.values.tobytes()
