@@ -16,8 +16,8 @@ from mgspmv.errors import CapacityError, CheckpointError, ClosedError, ClusterEr
 from mgspmv.logs import log_checkpoint
 from mgspmv.solvers.checkpointing import EVERY_S, Checkpointer, CheckpointReport
 from mgspmv.solvers.inputs import RunInputs
-from mgspmv.solvers.options import PageRankOptions, RankTask
-from mgspmv.solvers.pagerank import check_status, find_before
+from mgspmv.solvers.options import PageRankOptions, RankTask, check_status
+from mgspmv.solvers.pagerank import find_before
 from mgspmv.store.digests import digest_array
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.metadata import MatrixProperties

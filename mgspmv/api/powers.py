@@ -21,9 +21,9 @@ from mgspmv.monitor.progress import watched_to_converge
 from mgspmv.order import invert, permute
 from mgspmv.results import Solution
 from mgspmv.solvers.norms import Norm
-from mgspmv.solvers.options import DEFAULT_TOL
+from mgspmv.solvers.options import DEFAULT_TOL, PowerOptions
 from mgspmv.solvers.pagerank import Outcome
-from mgspmv.solvers.power import PowerOptions, PowerTask, Products, Step, Update, compile_product, iterate_power
+from mgspmv.solvers.power import PowerTask, Products, Step, Update, compile_product, iterate_power
 from mgspmv.solvers.vectors import Weights, make_vector
 
 if TYPE_CHECKING:

@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from distributed import get_worker
 
 from mgspmv.cluster.worker_metrics import METRICS, PHASES
 from mgspmv.model import Event
-
-if TYPE_CHECKING:
-    from mgspmv.cluster.worker_run import WorkerRun
 
 TOPIC = "mgspmv"
 """Topic of the messages, for `Client.get_events` and `Client.subscribe_topic` of Dask."""
@@ -62,16 +59,19 @@ def pack_events(
     }
 
 
-def publish_iterations(share: WorkerRun, events: Sequence[Event]) -> None:
-    """Count the iterations of a task on this worker, and publish them without waiting."""
-    if not events:
-        return
+def publish_iterations(events: Sequence[Event], rank: int, nnz: int, taken: dict[str, int]) -> None:
+    """Count the iterations of a task on this worker, and publish them without waiting.
+
+    Parameters
+    ----------
+    events : at least one
+    rank, nnz : of this worker
+    taken : bytes of the run on this worker, by name
+    """
     columns = _tabulate(events)
     seconds = np.array([columns[f"{phase}_s"][:, 0] for phase in PHASES])
-    edges = len(events) * sum(part.nnz for part in share.parts)
-    METRICS.count_iterations(seconds, edges, int(columns["exchanged_bytes"].sum()))
-    share.held_bytes = events[-1].memory_bytes[0]
-    get_worker().log_event(TOPIC, pack_events(events, [share.rank], columns) | {"taken": [share.measure_memory()]})
+    METRICS.count_iterations(seconds, len(events) * nnz, int(columns["exchanged_bytes"].sum()))
+    get_worker().log_event(TOPIC, pack_events(events, [rank], columns) | {"taken": [taken]})
 
 
 def _tabulate(events: Sequence[Event]) -> dict[str, np.ndarray]:

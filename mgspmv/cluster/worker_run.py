@@ -148,7 +148,9 @@ class WorkerRun(ConnectedRun, ABC):
     def superstep(self, n: int) -> Report:
         """Call `advance`, publish its events, check the ranks, and return all in a report."""
         events, status = self.advance(n)
-        publish_iterations(self, events)
+        if events:
+            self.held_bytes = events[-1].memory_bytes[0]
+            publish_iterations(events, self.rank, sum(part.nnz for part in self.parts), self.measure_memory())
         if not events or status == Status.NON_FINITE:
             return Report(events, status)
         with self._working(f"iteration {events[-1].iteration}"):

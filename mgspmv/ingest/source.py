@@ -15,7 +15,7 @@ from mgspmv.model import CooBatch, Kind
 
 if TYPE_CHECKING:
     from mgspmv.ingest.names import SortedIds, SpilledNames  # Numba takes a second to import
-    from mgspmv.ingest.stored import StoredIds
+    from mgspmv.ingest.stored_ids import StoredIds
 
 
 @dataclass(frozen=True)

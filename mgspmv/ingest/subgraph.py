@@ -34,7 +34,8 @@ from mgspmv.ingest.names import IdWriter
 from mgspmv.ingest.numbering import PIECE_IDS, Ids
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.store_writing import describe_matrix, write_matrix
-from mgspmv.ingest.stored import RowNumbers, StoredIds, StoredRows, read_entries
+from mgspmv.ingest.stored import RowNumbers, StoredRows, read_entries
+from mgspmv.ingest.stored_ids import StoredIds
 from mgspmv.ingest.vector_files import read_vector
 from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class
 from mgspmv.ingest.vertices import are_numbers, read_vertices

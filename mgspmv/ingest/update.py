@@ -28,7 +28,8 @@ from mgspmv.ingest.numbering import PIECE_IDS, Ids, pair_ids
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.store_writing import describe_matrix, write_matrix
-from mgspmv.ingest.stored import RowNumbers, StoredIds
+from mgspmv.ingest.stored import RowNumbers
+from mgspmv.ingest.stored_ids import StoredIds
 from mgspmv.ingest.subgraph import FilteredRows, find_table_bytes
 from mgspmv.ingest.update_checks import (
     check_growing_shape,

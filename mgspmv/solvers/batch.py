@@ -25,8 +25,8 @@ from mgspmv.exchange.multivector import MultivectorExchange
 from mgspmv.kernels.many import WIDTHS, Terms, fit_width, narrow_widths
 from mgspmv.kernels.select import BoundMany
 from mgspmv.model import FIXED_POINT, Event, Status, StepSums
-from mgspmv.solvers.options import Task
-from mgspmv.solvers.pagerank import bound_error, check_status
+from mgspmv.solvers.options import Task, check_status
+from mgspmv.solvers.pagerank import bound_error
 from mgspmv.solvers.queries import Query
 from mgspmv.solvers.steps import Times, bound_mass_rounding, time_step
 

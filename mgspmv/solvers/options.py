@@ -1,4 +1,4 @@
-"""Options of a PageRank run, and checks of tolerances."""
+"""Options of PageRank and of power iteration: tolerances, and the criterion by which a run stops."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
+from typing import get_args
 
 from mgspmv.errors import OptionError
 from mgspmv.model import CHANGE_POINT, Precision, Status, StepSums, TolMode, check_choice
+from mgspmv.solvers.norms import Norm
 
 DEFAULT_TOL = 1e-6
 STABLE_TOL = 1e-10
@@ -177,6 +179,38 @@ class PageRankOptions:
 
 
 @dataclass(frozen=True)
+class PowerOptions:
+    """Stopping criterion and normalization of an iteration, checked."""
+
+    tol: float | None = None
+    """Change below which the iteration stops; None for 1e-6. Must be None for `fixed`."""
+    tol_mode: TolMode = "l1"
+    """Norm of the change: `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as NetworkX; `linf` largest
+    |x' - x| < tol; `relative` largest |x' - x| / |x'| < tol, 0 where x' is 0; `fixed` makes exactly max_iter
+    iterations."""
+    max_iter: int = 100
+    """Maximum number of iterations."""
+    norm: Norm = "none"
+    """Norm that each x' is divided by: sum of absolutes (`l1`), Euclidean norm (`l2`) or largest absolute (`max`)."""
+
+    def __post_init__(self) -> None:
+        check_stopping(self.tol, self.tol_mode, self.max_iter)
+        check_choice("norm", self.norm, get_args(Norm))
+        if self.tol_mode == "relative" and self.tol is not None and self.tol >= 1:
+            raise OptionError(
+                f"tol={self.tol:g} with tol_mode='relative' is met by any elements that grow, however much; pass less "
+                "than 1"
+            )
+
+    def threshold(self, n: int) -> float:
+        """Return the change over n elements below which the iteration has converged; 0 for `fixed`."""
+        if self.tol_mode == "fixed":
+            return 0.0
+        tol = DEFAULT_TOL if self.tol is None else float(self.tol)
+        return tol * n if self.tol_mode == "l1_per_node" else tol
+
+
+@dataclass(frozen=True)
 class Task:
     """Task of PageRank, except its vectors."""
 
@@ -197,6 +231,20 @@ class RankTask(Task):
 
     kernel: str = "auto"
     """Name of a kernel, or `auto`."""
+
+
+def check_status(
+    options: PageRankOptions | PowerOptions, threshold: float, iteration: int, change: float, is_wrong: bool
+) -> Status | None:
+    """Return the status of a run that ends after `iteration` iterations with this change; None if it continues."""
+    is_fixed = options.tol_mode == "fixed"
+    if is_wrong:
+        return Status.NON_FINITE
+    if not is_fixed and change < threshold:
+        return Status.CONVERGED
+    if iteration < options.max_iter:
+        return None
+    return Status.COMPLETED if is_fixed else Status.MAX_ITER
 
 
 def check_stopping(tol: float | None, tol_mode: TolMode, max_iter: int) -> None:

@@ -16,7 +16,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,12 +23,9 @@ from mgspmv.checkpoints import BEGINNING, RunProgress, SliceWriter
 from mgspmv.model import FIXED_POINT, Event, Progress, Recovery, Stability, Status, StepSums, Underflow, ignore
 from mgspmv.solvers.checkpointing import Checkpointer, Writers
 from mgspmv.solvers.mass_check import MassCheck, check_rows
-from mgspmv.solvers.options import PageRankOptions, RankTask
+from mgspmv.solvers.options import RankTask, check_status
 from mgspmv.solvers.steps import DeviceSteps, LocalSteps, Steps
 from mgspmv.solvers.topk_certificate import TopkCertificate
-
-if TYPE_CHECKING:
-    from mgspmv.solvers.power import PowerOptions
 
 CHECK_S = 5.0
 """Seconds between checks of the ranks for corruption, in runs of this process."""
@@ -118,20 +114,6 @@ class Loop:
         if self.stability is not None and not is_wrong:
             return Status.STABLE
         return check_status(self._options, self._task.threshold, self.iteration, change, is_wrong)
-
-
-def check_status(
-    options: PageRankOptions | PowerOptions, threshold: float, iteration: int, change: float, is_wrong: bool
-) -> Status | None:
-    """Return the status of a run that ends after `iteration` iterations with this change; None if it continues."""
-    is_fixed = options.tol_mode == "fixed"
-    if is_wrong:
-        return Status.NON_FINITE
-    if not is_fixed and change < threshold:
-        return Status.CONVERGED
-    if iteration < options.max_iter:
-        return None
-    return Status.COMPLETED if is_fixed else Status.MAX_ITER
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,16 +13,16 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.kernels.select import BoundKernel, bind_kernel
-from mgspmv.model import CsrBlock, Event, Status, TolMode, check_choice
+from mgspmv.model import CsrBlock, Event, Status, TolMode
 from mgspmv.solvers.norms import Norm, find_change, find_norm
-from mgspmv.solvers.options import DEFAULT_TOL, check_stopping
-from mgspmv.solvers.pagerank import Outcome, check_status, sum_seconds
+from mgspmv.solvers.options import PowerOptions, check_status
+from mgspmv.solvers.pagerank import Outcome, sum_seconds
 from mgspmv.solvers.steps import Times
 
 Update = Callable[[Any, Any], Any]
@@ -54,38 +54,6 @@ class Step:
     def place(self, move: Callable[[Any], Any]) -> Step:
         """Return the step with its vector, if it has one, moved by a function."""
         return self if isinstance(self.added, float) else replace(self, added=move(self.added))
-
-
-@dataclass(frozen=True)
-class PowerOptions:
-    """Stopping criterion and normalization of an iteration, checked."""
-
-    tol: float | None = None
-    """Change below which the iteration stops; None for 1e-6. Must be None for `fixed`."""
-    tol_mode: TolMode = "l1"
-    """Norm of the change: `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as NetworkX; `linf` largest
-    |x' - x| < tol; `relative` largest |x' - x| / |x'| < tol, 0 where x' is 0; `fixed` makes exactly max_iter
-    iterations."""
-    max_iter: int = 100
-    """Maximum number of iterations."""
-    norm: Norm = "none"
-    """Norm that each x' is divided by: sum of absolutes (`l1`), Euclidean norm (`l2`) or largest absolute (`max`)."""
-
-    def __post_init__(self) -> None:
-        check_stopping(self.tol, self.tol_mode, self.max_iter)
-        check_choice("norm", self.norm, get_args(Norm))
-        if self.tol_mode == "relative" and self.tol is not None and self.tol >= 1:
-            raise OptionError(
-                f"tol={self.tol:g} with tol_mode='relative' is met by any elements that grow, however much; pass less "
-                "than 1"
-            )
-
-    def threshold(self, n: int) -> float:
-        """Return the change over n elements below which the iteration has converged; 0 for `fixed`."""
-        if self.tol_mode == "fixed":
-            return 0.0
-        tol = DEFAULT_TOL if self.tol is None else float(self.tol)
-        return tol * n if self.tol_mode == "l1_per_node" else tol
 
 
 @dataclass(frozen=True)

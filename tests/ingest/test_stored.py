@@ -7,7 +7,8 @@ import pytest
 import scipy.sparse as sp
 from zarr.storage import MemoryStore
 
-from mgspmv.ingest.stored import StoredIds, StoredRows
+from mgspmv.ingest.stored import StoredRows
+from mgspmv.ingest.stored_ids import StoredIds
 from mgspmv.store.read import open_store
 from tests.support.arrays import write_store
 from tests.support.pairwise import cover_pairs

@@ -9,7 +9,8 @@ import pytest
 
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.model import Status
-from mgspmv.solvers.power import PowerOptions, PowerTask, Products, Step, iterate_power
+from mgspmv.solvers.options import PowerOptions
+from mgspmv.solvers.power import PowerTask, Products, Step, iterate_power
 
 A = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 2.0]])
 
