@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PHRASES: dict[str, str] = {
-    r"(?:come|comes|came|coming|pass|passes|passed) by(?! (?:value|name|place|reference|keyword|position))": (
-        "are streamed"
-    ),
+    r"(?:come|comes|came|coming) by": "are streamed",
     r"(?:no|have|has|had|enough|without) room|room for": "does not fit; memory for",
     r"(?:go|goes|gone|going|went) on": "continue, resume",
     r"(?:is|are|was|were|be) (?:not )?there(?=[.,;:)]|$)|(?:that|which) (?:is|are) (?:not )?there|is there to": (
@@ -36,11 +34,9 @@ PHRASES: dict[str, str] = {
     r"(?:is|are|was|were) gone": "no longer exists, was removed",
     r"(?:something|anything|nothing|another|other) else than": "not a",
     r"[Aa]s of (?=`)": "see, as for",
-    r"(?<!there )(?<!There )(?:is|are|was|were) no(?= (?!longer|more|later|larger|smaller|slower|faster|better)[a-z])": (
-        "is not a, are not"
-    ),
+    r"(?<!there )(?<!There )(?:is|are|was|were) no(?= (?!longer|more|later|larger|smaller|faster)[a-z])": "is not a",
     r"be had": "be obtained",
-    r", for (?:it|they|there|this|that|its|these) (?:is|are|has|have|was|were)": "because",
+    r"(?<=, )for (?:it|they|there|this|that|its|these) (?:is|are|has|have|was|were)": "because",
     r"(?:turned|other way|way) round": "reversed; vice versa",
     r"(?:stands?|stood) in (?:a|the|it|its)": "is in",
     r"without a word|in silence": "silently",
@@ -74,7 +70,7 @@ class Finding:
 def find_phrases(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield the position of each phrase in a text, the phrase and its replacement."""
     for phrase, instead in PHRASES.items():
-        for found in re.finditer(rf"(?<![\w`.-])(?:{phrase})(?![\w`-])", text):
+        for found in re.finditer(rf"(?<![\w`.-])(?:{phrase})(?![\w-])", text):
             yield found.start(), found[0], instead
 
 
