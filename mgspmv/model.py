@@ -188,9 +188,9 @@ class MatrixInfo:
             if repr(own.get(name, value)) != repr(value) or not is_finite:  # pydantic converts "1", 1.0, True to 1
                 raise ValueError(f"{name} is {shorten(repr(own[name]))}")
         n_rows, n_cols = info.shape
-        for size in (n_rows, n_cols, info.nnz, info.nbytes):
+        for size in (n_rows, n_cols, info.nnz, info.nbytes, info.format_version):
             if not 0 <= size < INT64_LIMIT:
-                raise ValueError(f"a number of rows, columns, entries or bytes is {size}")
+                raise ValueError(f"a number of rows, columns, entries or bytes, or of the format, is {size}")
         if n_rows != n_cols and (info.kind != "matrix" or info.order is not None or info.vertex_ids is not None):
             what = "a matrix with ids or an order" if info.kind == "matrix" else f"a {info.kind}"
             raise ValueError(f"the shape is {n_rows} x {n_cols}, and {what} must be square")

@@ -69,7 +69,7 @@ def not_answer_a_share(monkeypatch):
     spec = ShardSpec(0, 2, None, "", "graph", IngestOptions())
     offer = ShardOffer(spec, MEMBERS, ("a", "b"), "", None, 1 << 32, 1, tempfile.gettempdir(), 0.01)
     with closing(HeldShard(offer, worker)) as share:
-        share._ask_share(1, "give_ids")
+        share._ask_shard(1, "give_ids")
 
 
 def not_take_the_agent(monkeypatch):

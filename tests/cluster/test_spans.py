@@ -43,7 +43,7 @@ def test_phases_of_a_run(graph: mg.Matrix, in_process: Callable[[int], Any], exe
     found = list_spans(client, f"mine-{executor}")
     phases = {name[2] for name in found if name[:2] == ("mgspmv", "pagerank") and len(name) == 3}
     assert phases == {"start", "iterate", "residual", "collect"}
-    step = "supersteps" if executor == "supersteps" else "step"
+    step = "superstep" if executor == "supersteps" else "step"
     assert found["mgspmv", "pagerank", "iterate"] == (1, {f"mgspmv-{step}-iterate"})
     assert found["mgspmv", "pagerank", "collect"] == (1, {"mgspmv-collect-collect"})
     assert found["mgspmv", "distribute", "load"] == (1, {"mgspmv-load"})

@@ -248,7 +248,7 @@ def test_messages_arrive_whole_and_once(make_run):
 def test_a_lost_worker_is_named_at_once(make_run):
     run = make_run(3)
     connect_all(run)
-    run.links[0].marks.phase = "iteration 7"
+    run.links[0].heartbeat.phase = "iteration 7"
     waiting = Call(run.links[0].receive, [1, 2])
     run.links[2].close("it is killed")
     with pytest.raises(WorkerLostError) as caught:
@@ -285,7 +285,7 @@ def test_a_look_at_the_others_finds_what_a_wait_for_them_does(make_run):
 def test_a_silent_worker_is_named_and_one_that_is_busy_is_not(make_run):
     run = make_run(3, patience=1.5)
     connect_all(run)  # when it was heard last
-    run.links[0].marks.phase = "residual"
+    run.links[0].heartbeat.phase = "residual"
     with run.links[1].active("step"), pytest.raises(WorkerTimeoutError) as caught:
         run.links[0].receive([1, 2])
     assert str(caught.value) == (
@@ -346,7 +346,7 @@ def test_who_waits_is_told_why_it_ended(make_run, is_connected):
     if is_connected:
         run.gates.clear()
         connect_all(run)
-    run.links[0].marks.phase = "iteration 3"
+    run.links[0].heartbeat.phase = "iteration 3"
     inbox = WatchedInbox(run.links[0])
     waiting = Call(run.links[0].receive, [1]) if is_connected else Call(run.links[0].connect)
     assert inbox.is_awaited.wait(HANG_S)

@@ -65,7 +65,7 @@ def test_a_share_that_was_closed_works_no_more(tmp_path):
     [own] = make_shares(EdgeListSource(str(tmp_path / "a.txt")), 1, MemoryBudget(1 << 24, 1, tmp_path))
     own.close()
     with pytest.raises(ClosedError, match="the ingest was given up"):
-        own._tell("read", 1, None)
+        own._notify("read", 1, None)
 
 
 def test_numbers_beyond_32_bits(tmp_path):

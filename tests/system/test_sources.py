@@ -567,12 +567,12 @@ def test_memory_is_limited_on_cuda_only(work):
 
 def test_a_matrix_that_does_not_fit_is_not_loaded(monkeypatch):
     A = store_matrix(UniformSource(n_vertices=500, n_edges=4000))
-    monkeypatch.setattr("mgspmv.api.matrix.free_memory", lambda: 1000)
+    monkeypatch.setattr("mgspmv.api.embedded.free_memory", lambda: 1000)
     for work in (lambda: A @ np.ones(500), lambda: mg.pagerank(A)):
         with pytest.raises(CapacityError, match=r"which has 1e-06 GB"):
             work()
     assert not A._loaded
-    monkeypatch.setattr("mgspmv.api.matrix.free_memory", lambda: 10**9)
+    monkeypatch.setattr("mgspmv.api.embedded.free_memory", lambda: 10**9)
     assert (A @ np.ones(500)).sum() == A.nnz
 
 
