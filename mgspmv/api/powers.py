@@ -88,7 +88,7 @@ class PowerCall(Placement):
 
     @property
     def chosen_executor(self) -> Executor:
-        """Drive of the run, resolved from `auto`."""
+        """Executor of the run, resolved from `auto`."""
         return self.choose_drive(self.executor)
 
 
@@ -120,10 +120,9 @@ def power_iteration(
     max_iter : most iterations, default 100; a run that converges on the last one has converged
     weights : False takes each stored entry as 1
     precision : of vectors and values; norms and changes are summed in float64
-    executor : `embedded`, in this process; `superstep`, in which the workers of a cluster iterate in lockstep, and
-    which
-        takes no `update`; or `scheduler`, in which each product is a round of tasks and everything else is done in this
-        process. `auto` is `supersteps` on a cluster, `scheduler` there with an `update`, else `embedded`
+    executor : `embedded`, in this process; `supersteps`, in which the workers of a cluster iterate in lockstep, and
+        which takes no `update`; or `tasks`, in which each product is a round of tasks and everything else is done in
+        this process. `auto` is `supersteps` on a cluster, `tasks` there with an `update`, else `embedded`
     backend, threads : as for `spmv`
     client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one call
     device_memory, host_memory, timeout : as for `spmv`; rows that do not fit on a device are streamed in each product

@@ -111,11 +111,12 @@ def pagerank(
         edges leave the stored part: their share of the rank is lost. Smaller is an error, with a tolerance of 1e-6
     weights : False counts every stored edge as 1
     precision : `exact` fixed point, bit-identical everywhere; `float64`; `float32`
-    executor : `embedded`, in this process; `superstep`, in which the workers of a cluster iterate in lockstep; or
-        `scheduler`, in which each iteration is a round of tasks. `auto` is `supersteps` on a cluster, else `embedded`.
+    executor : `embedded`, in this process; `supersteps`, in which the workers of a cluster iterate in lockstep;
+        or `tasks`, in which each iteration is a round of tasks. `auto` is `supersteps` on a cluster, else `embedded`.
         All make the same iterations, and in `exact` bit-identical ranks
-    kernel : `auto`; or `csr-rows` or `csr-serial` on the host, `column-sorted-blocks`, `sell-slices` or `csr-split` on
-    CUDA backend : as for `spmv`; `exact` is bit-identical on every backend
+    kernel : `auto`; or `csr-rows` or `csr-serial` on the host, `column-sorted-blocks`, `sell-slices` or `csr-split`
+        on CUDA
+    backend : as for `spmv`; `exact` is bit-identical on every backend
     threads : default: the processors this process may use; on a cluster, those of each worker
     client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one run. A cluster runs one
         at a time, others wait

@@ -159,7 +159,7 @@ def publish_run(
     Parameters
     ----------
     operation : name of the computation
-    executor : for `scheduler`, iterations are published from here
+    executor : for `tasks`, iterations are published from here
     """
     began, client = time.perf_counter(), matrices[0].client
     is_heard = install_monitor(client)
