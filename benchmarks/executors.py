@@ -1,10 +1,10 @@
-"""Check, then time PageRank driven by the scheduler and in supersteps, on the same workers and in turn.
+"""Check, then time PageRank with the executors `tasks` and `supersteps`, in turn on the same workers.
 
     python -m benchmarks.executors --scale 20 --edge-factors 4 16
 
-Worker processes on this machine load an R-MAT graph once; both executors and, for orientation, the embedded form then
-make the same iterations, A B C A B C ... All ranks must have the same bits, and be SciPy's but for rounding; an
-executor with others gets no time, and the exit code is 1.
+Worker processes on this machine load an R-MAT graph once; both executors and, for orientation, `embedded` then make the
+same iterations, A B C A B C ... All ranks must be bit-identical, and equal SciPy's up to rounding; an executor with
+other ranks is not timed, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PHASES = ("product", "exchange", "schedule")
 PERMITTED_L1 = {"exact": 1e-9, "float64": 1e-9, "float32": 1e-5}
 """L1 distance of ranks to SciPy's after as many iterations."""
 Call = Callable[[str], mg.Solution]
-"""PageRank of an executor, in a precision."""
+"""PageRank with one executor, in a given precision."""
 
 HEADER = (
     "arcs / vertex", "executor", "threads", "median ms", "least ms", "runs", "ms / iter.", "product", "exchange",
@@ -78,7 +78,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """What was found of an executor on a graph."""
+    """Results of an executor on a graph."""
 
     scale: int
     edge_factor: int
@@ -90,7 +90,7 @@ class Row:
     remark: str = ""
     """What was wrong."""
     runs: tuple[Run, ...] = ()
-    """Empty for an executor that was wrong."""
+    """Timed runs; empty if the ranks were wrong."""
     ratio: float | None = None
     """Median over that of supersteps."""
     floor: float | None = None
@@ -106,7 +106,7 @@ class Row:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the executors on each graph; 1 when ranks were wrong."""
+    """Measure the executors on each graph; return 1 if ranks were wrong."""
     options = _parse(arguments)
     setting = Setting.observe("benchmarks.executors", arguments)
     with open_cache(options.cache) as folder, start_local(options.workers, _count_threads(options)) as cluster:
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure_graph(edge_factor: int, folder: Path, cluster: Any, options: argparse.Namespace) -> list[Row]:
-    """Check the executors on a graph, then time those that were right."""
+    """Check the executors on a graph, then time those with correct ranks."""
     what, each = f"scale {options.scale}, {edge_factor} arcs a vertex", _count_threads(options)
     say(f"{what}: making the graph and distributing it")
     graph = Graph.make(options.scale, folder, edge_factor)
@@ -126,7 +126,7 @@ def measure_graph(edge_factor: int, folder: Path, cluster: Any, options: argpars
         calls = {executor: partial(rank, D, executor, options.iterations) for executor in EXECUTORS}
         calls["embedded"] = partial(rank, A, "embedded", options.iterations, threads=options.workers * each)
         say(f"{what}: checking {', '.join(EXECUTORS)}")
-        digest, remarks = check_drives(graph, calls, options.iterations, options.precision)
+        digest, remarks = check_executors(graph, calls, options.iterations, options.precision)
         able = {
             executor: partial(_run, call, options.precision)
             for executor, call in calls.items()
@@ -147,14 +147,14 @@ def rank(matrix: Any, executor: Any, iterations: int, precision: Any, *, threads
     return mg.pagerank(matrix, executor=executor, threads=threads, **asked)
 
 
-def check_drives(
+def check_executors(
     graph: Graph, calls: Mapping[str, Call], iterations: int, precision: str
 ) -> tuple[str, dict[str, str]]:
     """Compare ranks in `exact` and in the precision that is timed.
 
     Returns
     -------
-    Digest of the embedded ranks in that precision, and what is wrong with each executor's; empty where nothing is.
+    Digest of the embedded ranks in that precision, and by executor the error of its ranks, empty if correct.
     """
     right, remarks = graph.iterate(iterations), dict.fromkeys(calls, "")
     for checked in dict.fromkeys(("exact", precision)):

@@ -397,7 +397,7 @@ def test_what_an_order_takes_must_fit(method, transpose, monkeypatch):
     A = store_matrix(SKEWED, MemoryStore(), transpose=transpose)
     need = estimate_bytes(method, *A.shape[:1], A.nnz)
     assert need == 32 * 300 + (20 * A.nnz if method == "rcm" else 0)
-    message = r"reordering .* needs .* GB of host memory while the order is found, of which .* GB may be taken; allow"
+    message = r"reordering .* needs .* GB of host memory, but only .* GB may be used; raise memory="
     little(monkeypatch, (1 + transpose) * need)
     reorder_copy(A, method=method)
     little(monkeypatch, (1 + transpose) * need - 1)

@@ -81,8 +81,8 @@ def assemble(
     transposed : receives all entries, with rows and columns exchanged
     phase : for `report`
     most_columns : number of columns that are summed at a time; each further range reads all entries again; None for all
-    rows : range that has all entries, and for which row pointers are made; None for all. Degrees and weights are
-        computed only for all rows
+    rows : range of rows that contains all entries; row pointers are made for this range; None for all rows. Degrees
+        and weights are computed only for None
 
     Raises
     ------
@@ -201,14 +201,14 @@ def _check_signs(matrix: SortedRows, block: CsrBlock) -> None:
     place = (row, int(block.indices[k]))
     row, column = place if matrix.order is None else (int(matrix.order[number]) for number in place)
     raise SourceError(
-        f"entries of a left-stochastic matrix are probabilities, and that in row {row}, column {column} is "
-        f"{block.data[k]}; make them 0 or more, or ingest with kind='graph' or 'matrix'",
+        f"entries of a left-stochastic matrix must be 0 or more, but row {row}, column {column} has {block.data[k]}; "
+        "correct it, or ingest with kind='graph' or 'matrix'",
         source=matrix.name,
     )
 
 
 class ColumnSums:
-    """Number of entries and sum of their values for each column of a range.
+    """Numbers of entries and sums of values of the columns of a range.
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ class ColumnSums:
     def begin(self, start: int, stop: int) -> None:
         """Discard the sums, and start again with columns start .. stop."""
         self._start, self._n_infinite = start, 0
-        self._degree, self._sums = np.zeros(0, np.int64), None
+        self._degree, self._sums = np.zeros(0, np.int64), None  # frees them before the next are allocated
         self._degree = np.zeros(stop - start, np.int64)
         self._sums = None if self._dtype is None else np.zeros((2, stop - start))
 
@@ -243,14 +243,14 @@ class ColumnSums:
             _add_columns(indices, data, self._start, *self._sums)
 
     def give(self, start: int, stop: int) -> ColumnSums:
-        """Return the sums of columns start .. stop, for `join` elsewhere."""
+        """Return the sums of columns start .. stop, to be passed to `join` in another process."""
         own, given = slice(start - self._start, stop - self._start), copy.copy(self)
         given._start, given._degree = start, self._degree[own]
         given._sums = None if self._sums is None else self._sums[:, own]
         return given
 
     def join(self, other: ColumnSums) -> None:
-        """Add the sums of other entries of these columns, computed elsewhere."""
+        """Add the sums of other entries of these columns, computed by another process."""
         self._degree += other._degree
         self._n_infinite += other._n_infinite
         if self._sums is not None and other._sums is not None:
@@ -277,9 +277,8 @@ class ColumnSums:
         col = self._start + int(wrong[0])
         number = col if self._order is None else int(self._order[col])
         raise SourceError(
-            f"each column of a left-stochastic matrix sums to 1 or is empty, column {number} sums to "
-            f"{total[wrong[0]]}; normalize it (if its rows sum to 1, exchange rows and columns), or ingest with "
-            "kind='graph'",
+            f"each column of a left-stochastic matrix must sum to 1 or be empty, but column {number} sums to "
+            f"{total[wrong[0]]}; normalize it (if its rows sum to 1, transpose it), or ingest with kind='graph'",
             source=self._name,
         )
 
@@ -324,7 +323,7 @@ def _add_columns(indices, data, start, high, low):
 def sum_rows(stored: StoredMatrix, start: int, stop: int, threads: int | None = None) -> np.ndarray:
     """Return the sum of the values of each of the rows `start` .. `stop`: the out-weights of the transpose.
 
-    Each row is summed in its order, as the ingest of the reversed graph sums that column: bit-identical.
+    Each row is summed in order of its columns, as in an ingest of the reversed graph, so results are bit-identical.
 
     Parameters
     ----------

@@ -55,8 +55,8 @@ def count_entries(n_given: int, prepared: CooBatch, *, drops_loops: bool) -> Ent
 
     Parameters
     ----------
-    n_given : entries that the source gave
-    prepared : these and their mirror images, with loops
+    n_given : number of entries in the batch of the source
+    prepared : these entries and their mirror images, with loops
     drops_loops : whether loops are left out later
     """
     values, n_loops = prepared.values, 0
@@ -66,7 +66,7 @@ def count_entries(n_given: int, prepared: CooBatch, *, drops_loops: bool) -> Ent
 
 
 def measure_values(values: np.ndarray | None) -> tuple[float | None, float | None, bool]:
-    """Return the least and the greatest finite value, and whether all values may be times, as far as this shows."""
+    """Return the least and the greatest finite value, and whether these values alone allow them to be times."""
     if values is None or not len(values):
         return None, None, True
     least, greatest = values.min(), values.max()
@@ -96,7 +96,7 @@ def make_report(
     counts : counts of all entries
     nnz : number of stored entries
     rule : rule for duplicates
-    options : of the ingest, those that were given
+    options : options of the ingest that the user passed
     """
     taken = source.pop("taken", {})
     columns = {name: SourceColumn(*column) for name, column in taken.get("columns", {}).items() if column is not None}
@@ -141,4 +141,4 @@ def _list_warnings(
     if times is None:
         return []
     how = "ignore_weights=True" if weight.number is None else "weights=False"
-    return [f"{weight} looks like times ({times[0]} .. {times[1]}); pass {how} if it is no weight"]
+    return [f"{weight} looks like times ({times[0]} .. {times[1]}); pass {how} if it is not a weight"]

@@ -1,4 +1,4 @@
-"""Selection of edges of a stored matrix: those of a list or of a mask, or all but these.
+"""Selection of edges of a stored matrix by a list or a mask, which names the edges to keep or to remove.
 
     ids or numbers  --look up-->  stored rows and columns, ascending  --compare with blocks-->  entries to keep
 
@@ -63,17 +63,19 @@ def choose_edges(info: MatrixInfo, edges: Any, without_edges: Any, *, symmetrize
 
     Raises
     ------
-    OptionError : both are given, or an object of another type; `symmetrize` without edges
+    OptionError : both arguments, or an object of another type; `symmetrize` without edges
     ShapeError : a mask of another shape
     SourceError : a mask whose index arrays are damaged
     """
     if edges is not None and without_edges is not None:
-        raise OptionError("edges= are those that stay and without_edges= those that go; pass one of them")
+        raise OptionError("pass edges= (the edges to keep) or without_edges= (the edges to remove), not both")
     name: Literal["edges", "without_edges"] = "edges" if without_edges is None else "without_edges"
     given = edges if without_edges is None else without_edges
     if given is None:
         if symmetrize:
-            raise OptionError("symmetrize=True is of edges= or without_edges=; pass one of them, or leave it out")
+            raise OptionError(
+                "symmetrize=True needs edges= or without_edges=; pass one of them, or leave out symmetrize=True"
+            )
         return None
     if is_sparse(given):
         return ListedEdges(name, _list_mask(name, given, info), True, symmetrize)
@@ -92,7 +94,7 @@ def read_edges(path: str | os.PathLike[str], stored: StoredMatrix, **reading: An
 
     Returns
     -------
-    (sources, targets) of a graph's file: two (k,) arrays of ids; a SciPy sparse matrix of a matrix's
+    (sources, targets), two (k,) arrays of ids, if the file is a graph; a SciPy sparse matrix if it is a matrix
 
     Raises
     ------
@@ -137,7 +139,8 @@ def _list_pairs(name: str, given: Any) -> tuple[Sequence[Any] | np.ndarray, Sequ
     if isinstance(given, tuple) and len(given) == 2 and all(isinstance(side, np.ndarray) for side in given):
         if given[0].ndim != 1 or given[0].shape != given[1].shape:
             raise OptionError(
-                f"{name} are sources and targets of the shapes {given[0].shape} and {given[1].shape}; pass equally many"
+                f"{name} has sources of shape {given[0].shape} and targets of shape {given[1].shape}; pass two "
+                "one-dimensional arrays of the same length"
             )
         return given
     if hasattr(given, "__array__"):
@@ -151,7 +154,7 @@ def _list_pairs(name: str, given: Any) -> tuple[Sequence[Any] | np.ndarray, Sequ
     listed = list(given)
     for pair in listed:
         if isinstance(pair, str | bytes) or not hasattr(pair, "__len__") or len(pair) != 2:
-            raise OptionError(f"{name} must be pairs (source, target) of ids, and {pair!r} is none")
+            raise OptionError(f"{name} must be pairs (source, target) of ids, not {pair!r}")
     return [source for source, _ in listed], [target for _, target in listed]
 
 
@@ -200,11 +203,11 @@ def number_edges(stored: StoredMatrix, listed: ListedEdges, is_kept: np.ndarray 
 
     Parameters
     ----------
-    is_kept : as in `select_vertices`: edges that lose an end are left out; None if all vertices are kept
+    is_kept : as in `select_vertices`, to leave out edges from or to a dropped vertex; None if all vertices are kept
 
     Raises
     ------
-    OptionError : ids of another kind than the store's, or one that no vertex has; the message names a near one
+    OptionError : ids of another type than the store's, or an unknown id; the message names a similar one
     """
     info = stored.info
     firsts, seconds = _find_numbers(stored, listed)
@@ -235,8 +238,8 @@ def _find_numbers(stored: StoredMatrix, listed: ListedEdges) -> list[np.ndarray]
     for side, own, n in zip(("row", "column"), numbers, info.shape, strict=True):
         if (wrong := (own < 0) | (own >= n)).any():
             raise OptionError(
-                f"{listed.name} has the {side} {own[int(np.argmax(wrong))]}, and the matrix has the {side}s 0 to "
-                f"{n - 1}"
+                f"{listed.name} has the {side} {own[int(np.argmax(wrong))]}, but the matrix has {side}s 0 to {n - 1}; "
+                "correct it"
             )
     return numbers
 
@@ -248,7 +251,8 @@ def check_found(stored: StoredMatrix, edges: EdgeSet) -> None:
     k = int(np.argmin(edges.is_found))
     row, col = int(edges.rows[k]), int(edges.cols[k])
     what = "entry" if stored.info.kind == "matrix" else "edge"
-    raise OptionError(f"edges has the {what} {_name_entry(stored, row, col)}, which is not there")
+    entry = _name_entry(stored, row, col)
+    raise OptionError(f"edges has the {what} {entry}, which is missing from the store; remove it from edges=")
 
 
 def _name_entry(stored: StoredMatrix, row: int, col: int) -> str:
@@ -262,7 +266,7 @@ def _name_entry(stored: StoredMatrix, row: int, col: int) -> str:
 
 @njit(nogil=True, cache=True)
 def _mark(row, indptr, indices, rows, cols, is_listed, is_found):
-    """Mark the entries of rows from `row` on that are among ascending positions, and the positions that have one."""
+    """Mark the entries of rows from `row` on whose positions are listed in ascending order, and the found positions."""
     d = 0
     for i in range(len(indptr) - 1):
         while d < len(rows) and rows[d] < row + i:

@@ -90,7 +90,7 @@ class SortedSource:
 
     def _raise_duplicate(self, row: int, col: int) -> None:
         raise SourceError(
-            f"the entry {self._name_entry(row, col)} is there more than once and duplicates='error'; pass "
+            f"the entry {self._name_entry(row, col)} occurs more than once and duplicates='error'; pass "
             "duplicates='sum', 'first' or 'keep', or clean the source",
             source=self.name,
         )
@@ -138,7 +138,7 @@ def sort_source(
         sorter.reserve(layout.nbytes)
         if not layout.is_numbered:
             report("number", 0, None)
-            sorter.reserve(room.memory // 2)
+            sorter.reserve(room.memory // 2)  # for the sorter that receives the numbered entries
             make_sorter = partial(EntrySorter, room.memory // 2, room.threads, room.folder)
             sorter, layout = number_entries(sorter, layout, lambda: stack.enter_context(make_sorter()), room.folder)
             sorter.reserve(-(room.memory // 2))
@@ -205,7 +205,7 @@ class _Prepared:
 
 
 class EntryFeed:
-    """Transfer of the batches of a source to a sorter, with the checks that need all entries."""
+    """Feed of the batches of a source into a sorter, with the checks that need all entries."""
 
     def __init__(self, source: Source, options: IngestOptions) -> None:
         self._source, self._options, self._kind = source, options, options.kind or source.default_kind
@@ -323,8 +323,8 @@ def _check_square(source: Source, shape: tuple[int, int], kind: Kind, options: I
     wish = f"kind={kind!r}" if kind != "matrix" else "symmetrize" if options.symmetrize else None
     if wish:
         raise SourceError(
-            f"a matrix of {shape[0]} rows and {shape[1]} columns is not square, which {wish} needs; "
-            "ingest it with kind='matrix'",
+            f"{wish} needs a square matrix, but this one has {shape[0]} rows and {shape[1]} columns; ingest it with "
+            "kind='matrix'",
             source=source.name,
         )
     if options.order != "none":
@@ -359,7 +359,7 @@ def merge_duplicates(name: str, block: CsrBlock, rule: Duplicates) -> CsrBlock:
     nnz = _compact(indptr, indices, data, rule == "sum", np.iinfo(np.int64).max if is_integer else np.inf)
     if nnz < 0:
         raise SourceError(
-            "the sum of the entries at one place does not fit into int64; ingest with dtype='float64'", source=name
+            "the sum of duplicate entries does not fit into int64; ingest with dtype='float64'", source=name
         )
     if nnz == len(indices):
         return block
@@ -392,7 +392,7 @@ def _compact(indptr, indices, data, add, most):
         row_start = out
         for k in range(start, stop):
             if out > row_start and indices[out - 1] == indices[k]:
-                if data is not None and add:
+                if data is not None and add:  # compared before adding, as a sum of int64 wraps around
                     room = most - data[k] if data[k] > 0 else -most - 1 - data[k]
                     if (data[k] > 0 and data[out - 1] > room) or (data[k] < 0 and data[out - 1] < room):
                         return -1

@@ -119,7 +119,7 @@ class EntrySorter:
         self._spill_if_full()
 
     def drain(self) -> Iterator[CooBatch]:
-        """Yield all entries, those at the same place in the order in which they were added, and keep none."""
+        """Yield all entries, those at the same place in the order in which they were added, and release them."""
         self._settle()
         while self._pieces:
             piece = self._pieces.pop(0)
@@ -129,7 +129,7 @@ class EntrySorter:
                     yield CooBatch(*piece.take(first, min(first + step, piece.n_entries)))
 
     def reserve(self, n_bytes: int) -> None:
-        """Reduce the memory for entries by `n_bytes`."""
+        """Reduce the memory for entries by `n_bytes`; a negative number increases it."""
         self._memory -= n_bytes
         self._settle()
         self._spill_if_full()
@@ -152,7 +152,7 @@ class EntrySorter:
 
         Raises
         ------
-        CapacityError : entries at one place do not fit into memory
+        CapacityError : the entries at one row and column do not fit into memory
         """
 
         def sort(lowest: int, highest: int, parts: list[Entries]) -> CsrBlock:
@@ -224,6 +224,7 @@ class EntrySorter:
 
     def _reach(self, lowest: int, highest: int) -> None:
         self._lowest, self._highest = min(self._lowest, lowest), max(self._highest, highest)
+        # groups made before keep their smaller shift, which `_Buckets.bounds` converts
         while (self._highest >> self._shift) - (self._lowest >> self._shift) >= N_BUCKETS:
             self._shift += 1
 
@@ -283,8 +284,8 @@ class EntrySorter:
 
         Parameters
         ----------
-        refuse : called with row and column of entries at one place that do not fit into memory, where rows are split by
-            column; None to split them anywhere
+        make_error : function that raises an error for entries at one row and column that do not fit into memory, if
+            rows are split by column; None to split rows anywhere
         """
         self._settle()
         self._find_bounds()
@@ -376,7 +377,7 @@ class _Buckets:
     base: int
     """Number of the first bucket: its rows begin at base << shift."""
     starts: np.ndarray
-    """(N_BUCKETS + 1,) begins of the buckets, and the end of the last."""
+    """(N_BUCKETS + 1,) first entry of each bucket, and the end of the last."""
     file: ScratchFile | None = None
     """File that has the entries; None for entries in memory."""
 
@@ -477,12 +478,12 @@ def _cut_runs(counts: np.ndarray, most: int, n_rows: np.ndarray, is_large: np.nd
 
 
 def _raise_place(positions: np.ndarray | None, row: int, col: int) -> None:
-    """Raise CapacityError for entries at one place that do not fit into memory."""
+    """Raise CapacityError for entries at one row and column that do not fit into memory."""
     if positions is not None:
         row, col = positions[[row, col]].tolist()
     raise CapacityError(
-        f"the entries at row {row}, column {col} take more than the memory that there is for sorting; "
-        "allow more by memory=, or clean the source of what comes again"
+        f"the entries at row {row}, column {col} do not fit in the memory for sorting; raise memory=, or remove "
+        "duplicate entries from the source"
     )
 
 

@@ -1,8 +1,8 @@
 """Generated matrices: R-MAT and uniform random graphs, grids, bands.
 
-Every entry is a pure function of the parameters and the entry's own number, so any range of entries can be made
-anywhere, in any order and on any device, and is bit-identical. The random words are those of SplitMix64 with random
-access:
+Every entry is a pure function of the parameters and the number of the entry, so ranges of entries can be generated
+in any process, in any order and on any device, and are bit-identical. The random words are those of SplitMix64 with
+random access:
 
     word(key, t) = mix(key + (t + 1) G)                      t = 0, 1, 2, ...;  all modulo 2^64
     mix(z):  z = (z ^ z >> 30) M1;  z = (z ^ z >> 27) M2;  z ^ z >> 31
@@ -145,7 +145,7 @@ _fill_rmat = njit(nogil=True, cache=True)(fill_rmat)
 
 
 class GeneratedSource(FileSource, ABC):
-    """Generated entries, numbered from 0; some numbers may stand for no entry."""
+    """Generated entries, numbered from 0; some numbers may have no entry."""
 
     batch_entries = 2**20
     """Most entries per batch; the entries do not depend on it."""
@@ -155,7 +155,7 @@ class GeneratedSource(FileSource, ABC):
     ) -> None:
         if n_slots > MAX_ENTRIES:
             raise OptionError(
-                f"{model} would have {n_slots} entries and at most {MAX_ENTRIES} can be numbered; ask for less"
+                f"{model} would have {n_slots} entries, but at most {MAX_ENTRIES} are supported; reduce its parameters"
             )
         super().__init__(f"{model}({', '.join(f'{k}={v}' for k, v in parameters.items())})")
         self.default_kind = kind
@@ -210,7 +210,7 @@ class RmatSource(GeneratedSource):
     a, b, c : probabilities of the quadrants; the defaults are Graph500's. They count in steps of 2^-21
     seed : 0 to 2^64 - 1
     scramble : spread the vertices of high degree over all numbers; without it they are those with few one bits
-    weights : give values; else a pattern
+    weights : generate values; False for a pattern
 
     Raises
     ------
@@ -265,7 +265,7 @@ class UniformSource(GeneratedSource):
     n_vertices : 1 to 2^40
     n_edges : number of arcs
     seed : 0 to 2^64 - 1
-    weights : give values; else a pattern
+    weights : generate values; False for a pattern
 
     Raises
     ------
@@ -293,15 +293,15 @@ class UniformSource(GeneratedSource):
 class StencilSource(GeneratedSource):
     """Same neighborhood around every cell of a box of cells; neighbors outside the box are left out.
 
-    Cell (x, y, z) of a box of (nx, ny, nz) has number x + nx (y + ny z). Entry number t is that of cell floor(t / K)
-    and of neighbor t mod K of K, so entries come in order of rows and, within one, of columns.
+    Cell (x, y, z) of a box of (nx, ny, nz) has number x + nx (y + ny z). Entry number t belongs to
+    cell floor(t / K) and neighbor t mod K of K, so entries are in order of rows and, within a row, of columns.
 
     Parameters
     ----------
     model : name of the generator
     extents : cells along each dimension, the fastest first
     offsets : int64, shape (K, len(extents)): steps from a cell to its neighbors, in order of their numbers
-    make_values : gives the values of entry numbers (int64, shape (k,)); None for a pattern
+    make_values : function from entry numbers (int64, shape (k,)) to values; None for a pattern
     parameters : for the provenance
     """
 
@@ -319,12 +319,12 @@ class StencilSource(GeneratedSource):
         self._strides = [math.prod(extents[:d]) for d in range(len(extents))]
 
     def make_entries(self, begin: int, end: int) -> CooBatch:
-        """Return those of the entries `begin` to `end` - 1 that lie in the box."""
+        """Return the entries `begin` to `end` - 1 whose neighbor lies in the box."""
         slots = np.arange(begin, end, dtype=np.int64)
-        rows, neighbours = np.divmod(slots, len(self._offsets))
+        rows, neighbors = np.divmod(slots, len(self._offsets))
         cols, inside = rows.copy(), np.ones(len(rows), bool)
         for extent, stride, steps in zip(self._extents, self._strides, self._offsets.T, strict=True):
-            step = steps[neighbours]
+            step = steps[neighbors]
             coordinate = rows // stride % extent + step
             inside &= (coordinate >= 0) & (coordinate < extent)
             cols += stride * step
@@ -343,7 +343,7 @@ def stencil2d(nx: int, ny: int, points: int = 5, pattern: bool = False) -> Stenc
     ----------
     nx, ny : cells along each side, at least 1
     points : 5 or 9
-    pattern : the neighbors only, without the diagonal and without values: both arcs between each two neighbors
+    pattern : generate only the arcs between neighbors, in both directions, without the diagonal and without values
 
     Raises
     ------
@@ -356,14 +356,14 @@ def stencil2d(nx: int, ny: int, points: int = 5, pattern: bool = False) -> Stenc
 def stencil3d(nx: int, ny: int, nz: int, points: int = 7, pattern: bool = False) -> StencilSource:
     """Make the Laplacian of a grid of nx by ny by nz cells, or the grid as a graph.
 
-    As `stencil2d`, with 7 points (6 neighbors, one through each face) or 27 (all 26 around a cell). Cell (x, y, z)
+    Like `stencil2d`, with 7 points (6 neighbors, one through each face) or 27 (all 26 around a cell). Cell (x, y, z)
     is row x + nx (y + ny z).
 
     Parameters
     ----------
     nx, ny, nz : cells along each side, at least 1
     points : 7 or 27
-    pattern : the neighbors only, without the diagonal and without values
+    pattern : generate only the arcs between neighbors, without the diagonal and without values
 
     Raises
     ------
@@ -383,7 +383,7 @@ def banded(n: int, bandwidth: int, seed: int = 1, pattern: bool = False) -> Sten
     n : rows and columns, 1 to 2^40
     bandwidth : entries on each side of the diagonal, 0 to 2^20; 0 is a diagonal matrix
     seed : 0 to 2^64 - 1
-    pattern : without values; the diagonal is kept
+    pattern : generate no values; the diagonal is kept
 
     Raises
     ------
@@ -409,7 +409,7 @@ GENERATORS: dict[str, Callable[..., GeneratedSource]] = {
 
 
 def make_generator(model: str, **options: Any) -> GeneratedSource:
-    """Return the source that a generator's name and options describe.
+    """Return the source for the name of a generator and its options.
 
     Parameters
     ----------

@@ -51,8 +51,8 @@ def reorder_rows(
     n = matrix.shape[0]
     if (need := estimate_bytes(method, n, matrix.most_entries)) > room.memory:
         raise CapacityError(
-            f"reordering {matrix.name} needs {need / 1e9:.3g} GB of host memory while the order is found, of which "
-            f"{room.memory / 1e9:.3g} GB may be taken; allow more by memory=, or use it in the order that it has"
+            f"reordering {matrix.name} needs {need / 1e9:.3g} GB of host memory, but only {room.memory / 1e9:.3g} GB "
+            "may be used; raise memory=, or use the matrix in its current order"
         )
     order = None if method == "none" else _find_order(matrix, method, report)
     places = _find_places(matrix.order, order, n)
@@ -77,7 +77,7 @@ def _find_order(matrix: SortedRows, method: str, report: Progress) -> np.ndarray
 
 
 def _count_rows(matrix: SortedRows, report: Progress, columns: np.ndarray | None = None) -> np.ndarray:
-    """Return the (n_rows,) int64 entries per row; write the columns of all to an array that is long enough."""
+    """Return the (n_rows,) int64 entries per row; optionally write all columns to the array `columns`."""
     lengths, n_read = np.zeros(matrix.shape[0], np.int64), 0
     for block in matrix.blocks():
         lengths[block.row_offset : block.row_offset + block.n_rows] += np.diff(block.indptr)
@@ -89,7 +89,7 @@ def _count_rows(matrix: SortedRows, report: Progress, columns: np.ndarray | None
 
 
 def _read_pattern(matrix: SortedRows, report: Progress) -> tuple[np.ndarray, np.ndarray]:
-    """Return the entries per row and the columns of all, in the order of the source."""
+    """Return the entries per row and the columns of all entries, in the order of the source."""
     n = matrix.shape[0]
     indices = np.empty(matrix.most_entries, index_dtype(n))
     lengths = _count_rows(matrix, report, indices)

@@ -83,7 +83,9 @@ class ScratchFile:
         while left:
             n_read = os.preadv(self._file.fileno(), [left], offset)
             if not n_read:
-                raise StoreError("a file that was written to while entries are sorted was cut short meanwhile")
+                raise StoreError(
+                    "a scratch file was truncated while entries were sorted; check the disk, and run again"
+                )
             left, offset = left[n_read:], offset + n_read
         return read
 
@@ -98,8 +100,8 @@ class ScratchFile:
         except OSError as error:
             folder = self._folder or tempfile.gettempdir()
             raise StoreError(
-                f"cannot write what is sorted to {folder}: {describe_os_error(error, folder)}; name another folder by "
-                "scratch=, or allow more memory by memory="
+                f"cannot write a scratch file in {folder}: {describe_os_error(error, folder)}; pass another folder as "
+                "scratch=, or raise memory="
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""One of several processes that ingest a source together, each of which reads, sorts and writes its share of it.
+"""Share of one process in an ingest by several processes: it reads, sorts and writes a part of the source.
 
     read        read its part of the source, with separate ids, and group it by rows
     merge_ids   merge the ids of all parts that are in its range, and number them
@@ -7,7 +7,7 @@
     build       sort and merge them into files
     write       write its range of each array
 
-Shares request data from each other through `Ask`, which hides how they are reached.
+Shares request data from each other through `Ask`, a function that hides the communication.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ShardSpec:
     rank: int
     n_shares: int
     part: FileSource | None
-    """Part of the source that it reads; None for nothing."""
+    """Part of the source that it reads; None if there are more shares than parts."""
     name: str = field(repr=False)
     """Name of the source in messages; no repr, as a URL may hold secrets and Dask logs arguments of failed tasks."""
     kind: Kind
@@ -141,7 +141,7 @@ class Shard:
     # --- reading
 
     def keep_partition(self, number: int, frame: Any) -> None:
-        """Keep a partition of a Dask DataFrame, computed elsewhere, for `read`.
+        """Keep a computed partition of a Dask DataFrame for `read`.
 
         Raises
         ------
@@ -172,12 +172,12 @@ class Shard:
 
         Parameters
         ----------
-        claim : see `Joined`
+        claim : see `Combined`
         dtype : dtype of the values of all parts
 
         Raises
         ------
-        SourceError : see `Feed.check`
+        SourceError : see `EntryFeed.check`
         CapacityError : the ids of this part do not fit into memory
         """
         self._dtype, self._rule = dtype, choose_rule(self._spec.options, is_pattern=dtype is None)
@@ -204,9 +204,9 @@ class Shard:
         need = n_ids * (ID_BYTES if self._ids is None or _find_type(self._ids) == "int64" else 2 * NAME_BYTES)
         if need > self.memory // 2:
             raise CapacityError(
-                f"the {n_ids:,} ids that one worker reads, or merges of those that all read, take about "
-                f"{need / 1e9:.3g} GB, and it has {self.memory / 2e9:.3g} GB for them; use more workers, allow more "
-                "by memory=, or leave out client="
+                f"one worker has to hold {n_ids:,} ids, which take about {need / 1e9:.3g} GB, but only "
+                f"{self.memory / 2e9:.3g} GB of its memory are for ids; use more workers, raise memory=, or leave out "
+                "client="
             )
 
     # --- numbering
@@ -233,7 +233,7 @@ class Shard:
         return MergedIds(n, *(self._own_ids[k].as_py() for k in (0, n - 1))) if n else MergedIds(0, None, None)
 
     def count_ids(self, low: Any, high: Any) -> int:
-        """Return the number of ids that `give_ids` returns."""
+        """Return the length of the array that `give_ids` returns."""
         start, stop = self._find_range(low, high)
         return stop - start
 
@@ -261,7 +261,7 @@ class Shard:
         return self._places[rank]
 
     def name_vertex(self, place: int) -> Any:
-        """Return the id at a place in this share's range, or in a list that all parts have, if vertices have ids."""
+        """Return the id at a place in this share's range, or in the list of all parts; the place without ids."""
         if self._own_ids is not None:
             return self._own_ids[place].as_py()
         return place if self._ids is None else self._ids[place]
@@ -335,7 +335,7 @@ class Shard:
         Parameters
         ----------
         buckets : first and end of this share's buckets
-        lengths : number of entries that each share has in them
+        lengths : number of entries in these buckets, by share
         """
         rank, memory = self._spec.rank, self.memory // 4
         origin = int(self._given.find_bucket_rows()[buckets[0]])
@@ -440,7 +440,7 @@ class Shard:
         return written
 
     def write_ids(self, address: VersionAddress) -> dict[str, WrittenRange]:
-        """Write this share's range of the ids; a list that all parts have is written by the first share."""
+        """Write this share's range of the ids; a list that all parts share is written by the first share."""
         if self._firsts:
             start, ids = self._firsts[self._spec.rank], self._own_ids.to_numpy(zero_copy_only=False)
         elif self._spec.rank:
@@ -482,7 +482,7 @@ class Shard:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ClosedError("the ingest was given up")
+            raise ClosedError("the ingest was aborted")
 
 
 def _find_type(ids: Any) -> str:
@@ -490,7 +490,7 @@ def _find_type(ids: Any) -> str:
 
 
 class _SharedIds:
-    """Ids of vertices, each requested from the share in whose range it is; from the first if all parts have them."""
+    """Ids of vertices, requested from the share that holds them; from the first share if all parts share one list."""
 
     def __init__(self, firsts: Sequence[int], ask: Ask) -> None:
         self._firsts, self._ask = firsts, ask

@@ -93,8 +93,8 @@ def make_budget(memory: int | None, free: int, threads: int, folder: Path | None
     left = total - taken - n_threads * BATCH_BYTES
     if left < LEAST_SORTING:
         raise CapacityError(
-            f"this process takes {taken / 1e9:.3g} GB already, and with memory={total} nothing is left to sort with; "
-            "allow more, or work in a process of its own"
+            f"this process already uses {taken / 1e9:.3g} GB, which leaves too little of memory={total} for sorting; "
+            "raise memory=, or run it in a separate process"
         )
     return MemoryBudget(left, n_threads, folder)
 
@@ -108,15 +108,14 @@ def check_memory(memory: int | None) -> None:
 def check_folder(folder: str | os.PathLike[str]) -> None:
     """Raise OptionError unless this is a writable folder, StoreError for errors that an operator can fix."""
     if not Path(folder).is_dir():
-        raise OptionError(f"scratch must be a folder that is there, and {os.fspath(folder)!r} is none")
+        raise OptionError(f"scratch must be an existing folder, not {os.fspath(folder)!r}")
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         if is_operators(error):
             raise StoreError(f"cannot write to {os.fspath(folder)}: {describe_os_error(error, folder)}") from error
         raise OptionError(
-            f"scratch must be a folder that can be written to, and {os.fspath(folder)!r} is none "
-            f"({error.strerror or error})"
+            f"scratch must be a writable folder, not {os.fspath(folder)!r} ({error.strerror or error})"
         ) from error
 
 
@@ -145,7 +144,7 @@ def store_source(
     Raises
     ------
     SourceError, OptionError, ShapeError : as in `sort_source`, `check_stated` and `assemble`
-    CapacityError : entries at one place do not fit into memory; as in `reorder_rows` and `check_space`
+    CapacityError : the entries at one row and column do not fit into memory; as in `reorder_rows` and `check_space`
     StoreError : as in `begin_version`
     """
     order = None if options.order == "none" else options.order
@@ -195,7 +194,7 @@ def reorder_store(
 
     Raises
     ------
-    CapacityError : as in `reorder_rows`; entries at one place do not fit into memory
+    CapacityError : as in `reorder_rows`; the entries at one row and column do not fit into memory
     StoreError : the matrix cannot be read, the target cannot be written; as in `begin_version`
     """
     has_transpose = stored.info.has_transpose
@@ -235,8 +234,8 @@ def transpose_store(
         attributes = describe_matrix(version, rows, made, provenance, info.order)
         if attributes["digest"] != info.digest:
             raise StoreDamagedError(
-                f"{info.url}: its arrays have the digest {attributes['digest']} and not {info.digest}, which it "
-                "states; run `mgspmv verify`, and ingest again or restore a copy"
+                f"{info.url} is damaged: its arrays have digest {attributes['digest']}, but its attributes state "
+                f"{info.digest}; run `mgspmv verify`, then ingest again or restore a copy"
             )
         return version.commit(attributes)
 
@@ -247,7 +246,7 @@ def find_size(matrix: SortedRows, *, has_transpose: bool) -> StoreSize:
 
 
 def check_stated(stated: StatedShape | None, size: StoreSize, *, allow_hypersparse: bool) -> None:
-    """Check that a source does not state far more rows and columns to be stored than it has entries.
+    """Check that a source does not state far more rows and columns than it has entries.
 
     A file of a few bytes can state any shape, and row pointers and degrees are written for all of it.
 
@@ -266,7 +265,7 @@ def check_stated(stated: StatedShape | None, size: StoreSize, *, allow_hyperspar
     entries = "1 entry" if size.n_entries == 1 else f"{size.n_entries:,} entries"
     raise stated.make_error(
         f"the shape {n_rows:,} x {n_cols:,} is stated for {entries}, and would take {format_bytes(size.nbytes)} "
-        f"({size.nbytes:,} bytes) before compression; correct it, or pass allow_hypersparse=True if it is meant"
+        f"({size.nbytes:,} bytes) before compression; correct it, or pass allow_hypersparse=True if it is intended"
     )
 
 
@@ -286,9 +285,9 @@ def _check_group(
     folder = room.folder or Path(tempfile.gettempdir())
     if size.entries_bytes > (free := shutil.disk_usage(folder).free + room.memory):
         raise CapacityError(
-            f"{source.name} states {source.n_entries:,} entries, which take {format_bytes(size.entries_bytes)} "
-            f"({size.entries_bytes:,} bytes) or more while they are sorted, and {format_bytes(free)} of memory and of "
-            f"disk in {folder} are free; name a folder with more by scratch="
+            f"{source.name} states {source.n_entries:,} entries, and sorting them takes at least "
+            f"{format_bytes(size.entries_bytes)} ({size.entries_bytes:,} bytes), but only {format_bytes(free)} of "
+            f"memory and disk in {folder} are free; pass a folder with more space as scratch="
         )
 
 

@@ -1,4 +1,4 @@
-"""Rows and ids of a stored matrix, read in pieces to make another store of them."""
+"""Rows and ids of a stored matrix, read in pieces to make another store from them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PIECE_ROWS = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class RowNumbers:
-    """Numbering of the rows and columns of a store that is made of another one."""
+    """Numbering of the rows and columns of a store that is made from another one."""
 
     shape: tuple[int, int]
     vertex_ids: Any
@@ -38,7 +38,7 @@ class RowNumbers:
 
 
 class StoredRows:
-    """Stored matrix as `SortedRows`: its rows as they are stored.
+    """Stored matrix as `SortedRows`: its rows in stored order.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class StoredRows:
                     yield block
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: unlike `SortedSource`, this holds no entries."""
 
     def _read(self, entries: tuple[int, np.ndarray]) -> CsrBlock | None:
         """Read one of the ranges that `cut_entries` yields; return None if all of it is dropped."""
@@ -96,7 +96,7 @@ class StoredRows:
 
 
 class StoreSource:
-    """Current version of a matrix store as a `Source`: its entries and its ids, in the numbers of its own source.
+    """Current version of a matrix store as a `Source`: its entries and ids, numbered as in the source of the store.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Ids of a stored matrix, read as they are sliced."""
+"""Ids of a stored matrix, read when they are sliced."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mgspmv.store.read import StoredMatrix
 
 
 class StoredIds:
-    """Ids of a stored matrix, ascending, read as they are sliced, by one thread.
+    """Ids of a stored matrix, ascending; slices are read by one thread.
 
-    One chunk of names is held as Arrow strings: Python strings take more than twice as much.
+    The last chunk of names is held as Arrow strings, as Python strings take more than twice the memory.
     """
 
     def __init__(self, stored: StoredMatrix) -> None:

@@ -74,7 +74,7 @@ def read_selection(
 
     Raises
     ------
-    SourceError : missing file, a malformed line, an id that is listed twice, no id
+    SourceError : a missing file, a malformed line, an id listed twice, or no id at all
     """
     if Path(path).suffix == ".npy":
         return read_vector(path)
@@ -90,7 +90,7 @@ def select_vertices(stored: StoredMatrix, vertices: Any) -> np.ndarray:
 
     Parameters
     ----------
-    vertices : (n,) bool by place; ids; or flags by id, as a mapping or a pandas Series of bool, whose index has ids
+    vertices : (n,) bool mask; ids; or flags by id, as a mapping or a pandas Series of bool, whose index has ids
 
     Raises
     ------
@@ -101,7 +101,7 @@ def select_vertices(stored: StoredMatrix, vertices: Any) -> np.ndarray:
     info = stored.info
     if info.kind == "matrix":
         raise KindError(
-            f"{info.url} is a store of kind 'matrix', whose rows and columns are no vertices; leave out vertices=, "
+            f"{info.url} is a store of kind 'matrix', whose rows and columns are not vertices; leave out vertices=, "
             "or ingest its source with kind='graph'"
         )
     if isinstance(vertices, str | bytes) or not hasattr(vertices, "__iter__"):
@@ -116,16 +116,16 @@ def select_vertices(stored: StoredMatrix, vertices: Any) -> np.ndarray:
 
 
 def _list_flagged(vertices: Any, info: MatrixInfo) -> Any:
-    """Return a mask by place, or ids; of flags by id, the ids whose flag is set."""
+    """Return a mask, or ids; for flags by id, return the ids whose flag is set."""
     is_labeled = isinstance(vertices, Mapping) or is_class(vertices, "pandas", "Series")
     if not is_labeled or not _is_mask(list(vertices.values() if isinstance(vertices, Mapping) else vertices)):
         return np.asarray(vertices) if hasattr(vertices, "__array__") else list(vertices)
     flags = classify_vector("vertices", vertices)
     assert isinstance(flags, ById)
     if flags.is_default_index and info.vertex_ids is not None:
-        raise OptionError(f"vertices has the index that pandas makes, and the vertices have other ids; {flags.advice}")
+        raise OptionError(f"vertices has pandas' default index, but the vertices have other ids; {flags.advice}")
     if len(set(flags.ids)) != len(flags.ids):
-        raise OptionError("vertices has an id more than once; give each id one flag")
+        raise OptionError("vertices has an id more than once; pass one flag per id")
     return [label for label, flag in zip(flags.ids, flags.numbers, strict=True) if flag]
 
 
@@ -172,7 +172,7 @@ def check_bounds(info: MatrixInfo, min_weight: Any, max_weight: Any) -> Bounds |
     least = -math.inf if min_weight is None else min_weight
     greatest = math.inf if max_weight is None else max_weight
     if least > greatest:
-        raise OptionError(f"min_weight={least} is more than max_weight={greatest}, which leaves nothing; swap them")
+        raise OptionError(f"min_weight={least} is greater than max_weight={greatest}; swap them")
     if np.dtype(info.dtype).kind == "i":
         return Bounds(_fit(least, math.ceil), _fit(greatest, math.floor))
     with np.errstate(over="ignore"):  # a bound beyond float32 becomes infinite
@@ -310,7 +310,7 @@ def write_subgraph(
     KindError, ShapeError : as in `select_vertices`
     OptionError : as in `select_vertices`, `number_edges` and `check_found`
     SourceError : the columns of a stochastic matrix no longer sum to 1
-    CapacityError : the numbers of the vertices, and listed edges, do not fit into memory
+    CapacityError : the numbers of the vertices and the listed edges do not fit into memory
     StoreError : the matrix cannot be read, the target cannot be written; as in `begin_version`
     """
     info, is_selected = stored.info, vertices is not None
@@ -338,10 +338,10 @@ def _check_room(info: MatrixInfo, edges: ListedEdges | None, memory: int, *, sel
     of_edges = 0 if edges is None else edges.nbytes
     need = find_table_bytes(info, selects=selects) + of_edges
     if need > memory:
-        listed = f" and the places of {of_edges // EDGE_BYTES:,} edges" if of_edges else ""
+        listed = f" and the positions of {of_edges // EDGE_BYTES:,} edges" if of_edges else ""
         raise CapacityError(
-            f"the numbers of the vertices of {info.url}{listed} take {need / 1e9:.3g} GB of memory while some are left "
-            f"out, of which {memory / 1e9:.3g} GB may be taken; allow more by memory="
+            f"the selection from {info.url} needs {need / 1e9:.3g} GB of memory for the numbers of its vertices{listed}"
+            f", but only {memory / 1e9:.3g} GB may be used; raise memory="
         )
     return need
 

@@ -81,10 +81,11 @@ def update_store(
     keep: int | None,
     allow_hypersparse: bool = False,
 ) -> MatrixInfo:
-    """Write a new version of the store that `stored` is the current version of, unless nothing changes.
+    """Write a new version of a store with entries inserted and deleted, unless nothing changes.
 
     Parameters
     ----------
+    stored : current version of the store
     options : `self_loops` of the insertions, `symmetrize` of both, `ignore_weights`; the others are those of the store
     describe : function from the provenance of `insert` and `delete`, by these names, and the changes to the version's
     missing : whether to ignore deletions without an entry, or to raise an error
@@ -98,7 +99,7 @@ def update_store(
     Raises
     ------
     SourceError : as in `sort_source` and `assemble`; ids or values that do not suit the store; an entry that exists
-        already if the store's rule is `error`; one to delete that is missing if `missing` is `error`
+        already if the store's rule is `error`; a missing entry to delete if `missing` is `error`
     ShapeError : a store with an order would not stay square
     CapacityError : the numbers of vertices, or their order, do not fit into memory
     StoreError : the store cannot be read or written, or got another version meanwhile
@@ -123,12 +124,12 @@ def update_store(
             check_growing_shape(added, info, allow_hypersparse=allow_hypersparse)
         if _is_empty(added, info) and (removed is None or not removed.most_entries):
             return _stay(stored, keep)
-        gone = None if removed is None else _Deletions(removed, _number(stored, None, room.folder), memory)
+        deletions = None if removed is None else _Deletions(removed, _number(stored, None, room.folder), memory)
         numbering = _number(stored, None if added is None else added.layout, room.folder)
         sorter = stack.enter_context(EntrySorter(memory, room.threads, room.folder))
-        n_kept = _add_stored(sorter, stored, gone, numbering, report, room)
-        if gone is not None and missing == "error":
-            gone.check_found()
+        n_kept = _add_stored(sorter, stored, deletions, numbering, report, room)
+        if deletions is not None and missing == "error":
+            deletions.check_found()
         if added is not None:
             _add_inserted(sorter, added, numbering, memory // 4)
         name = info.url if added is None else added.name
@@ -141,9 +142,9 @@ def update_store(
             changes = Changes(
                 inserted=0 if added is None else added.most_entries - added.counts.n_loops,
                 deleted=info.nnz - n_kept,
-                missing=0 if gone is None else gone.n_missing,
+                missing=0 if deletions is None else deletions.n_missing,
                 merged=rows.most_entries - made.nnz,
-                to_delete=0 if gone is None else len(gone.places.rows),
+                to_delete=0 if deletions is None else len(deletions.places.rows),
             )
             read = {"insert": added, "delete": removed}
             sources = {name: dict(batch.layout.provenance) for name, batch in read.items() if batch is not None}
@@ -153,7 +154,7 @@ def update_store(
             attributes = describe_matrix(version, rows, made, provenance, info.order)
             if attributes["digest"] != info.digest:
                 return version.commit(attributes)
-            version.check_base()
+            version.check_base()  # as `commit`, which is not called, would do
     return _stay(stored, keep)
 
 
@@ -175,7 +176,7 @@ def _report(
 
 
 def _is_empty(added: SortedSource | None, info: MatrixInfo) -> bool:
-    """Return whether no entry is inserted, and no vertex as far as that is known without the ids of the store."""
+    """Return whether no entry is inserted, and no vertex as far as known without reading the ids of the store."""
     if added is None or added.most_entries:
         return added is None
     layout = added.layout
@@ -201,8 +202,8 @@ def _find_tables(info: MatrixInfo, room: MemoryBudget, *, inserts: bool) -> int:
 def _check_tables(need: int, room: int, name: str) -> None:
     if need > room:
         raise CapacityError(
-            f"the numbers of the vertices of {name} take {need / 1e9:.3g} GB of memory while they are updated, of which"
-            f" {room / 1e9:.3g} GB may be taken; allow more by memory=, or ingest the edited list"
+            f"updating {name} needs {need / 1e9:.3g} GB of memory for the numbers of its vertices, but only "
+            f"{room / 1e9:.3g} GB may be used; raise memory=, or ingest the edited list"
         )
 
 
@@ -384,8 +385,8 @@ class _Deletions:
         need = PLACE_BYTES * n
         if need > memory:
             raise CapacityError(
-                f"the {n:,} entries of {removed.name} that are to be deleted take {need / 1e9:.3g} GB of memory, of "
-                f"which {memory / 1e9:.3g} GB may be taken; allow more by memory=, or delete some at a time"
+                f"deleting the {n:,} entries of {removed.name} needs {need / 1e9:.3g} GB of memory, but only "
+                f"{memory / 1e9:.3g} GB may be used; raise memory=, or delete fewer entries at a time"
             )
         rows, cols, k = np.empty(n, dtype), np.empty(n, dtype), 0
         for block in removed.blocks():
@@ -411,8 +412,7 @@ class _Deletions:
             ends = tuple(labels[int(np.flatnonzero(numbers == end)[0])] for end in ends)
         first, second = ends[::-1] if self._kind == "graph" else ends
         raise SourceError(
-            f"the entry ({first}, {second}) is to be deleted and is not there; pass missing='ignore' if that is no "
-            "error",
+            f"the entry ({first}, {second}) to delete does not exist; pass missing='ignore' to skip missing entries",
             source=self._name,
         )
 
@@ -420,7 +420,7 @@ class _Deletions:
 def _add_stored(
     sorter: EntrySorter,
     stored: StoredMatrix,
-    gone: _Deletions | None,
+    deletions: _Deletions | None,
     numbering: _Numbering,
     report: Progress,
     room: MemoryBudget,
@@ -428,7 +428,7 @@ def _add_stored(
     """Add the kept stored entries to a sorter, at their new numbers; return the number of entries."""
     info, n = stored.info, 0
     numbers = RowNumbers(info.shape, None, None, None)
-    kept = FilteredRows(stored, numbers, None, room.threads, None if gone is None else gone.places)
+    kept = FilteredRows(stored, numbers, None, room.threads, None if deletions is None else deletions.places)
     for block in kept.blocks():
         sorter.add(CooBatch(*_list_ends(block, numbering.places), block.data))
         n += block.nnz
@@ -449,7 +449,7 @@ class _UpdatedRows(SortedSource):
 
     def _raise_duplicate(self, row: int, col: int) -> None:
         raise SourceError(
-            f"the entry {self._name_entry(row, col)} is to be inserted and would be there more than once, and the store"
-            " was made with duplicates='error'; to replace it, name it in what is to be deleted too",
+            f"the entry {self._name_entry(row, col)} to insert exists already, and the store was made with "
+            "duplicates='error'; delete it in the same update to replace it",
             source=self.name,
         )

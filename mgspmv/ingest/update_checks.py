@@ -1,4 +1,4 @@
-"""Checks that what is inserted into a store, or deleted from it, suits the store."""
+"""Checks that insertions and deletions suit a store."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ GROWTH, GROWTH_ROOM = 4, 1 << 20
 
 
 def check_values(added: SortedSource, info: MatrixInfo) -> None:
+    """Check that insertions have values of the store's dtype, or none if the store has none."""
     given = None if added.dtype is None else added.dtype.name
     if given == info.dtype or not added.sorter.n_entries:
         return
     if info.is_pattern:
-        message = "has weights, and the store holds none; pass ignore_weights=True to leave them out"
+        message = "have weights, but the store has none; pass ignore_weights=True to ignore them"
     elif given is None:
-        message = f"has no weights, and the store holds some, of {info.dtype}; give each entry its weight"
+        message = f"have no weights, but the store has weights of {info.dtype}; add a weight to each entry"
     else:
         message = (
-            f"has weights of {given}, and the store holds {info.dtype}; give them as integers: in arrays, a Parquet "
-            "file, or a Matrix Market file of integers"
+            f"have weights of {given}, but the store has weights of {info.dtype}; pass them as integers: in arrays, a "
+            "Parquet file, or a Matrix Market file of integers"
         )
-    raise SourceError(f"what is to be inserted {message}", source=added.name)
+    raise SourceError(f"the entries to insert {message}", source=added.name)
 
 
 def check_labels(source: Source, layout: Layout, info: MatrixInfo) -> None:
@@ -39,25 +40,25 @@ def check_labels(source: Source, layout: Layout, info: MatrixInfo) -> None:
     given = "string" if ids is not None and ids.dtype.kind in "OUT" else "int64"
     if is_matrix and info.vertex_ids is not None:
         raise SourceError(
-            f"the vertices of the store have ids ({info.vertex_ids}), and this is a matrix, whose rows have none; give "
-            "a list of edges between ids",
+            f"the vertices of the store have ids ({info.vertex_ids}), but this is a matrix, which has no ids; pass a "
+            "list of edges between ids",
             source=source.name,
         )
     if not is_matrix and info.shape[0] != info.shape[1]:
         raise SourceError(
-            f"the store's matrix of {info.shape[0]} rows and {info.shape[1]} columns is not square, and this is a list "
-            "of edges between vertices; give a matrix (Matrix Market, SciPy, Zarr)",
+            f"a list of edges needs a store with a square matrix, but it has {info.shape[0]} rows and {info.shape[1]} "
+            "columns; pass a matrix (Matrix Market, SciPy, Zarr)",
             source=source.name,
         )
     wanted = info.vertex_ids or "int64"
     if given != wanted:
         raise SourceError(
-            f"the ids are {_SAID[given]}, and those of the store are {_SAID[wanted]}; give the store's",
+            f"the ids are {_ID_TYPES[given]}, but the store has {_ID_TYPES[wanted]}; pass ids of the same type",
             source=source.name,
         )
 
 
-_SAID = {"string": "names", "int64": "integers"}
+_ID_TYPES = {"string": "strings", "int64": "integers"}
 
 
 def check_growth(added: SortedSource, info: MatrixInfo) -> None:
@@ -67,11 +68,13 @@ def check_growth(added: SortedSource, info: MatrixInfo) -> None:
         return
     lowest, highest = int(ids[0]), int(ids[-1])
     if lowest < 0:
-        raise SourceError(f"the ids of the store are 0..{n - 1}, and this has {lowest}", source=added.name)
+        raise SourceError(
+            f"the ids of the store are 0..{n - 1}; the id {lowest} is negative; correct it", source=added.name
+        )
     if highest >= GROWTH * (n + len(ids)) + GROWTH_ROOM:
         raise SourceError(
-            f"the ids of the store are 0..{n - 1}, and {highest} would make them 0..{highest}; pass "
-            f"n_vertices={highest + 1} if that is meant, else ingest all edges together",
+            f"the ids of the store are 0..{n - 1}, and {highest} would extend them to 0..{highest}; pass "
+            f"n_vertices={highest + 1} if that is intended, else ingest all edges together",
             source=added.name,
         )
 

@@ -51,7 +51,7 @@ def verify_store(store: StoreLike, report: Progress | None = None) -> list[str]:
 
 
 def list_unchecked(store: StoreLike) -> list[str]:
-    """List the checks that a store does not allow, one line each: stores of older versions record less.
+    """List the checks that a store lacks the records for, one line each: stores of older versions record less.
 
     Raises
     ------
@@ -61,13 +61,13 @@ def list_unchecked(store: StoreLike) -> list[str]:
     notes = []
     if not stored.checksums:
         notes.append(
-            "its chunks are not recorded by their checksums: commands that do not read all of "
-            "it do not notice chunks that were exchanged; ingest again to have them recorded"
+            "no checksums of its chunks are recorded: commands that read only a part of it do not detect exchanged "
+            "chunks; ingest again to record them"
         )
     if not has_attributes_digest(stored):
         notes.append(
-            "no digest of all attributes is recorded: edits of others than kind, shape, dtypes, ids, order and digests "
-            "of arrays are noticed only where they contradict the arrays; ingest again to have it recorded"
+            "no digest of all attributes is recorded: edits of attributes other than kind, shape, dtypes, ids, order "
+            "and digests of arrays are detected only if they contradict the arrays; ingest again to record it"
         )
     return notes
 
@@ -111,16 +111,16 @@ def _check_attributes(stored: StoredMatrix, arrays: dict[str, np.ndarray]) -> It
     info = stored.info
     nbytes = sum(array.nbytes for array in arrays.values())
     if nbytes != info.nbytes:
-        yield f"attributes: the arrays take {nbytes} bytes, the attributes say {info.nbytes}"
+        yield f"attributes: the arrays take {nbytes} bytes, but the attributes state {info.nbytes}"
     shape = stored.group.attrs.get("shape")
     if not info.is_pattern and shape != list(info.shape):
-        yield f"attributes: the shape for anndata must be {list(info.shape)}, it is {shape}"
+        yield f"attributes: the shape for anndata must be {list(info.shape)}, not {shape}"
 
 
 def _check_values(info: MatrixInfo, arrays: dict[str, np.ndarray]) -> Iterator[str]:
     data = arrays.get("data")
     if find_least(data) != info.min_weight:
-        yield f"data: the least value is {find_least(data)}, the attributes say {info.min_weight}"
+        yield f"data: the least value is {find_least(data)}, but the attributes state {info.min_weight}"
     if data is not None and info.kind != "matrix":
         infinite = ~np.isfinite(data)
         if infinite.any():
@@ -161,7 +161,7 @@ def _check_transpose(
     right = {"indptr": turned.indptr.astype(np.int64, copy=False), "indices": indices, "data": turned.data}
     for name in sorted(found.keys() & right.keys()):
         if digest_array(found[name]) != digest_array(right[name]):
-            problems.append(f"transpose/{name}: is not that of the transpose of this matrix")
+            problems.append(f"transpose/{name}: differs from the transpose of the matrix")
     return problems
 
 

@@ -1,4 +1,4 @@
-"""Where values became none: the first vertex in the order of the source, by its id there, in every executor."""
+"""Where values became none: the first vertex in the order of the source, by its id there, with every executor."""
 
 from __future__ import annotations
 

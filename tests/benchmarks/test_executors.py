@@ -1,4 +1,4 @@
-"""The benchmark of the executors checks ranks before it times them, and fails where they are wrong."""
+"""The benchmark of the executors checks ranks before it times them, and fails if they are wrong."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def command(cluster: Any, cache: Path, monkeypatch: pytest.MonkeyPatch) -> list[
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, *spoilt: str) -> None:
-    """Let these executors give a first rank that is the next float, or 1 when these are all executors."""
+    """Make these executors return a wrong first rank: the next float, or 1 if these are all executors."""
     rank = executors.rank
 
     def rank_wrongly(matrix: Any, executor: str, *args: Any, **options: Any) -> Any:
@@ -58,7 +58,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, *spoilt: str) -> None:
     monkeypatch.setattr(executors, "rank", rank_wrongly)
 
 
-def test_all_drives_are_right_and_timed(command: list[str], tmp_path: Path) -> None:
+def test_all_executors_are_right_and_timed(command: list[str], tmp_path: Path) -> None:
     found = tmp_path / "found.json"
     assert executors.main([*command, "--edge-factors", "4", "--precision", "exact", "--json", str(found)]) == 0
     rows = json.loads(found.read_text())["rows"]
@@ -69,7 +69,7 @@ def test_all_drives_are_right_and_timed(command: list[str], tmp_path: Path) -> N
     assert len({run["digest"] for row in rows for run in row["runs"]}) == 1
 
 
-def test_a_drive_with_other_bits_fails_and_gets_no_time(
+def test_an_executor_with_other_bits_fails_and_gets_no_time(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spoil(monkeypatch, "tasks")

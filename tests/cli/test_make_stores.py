@@ -111,11 +111,11 @@ def test_what_update_refuses(folder):
     for args, code, said in (
         (["g.zarr"], 2, "pass --insert, --delete or both"),
         (["g.zarr", "--insert", "edges.txt", "--keep", "0"], 2, "keep must be at least 1"),
-        (["g.zarr", "--insert", "names.txt", "--no-header"], 3, "names.txt: the ids are names, and those of"),
+        (["g.zarr", "--insert", "names.txt", "--no-header"], 3, "names.txt: the ids are strings, but the store has"),
         (
             ["g.zarr", "--delete", "none.txt", "--missing", "error"],
             3,
-            "the entry (1, 5) is to be deleted and",
+            "the entry (1, 5) to delete does not exist; pass --missing ignore",
         ),
         (["n.zarr", "--insert", "edges.txt"], 4, "there is no matrix store at n.zarr"),
     ):
@@ -203,7 +203,7 @@ def test_warnings_of_an_ingest(folder):
     frame.to_parquet(folder / "w.parquet", index=False)
     said = "column 3 'weight' looks like times (2009-09-29 .. 2009-09-29)"
     stdout, _ = invoke("ingest", "w.parquet", "w.zarr")
-    assert stdout.splitlines()[-1] == f"warning: {said}; pass --no-weights if it is no weight"
+    assert stdout.splitlines()[-1] == f"warning: {said}; pass --no-weights if it is not a weight"
     assert invoke("info", "w.zarr")[0].splitlines()[-1].split(maxsplit=1) == ["warnings", said]
     stdout, _ = invoke("ingest", "w.parquet", "x.zarr", "--no-weights")
     assert "not read: column 3 'weight'" in stdout

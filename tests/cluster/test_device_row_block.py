@@ -108,7 +108,7 @@ def test_exact_ranks_on_a_device_that_workers_share(sharing, stores):
 
 
 @pytest.mark.parametrize("name", ["weighted", "dealt"])
-def test_centralities_are_the_same_in_either_drive(name, devices, stores):
+def test_centralities_are_the_same_with_either_executor(name, devices, stores):
     A, options = stores[name], {"tol": 1e-8, "max_iter": 1000}
     with A.distribute(devices) as D:
         for call in (mg.eigenvector_centrality, lambda M, **own: mg.katz(M, alpha=1e-4, beta=np.arange(3000.0), **own)):

@@ -1,4 +1,4 @@
-"""PageRank on clusters: in every executor and on any number of workers the bits that this process computes."""
+"""PageRank on clusters: ranks bit-identical to those of this process, with every executor and any number of workers."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_reference_graphs_have_one_digest(name, ingested, in_process, client):
         pytest.param("graphs/wiki-Vote.txt.gz", "exact", marks=pytest.mark.slow),
     ],
 )
-def test_drives_stop_at_the_same_iteration(name, precision, ingested, client):
+def test_executors_stop_at_the_same_iteration(name, precision, ingested, client):
     A = open_reference(name, ingested)
     options = {"precision": precision, "tol": 1e-6 if precision == "float32" else 1e-9, "alpha": 0.6}
     wanted = mg.pagerank(A, **options)
@@ -118,7 +118,7 @@ def store_hard(name, path, **options):
 
 
 def test_hard_graphs_have_one_digest(in_process, tmp_path):
-    """In each precision; those of floats in one executor each, since real graphs have them in both."""
+    """In each precision; those of floats with one executor each, since real graphs test them with both."""
     runs = [("exact", "supersteps"), ("exact", "tasks"), ("float64", "supersteps"), ("float32", "tasks")]
     for name in GRAPHS:
         A = store_hard(name, tmp_path / "sum.zarr", duplicates="sum")
@@ -234,7 +234,7 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def placed(named, _client, _in_process):
-    """The named graph where each executor is tested with it: supersteps on processes, which get what was packed."""
+    """The named graph in the cluster of each executor: supersteps run on processes, which get pickled objects."""
     with named.distribute(_client) as on_processes, named.distribute(_in_process(4)) as on_threads:
         yield {"supersteps": on_processes, "tasks": on_threads}
 
@@ -338,7 +338,7 @@ def middle(tmp_path_factory):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_events_are_those_of_every_drive(executor, middle, client, tmp_path):
+def test_every_executor_has_the_same_events(executor, middle, client, tmp_path):
     wanted, heard = mg.pagerank(middle), []
     with middle.distribute(client) as D:
         began = time.perf_counter()

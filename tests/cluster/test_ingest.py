@@ -243,7 +243,7 @@ BROKEN: dict[str, tuple[list[str], dict[str, Any], type[Exception], str]] = {
         ["1 2 0.5", *(f"{k} 3 0.5" for k in range(10, 90))],
         {"kind": "stochastic"},
         SourceError,
-        "each column of a left-stochastic matrix sums to 1 or is empty, column",
+        "each column of a left-stochastic matrix must sum to 1 or be empty, but column",
     ),
     "no sums": (["1 2"] * 90, {"duplicates": "sum"}, OptionError, "is read without values"),
     "a value": (["1 2 1e300"] * 90, {"dtype": "float32"}, SourceError, "does not fit into float32"),
@@ -256,7 +256,7 @@ def test_an_entry_of_listed_vertices_is_named_by_any_worker(in_process, tmp_path
     listed = write_lines(tmp_path / "names.v", names)
     for one, other in zip(names, [*names[1:], names[0]], strict=True):
         source = write_lines(tmp_path / "edges.txt", [f"{one} {other}", "beta beta", f"{one} {other}"])
-        with pytest.raises(SourceError, match=rf"the entry \({one}, {other}\) is there more than once"):
+        with pytest.raises(SourceError, match=rf"the entry \({one}, {other}\) occurs more than once"):
             mg.ingest(
                 source, tmp_path / "graph", vertices=listed, duplicates="error", header=False, client=in_process(4)
             )

@@ -42,7 +42,7 @@ def graph(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def wanted(graph):
-    """What runs that nothing happens to come to, by executor."""
+    """Solutions of undisturbed runs, by executor."""
     return {executor: mg.pagerank(graph, **options) for executor, options in RUNS.items()}
 
 

@@ -15,7 +15,7 @@ from tests.support.waiting import HANG_S, wait_for
 
 PATIENCE_S = 20.0
 WORKER = SimpleNamespace(name="gpu-3")
-DISK_IS_FULL = StoreError("cannot write what is sorted: no space left on device; name another folder by scratch=")
+DISK_IS_FULL = StoreError("cannot write a scratch file: no space left on device; pass another folder as scratch=")
 DISK_IS_FULL.__cause__ = OSError(28, "No space left on device")
 
 

@@ -151,7 +151,7 @@ def test_sums_beyond_int64(one, other):
     with pytest.raises(SourceError) as caught:
         build(ListSource([(0, 0, one), (0, 0, other)], (1, 1), values=np.int64))
     assert str(caught.value) == (
-        "the list: the sum of the entries at one place does not fit into int64; ingest with dtype='float64'"
+        "the list: the sum of duplicate entries does not fit into int64; ingest with dtype='float64'"
     )
     source = ListSource([(0, 0, one), (0, 0, other)], (1, 1), values=np.int64)
     assert build(source, dtype="float64").data[0] == float(one) + float(other)
@@ -183,7 +183,7 @@ def test_duplicates_are_an_error(kind, ids, wanted):
     with pytest.raises(SourceError) as caught:
         build(ListSource(TWICE, (3, 3), vertex_ids=ids), kind=kind, duplicates="error")
     assert str(caught.value) == (
-        f"the list: the entry {wanted} is there more than once and duplicates='error'; "
+        f"the list: the entry {wanted} occurs more than once and duplicates='error'; "
         "pass duplicates='sum', 'first' or 'keep', or clean the source"
     )
 
@@ -230,7 +230,7 @@ def test_symmetrize_comes_before_duplicates():
         assert to_scipy(summed).toarray().tolist() == [[0, 5], [5, 7]]
         first = build(ListSource(both, (2, 2), size=size), symmetrize=True, duplicates="first")
         assert to_scipy(first).toarray().tolist() == [[0, 2], [2, 7]]
-    with pytest.raises(SourceError, match=r"\(0, 1\) is there more than once"):
+    with pytest.raises(SourceError, match=r"\(0, 1\) occurs more than once"):
         build(ListSource(both, (2, 2)), symmetrize=True, duplicates="error")
 
 
@@ -251,7 +251,7 @@ def test_what_needs_a_square_matrix(options, needs):
     with pytest.raises(SourceError) as caught:
         build(ListSource([(0, 2, 1.0)], (2, 3)), **options)
     assert str(caught.value) == (
-        f"the list: a matrix of 2 rows and 3 columns is not square, which {needs} needs; ingest it with kind='matrix'"
+        f"the list: {needs} needs a square matrix, but this one has 2 rows and 3 columns; ingest it with kind='matrix'"
     )
 
 

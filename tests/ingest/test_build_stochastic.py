@@ -12,7 +12,9 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError
 
-NEGATIVE = "entries of a left-stochastic matrix are probabilities, and that in row {}, column {} is {}; make them 0 or"
+NEGATIVE = (
+    "entries of a left-stochastic matrix must be 0 or more, but row {}, column {} has {}; correct it, or ingest with"
+)
 
 
 def make_matrix(entries):
@@ -57,7 +59,7 @@ def test_update_refuses_a_negative_entry():
 
 
 def test_columns_that_do_not_sum_to_1_are_refused_with_a_remedy():
-    remedy = r"if its rows sum to 1, exchange rows and columns\), or ingest with kind='graph'"
+    remedy = r"if its rows sum to 1, transpose it\), or ingest with kind='graph'"
     with pytest.raises(SourceError, match=f"column 0 sums to 1.5; normalize it .{remedy}"):
         mg_ingest(make_matrix([(0, 0, 0.5), (0, 1, 0.5), (1, 1, 1.0), (2, 0, 1.0)]))
 

@@ -173,7 +173,7 @@ def test_weights_that_look_like_times(weights, shown):
     frame = pd.DataFrame({"src": range(n), "dst": range(1, n + 1), "w": weights})
     report = report_on(frame)
     assert report.warnings == (
-        () if shown is None else (f"column 3 'w' looks like times ({shown}); pass weights=False if it is no weight",)
+        () if shown is None else (f"column 3 'w' looks like times ({shown}); pass weights=False if it is not a weight",)
     )
     assert report_on(frame, weights=True).warnings == ()
     assert report_on(frame, weights=False).warnings == ()
@@ -184,7 +184,9 @@ def test_attributes_that_look_like_times():
     graph = nx.DiGraph()
     graph.add_weighted_edges_from([(1, 2, 1254192988), (2, 3, 1254203000)])
     (said,) = report_on(graph).warnings
-    assert said == ("'weight' looks like times (2009-09-29 .. 2009-09-29); pass ignore_weights=True if it is no weight")
+    assert said == (
+        "'weight' looks like times (2009-09-29 .. 2009-09-29); pass ignore_weights=True if it is not a weight"
+    )
 
 
 def test_columns_of_times_are_no_weights():

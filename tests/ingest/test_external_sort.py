@@ -179,14 +179,16 @@ def test_a_row_that_does_not_fit_is_sorted_by_its_columns(small):
 
 def test_a_place_that_does_not_fit_is_an_error(small):
     same = CooBatch(np.full(3000, 2, np.int32), np.full(3000, 1, np.int32), None)
-    with pytest.raises(CapacityError, match=r"the entries at row 2, column 1 take more than .* allow more by memory="):
+    with pytest.raises(
+        CapacityError, match=r"the entries at row 2, column 1 do not fit in the memory .* raise memory="
+    ):
         sort([same], (5, 5), 5000)
 
 
 def test_such_a_place_is_named_by_its_number(small):
     same = CooBatch(np.full(3000, 7, np.int32), np.full(3000, 5, np.int32), None)
     positions = np.array([-1, -1, -1, -1, -1, 0, -1, 1])
-    with pytest.raises(CapacityError, match="the entries at row 1, column 0 take more"):
+    with pytest.raises(CapacityError, match="the entries at row 1, column 0 do not fit"):
         sort([same], (2, 2), 5000, positions=positions)
 
 

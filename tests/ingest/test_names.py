@@ -112,7 +112,7 @@ def test_messages_name_them(tmp_path):
     (tmp_path / "e.txt").write_text("a b\nb c\nc c\na b\n")
     for options, message in (
         ({"self_loops": "error"}, "vertex c has a self loop"),
-        ({"duplicates": "error", "kind": "matrix"}, r"the entry \(a, b\) is there more than once"),
+        ({"duplicates": "error", "kind": "matrix"}, r"the entry \(a, b\) occurs more than once"),
     ):
         source = EdgeListSource(tmp_path / "e.txt", batch_bytes=4, id_room=MemoryBudget(1))
         room, given = MemoryBudget(PLENTY, 2, None), IngestOptions(**options)

@@ -68,7 +68,7 @@ REFUSED = {
     "isum.mtx": (
         b"%%MatrixMarket matrix coordinate integer general\n2 2 3\n1 2 4611686018427387904\n1 2 4611686018427387904\n"
         b"2 1 1\n",
-        "the sum of the entries at one place does not fit into int64",
+        "the sum of duplicate entries does not fit into int64",
     ),
 }
 IN_FLOAT64 = {

@@ -64,7 +64,7 @@ def test_a_share_that_was_closed_works_no_more(tmp_path):
     (tmp_path / "a.txt").write_text("1 2\n3 4\n")
     [own] = make_shares(EdgeListSource(str(tmp_path / "a.txt")), 1, MemoryBudget(1 << 24, 1, tmp_path))
     own.close()
-    with pytest.raises(ClosedError, match="the ingest was given up"):
+    with pytest.raises(ClosedError, match="the ingest was aborted"):
         own._notify("read", 1, None)
 
 

@@ -200,7 +200,7 @@ def test_files_are_beside_the_store(tmp_path):
 
 def test_scratch_that_is_no_folder(tmp_path):
     (tmp_path / "list").write_text("1 2\n")
-    with pytest.raises(OptionError, match=r"scratch must be a folder that is there, and '.*/none' is none"):
+    with pytest.raises(OptionError, match=r"scratch must be an existing folder, not '.*/none'"):
         mg.ingest(tmp_path / "list", tmp_path / "a.zarr", scratch=tmp_path / "none")
 
 

@@ -123,7 +123,7 @@ def test_one_store_is_inserted_into_another():
         ({"weights": False}, OptionError, "weights= suits an edge list, and this source is read as a matrix store"),
         ({"format": "csr"}, SourceError, "this is a matrix store of mgspmv"),
         ({"self_loops": "error"}, SourceError, "vertex v[0-9]+ has a self loop"),
-        ({"duplicates": "error", "symmetrize": True}, SourceError, "is there more than once"),
+        ({"duplicates": "error", "symmetrize": True}, SourceError, "occurs more than once"),
     ],
 )
 def test_what_is_refused(tmp_path, options, error, message):

@@ -205,7 +205,7 @@ def test_flags_by_id(small):
     for flags in ({"c": True, "a": False}, pd.Series([False, True], index=["a", "c"])):
         assert mg.open_matrix(cut(place, vertices=flags)[0]).vertex_ids.tolist() == ["c"]
     for flags, message in (
-        (pd.Series([True, False, True]), "vertices has the index that pandas makes, and the vertices have other ids"),
+        (pd.Series([True, False, True]), "vertices has pandas' default index, but the vertices have other ids"),
         (pd.Series([True, False], index=["a", "a"]), "vertices has an id more than once"),
         ({"a": True, "x": True}, "vertices has the id 'x', which no vertex has"),
     ):
@@ -248,7 +248,7 @@ def test_a_stochastic_matrix_must_stay_one():
     place = ingest(blocks, kind="stochastic")
     assert cut(place, vertices=[2, 3, 4])[1].kind == "stochastic"
     with pytest.raises(
-        SourceError, match=r"each column of a left-stochastic matrix sums to 1 or is empty, column 0 sums"
+        SourceError, match=r"each column of a left-stochastic matrix must sum to 1 or be empty, but column 0 sums"
     ):
         cut(place, vertices=[0, 2, 3])
 
@@ -276,7 +276,7 @@ def test_columns_are_added_up_in_as_many_ranges_as_the_memory_is_for(small):
     check_same(open_store(target).info, wanted)
     assert {phase for phase, _, _ in reports} == {"filter and write", "add up columns"}
     with pytest.raises(
-        CapacityError, match=r"the numbers of the vertices of .* take .* GB of memory while some are left"
+        CapacityError, match=r"selection from .* needs .* GB of memory for the numbers of its vertices, but only"
     ):
         write_subgraph(stored, MemoryStore(), range(30), None, room=MemoryBudget(2 * need - 1, 2, None), **options)
     assert find_table_bytes(stored.info, selects=False) == 0
@@ -310,13 +310,23 @@ def places():
         ("weighted", {"vertices": [1.0]}, OptionError, "^ids must be a list of 64-bit integers"),
         ("weighted", {"vertices": np.ones(5, bool)}, ShapeError, r"mask of shape \(5,\) but the matrix has 6 vertices"),
         ("weighted", {"vertices": np.ones((6, 1), bool)}, ShapeError, r"mask of shape \(6, 1\)"),
-        ("matrix", {"vertices": [1]}, KindError, "is a store of kind 'matrix', whose rows and columns are no vertices"),
+        (
+            "matrix",
+            {"vertices": [1]},
+            KindError,
+            "is a store of kind 'matrix', whose rows and columns are not vertices",
+        ),
         ("pattern", {"min_weight": 1}, OptionError, "is a pattern, which has no weights; leave min_weight out$"),
         ("pattern", {"min_weight": 1, "max_weight": 2}, OptionError, "leave min_weight and max_weight out$"),
         ("weighted", {"min_weight": "1"}, OptionError, "^min_weight must be a number, not '1'$"),
         ("weighted", {"max_weight": math.nan}, OptionError, "^max_weight must be a number, not nan$"),
         ("weighted", {"max_weight": True}, OptionError, "^max_weight must be a number, not True$"),
-        ("weighted", {"min_weight": 2, "max_weight": 1}, OptionError, "^min_weight=2 is more than max_weight=1, which"),
+        (
+            "weighted",
+            {"min_weight": 2, "max_weight": 1},
+            OptionError,
+            "^min_weight=2 is greater than max_weight=1; swap",
+        ),
         ("weighted", {"min_weight": 1, "threads": 0}, OptionError, "^threads must be at least 1"),
         ("weighted", {"min_weight": 1, "memory": "1MB"}, OptionError, "^memory must be at least 1GiB"),
     ],

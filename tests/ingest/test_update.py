@@ -299,7 +299,7 @@ def test_what_is_deleted_and_inserted_is_replaced(rule):
 def test_what_may_not_be_there_twice(edges, named, tmp_path):
     mg.ingest(arrays([(0, 1), (1, 2)]), tmp_path / "a", duplicates="error")
     before = mg.open_matrix(tmp_path / "a").info
-    with pytest.raises(SourceError, match=rf"2 arcs in arrays: the entry {named} is to be inserted and would be"):
+    with pytest.raises(SourceError, match=rf"2 arcs in arrays: the entry {named} to insert exists already, and the"):
         mg.update(tmp_path / "a", insert=arrays(edges))
     assert mg.open_matrix(tmp_path / "a").info == before
     assert len(os.listdir(tmp_path / "a" / "versions")) == 2
@@ -307,7 +307,7 @@ def test_what_may_not_be_there_twice(edges, named, tmp_path):
 
 def test_sums_beyond_int64():
     mg.ingest(arrays([(0, 1, 2**62)], np.int64), place := MemoryStore())
-    with pytest.raises(SourceError, match="the sum of the entries at one place does not fit into int64; ingest with"):
+    with pytest.raises(SourceError, match="the sum of duplicate entries does not fit into int64; ingest with"):
         mg.update(place, insert=arrays([(0, 1, 2**62)], np.int64))
 
 
@@ -404,18 +404,18 @@ LABELS = {
     "names for numbers": (
         [(0, 1)],
         "a b\nb c\n",
-        r"the ids are names, and those of the store are integers; give the store's",
+        r"the ids are strings, but the store has integers; pass ids of the same",
     ),
     "names for integers": (
         [(5, 9)],
         "a b\nb c\n",
-        r"the ids are names, and those of the store are integers; give the store's",
+        r"the ids are strings, but the store has integers; pass ids of the same",
     ),
-    "numbers below 0": ([(0, 1)], "0 -5\n", r"the ids of the store are 0..1, and this has -5"),
+    "numbers below 0": ([(0, 1)], "0 -5\n", r"the ids of the store are 0..1; the id -5 is negative"),
     "numbers that are ids": (
         [(0, 1)],
         "0 99999999999\n",
-        r"the ids of the store are 0..1, and 99999999999 would make them 0..99999999999; pass n_vertices=100000000000 ",
+        r"the ids of the store are 0..1, and 99999999999 would extend them to 0..99999999999; pass n_vertices=10000000",
     ),
 }
 
@@ -431,10 +431,12 @@ def test_ids_that_are_not_those_of_the_store(tmp_path, name):
 
 def test_edges_of_a_matrix_and_a_matrix_of_vertices():
     mg.ingest(sp.coo_array(([1.0], ([0], [1])), shape=(2, 3)), rectangle := MemoryStore())
-    with pytest.raises(SourceError, match="of 2 rows and 3 columns is not square, and this is a list of edges betw"):
+    with pytest.raises(
+        SourceError, match="a store with a square matrix, but it has 2 rows and 3 columns; pass a matrix"
+    ):
         mg.update(rectangle, delete=arrays([(0, 1)]))
     mg.ingest(arrays([(5, 9)]), named := MemoryStore())
-    with pytest.raises(SourceError, match=r"the vertices of the store have ids \(int64\), and this is a matrix"):
+    with pytest.raises(SourceError, match=r"the vertices of the store have ids \(int64\), but this is a matrix"):
         mg.update(named, delete=sp.eye_array(3))
 
 
@@ -446,7 +448,9 @@ def test_weights_become_those_of_the_store(dtype):
     for inserted in (np.int64, np.float32, np.float64):
         mg.ingest(arrays([(0, 1, 3)], dtype), place := MemoryStore())
         if dtype == np.int64 and inserted != np.int64:
-            with pytest.raises(SourceError, match=r"has weights of float.*, and the store holds int64; give them as"):
+            with pytest.raises(
+                SourceError, match=r"have weights of float.*, but the store has weights of int64; pass them as"
+            ):
                 mg.update(place, insert=arrays([(1, 0, 2)], inserted))
         else:
             assert mg.update(place, insert=arrays([(1, 0, 2)], inserted)).dtype == np.dtype(dtype).name
@@ -455,7 +459,7 @@ def test_weights_become_those_of_the_store(dtype):
 
 def test_weights_where_there_are_none():
     mg.ingest(arrays([(0, 1)]), place := MemoryStore())
-    with pytest.raises(SourceError, match=r"has weights, and the store holds none; pass ignore_weights=True to"):
+    with pytest.raises(SourceError, match=r"have weights, but the store has none; pass ignore_weights=True to"):
         mg.update(place, insert=arrays([(1, 0, 2.0)]))
     assert mg.update(place, insert=arrays([(1, 0, 2.0)]), ignore_weights=True).nnz == 2
     assert mg.update(place, delete=arrays([(1, 0, np.nan)])).nnz == 1
@@ -464,7 +468,7 @@ def test_weights_where_there_are_none():
 def test_no_weights_where_there_are_some():
     mg.ingest(arrays([(0, 1, 2.0)]), place := MemoryStore())
     for insert, options in ((arrays([(1, 0)]), {}), (arrays([(1, 0, 3.0)]), {"ignore_weights": True})):
-        with pytest.raises(SourceError, match="has no weights, and the store holds some, of float64; give each entry"):
+        with pytest.raises(SourceError, match="have no weights, but the store has weights of float64; add a weight"):
             mg.update(place, insert=insert, **options)
     assert mg.update(place, insert=((), ())).nnz == 1
 
@@ -489,7 +493,7 @@ def test_options_of_insertions_that_deletions_do_not_need(tmp_path):
 def test_deletions_that_are_not_there(order):
     mg.ingest(arrays([(5, 6), (6, 9), (9, 6)]), place := MemoryStore(), order=order)
     gone = arrays([(6, 9), (6, 7), (6, 7), (9, 5), (4, 4)])
-    with pytest.raises(SourceError, match=r"the entry \((9, 5|6, 7|4, 4)\) is to be deleted and is not there; pass"):
+    with pytest.raises(SourceError, match=r"the entry \((9, 5|6, 7|4, 4)\) to delete does not exist; pass"):
         mg.update(place, delete=gone, missing="error")
     info = mg.update(place, delete=gone)
     made = info.provenance["updates"][-1]
@@ -504,7 +508,7 @@ def test_an_entry_outside_a_matrix_is_not_there(tmp_path):
     other = sp.coo_array(([1.0, 1.0], ([4, 1], [8, 1])), shape=(5, 9))
     info = mg.update(place, delete=other)
     assert (info.shape, info.nnz, info.provenance["updates"][-1]["missing"]) == ((3, 3), 2, 1)
-    with pytest.raises(SourceError, match=r"the entry \(1, 1\) is to be deleted and is not there"):
+    with pytest.raises(SourceError, match=r"the entry \(1, 1\) to delete does not exist"):
         mg.update(place, delete=other, missing="error")
 
 

@@ -117,7 +117,7 @@ WRONG = {
     "index of no column": ("indices", put((6, 6)), "indices: must be in 0..5, wrong at entry 6"),
     "unsorted row": ("indices", put((4, 3), (5, 1)), "indices: must ascend in each row, wrong at entry 5"),
     "repeated index": ("indices", put((5, 1)), "indices: must ascend in each row, wrong at entry 5"),
-    "least value": ("data", put((2, 0.5)), "data: the least value is 0.5, the attributes say 1.0"),
+    "least value": ("data", put((2, 0.5)), "data: the least value is 0.5, but the attributes state 1.0"),
     "weight not a number": ("data", put((3, np.nan)), "data: the weights of a graph must be finite, wrong at entry 3"),
     "infinite weight": ("data", put((3, np.inf)), "data: the weights of a graph must be finite, wrong at entry 3"),
     "degree": (
@@ -133,12 +133,12 @@ WRONG = {
     ),
     "repeated id": ("vertex_ids", put((2, "b")), "vertex_ids: must ascend, wrong at vertex 2"),
     "unsorted ids": ("vertex_ids", put((3, "z")), "vertex_ids: must ascend, wrong at vertex 4"),
-    "transposed pointer": ("transpose/indptr", put((1, 1)), "transpose/indptr: is not that of the transpose of this "),
-    "transposed index": ("transpose/indices", put((0, 0)), "transpose/indices: is not that of the transpose of this "),
+    "transposed pointer": ("transpose/indptr", put((1, 1)), "transpose/indptr: differs from the transpose of the "),
+    "transposed index": ("transpose/indices", put((0, 0)), "transpose/indices: differs from the transpose of the "),
     "transposed value": (
         "transpose/data",
         put((0, 0.5)),
-        "transpose/data: is not that of the transpose of this matrix",
+        "transpose/data: differs from the transpose of the matrix",
     ),
 }
 
@@ -223,7 +223,7 @@ def test_the_bytes_in_the_attributes(make_store, pattern):
     root = make_store(pattern=pattern, ids=IDS)
     nbytes = open_store(root).info.nbytes
     seal(root, nbytes=nbytes + 1)
-    assert verify_store(root) == [f"attributes: the arrays take {nbytes} bytes, the attributes say {nbytes + 1}"]
+    assert verify_store(root) == [f"attributes: the arrays take {nbytes} bytes, but the attributes state {nbytes + 1}"]
 
 
 def test_the_shape_that_anndata_reads(make_store):
@@ -231,7 +231,7 @@ def test_the_shape_that_anndata_reads(make_store):
     group = zarr.open_group(find_group(root), mode="r+")
     for shape in ([6, 7], None):
         group.attrs["shape"] = shape
-        assert verify_store(root) == [f"attributes: the shape for anndata must be [6, 6], it is {shape}"]
+        assert verify_store(root) == [f"attributes: the shape for anndata must be [6, 6], not {shape}"]
 
 
 @pytest.mark.parametrize("pattern", [False, True])

@@ -193,7 +193,7 @@ def test_stochastic():
     A = store_matrix(wanted, kind="stochastic")
     assert (A.kind, A.stored.read_array("out_degree").tolist()) == ("stochastic", [2, 0, 1])
     assert (A.to_scipy().toarray() == wanted).all()
-    with pytest.raises(SourceError, match=r"sums to 1 or is empty, column 0 sums to 0\.5"):
+    with pytest.raises(SourceError, match=r"sum to 1 or be empty, but column 0 sums to 0\.5"):
         store_matrix(wanted / 2, kind="stochastic")
 
 

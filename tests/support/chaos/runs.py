@@ -31,7 +31,7 @@ DEGREE = 6
 ALPHA = 0.9999
 """Near 1, so that ranks change for thousands of iterations, and a run that made one too few has others."""
 ITERATIONS = {"supersteps": 1200, "tasks": 60}
-"""Of a run, by its executor: some seconds each."""
+"""Iterations of a run that take some seconds, by executor."""
 ITERATING_S = 4.0
 """About what these take."""
 TIMEOUT_S = 6.0
