@@ -127,14 +127,14 @@ def _sum_others(seconds: Mapping[str, float], phases: Sequence[str]) -> float:
 
 
 def _count_workers(record: StepRecord) -> int:
-    events = record.result.get("events") or [{}]
-    return len(events[0].get("product_s", ()))
+    return max((len(event.get("product_s", ())) for event in record.result.get("events", [])), default=0)
 
 
 def _draw_workers(record: StepRecord) -> Chart:
     events = record.result["events"]
     bars = [
-        Bar(f"worker {worker}", [sum(event[name][worker] for event in events) for name in _TIMES])
+        # A run that lost workers has iterations with fewer of them.
+        Bar(f"worker {worker}", [sum(sum(event[name][worker : worker + 1]) for event in events) for name in _TIMES])
         for worker in range(_count_workers(record))
     ]
     return draw_bars(f"{record.name}: time by worker", bars, list(_TIMES.values()))
