@@ -105,8 +105,8 @@ def find_cluster(name: str) -> Launched:
     known = {launched.name: launched for launched in list_clusters()}
     if name not in known:
         raise OptionError(
-            f"there is no cluster {name!r} on this machine, which has {', '.join(known) or 'none'}; `mgspmv cluster "
-            "start` starts one"
+            f"no cluster {name!r} runs on this machine (running: {', '.join(known) or 'none'}); `mgspmv cluster start` "
+            "starts one"
         )
     return known[name]
 
@@ -126,7 +126,7 @@ def _check_free(name: str) -> None:
             where = "" if there.scheduler is None else f", at {there.scheduler}"
             raise ClusterError(
                 f"a cluster {name!r} is {there.state} on this machine already{where}, as process {there.pid}; `mgspmv "
-                f"cluster stop {name}` ends it, name= starts another",
+                f"cluster stop {name}` stops it, another name= starts a second one",
                 phase="start",
             )
 
@@ -144,7 +144,7 @@ def register(launched: Launched) -> Iterator[None]:
     with translating(folder, "write"):
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        with FileLock(folder / ".lock", mode=0o600):
+        with FileLock(folder / ".lock", mode=0o600):  # two commands may start a cluster of the same name at once
             _check_free(launched.name)
             _write(launched)
     try:
@@ -182,7 +182,7 @@ def serve(
     Raises
     ------
     ClusterError : a cluster of the name exists, or it does not start; and what `start_local` and `start_cuda` raise
-    KeyboardInterrupt : a signal came before it had started
+    KeyboardInterrupt : a signal arrived before the cluster had started
     """
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent process may ignore them, which children inherit
         signal.signal(number, signal.default_int_handler)
@@ -253,6 +253,7 @@ def start(name: str, args: Sequence[str], timeout_s: float) -> Launched:
     with translating(log, "write"):
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(log, "wb") as file:
+            # -P keeps modules of the current folder from shadowing those of the program.
             command = [sys.executable, "-P", "-c", _PROGRAM, *args, "--foreground"]
             none = subprocess.DEVNULL
             child = subprocess.Popen(command, stdin=none, stdout=none, stderr=file, start_new_session=True)
@@ -268,7 +269,7 @@ def start(name: str, args: Sequence[str], timeout_s: float) -> Launched:
         raise
     if child.poll() is None:
         _end(child.pid, GIVE_UP_S)
-        raise _fail(name, f"its workers have not joined within {timeout_s:g} s, and it was ended; see {log}")
+        raise _fail(name, f"its workers did not join within {timeout_s:g} s, and it was stopped; see {log}")
     said = log.read_text(errors="replace").strip().rpartition("\n")[2]
     is_error = child.returncode > 0 and said.startswith("error: ")
     error = _fail(name, said.removeprefix("error: ") if is_error else f"it ended with {child.returncode}; see {log}")
@@ -293,6 +294,7 @@ def stop(launched: Launched, patience_s: float) -> bool:
 def _end(pid: int, patience_s: float) -> bool:
     try:
         process = psutil.Process(pid)
+        # Workers are listed first: once their parent has ended, they are no longer its children.
         processes = [process, *process.children(recursive=True)]
         process.terminate()
     except psutil.NoSuchProcess:

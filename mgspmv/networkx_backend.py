@@ -2,7 +2,7 @@
 
 NetworkX finds this module by the entry point `networkx.backends` and calls its functions by their names. It imports
 nothing heavy, as `import networkx` imports it. A graph is converted once, by NetworkX's own cache, and kept as a store
-in memory; `StoredGraph` represents a graph that is in a store already.
+in memory; `StoredGraph` represents a graph in an existing store.
 
 Calls that mgspmv cannot compute as NetworkX does raise NotImplementedError, on which NetworkX uses the next backend, or
 its own function if that is allowed.
@@ -147,7 +147,7 @@ class ConvertedGraph:
         Parameters
         ----------
         weight : an attribute that was converted; None for 1
-        transpose : whether it has its transpose
+        transpose : whether to store its transpose too
         """
         from zarr.storage import MemoryStore
 
@@ -224,7 +224,7 @@ def convert_from_nx(
     NotImplementedError : all attributes are requested
     """
     if preserve_edge_attrs or preserve_node_attrs:
-        raise NotImplementedError("mgspmv converts the attributes of edges that are named, and no others")
+        raise NotImplementedError("mgspmv does not convert all attributes; name those of edges in edge_attrs")
     return graph if isinstance(graph, AnyGraph) else ConvertedGraph(graph, edge_attrs or {})
 
 
@@ -234,13 +234,13 @@ def convert_to_nx(obj: Any, *, name: str | None = None) -> Any:
 
 
 def can_run(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool | str:
-    """Return whether a call is supported, as far as its arguments tell without reading the graph; or why not."""
+    """Return True if the arguments of a call are supported, else the reason; the graph is not read."""
     weight = inspect.signature(_FUNCTIONS[name]).bind(*args, **kwargs).arguments.get("weight")
     return "weight is a function; name an attribute" if callable(weight) else True
 
 
 def should_run(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool | str:
-    """Return whether this backend is likely to be faster; or why not."""
+    """Return True if this backend is likely to be faster, else the reason."""
     graph = args[0] if args else kwargs["G"]
     cache = getattr(graph, "__networkx_cache__", None) or {}
     is_converted = isinstance(graph, AnyGraph) or "mgspmv" in cache.get("backends", {})
@@ -264,7 +264,7 @@ def _as_networkx(function: Callable[..., Any]) -> Callable[..., Any]:
         except (AcyclicError, ConvergenceError) as error:
             raise nx.PowerIterationFailedConvergence(max_iter) from error
         except (OptionError, SourceError) as error:
-            raise NotImplementedError(f"mgspmv does not compute {function.__name__} of this: {error}") from error
+            raise NotImplementedError(f"mgspmv cannot compute {function.__name__} here: {error}") from error
 
     return call
 

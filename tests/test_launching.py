@@ -190,9 +190,7 @@ def test_others_are_let_in_by_certificates(played):
 @pytest.mark.parametrize("host", ["0.0.0.0", "gpu-1.example.org", "::"])
 def test_others_are_let_in_without_and_that_is_said(played, host):
     said = start("--host", host)
-    assert said.endswith(
-        f"warning: whoever reaches {host} can run code here; --tls lets in nobody without a certificate\n"
-    )
+    assert said.endswith(f"warning: clients that reach {host} can run code here; add --tls to require certificates\n")
     assert played.started.pop()[-1] == SERVING | {"host": host}, "the dashboard has no password"
 
 

@@ -225,7 +225,7 @@ def test_negative_weights():
     check_close(nx.pagerank(G, weight=None, **OWN), nx.pagerank(G, weight=None))
     with pytest.raises(NotImplementedError) as caught:
         nx.pagerank(G, **OWN)
-    assert "PageRank needs weights that are not negative, the least is -0.5" in str(caught.value.__cause__)
+    assert "PageRank needs non-negative weights, but the least is -0.5" in str(caught.value.__cause__)
     nx.config.fallback_to_nx = True
     with nx.config(backend_priority=["mgspmv"]):
         assert nx.pagerank(G) == nx.pagerank(G, backend="networkx")

@@ -89,7 +89,7 @@ def pagerank_batch(
         which weights of repeated ids are added; a SciPy matrix or an array of shape (n_vectors, n), in the order of
         the store's vertices. A mapping of ids to numbers, a pandas Series, or None, is one vector. Only the entries
         are kept
-    alpha : damping, of all vectors or of each; several for one personalization give as many vectors
+    alpha : damping, one number or one per vector; several with one personalization make one vector each
     tol, tol_mode, max_iter, out_weight, weights, precision : as for `pagerank`, of each vector
     dangling : as for `pagerank`; None for p of each vector, anything else applies to all vectors
     width : most vectors in a pass: 2, 4, 8, 16, 32 or 64; default the fastest, or less where the vectors of a pass
@@ -187,7 +187,7 @@ def _rank_embedded(
     free = free_memory() if backend == "cpu" else free_device_memory()
     needed = {w: count_bytes(panels, n, precision, kernel.z_dtype.itemsize, w) for w in WIDTHS}
     width = choose_width(task.width, len(queries), [("", kernel.best_width, [PassMemory("here", free, needed)])])
-    keeper.make_room()
+    keeper.allocate()
     weight = start.take_weight(lambda: A.read_out_weight(dtype is not None, task.threads))
     rows = ManyRows(kernel, kernel.put(weight), kernel.put(start.dangling))
     n_dangling = int(np.count_nonzero(weight == 0))
@@ -216,7 +216,7 @@ def _rank_distributed(
     from mgspmv.cluster.batch_supersteps import run_batch
     from mgspmv.monitor.events import publish_run
 
-    keeper.make_room()
+    keeper.allocate()
     with publish_run([matrix], task, "pagerank_batch", "supersteps") as news:
         outcome = run_batch(matrix, queries, task, start, keeper.keep, emit, news.report(on_progress))
         status = next((e.status for e in outcome.endings if not e.status.is_success), outcome.endings[0].status)
@@ -270,8 +270,8 @@ class _ResultCollector:
         self.top_ids: np.ndarray | None = None
         self.top_ranks: np.ndarray | None = None
 
-    def make_room(self) -> None:
-        """Allocate the results; raise `CapacityError` where the ranks of all vectors do not fit in free memory."""
+    def allocate(self) -> None:
+        """Allocate the results; raise `CapacityError` if the ranks of all vectors do not fit in free memory."""
         if self._top is None:
             needed, free = math.prod(self._shape) * self._dtype.itemsize, free_memory()
             if needed > free:

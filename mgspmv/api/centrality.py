@@ -325,7 +325,7 @@ def _check_cycles(A: AnyMatrix, products: Products, x: np.ndarray) -> None:
     if not has_cycle(products, x):
         raise AcyclicError(
             f"no cycle was found in {A.info.url} that the start leads to, so the largest eigenvalue is 0 and there is "
-            "no eigenvector centrality: what iterations reach depends on tol and max_iter; use katz or pagerank, which "
+            "no eigenvector centrality: the result would depend on tol and max_iter; use katz or pagerank, which "
             "need no cycle"
         )
 
@@ -347,15 +347,15 @@ def _check_chain(run: PowerCall) -> None:
     if A.is_transpose or A.kind != "stochastic":
         what = "the transpose of a store" if A.is_transpose else f"a store of kind {A.kind!r}"
         raise KindError(
-            f"{A.info.url} is {what}, and a stationary vector is one of a chain, whose columns sum to 1; ingest it "
+            f"{A.info.url} is {what}, but a stationary vector needs a chain, with columns that sum to 1; ingest it "
             "with kind='stochastic', or use pagerank for a graph"
         )
     if not run.weights:
-        raise OptionError("a stochastic matrix is its weights; pass weights=True")
+        raise OptionError("a stochastic matrix needs its values; pass weights=True")
     if A.info.min_weight is not None and A.info.min_weight < 0:
         raise OptionError(
-            f"{A.info.url} has negative entries, the least is {A.info.min_weight}, which are no probabilities; ingest "
-            "a source without them"
+            f"{A.info.url} has negative entries, the least is {A.info.min_weight}, but probabilities cannot be "
+            "negative; ingest a source without them"
         )
     check_vertices(run)
     degrees = restore(A.stored.read_array("out_degree"), A.order)
@@ -363,20 +363,20 @@ def _check_chain(run: PowerCall) -> None:
         places = np.flatnonzero(degrees == 0)
         label = places[0] if A.vertex_ids is None else A.vertex_ids[places[0]]
         raise DanglingError(
-            f"{len(places)} of {len(degrees)} columns are empty, first {label}, and from there the chain goes nowhere; "
-            "give them entries that sum to 1, or use pagerank, which says where it goes then"
+            f"{len(places)} of {len(degrees)} columns are empty, first {label}, so the chain has no transition from "
+            "there; give them entries that sum to 1, or use pagerank, which handles empty columns"
         )
 
 
 def _find_transpose(A: Any, run: PowerCall, transpose: Any) -> Any:
     if isinstance(A, Matrix):
         if transpose is not None:
-            raise OptionError("transpose is for a distributed matrix; an opened one has it in its store")
+            raise OptionError("transpose= is for a distributed matrix; leave it out, as A.T of an opened one is used")
         return A.T
     if transpose is None:
         raise KindError(
-            "HITS needs the transpose on the cluster: distribute A.T too, and pass that as transpose; or pass the "
-            "opened matrix and client"
+            "HITS needs the transpose on the cluster: distribute A.T too, and pass it as transpose=; or pass the "
+            "opened matrix and client="
         )
     check_transpose(A, transpose)
     return transpose

@@ -25,8 +25,8 @@ from mgspmv.store.metadata import MatrixProperties
 _VECTORS = {
     "personalization": "personalization",
     "dangling": "distribution of the rank of dangling vertices",
-    "out_weight": "out-weights",
-    "nstart": "start",
+    "out_weight": "vector of out-weights",
+    "nstart": "start vector",
 }
 """Descriptions of the inputs that are compared by digest."""
 
@@ -40,19 +40,16 @@ def check_checkpoint(checkpoint: StoreLike | None, every: float | None, resume: 
     """
     if checkpoint is None:
         if every is not None:
-            raise OptionError(
-                "checkpoint_every= says how often checkpoints are made; pass checkpoint= too, the place where they "
-                "are kept"
-            )
+            raise OptionError("checkpoint_every= needs a place for checkpoints; pass checkpoint= too")
         if resume:
-            raise OptionError("resume=True goes on from a checkpoint; pass checkpoint= too, the place where it is")
+            raise OptionError("resume=True needs the place of the checkpoint; pass checkpoint= too")
         return
     if every is not None and read_number("checkpoint_every", every) < 0:
         raise OptionError(f"checkpoint_every must be 0 or more seconds, not {every!r}")
     if options.top is not None:
         raise OptionError(
-            f"a checkpoint has the ranks, and stop={options.stop!r} goes by more than these; leave out either, "
-            "checkpoint= or that"
+            f"checkpoints have only ranks, but stop={options.stop!r} needs more state to resume; leave out checkpoint= "
+            "or stop="
         )
 
 
@@ -72,7 +69,7 @@ def add_resume_hint(keeper: Checkpointer | None) -> Iterator[None]:
         if keeper is None or not (kept := keeper.kept or before).iteration:
             raise
         said = f"the checkpoint of iteration {kept.iteration} in {keeper.checkpoints.url} is kept"
-        raise add_to_message(error, f"{said}: go on from it with resume=True") from error
+        raise add_to_message(error, f"{said}: resume from it with resume=True") from error
 
 
 def begin_checkpointing(
@@ -97,7 +94,7 @@ def begin_checkpointing(
     Raises
     ------
     CheckpointError : with `resume`, the checkpoint belongs to another run or is damaged; the place cannot be written
-    StoreExistsError : the place holds something else
+    StoreExistsError : the place holds data other than checkpoints
     OptionError : the place is in the memory of this process, and other processes are to write to it
     """
     A, options, report = place.A, task.options, place.on_progress
@@ -109,8 +106,8 @@ def begin_checkpointing(
     difference = None if restored is None else _compare(before, identity, options, task.threshold)
     if difference is not None:
         raise CheckpointError(
-            f"the checkpoint in {checkpoints.url} is {difference}; ask for the same, or leave out resume=True, which "
-            "starts from the beginning"
+            f"the checkpoint in {checkpoints.url} is of another run: {difference}; pass the same arguments, or leave "
+            "out resume=True to start from the beginning"
         )
     if resume and report is not None:
         report("resume", before.iteration, None)
@@ -143,24 +140,24 @@ def _describe_run(
 
 
 def _compare(reached: RunProgress, identity: dict[str, Any], options: PageRankOptions, threshold: float) -> str | None:
-    """Describe the difference between a run and that of a checkpoint; None where they are the same."""
+    """Describe the difference between a run and that of a checkpoint; None if they are the same."""
     for name, asked in identity.items():
         found = reached.identity.get(name)
         if found == asked:
             continue
         if name in _VECTORS:
-            return f"of another {_VECTORS[name]} than was asked for"
+            return f"it has another {_VECTORS[name]}"
         if name == "matrix":
-            return f"of another matrix ({found}) than this one ({asked})"
-        return f"of {name}={found!r}, and {name}={asked!r} was asked for"
+            return f"its matrix is {found}, not {asked}"
+        return f"it has {name}={found!r}, not {name}={asked!r}"
     if (end := _find_end(options, threshold, reached.changes)) is not None:
         tol = "" if options.tol is None else f" with tol={options.tol:g}"
-        return f"of iteration {reached.iteration}, and what was asked for{tol} ends after {end}"
+        return f"it has iteration {reached.iteration}, but this run{tol} ends after {end}"
     return None
 
 
 def _find_end(options: PageRankOptions, threshold: float, changes: Sequence[float]) -> int | None:
-    """Return the iteration after which a run would have ended before the last change; None where it would not."""
+    """Return the iteration after which a run would have ended before the last change; None if it would not."""
     for iteration, change in enumerate(changes[:-1], 1):
         if check_status(options, threshold, iteration, change, False) is not None:
             return iteration

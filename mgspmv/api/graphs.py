@@ -17,8 +17,8 @@ def check_graph(A: MatrixProperties, weights: bool) -> bool:
     """Check that PageRank can rank a graph, and return whether its values are used."""
     if A.stored.original is not None and A.stored.original.info.kind == "stochastic":
         raise KindError(
-            f"the transpose of {A.info.url}, which is stochastic, need not be: its columns need not sum to 1; for the "
-            "ranks of the walk turned round ingest its source with kind='graph' (entry (i, j) is the arc i -> j)"
+            f"the transpose of {A.info.url}, which is stochastic, need not be: its columns need not sum to 1; to "
+            "rank the reversed walk, ingest its source with kind='graph' (entry (i, j) is the arc i -> j)"
         )
     if A.kind == "matrix" and A.shape[0] != A.shape[1]:
         raise KindError(
@@ -34,10 +34,10 @@ def check_graph(A: MatrixProperties, weights: bool) -> bool:
     if A.shape[0] == 0:
         raise OptionError(f"{A.info.url} has no vertices, so there are no ranks")
     if A.kind == "stochastic" and not weights:
-        raise OptionError("a stochastic matrix is its weights; pass weights=True, or ingest it with kind='graph'")
+        raise OptionError("a stochastic matrix needs its values; pass weights=True, or ingest it with kind='graph'")
     if weights and A.info.min_weight is not None and A.info.min_weight < 0:
         raise OptionError(
-            f"PageRank needs weights that are not negative, the least is {A.info.min_weight}; pass weights=False to "
+            f"PageRank needs non-negative weights, but the least is {A.info.min_weight}; pass weights=False to "
             "count every edge as 1"
         )
     return weights and not A.is_pattern

@@ -136,18 +136,18 @@ class Matrix(EmbeddedMatrix):
         """
         check_threads(threads)
         limits: dict[str, Any] = {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
-        beside: dict[str, Any] = {"top": self._read_top(stop), "checkpoint": checkpoint}
+        reserved: dict[str, Any] = {"top": self._read_top(stop), "checkpoint": checkpoint}
         if client is not None:
             from mgspmv.cluster.load import plan_on_cluster
 
             reads = None if self.kind == "matrix" and precision == "exact" else precision
-            options: dict[str, Any] = {"precision": reads, "threads": threads, "backend": backend, **beside}
+            options: dict[str, Any] = {"precision": reads, "threads": threads, "backend": backend, **reserved}
             return plan_on_cluster(self.stored, client, **options, **limits, timeout=timeout)
         indptr, info = self.stored.read_array("indptr"), self.info
         dtype = None if self.is_pattern else "float32" if precision == "float32" else "float64"
         layout = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight)
         lays_out = self.kind != "matrix" and layout is not None
-        planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": lays_out, **beside}
+        planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": lays_out, **reserved}
         planning["streams"] = lays_out or self.kind == "matrix"
         is_here = workers == 1 and choose_backend(backend) == "cuda"
         if is_here:
@@ -301,5 +301,5 @@ class Matrix(EmbeddedMatrix):
         """Return the number of highest vertices to be proven; None for none."""
         top = PageRankOptions(stop=stop).check_top(self.shape[0])
         if top is not None and self.kind == "matrix":
-            raise OptionError(f"stop={stop!r} is of PageRank, and {self.info.url} is of kind 'matrix'; leave it out")
+            raise OptionError(f"stop={stop!r} is for PageRank, but {self.info.url} is of kind 'matrix'; leave it out")
         return top

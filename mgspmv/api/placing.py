@@ -54,9 +54,7 @@ class Placement:
         computes = self.computes
         check_choice("transport", self.transport, ("auto", "nccl", "peer"))
         if self.transport != "auto" and self.client is None:
-            raise OptionError(
-                "transport= says how workers send slices to each other; pass client= too, or pass it to distribute()"
-            )
+            raise OptionError("transport= is of the workers of a cluster; pass client= too, or pass it to distribute()")
         is_limited = self.device_memory is not None or self.host_memory is not None
         if is_limited and (self.is_distributed or (self.client is None and computes == "cpu")):
             raise OptionError(
@@ -99,8 +97,8 @@ class Placement:
             there = self.A.backend
             where = f"backend={there!r}" if there else "some workers on hosts and others on devices"
             raise OptionError(
-                f"the matrix was distributed for {where}, and now backend={self.backend!r} is asked for; leave out "
-                "backend=, or pass it to distribute()"
+                f"the matrix was distributed for {where}, not for backend={self.backend!r}; leave out backend=, or "
+                "pass it to distribute()"
             )
         return "cpu"
 
@@ -130,7 +128,7 @@ class Placement:
 
     @contextmanager
     def distribute(self, A: Matrix | DistributedMatrix | None = None, **reads: Any) -> Iterator[DistributedMatrix]:
-        """Distribute the matrix, or another one, for the context; one that is on a cluster already is yielded as it is.
+        """Distribute the matrix, or another one, for the context; a distributed one is yielded unchanged.
 
         Parameters
         ----------

@@ -70,7 +70,7 @@ class PowerCall(Placement):
 
     def __post_init__(self) -> None:
         check_choice("precision", self.precision, ("float64", "float32"))
-        _ = self.options
+        _ = self.options  # raises for invalid options, before a cluster is started
         super().__post_init__()
         _ = self.chosen_executor
 

@@ -294,7 +294,7 @@ def _find_underflow(
 
 
 def _check_stability(options: PageRankOptions, outcome: Outcome) -> Stability | None:
-    """Return the stability of the highest vertices at the end; None where `stop` does not ask for it."""
+    """Return the stability of the highest vertices at the end; None if `stop` does not require it."""
     if options.top is None or outcome.stability is not None:
         return outcome.stability
     return check_order(outcome.values, options.top, outcome.error_bound_l1)
@@ -314,5 +314,5 @@ def _describe_tie(solution: Solution) -> str:
         return ""
     return (
         f"; places {found.k} and {found.k + 1} are {found.gap:.3g} apart, and tied within the bound of "
-        f"{found.bound:.3g}: ask for another number of vertices if they are equal"
+        f"{found.bound:.3g}: choose another number of vertices if they are equal"
     )

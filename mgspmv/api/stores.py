@@ -196,7 +196,7 @@ def _store(
     if client is not None:
         from mgspmv.cluster.ingest import ingest_on_cluster
 
-        folder = None if scratch is None else os.path.abspath(scratch)
+        folder = None if scratch is None else os.path.abspath(scratch)  # workers may run in another folder
         writing |= {"memory": n_bytes, "threads": threads, "scratch": folder, "timeout": timeout}
         return ingest_on_cluster(opening(), store, options, client, describe, on_progress=on_progress, **writing)
     room = find_budget(store, n_bytes, threads, scratch)
@@ -379,7 +379,7 @@ def update(
     check_choice("missing", missing, get_args(Missing))
     check_keep(keep)
     if insert is None and delete is None:
-        raise OptionError("nothing is to be inserted or deleted; pass insert=, delete= or both")
+        raise OptionError("nothing to insert or delete; pass insert=, delete= or both")
     options = IngestOptions(self_loops=self_loops, symmetrize=symmetrize, ignore_weights=ignore_weights)
     stored, asked = open_store(store), {"format": format, **edge_list_options}
     room = find_budget(store, parse_size(memory), threads, scratch)

@@ -70,7 +70,7 @@ def subgraph(
 
     Raises
     ------
-    OptionError : nothing is to be left out; an unknown id, or a missing one of `edges`; invalid bounds, or bounds of a
+    OptionError : no condition is given; an unknown id, or a missing one of `edges`; invalid bounds, or bounds of a
         pattern
     ShapeError : a mask of another length or shape
     KindError : vertices of a `matrix`
@@ -81,9 +81,7 @@ def subgraph(
     """
     check_threads(threads)
     if all(given is None for given in (vertices, min_weight, max_weight, edges, without_edges)):
-        raise OptionError(
-            "nothing is to be left out; pass vertices=, min_weight=, max_weight=, edges= or without_edges="
-        )
+        raise OptionError("nothing to leave out; pass vertices=, min_weight=, max_weight=, edges= or without_edges=")
     stored = open_store(store)
     chosen = choose_edges(stored.info, edges, without_edges, symmetrize=symmetrize)
     info, bounds = stored.info, check_bounds(stored.info, min_weight, max_weight)

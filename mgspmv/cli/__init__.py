@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from mgspmv.cli import clusters
@@ -25,18 +26,38 @@ from mgspmv.cli.stores import export, info, reorder, subgraph, transpose, verify
 
 __all__ = ["app", "main"]
 
-PANELS = {
-    "Matrices": (ingest, generate, update, versions, reorder, transpose, subgraph, export, info, verify),
-    "Products and ranks": (plan, spmv, pagerank, pagerank_batch, hits, katz, eigenvector, stationary),
-    "Results": (top, summary, report),
-    "Pipelines and measurements": (run, doctor),
-    "Clusters": (status, cancel),
+PANELS: dict[str, dict[Callable[..., Any], str]] = {
+    "Matrices": {
+        ingest: "ingest web.mtx.gz web.zarr --kind graph",
+        generate: "generate rmat rmat.zarr --scale 20",
+        update: "update web.zarr --insert new.csv --delete old.csv",
+        versions: "versions web.zarr --keep 2",
+        reorder: "reorder web.zarr --method rcm",
+        transpose: "transpose web.zarr",
+        subgraph: "subgraph web.zarr part.zarr --min-weight 0.5",
+        export: "export web.zarr web.parquet",
+        info: "info web.zarr",
+        verify: "verify web.zarr",
+    },
+    "Products and ranks": {
+        plan: "plan web.zarr --workers 4 --device-memory 80GB",
+        spmv: "spmv matrix.zarr x.npy -o y.npy",
+        pagerank: "pagerank web.zarr -o ranks.parquet",
+        pagerank_batch: "pagerank-batch web.zarr --seeds seeds.csv -o ranks.zarr",
+        hits: "hits web.zarr -o authorities.parquet --hubs hubs.parquet",
+        katz: "katz web.zarr --alpha auto -o katz.parquet",
+        eigenvector: "eigenvector web.zarr -o centrality.parquet",
+        stationary: "stationary chain.zarr --lazy 0.5",
+    },
+    "Results": {top: "top ranks.parquet -k 20", summary: "summary ranks.parquet", report: "report ranks.zarr"},
+    "Pipelines and measurements": {run: "run pipeline.toml --dry-run", doctor: "doctor web.zarr"},
+    "Clusters": {status: "status", cancel: "cancel 1f2e"},
 }
-"""All commands, in the order in which help lists them."""
+"""All commands with an example of each, in the order in which help lists them."""
 
 for panel, commands in PANELS.items():
-    for command in commands:
-        add_command(app, command, rich_help_panel=panel)
+    for command, example in commands.items():
+        add_command(app, command, rich_help_panel=panel, epilog=f"Example: mgspmv {example}")
 app.add_typer(clusters.app, name="cluster", rich_help_panel="Clusters")
 
 

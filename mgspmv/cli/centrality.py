@@ -19,7 +19,7 @@ def _answer(iteration: Iteration, call: str, vectors: Sequence[str] = (), **own:
 
 
 def hits(iteration: Iteration, hubs: list[str] | None = None, normalized: bool = True) -> Answer:
-    """Find hubs and authorities of a graph; --output is for authorities. The store must hold the transpose."""
+    """Compute hubs and authorities (HITS) of a graph; --output takes the authorities. Needs the stored transpose."""
     of_hubs = find_outputs(hubs, overwrite=iteration.overwrite, option="--hubs")
     of_authorities = find_outputs(iteration.output, overwrite=iteration.overwrite)
     if of_hubs.prints and of_authorities.prints:
@@ -35,7 +35,7 @@ def hits(iteration: Iteration, hubs: list[str] | None = None, normalized: bool =
 
 
 def katz(iteration: Iteration, alpha: str = "0.1", beta: str = "1.0", normalized: bool = True) -> Answer:
-    """Find the Katz centrality of the vertices of a graph."""
+    """Compute the Katz centrality of the vertices of a graph."""
     number = None if alpha == "auto" else _parse_number("--alpha", alpha)
     return _answer(iteration, "katz", ["beta"], alpha=number, beta=beta, normalized=normalized)
 
@@ -48,10 +48,10 @@ def _parse_number(option: str, text: str) -> float:
 
 
 def eigenvector(iteration: Iteration) -> Answer:
-    """Find the eigenvector centrality of the vertices of a graph."""
+    """Compute the eigenvector centrality of the vertices of a graph."""
     return _answer(iteration, "eigenvector_centrality")
 
 
 def stationary(iteration: Iteration, lazy: float = 0.0) -> Answer:
-    """Find the stationary vector of a Markov chain, a store of kind stochastic."""
+    """Compute the stationary vector of a Markov chain, a store of kind stochastic."""
     return _answer(iteration, "stationary", lazy=lazy)

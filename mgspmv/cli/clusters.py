@@ -21,7 +21,8 @@ from mgspmv.errors import ClusterError, MgspmvError, OptionError
 if TYPE_CHECKING:
     from mgspmv.launching import Launched
 
-app = typer.Typer(no_args_is_help=True, help="Start a cluster of this machine's GPUs or processors that stays; end it.")
+HELP = "Start, list and stop clusters on this machine."
+app = typer.Typer(no_args_is_help=True, help=HELP, epilog="Example: mgspmv cluster start")
 
 DEFAULT = "default"
 """Name of a cluster that was started without a name."""
@@ -31,31 +32,34 @@ ASK_S = 2.0
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 
 
-def _add(command: Callable[..., Answer]) -> Callable[..., Answer]:
-    add_command(app, command)
-    return command
+def _add(example: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+    def add(command: Callable[..., Answer]) -> Callable[..., Answer]:
+        add_command(app, command, epilog=f"Example: {example}")
+        return command
+
+    return add
 
 
 # --- start -----------------------------------------------------------------------------------------------------------
 
 
-@_add
+@_add("mgspmv cluster start --backend cuda")
 def start(
     *,
-    name: Annotated[str, option("Of the cluster; one of a name on a machine.", "NAME", "--name")] = DEFAULT,
-    backend: Annotated[str, option("Workers on GPUs or not; auto is cuda with a GPU.", "auto|cpu|cuda")] = "auto",
+    name: Annotated[str, option("Name of the cluster, unique on this machine.", "NAME", "--name")] = DEFAULT,
+    backend: Annotated[str, option("Device of the workers; auto is cuda if a GPU exists.", "auto|cpu|cuda")] = "auto",
     workers: int | None = None,
     threads: int | None = None,
-    protocol: Annotated[str, option("Of Dask between GPU workers.", "tcp|ucxx")] = "tcp",
-    host: Annotated[str, option("Where to listen; others get in there, so also give --tls.", "ADDRESS")] = "127.0.0.1",
-    port: Annotated[int, option("Of the scheduler; 0 for any that is free.", min=0, max=65535)] = 0,
+    protocol: Annotated[str, option("Dask's protocol between GPU workers.", "tcp|ucxx")] = "tcp",
+    host: Annotated[str, option("Address to listen on; use --tls if others reach it.", "ADDRESS")] = "127.0.0.1",
+    port: Annotated[int, option("Port of the scheduler; 0 for any free one.", min=0, max=65535)] = 0,
     dashboard_port: int | None = None,
     dashboard_origin: list[str] | None = None,
     tls: str | None = None,
-    timeout: Annotated[float, option("Until all workers must have joined.", "SECONDS")] = 120.0,
-    foreground: Annotated[bool, option("Stay in this command and end with it, as services want it.")] = False,
+    timeout: Annotated[float, option("Time for all workers to join.", "SECONDS")] = 120.0,
+    foreground: Annotated[bool, option("Stay in the foreground, as for services.")] = False,
 ) -> Answer:
-    """Start a scheduler and workers on this machine, which stay until `mgspmv cluster stop`."""
+    """Start a scheduler and workers on this machine that run until `mgspmv cluster stop`."""
     from mgspmv import launching
 
     _check(name, backend, protocol, dashboard_origin or [], timeout)
@@ -92,7 +96,7 @@ def _check(name: str, backend: str, protocol: str, origins: list[str], timeout: 
             parse_host(origin)
         except ValueError as error:
             raise OptionError(
-                "--dashboard-origin takes a host as the browser's address has it, such as dash.example.org or "
+                "--dashboard-origin must be a host as in the browser's address bar, such as dash.example.org or "
                 f"dash.example.org:8443, not {origin!r}"
             ) from error
 
@@ -101,7 +105,7 @@ def _warn(host: str, tls: str | None) -> None:
     from mgspmv.cluster.allowed_hosts import is_local
 
     if tls is None and not is_local(host):
-        print_note(f"warning: whoever reaches {host} can run code here; --tls lets in nobody without a certificate")
+        print_note(f"warning: clients that reach {host} can run code here; add --tls to require certificates")
 
 
 def _describe(launched: Launched) -> dict[str, Any]:
@@ -119,8 +123,8 @@ def _describe_started(launched: Launched) -> str:
         f"  scheduler       {launched.scheduler}",
         f"  dashboard       {launched.dashboard}",
         f"  {command}   ranks a store on it",
-        f"  mgspmv cluster status {launched.name}   says how it is",
-        f"  mgspmv cluster stop {launched.name}   ends it",
+        f"  mgspmv cluster status {launched.name}   shows its state",
+        f"  mgspmv cluster stop {launched.name}   stops it",
     ]
     return "\n".join(told)
 
@@ -128,9 +132,9 @@ def _describe_started(launched: Launched) -> str:
 # --- status ----------------------------------------------------------------------------------------------------------
 
 
-@_add
+@_add("mgspmv cluster status")
 def status(name: str | None = None, *, timeout: float = 10.0) -> Answer:
-    """List the clusters of this machine, or say all of one. Exit code 7 where that starts yet, or does not answer."""
+    """List the clusters of this machine, or show one. Exit code 7 if that is still starting or does not answer."""
     from mgspmv.launching import find_cluster, list_clusters
 
     if name is not None:
@@ -147,7 +151,7 @@ def status(name: str | None = None, *, timeout: float = 10.0) -> Answer:
 
 
 def _ask(launched: Launched, timeout_s: float) -> dict[str, Any]:
-    """Describe a cluster with its joined workers and runs; the state is `silent` where it does not answer."""
+    """Describe a cluster with its joined workers and runs; the state is `silent` if it does not answer."""
     asked = _describe(launched) | {"joined": None, "runs": None, "problem": None}
     if launched.state != "running":
         return asked
@@ -186,15 +190,15 @@ def _format_time(began: float) -> str:
 # --- stop ------------------------------------------------------------------------------------------------------------
 
 
-@_add
+@_add("mgspmv cluster stop")
 def stop(name: str = DEFAULT, timeout: float = 30.0) -> Answer:
-    """End a cluster, and wait until its processes are gone; runs on it end with an error."""
+    """Stop a cluster and wait until its processes have exited; runs on it fail."""
     from mgspmv import launching
 
     launched = launching.find_cluster(name)
     runs = _ask(launched, ASK_S)["runs"] or []
     is_clean = launching.stop(launched, timeout)
-    said = f"cluster {name} is stopped" if is_clean else f"cluster {name} did not end within {timeout:g} s: killed"
+    said = "is stopped" if is_clean else f"did not exit within {timeout:g} s and was killed"
     ended = [f"  run {run} ended with it" for run in runs]
     payload = {"cluster": name, "state": "stopped", "is_killed": not is_clean, "runs": runs}
-    return Answer(payload, ["\n".join([said, *ended])])
+    return Answer(payload, ["\n".join([f"cluster {name} {said}", *ended])])

@@ -24,11 +24,11 @@ def doctor(
     cluster_option: list[str] | None = None,
     scheduler: str | None = None,
     tls: str | None = None,
-    timeout: Annotated[float, option("For each check.", "SECONDS")] = 30.0,
+    timeout: Annotated[float, option("Time limit of each check.", "SECONDS")] = 30.0,
 ) -> Answer:
-    """Say what is wrong with this machine, its GPUs or a cluster, and what to do; exit code 1 where something is.
+    """Check this machine, its GPUs or a cluster, and show problems with their remedies; exit code 1 if there are any.
 
-    Warnings do not count for that. With --json all findings are told, also of what is well and of what was measured.
+    Warnings do not change the exit code. With --json the answer also has passed checks and measurements.
     """
     from mgspmv.doctor import examine
 
@@ -39,7 +39,7 @@ def doctor(
     counts = count_statuses(found)
     payload = {"findings": [asdict(finding) for finding in found], "counts": counts}
     wrong = [name_finding(finding) for finding in found if finding.status == "wrong"]
-    error = MgspmvError(f"something is wrong: {', '.join(dict.fromkeys(wrong))}") if wrong else None
+    error = MgspmvError(f"checks failed: {', '.join(dict.fromkeys(wrong))}") if wrong else None
     return Answer(payload, [*_tabulate(found), _sum_up(counts)], error)
 
 
@@ -70,8 +70,8 @@ def _tabulate(found: Sequence[Finding]) -> list[Any]:
     table = Table(box=SIMPLE_HEAD)
     table.add_column("check", no_wrap=True)
     table.add_column("", no_wrap=True)
-    table.add_column("found, and what to do", overflow="fold")
-    for finding in sorted(shown, key=lambda finding: finding.status != "wrong"):
+    table.add_column("finding and remedy", overflow="fold")
+    for finding in sorted(shown, key=lambda finding: finding.status != "wrong"):  # problems before warnings
         where = f" ({finding.where})" if finding.where else ""
         text = f"{finding.found}{where}\n{finding.remedy}"
         table.add_row(finding.name, finding.status, text, end_section=True)

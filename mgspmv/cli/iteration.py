@@ -31,16 +31,16 @@ class Iteration:
     max_iter: int = 100
     nstart: str | None = None
     ignore_weights: bool = False
-    precision: Annotated[str, option("Of vectors and values.", "float64|float32")] = "float64"
+    precision: Annotated[str, option("Precision of vectors and values.", "float64|float32")] = "float64"
     place: ComputingOptions
-    executor: Annotated[str, option("How iterations are driven.", "auto|embedded|scheduler|superstep")] = "auto"
-    top: Annotated[int, option("How many of the highest ranks to show.", min=1)] = 10
+    executor: Annotated[str, option("Executor of the iterations.", "auto|embedded|tasks|supersteps")] = "auto"
+    top: Annotated[int, option("Number of highest ranks to show.", min=1)] = 10
     overwrite: bool = False
 
     def compute(
         self, call: str, vectors: Sequence[str] = (), *, reverse: bool = False, **own: Any
     ) -> tuple[Any, ConvergenceError | None]:
-        """Call a function of the API; return its result, and the error where it did not converge.
+        """Call a function of the API; return its result, and the error if it did not converge.
 
         Parameters
         ----------
@@ -76,7 +76,7 @@ class Iteration:
 def listen(
     compute: Callable[..., Any], place: PlacementOptions, checkpoint: str | None = None
 ) -> tuple[Any, ConvergenceError | None]:
-    """Iterate in the given place; return the result, and the error where it did not converge.
+    """Iterate in the given place; return the result, and the error if it did not converge.
 
     Parameters
     ----------
@@ -89,11 +89,11 @@ def listen(
     def follow(phase: str, done: int, total: int | None) -> None:
         nonlocal kept
         if phase == "resume" and not done:
-            print_note(f"there is no checkpoint in {checkpoint}; begins with the first iteration")
+            print_note(f"no checkpoint in {checkpoint}; starting from the first iteration")
         elif phase == "resume":
-            print_note(f"goes on after iteration {done} of the checkpoint in {checkpoint}")
+            print_note(f"resuming after iteration {done} from the checkpoint in {checkpoint}")
         if phase in ("checkpoint", "resume") and done:
-            kept = f"{checkpoint} has iteration {done}, from which --resume goes on"
+            kept = f"{checkpoint} has the checkpoint of iteration {done}; --resume resumes from it"
             note_checkpoint(kept)
 
     def hear(event: Event) -> None:

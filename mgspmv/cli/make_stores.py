@@ -30,7 +30,7 @@ def ingest(
     options: dict[str, Any] = {**vars(storing), **reading.options, **vars(room)}
     options |= {"threads": place.threads, "timeout": place.timeout}
     began = time.perf_counter()
-    note_checkpoint(f"{store} is as it was")
+    note_checkpoint(f"{store} is unchanged")
     with open_client(place) as client:
         info = api.ingest(source[0] if len(source) == 1 else source, store, **options, client=client)
     return answer_ingested(info, time.perf_counter() - began)
@@ -40,8 +40,8 @@ def update(
     store: str,
     *,
     insert: Annotated[str | None, option("Entries to insert, after deletions; - for stdin.", "FILE")] = None,
-    delete: Annotated[str | None, option("Entries to delete; weights are not read.", "FILE")] = None,
-    missing: Annotated[str, option("What is to be deleted and is not there.", "ignore|error")] = "ignore",
+    delete: Annotated[str | None, option("Entries to delete; their weights are ignored.", "FILE")] = None,
+    missing: Annotated[str, option("Action for missing entries to delete.", "ignore|error")] = "ignore",
     self_loops: str = "keep",
     symmetrize: bool = False,
     ignore_weights: Annotated[bool, option("Store the pattern only.")] = False,
@@ -56,13 +56,13 @@ def update(
     options: dict[str, Any] = {"missing": missing, "self_loops": self_loops, "symmetrize": symmetrize}
     options |= {"ignore_weights": ignore_weights, "keep": keep, **vars(work), **reading.options}
     before, began = open_store(store).info, time.perf_counter()
-    note_checkpoint(f"{store} is as it was")
+    note_checkpoint(f"{store} is unchanged")
     info = api.update(store, insert=insert, delete=delete, **options)
     answer = answer_changed(info, before, time.perf_counter() - began, "nothing to change")
     if info.version == before.version:
         return answer
     made = info.provenance["updates"][-1]
-    changes = f"{made['inserted']:,} entries inserted, {made['deleted']:,} deleted, {made['missing']:,} were not there"
+    changes = f"{made['inserted']:,} entries inserted, {made['deleted']:,} deleted, {made['missing']:,} missing"
     return replace(answer, parts=[*answer.parts, changes, *_list_reports(made)])
 
 
@@ -77,23 +77,23 @@ def _list_reports(made: dict[str, Any]) -> list[str]:
 class Parameters:
     """Parameters of generators, as arguments of `mgspmv.generate`; None where not given."""
 
-    scale: Annotated[int | None, option("rmat: log2 of the vertices.")] = None
-    edge_factor: Annotated[int | None, option("rmat: edges a vertex, default 16.")] = None
-    a: Annotated[float | None, option("rmat: upper left, default 0.57.")] = None
-    b: Annotated[float | None, option("rmat: upper right, default 0.19.")] = None
-    c: Annotated[float | None, option("rmat: lower left, default 0.19.")] = None
-    scramble: Annotated[bool | None, option("rmat: spread vertices of high degree.")] = None
-    n_vertices: Annotated[int | None, option("uniform: vertices.", "N")] = None
-    n_edges: Annotated[int | None, option("uniform: edges.", "N")] = None
-    weights: Annotated[bool | None, option("rmat, uniform: values in (0, 1].")] = None
-    nx: Annotated[int | None, option("stencils: cells along x.")] = None
-    ny: Annotated[int | None, option("stencils: cells along y.")] = None
+    scale: Annotated[int | None, option("rmat: log2 of the number of vertices.")] = None
+    edge_factor: Annotated[int | None, option("rmat: edges per vertex; default 16.")] = None
+    a: Annotated[float | None, option("rmat: probability of the upper left; default 0.57.")] = None
+    b: Annotated[float | None, option("rmat: probability of the upper right; default 0.19.")] = None
+    c: Annotated[float | None, option("rmat: probability of the lower left; default 0.19.")] = None
+    scramble: Annotated[bool | None, option("rmat: spread vertices of high degree over all ids.")] = None
+    n_vertices: Annotated[int | None, option("uniform: number of vertices.", "N")] = None
+    n_edges: Annotated[int | None, option("uniform: number of edges.", "N")] = None
+    weights: Annotated[bool | None, option("rmat, uniform: add values in (0, 1].")] = None
+    nx: Annotated[int | None, option("stencil2d, stencil3d: cells along x.")] = None
+    ny: Annotated[int | None, option("stencil2d, stencil3d: cells along y.")] = None
     nz: Annotated[int | None, option("stencil3d: cells along z.")] = None
-    points: Annotated[int | None, option("stencils: 5 or 9; 7 or 27.")] = None
-    n: Annotated[int | None, option("banded: rows.")] = None
+    points: Annotated[int | None, option("Points of the stencil: 5 or 9 in 2D, 7 or 27 in 3D.")] = None
+    n: Annotated[int | None, option("banded: number of rows.")] = None
     bandwidth: Annotated[int | None, option("banded: entries on each side of the diagonal.")] = None
-    pattern: Annotated[bool | None, option("stencils, banded: without values.")] = None
-    seed: Annotated[int | None, option("rmat, uniform, banded: default 1.")] = None
+    pattern: Annotated[bool | None, option("stencil2d, stencil3d, banded: store no values.")] = None
+    seed: Annotated[int | None, option("rmat, uniform, banded: random seed; default 1.")] = None
 
 
 def generate(
@@ -105,13 +105,13 @@ def generate(
     place: PlacementOptions,
     room: MemoryOptions,
 ) -> Answer:
-    """Make a matrix or graph by rule and store it."""
+    """Generate a matrix or graph and store it."""
     from mgspmv import api
 
     options: dict[str, Any] = {**vars(storing), **vars(room), **given(vars(parameters))}
     options |= {"threads": place.threads, "timeout": place.timeout}
     began = time.perf_counter()
-    note_checkpoint(f"{store} is as it was")
+    note_checkpoint(f"{store} is unchanged")
     with open_client(place) as client:
         info = api.generate(model, store, **options, client=client)
     return answer_ingested(info, time.perf_counter() - began)

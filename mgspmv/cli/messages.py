@@ -117,7 +117,7 @@ def translate(message: str, options: Options, commands: Mapping[str, Options] | 
 
 
 def _write_command(found: re.Match[str], commands: Mapping[str, Options]) -> str:
-    """Return a call of a package function as the command of the same name, or unchanged where there is none."""
+    """Return a call of a package function as the command of the same name, or unchanged if there is none."""
     name = found[1].replace("_", "-")
     if name not in commands:
         return found[0]

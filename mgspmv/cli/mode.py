@@ -35,7 +35,7 @@ class Mode:
         StoreError : the log cannot be written
         """
         if self.log is None and self.log_level is not None:
-            raise OptionError("--log-level says what --log writes; give it a file with --log FILE")
+            raise OptionError("--log-level needs a log file; add --log FILE")
         if self.log is None:
             return nullcontext()
         from mgspmv.logs import write_log

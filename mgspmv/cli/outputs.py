@@ -33,7 +33,7 @@ class Outputs:
 
 
 def find_outputs(named: Sequence[str] | None, *, overwrite: bool, option: str = "-o") -> Outputs:
-    """Sort files from `-`, and check that results can be written there.
+    """Separate files from `-`, and check that results can be written there.
 
     Parameters
     ----------
@@ -41,14 +41,14 @@ def find_outputs(named: Sequence[str] | None, *, overwrite: bool, option: str = 
 
     Raises
     ------
-    OptionError : another suffix; `-` with --json, which answers on standard output
+    OptionError : an unknown suffix; `-` with --json, which also writes to standard output
     StoreExistsError : a file exists and is not to be overwritten
     """
     from mgspmv.saving import check_target
 
     outputs = Outputs([path for path in named or [] if path != STDOUT], STDOUT in (named or []))
     if outputs.prints and MODE.get().json:
-        raise OptionError(f"{option} - writes ranks to standard output, where --json answers; leave one of them out")
+        raise OptionError(f"{option} - and --json both write to standard output; leave one of them out")
     for path in outputs.paths:
         check_target(path, overwrite=overwrite)
     return outputs

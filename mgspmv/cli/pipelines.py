@@ -26,14 +26,14 @@ SHOWN_RANKS = 10
 
 
 def run(
-    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A pipeline, such as pipelines/quickstart.toml.")],
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="Pipeline file, such as pipelines/quickstart.toml.")],
     set: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="In place of the file's, as run.alpha=0.9; repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key, such as run.alpha=0.9; repeatable."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan without running it.")] = False,
 ) -> Answer:
-    """Run a pipeline: make what of it is not there. What failed is named; what does not depend on it is made."""
+    """Run a pipeline: compute missing outputs. After a failure, steps that do not depend on it still run."""
     from mgspmv.pipeline import RunInterrupted, plan_pipeline, run_pipeline
 
     overrides = dict(_parse_setting(setting) for setting in set or [])
@@ -53,13 +53,13 @@ def _parse_setting(setting: str) -> tuple[str, Any]:
     """Split KEY=VALUE; the value is parsed as TOML or JSON, else kept as text, so that it needs no inner quotes."""
     key, equals, value = setting.partition("=")
     if not (key.strip() and equals):
-        raise OptionError(f"--set {setting}: wanted KEY=VALUE, such as run.alpha=0.9")
+        raise OptionError(f"--set {setting}: expected KEY=VALUE, such as run.alpha=0.9")
     return key.strip(), read_literal(value)
 
 
 def _answer_plan(plan: PipelinePlan) -> Answer:
     rows = [(step.name, step.state, step.why or step.target) for step in plan.steps]
-    table = tabulate(("step", "state", "why, or where it is"), rows, n_texts=1)
+    table = tabulate(("step", "state", "reason or output"), rows, n_texts=1)
     n_kept = sum(step.state == "kept" for step in plan.steps)
     return Answer(plan.to_dict(), [table, f"{plan.name} in {plan.folder}: {n_kept} of {len(rows)} steps are kept"])
 

@@ -39,19 +39,19 @@ class PlacementOptions:
 
     def __post_init__(self) -> None:
         if self.cluster is not None and self.scheduler is not None:
-            raise OptionError("--cluster starts a cluster and --scheduler uses one that runs; give one of them")
+            raise OptionError("--cluster starts a cluster and --scheduler uses a running one; give only one of them")
         if self.cluster is not None:
             from mgspmv.cluster.managers import find_manager
 
             find_manager(self.cluster)
         if self.options and self.cluster is None:
-            raise OptionError("--cluster-option says what --cluster starts; give both or neither")
+            raise OptionError("--cluster-option configures a started cluster; add --cluster, or leave it out")
         if self.workers is not None and self.cluster is None:
-            raise OptionError("--workers says how many --cluster starts; give both or neither")
+            raise OptionError("--workers is the size of a started cluster; add --cluster, or leave it out")
         if self.tls is not None and self.is_embedded:
-            raise OptionError("--tls encrypts what the parts of a cluster say; add --cluster or --scheduler")
+            raise OptionError("--tls encrypts the connections of a cluster; add --cluster or --scheduler")
         if self.tls == "temporary" and self.cluster is None:
-            raise OptionError("a cluster that runs has certificates already; name their folder in place of temporary")
+            raise OptionError("--tls temporary needs --cluster; name the folder of the running cluster's certificates")
         if not self.timeout > 0:
             raise OptionError(f"--timeout must be a positive number of seconds, not {self.timeout:g}")
 
@@ -97,7 +97,7 @@ def parse_option(text: str) -> tuple[str, Any]:
     if not (key.isidentifier() and sign):
         raise OptionError(f"--cluster-option {text}: expected KEY=VALUE, such as queue=gpu")
     if key in ("kind", "workers", "threads", "on_note"):
-        raise OptionError(f"--cluster-option {key} is no argument of a class; use --cluster, --workers and --threads")
+        raise OptionError(f"--cluster-option cannot set {key}; use --cluster, --workers and --threads")
     return key, read_literal(value)
 
 
@@ -183,7 +183,7 @@ def open_client(place: PlacementOptions, progress: Progress | None = None) -> It
                 started = start_cluster(place.cluster, place.workers, place.threads, print_note, **place.options)
                 reached = stack.enter_context(started)
             cluster = Cluster(reached, place.timeout)
-        stack.callback(cluster.close)
+        stack.callback(cluster.close)  # before the started cluster ends, or the client would report its loss
         if cluster.dashboard_link:
             print_note(f"dashboard: {cluster.dashboard_link}")
         yield cluster.client

@@ -26,8 +26,8 @@ def plan(
     device_memory: str | None = None,
     host_memory: str | None = None,
     precision: str = "exact",
-    stop: Annotated[str, option("Of PageRank; topk takes memory too.", "change|topk:K")] = "change",
-    checkpoint: Annotated[bool, option("Of PageRank that is kept on the way.")] = False,
+    stop: Annotated[str, option("Stop criterion of PageRank; topk takes memory.", "change|topk:K")] = "change",
+    checkpoint: Annotated[bool, option("Include memory for checkpoints of PageRank.")] = False,
     backend: str = "auto",
     cluster: str | None = None,
     cluster_option: list[str] | None = None,
@@ -35,7 +35,7 @@ def plan(
     tls: str | None = None,
     timeout: float = 30.0,
 ) -> Answer:
-    """Say what a run takes in memory, traffic and, where it can be measured, seconds, before anything is loaded."""
+    """Predict the memory, traffic and, where it can be measured, time of a run, without loading the matrix."""
     from mgspmv import api
 
     place = PlacementOptions(cluster, workers if cluster else None, None, cluster_option, scheduler, tls, timeout)
@@ -65,7 +65,7 @@ def _list_workers(plan: Plan) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         titles += ("memory", "received per iteration")
         memory = [(format_bytes(w.memory_bytes), format_bytes(w.exchange_bytes)) for w in plan.workers]
         return titles, [(*a, *b) for a, b in zip(own, memory, strict=True)]
-    titles += ("held on", "device memory", "host memory", "comes by per iteration", "received per iteration")
+    titles += ("held on", "device memory", "host memory", "streamed per iteration", "received per iteration")
     held = [
         (
             w.held,
@@ -81,12 +81,12 @@ def _list_workers(plan: Plan) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
 
 def spmv(
     store: str,
-    x: Annotated[str, argument("X.npy", "(n_cols,) or (n_cols, k) array.")],
+    x: Annotated[str, argument("X.npy", "Array of shape (n_cols,) or (n_cols, k).")],
     *,
-    output: Annotated[str, option("Where the product goes.", "Y.npy", "--output", "-o")],
+    output: Annotated[str, option("File for the product.", "Y.npy", "--output", "-o")],
     alpha: Annotated[float, option("Factor of A @ x.")] = 1.0,
     beta: Annotated[float, option("Factor of y.")] = 0.0,
-    y: Annotated[str | None, option("What beta multiplies.", "FILE.npy")] = None,
+    y: Annotated[str | None, option("Array y, needed unless beta is 0.", "FILE.npy")] = None,
     kernel: Annotated[str, option(f"Kernel: auto, {_KERNELS}.")] = "auto",
     precision: str | None = None,
     place: ComputingOptions,
@@ -101,7 +101,7 @@ def spmv(
     from mgspmv.saving import check_target
 
     check_target(output, overwrite=overwrite, suffixes=(".npy",))
-    note_checkpoint(f"{output} is as it was")
+    note_checkpoint(f"{output} is unchanged")
     began = time.perf_counter()
     with api.open_matrix(store) as matrix:
         options = {"alpha": alpha, "beta": beta, "kernel": kernel, "precision": precision, **place.arguments}

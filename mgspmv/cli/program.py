@@ -101,7 +101,7 @@ class Group(TyperGroup):
         except MgspmvError as error:
             code = _fail(error, translate_message(str(error)), error.exit_code, mode)
         except Exception as error:
-            hint = "" if mode.debug else "; this was not expected, --debug shows where it comes from"
+            hint = "" if mode.debug else "; this error was not expected, --debug shows the traceback"
             code = _fail(error, str(error), EXIT_UNEXPECTED, mode, f"{type(error).__name__}: {error}{hint}")
         sys.exit(code)
 
@@ -195,7 +195,7 @@ def _print_version(wanted: bool) -> None:
 def _accept_version(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print versions of what computes here."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print versions of this installation."),
     ] = False,
 ) -> None:
     pass
@@ -309,8 +309,8 @@ def _render(parts: Sequence[Any]) -> str:
 def _print_error(error: BaseException, message: str, mode: Mode) -> None:
     if mode.debug:
         print(escape_controls(hide_secrets("".join(traceback.format_exception(error)))), end="", file=sys.stderr)
-    is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    said = typer.style("error:", fg=typer.colors.RED, bold=True) if is_coloured else "error:"
+    is_colored = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    said = typer.style("error:", fg=typer.colors.RED, bold=True) if is_colored else "error:"
     print(f"{said} {escape_controls(hide_secrets(message))}", file=sys.stderr)
 
 

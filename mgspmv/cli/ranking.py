@@ -29,7 +29,7 @@ class PageRankFlags:
     """Options specific to PageRank, as arguments of `mgspmv.pagerank`."""
 
     alpha: Annotated[float, option("Damping factor.")] = 0.85
-    stop: Annotated[str, option("Also stop when it is proven which the K highest are.", "change|topk:K")] = "change"
+    stop: Annotated[str, option("Stop criterion; topk:K once the K highest are proven.", "change|topk:K")] = "change"
     personalization: str | None = None
     dangling: str | None = None
     out_weight: str | None = None
@@ -37,14 +37,14 @@ class PageRankFlags:
     transport: str = "auto"
     checkpoint: str | None = None
     checkpoint_every: float | None = None
-    resume: Annotated[bool, option("Go on from the last checkpoint, or begin where there is none.")] = False
-    recover: Annotated[int, option("On a cluster: go on N times at most when workers are lost.", "N", min=0)] = 5
+    resume: Annotated[bool, option("Resume from the last checkpoint, or start if none exists.")] = False
+    recover: Annotated[int, option("On a cluster: maximum number of restarts after lost workers.", "N", min=0)] = 5
 
 
 def pagerank(
     ranking: RankingOptions, own: PageRankFlags, reverse: bool = False, scaler: str = "none", summary: bool = False
 ) -> Answer:
-    """Rank the vertices of a graph. What was reached without converging is written too, and the exit code is 5."""
+    """Compute PageRank of a graph. Ranks that did not converge are written too, with exit code 5."""
     from mgspmv.model import check_choice
     from mgspmv.scores import Scaler
 
@@ -63,7 +63,7 @@ def pagerank_batch(
     seeds: str | None = None,
     output: list[str] | None = None,
     alpha: list[float] | None = None,
-    top: Annotated[int | None, option("Keep so many of the highest ranks; default all.", min=1)] = None,
+    top: Annotated[int | None, option("Number of highest ranks to keep per vector; default all.", min=1)] = None,
     tol: float | None = None,
     tol_mode: str = "l1",
     max_iter: int = 100,
@@ -72,12 +72,12 @@ def pagerank_batch(
     ignore_weights: bool = False,
     reverse: bool = False,
     precision: str = "exact",
-    width: Annotated[int | None, option("Vectors in a pass; default what is fast and fits.", "2|4|8|16|32|64")] = None,
+    width: Annotated[int | None, option("Vectors per pass; default the fastest that fits.", "2|4|8|16|32|64")] = None,
     place: ComputingOptions,
     transport: str = "auto",
     overwrite: bool = False,
 ) -> Answer:
-    """Rank the vertices of a graph for many personalizations at once. The exit code is 5 when one did not converge."""
+    """Compute PageRank of a graph for many personalizations at once. Exit code 5 if one did not converge."""
     from mgspmv import api
     from mgspmv.cli.vectors import read_vectors
     from mgspmv.ingest.seeds import read_seeds

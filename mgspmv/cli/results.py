@@ -12,7 +12,7 @@ from mgspmv.errors import OptionError, StoreExistsError
 
 
 def top(ranks: str, k: int = 10) -> Answer:
-    """Show the highest ranks of a file."""
+    """Show the highest ranks in a file."""
     from mgspmv.results import load_solution
 
     solution = load_solution(ranks)
@@ -23,7 +23,7 @@ def top(ranks: str, k: int = 10) -> Answer:
 
 
 def summary(ranks: str, bins: int = 20) -> Answer:
-    """Show how the ranks of a file are distributed."""
+    """Show the distribution of the ranks in a file."""
     from mgspmv.results import load_solution
 
     solution = load_solution(ranks)
@@ -32,7 +32,7 @@ def summary(ranks: str, bins: int = 20) -> Answer:
 
 
 def report(source: str, out: str = "report.html", overwrite: bool = False) -> Answer:
-    """Write a page about a run: convergence, time, memory, ranks, provenance; of a pipeline its newest run."""
+    """Write an HTML report of a run, or of a pipeline's newest run: convergence, time, memory, ranks, provenance."""
     from mgspmv.files import create_file, exists
     from mgspmv.report import load_run, render_report
     from mgspmv.report.record import State
@@ -40,7 +40,7 @@ def report(source: str, out: str = "report.html", overwrite: bool = False) -> An
     if os.path.isdir(out):
         raise OptionError(f"{out} is a folder; name a file in it, such as {os.path.join(out, 'report.html')}")
     if exists(out) and not overwrite:
-        raise StoreExistsError(f"{out} exists already; choose another name or say --overwrite")
+        raise StoreExistsError(f"{out} exists already; choose another name or pass --overwrite")
     described = load_run(source)
     page = render_report(described).encode()
     with create_file(out) as file:

@@ -15,23 +15,23 @@ from mgspmv.errors import OptionError
 
 
 def status(*, scheduler: str | None = None, tls: str | None = None, timeout: float = 30.0) -> Answer:
-    """List the last runs on a cluster, the newest first.
+    """List the latest runs on a cluster, newest first.
 
-    Without --scheduler it is the cluster that `mgspmv cluster start` started on this machine.
+    Without --scheduler, uses the cluster that `mgspmv cluster start` started on this machine.
     """
     from mgspmv.monitor.known import list_known_runs
 
     with _open_client(scheduler, tls, timeout) as client:
         runs = list_known_runs(client)
     titles = ("run", "state", "computes", "iterations", "change", "since", "seconds", "workers", "matrix")
-    shown = tabulate(titles, list(map(_list_cells, runs)), n_texts=9) if runs else "this cluster knows no runs"
+    shown = tabulate(titles, list(map(_list_cells, runs)), n_texts=9) if runs else "no runs on this cluster"
     return Answer({"runs": runs}, [shown])
 
 
 def cancel(run: str, *, scheduler: str | None = None, tls: str | None = None, timeout: float = 30.0) -> Answer:
-    """End a run on a cluster: its command ends as by Ctrl-C.
+    """Cancel a run on a cluster: its command ends as with Ctrl-C.
 
-    Without --scheduler it is on the cluster that `mgspmv cluster start` started on this machine.
+    Without --scheduler, uses the cluster that `mgspmv cluster start` started on this machine.
     """
     from mgspmv.monitor.known import cancel_run, list_known_runs
 

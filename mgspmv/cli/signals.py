@@ -11,7 +11,7 @@ from types import FrameType
 from mgspmv.cli.mode import MODE
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-ENDING = b"ending, and removing what is half written; the next signal ends at once, and leaves that\n"
+ENDING = b"stopping, and removing incomplete output; the next signal stops at once, and leaves it\n"
 
 SAME_S = 1.0
 """Seconds within which a repeated signal counts as one: `timeout` and `srun` signal both the process and its group, and

@@ -54,7 +54,7 @@ def answer_ranks(
     if solution.scaler != "none":
         fields["scores"] = f"ranks scaled by {solution.scaler}"
     if solution.resumed_after:
-        fields["went on after"] = f"{solution.resumed_after} iterations, which a run before had made"
+        fields["resumed after"] = f"{solution.resumed_after} iterations of an earlier run"
     if solution.recoveries:
         fields["recovered"] = "; ".join(map(_describe_recovery, solution.recoveries))
     if solution.underflow is not None:
@@ -116,19 +116,19 @@ def answer_batch(batch: BatchSolution, saved: list[str], failure: ConvergenceErr
 
 def _describe_recovery(made: Recovery) -> str:
     workers = f"{made.workers_after} workers, {made.workers_before} before"
-    return f"{made.error}; went on from iteration {made.resumed_after} after {made.seconds:.3g} s with {workers}"
+    return f"{made.error}; resumed from iteration {made.resumed_after} after {made.seconds:.3g} s with {workers}"
 
 
 def _describe_stability(found: Stability) -> str:
     ties = ", ".join(f"{first}-{last}" for first, last in found.ties)
-    order = f"in this order but for places {ties}" if ties else "in this order"
+    order = f"in this order except for places {ties}" if ties else "in this order"
     if found.is_proven:
         return f"the {found.k} are proven, {order}"
     return f"places {found.k} and {found.k + 1} are {found.gap:.3g} apart, tied within the bound of {found.bound:.3g}"
 
 
 def describe_order(found: Stability) -> str | None:
-    """Explain why the order of the highest ranks is not certified, and the remedy; None where it is certified."""
+    """Explain why the order of the highest ranks is not certified, and the remedy; None if it is certified."""
     if found.is_proven and not found.ties:
         return None
     ties = [(first, min(last, found.k)) for first, last in found.ties]

@@ -44,48 +44,48 @@ def versions(store: str, keep: int | None = None) -> Answer:
 
 def reorder(
     store: str,
-    target: Annotated[str | None, argument("[TARGET]", "Where the renumbered matrix goes; default in place.")] = None,
+    target: Annotated[str | None, argument("[TARGET]", "Store for the renumbered matrix; default in place.")] = None,
     *,
     method: str = "rcm",
     overwrite: bool = False,
     work: SortingOptions,
 ) -> Answer:
-    """Renumber rows and columns for locality; results stay in the source's numbers."""
+    """Renumber rows and columns for locality; results keep the numbering of the source."""
     from mgspmv import api
 
     options: dict[str, Any] = {"method": method, "overwrite": overwrite, **vars(work)}
     began = time.perf_counter()
-    note_checkpoint(f"{target or store} is as it was")
+    note_checkpoint(f"{target or store} is unchanged")
     info = api.reorder(store, target, **options)
     return answer_stored(info, time.perf_counter() - began)
 
 
 def transpose(store: str, *, keep: int | None = None, work: SortingOptions) -> Answer:
-    """Add the transpose to a store, which `hits` and --reverse need; the matrix and its digest stay as they are."""
+    """Add the transpose to a store, which `hits` and --reverse need; the matrix and its digest do not change."""
     from mgspmv import api
     from mgspmv.store.read import open_store
 
     before, began = open_store(store).info, time.perf_counter()
-    note_checkpoint(f"{store} is as it was")
+    note_checkpoint(f"{store} is unchanged")
     info = api.transpose(store, keep=keep, **vars(work))
     return answer_changed(info, before, time.perf_counter() - began, "the transpose is stored already")
 
 
 def subgraph(
     store: str,
-    target: Annotated[str, argument("TARGET", "Where the part goes: local path or URL.")],
+    target: Annotated[str, argument("TARGET", "Store for the subgraph: local path or URL.")],
     *,
     vertices: str | None = None,
-    min_weight: Annotated[float | None, option("Least weight to keep.", "W")] = None,
-    max_weight: Annotated[float | None, option("Greatest weight to keep.", "W")] = None,
+    min_weight: Annotated[float | None, option("Smallest weight to keep.", "W")] = None,
+    max_weight: Annotated[float | None, option("Largest weight to keep.", "W")] = None,
     edges: str | None = None,
-    without_edges: Annotated[str | None, option("Edges to drop, likewise.", "FILE")] = None,
-    symmetrize: Annotated[bool, option("For both, (i, j) stands for (j, i) too.")] = False,
+    without_edges: Annotated[str | None, option("Edges to drop, as --edges.", "FILE")] = None,
+    symmetrize: Annotated[bool, option("Edges to keep or drop: (i, j) also selects (j, i).")] = False,
     lines: TextOptions,
     overwrite: bool = False,
     work: SortingOptions,
 ) -> Answer:
-    """Write a part of a store as a new store: the edges between some vertices, or selected edges."""
+    """Write a subgraph as a new store: the edges between some vertices, or selected edges."""
     from mgspmv import api
     from mgspmv.ingest.edge_list_head import StatedForm
     from mgspmv.ingest.edge_mask import read_edges
@@ -103,7 +103,7 @@ def subgraph(
         options["vertices"] = read_selection(vertices, string_ids=are_names, reading=reading, is_vertex=is_vertex)
     for name, file in given({"edges": edges, "without_edges": without_edges}).items():
         options[name] = read_edges(file, stored, **lines.options)
-    note_checkpoint(f"{target} is as it was")
+    note_checkpoint(f"{target} is unchanged")
     info = api.subgraph(store, target, **options)
     answer = answer_stored(info, time.perf_counter() - began)
     source = info.provenance["subgraphs"][-1]["source"]
@@ -116,24 +116,24 @@ def _check_lines(lines: TextOptions, edges: str | None) -> None:
     unused = [name for name in lines.options if name not in ("delimiter", "comment")]
     if unused and edges is None:
         names = ", ".join(f"{name}=" for name in unused)
-        raise OptionError(f"{names} suits a file of edges; pass edges= or without_edges= with it, or leave it out")
+        raise OptionError(f"{names} applies to a file of edges; pass edges= or without_edges= with it, or leave it out")
 
 
 def export(
     store: str,
-    target: Annotated[str, argument("TARGET", ".mtx[.gz|.zst], .parquet, .npz or .zarr; path or URL.")],
+    target: Annotated[str, argument("TARGET", "Output: .mtx[.gz|.zst], .parquet, .npz or .zarr; path or URL.")],
     *,
     format: str | None = None,
-    vertices: Annotated[str | None, option("Write the ids too, one a line, for `ingest --vertices`.", "FILE")] = None,
+    vertices: Annotated[str | None, option("File for ids, one per line, for `ingest --vertices`.", "FILE")] = None,
     work: SortingOptions,
     overwrite: bool = False,
 ) -> Answer:
-    """Write a stored matrix as its source had it, for other programs."""
+    """Export a stored matrix for other programs, in the order of its source."""
     from mgspmv import api
 
     options: dict[str, Any] = {"format": format, "vertices": vertices, "overwrite": overwrite, **vars(work)}
     began = time.perf_counter()
-    note_checkpoint(f"{target} is as it was")
+    note_checkpoint(f"{target} is unchanged")
     info = api.export(store, target, **options)
     elapsed_s = time.perf_counter() - began
     payload = {"target": target, "vertices": vertices, "store": asdict(info), "seconds": elapsed_s}
@@ -141,7 +141,7 @@ def export(
 
 
 def info(store: str) -> Answer:
-    """Say what a store holds; nothing of the matrix is loaded."""
+    """Show the metadata of a store, without loading the matrix."""
     from mgspmv import api
 
     with api.open_matrix(store) as matrix:
@@ -149,7 +149,7 @@ def info(store: str) -> Answer:
 
 
 def verify(store: str) -> Answer:
-    """Check everything about a store; the exit code is 4 when something is wrong."""
+    """Check the integrity of a store; exit code 4 if it is damaged."""
     from mgspmv import api
     from mgspmv.ingest.verify import list_unchecked
 
@@ -157,7 +157,7 @@ def verify(store: str) -> Answer:
     payload = {"store": store, "ok": not problems, "problems": problems}
     if not problems:
         unchecked = list_unchecked(store)
-        return Answer(payload | {"unchecked": unchecked}, [f"{store} is whole", *(f"note: {n}" for n in unchecked)])
+        return Answer(payload | {"unchecked": unchecked}, [f"{store} is valid", *(f"note: {n}" for n in unchecked)])
     error = StoreDamagedError(f"{store}: {len(problems)} problem(s) found; ingest again or restore a copy")
     return Answer(payload, problems, error)
 

@@ -56,7 +56,7 @@ def _read(name: str, text: str, matrix: Any, aligns: bool) -> Any:
         if is_url(text):  # vertices may have URLs as ids
             return read_vector(text, matrix.vertex_ids, aligns=aligns)
         rules = f"; expected {', '.join(DANGLING_RULES)}, a file or ids" if name == "dangling" else ""
-        raise SourceNotFoundError(f"{error}; and there is no such file as {text!r}{rules}") from error
+        raise SourceNotFoundError(f"{error}; and no file {text!r} exists{rules}") from error
 
 
 def _read_ids(name: str, text: str, matrix: Any) -> dict[Any, float] | list[Any]:

@@ -99,7 +99,7 @@ def test_hits_need_the_transpose(in_process, graph, tmp_path):
     with pytest.raises(KindError, match=r"add it by mgspmv\.transpose\(store\)"):
         mg.hits(store_graph(make_graph(), transpose=False))
     _, A = graph
-    with pytest.raises(OptionError, match="transpose is for a distributed matrix"):
+    with pytest.raises(OptionError, match="transpose= is for a distributed matrix"):
         mg.hits(A, transpose=A.T)
     wanted, client = mg.hits(A, tol=1e-8), in_process(3)
     with A.distribute(client) as D, A.T.distribute(client) as DT:
@@ -269,17 +269,17 @@ def test_stationary_refuses():
     for wrong, message in (
         ({"lazy": 1.0}, "lazy must be at least 0 and less than 1, not 1.0"),
         ({"lazy": None}, "lazy must be a finite number, not None"),
-        ({"weights": False}, "a stochastic matrix is its weights"),
+        ({"weights": False}, "a stochastic matrix needs its values"),
         ({"nstart": np.zeros(3)}, "nstart must not be negative, nor 0 everywhere"),
         ({"nstart": np.array([1, -1, 1])}, "nstart must not be negative"),
     ):
         with pytest.raises(OptionError, match=message):
             mg.stationary(chain, **wrong)
-    with pytest.raises(KindError, match=r"is a store of kind 'graph', and a stationary vector .* kind='stochastic'"):
+    with pytest.raises(KindError, match=r"is a store of kind 'graph', but a stationary vector .* kind='stochastic'"):
         mg.stationary(store_graph(nx.path_graph(3)))
     with pytest.raises(KindError, match="is the transpose of a store"):
         mg.stationary(chain.T)
-    with pytest.raises(DanglingError, match=r"^1 of 3 columns are empty, first 1, and from there the chain goes"):
+    with pytest.raises(DanglingError, match=r"^1 of 3 columns are empty, first 1, so the chain has no transition"):
         mg.stationary(store_chain(np.array([[0, 0, 1.0], [1, 0, 0], [0, 0, 0]])))
 
 

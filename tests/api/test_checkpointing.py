@@ -84,7 +84,7 @@ def test_the_reversed_graph(graph, tmp_path):
     whole = mg.pagerank(graph.T)
     run_until(graph.T, tmp_path, 4)
     check_same(mg.pagerank(graph.T, checkpoint=tmp_path, resume=True), whole, 4)
-    with pytest.raises(CheckpointError, match=r"of another matrix .*, transposed"):
+    with pytest.raises(CheckpointError, match=r"its matrix is .*, transposed"):
         mg.pagerank(graph, checkpoint=tmp_path, resume=True)
 
 
@@ -93,7 +93,7 @@ def test_a_graph_that_is_renumbered(store, tmp_path):
     with mg.open_matrix(tmp_path / "r.zarr") as A, mg.open_matrix(store) as B:
         run_until(A, tmp_path / "c", 4)
         check_same(mg.pagerank(A, checkpoint=tmp_path / "c", resume=True), mg.pagerank(B), 4)
-        with pytest.raises(CheckpointError, match="of another matrix"):
+        with pytest.raises(CheckpointError, match="its matrix is"):
             mg.pagerank(B, checkpoint=tmp_path / "c", resume=True)
 
 
@@ -118,23 +118,24 @@ def test_what_is_kept_is_the_last_state(graph, tmp_path):
 # --- which run it is -------------------------------------------------------------------------------------------------
 
 OTHERS = {
-    "alpha": ({"alpha": 0.9}, "of alpha=0.85, and alpha=0.9 was asked for"),
-    "precision": ({"precision": "float64"}, "of precision='exact', and precision='float64' was asked for"),
-    "tol_mode": ({"tol_mode": "linf"}, "of tol_mode='l1', and tol_mode='linf' was asked for"),
-    "personalization": ({"personalization": P}, "of another personalization than was asked for"),
-    "dangling": ({"dangling": {3: 1}}, "of another distribution of the rank of dangling vertices than was asked for"),
-    "out_weight": ({"out_weight": dict.fromkeys(range(N), 1000.0)}, "of another out-weights than was asked for"),
-    "nstart": ({"nstart": P}, "of another start than was asked for"),
-    "weights": ({"weights": False}, r"of another matrix \([0-9a-f]{64}\) than this one \([0-9a-f]{64}, pattern\)"),
-    "max_iter": ({"max_iter": 4}, "of iteration 5, and what was asked for ends after 4"),
-    "tol": ({"tol": 0.5}, "of iteration 5, and what was asked for with tol=0.5 ends after 1"),
+    "alpha": ({"alpha": 0.9}, "it has alpha=0.85, not alpha=0.9"),
+    "precision": ({"precision": "float64"}, "it has precision='exact', not precision='float64'"),
+    "tol_mode": ({"tol_mode": "linf"}, "it has tol_mode='l1', not tol_mode='linf'"),
+    "personalization": ({"personalization": P}, "it has another personalization"),
+    "dangling": ({"dangling": {3: 1}}, "it has another distribution of the rank of dangling vertices"),
+    "out_weight": ({"out_weight": dict.fromkeys(range(N), 1000.0)}, "it has another vector of out-weights"),
+    "nstart": ({"nstart": P}, "it has another start vector"),
+    "weights": ({"weights": False}, r"its matrix is [0-9a-f]{64}, not [0-9a-f]{64}, pattern"),
+    "max_iter": ({"max_iter": 4}, "it has iteration 5, but this run ends after 4"),
+    "tol": ({"tol": 0.5}, "it has iteration 5, but this run with tol=0.5 ends after 1"),
 }
 
 
 @pytest.mark.parametrize(("options", "said"), OTHERS.values(), ids=OTHERS.keys())
 def test_another_run_is_refused(graph, tmp_path, options, said):
     run_until(graph, tmp_path, 5)
-    with pytest.raises(CheckpointError, match=f"is {said}; ask for the same, or leave out resume=True"):
+    message = f"is of another run: {said}; pass the same arguments, or leave out resume=True"
+    with pytest.raises(CheckpointError, match=message):
         mg.pagerank(graph, **options, checkpoint=tmp_path, resume=True)
     assert Checkpoints(tmp_path).restore().reached.iteration == 5
 
@@ -149,7 +150,7 @@ def test_a_longer_run_and_a_finer_one(graph, tmp_path):
 
 
 REFUSED = {
-    "topk": ({"stop": "topk:5"}, r"a checkpoint has the ranks, and stop='topk:5' goes by more than these"),
+    "topk": ({"stop": "topk:5"}, r"checkpoints have only ranks, but stop='topk:5' needs more state to resume"),
     "no place to write to": ({"checkpoint": None, "resume": False, "checkpoint_every": 5}, "pass checkpoint= too"),
     "negative": ({"checkpoint_every": -1}, "checkpoint_every must be 0 or more seconds, not -1"),
     "not a number": ({"checkpoint_every": "often"}, "checkpoint_every must be a finite number, not 'often'"),

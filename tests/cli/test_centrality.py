@@ -108,7 +108,7 @@ def test_ranks_on_standard_output(command):
     assert stdout.startswith("id,rank\n")
     assert f"saved             {command}.csv\n" in stderr
     assert invoke(command, store, "-o", "-", "--json", code=2)[0] == (
-        '{"error": {"type": "OptionError", "message": "-o - writes ranks to standard output, where --json answers; '
+        '{"error": {"type": "OptionError", "message": "-o - and --json both write to standard output; '
         'leave one of them out"}}\n'
     )
     assert not Path("-").exists()
@@ -125,7 +125,7 @@ def test_what_is_wrong_is_found_before_the_work(command, folder):
         (["--tol-mode", "relative", "--tol", "1"], 2, "--tol 1 with --tol-mode relative is met by any elements that"),
         (["--precision", "exact"], 2, "precision must be one of 'float64', 'float32'"),
         (["--executor", "supersteps"], 2, "--executor supersteps needs a cluster; pass --cluster or --scheduler"),
-        (["--nstart", "none.txt"], 3, "there is no such file"),
+        (["--nstart", "none.txt"], 3, "no file 'none.txt' exists"),
     ):
         _, stderr = invoke(command, "chain.zarr" if command == "stationary" else "g.zarr", *options, code=code)
         assert message in stderr

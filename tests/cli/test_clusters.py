@@ -60,7 +60,7 @@ def test_from_start_to_stop():
 
     _, stderr = invoke("cluster", "start", code=7)
     assert f"a cluster 'default' is running on this machine already, at {told['scheduler']}, as process " in stderr
-    assert "`mgspmv cluster stop default` ends it, --name starts another" in stderr
+    assert "`mgspmv cluster stop default` stops it, another --name starts a second one" in stderr
 
     endless = ("--tol-mode", "fixed", "--max-iter", "100000000", "--scheduler", told["scheduler"])
     ranking = subprocess.Popen([*PROGRAM, "pagerank", "g.zarr", *endless], env=os.environ, stderr=subprocess.PIPE)
@@ -85,7 +85,7 @@ def test_one_that_is_killed_and_one_that_hangs(monkeypatch):
     processes = list_processes(killed["pid"])
     os.kill(killed["pid"], signal.SIGKILL)
     assert are_gone(processes, HANG_S), "workers are still there"
-    assert "there is no cluster 'default' on this machine, which has none" in invoke("cluster", "stop", code=2)[1]
+    assert "no cluster 'default' runs on this machine (running: none)" in invoke("cluster", "stop", code=2)[1]
 
     assert invoke("cluster", "start", *ONE)[0].startswith("cluster default runs: 1 CPU workers, process ")
     again = ask()
@@ -96,7 +96,7 @@ def test_one_that_is_killed_and_one_that_hangs(monkeypatch):
     assert asked["state"] == "silent"
     assert asked["problem"].startswith(f"no Dask scheduler answers at {again['scheduler']}")
     stdout, _ = invoke("cluster", "stop", "--timeout", "0.5")
-    assert stdout == "cluster default did not end within 0.5 s: killed\n"
+    assert stdout == "cluster default did not exit within 0.5 s and was killed\n"
     assert are_gone(processes)
     assert list_clusters() == []
 
@@ -105,7 +105,7 @@ def test_there_are_none():
     assert invoke("cluster", "status")[0] == "no clusters run on this machine; `mgspmv cluster start` starts one\n"
     assert invoke_json("cluster", "status") == {"clusters": []}
     for command in ("status", "stop"):
-        assert "there is no cluster 'x' on this machine, which has none" in invoke("cluster", command, "x", code=2)[1]
+        assert "no cluster 'x' runs on this machine (running: none)" in invoke("cluster", command, "x", code=2)[1]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_there_are_none():
         (["--backend", "tpu"], "--backend must be"),
         (["--protocol", "ucxx", "--backend", "cpu"], "--protocol ucxx is for workers on GPUs"),
         (["--timeout", "0"], "--timeout must be a positive number of seconds, not 0"),
-        (["--dashboard-origin", "https://a.example/"], "--dashboard-origin takes a host as the browser's address"),
+        (["--dashboard-origin", "https://a.example/"], "--dashboard-origin must be a host as in the browser's address"),
     ],
 )
 def test_what_cannot_be_started(options, message):
@@ -152,7 +152,7 @@ def test_starts_that_fail_end_with_the_error_of_their_process(folder, monkeypatc
     ("program", "why"),
     [
         ("import os; os.kill(os.getpid(), 9)", "it ended with -9; see "),
-        ("import time; time.sleep(600)", "its workers have not joined within 1.5 s, and it was ended; see "),
+        ("import time; time.sleep(600)", "its workers did not join within 1.5 s, and it was stopped; see "),
     ],
 )
 def test_a_process_that_ends_or_is_late(program, why, monkeypatch):

@@ -48,7 +48,7 @@ def test_what_people_see(finding):
     finding(FOUND)
     stdout, stderr = invoke("doctor", code=1)
     lines = [" ".join(line.split()) for line in stdout.splitlines()]
-    assert "check found, and what to do" in lines
+    assert "check finding and remedy" in lines
     assert [line for line in lines if "found." in line] == [
         "worker-gpus wrong worker-gpus found. (worker 3)",
         "worker-links wrong worker-links found.",
@@ -57,7 +57,7 @@ def test_what_people_see(finding):
     for name in ("worker-gpus", "worker-links", "limits"):
         assert f"Do {name}." in lines
     assert lines[-1] == "1 ok, 1 warning, 2 wrong, 1 not checked"
-    assert stderr == "error: something is wrong: worker-gpus on worker 3, worker-links\n"
+    assert stderr == "error: checks failed: worker-gpus on worker 3, worker-links\n"
 
 
 def test_nothing_to_do(finding):
@@ -100,9 +100,9 @@ def test_what_is_asked_for(finding):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--cluster-option", "cores=2"], "--cluster-option says what --cluster starts"),
-        (["--cluster", "local", "--scheduler", "a:1"], "give one of them"),
-        (["--workers", "2"], "--workers says how many --cluster starts"),
+        (["--cluster-option", "cores=2"], "--cluster-option configures a started cluster; add --cluster"),
+        (["--cluster", "local", "--scheduler", "a:1"], "give only one of them"),
+        (["--workers", "2"], "--workers is the size of a started cluster"),
         (["--timeout", "0"], "--timeout must be a positive number of seconds"),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_scheduler_that_nobody_is(monkeypatch):
     monkeypatch.setattr(machine, "CHECKS", {})
     stdout, stderr = invoke("doctor", "--scheduler", "tcp://127.0.0.1:9", "--timeout", "0.5", code=1)
     assert "no Dask scheduler answers at tcp://127.0.0.1:9" in stdout
-    assert stderr == "error: something is wrong: workers\n"
+    assert stderr == "error: checks failed: workers\n"
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def test_update_and_versions(folder):
     stdout, stderr = invoke("update", "g.zarr", "--delete", "less.txt", "--insert", "again.txt", *options)
     lines = stdout.splitlines()
     assert lines[0].startswith("g.zarr: graph, 5 x 5, 7 entries, a pattern, made in ")
-    assert lines[1] == "1 entries inserted, 0 deleted, 2 were not there"
+    assert lines[1] == "1 entries inserted, 0 deleted, 2 missing"
     begins = ["deleted: less.txt, edge-list, 2 ", "inserted: again.txt, edge-list, 1 "]
     assert [line.startswith(begin) for line, begin in zip(lines[2:], begins, strict=True)] == [True, True]
     assert stderr == ""
@@ -57,7 +57,7 @@ def test_update_and_versions(folder):
     kept = invoke_json("versions", "g.zarr", "--keep", "1")
     assert kept["dropped"] == [v["version"] for v in listed["versions"][:2]]
     assert kept["versions"] == listed["versions"][2:]
-    assert invoke("verify", "g.zarr")[0] == "g.zarr is whole\n"
+    assert invoke("verify", "g.zarr")[0] == "g.zarr is valid\n"
 
 
 def test_update_with_nothing_to_change(folder):

@@ -50,7 +50,7 @@ def test_run():
     [line] = stderr.splitlines()
     assert line.startswith("error: g/pagerank: PageRank ended as max_iter")
     for wrong in ("alpha", "=0.9"):
-        assert f"--set {wrong}: wanted KEY=VALUE" in invoke("run", "q.toml", "--set", wrong, code=2)[1]
+        assert f"--set {wrong}: expected KEY=VALUE" in invoke("run", "q.toml", "--set", wrong, code=2)[1]
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def test_of_ranks(folder):
 def test_nothing_is_overwritten_unasked(folder):
     (folder / "report.html").write_text("mine")
     _, err = invoke("report", "out", code=4)
-    assert err == "error: report.html exists already; choose another name or say --overwrite\n"
+    assert err == "error: report.html exists already; choose another name or pass --overwrite\n"
     assert (folder / "report.html").read_text() == "mine"
     invoke("report", "out", "--overwrite")
     assert (folder / "report.html").read_text().startswith("<!doctype html>")

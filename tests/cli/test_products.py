@@ -43,7 +43,7 @@ def test_plan_of_rows_that_come_by():
     stdout, _ = invoke(*command, few)
     lines = [line.split() for line in stdout.splitlines()]
     assert " ".join(lines[1]) == (
-        "worker rows entries held on device memory host memory comes by per iteration received per iteration"
+        "worker rows entries held on device memory host memory streamed per iteration received per iteration"
     )
     cells = [f"{worker['device_bytes'] / 1e3:.3g} kB", f"{worker['host_bytes'] / 1e3:.3g} kB", "7.6 kB", "0 B"]
     assert " ".join(lines[3]) == " ".join(["0 0 .. 500 4,000 host", *cells])

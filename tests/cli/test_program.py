@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 import zarr
 
 import mgspmv.api
@@ -50,6 +51,22 @@ def test_help_says_the_exit_codes():
     for command in commands.split():
         assert command in stdout
         assert "--json" in invoke(command, "--help")[0]
+
+
+def list_examples(group, path=()):
+    """Path, command and example of each command."""
+    for name, command in group.commands.items():
+        yield (*path, name), command, command.epilog or ""
+        yield from list_examples(command, (*path, name)) if hasattr(command, "commands") else ()
+
+
+@pytest.mark.parametrize(("path", "command", "example"), [*list_examples(typer.main.get_command(app))])
+def test_each_command_has_an_example_that_parses(path, command, example):
+    said, _, line = example.partition(": mgspmv ")
+    args = shlex.split(line)
+    assert (said, tuple(args[: len(path)])) == ("Example", path)
+    assert example in " ".join(invoke(*path, "--help")[0].split())
+    command.make_context(path[-1], args[len(path) :])
 
 
 def test_version():
@@ -119,7 +136,7 @@ def test_what_is_not_expected_is_an_error_of_one_line(monkeypatch):
         raise errors.pop(0)
 
     monkeypatch.setattr(mgspmv.api, "verify", fail)
-    said = "error: RuntimeError: a bug; this was not expected, --debug shows where it comes from\n"
+    said = "error: RuntimeError: a bug; this error was not expected, --debug shows the traceback\n"
     assert invoke("verify", "g.zarr", code=1) == ("", said)
     assert invoke_json("verify", "g.zarr", code=1) == {"error": {"type": "RuntimeError", "message": "a bug"}}
     assert invoke("verify", "g.zarr", code=6)[1] == "error: needs 3 GB\n"
@@ -164,7 +181,7 @@ def test_a_log_has_what_the_command_calls():
         (["--log", "."], 4, "cannot write the log .: Is a directory; name a file in a folder that there is"),
         (["--log", "none/l"], 4, "cannot write the log none/l: No such file or directory; name a file in a folder "),
         (["--log", ""], 4, "cannot write the log : Is a directory"),
-        (["--log-level", "debug"], 2, "--log-level says what --log writes; give it a file with --log FILE"),
+        (["--log-level", "debug"], 2, "--log-level needs a log file; add --log FILE"),
         (["--log", "l", "--log-level", "loud"], 2, "the level of a log is info or debug, not 'loud'"),
         (["--log"], 2, "Option '--log' requires an argument."),
     ],
@@ -293,11 +310,11 @@ def test_an_interrupt_says_what_is_kept(monkeypatch):
         raise KeyboardInterrupt
 
     for call, args, said in (
-        ("update", ("update", "r.zarr"), "r.zarr is as it was"),
-        ("reorder", ("reorder", "r.zarr", "s.zarr"), "s.zarr is as it was"),
-        ("subgraph", ("subgraph", "r.zarr", "s.zarr"), "s.zarr is as it was"),
-        ("export", ("export", "r.zarr", "r.npz"), "r.npz is as it was"),
-        ("generate", TINY_RMAT, "r.zarr is as it was"),
+        ("update", ("update", "r.zarr"), "r.zarr is unchanged"),
+        ("reorder", ("reorder", "r.zarr", "s.zarr"), "s.zarr is unchanged"),
+        ("subgraph", ("subgraph", "r.zarr", "s.zarr"), "s.zarr is unchanged"),
+        ("export", ("export", "r.zarr", "r.npz"), "r.npz is unchanged"),
+        ("generate", TINY_RMAT, "r.zarr is unchanged"),
         ("pagerank", ("pagerank", "r.zarr"), "nothing is written"),
     ):
         monkeypatch.setattr(mgspmv.api, call, interrupt)

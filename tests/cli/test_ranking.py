@@ -116,7 +116,7 @@ def test_ranks_on_standard_output():
     assert len(stdout.splitlines()) == 5
     assert stderr.splitlines()[-1].startswith("error: PageRank ended as max_iter")
     stdout, _ = invoke("pagerank", "g.zarr", "-o", "-", "--json", code=2)
-    assert "-o - writes ranks to standard output, where --json answers" in stdout
+    assert "-o - and --json both write to standard output" in stdout
     assert not Path("-").exists()
 
 

@@ -65,7 +65,7 @@ def test_ranks_on_standard_output(options):
     assert [float(line.rpartition(",")[2]) for line in lines] == [row["rank"] for row in rows]
     assert "saved    r.parquet" in stderr
     stdout, _ = invoke("pagerank-batch", "g.zarr", "-o", "-", "--json", code=2)
-    assert "-o - writes ranks to standard output, where --json answers" in stdout
+    assert "-o - and --json both write to standard output" in stdout
 
 
 def test_options_are_given_on():

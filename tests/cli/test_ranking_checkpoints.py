@@ -51,8 +51,8 @@ def test_a_run_goes_on_where_it_was():
     answer = invoke_json(*list_options("--max-iter", "5"), code=5)
     assert answer["resumed_after"] == 0
     stdout, stderr = invoke(*list_options("--resume", "-o", "ranks.zarr"))
-    assert "goes on after iteration 5 of the checkpoint in c.zarr\n" in stderr
-    assert "went on after     5 iterations, which a run before had made\n" in stdout
+    assert "resuming after iteration 5 from the checkpoint in c.zarr\n" in stderr
+    assert "resumed after     5 iterations of an earlier run\n" in stdout
     solution = load_solution("ranks.zarr")
     assert (solution.digest(), solution.iterations) == (whole["digest"], whole["iterations"])
     assert (list(solution.changes), solution.resumed_after) == (whole["changes"], 5)
@@ -65,7 +65,7 @@ def test_a_run_goes_on_where_it_was():
 def test_without_a_checkpoint_it_begins():
     invoke(*TINY_RMAT)
     _, stderr = invoke(*list_options("--resume"))
-    assert "there is no checkpoint in c.zarr; begins with the first iteration\n" in stderr
+    assert "no checkpoint in c.zarr; starting from the first iteration\n" in stderr
     _, stderr = invoke(*list_options("--resume", "--quiet"))
     assert stderr == ""
 
@@ -74,7 +74,7 @@ def test_another_run_is_refused_in_a_line():
     invoke(*TINY_RMAT)
     invoke(*list_options("--alpha", "0.9"))
     _, stderr = invoke(*list_options("--resume"), code=4)
-    assert "the checkpoint in c.zarr is of --alpha 0.9, and --alpha 0.85 was asked for; ask for the same" in stderr
+    assert "c.zarr is of another run: it has --alpha 0.9, not --alpha 0.85; pass the same arguments" in stderr
     _, stderr = invoke("pagerank", "r.zarr", "--resume", code=2)
     assert "pass --checkpoint too" in stderr
 

@@ -27,7 +27,7 @@ def test_reorder(folder):
     assert (made["bandwidth_before"], made["bandwidth_after"]) == (5, 1)
     assert "order               rcm, bandwidth 1, was 5\n" in invoke("info", "q.zarr")[0]
     assert "order               that of the source\n" in invoke("info", "p.zarr")[0]
-    assert invoke("verify", "q.zarr")[0] == "q.zarr is whole\n"
+    assert invoke("verify", "q.zarr")[0] == "q.zarr is valid\n"
     np.save("x.npy", np.arange(6.0))
     invoke("spmv", "q.zarr", "x.npy", "-o", "y.npy")
     assert np.load("y.npy").tolist() == (source @ np.arange(6.0)).tolist()
@@ -149,10 +149,10 @@ def test_options_of_export_are_given_on(monkeypatch):
 def test_verify(folder):
     invoke(*TINY_RMAT)
     assert invoke_json("verify", "r.zarr") == {"store": "r.zarr", "ok": True, "problems": [], "unchecked": []}
-    assert invoke("verify", "r.zarr")[0] == "r.zarr is whole\n"
+    assert invoke("verify", "r.zarr")[0] == "r.zarr is valid\n"
     forget_records(folder / "r.zarr")
     first, chunks, attributes = invoke("verify", "r.zarr")[0].splitlines()
-    assert first == "r.zarr is whole"
+    assert first == "r.zarr is valid"
     assert chunks.startswith("note: no checksums of its chunks are recorded: ")
     assert attributes.startswith("note: no digest of all attributes is recorded: ")
     invoke(*TINY_RMAT, "--overwrite")

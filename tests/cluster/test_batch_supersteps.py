@@ -202,10 +202,10 @@ def test_the_width_is_what_all_workers_have_room_for(named, in_process, monkeypa
 def test_what_is_refused(named, placed, client, in_process):
     for options, message in (
         ({"width": 3}, "width must be one of"),
-        ({"backend": "cuda"}, "was distributed for backend='cpu', and now backend='cuda' is asked for"),
+        ({"backend": "cuda"}, "was distributed for backend='cpu', not for backend='cuda'"),
         ({"client": client}, "the matrix is on a cluster already; leave out client="),
         ({"transport": "ucx"}, "transport must be one of 'auto', 'nccl', 'peer', not 'ucx'"),
-        ({"transport": "peer"}, "transport= says how workers send slices to each other; pass client= too"),
+        ({"transport": "peer"}, "transport= is of the workers of a cluster; pass client= too"),
         ({"host_memory": "1GB"}, "device_memory= and host_memory= are for the rows of workers"),
     ):
         with pytest.raises(OptionError, match=message):

@@ -299,7 +299,7 @@ def places():
 @pytest.mark.parametrize(
     ("name", "options", "error", "message"),
     [
-        ("weighted", {}, OptionError, "^nothing is to be left out; pass vertices=, min_weight="),
+        ("weighted", {}, OptionError, "^nothing to leave out; pass vertices=, min_weight="),
         ("weighted", {"vertices": [1, 9]}, OptionError, "^vertices has the id 9, which no vertex has; near: 5$"),
         ("pattern", {"vertices": [0, 2]}, OptionError, "^vertices has the id 0, which no vertex has; near: 1$"),
         ("names", {"vertices": ["drosel"]}, OptionError, "^vertices has the id 'drosel', .*; near: 'drossel'$"),

@@ -626,7 +626,7 @@ def test_provenance(tmp_path):
 
 
 REFUSED = {
-    "nothing": ({}, "nothing is to be inserted or deleted; pass insert="),
+    "nothing": ({}, "nothing to insert or delete; pass insert="),
     "no version": ({"insert": arrays([(0, 1)]), "keep": 0}, "keep must be at least 1, the current version is never"),
     "no number": ({"insert": arrays([(0, 1)]), "keep": "all"}, "keep must be at least 1, .* not 'all'"),
     "a wish": ({"insert": arrays([(0, 1)]), "missing": "warn"}, "missing must be one of 'ignore', 'error', not 'warn'"),

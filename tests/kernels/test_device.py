@@ -97,9 +97,7 @@ def test_a_cluster_whose_workers_have_no_device(client, tmp_path):
             compute(A, client=client, backend="cuda")
     with A.distribute(client) as D:
         assert (D.backend, D.transport) == ("cpu", "peer")
-        with pytest.raises(
-            OptionError, match=r"was distributed for backend='cpu', and now backend='cuda' is asked for"
-        ):
+        with pytest.raises(OptionError, match=r"was distributed for backend='cpu', not for backend='cuda'"):
             mg.pagerank(D, backend="cuda")
     with pytest.raises(OptionError, match=r"how workers send slices to each other; pass client= too, or pass it to d"):
         mg.pagerank(A, transport="peer")

@@ -162,7 +162,7 @@ def test_what_is_no_variable(value):
         (("tol =", 'stop = "top"\ntol ='), "run.stop: stop must be 'change' or 'topk:100'"),
         (
             ("tol =", 'checkpoint = true\nstop = "topk:5"\ntol ='),
-            "run: a checkpoint has the ranks, and stop='topk:5' goes by more than these",
+            "run: checkpoints have only ranks, but stop='topk:5' needs more state to resume",
         ),
         (
             ("tol =", 'kernel = "csr-row"\ntol ='),

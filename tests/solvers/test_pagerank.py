@@ -426,7 +426,7 @@ def test_negative_weights():
     with pytest.raises(OptionError) as caught:
         mg.pagerank(A)
     assert str(caught.value) == (
-        "PageRank needs weights that are not negative, the least is -0.5; pass weights=False to count every edge as 1"
+        "PageRank needs non-negative weights, but the least is -0.5; pass weights=False to count every edge as 1"
     )
     assert mg.pagerank(A, weights=False).values.tolist() == [0.5, 0.5]
 
@@ -523,7 +523,7 @@ def test_a_solution_tells_what_it_took():
     ("source", "kind", "message"),
     [
         (sp.coo_array((0, 0)), "graph", r"has no vertices, so there are no ranks$"),
-        (np.eye(3), "stochastic", "^a stochastic matrix is its weights; pass weights=True, or ingest it with kind='gr"),
+        (np.eye(3), "stochastic", "^a stochastic matrix needs its values; pass weights=True, or ingest it with kind="),
         (
             np.eye(3),
             "matrix",

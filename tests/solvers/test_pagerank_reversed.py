@@ -137,8 +137,8 @@ def test_what_is_added_up_is_kept_until_it_is_closed():
     [
         (
             "stochastic",
-            "the transpose of {}, which is stochastic, need not be: its columns need not sum to 1; for the ranks of "
-            "the walk turned round ingest its source with kind='graph' (entry (i, j) is the arc i -> j)",
+            "the transpose of {}, which is stochastic, need not be: its columns need not sum to 1; to rank the "
+            "reversed walk, ingest its source with kind='graph' (entry (i, j) is the arc i -> j)",
         ),
         ("matrix", "{} is a store of kind 'matrix', whose rows need not be in-edges"),
     ],

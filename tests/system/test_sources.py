@@ -511,7 +511,7 @@ def test_plan_of_a_run_that_proves_the_highest():
     ):
         with pytest.raises(OptionError, match=message):
             A.plan(stop=stop)
-    with pytest.raises(OptionError, match=r"stop='topk:2' is of PageRank, and .* is of kind 'matrix'; leave it out"):
+    with pytest.raises(OptionError, match=r"stop='topk:2' is for PageRank, but .* of kind 'matrix'; leave it out"):
         store_matrix(sp.eye_array(5)).plan(stop="topk:2")
 
 
