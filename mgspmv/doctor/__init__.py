@@ -33,7 +33,7 @@ def examine(
     reach : starts or connects to a cluster, as a context manager of its client or address; None for no cluster
     stores : paths and URLs that are read, or written and read where nothing exists yet; on a cluster by all workers too
     timeout : seconds for each check
-    on_check : called with the name of each check before it runs
+    on_check : called with the name of each check before it starts
 
     Returns
     -------
@@ -60,7 +60,7 @@ def examine(
         try:
             cluster = Cluster(stack.enter_context(reach()), timeout)
         except MgspmvError as error:
-            remedy = "Start the cluster, look at its scheduler's log, and give the address that this prints."
+            remedy = "Start the cluster, and give the address that is printed in the log of its scheduler."
             return [*found, Finding(**vars(wrong(shorten(error), remedy)) | {"name": "workers"})]
         stack.callback(cluster.close)
         for name, check in make_checks(cluster, stores, timeout).items():

@@ -25,7 +25,7 @@ from mgspmv.errors import WorkerTimeoutError
 from mgspmv.exchange.peer_comm import Member, RunSpec
 from mgspmv.files import is_url
 
-RESTART = "Look at the logs of the workers that are named, and restart them."
+RESTART = "Read the logs of the named workers, and restart them."
 
 
 @dataclass
@@ -70,24 +70,24 @@ def check_workers(reached: _Reached) -> Iterator[Finding]:
         reached.workers = reached.cluster.join(devices=True)
     silent = [str(member) for member in described if member not in reached.members]
     if silent:
-        yield wrong(f"workers {', '.join(silent)} do not run, or do not answer", RESTART, silent=silent)
+        yield wrong(f"workers {', '.join(silent)} are not running, or do not answer", RESTART, silent=silent)
     limited = [str(m) for m in reached.members if described.get(m, {}).get("memory_limit")]
     if limited:
-        remedy = "Start workers with --memory-limit 0: else Dask pauses, and restarts, those that hold many rows."
+        remedy = "Start workers with --memory-limit 0; otherwise Dask pauses or restarts workers that hold many rows."
         yield warn(f"Dask limits the memory of workers {', '.join(limited)}", remedy, limited=limited)
     if not (silent or limited):
         yield ok(f"{len(reached.workers)} workers answer, with the versions of this process", workers=len(described))
 
 
 def check_worker_gpus(reached: _Reached) -> Iterator[Finding]:
-    """Check that each worker has a separate GPU, and that our kernel computes correctly there."""
+    """Check that each worker has a separate GPU, and that a kernel computes correctly there."""
     with_gpu = [worker for worker in reached.workers if worker.device.problem is None]
     if not with_gpu:
         raise Skipped("no worker has a GPU")
-    remedy = "Start one worker for each GPU with `dask cuda worker`, and no others."
+    remedy = "Start exactly one worker per GPU, with `dask cuda worker`."
     without = [str(worker.member) for worker in reached.workers if worker.device.problem is not None]
     if without:
-        yield warn(f"workers {', '.join(without)} have no GPU, and others have", remedy, without=without)
+        yield warn(f"workers {', '.join(without)} have no GPU, but others do", remedy, without=without)
     counts = Counter(worker.device.id for worker in with_gpu)
     sharing = [str(worker.member) for worker in with_gpu if counts[worker.device.id] > 1]
     if sharing:
@@ -95,9 +95,9 @@ def check_worker_gpus(reached: _Reached) -> Iterator[Finding]:
     members = [worker.member for worker in with_gpu]
     for member, problem in zip(members, _run(reached, members, find_kernel_problem), strict=True):
         if problem is not None:
-            yield replace(wrong(problem, "See what `mgspmv doctor` says on its machine."), where=f"worker {member}")
+            yield replace(wrong(problem, "Run `mgspmv doctor` on the machine of the worker."), where=f"worker {member}")
         elif not (without or sharing):
-            yield replace(ok("our kernel is right on its GPU"), where=f"worker {member}")
+            yield replace(ok("a kernel of mgspmv computes correctly on its GPU"), where=f"worker {member}")
 
 
 def check_worker_links(reached: _Reached) -> Iterator[Finding]:
@@ -114,8 +114,8 @@ def check_worker_links(reached: _Reached) -> Iterator[Finding]:
 
 def _try_links(reached: _Reached, transport: Literal["peer", "nccl"]) -> Finding:
     remedy = (
-        "Look whether the network and its firewall let every worker connect to every other, on all ports; restart the "
-        "workers that are named. Between GPUs switch off ACS or the IOMMU, or set NCCL_P2P_DISABLE=1."
+        "Check that network and firewall let each worker connect to all others, on all ports; restart the named "
+        "workers. Between GPUs, disable ACS or the IOMMU, or set NCCL_P2P_DISABLE=1."
     )
     try:
         found = _exchange(reached, transport)
@@ -176,8 +176,8 @@ def _do(
         late = [str(member) for member, future in zip(members, futures, strict=True) if future.status == "pending"]
         if late:
             raise WorkerTimeoutError(
-                f"{', '.join(late)} did not take part within {reached.limit_s:g} s; the threads of a worker are taken "
-                "by other tasks, or it cannot reach the others",
+                f"{', '.join(late)} did not respond within {reached.limit_s:g} s; other tasks use all threads of a "
+                "worker, or it cannot connect to the others",
                 phase="doctor",
             )
         yield reached.cluster.settle(futures, members, "doctor")
@@ -186,4 +186,5 @@ def _do(
 
 
 def _check_answer() -> None:
-    raise Skipped("another run has the workers; ask again when it has ended")
+    """Skip the check, rather than wait for the end of another run."""
+    raise Skipped("another run is using the workers; check again when it has ended")

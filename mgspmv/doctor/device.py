@@ -27,8 +27,8 @@ def check_gpus_apart(limit_s: float) -> list[Finding]:
     if find_spec("cupy") is None:
         n_gpus = _count_gpus()
         if not n_gpus:
-            raise Skipped("CuPy is not installed; everything runs on processors")
-        return [warn(f"CuPy is not installed, and there are {n_gpus} GPUs", f"Install {GPU_EXTRA}.", gpus=n_gpus)]
+            raise Skipped("CuPy is not installed; everything runs on CPUs")
+        return [warn(f"CuPy is not installed, but there are {n_gpus} GPUs", f"Install {GPU_EXTRA}.", gpus=n_gpus)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", _PROGRAM]
     try:
@@ -39,8 +39,8 @@ def check_gpus_apart(limit_s: float) -> list[Finding]:
         return [Finding(**told) for told in json.loads(done.stdout.splitlines()[-1])]
     last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
     how = signal.Signals(-done.returncode).name if done.returncode < 0 else f"exit code {done.returncode}"
-    remedy = f"Install driver and libraries afresh, of versions that belong together: {GPU_EXTRA}. See `dmesg`."
-    return [wrong(f"the process that checked it ended by {how}: {shorten(last)}", remedy, exit_code=done.returncode)]
+    remedy = f"Reinstall driver and libraries in compatible versions: {GPU_EXTRA}. See `dmesg`."
+    return [wrong(f"the process of the check ended with {how}: {shorten(last)}", remedy, exit_code=done.returncode)]
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def _count_gpus() -> int:
 
 
 def check_gpus() -> Iterator[Finding]:
-    """Check driver and memory, and compile and run one of our kernels on each GPU."""
+    """Check driver and memory, and compile and run a kernel on each GPU."""
     import cupy
 
     from mgspmv.kernels.device import find_device_problem
@@ -73,10 +73,10 @@ def check_gpus() -> Iterator[Finding]:
             yield Finding("skipped", f"there is no GPU: {problem}")
             return
         remedy = (
-            "Look at CUDA_VISIBLE_DEVICES and nvidia-smi, and start containers with --gpus all. A driver older than "
-            f"CuPy's CUDA is refused too: update it, or install {GPU_EXTRA}."
+            "Check CUDA_VISIBLE_DEVICES and nvidia-smi, and start containers with --gpus all. If the driver is older "
+            f"than CuPy's CUDA, update it, or install {GPU_EXTRA}."
         )
-        yield wrong(f"the driver knows {known} GPUs, and CUDA gives this process none: {problem}", remedy)
+        yield wrong(f"the driver reports {known} GPUs, but CUDA finds none in this process: {problem}", remedy)
         return
     named = find_gpus()
     for k in range(cupy.cuda.runtime.getDeviceCount()):
@@ -86,13 +86,13 @@ def check_gpus() -> Iterator[Finding]:
         said = f"GPU {k}, {named[f'gpu {k}']}, driver for CUDA {named['CUDA of the driver']}"
         values = {"gpu": named[f"gpu {k}"], "free_bytes": free, "total_bytes": total}
         if problem is not None:
-            remedy = f"Restart the machine; then install driver and libraries afresh: {GPU_EXTRA}."
+            remedy = f"Restart the machine; then reinstall driver and libraries: {GPU_EXTRA}."
             yield wrong(f"{said}: {problem}", remedy, **values)
         elif free < FREE_SHARE * total:
-            remedy = "See with nvidia-smi which processes use it, and end them."
+            remedy = "Find the processes that use it with nvidia-smi, and end them."
             yield warn(f"{said}: {format_bytes(free)} of {format_bytes(total)} are free", remedy, **values)
         else:
-            yield ok(f"{said}: a product is right, {format_bytes(free)} are free", **values)
+            yield ok(f"{said}: a test product is correct, {format_bytes(free)} are free", **values)
 
 
 def find_kernel_problem() -> str | None:

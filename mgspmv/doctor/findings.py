@@ -10,7 +10,7 @@ from typing import Any, Literal
 from mgspmv.errors import MgspmvError
 
 Status = Literal["ok", "warning", "wrong", "skipped"]
-"""Result of a check; `warning`: works, but is slow or will be missed; `skipped`: not checked, or does not exist."""
+"""Result of a check; `warning`: works, but is slow or may fail later; `skipped`: not checked, or does not exist."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def ok(found: str, **values: Any) -> Finding:
 
 
 def warn(found: str, remedy: str, **values: Any) -> Finding:
-    """Make a finding of status `warning`: it works, but is slow or will be missed."""
+    """Make a finding of status `warning`: it works, but is slow or may fail later."""
     return Finding("warning", found, remedy, values)
 
 
@@ -69,8 +69,8 @@ def wrong(found: str, remedy: str, **values: Any) -> Finding:
 def hang(limit_s: float) -> Finding:
     """Make a finding of status `wrong` for a check that exceeded its time limit."""
     return wrong(
-        f"the check did not end within {limit_s:g} s",
-        "A run that needs the same would hang too: restart what hangs, or give checks more time with --timeout.",
+        f"the check did not finish within {limit_s:g} s",
+        "Runs would hang for the same reason: restart the component that hangs, or increase --timeout.",
         limit_s=limit_s,
     )
 
@@ -91,13 +91,14 @@ def run_check(name: str, check: Callable[[], Findings], limit_s: float) -> list[
         except Skipped as error:
             found.append(Finding("skipped", str(error)))
         except MgspmvError as error:
-            remedy = "Look at the logs of the workers that are named, and restart them."
+            remedy = "Read the logs of the named workers, and restart them."
             found.append(wrong(shorten(error), remedy, error=type(error).__name__))
         except (Exception, SystemExit) as error:  # libraries may raise SystemExit
-            found.append(Finding("skipped", f"it could not be checked: {type(error).__name__}: {shorten(error)}"))
+            found.append(Finding("skipped", f"the check failed: {type(error).__name__}: {shorten(error)}"))
         finally:
             is_done.set()
 
+    # A daemon thread does not keep the process alive if the check hangs.
     Thread(target=work, name=f"mgspmv-doctor-{name}", daemon=True).start()
     if not is_done.wait(limit_s):
         return [replace(hang(limit_s), name=name)]

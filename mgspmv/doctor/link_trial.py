@@ -18,7 +18,7 @@ SLICE = 1 << 17
 
 
 class LinkTrial(ConnectedRun):
-    """Exchange on one worker."""
+    """Trial exchange on one worker."""
 
     def __init__(self, worker: Any, rank: int, spec: RunSpec) -> None:
         hello = greet(None)
@@ -50,7 +50,7 @@ class LinkTrial(ConnectedRun):
                 finally:
                     group.close()
         wrong = np.flatnonzero((gathered.reshape(n, SLICE) != wanted).any(axis=1)).tolist()
-        return f"the slice of worker {self._members[wrong[0]]} did not arrive as it was sent" if wrong else None
+        return f"the slice of worker {self._members[wrong[0]]} was changed in transfer" if wrong else None
 
 
 def begin_trial(key: str, spec: RunSpec, rank: int) -> None:

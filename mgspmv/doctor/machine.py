@@ -45,7 +45,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def check_packages() -> Finding:
-    """Compare the installed distributions with what mgspmv, Dask and the others for GPUs require."""
+    """Compare the installed distributions with the requirements of mgspmv, Dask and the packages for GPUs."""
     from mgspmv.monitor.versions import find_versions
 
     found = find_versions()
@@ -57,8 +57,8 @@ def check_packages() -> Finding:
         return ok(", ".join(f"{name} {version}" for name, version in found.items()), versions=found)
     return wrong(
         "; ".join(problems),
-        "Install them anew, all at once, in a new environment: `pip install mgspmv` with the extras that are needed, "
-        "such as `mgspmv[cuda12]`.",
+        "Reinstall them together in a new environment: `pip install mgspmv` with the required extras, such as "
+        "`mgspmv[cuda12]`.",
         versions=found,
         conflicts=problems,
     )
@@ -79,7 +79,7 @@ def _list_conflicts(name: str) -> Iterator[str]:
         is_meant = marker is None or any(marker.evaluate({"extra": extra}) for extra in EXTRAS)
         if is_meant and not requirement.specifier.contains(installed[0], prereleases=True):
             wanted = f"{requirement.name}{requirement.specifier}"
-            yield f"{name} {own[0]} requires {wanted}, and {installed[0]} is installed"
+            yield f"{name} {own[0]} requires {wanted}, but {installed[0]} is installed"
 
 
 def _find_distribution(name: str) -> tuple[str, list[str]] | None:
@@ -102,7 +102,7 @@ def check_limits() -> Iterator[Finding]:
 
     free, limit = free_memory(), find_memory_limit()
     said = f"{format_bytes(free)} of memory are free"
-    said += "" if limit is None else f", of at most {format_bytes(limit)} by the control group"
+    said += "" if limit is None else f"; the control group allows {format_bytes(limit)}"
     remedy = "End other processes, or raise the limit of the job or container."
     yield make_finding(free < LOW_MEMORY, said, remedy, free_bytes=free, limit_bytes=limit)
     files, most_files = map(_count, resource.getrlimit(resource.RLIMIT_NOFILE))
@@ -146,7 +146,7 @@ def check_folders() -> Iterator[Finding]:
     if config.CACHE_DIR:
         folders["Numba's cache"] = (Path(config.CACHE_DIR), CACHE_ROOM, "NUMBA_CACHE_DIR")
     for name, (folder, least, variable) in folders.items():
-        remedy = f"Set {variable or CACHE_VARIABLE} to a folder that can be written, on a disk with room."
+        remedy = f"Set {variable or CACHE_VARIABLE} to a writable folder on a disk with more free space."
         problem, free = _find_write_problem(folder)
         values = {"folder": str(folder), "free_bytes": free}
         if problem is not None:
@@ -200,16 +200,16 @@ def check_store(store: str, *, must_exist: bool = False) -> Finding:
     except Exception as error:  # the class depends on the library behind the URL
         return _make_finding(store, translate_error(url, error))
     if not n_bytes:
-        return wrong(f"{store} has no files with content", "Check the path.", store=store)
+        return wrong(f"{store} contains no data", "Check the path.", store=store)
     rate = n_bytes / elapsed_s
-    said = f"{store}: {n_bytes:,} bytes of {len(names)} files are read with {rate / 1e6:.3g} MB/s"
+    said = f"{store}: {n_bytes:,} bytes of {len(names)} files read at {rate / 1e6:.3g} MB/s"
     return ok(said, store=store, files=len(names), bytes_per_s=rate)
 
 
 def _write_store(store: str, system: Any, path: str, *, must_exist: bool) -> Finding:
-    remedy = "Check the path, unless it is to be written yet."
+    remedy = "Check the path, unless the store is still to be created."
     if must_exist or not (is_url(store) or Path(store).absolute().parent.is_dir()):
-        return wrong(f"{store} does not exist", f"{remedy} It must lead all workers to the same data.", store=store)
+        return wrong(f"{store} does not exist", f"{remedy} It must refer to the same data on all workers.", store=store)
     from mgspmv.api import generate, verify
 
     own = f"-mgspmv-doctor-{secrets.token_hex(4)}"
@@ -219,7 +219,7 @@ def _write_store(store: str, system: Any, path: str, *, must_exist: bool) -> Fin
     finally:
         if system.exists(f"{path}{own}"):
             system.rm(f"{path}{own}", recursive=True)
-    return warn(f"{store} does not exist; a store beside it was written, read and removed", remedy, store=store)
+    return warn(f"{store} does not exist; a test store next to it was written, read and removed", remedy, store=store)
 
 
 def _make_finding(store: str, error: MgspmvError) -> Finding:

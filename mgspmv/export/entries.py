@@ -1,4 +1,4 @@
-"""Entries of a stored matrix as in its source, in batches.
+"""Entries of a stored matrix in the numbering of its source, in batches.
 
 Entry (i, j) of a graph is the arc i -> j, which is stored at (j, i); rows and columns of a renumbered store get the
 source's numbers again.

@@ -61,7 +61,7 @@ def choose_format(target: str | os.PathLike[str], format: Format | None) -> Form
     if format is not None and format in suited:
         return format
     if format is None and suited:
-        raise OptionError(f"{name} may become {' or '.join(suited)}; pass format={suited[0]!r}")
+        raise OptionError(f"{name} is ambiguous, {' or '.join(suited)}; pass format={suited[0]!r}")
     wanted = SUFFIXES if format is None else {format: SUFFIXES[format]}
     known = "; ".join(f"{', '.join(suffixes)} ({each})" for each, suffixes in wanted.items())
     raise OptionError(f"{name}: the name must end in {known}")
@@ -72,7 +72,7 @@ def check_target(target: str | os.PathLike[str], format: Format, *, overwrite: b
 
     Raises
     ------
-    StoreExistsError : it exists and `overwrite` is False, or it is a folder or group of something else
+    StoreExistsError : it exists and `overwrite` is False, or it is a folder or group that was not exported
     OptionError, MissingDependencyError : a URL that cannot be opened
     """
     if not exists(target):
@@ -82,7 +82,7 @@ def check_target(target: str | os.PathLike[str], format: Format, *, overwrite: b
     if format not in GROUPS and (is_url(target) or Path(target).is_file()):
         return
     if format not in GROUPS or not _is_export(os.fspath(target)):
-        raise StoreExistsError(f"{target} was not made by exporting and is not overwritten; choose another name")
+        raise StoreExistsError(f"{target} was not written by an export and is not overwritten; choose another name")
 
 
 def check_vertices(stored: StoredMatrix, path: str | os.PathLike[str], *, overwrite: bool) -> None:
@@ -90,7 +90,7 @@ def check_vertices(stored: StoredMatrix, path: str | os.PathLike[str], *, overwr
     n_rows, n_cols = stored.info.shape
     if n_rows != n_cols:
         raise OptionError(
-            f"{stored.info.url} has {n_rows} rows and {n_cols} columns, which are no vertices; leave out vertices="
+            f"{stored.info.url} has {n_rows} rows and {n_cols} columns, and so no list of vertices; leave out vertices="
         )
     if exists(path) and (not overwrite or (not is_url(path) and not Path(path).is_file())):
         raise StoreExistsError(f"{path} exists already; choose another name by vertices=, or pass overwrite=True")
@@ -116,7 +116,7 @@ def export_matrix(
     Raises
     ------
     StoreError : the store cannot be read, or the target cannot be written and is removed
-    OptionError : binsparse, and the matrix has duplicate entries; an id that no list can hold
+    OptionError : duplicate entries, for binsparse; an id that cannot be written to a list of vertices
     CapacityError : as in `open_arrays`
     """
     with contextlib.ExitStack() as stack:
@@ -146,8 +146,8 @@ def export_matrix(
 def _check_places(stored: StoredMatrix) -> None:
     if (place := find_repeated(stored)) is not None:
         raise OptionError(
-            f"{stored.info.url} has more than one entry at row {place[0]}, column {place[1]}, and binsparse holds "
-            "one; choose another format, or ingest its source again with duplicates='sum' or 'first'"
+            f"{stored.info.url} has more than one entry at row {place[0]}, column {place[1]}, but binsparse allows "
+            "only one; choose another format, or ingest its source again with duplicates='sum' or 'first'"
         )
 
 
@@ -171,7 +171,7 @@ def _create_group(url: str, format: Format) -> Iterator[zarr.Group]:
     try:
         yield group
     except BaseException:
-        with contextlib.suppress(Exception):  # may fail like the writing, whose error is the one to report
+        with contextlib.suppress(Exception):  # may fail as well; the error of writing is reported
             wait_for(group.store.delete_dir(""))
         raise
 

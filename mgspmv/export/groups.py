@@ -89,7 +89,7 @@ def _write_arrays(
 
 
 def _write_names(group: zarr.Group, stored: StoredMatrix, n: int) -> None:
-    """Write the ids as strings, which anndata needs for names; of a matrix that is not square, numbers."""
+    """Write the ids as strings, as anndata requires for names; numbers if the matrix is not square."""
     chunks = (min(NAMES, max(1, n)),)
     array = group.create_array("_index", shape=(n,), chunks=chunks, dtype=str, attributes=_ANNDATA_STRINGS)
     start = 0

@@ -21,8 +21,8 @@ from mgspmv.model import CooBatch, Progress
 GZIP_LEVEL = 1
 """Compression level, 1 to 9; level 6 took seven times as long for files a tenth smaller."""
 ROUNDED_TWICE = np.float32(float.fromhex("0x1.5c87fap-84"))
-"""Only float32, with its negative, whose shortest digits, 7.038531e-26, give another float32 when a reader parses them
-as a float64 and rounds that. All float32 were tested."""
+"""Only float32, with its negative, that does not round-trip through its shortest digits, 7.038531e-26, if a reader
+parses them as float64 and rounds the result. All float32 were tested."""
 
 _LINES = pa.csv.WriteOptions(include_header=False, delimiter=" ", quoting_style="none")
 

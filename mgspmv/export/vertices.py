@@ -17,9 +17,9 @@ from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.read import StoredMatrix
 
 _UNFIT = r"^$|[\x00-\x08\n-\x1f]"
-"""Pattern of ids that a line of a list cannot hold."""
+"""Pattern of ids that cannot be written as a line of a list."""
 _QUOTED = re.compile(r'^[#%\s]|\s$|[\t|;,"]')
-"""Pattern of ids that must be quoted, or they would be read as comments, several columns or without their blanks."""
+"""Pattern of ids to quote; otherwise they would be read as comments, as several columns or without their blanks."""
 
 
 def read_ids(stored: StoredMatrix, n: int) -> Iterator[Any]:
@@ -38,15 +38,15 @@ def write_vertices(stored: StoredMatrix, file: IO[bytes]) -> None:
 
     Raises
     ------
-    OptionError : an id that cannot be a line of such a list
+    OptionError : an id cannot be written as a line of such a list
     """
     for number, ids in enumerate(read_ids(stored, stored.info.shape[0])):
         names = pa.compute.cast(ids, pa.large_string())
         unfit = pa.compute.index(pa.compute.match_substring_regex(names, _UNFIT), True).as_py()
         if unfit >= 0:
             raise OptionError(
-                f"{stored.info.url}: the id {names[unfit].as_py()!r} cannot stand in a list of vertices, which has no "
-                "line for it; leave out vertices="
+                f"{stored.info.url}: the id {names[unfit].as_py()!r} cannot be written as a line of a list of "
+                "vertices; leave out vertices="
             )
         lines = names.to_pylist()
         if number == 0 and stored.info.vertex_ids == "string" and _looks_like_header(lines):

@@ -4,7 +4,7 @@
     phase        here         phases outside of iterations, such as waiting
     iterations   the workers  after each task, see `mgspmv.cluster.publish`; of the executor `tasks`, here
     checkpoint   here         iteration after which the state was saved, its seconds and bytes;
-                              checkpoint_failed, why it could not be
+                              checkpoint_failed, with the error
     recovery     here         workers that the run resumed with, and the cause
     end          here         status or error, seconds by phase, and memory
 
@@ -36,7 +36,7 @@ from mgspmv.solvers.pagerank import Outcome
 from mgspmv.solvers.power import PowerTask
 
 TELL_S = 5.0
-"""Seconds for the scheduler to accept a message, or the plugin that keeps messages."""
+"""Seconds to wait for the scheduler to accept a message or the plugin."""
 FLUSH_S = 0.5
 """Seconds of iterations per message, if this process runs the iterations."""
 
@@ -123,7 +123,7 @@ class EventPublisher:
         self._notify("end", status=str(status), error=None, seconds=plain, memory=taken, transport=outcome.transport)
 
     def fail(self, error: BaseException) -> None:
-        """Publish the error that ended the run, unless it is that the scheduler does not answer."""
+        """Publish the error that ended the run, unless the error is that the scheduler does not answer."""
         if isinstance(error, SchedulerNotFoundError):
             return
         self._flush()
@@ -142,9 +142,9 @@ class EventPublisher:
         message = {"kind": kind, "run": self._run} | fields
         try:
             self._client.sync(self._client.log_event, TOPIC, message, callback_timeout=TELL_S)
-        except Exception as error:  # if the scheduler is gone, the run raises the error
+        except Exception as error:  # if the scheduler is unreachable, the run raises the error
             self._is_heard = False
-            logger.debug("run %s cannot be told of: %r", self._run, error)
+            logger.debug("the scheduler does not accept a message of run %s: %r", self._run, error)
 
 
 @contextmanager
@@ -159,7 +159,7 @@ def publish_run(
     Parameters
     ----------
     operation : name of the computation
-    executor : for `tasks`, iterations are published from here
+    executor : for `tasks`, this process publishes the iterations
     """
     began, client = time.perf_counter(), matrices[0].client
     is_heard = install_monitor(client)
@@ -184,13 +184,13 @@ def install_monitor(client: Client) -> bool:
         return False
     try:
         client.sync(client.register_plugin, RunsPlugin(), callback_timeout=TELL_S)
-    except (OSError, TimeoutError) as error:  # if the scheduler is gone, the run raises the error
+    except (OSError, TimeoutError) as error:  # if the scheduler is unreachable, the run raises the error
         logger.debug("the scheduler does not answer: %r", error)
         return False
     except Exception as error:
         logger.warning(
-            "the dashboard gets no page on runs: the scheduler could not be given it (%s: %s); install mgspmv there "
-            "in the same version, and let distributed.scheduler.pickle be true",
+            "the dashboard has no page on runs: the scheduler did not load its plugin (%s: %s); install the same "
+            "version of mgspmv on the scheduler, and set distributed.scheduler.pickle to true",
             type(error).__name__,
             error,
         )

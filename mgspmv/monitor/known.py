@@ -1,4 +1,4 @@
-"""Runs known to the scheduler of a cluster, of all its clients, and cancelling one."""
+"""Runs of all clients of a cluster, as known to its scheduler, and their cancellation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def cancel_run(client: Client, run: str, timeout_s: float) -> bool:
 
     Returns
     -------
-    Whether the client did.
+    True if the client ended it.
     """
     client.log_event(cancellation.TOPIC, run)
     deadline = time.monotonic() + timeout_s
@@ -77,4 +77,5 @@ def _abort(client: Client, run: str, timeout_s: float) -> None:
     cluster = Cluster(client, timeout_s)
     message = {"op": ABORT_RUN_OP, "run": run, "reason": reason, "wait_s": timeout_s / 2}
     cluster.ask_each(cluster.describe_workers(), message, timeout_s)
+    # Published from here, as the client of the run does not answer.
     client.log_event(TOPIC, {"kind": "end", "run": run, "status": "abandoned", "error": reason})

@@ -1,4 +1,4 @@
-"""Page `/pagerank` of Dask's dashboard: runs of the cluster, live, and those that have ended.
+"""Page `/pagerank` of Dask's dashboard: runs of the cluster, in progress and ended.
 
 It shows a table of all runs, and of the selected run, by default the last one, curves and the work of its workers.
 
@@ -37,7 +37,7 @@ PAGE = "pagerank"
 PERIOD_MS = 1000
 """Milliseconds between two updates."""
 LINE, HOST, DEVICE = "#0072b2", "#56b4e9", "#cc79a7"
-PHASE_COLOURS = ("#0072b2", "#e69f00", "#999999")
+PHASE_COLORS = ("#0072b2", "#e69f00", "#999999")
 """Colors of product, exchange and wait; distinct with color blindness and in grayscale."""
 
 COLUMNS = {
@@ -92,7 +92,7 @@ def make_page(runs: Runs, scheduler: Scheduler, extra: dict[str, Any], doc: Docu
 
 
 class Page:
-    """Page as one reader sees it."""
+    """Page in one browser session."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs, self._version = runs, -1
@@ -127,10 +127,10 @@ class Page:
         self._list(runs)
         n_running = sum(run.is_running for run in runs)
         self._said.text = (
-            f"{sum(self._runs.begun.values())} runs on this cluster, {n_running} running now. Choose one in the table; "
-            "else the last one is shown."
+            f"{sum(self._runs.begun.values())} runs on this cluster, {n_running} running now. Select one in the table; "
+            "the default is the last run."
             if runs
-            else "No run yet. This page shows runs of mgspmv on this cluster from when they begin."
+            else "No runs yet. Runs of mgspmv on this cluster are shown here as soon as they begin."
         )
         self._shown.visible = bool(runs)
         if runs:
@@ -138,7 +138,7 @@ class Page:
 
     def _list(self, runs: list[RunState]) -> None:
         rows = [_describe_row(run) for run in runs]
-        self._is_updating = True
+        self._is_updating = True  # the assignments below call `_choose`
         self._rows.data = {name: [each[name] for each in rows] for name in COLUMNS}
         if self._chosen is not None:
             self._rows.selected.indices = [k for k, run in enumerate(runs) if run.run == self._chosen]
@@ -181,15 +181,15 @@ class Page:
 
     def _draw_workers(self) -> figure:
         drawn = _make_figure("milliseconds of an iteration, by worker", x="worker")
-        drawn.vbar_stack(PHASES, x="rank", width=0.9, source=self._workers, color=PHASE_COLOURS, legend_label=[*PHASES])
+        drawn.vbar_stack(PHASES, x="rank", width=0.9, source=self._workers, color=PHASE_COLORS, legend_label=[*PHASES])
         _place_legend(drawn)
         _label(drawn, {"worker": "@name", **{phase: f"@{phase}{{0.000}} ms" for phase in PHASES}})
         return drawn
 
     def _draw_memory(self) -> figure:
-        drawn = _make_figure("GB: bars used, with Python itself; dashes planned", x="worker")
-        for side, where, colour in (("left", "host", HOST), ("right", "device", DEVICE)):
-            drawn.vbar(side, width=0.38, top=where, source=self._workers, color=colour, legend_label=where)
+        drawn = _make_figure("GB: bars used, including Python; dashes planned", x="worker")
+        for side, where, color in (("left", "host", HOST), ("right", "device", DEVICE)):
+            drawn.vbar(side, width=0.38, top=where, source=self._workers, color=color, legend_label=where)
             drawn.scatter(side, f"{where}_plan", source=self._workers, marker="dash", size=14, color="#000000")
         _place_legend(drawn)
         planned = {where: f"@{where}{{0.000}} GB, planned @{where}_plan{{0.000}} GB" for where in ("host", "device")}
@@ -210,7 +210,7 @@ def describe_run(run: RunState) -> str:
         "recoveries": "; ".join(map(_describe_recovery, run.recoveries)),
         "checkpoints": _describe_checkpoints(run),
         "on": f"{run.n_workers} workers, {run.backend or 'hosts and devices'}, {run.executor}, {run.transport}",
-        "held": f"{max(run.held_bytes) / 1e6:,.1f} MB at most by a worker, for its rows and vectors",
+        "held": f"{max(run.held_bytes) / 1e6:,.1f} MB at most per worker, for rows and vectors",
         "received": f"{sum(run.exchanged_bytes) / 1e6:,.1f} MB",
         "matrix": f"{run.matrix['url']}, {n_rows:,} x {n_cols:,}, {run.edges:,} entries",
         "options": ", ".join(f"{name}={value}" for name, value in run.options.items()),
@@ -224,13 +224,13 @@ def describe_run(run: RunState) -> str:
 def _describe_recovery(told: Mapping[str, Any]) -> str:
     workers = f"{told['workers_before']} to {told['workers_after']} workers"
     who = f"{'a worker' if told['worker'] is None else 'worker ' + told['worker']} {told['kind']}"
-    return f"{who}, from iteration {told['resumed_after']:,}, {workers}, {told['seconds']:.1f} s"
+    return f"{who}, resumed after iteration {told['resumed_after']:,}, {workers}, {told['seconds']:.1f} s"
 
 
 def _describe_checkpoints(run: RunState) -> str:
     if run.since_checkpoint_s is None:
         return ""
-    last = f"the last of iteration {run.checkpoint_iteration:,}, {run.checkpoint_bytes / 1e6:,.1f} MB"
+    last = f"last after iteration {run.checkpoint_iteration:,}, {run.checkpoint_bytes / 1e6:,.1f} MB"
     return f"{run.checkpoints:,}, {last}, {run.since_checkpoint_s:,.0f} s ago"
 
 

@@ -59,7 +59,7 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
 
             add_page(scheduler, self.runs)
         except Exception:  # dashboard of an unknown version; runs work without the page
-            logger.warning("the dashboard gets no page on runs", exc_info=True)
+            logger.warning("the dashboard has no page on runs", exc_info=True)
 
     async def close(self) -> None:
         """Remove the metrics of this scheduler's runs."""
@@ -120,7 +120,7 @@ def _join_address(host: str, port: int) -> str:
 def trim_spans(scheduler: Scheduler) -> None:
     """Trim mgspmv's spans to task groups that have tasks, and the last finished group of each name.
 
-    Dask adds one each time that a scheduler without tasks of a name gets some, and keeps all.
+    Dask adds a group whenever tasks of a name arrive while the scheduler has none, and never removes it.
     """
     spans = scheduler.extensions.get("spans")
     for span in spans.spans_search_by_tag.get(TAG, ()) if spans is not None else ():

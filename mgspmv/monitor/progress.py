@@ -43,11 +43,11 @@ SAID = {
 }
 """Descriptions of phases whose names are too technical for users."""
 
-NOTES = {"checkpoint": "checkpoint of iteration", "resume": "goes on after iteration"}
+NOTES = {"checkpoint": "checkpoint of iteration", "resume": "resumed after iteration"}
 """Texts for progress that reports an iteration, by its name; these are not phases."""
 
 _TITLE: ContextVar[str | None] = ContextVar("_TITLE", default=None)
-"""Text before the phases of calls; None where they are not shown."""
+"""Text before the phases of calls; None if they are not shown."""
 
 
 # --- lines -----------------------------------------------------------------------------------------------------------
@@ -59,9 +59,9 @@ class Progress:
     Parameters
     ----------
     console : output; default stderr, or below the cell of a notebook
-    tol : the change at which the iteration stops, in the norm of its events; None where that is not known
-    max_iter : most iterations; None where not known
-    is_shown : False for one that shows nothing
+    tol : the change at which the iteration stops, in the norm of its events; None if unknown
+    max_iter : maximum number of iterations; None if unknown
+    is_shown : False for a line that is never shown
     """
 
     def __init__(
@@ -256,7 +256,7 @@ def _show(call: Callable[P, R], *, predicts: bool) -> Callable[P, R]:
     @wraps(call)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         title = _TITLE.get()
-        with log_call(call.__name__), translating(), _set_title(None):  # calls that it makes are part of it
+        with log_call(call.__name__), translating(), _set_title(None):  # nested calls get no line
             if title is None:
                 return call(*args, **kwargs)
             given = takes.bind(*args, **kwargs)

@@ -1,7 +1,7 @@
 """Metrics of the runs of a cluster, for Prometheus: on `/metrics` of the scheduler's own server.
 
-Counts are of all runs, and take constant memory. Metrics of single runs are of runs that are active, or ended at most
-`SHOWN_S` ago, and so of `RUNS_KEPT` at any time.
+Counts cover all runs, in constant memory. Metrics per run cover runs that are active or ended at most `SHOWN_S` ago,
+and never more than `RUNS_KEPT`.
 """
 
 from __future__ import annotations
@@ -22,38 +22,32 @@ SHOWN_S = 120.0
 
 BY_WORKER = ("run", "worker", "where")
 GAUGES = {
-    "runs_active": ("Runs that go on, also those that wait in line.", ("operation",)),
+    "runs_active": ("Runs in progress, including queued ones.", ("operation",)),
     "run_info": (
-        "1 for each run, with what it is.",
+        "1 for each run, with its properties as labels.",
         ("run", "operation", "matrix", "executor", "transport", "backend"),
     ),
-    "run_state": ("1 for the phase of a run that goes on, or for how it ended.", ("run", "state")),
-    "run_worker_planned_bytes": ("Bytes of rows and vectors, at most, as planned for a worker.", BY_WORKER),
+    "run_state": ("1 for the current phase of a run, or its final status.", ("run", "state")),
+    "run_worker_planned_bytes": ("Planned peak bytes of rows and vectors of a worker.", BY_WORKER),
     "run_worker_used_bytes": (
-        "Bytes of the worker's process: most on the host, with Python itself, and now on the device.",
+        "Bytes of the worker's process: peak on the host, including Python, and current on the device.",
         BY_WORKER,
     ),
 }
 """Help and labels of metrics computed from the state of the runs at each scrape, by name without `mgspmv_`."""
 NUMBERS = {
-    "run_active": ("1 for a run that goes on, 0 for one that ended.", "is_running"),
-    "run_start_timestamp_seconds": ("When the run began, in seconds since 1970.", "began"),
-    "run_last_message_timestamp_seconds": (
-        "When the run or a worker last told of it, in seconds since 1970.",
-        "changed",
-    ),
-    "run_iterations": ("Iterations that the run has made.", "iterations"),
+    "run_active": ("1 for a run in progress, 0 for one that ended.", "is_running"),
+    "run_start_timestamp_seconds": ("Start of the run, in seconds since 1970.", "began"),
+    "run_last_message_timestamp_seconds": ("Last message of the run or its workers, in seconds since 1970.", "changed"),
+    "run_iterations": ("Iterations that the run has completed.", "iterations"),
     "run_change": ("Change of the last iteration, in the norm of tol_mode.", "change"),
     "run_tolerance": ("Change below which the run has converged, in that norm.", "threshold"),
     "run_edges_per_second": ("Stored entries multiplied per second in the last message's iterations.", "edges_per_s"),
-    "run_imbalance_ratio": ("Product of the slowest worker over the mean, in the last iterations.", "imbalance"),
+    "run_imbalance_ratio": ("Product time of the slowest worker over the mean, in the last iterations.", "imbalance"),
     "run_checkpoints": ("Checkpoints that the run has written.", "checkpoints"),
-    "run_last_checkpoint_timestamp_seconds": (
-        "When the run last wrote a checkpoint, in seconds since 1970.",
-        "checkpointed",
-    ),
+    "run_last_checkpoint_timestamp_seconds": ("Last checkpoint of the run, in seconds since 1970.", "checkpointed"),
 }
-"""Help of metrics of one number per run, and the attribute of `RunState` that holds it; none where it is unknown."""
+"""Help of metrics of one number per run, and the attribute of `RunState` that holds it; not exported while unknown."""
 
 
 class RunsCollector(ProcessMetrics):

@@ -1,7 +1,7 @@
-"""State of all runs of a cluster, from the messages that they send; see `mgspmv.monitor.events`.
+"""State of all runs of a cluster, derived from their messages; see `mgspmv.monitor.events`.
 
-It is bounded: the last runs, curves of at most `MOST_POINTS` points, and sums over all iterations by worker. Counts for
-metrics are separate, and never reset.
+Its size is bounded: the last runs, curves of at most `MOST_POINTS` points, and sums over all iterations by worker.
+Counts for metrics are separate, and never reset.
 """
 
 from __future__ import annotations
@@ -28,19 +28,16 @@ CHECKPOINT_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 
 PHASE_SECONDS = (*CHECKPOINT_SECONDS, 3000.0, 10_000.0, 30_000.0)
 """Upper bounds in seconds of the histogram buckets for checkpoints and for phases of runs."""
 RUN_PHASES = ("queue", "start", "product", "exchange", "schedule", "residual", "collect")
-"""Phases exported with 0 before the first run; otherwise rates would miss that run."""
+"""Phases exported as 0 when the first run begins; otherwise rates would miss that run."""
 COUNTERS = {
     "runs_started": ("Runs that began.", "operation"),
-    "runs_ended": ("Runs that ended, by how: a status, failed or abandoned.", "operation", "status"),
+    "runs_ended": ("Runs that ended, by status, including failed and abandoned.", "operation", "status"),
     "run_restarts": ("Restarts of runs, from checkpoints and with other workers.", "operation"),
-    "recoveries": (
-        "Runs that went on after a worker was lost or silent.",
-        *("operation", "kind"),
-    ),
-    "workers_lost": ("Workers that left the cluster during a run of theirs.",),
+    "recoveries": ("Runs resumed after a worker was lost or silent.", "operation", "kind"),
+    "workers_lost": ("Workers that left the cluster during a run that used them.",),
     "iterations": ("Iterations, or passes of batches.", "operation"),
-    "edges": ("Stored entries that iterations multiplied.", "operation"),
-    "exchanged_bytes": ("Bytes of slices that workers received.", "operation"),
+    "edges": ("Stored entries multiplied in iterations.", "operation"),
+    "exchanged_bytes": ("Bytes of vector slices received by workers.", "operation"),
     "checkpoints": ("Checkpoints that were written.", "operation"),
     "checkpoint_bytes": ("Bytes of checkpoints written.", "operation"),
     "checkpoint_failures": ("Checkpoints that could not be written.", "operation"),
@@ -48,7 +45,7 @@ COUNTERS = {
 """Help and labels of counters, by name without `mgspmv_` and `_total`."""
 HISTOGRAMS = {
     "run_phase_seconds": ("Seconds of phases of runs that ended with a result.", "operation", "phase"),
-    "checkpoint_seconds": ("Seconds that writing a checkpoint took.", "operation"),
+    "checkpoint_seconds": ("Seconds to write a checkpoint.", "operation"),
 }
 """Help and labels of histograms, by name without `mgspmv_`."""
 BUCKETS = {"run_phase_seconds": PHASE_SECONDS, "checkpoint_seconds": CHECKPOINT_SECONDS}
@@ -57,8 +54,8 @@ ENDS = (*map(str, Status), "failed", "abandoned")
 
 
 def _part_waits(seconds: np.ndarray) -> np.ndarray:
-    """Estimate the waits in (3, n_workers) seconds that report none, as devices do, which do not measure them: the
-    part of a worker's exchange that lies between the end of its product and that of the slowest."""
+    """Return (3, n_workers) seconds, with the waits estimated if none are reported, as devices do not measure them: the
+    part of a worker's exchange between the end of its product and the end of the slowest product."""
     product, exchange, wait = seconds
     if wait.any():
         return seconds
@@ -274,7 +271,7 @@ class Runs:
         """End the runs of a client that left, regardless of their progress."""
         for run in self.by_id.values():
             if run.client == client and run.is_running:
-                self.hear({"kind": "end", "run": run.run, "status": "abandoned", "error": "its client went away"})
+                self.hear({"kind": "end", "run": run.run, "status": "abandoned", "error": "its client disconnected"})
 
     def lose_worker(self, address: str) -> None:
         """Note the loss of a worker in its runs."""
@@ -282,7 +279,7 @@ class Runs:
         noted = [(run, worker["name"]) for run, worker in lost if worker["address"] == address]
         for run, name in noted:
             _note(run, f"worker {name} ({address}) left the cluster")
-        self.counts.add("workers_lost", bool(noted))
+        self.counts.add("workers_lost", bool(noted))  # once, even if several runs used it
         self.version += len(noted)
 
     def _begin(self, message: dict[str, Any], now: float) -> None:
@@ -292,6 +289,7 @@ class Runs:
         self.by_id[run.run] = run
         self.begun[run.operation] += 1
         self.counts.begin(run.operation)
+        # Ended runs are dropped first, then the oldest, as the sort is stable.
         for old in sorted(self.by_id.values(), key=lambda old: old.is_running)[: max(0, len(self.by_id) - RUNS_KEPT)]:
             del self.by_id[old.run]
 
@@ -320,7 +318,7 @@ class Runs:
 
     def _iterate(self, run: RunState, message: dict[str, Any]) -> None:
         last, operation = message["iteration"][-1], run.operation
-        if message["epoch"] < run.restarts:  # from a worker that was silent, whose rank may have changed
+        if message["epoch"] < run.restarts:  # late, from a worker that was silent: ranks may have changed
             return
         if message["epoch"] > run.restarts:
             self._restart(run, message["epoch"], message["first"])
@@ -363,7 +361,7 @@ class Runs:
     def _miss(self, run: RunState, message: dict[str, Any]) -> None:
         """Record the failure of a checkpoint."""
         self.counts.add("checkpoint_failures", 1, run.operation)
-        _note(run, f"no checkpoint of iteration {message['iteration']}: {message['error']}")
+        _note(run, f"checkpoint after iteration {message['iteration']} failed: {message['error']}")
 
     def _end(self, run: RunState, message: dict[str, Any]) -> None:
         run.status, run.seconds = message["status"], message.get("seconds", {})

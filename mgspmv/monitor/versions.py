@@ -37,7 +37,7 @@ def find_versions() -> dict[str, str]:
 
 
 def find_gpus() -> dict[str, str]:
-    """Return the GPUs visible to CuPy, with the versions of CUDA and its driver; or, as `gpu`, why there are none."""
+    """Return the GPUs visible to CuPy, with the versions of CUDA and its driver; or, as `gpu`, why there is none."""
     if find_spec("cupy") is None:
         return {"gpu": "none, CuPy is not installed"}
     import cupy

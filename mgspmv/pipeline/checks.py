@@ -27,29 +27,29 @@ def find_problems(pipeline: Pipeline) -> Problems:
         for name, section in sections.items():
             key = (table,) if table == "run" and is_unnamed else (table, name)
             if taken.setdefault(name, table) != table:
-                yield key, f"a {taken[name]} has this name, and results of both would go to one folder"
+                yield key, f"a {taken[name]} has the same name, and both would write to the same folder; rename one"
             yield from _check_matrices(pipeline, key, section)
             points = list(list_points(section))
             for label, count in Counter(label for label, _ in points).items():
                 if count > 1:
-                    yield key, f"two of its combinations would both be called {label!r}; name files differently"
+                    yield key, f"two combinations have the same label {label!r}; rename one of the files"
             if table != "product":
                 yield from dict.fromkeys(own for _, point in points for own in _check_ranks(pipeline, key, point))
 
 
 def _check_matrices(pipeline: Pipeline, key: Key, section: Any) -> Problems:
-    """Check that the matrices of a section exist, and have what it needs."""
+    """Check that the matrices of a section exist, store a transpose if it is needed, and can be ranked."""
     known = pipeline.matrix
     turn = "transpose" if key[0] == "product" else "reverse"
     turned = getattr(section, turn)
     for name in list_matrices(pipeline, section):
         if name not in known:
-            there = suggest(name, [*known]) or f"; there are {', '.join(known)}"
+            there = suggest(name, [*known]) or f"; known matrices: {', '.join(known)}"
             yield (*key, "matrix"), f"there is no matrix {name!r}{there}"
         elif turned not in (False, [False]) and known[name].open is None and not known[name].transpose:
             yield (*key, turn), f"this needs the transpose; set transpose = true in [matrix.{name}]"
         elif key[0] != "product" and known[name].kind == "matrix":
-            said = f"{name!r} is of kind 'matrix', which has no ranks; set kind = \"graph\" in its section"
+            said = f"{name!r} is of kind 'matrix' and cannot be ranked; set kind = \"graph\" in its section"
             yield (*key, "matrix"), said
 
 
@@ -64,11 +64,11 @@ def _check_ranks(pipeline: Pipeline, key: Key, section: Any) -> Problems:
         yield key, str(error)
     output = pipeline.output
     if key[0] == "batch" and output.scaler != "none":
-        yield key, f'batches keep ranks as they are, and [output] has scaler = "{output.scaler}"; leave out either'
+        yield key, f'batches do not support scaler = "{output.scaler}" in [output]; remove the scaler or the batch'
     if key[0] == "run" and section.nstart == PREVIOUS:
         if output.scaler != "none":
-            said = 'previous ranks start a run as they were computed; set scaler = "none" in [output]'
+            said = 'nstart = "previous" needs unscaled ranks; set scaler = "none" in [output]'
             yield (*key, "nstart"), said
         if not set(output.formats) & set(LOADABLE):
-            said = "previous ranks are read again; have zarr or parquet among the formats of [output]"
+            said = 'nstart = "previous" reads ranks in zarr or parquet; add one of them to formats in [output]'
             yield (*key, "nstart"), said

@@ -1,4 +1,4 @@
-"""Comparison of ranks with those that they replace: changes of the order, and the vertices that moved."""
+"""Comparison of ranks with the ranks that they replace: changes of the order, and the vertices that moved."""
 
 from __future__ import annotations
 
@@ -76,6 +76,7 @@ def _correlate(measure: Callable[..., Any], a: np.ndarray, b: np.ndarray) -> flo
 
 def _measure_distance(before: Solution, now: Solution, old: np.ndarray, new: np.ndarray) -> float:
     common = now.values[new].astype(np.float64) - before.values[old]
+    # A vertex of only one of the graphs has rank 0 in the other.
     alone = [np.delete(before.values, old), np.delete(now.values, new)]
     return sum(float(np.abs(own).sum(dtype=np.float64)) for own in (common, *alone))
 
@@ -84,6 +85,7 @@ def _list_moved(ids: np.ndarray, before: Solution, now: Solution, old: np.ndarra
     from scipy.stats import rankdata
 
     place_before, place_now = (rankdata(-own.values, "min")[where] for own, where in ((before, old), (now, new)))
+    # Stable, so that ties are listed in the order of ids.
     order = np.argsort(-np.abs(place_now - place_before), kind="stable")[:MOVED]
     order = order[place_now[order] != place_before[order]]
     columns = (ids[new], place_before, place_now, before.values[old], now.values[new])
@@ -100,8 +102,8 @@ def compare_batches(before: BatchSolution, now: BatchSolution, k: int) -> dict[s
     Returns
     -------
     `n_vectors`, `n_vectors_new`, `n_vectors_gone` : vectors of both, of `now` only, of `before` only
-    `vectors` : the `MOVED` of those of both with the least overlap: `label`; `overlap`, the share of the highest that
-        are the same; `entered` and `left`, ids of those that joined and left the highest
+    `vectors` : up to `MOVED` common vectors, least overlap first: `label`; `overlap`, the share of the highest that
+        are the same; `entered` and `left`, ids of vertices that joined and left the highest
     """
     k = min(_limit(before, k), _limit(now, k))
     high_before, high_now = before.top(k), now.top(k)

@@ -28,14 +28,14 @@ from mgspmv.validation import to_json
 
 
 class ComputeResources(ExitStack):
-    """Compute resources of a pipeline; those it starts end with the context.
+    """Compute resources of a pipeline; a cluster that it starts is closed with the context.
 
     Parameters
     ----------
     section : section of the cluster; None for this process
     client : client of a cluster to use instead
     threads : number in this process; None for one per processor
-    on_note : called with lines on the cluster, when it is started or reached
+    on_note : called with messages about the cluster when it is started or connected to
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class ComputeResources(ExitStack):
 
     @cached_property
     def client(self) -> Any:
-        """Client of the cluster, which is started or reached on first access.
+        """Client of the cluster, which is started or connected to on first access.
 
         Raises
         ------
-        ClusterError : it cannot be
+        ClusterError : the cluster cannot be started, or does not answer
         """
         if self._given is not None:
             return self._given
@@ -105,10 +105,10 @@ class OpenedMatrix(ExitStack):
 
         Raises
         ------
-        StoreError : it cannot be
+        StoreError : the store cannot be opened
         """
         matrix = self.enter_context(open_matrix(self._store))
-        self.enter_context(self._loaded)
+        self.enter_context(self._loaded)  # after the matrix, so that it is closed before the matrix
         return matrix
 
     def find(self, is_turned: bool, *, for_steps: bool = False) -> Any:
@@ -116,7 +116,7 @@ class OpenedMatrix(ExitStack):
 
         Parameters
         ----------
-        for_steps : for the steps of PageRank, for which devices convert a graph to a layout
+        for_steps : True for the steps of PageRank, for which devices convert a graph to another layout
 
         Raises
         ------
@@ -131,7 +131,7 @@ class OpenedMatrix(ExitStack):
             from mgspmv.cluster.matrix import distribute_matrix
 
             self._wanted = None
-            self._loaded.close()
+            self._loaded.close()  # first: the workers may not have memory for both
             for_products = partial(watched(distribute_matrix), matrix.stored, build_layout=False)
             distribute: Any = matrix.distribute if for_steps else for_products
             distributed = distribute(self._computing.client, **self._computing.distributing)

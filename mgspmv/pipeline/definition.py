@@ -39,9 +39,9 @@ Format = Literal["zarr", "parquet", "csv"]
 LOADABLE: tuple[Format, ...] = ("zarr", "parquet")
 """Formats of ranks that are read again, to compare with and to start from."""
 PREVIOUS = "previous"
-"""As `nstart`: the ranks of the same run as it was."""
+"""Value of `nstart`: the ranks that the same step wrote before."""
 UNIFORM = "uniform"
-"""As `personalization`: what it is without one, to stand in a list."""
+"""Value of `personalization`: the default, as an entry of a list."""
 
 
 def suggest(name: str, known: Sequence[str]) -> str:
@@ -55,9 +55,9 @@ OneOrMany = Annotated[
     Annotated[T, Tag("[value]")] | Annotated[list[T], Field(min_length=1), Tag("[list]")],
     Discriminator(lambda value: "[list]" if isinstance(value, list) else "[value]"),
 ]
-"""A value or a list of values, which stays what it was given as."""
+"""A value or a list of values; a single value is not turned into a list."""
 Grid = OneOrMany[T]
-"""Of a list, there is a run for each value, and of several lists for each combination."""
+"""A value, or a list with one run per value; several lists make one run per combination."""
 
 
 def _check_size(value: Any) -> Any:
@@ -74,7 +74,7 @@ Positive = Annotated[int, Field(ge=1)]
 
 def _check_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]*", name):
-        raise ValueError(f"a name has letters, digits, - and _ only, for it is that of a folder; not {name!r}")
+        raise ValueError(f"a name consists of letters, digits, - and _, as it names a folder; not {name!r}")
     return name
 
 
@@ -84,7 +84,7 @@ def _check_kernel(what: str, *, for_steps: bool) -> Any:
     def check(kernel: str) -> str:
         known = ["auto", *dict.fromkeys(k for b in BACKENDS for k in list_kernels(b, for_steps=for_steps))]
         if kernel not in known:
-            there = suggest(kernel, known) or f"; there are {', '.join(known)}"
+            there = suggest(kernel, known) or f"; known kernels: {', '.join(known)}"
             raise ValueError(f"there is no kernel {kernel!r} for {what}{there}")
         return kernel
 
@@ -92,7 +92,7 @@ def _check_kernel(what: str, *, for_steps: bool) -> Any:
 
 
 def _check_option(name: str) -> Any:
-    """Return a validator of the value of an argument of `mgspmv.pagerank`, whatever the others are."""
+    """Return a validator of one argument of `mgspmv.pagerank`, independent of the others."""
 
     def check(value: Any) -> Any:
         PageRankOptions(**{name: value})
@@ -113,7 +113,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
     def given(self, *names: str) -> dict[str, Any]:
-        """Return those of these keys that are not None."""
+        """Return the named keys that are not None."""
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
@@ -124,127 +124,126 @@ class ReadingSection(Section):
     """Options for reading files; the keys are the arguments of `mgspmv.ingest`."""
 
     format: Literal["matrix-market", "edge-list", "parquet", "npz", "anndata", "binsparse", "csr"] | None = None
-    """Of the source; default by name and first line, or by what a Zarr group has."""
+    """Format of the source; default by name and first line, or by the content of a Zarr group."""
     n_vertices: int | None = None
-    """Edge lists and tables: ids are 0..n-1; default those that occur."""
+    """Edge lists and tables: number of vertices, with ids 0..n-1; default the ids that occur."""
     vertices: str | None = None
-    """Edge lists and tables: file with all ids; default those that occur."""
+    """Edge lists and tables: file with all ids; default the ids that occur."""
     delimiter: str | None = None
-    """Edge lists: between columns; default tab, |, ;, comma or blanks, the first that all lines share."""
+    """Edge lists: column delimiter; default the first of tab, |, ;, comma and blanks that all lines share."""
     header: bool | None = None
-    """Edge lists: whether the first line names the columns; default by what it holds."""
+    """Edge lists: whether the first line names the columns; default by its content."""
     skip_rows: Annotated[int, Field(ge=0)] | None = None
-    """Edge lists: lines to skip before all others."""
+    """Edge lists: number of lines to skip at the start."""
     comment: str | None = None
     """Edge lists: characters that begin comments, or none; default # and %."""
     weights: bool | None = None
-    """Edge lists and tables: whether a column of weights is read; default as it looks."""
+    """Edge lists and tables: whether to read a column of weights; default by the columns found."""
     ids: Literal["auto", "int", "string"] | None = None
-    """Edge lists: what ids are; default auto."""
+    """Edge lists: type of the ids; default auto."""
     extra_columns: Literal["error", "ignore"] | None = None
-    """Edge lists and tables: columns that no rule takes; default error."""
+    """Edge lists and tables: handling of columns that are neither ids nor weights; default error."""
     columns: list[str] | list[int] | None = None
-    """Edge lists and tables: sources, targets and maybe weights, by name or by number from 1; default by name."""
+    """Edge lists and tables: columns of sources, targets and, optionally, weights, by name or by number from 1; default
+    by name."""
     n_cols: int | None = None
-    """Plain CSR arrays without a shape: columns."""
+    """Plain CSR arrays without a shape: number of columns."""
     allow_hypersparse: bool | None = None
-    """Store far more rows and columns than there are entries, if the source states so many; default false."""
+    """Accept a source that declares far more rows and columns than it has entries; default false."""
 
     @property
     def reading(self) -> dict[str, Any]:
-        """Given arguments of `mgspmv.ingest`."""
+        """Arguments of `mgspmv.ingest` that are set."""
         return self.given(*ReadingSection.model_fields)
 
 
 class UpdateSection(ReadingSection):
-    """Edges by which a matrix is changed before it is used; the keys are the arguments of `mgspmv.update`."""
+    """Edges to insert and delete before a matrix is used; the keys are the arguments of `mgspmv.update`."""
 
     insert: OneOrMany[str] | None = None
-    """Files of entries that come."""
+    """Files of entries to insert."""
     delete: OneOrMany[str] | None = None
-    """Files of entries that go, before others come."""
+    """Files of entries to delete, before others are inserted."""
     missing: Literal["ignore", "error"] = "ignore"
-    """What is to be deleted and is not there."""
+    """Handling of entries to delete that do not exist."""
     self_loops: SelfLoops = "keep"
-    """Entries on the diagonal of what is inserted."""
+    """Handling of inserted entries on the diagonal."""
     symmetrize: bool = False
-    """Also (j, i) for each (i, j), of both."""
+    """Also insert or delete (j, i) for each (i, j)."""
     ignore_weights: bool = False
-    """Insert without the weights."""
+    """Insert entries without weights."""
     keep: Positive | None = None
-    """How many versions stay in the store; default all."""
+    """Number of versions to keep in the store; default all."""
 
     @model_validator(mode="after")
     def _check_files(self) -> Self:
         if self.insert is None and self.delete is None:
-            raise ValueError("give insert, files of entries that come, delete, those that go, or both")
+            raise ValueError("no files: set insert (entries to add), delete (entries to remove), or both")
         return self
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options that the new version depends on, in addition to its files."""
+        """Options that affect the new version, in addition to its files."""
         names = ("missing", "self_loops", "symmetrize", "ignore_weights")
         return self.given(*names) | self.reading
 
 
 class MatrixSection(ReadingSection):
-    """A matrix or graph: where it comes from, where its store is, and how it is made."""
+    """A matrix or graph: its source, its store, and how it is made."""
 
     path: OneOrMany[str] | None = None
-    """What is ingested: path or URL of a file, folder or Zarr group, a pattern, or a list of files."""
+    """Source to ingest: path or URL of a file, folder or Zarr group, a pattern, or a list of files."""
     generate: str | None = None
     """Name of a generator (rmat, uniform, stencil2d, stencil3d, banded), in place of `path`."""
     parameters: dict[str, Any] = {}
-    """Of the generator, such as {scale = 18, edge_factor = 16, seed = 1}."""
+    """Parameters of the generator, such as {scale = 18, edge_factor = 16, seed = 1}."""
     open: str | None = None
-    """A store that is there and is used as it is, in place of `path`."""
+    """Existing store to use, in place of `path`."""
     store: str | None = None
-    """Where the store is made, path or URL; default the name in the pipeline's folder, `web.zarr`."""
+    """Path or URL of the store to make; default the matrix's name in the pipeline's folder, such as `web.zarr`."""
     overwrite: bool = False
-    """Replace a matrix in the store that this pipeline did not make, or that was changed since."""
+    """Replace an existing matrix that this pipeline did not make, or that was changed since."""
     kind: Kind | None = None
-    """What rows mean; default as the source."""
+    """Kind of the matrix; default by the source."""
     duplicates: Duplicates | None = None
-    """Entries at one place; default sum with values, else first."""
+    """Handling of duplicate entries; default sum with values, else first."""
     self_loops: SelfLoops = "keep"
-    """Entries on the diagonal."""
+    """Handling of entries on the diagonal."""
     symmetrize: bool = False
-    """Also (j, i) for each entry (i, j)."""
+    """Also add (j, i) for each entry (i, j)."""
     ignore_weights: bool = False
     """Store the pattern only."""
     transpose: bool = False
-    """Store the transpose too, which runs with `reverse` and products with `transpose` need."""
+    """Also store the transpose, which runs with `reverse` and products with `transpose` need."""
     dtype: Literal["float32", "float64"] | None = None
-    """Of the stored values; default as the source."""
+    """Data type of the stored values; default by the source."""
     order: OrderMethod = "none"
-    """Of rows and columns in the store; results have that of the source."""
+    """Order of rows and columns in the store; results are in the order of the source."""
     scratch: str | None = None
-    """Folder for what does not fit into memory; default beside the store."""
+    """Folder for temporary data that does not fit in memory; default next to the store."""
     update: UpdateSection | None = None
-    """Edges by which the matrix is changed; other ones at a later run change it further."""
+    """Edges to insert and delete; other edges in a later run change the matrix further."""
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
         given = [*self.given("path", "generate", "open")]
         if not given:
-            raise ValueError(
-                "give path, a file to read; generate, the name of a generator; or open, a store that is there"
-            )
+            raise ValueError("no source: set path (a file), generate (the name of a generator) or open (a store)")
         if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} are {len(given)} sources; leave all but one out")
+            raise ValueError(f"{' and '.join(given)} are {len(given)} sources; set only one of them")
         of_reading = ReadingSection.model_fields.keys()
         of_making = MatrixSection.model_fields.keys() - of_reading - {"open", "update"}
         of_making -= {"scratch"} if self.update is not None else set()
         unused = {"path": {"parameters"}, "generate": of_reading, "open": of_reading | of_making}[given[0]]
         if misplaced := sorted(unused & self.model_fields_set):
-            raise ValueError(f"{', '.join(misplaced)}: not used with {given[0]}; leave out either")
+            raise ValueError(f"{', '.join(misplaced)}: not used with {given[0]}; remove one or the other")
         if self.generate is not None:
             make_generator(self.generate, **self.parameters)
         return self
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options that the store depends on, in addition to its source, as arguments of `mgspmv.ingest`."""
+        """Options that affect the store, in addition to its source, as arguments of `mgspmv.ingest`."""
         names = ("kind", "duplicates", "self_loops", "symmetrize", "ignore_weights", "transpose", "dtype", "order")
         return self.given(*names) | self.reading
 
@@ -256,52 +255,53 @@ class RanksSection(Section):
     """Keys shared by runs and batches."""
 
     matrix: Grid[str] | None = None
-    """Names of the matrices that are ranked; default all but those of kind `matrix`."""
+    """Names of the matrices to rank; default all except those of kind `matrix`."""
     alpha: Grid[Alpha] = 0.85
-    """Damping."""
+    """Damping factor."""
     tol: Grid[Tol] | None = None
-    """Stop when the change is less; default 1e-6, with stop = "topk:100" 1e-10."""
+    """Stop when the change is below this tolerance; default 1e-6, with stop = "topk:100" 1e-10."""
     tol_mode: Grid[TolMode] = "l1"
-    """Norm of the change; `fixed` makes max_iter iterations."""
+    """Norm of the change; `fixed` makes exactly max_iter iterations."""
     max_iter: Grid[Positive] = 100
-    """Most iterations."""
+    """Maximum number of iterations."""
     dangling: Grid[Dangling] | None = None
-    """Where vertices without out-edges lead: `uniform`, `drop`, `error` or a file; default as jumps."""
+    """Distribution of the rank of vertices without out-edges: `uniform`, `drop`, `error` or a file; default
+    `personalization`."""
     out_weight: Grid[str] | None = None
-    """File of what all out-edges of a vertex weigh; default the stored ones."""
+    """File with the total weight of out-edges per vertex; default the sum of the stored edges."""
     weights: Grid[bool] = True
-    """Whether stored values count; else each entry is 1."""
+    """Whether to use the stored values; otherwise each entry is 1."""
     reverse: Grid[bool] = False
-    """Rank the graph with every edge turned round."""
+    """Rank the graph with all edges reversed."""
     precision: Grid[Precision] = "exact"
-    """How sums are made."""
+    """Arithmetic of sums: `exact` fixed point, bit-identical everywhere; `float64`; `float32`."""
     backend: Grid[Literal["auto", "cpu", "cuda"]] = "auto"
-    """Where this process computes; `auto` is cuda with a GPU. On a cluster its kind says so."""
+    """Backend of this process; `auto` is cuda if there is a GPU. On a cluster, `kind` in [cluster] decides."""
     top: Positive = 100
-    """How many of the highest ranks go into tables, and of batches how many are kept."""
+    """Number of highest ranks in tables and, for batches, number kept."""
 
 
 class RunSection(RanksSection):
     """A PageRank run, or one for each combination of the lists; the keys are the arguments of `mgspmv.pagerank`."""
 
     stop: Grid[Annotated[str, _check_option("stop")]] = "change"
-    """`change`, or `topk:100`: also when it is proven which the 100 highest are."""
+    """`change`; or, for example, `topk:100`, which also stops once the 100 highest vertices are proven."""
     personalization: Grid[str] | None = None
-    """Where jumps go: `uniform`, or a file: .npy, saved ranks, CSV, Parquet, lines `id weight` or ids; default
-    uniform."""
+    """Distribution of random jumps: `uniform`, or a file: .npy, saved ranks, CSV, Parquet, lines `id weight` or ids;
+    default uniform."""
     nstart: Grid[str] | None = None
-    """Ranks to start from: `previous`, those of this run as it was; or a file as of `personalization`;
-    default where jumps go."""
+    """Initial ranks: `previous`, the ranks that the same run wrote before, or a file as for `personalization`; default
+    the distribution of jumps."""
     kernel: Grid[Annotated[str, _check_kernel("PageRank", for_steps=True)]] = "auto"
     """Name of a kernel."""
     checkpoint: bool = False
-    """Whether a run keeps its state every 30 s in the folder of the pipeline, where it goes on if it is broken off."""
+    """Save the state every 30 s in the folder of the pipeline; an interrupted run resumes from it."""
     recover: Annotated[int, Field(ge=0)] = 5
-    """How many times at most a run on a cluster goes on when workers are lost."""
+    """Maximum number of times that a run on a cluster resumes after losing workers."""
 
 
 class RunsSection(RunSection):
-    """Keys of all runs, and runs by name, as [run.NAME]; without any, the section itself is the run `pagerank`."""
+    """Keys shared by all runs, and runs by name, [run.NAME]; without named runs the section is the run `pagerank`."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, RunSection]
@@ -317,38 +317,38 @@ class BatchSection(RanksSection):
     """Many PageRank vectors in one pass; the keys are the arguments of `mgspmv.pagerank_batch`."""
 
     seeds: Grid[str] | None = None
-    """CSV or Parquet file with the columns vector, vertex and, maybe, weight; default one uniform vector."""
+    """CSV or Parquet file with the columns vector, vertex and, optionally, weight; default one uniform vector."""
     alpha: OneOrMany[Alpha] = 0.85
-    """Damping of all vectors, or a list with that of each; in one batch, whatever is listed."""
+    """Damping factor of all vectors, or a list with one per vector; the list makes a single batch."""
     width: Literal[2, 4, 8, 16, 32, 64] | None = None
-    """Most vectors in a pass; default what is fast and fits."""
+    """Maximum number of vectors per pass; default by speed and available memory."""
     keep: Literal["top", "all"] = "top"
-    """Whether the highest ranks of each vector are kept, or all."""
+    """Ranks to keep of each vector: the highest, or all."""
 
 
 class ProductSection(Section):
     """y = alpha A x + beta y; the keys are the arguments of `mgspmv.spmv`."""
 
     x: Grid[str]
-    """File .npy, or path or URL of a Zarr array: (n_cols,) or (n_cols, k)."""
+    """Path or URL of a .npy file or a Zarr array: (n_cols,) or (n_cols, k)."""
     matrix: Grid[str] | None = None
-    """Names of the matrices that are multiplied; default all."""
+    """Names of the matrices to multiply; default all."""
     alpha: Grid[float] = 1.0
     """Factor of the product."""
     beta: Grid[float] = 0.0
     """Factor of y."""
     y: str | None = None
-    """As x: what is added, (n_rows,) or (n_rows, k); needed unless beta is 0."""
+    """Vector to add, a file as for x: (n_rows,) or (n_rows, k); required unless beta is 0."""
     transpose: Grid[bool] = False
-    """Multiply with the transpose."""
+    """Multiply by the transpose."""
     precision: Grid[Literal["float32", "float64"]] | None = None
-    """Of the product; default float32 where values and x have it, else float64."""
+    """Precision of the product; default float32 if values and x are float32, else float64."""
     kernel: Grid[Annotated[str, _check_kernel("products", for_steps=False)]] = "auto"
     """Name of a kernel."""
     backend: Grid[Literal["auto", "cpu", "cuda"]] = "auto"
-    """As in a run."""
+    """As for runs."""
     format: Literal["npy", "zarr"] = "npy"
-    """Of the file that y goes to."""
+    """Format of the output file."""
 
 
 # --- where and how ---------------------------------------------------------------------------------------------------
@@ -358,52 +358,52 @@ class LimitsSection(Section):
     """Memory and threads that a step may use in this process."""
 
     memory: Size | None = None
-    """To make a matrix, such as 16GB; default half of what is free."""
+    """Memory for making a matrix, such as 16GB; default half of the free memory."""
     threads: Positive | None = None
-    """Default one for each processor."""
+    """Number of threads; default one per processor."""
 
 
 class ClusterSection(Section):
-    """The Dask cluster that computes; without this section this process does."""
+    """Dask cluster that computes; without this section, this process computes."""
 
     kind: str = "local"
-    """`local` starts workers on this machine, `cuda` one for each of its GPUs, `slurm` and `pbs` in jobs, `ssh` on
-    hosts, `kubernetes` in pods, `module:Class` as that class of Dask does; `address` uses a cluster that runs."""
+    """`local` starts workers on this machine, `cuda` one per GPU of this machine, `slurm` and `pbs` in jobs, `ssh` on
+    hosts, `kubernetes` in pods, `module:Class` by a Dask cluster class; `address` connects to a running cluster."""
     address: str | None = None
-    """Of the scheduler, with kind = "address", such as tcp://10.0.0.1:8786."""
+    """Address of the scheduler, such as tcp://10.0.0.1:8786; requires kind = "address"."""
     workers: Positive | None = None
-    """How many are started in all; default as Dask chooses, or one for each GPU."""
+    """Total number of workers to start; default as Dask chooses, or one per GPU."""
     options: dict[str, Any] = {}
-    """Arguments of the cluster's class, such as {queue = "gpu"}; also gpus of each job or host, and wait in seconds."""
+    """Arguments of the cluster's class, such as {queue = "gpu"}; also gpus per job or host, and wait in seconds."""
     threads: Positive | None = None
-    """Of each worker; default so many that all have one for each processor."""
+    """Threads per worker; default one per processor, divided among the workers."""
     executor: Literal["auto", "tasks", "supersteps"] = "auto"
-    """How iterations are driven."""
+    """Execution of iterations: `supersteps`, the workers iterate in lockstep; `tasks`, one round of tasks each."""
     transport: Literal["auto", "nccl", "peer"] = "auto"
-    """How slices go from worker to worker."""
+    """Transport of vector slices between workers."""
     device_memory: Size | None = None
-    """Most of each worker's GPU, such as 80GiB; rows without room come by; default what is free."""
+    """Maximum GPU memory per worker, such as 80GiB; rows that do not fit are streamed; default the free memory."""
     host_memory: Size | None = None
-    """Most of each worker's host; default what is free."""
+    """Maximum host memory per worker; default the free memory."""
     timeout: Annotated[float, Field(gt=0)] = 30.0
-    """Seconds that a worker may be silent."""
+    """Seconds without an answer after which a worker counts as lost."""
     tls: str | None = None
-    """Folder of certificates by which all connections are encrypted; or `temporary`, with a cluster that is started."""
+    """Folder of certificates that encrypt all connections; or `temporary`, for a cluster that the pipeline starts."""
     ingest: bool = False
-    """Have the workers make matrices too; sources and stores must be where they reach them."""
+    """Make matrices on the workers too, which must have access to sources and stores."""
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         from mgspmv.cluster.managers import check_shared, find_manager
 
         if (self.kind == "address") != (self.address is not None):
-            raise ValueError('the address of a scheduler goes with kind = "address"; give both or neither')
+            raise ValueError('kind = "address" and the address of a scheduler require each other; set both or neither')
         if self.address is None:
             find_manager(self.kind)
             check_shared(self.kind, self.tls)
         elif self.workers or self.options or self.tls == "temporary":
             raise ValueError(
-                'workers, options and tls = "temporary" are of clusters that are started; leave them out, or address'
+                'workers, options and tls = "temporary" need a cluster that the pipeline starts; remove them or address'
             )
         return self
 
@@ -412,26 +412,26 @@ class OutputSection(Section):
     """Files that ranks are written to."""
 
     folder: str | None = None
-    """Where results go, path or URL of an object store; default the pipeline's folder."""
+    """Folder of results, a path or the URL of an object store; default the pipeline's folder."""
     formats: Annotated[list[Format], Field(min_length=1)] = ["parquet"]
-    """Of the files with all ranks."""
+    """Formats of the files with all ranks."""
     scaler: Scaler = "none"
-    """Scores in place of ranks."""
+    """Scaling of ranks to scores."""
     compare: bool = True
-    """Compare ranks with those that they replace, where these are in a format that is read again."""
+    """Compare ranks with the ranks that they replace, if those were saved as zarr or parquet."""
 
 
 class Pipeline(Section):
     """Tables and keys of a definition."""
 
     name: str | None = None
-    """Of the pipeline; default the name of the file."""
+    """Name of the pipeline; default the name of the file."""
     folder: str | None = None
-    """Where everything goes, a local path; default the pipeline's name."""
+    """Folder of records and outputs, a local path; default the pipeline's name."""
     limits: LimitsSection = LimitsSection()
-    """What steps may take."""
+    """Memory and threads of steps."""
     cluster: ClusterSection | None = None
-    """What computes; default this process."""
+    """Cluster that computes; default this process."""
     matrix: Annotated[dict[Name, MatrixSection], Field(min_length=1)]
     """Matrices by name; at least one."""
     run: RunsSection | None = None
@@ -441,13 +441,13 @@ class Pipeline(Section):
     product: dict[Name, ProductSection] = {}
     """Products with vectors by name; default none."""
     output: OutputSection = OutputSection()
-    """What is written."""
+    """Files of ranks."""
 
     @field_validator("folder")
     @classmethod
     def _check_folder(cls, folder: str | None) -> str | None:
         if folder is not None and is_url(folder):
-            raise ValueError("this is a local path, for records; a URL that results go to is folder in [output]")
+            raise ValueError("records need a local path; to write results to a URL, set folder in [output]")
         return folder
 
     @property
@@ -467,13 +467,13 @@ GRID = (
     *("x", "seeds", "alpha", "beta", "tol", "tol_mode", "max_iter", "stop", "personalization", "dangling", "nstart"),
     *("out_weight", "weights", "reverse", "transpose", "precision", "kernel", "backend"),
 )
-"""Keys whose lists are grids, in the order in which labels, and so folders of results, have them."""
+"""Keys whose lists are grids, in the order in which labels, and so names of folders, list them."""
 
 
 def list_points(section: S) -> Iterator[tuple[str, S]]:
     """Yield each combination of a section's lists, with its label, such as `alpha=0.9,personalization=sports`.
 
-    Matrices, which have separate results, are left as they are.
+    A list of matrices is not expanded, as each matrix has separate steps.
     """
     names = [name for name in GRID if not (name == "alpha" and isinstance(section, BatchSection))]
     lists = {name: values for name in names if isinstance(values := getattr(section, name, None), list)}

@@ -33,7 +33,7 @@ class RunInterrupted(KeyboardInterrupt):
     def __init__(self, record: RunRecord) -> None:
         kept = [step.name for step in record.steps if step.state in ("made", "kept")]
         done = f"{len(kept)} of {len(record.steps)} steps are done and kept" if kept else "no step is done yet"
-        super().__init__(f"interrupted; {done}{': ' if kept else ''}{', '.join(kept)}; run it again to go on")
+        super().__init__(f"interrupted; {done}{': ' if kept else ''}{', '.join(kept)}; run it again to resume")
         self.record = record
 
 
@@ -55,10 +55,10 @@ def run_pipeline(
     Parameters
     ----------
     path : the TOML file
-    overrides : values in place of the file's, by the names of tables and key, as `run.alpha`
+    overrides : values that replace the values of the file, by dotted key, such as `run.alpha`
     client : client of a Dask cluster, as in `Matrix.distribute`, in place of the definition's
     on_step : called with the outcome of each step when it ends
-    on_note : called with lines on the cluster: its dashboard and, for a batch system, what jobs wait for
+    on_note : called with messages about the cluster: its dashboard and, for a batch system, why jobs are pending
     throw : raise if a step failed; False returns the record of the failure
 
     Returns
@@ -118,7 +118,7 @@ def _list_failures(record: RunRecord, definition: Definition) -> str:
         lines.insert(0, f"{len(failed)} of {len(record.steps)} steps failed")
     said = "\n".join(lines)
     if any(step.record is not None for step in failed):
-        said += f"; how far it came is in the report of this run: mgspmv report {definition.folder}"
+        said += f"; for its convergence so far, run: mgspmv report {definition.folder}"
     return said
 
 
@@ -163,6 +163,7 @@ class _PipelineRun:
         try:
             with name_calls(f"{step.name} ({place} of {len(self.outcomes)}): "):
                 info = None if opened is None else opened.matrix.info
+                # Checked again: the plan was made before the matrix, and before this run got the lock.
                 if not describe_reason(step, info, self.work.definition.pipeline, self.work.records):
                     state, record = "kept", self.work.records.read_step(step.name)
                 elif opened is None:

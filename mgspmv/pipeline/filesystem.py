@@ -1,4 +1,4 @@
-"""Files at URLs, fetched through fsspec, with errors in one line."""
+"""Files at URLs, downloaded through fsspec, with errors in one line."""
 
 from __future__ import annotations
 

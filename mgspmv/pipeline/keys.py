@@ -1,6 +1,6 @@
-"""Keys of steps: digests of everything that their results depend on, and of nothing else.
+"""Keys of steps: digests of everything that affects their results, and of nothing else.
 
-Options and contents of files count; paths of files, devices and resources do not.
+Options and contents of files are included; paths of files, devices and resources are not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mgspmv.validation import digest_json
 from mgspmv.version import __version__
 
 _FILES = ("personalization", "dangling", "nstart", "out_weight", "seeds", "x", "y")
-_ELSEWHERE = {"matrix", "backend", "checkpoint", "recover"}
+_NOT_IN_KEY = {"matrix", "backend", "checkpoint", "recover"}
 """Keys of a section that do not affect the result: matrix (an input), backend and fault tolerance."""
 
 
@@ -46,7 +46,7 @@ def identify_matrix(section: MatrixSection, checksums: Checksums) -> Identity:
     Raises
     ------
     SourceError, OptionError : as in `Checksums.identify`
-    StoreError : a store that is used as it is cannot be read
+    StoreError : an opened store cannot be read
     """
     inputs = {name: checksums.identify(files) for name, files in list_sources(section).items()}
     changes = _leave_out(inputs, "source", "vertices")
@@ -85,7 +85,7 @@ def identify_result(step: PipelineStep, pipeline: Pipeline, info: MatrixInfo, ch
     """
     files = list_files(step)
     inputs = {"matrix": info.digest} | {name: checksums.identify(path) for name, path in files.items()}
-    options = step.section.model_dump(mode="json", exclude_none=True, exclude=_ELSEWHERE)
+    options = step.section.model_dump(mode="json", exclude_none=True, exclude=_NOT_IN_KEY)
     if step.kind != "product":
         options |= {"formats": sorted(pipeline.output.formats), "scaler": pipeline.output.scaler}
     key = digest_json([__version__, step.kind, _leave_out(options, *files), inputs])
@@ -98,7 +98,7 @@ def list_files(step: PipelineStep) -> dict[str, str]:
 
 
 def find_file(section: Any, name: str) -> str | None:
-    """Return the file that a key names; None if it names none, or a rule."""
+    """Return the file named by a key; None if the key is unset, or its value is a rule."""
     value = getattr(section, name, None)
     is_rule = value in {"dangling": DANGLING_RULES, "nstart": (PREVIOUS,), "personalization": (UNIFORM,)}.get(name, ())
     return None if is_rule else value

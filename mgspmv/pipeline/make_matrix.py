@@ -1,4 +1,4 @@
-"""Step that makes a matrix: from a source or a generator, and by edges that change it.
+"""Step that makes a matrix from a source or a generator, and updates it.
 
 A store is made version by version, each complete in itself. Before a version is made, the step is recorded with the
 current version: if the store has another version when the run is resumed, it was made, and is not made again.
@@ -42,7 +42,7 @@ def find_info(store: str) -> MatrixInfo | None:
 
     Raises
     ------
-    StoreError : it cannot be read, or is something else
+    StoreError : it cannot be read, or is not a matrix store
     """
     try:
         return open_store(store).info
@@ -69,7 +69,7 @@ def make_matrix(work: RunContext, step: PipelineStep) -> StepRecord:
         clock = time.perf_counter()
         (_ingest if stage == "ingest" else _update)(work, step)
         seconds[stage] = time.perf_counter() - clock
-    if todo:
+    if todo:  # sources were read again after their checksums were computed
         _check_unchanged(work, step, identity)
     clock = time.perf_counter()
     with open_matrix(step.target) as matrix:
@@ -114,8 +114,8 @@ def find_todo(work: RunContext, step: PipelineStep, identity: Identity) -> tuple
     lost = [own for own in chain if own != identity.update]
     if lost and update and not step.section.overwrite:
         raise StoreError(
-            f"{step.target} was changed by {len(lost)} updates that are not there any more, for it is gone or damaged; "
-            f"restore it, or set overwrite = true in [matrix.{step.name}] to begin from its source again"
+            f"{step.target} is missing or damaged, and had {len(lost)} updates that its source does not contain; "
+            f"restore it, or set overwrite = true in [matrix.{step.name}] to make it again from its source"
         )
     return ["ingest", *update], []
 
@@ -141,13 +141,12 @@ def check_replacing(step: PipelineStep, info: MatrixInfo | None, records: Record
     if not (is_begun or _is_as_left(info, records.read_step(step.name))):
         raise StoreExistsError(
             f"{step.target} holds a matrix that this pipeline did not make, or that was changed since; set overwrite "
-            f'= true in [matrix.{step.name}] to have it replaced, use it as it is by open = "{step.target}", or name '
-            "another store"
+            f'= true in [matrix.{step.name}] to replace it, open = "{step.target}" to use it, or another store'
         )
 
 
 def _note_begun(work: RunContext, step: PipelineStep, identity: Identity, updates: list[str]) -> None:
-    """Record the version that a stage changes, and the updates of the version that it makes."""
+    """Record the version that a stage starts from, and the updates in the version that it makes."""
     info = find_info(step.target)
     begun = {"key": identity.key, "before": info and info.version, "updates": updates}
     work.records.write_begun(step.name, begun)
@@ -186,7 +185,7 @@ def _check_unchanged(work: RunContext, step: PipelineStep, identity: Identity) -
     again = identify_matrix(step.section, work.records.checksums).inputs
     changed = [name for name, found in identity.inputs.items() if name != "store" and again[name] != found]
     if changed:
-        raise SourceError(f"{' and '.join(changed)} was changed while {step.name} was made of it; run again")
+        raise SourceError(f"{' and '.join(changed)} changed while {step.name} was made from it; run the pipeline again")
 
 
 def _describe_store(store: str, info: MatrixInfo) -> Output:

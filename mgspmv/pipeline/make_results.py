@@ -63,7 +63,7 @@ def make_result(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> t
         outputs = publish(staged, step.target, fields.pop("digests"))
     record = make_record(step, identity, began, info.provenance, outputs=outputs, **fields)
     publish_record(step.target, record, work.records.read_step(step.name))
-    work.records.write_step(record)
+    work.records.write_step(record)  # last: it marks the step as finished
     shutil.rmtree(_locate_checkpoint(work, step), ignore_errors=True)
     return record, None
 
@@ -77,14 +77,14 @@ def _locate_checkpoint(work: RunContext, step: PipelineStep) -> Path:
 
 
 def _rank(work: RunContext, step: PipelineStep, opened: OpenedMatrix, folder: Path) -> dict[str, Any]:
-    """Compute ranks or a batch of them, write them, and compare them with those that they replace."""
+    """Compute ranks or a batch of them, write them, and compare them with the ranks that they replace."""
     section, output, is_batch = step.section, work.definition.pipeline.output, step.kind == "batch"
     started = time.perf_counter()
     before = _load_before(work, step) if getattr(section, "nstart", None) == PREVIOUS else None
     matrix = opened.find(section.reverse, for_steps=not is_batch)
     vectors = _read_vectors(section, matrix)
     if before is not None:
-        with suppress(OptionError):  # they share no vertex with the matrix
+        with suppress(OptionError):  # no common vertex: start without them
             vectors["nstart"] = align_ranks(before, matrix)
     ranks: Any = (_run_batch if is_batch else _run_pagerank)(work, step, matrix, vectors)
     ranked = time.perf_counter()
@@ -119,7 +119,7 @@ def _run_pagerank(work: RunContext, step: PipelineStep, matrix: Any, vectors: di
         options["checkpoint"] = _locate_checkpoint(work, step)
     try:
         solution = pagerank(matrix, **options, resume=section.checkpoint)
-    except CheckpointError:  # it is of another run, or damaged
+    except CheckpointError:  # from another matrix or other options, or damaged: start again
         solution = pagerank(matrix, **options)
     return solution.scale(work.definition.pipeline.output.scaler)
 
@@ -152,7 +152,7 @@ def _place(work: RunContext, section: Any) -> dict[str, Any]:
 
 
 def _load_before(work: RunContext, step: PipelineStep) -> Any:
-    """Load the ranks that are replaced, if they are readable; else return None."""
+    """Load the ranks to be replaced; None if they are missing, changed or not in a readable format."""
     record = work.records.read_step(step.name)
     if record is None or record.kind != step.kind or (ranks := find_ranks(step.target, record)) is None:
         return None
@@ -197,7 +197,7 @@ def _multiply(work: RunContext, step: PipelineStep, opened: OpenedMatrix, folder
 
 
 def read_array(path: str) -> np.ndarray:
-    """Read a vector, or several as columns, from a .npy file or a Zarr array, either of which may be at a URL.
+    """Read a vector, or several as columns, from the path or URL of a .npy file or a Zarr array.
 
     Raises
     ------
@@ -210,5 +210,5 @@ def read_array(path: str) -> np.ndarray:
         try:
             return np.asarray(zarr.open_array(str(local), mode="r")[...])
         except (OSError, ValueError, KeyError, RuntimeError) as error:
-            said = f"cannot be read as a Zarr array, nor is it named .npy: {error}"
+            said = f"not named .npy, and cannot be read as a Zarr array: {error}"
             raise source_error(error, str(local), said) from error

@@ -2,7 +2,7 @@
 
     ROOT/.mgspmv/made/.NAME.0123abcd.part/   ranks.parquet  top.csv  ...      while they are written
     ROOT/NAME/                               ranks.parquet  top.csv  ...      where they are moved to, or uploaded
-    FOLDER/.mgspmv/steps/NAME.json                                            the last: the step is finished
+    FOLDER/.mgspmv/steps/NAME.json                                            written last: the step is finished
 
 A run that is killed before the move leaves ROOT/NAME unchanged. If one is killed during the move, the next run makes
 the step again.
@@ -46,11 +46,11 @@ RECORD = "record.json"
 
 @contextmanager
 def stage(step: PipelineStep, folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder to write results to, and remove those of runs of the step that were killed.
+    """Yield a temporary folder for results, and remove the folders of killed runs of the step.
 
     Parameters
     ----------
-    folder : folder of the pipeline. For results at a local path the temporary folder is on their file system
+    folder : folder of the pipeline, used for results at URLs; other results are staged on their own file system
 
     Raises
     ------
@@ -92,7 +92,7 @@ def publish(staged: Path, target: str, digests: dict[str, str]) -> list[Output]:
     Parameters
     ----------
     target : folder that they are moved to
-    digests : digests of files and folders whose bytes depend on more than their contents, by their names
+    digests : digests of the contents of files and folders whose bytes are not reproducible, by name
 
     Raises
     ------
@@ -108,7 +108,7 @@ def publish(staged: Path, target: str, digests: dict[str, str]) -> list[Output]:
 
 
 def publish_record(target: str, record: StepRecord, before: StepRecord | None) -> None:
-    """Write the record of published results beside them.
+    """Write the record of published results next to them.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def find_damage(target: str, record: StepRecord) -> str:
     for output in record.outputs:
         path = f"{target}/{_name(output)}"
         if read_stamp(path) != output.stamp:
-            return f"{path} is not there as it was written"
+            return f"{path} is missing or was changed"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Check before a step, and the plan of a run, which applies it to all steps: those kept, those to make, and why.
+"""Reason to make a step again, and the plan of a run: the steps to keep, the steps to make, and the reasons.
 
 matrix:   inputs and options as recorded, and the store is the one that was made     -> kept
 results:  inputs and options as recorded, and all files are unchanged                -> kept
@@ -31,7 +31,7 @@ from mgspmv.validation import to_json
 NOT_MADE = "not made yet"
 """Reason to make a step without a record."""
 PlannedState = Literal["kept", "to make", "unknown", "failing"]
-"""State of a step: unchanged; to be made; unknown until the matrix is made; or failing with the present inputs."""
+"""State of a step: unchanged; to be made; unknown until the matrix is made; or failing with the current inputs."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def plan_pipeline(path: str | PathLike[str], *, overrides: Mapping[str, Any] | N
     Parameters
     ----------
     path : the TOML file
-    overrides : values in place of the file's, by the names of tables and key, as `run.alpha`
+    overrides : values that replace the values of the file, by dotted key, such as `run.alpha`
 
     Raises
     ------
@@ -128,7 +128,7 @@ def _plan_step(
 
 
 def describe_reason(step: PipelineStep, info: MatrixInfo | None, pipeline: Pipeline, records: Records) -> str:
-    """Explain why a step is to be made; return an empty string if its results exist as requested.
+    """Return the reason to make a step; an empty string if its results exist as requested.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def describe_reason(step: PipelineStep, info: MatrixInfo | None, pipeline: Pipel
 
     Raises
     ------
-    MgspmvError : they do not, and cannot be made: a source is missing, or another matrix is in their place
+    MgspmvError : the step cannot be made: a source is missing, or its store holds another matrix
     """
     record = records.read_step(step.name)
     if info is None:
@@ -152,9 +152,9 @@ def _describe_matrix_reason(step: PipelineStep, record: StepRecord | None, recor
     if record is not None:
         why = _compare(record, identify_matrix(section, records.checksums))
         if not why and info is None:
-            why = f"{step.target} is gone or damaged"
+            why = f"{step.target} is missing or damaged"
         elif not why and info is not None and info.digest != record.matrix["digest"]:
-            why = f"{step.target} was changed since"
+            why = f"{step.target} was changed since it was made"
     if why and section.open is None:
         check_replacing(step, info, records)
     return why
@@ -168,8 +168,8 @@ def _compare(record: StepRecord, identity: Identity) -> str:
     changes += [f"{name} is no longer given" for name in record.inputs if name not in identity.inputs]
     asked = json.loads(hide_secrets(json.dumps(to_json(identity.options))))  # the record has secrets hidden too
     changes += [
-        f"{name} was {record.options.get(name)!r} and is to be {value!r}"
+        f"{name} changed from {record.options.get(name)!r} to {value!r}"
         for name, value in asked.items()
         if record.options.get(name) != value
     ]
-    return "; ".join(changes) or "another version of the program, or an option that is no longer given, made it"
+    return "; ".join(changes) or "made by another version of the program, or with an option that is no longer given"

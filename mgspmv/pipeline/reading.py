@@ -52,11 +52,11 @@ def read_pipeline(path: str | os.PathLike[str], overrides: Mapping[str, Any] | N
 
     Parameters
     ----------
-    overrides : values in place of the file's, by the names of tables and key, as `run.alpha`
+    overrides : values that replace the values of the file, by dotted key, such as `run.alpha`
 
     Raises
     ------
-    PipelineError : no such file, not TOML, or wrong keys, values or variables, all of them in one message
+    PipelineError : the file is missing or not TOML; or keys, values or variables are wrong, all in one message
     """
     name, overrides = os.fspath(path), overrides or {}
     written = _read_tables(path)
@@ -101,13 +101,13 @@ def _override(tables: dict[str, Any], overrides: Mapping[str, Any]) -> Iterator[
     for path, value in overrides.items():
         *names, key = names_of_all = tuple(path.split("."))
         if not all(names_of_all):
-            yield (path,), "cannot be set; name tables and key, such as run.alpha"
+            yield (path,), "not a valid key; join tables and key by dots, such as run.alpha"
             continue
         table: Any = tables
         for depth, name in enumerate(names, 1):
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
-                yield names_of_all, f"cannot be set, for {'.'.join(names[:depth])} is no table but {table!r}"
+                yield names_of_all, f"cannot be set: {'.'.join(names[:depth])} is {table!r}, not a table"
                 break
         else:
             table[key] = deepcopy(value)
@@ -125,7 +125,7 @@ def _replace_variables(tables: Any) -> tuple[Any, dict[Key, str]]:
         if not isinstance(value, str):
             return value
         if "${" in _VARIABLE.sub("", value):
-            unset[key] = f"a variable is ${{NAME}} or ${{NAME:-DEFAULT}}, with none in it, and $$ a $; not {value!r}"
+            unset[key] = f"expected ${{NAME}} or ${{NAME:-DEFAULT}}, not nested, or $$ for a $; got {value!r}"
 
         def expand(text: str) -> str:
             return _VARIABLE.sub(lambda match: find(match, key), text)
@@ -141,7 +141,7 @@ def _replace_variables(tables: Any) -> tuple[Any, dict[Key, str]]:
         if not found and default is not None:
             return str(default)
         if found is None:
-            unset[key] = f"the variable {name} is not set; set it, or write ${{{name}:-DEFAULT}}"
+            unset[key] = f"the environment variable {name} is not set; set it, or write ${{{name}:-DEFAULT}}"
         return found or ""
 
     return replace(tables, ()), unset
@@ -175,16 +175,16 @@ def _describe_problem(problem: Any, key: Key) -> str:
         case "model_type" if len(key) == 2 and key[0] == "run":  # may be a misspelled key for all runs
             return _name_known(key)
         case "model_type" | "dict_type":
-            return f"this is a table, [{'.'.join(key)}], not {problem['input']!r}"
+            return f"expected a table, [{'.'.join(key)}], got {problem['input']!r}"
         case "missing":
-            return "this is required"
+            return "required key is missing"
         case "value_error":
             return str(problem["ctx"]["error"])
         case "literal_error":
             choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
             return f"{_format_value(problem)}{suggest(str(problem['input']), choices)}"
         case "too_short":
-            return "at least one is wanted, and there is none"
+            return "expected at least one, got none"
     return _format_value(problem)
 
 
@@ -194,7 +194,7 @@ def _format_value(problem: Any) -> str:
 
 def _name_known(key: Key) -> str:
     known = _list_keys(key[:-1])
-    return f"unknown key{suggest(key[-1], known) or '; it can be ' + ', '.join(known)}"
+    return f"unknown key{suggest(key[-1], known) or '; known keys: ' + ', '.join(known)}"
 
 
 def _list_keys(key: Key) -> list[str]:

@@ -56,10 +56,11 @@ class Records:
 
         Raises
         ------
-        PipelineBusyError : another process has it
-        StoreError : nothing can be written there, or it has no locks
+        PipelineBusyError : another process holds the lock
+        StoreError : the folder cannot be written to, or its file system has no locks
         """
         path = self.private / "lock"
+        # A soft lock, which is a plain file, would outlive a killed run.
         lock = FileLock(path, thread_local=False, fallback_to_soft=False)
         made = [folder for folder in (self.private, self.folder) if not folder.exists()]
         try:
@@ -67,7 +68,7 @@ class Records:
             lock.acquire(timeout=0)
         except Timeout as error:
             raise PipelineBusyError(
-                f"another run works in {self.folder}; wait for its end, or name another folder"
+                f"another run is using {self.folder}; wait until it ends, or set another folder"
             ) from error
         except OSError as error:
             for folder in made:
@@ -88,6 +89,7 @@ class Records:
 
     def write_step(self, record: StepRecord) -> None:
         """Write the record of a step, and remove that of its start."""
+        # In this order: a run killed in between finds the step completed.
         write_record(self._locate("steps", record.name), record.to_dict())
         with suppress(FileNotFoundError):
             self._locate("begun", record.name).unlink()

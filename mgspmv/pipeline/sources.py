@@ -25,7 +25,7 @@ class Checksums:
 
     Parameters
     ----------
-    path : JSON file in which those of files are cached
+    path : JSON file that caches the checksums of files
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,8 +33,8 @@ class Checksums:
         self._known: dict[str, list[Any]] = _read(path)
 
     def identify(self, names: str | list[str]) -> str:
-        """Return a digest of the content: SHA-256 of a file; of a folder, or of several files, all of theirs; of a
-        matrix store its digest; for a URL, that of the server's metadata of the file.
+        """Return a digest of the content: SHA-256 of a file; for a folder or several files, a digest of all of them;
+        for a matrix store, its digest; for a URL, a digest of the server's metadata of the file.
 
         Parameters
         ----------
@@ -43,7 +43,7 @@ class Checksums:
         Raises
         ------
         SourceError, SourceNotFoundError : it is missing, or cannot be read
-        OptionError : a server does not tell whether a file changed
+        OptionError : a server does not report whether a file changed
         """
         one = names if isinstance(names, str) else names[0] if len(names) == 1 else None
         if one is not None and is_group_path(one):
@@ -70,9 +70,10 @@ class Checksums:
         return self._read_file(path)
 
     def _read_file(self, path: Path) -> str:
-        place = hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()  # it may contain secret variables
+        # Hashed, as paths may contain secret variables.
+        place = hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()
         try:
-            found = os.stat(path)
+            found = os.stat(path)  # before reading: a later write changes it, so the checksum is not used again
             stamp = [found.st_size, found.st_mtime_ns]
             known = self._known.get(place)
             if known is not None and known[:2] == stamp:
@@ -91,7 +92,7 @@ def check_present(names: Iterable[str | list[str]]) -> None:
 
     Raises
     ------
-    SourceNotFoundError : one does not
+    SourceNotFoundError : one is missing
     SourceAccessError : this user may not read it
     SourceError, OptionError : as in `mgspmv.ingest.files.find_files`
     """
@@ -121,7 +122,7 @@ def _find_matrix_digest(name: str) -> str | None:
 def _read(path: Path) -> dict[str, list[Any]]:
     try:
         found = parse_json(path.read_bytes())
-    except (OSError, ValueError):  # all files are then read again
+    except (OSError, ValueError):  # without the cache all files are read again
         return {}
     items = found.items() if isinstance(found, dict) else ()
     return {name: own for name, own in items if isinstance(own, list) and len(own) == 3}

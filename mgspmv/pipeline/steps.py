@@ -28,16 +28,16 @@ class PipelineStep:
 
 
 def list_steps(pipeline: Pipeline, folder: str) -> dict[str, list[PipelineStep]]:
-    """List the steps by matrix, the one that makes it first.
+    """List the steps by matrix; the first step of each makes it.
 
     Parameters
     ----------
     folder : folder of the pipeline
     """
-    return {name: list(_list_lane(pipeline, folder, name)) for name in pipeline.matrix}
+    return {name: list(_list_matrix_steps(pipeline, folder, name)) for name in pipeline.matrix}
 
 
-def _list_lane(pipeline: Pipeline, folder: str, matrix: str) -> Iterator[PipelineStep]:
+def _list_matrix_steps(pipeline: Pipeline, folder: str, matrix: str) -> Iterator[PipelineStep]:
     own = pipeline.matrix[matrix]
     store = strip_file_scheme(own.open or own.store or Path(folder) / f"{matrix}.zarr")
     yield PipelineStep(matrix, "matrix", matrix, own, store)

@@ -130,7 +130,7 @@ def draw_lines(
     n_lost = sum(len(line.points) for line in lines[:MOST_LINES]) - len(points)
     notes = [f"lines not drawn: {len(lines) - len(shown):,}"] * (len(lines) > len(shown))
     if n_lost:
-        notes.append(f"points not drawn, as they are not positive or not finite: {n_lost:,}")
+        notes.append(f"points not drawn because they are not positive or not finite: {n_lost:,}")
     scale = "logarithmic" if is_x_log else "linear"
     said = [f"Lines; across: {x}, {scale}; up: {y}, logarithmic.", *(f"{label}." for _, label in levels)]
     said += map(_describe_line, shown)
@@ -238,8 +238,8 @@ def _render(title: str, description: str, height: float, draw: Callable[[Figure]
             figure.legend(handles, labels, loc="outside lower left", ncols=1 if max(map(len, labels)) > 12 else 3)
         figure.savefig(out, format="svg", transparent=True, metadata=_NO_METADATA)
     drawn = out.getvalue().partition("<svg ")[2]
-    drawn = re.sub(r"<style.*?</style>", "", drawn)  # the page's style sheet has this rule
-    drawn = re.sub(r'<g id="[^"]*"', "<g", drawn)  # ids would occur again in other charts of the page
+    drawn = re.sub(r"<style.*?</style>", "", drawn)  # the rule is in the style sheet of the page
+    drawn = re.sub(r'<g id="[^"]*"', "<g", drawn)  # ids are not unique across the charts of a page
     for name, stand_in in _STAND_INS.items():
         drawn = drawn.replace(stand_in, f"var(--{name})")
     start, _, rest = drawn.partition(">")

@@ -25,7 +25,7 @@ def load_run(path: str | os.PathLike[str]) -> RunRecord:
 
     Raises
     ------
-    PipelineError : no record of a run, or of another format version; a folder without any
+    PipelineError : not a record of a run, a record of another format version, or a folder without records of runs
     StoreNotFoundError : the path does not exist
     StoreError : the ranks cannot be read; as in `load_solution`
     OptionError : ranks in CSV, which lack their metadata
@@ -34,14 +34,16 @@ def load_run(path: str | os.PathLike[str]) -> RunRecord:
         return record_solution(load_solution(path), os.fspath(path))
     if is_url(path) or not os.path.exists(path):
         raise StoreNotFoundError(
-            f"there is nothing at {path}; name the record of a run (.json), the folder of a pipeline, or ranks (.zarr, "
+            f"{path} does not exist; pass the record of a run (.json), the folder of a pipeline, or ranks (.zarr, "
             ".parquet)"
         )
     found = Path(path)
     if os.path.isdir(path):
         records = [*Path(path, RUNS).glob("*.json")]
         if not records:
-            raise PipelineError(f"{path} has no runs in {RUNS}; name the folder of a pipeline that ran: `mgspmv run`")
+            raise PipelineError(
+                f"{path} has no records of runs in {RUNS}; pass the folder of a pipeline that `mgspmv run` ran"
+            )
         found = max(records, key=lambda record: record.stem)
     return read_record(RunRecord, _read_json(found), str(found))
 
@@ -72,5 +74,5 @@ def _read_json(path: Path) -> Any:
         raise PipelineError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise PipelineError(
-            f"{path} is no JSON ({error}); name the record of a run, which `mgspmv run` writes"
+            f"{path} is not JSON ({error}); pass the record of a run, which `mgspmv run` writes"
         ) from error

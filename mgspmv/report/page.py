@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def render_report(run: RunRecord) -> str:
     """Return one HTML document about a run: summary, steps, convergence, time, memory, ranks, comparison, provenance.
 
-    Anything that comes from the user (names, ids, labels, paths, errors) is text in it, never markup.
+    User input (names, ids, labels, paths, errors) is escaped, never markup.
 
     Parameters
     ----------
@@ -107,8 +107,8 @@ def _describe_machine(machine: Mapping[str, Any]) -> str:
 
 
 def _list_peaks(records: Iterable[StepRecord]) -> list[tuple[int, str]]:
-    """List the peak memory of each step, with its place."""
-    names = {"host_peak_bytes": "of a process", "device_bytes": "on a device"}
+    """List the peak memory of each step in a process and on a device."""
+    names = {"host_peak_bytes": "process", "device_bytes": "device"}
     return [
         (max(record.memory[name]), f"{where}: {record.name}")
         for record in records
@@ -124,10 +124,10 @@ def _list_problems(run: RunRecord) -> list[tuple[list[str], str, str]]:
     for step in run.steps:
         why: tuple[str, str] | None = None
         if step.state in ("failed", "skipped"):
-            why = (step.state, step.error or "no reason was written down")
+            why = (step.state, step.error or "no reason was recorded")
         elif step.record is not None and not views.has_ended_well(step.record):
             status = next(status for status in views.list_statuses(step.record) if not status.is_success)
-            why = (f"ended as {status}", status.advice)
+            why = (f"did not converge: {status}", status.advice)
         if why is not None:
             found.setdefault(why, []).append(step.name)
     return [(names, state, text) for (state, text), names in found.items()]

@@ -16,7 +16,7 @@ FORMAT_VERSION = 1
 
 StepKind = Literal["matrix", "pagerank", "batch", "product"]
 State = Literal["made", "kept", "failed", "skipped"]
-"""State of a step in a run: made; kept unchanged from an earlier run; failed; or skipped, as a step it needs failed."""
+"""State of a step in a run: made; kept unchanged from an earlier run; failed; or skipped, as a required step failed."""
 
 
 @dataclass(frozen=True)
@@ -148,15 +148,15 @@ def read_record(model: type[T], described: dict[str, Any], path: str) -> T:
 
     Raises
     ------
-    PipelineError : it is no such record, or of another format version
+    PipelineError : it is not such a record, or of another format version
     """
     is_step = model is StepRecord
-    key = "mgspmv_step" if is_step else "mgspmv_run"
+    key, what = ("mgspmv_step", "step") if is_step else ("mgspmv_run", "run")
     if not isinstance(described, dict) or key not in described:
-        raise PipelineError(f"{path} is no record of a pipeline; it has no {key!r}")
+        raise PipelineError(f"{path} is not a record of a {what}: it has no {key!r}; run the pipeline again")
     if described[key] != FORMAT_VERSION:
         raise PipelineError(
-            f"{path} was written in format {described[key]!r:.60} and this program reads {FORMAT_VERSION}; "
+            f"{path} has format version {described[key]!r:.60}, but this program reads version {FORMAT_VERSION}; "
             "run the pipeline again, or read it with the version that wrote it"
         )
     try:
@@ -169,8 +169,6 @@ def read_record(model: type[T], described: dict[str, Any], path: str) -> T:
         if began := record.began:
             datetime.fromisoformat(began)
     except ValueError as error:
-        what, remedy = (
-            ("step", "remove it, and the step is made again") if is_step else ("run", "run the pipeline again")
-        )
-        raise PipelineError(f"{path} is no record of a {what} ({error}); {remedy}") from error
+        remedy = "remove it to have the step made again" if is_step else "run the pipeline again"
+        raise PipelineError(f"{path} is not a record of a {what} ({error}); {remedy}") from error
     return record

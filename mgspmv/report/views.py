@@ -128,7 +128,7 @@ def list_circumstances(run: RunRecord) -> list[tuple[str, list[tuple[str, str]]]
 
 
 def _describe_circumstances(record: StepRecord) -> list[tuple[str, str]]:
-    """List the circumstances of a step, without those of its matrix, which are listed with the step that made that."""
+    """List the circumstances of a step; those of its matrix are listed with the step that made the matrix."""
     provenance = {k: v for k, v in record.provenance.items() if k != "matrix" or record.kind == "matrix"}
     kept = {"key": record.key, "inputs": record.inputs, "began": record.began, "ended": record.ended}
     about = {"options": record.options, "matrix": record.matrix, "provenance": provenance}

@@ -89,7 +89,7 @@ def test_run_that_is_interrupted(monkeypatch):
     monkeypatch.setattr("mgspmv.pipeline.executor.make_matrix", interrupt)
     Path("q.toml").write_text(QUICKSTART)
     _, stderr = invoke("run", "q.toml", code=130)
-    assert "interrupted; no step is done yet; run it again to go on" in stderr
+    assert "interrupted; no step is done yet; run it again to resume" in stderr
 
 
 def test_a_run_shows_what_sources_are_warned_of():

@@ -65,7 +65,7 @@ def test_nothing_is_overwritten_unasked(folder):
 
 def test_what_is_no_run(folder):
     _, err = invoke("report", "none", code=4)
-    assert err.startswith("error: there is nothing at none; name the record of a run")
+    assert err.startswith("error: none does not exist; pass the record of a run")
     _, err = invoke("report", ".", code=2)
-    assert err.startswith("error: . has no runs in .mgspmv/runs")
+    assert err.startswith("error: . has no records of runs in .mgspmv/runs")
     assert not (folder / "report.html").exists()

@@ -51,7 +51,7 @@ def test_while_another_run_has_the_workers(find, in_process, tmp_path):
     with Cluster(in_process(2), HANG_S).lease(lambda: None):
         found = find(str(tmp_path))
     for name in ("worker-links", "worker-stores"):
-        assert [f.found for f in found[name]] == ["another run has the workers; ask again when it has ended"]
+        assert [f.found for f in found[name]] == ["another run is using the workers; check again when it has ended"]
 
 
 def test_versions_that_differ(find, in_process, monkeypatch):
@@ -76,7 +76,7 @@ def test_workers_that_are_silent_or_limited(find, monkeypatch):
 
     monkeypatch.setattr(Cluster, "describe_workers", describe_more)
     silent, limited = find()["workers"]
-    assert (silent.status, silent.found) == ("wrong", f"workers {missing} do not run, or do not answer")
+    assert (silent.status, silent.found) == ("wrong", f"workers {missing} are not running, or do not answer")
     assert (limited.status, len(limited.values["limited"])) == ("warning", 2)
 
 

@@ -45,13 +45,13 @@ def test_what_a_process_finds(monkeypatch):
 def test_a_process_that_breaks_down(program, how, monkeypatch):
     found = run(program, monkeypatch)
     assert found.status == "wrong"
-    assert found.found.startswith(f"the process that checked it ended by {how}: ")
+    assert found.found.startswith(f"the process of the check ended with {how}: ")
     assert ("the last words" in found.found) == (how == "SIGSEGV")
 
 
 @pytest.mark.slow
 def test_a_process_that_hangs(monkeypatch):
-    assert run("import time; time.sleep(600)", monkeypatch, 0.5).found == "the check did not end within 0.5 s"
+    assert run("import time; time.sleep(600)", monkeypatch, 0.5).found == "the check did not finish within 0.5 s"
 
 
 @pytest.mark.gpu

@@ -38,7 +38,7 @@ def test_an_error_is_a_finding_after_those_before(error):
     first, second = run_check("x", check, 60)
     assert first.status == "ok"
     assert second.status == "skipped"
-    assert second.found.startswith(f"it could not be checked: {type(error).__name__}: ")
+    assert second.found.startswith(f"the check failed: {type(error).__name__}: ")
     assert "\n" not in second.found
 
 
@@ -53,4 +53,4 @@ def test_errors_of_checks_are_findings(error, status):
 
 def test_a_check_that_hangs_is_left_behind():
     [found] = run_check("x", lambda: time.sleep(600), 0.1)
-    assert (found.name, found.status, found.found) == ("x", "wrong", "the check did not end within 0.1 s")
+    assert (found.name, found.status, found.found) == ("x", "wrong", "the check did not finish within 0.1 s")

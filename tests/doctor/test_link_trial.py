@@ -41,7 +41,7 @@ def test_a_slice_that_changed_on_its_way_is_found(trio, monkeypatch):
     assert module._exchange(trio, "peer") == [
         None,
         None,
-        f"the slice of worker {trio.members[1]} did not arrive as it was sent",
+        f"the slice of worker {trio.members[1]} was changed in transfer",
     ]
 
 
@@ -93,7 +93,7 @@ def test_devices(damages, trio, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=np.asarray, asnumpy=np.asarray, zeros=np.zeros))
     monkeypatch.setattr(link_trial, "join_group", join)
     first, *others = module._exchange(trio, "nccl")
-    wanted = f"the slice of worker {trio.members[0]} did not arrive as it was sent" if damages else None
+    wanted = f"the slice of worker {trio.members[0]} was changed in transfer" if damages else None
     assert (first, others) == (wanted, [None, None])
     assert [group.n_closed for group in groups] == [1, 1, 1]
 

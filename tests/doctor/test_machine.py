@@ -36,9 +36,9 @@ def test_the_packages_of_this_environment_belong_together():
 @pytest.mark.parametrize(
     ("installed", "problem"),
     [
-        ({"numpy": ("1.0", [])}, "mgspmv 1.0 requires numpy>=2, and 1.0 is installed"),
+        ({"numpy": ("1.0", [])}, "mgspmv 1.0 requires numpy>=2, but 1.0 is installed"),
         ({}, "mgspmv 1.0 requires numpy>=2, which is not installed"),
-        ({"numpy": ("2.1", []), "cupy_cuda12x": ("13.0", [])}, "requires cupy-cuda12x>=14, and 13.0 is installed"),
+        ({"numpy": ("2.1", []), "cupy_cuda12x": ("13.0", [])}, "requires cupy-cuda12x>=14, but 13.0 is installed"),
         (
             {"numpy": ("2.1", []), "cupy_cuda12x": ("14.1", []), "cupy": ("14.1", [])},
             "cupy-cuda12x and cupy are installed together",
@@ -132,7 +132,7 @@ def test_a_store_is_read(scheme, tmp_path):
 def test_where_nothing_exists_a_store_is_written_and_removed(url, tmp_path):
     found = check_store(url.format(tmp_path))
     assert (found.status, list(tmp_path.iterdir())) == ("warning", [])
-    assert "does not exist; a store beside it was written, read and removed" in found.found
+    assert "does not exist; a test store next to it was written, read and removed" in found.found
     assert check_store(url.format(tmp_path), must_exist=True).status == "wrong"
 
 

@@ -136,7 +136,7 @@ def test_a_dashboard_that_is_unknown_is_left_alone(cluster, monkeypatch, caplog)
     with Client(cluster, set_as_default=False) as client:
         client.sync(RunsPlugin().start, cluster.scheduler)
     said = [record.getMessage() for record in caplog.records if record.name == "mgspmv"]
-    assert said == ["the dashboard gets no page on runs"]
+    assert said == ["the dashboard has no page on runs"]
 
 
 def test_a_run_whose_client_goes_away_is_abandoned(cluster, tmp_path):
@@ -148,7 +148,7 @@ def test_a_run_whose_client_goes_away_is_abandoned(cluster, tmp_path):
             mg.pagerank(mg.open_matrix(tmp_path / "web.zarr"), client=client, **asked)
     [run] = [run for run in cluster.scheduler.plugins[RunsPlugin.name].runs.by_id.values() if run.client == name]
     assert wait_for(lambda: run.state == "abandoned")
-    assert run.errors == ["its client went away"]
+    assert run.errors == ["its client disconnected"]
     assert run.iterations > 0, "what the worker did is there"
 
 

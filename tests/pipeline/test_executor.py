@@ -205,7 +205,7 @@ class TestKept:
             "ring/plain",
         ]
         plan = plan_pipeline("p.toml", overrides={"run.plain.max_iter": 98})
-        assert [step.why for step in plan.steps if step.state != "kept"] == ["max_iter was 99 and is to be 98"] * 3
+        assert [step.why for step in plan.steps if step.state != "kept"] == ["max_iter changed from 99 to 98"] * 3
 
     def test_every_option_that_ranks_depend_on_counts(self):
         """One that did not would let ranks of other options pass for those that are asked for."""
@@ -238,7 +238,7 @@ class TestKept:
         content = path.read_bytes()
         path.unlink() if damage == "gone" else path.write_bytes(content[:-3])
         plan = plan_pipeline("p.toml")
-        assert plan.steps[1].why == f"out/web/pagerank/{name} is not there as it was written"
+        assert plan.steps[1].why == f"out/web/pagerank/{name} is missing or was changed"
         second = run()
         assert find_states(second) == {"web": "kept", "web/pagerank": "made"}
         new = {path: digest for path, digest in find_digests(second).items() if "comparison" not in path}
@@ -370,7 +370,7 @@ class TestFailures:
         error = fail(overrides={"run.max_iter": 2})
         [said] = str(error).splitlines()
         assert said.startswith("web/pagerank: PageRank ended as max_iter after 2 iterations")
-        assert said.endswith("; how far it came is in the report of this run: mgspmv report out")
+        assert said.endswith("; for its convergence so far, run: mgspmv report out")
         assert list_files("out/web/pagerank") == before
         assert list_files("out/.mgspmv/steps") == steps
         newest = load_run("out")
@@ -407,7 +407,7 @@ class TestFailures:
             patch.setattr(make_matrix, "ingest", ingest)
             error = fail(RUN)
         assert isinstance(error.__cause__, SourceError)
-        assert "source was changed while web was made of it; run again" in str(error)
+        assert "source changed while web was made from it; run the pipeline again" in str(error)
         assert set(find_states(run()).values()) == {"made"}
         assert mg.open_matrix("out/web.zarr").nnz == 1
 
@@ -419,7 +419,7 @@ class TestEndsEarly:
     def test_two_runs_of_one_folder(self):
         run(RUN)
         with Records(Path("out")).hold():
-            with pytest.raises(PipelineBusyError, match="another run works in out; wait for its end"):
+            with pytest.raises(PipelineBusyError, match="another run is using out; wait until it ends"):
                 run(overrides={"run.tol": 1e-9})
             assert set(find_states(run()).values()) == {"kept"}  # nothing is to be done
         assert find_states(run(overrides={"run.tol": 1e-9}))["web/pagerank"] == "made"
@@ -441,7 +441,7 @@ class TestEndsEarly:
         assert states["rmat/plain"] == "failed"
         assert states["ring"] == "skipped"
         assert "web, web/damping/alpha=0.5" in str(caught.value)
-        assert str(caught.value).endswith("run it again to go on")
+        assert str(caught.value).endswith("run it again to resume")
         assert not list(Path("out/.mgspmv/made").iterdir())
         record = run()
         kept = [name for name, state in find_states(record).items() if state == "kept"]

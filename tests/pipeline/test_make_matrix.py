@@ -110,7 +110,9 @@ class TestUpdates:
         night("mon")
         night("tue")
         shutil.rmtree(folder / "out/web.zarr")
-        with pytest.raises(StepsFailedError, match=r"was changed by 1 updates that are not there any more"):
+        with pytest.raises(
+            StepsFailedError, match=r"is missing or damaged, and had 1 updates that its source does not contain"
+        ):
             night("tue")
         assert night("tue", overrides={"matrix.web.overwrite": True}).is_success
         assert read_entries()[(1, 2)] == 1.0

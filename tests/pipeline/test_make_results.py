@@ -20,5 +20,5 @@ def test_vectors_of_both_formats(tmp_path):
 
 def test_what_is_no_array(tmp_path):
     (tmp_path / "x.zarr").mkdir()
-    with pytest.raises(SourceError, match=r"cannot be read as a Zarr array, nor is it named \.npy"):
+    with pytest.raises(SourceError, match=r"not named \.npy, and cannot be read as a Zarr array"):
         read_array(str(tmp_path / "x.zarr"))

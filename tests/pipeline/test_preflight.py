@@ -41,13 +41,13 @@ def test_of_another_option():
     run_pipeline(write_definition(RUN))
     plan = plan_pipeline("p.toml", overrides={"run.alpha": 0.5, "run.top": 7})
     step = plan.steps[1]
-    assert (step.state, step.why) == ("to make", "alpha was 0.85 and is to be 0.5; top was 100 and is to be 7")
+    assert (step.state, step.why) == ("to make", "alpha changed from 0.85 to 0.5; top changed from 100 to 7")
 
 
 def test_of_an_option_that_is_no_longer_given():
     run_pipeline(write_definition(RUN + "tol = 1e-3\n"))
     Path("n.txt").write_text("1\n")
-    why = "another version of the program, or an option that is no longer given, made it"
+    why = "made by another version of the program, or with an option that is no longer given"
     assert states(plan_pipeline(write_definition(RUN)))["web/pagerank"] == ("to make", why)
     run_pipeline("p.toml", overrides={"run.personalization": "n.txt"})
     assert states(plan_pipeline("p.toml"))["web/pagerank"] == ("to make", "personalization is no longer given")

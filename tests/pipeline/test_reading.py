@@ -106,7 +106,7 @@ class TestVariables:
     def test_what_is_not_set_is_named_with_all_else(self, monkeypatch):
         monkeypatch.delenv("NOWHERE", raising=False)
         assert problems_of(RUN.replace("edges.txt", "${NOWHERE}/x").replace("alpha", "alhpa")) == [
-            "matrix.web.path: the variable NOWHERE is not set; set it, or write ${NOWHERE:-DEFAULT}",
+            "matrix.web.path: the environment variable NOWHERE is not set; set it, or write ${NOWHERE:-DEFAULT}",
             "run.alhpa: unknown key; did you mean 'alpha'?",
         ]
 
@@ -121,8 +121,8 @@ class TestOverrides:
 
     def test_what_cannot_be_set(self):
         assert problems_of(RUN, {"folder.x": 1, "run..y": 2, "run.alhpa": 0.5}) == [
-            "folder.x: cannot be set, for folder is no table but 'out'",
-            "run..y: cannot be set; name tables and key, such as run.alpha",
+            "folder.x: cannot be set: folder is 'out', not a table",
+            "run..y: not a valid key; join tables and key by dots, such as run.alpha",
             "run.alhpa: unknown key; did you mean 'alpha'?",
         ]
 
@@ -143,7 +143,7 @@ def test_a_mistake_that_runs_share_is_said_once_and_of_where_it_is():
 @pytest.mark.parametrize("value", ["${DATA/x", "${1}", "${}", "${DATA:-${HOME}}"])
 def test_what_is_no_variable(value):
     assert problems_of(RUN.replace("edges.txt", value)) == [
-        f"matrix.web.path: a variable is ${{NAME}} or ${{NAME:-DEFAULT}}, with none in it, and $$ a $; not {value!r}"
+        f"matrix.web.path: expected ${{NAME}} or ${{NAME:-DEFAULT}}, not nested, or $$ for a $; got {value!r}"
     ]
 
 
@@ -151,11 +151,11 @@ def test_what_is_no_variable(value):
     ("change", "problem"),
     [
         (("alpha", "alhpa"), "run.alhpa: unknown key; did you mean 'alpha'?"),
-        (("path", "zebra"), "matrix.web.zebra: unknown key; it can be format, n_vertices, vertices, delimiter, "),
+        (("path", "zebra"), "matrix.web.zebra: unknown key; known keys: format, n_vertices, vertices, delim"),
         (("[run]", 'kind = "grpah"\n[run]'), "matrix.web.kind: input should be 'graph', 'matrix' or 'stochastic', not"),
         (("0.85", '"0.85"'), "run.alpha: input should be a valid number, not '0.85'"),
         (("0.85", '[0.5, "x"]'), "run.alpha.1: input should be a valid number, not 'x'"),
-        (("0.85", "[]"), "run.alpha: at least one is wanted, and there is none"),
+        (("0.85", "[]"), "run.alpha: expected at least one, got none"),
         (("0.85", "1.5"), "run.alpha: alpha must be at least 0 and less than 1, not 1.5"),
         (("1e-8", "-1.0"), "run.tol: tol must be a positive number, not -1.0"),
         (("tol =", "top = 0\ntol ="), "run.top: input should be greater than or equal to 1, not 0"),
@@ -170,17 +170,26 @@ def test_what_is_no_variable(value):
         ),
         (
             ("tol =", 'kernel = "ell"\ntol ='),
-            "run.kernel: there is no kernel 'ell' for PageRank; there are auto, csr",
+            "run.kernel: there is no kernel 'ell' for PageRank; known kernels: auto, csr",
         ),
         (("[run]", '[product.y]\nx = "x"\nkernel = "elll"\n[run]'), "product.y.kernel: there is no kernel 'elll' for"),
         (("tol =", 'dangling = "dorp"\ntol ='), "run.dangling: dangling must be uniform, drop, error or a file"),
         (("tol =", 'matrix = "wbe"\ntol ='), "run.matrix: there is no matrix 'wbe'; did you mean 'web'?"),
         (("tol =", "reverse = true\ntol ="), "run.reverse: this needs the transpose; set transpose = true in [matr"),
-        (("tol =", 'personalization = ["a/x.csv", "b/x.csv"]\ntol ='), "run: two of its combinations would both be "),
-        (("[run]", 'kind = "matrix"\n[run]\nmatrix = "web"'), "run.matrix: 'web' is of kind 'matrix', which has no ra"),
-        (('path = "edges.txt"', ""), "matrix.web: give path, a file to read; generate, the name of a generator; or op"),
-        (("path =", 'open = "x.zarr"\npath ='), "matrix.web: path and open are 2 sources; leave all but one out"),
-        (("[run]", "parameters = {scale = 3}\n[run]"), "matrix.web: parameters: not used with path; leave out either"),
+        (("tol =", 'personalization = ["a/x.csv", "b/x.csv"]\ntol ='), "run: two combinations have the same label "),
+        (
+            ("[run]", 'kind = "matrix"\n[run]\nmatrix = "web"'),
+            "run.matrix: 'web' is of kind 'matrix' and cannot be ran",
+        ),
+        (
+            ('path = "edges.txt"', ""),
+            "matrix.web: no source: set path (a file), generate (the name of a generator) or op",
+        ),
+        (("path =", 'open = "x.zarr"\npath ='), "matrix.web: path and open are 2 sources; set only one of them"),
+        (
+            ("[run]", "parameters = {scale = 3}\n[run]"),
+            "matrix.web: parameters: not used with path; remove one or the other",
+        ),
         (('path = "edges.txt"', 'generate = "rmta"'), "matrix.web: there is no generator 'rmta'; did you m"),
         (
             ('path = "edges.txt"', 'generate = "rmat"\nparameters = {scael = 3}'),
@@ -188,21 +197,27 @@ def test_what_is_no_variable(value):
         ),
         (
             ('path = "edges.txt"', 'generate = "rmat"\nparameters = {scale = 3}\ncolumns = ["a"]'),
-            "matrix.web: columns: not used with generate; leave out either",
+            "matrix.web: columns: not used with generate; remove one or the other",
         ),
-        (('path = "edges.txt"', 'open = "x"\norder = "rcm"'), "matrix.web: order: not used with open; leave"),
-        (("[run]", "[matrix.web.update]\n[run]"), "matrix.web.update: give insert, files of entries that come, delete"),
-        (("[run]", '[matrix."a/b"]\npath = "x"\n[run]'), "matrix.a/b: a name has letters, digits, - and _ only, for"),
-        (("[run]", "[batch.b]\n[run.b]"), "batch.b: a run has this name, and results of both would go to one folder"),
-        (("[run]", "[product.y]\n[run]"), "product.y.x: this is required"),
-        (("[run]", "[product]\ny = 3\n[run]"), "product.y: this is a table, [product.y], not 3"),
+        (('path = "edges.txt"', 'open = "x"\norder = "rcm"'), "matrix.web: order: not used with open; remove"),
+        (("[run]", "[matrix.web.update]\n[run]"), "matrix.web.update: no files: set insert (entries to add), delete"),
+        (("[run]", '[matrix."a/b"]\npath = "x"\n[run]'), "matrix.a/b: a name consists of letters, digits, - and _, as"),
+        (
+            ("[run]", "[batch.b]\n[run.b]"),
+            "batch.b: a run has the same name, and both would write to the same folder; rename one",
+        ),
+        (("[run]", "[product.y]\n[run]"), "product.y.x: required key is missing"),
+        (("[run]", "[product]\ny = 3\n[run]"), "product.y: expected a table, [product.y], got 3"),
         (("[run]", '[product.y]\nx = "x"\ntranspose = true\n[run]'), "product.y.transpose: this needs the transpose"),
         (("[run]", '[limits]\nmemory = "3XB"\n[run]'), "limits.memory: a size is written like 141GB, 16GiB or 500MB"),
-        (("[run]", '[cluster]\nkind = "address"\n[run]'), "cluster: the address of a scheduler goes with kind"),
+        (
+            ("[run]", '[cluster]\nkind = "address"\n[run]'),
+            'cluster: kind = "address" and the address of a scheduler require each other',
+        ),
         (("[run]", '[cluster]\nkind = "lokal"\n[run]'), "cluster: cluster must be one of local, cuda, slurm, pbs"),
         (
             ("[run]", '[cluster]\nkind = "address"\naddress = "tcp://x"\noptions = {cores = 1}\n[run]'),
-            'cluster: workers, options and tls = "temporary" are of clusters that are started; leave them out',
+            'cluster: workers, options and tls = "temporary" need a cluster that the pipeline starts; remove them',
         ),
         (
             ("[run]", '[cluster]\nkind = "ssh"\ntls = "temporary"\n[run]'),
@@ -210,26 +225,26 @@ def test_what_is_no_variable(value):
         ),
         (
             ("[run]", '[cluster]\nkind = "address"\naddress = "tcp://x"\nworkers = 2\n[run]'),
-            'cluster: workers, options and tls = "temporary" are of clusters that are started; leave them out',
+            'cluster: workers, options and tls = "temporary" need a cluster that the pipeline starts; remove them',
         ),
         (
             ("[run]", '[cluster]\nkind = "address"\naddress = "tls://x"\ntls = "temporary"\n[run]'),
-            'cluster: workers, options and tls = "temporary" are of clusters that are started; leave them out',
+            'cluster: workers, options and tls = "temporary" need a cluster that the pipeline starts; remove them',
         ),
         (("[run]", '[output]\nformats = ["xlsx"]\n[run]'), "output.formats.0: input should be 'zarr', 'parquet' or 'c"),
         (
             ("[run]", '[batch.b]\n[output]\nscaler = "max"\n[run]'),
-            'batch.b: batches keep ranks as they are, and [output] has scaler = "max"; leave out either',
+            'batch.b: batches do not support scaler = "max" in [output]; remove the scaler or the batch',
         ),
         (
             ("tol =", 'nstart = "previous"\n[output]\nscaler = "l2norm"\n[run.a]\ntol ='),
-            'run.a.nstart: previous ranks start a run as they were computed; set scaler = "none" in [output]',
+            'run.a.nstart: nstart = "previous" needs unscaled ranks; set scaler = "none" in [output]',
         ),
         (
             ("tol =", 'nstart = "previous"\n[output]\nformats = ["csv"]\n[run.a]\ntol ='),
-            "run.a.nstart: previous ranks are read again; have zarr or parquet among the formats of [output]",
+            'run.a.nstart: nstart = "previous" reads ranks in zarr or parquet; add one of them to formats in [output]',
         ),
-        (('"out"', '"s3://bucket"'), "folder: this is a local path, for records; a URL that results go to is folder"),
+        (('"out"', '"s3://bucket"'), "folder: records need a local path; to write results to a URL, set folder"),
     ],
 )
 def test_what_is_wrong_is_named(change, problem):
@@ -265,8 +280,8 @@ def test_near_misses_of_every_table(key, meant):
 
 
 def test_no_matrix():
-    assert problems_of("") == ["matrix: this is required"]
-    assert problems_of("[matrix]\n") == ["matrix: at least one is wanted, and there is none"]
+    assert problems_of("") == ["matrix: required key is missing"]
+    assert problems_of("[matrix]\n") == ["matrix: expected at least one, got none"]
 
 
 def test_what_is_no_toml(folder):

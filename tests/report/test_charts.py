@@ -63,7 +63,7 @@ def test_points_without_a_place_are_counted() -> None:
     points = [(0, 0.3), (1, 0.5), (2, 0.0), (3, math.nan), (4, math.inf), (5, 0.1)]
     chart = draw_lines("zero", [Series("a", points)], "x", "y", is_x_log=True)
     assert "a: 0.5 at 1 to 0.1 at 5." in chart.svg
-    assert chart.note == "points not drawn, as they are not positive or not finite: 4"
+    assert chart.note == "points not drawn because they are not positive or not finite: 4"
 
 
 def test_nothing_to_draw() -> None:

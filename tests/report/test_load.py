@@ -72,17 +72,17 @@ def fail(error: type[Exception], message: str, path: Path) -> None:
 
 
 def test_what_is_no_run(tmp_path, solution):
-    fail(StoreNotFoundError, r"there is nothing at .*none\.json; name the record of a run", tmp_path / "none.json")
+    fail(StoreNotFoundError, r"none\.json does not exist; pass the record of a run", tmp_path / "none.json")
     fail(StoreNotFoundError, "there are no ranks at", tmp_path / "none.parquet")
-    fail(PipelineError, r"has no runs in \.mgspmv/runs; name the folder of a pipeline that ran", tmp_path)
+    fail(PipelineError, r"has no records of runs in \.mgspmv/runs; pass the folder of a pipeline", tmp_path)
     (tmp_path / "a.json").write_text("{")
-    fail(PipelineError, r"a\.json is no JSON .*; name the record of a run", tmp_path / "a.json")
+    fail(PipelineError, r"a\.json is not JSON .*; pass the record of a run", tmp_path / "a.json")
     (tmp_path / "b.json").write_text("[1]")
-    fail(PipelineError, "is no record of a pipeline; it has no 'mgspmv_run'", tmp_path / "b.json")
+    fail(PipelineError, "is not a record of a run: it has no 'mgspmv_run'", tmp_path / "b.json")
     (tmp_path / "c.json").write_text(json.dumps(RUN.to_dict() | {"mgspmv_run": 99}))
-    fail(PipelineError, "was written in format 99", tmp_path / "c.json")
+    fail(PipelineError, "has format version 99, but this program reads version 1", tmp_path / "c.json")
     (tmp_path / "d.json").write_text(json.dumps(RUN.to_dict() | {"colour": 1}))
-    fail(PipelineError, r"is no record of a run .*; run the pipeline again", tmp_path / "d.json")
+    fail(PipelineError, r"is not a record of a run .*; run the pipeline again", tmp_path / "d.json")
     solution.save(tmp_path / "e.csv")
     fail(OptionError, "ranks are loaded from .zarr or .parquet, not from .csv", tmp_path / "e.csv")
     mg.ingest(sp.coo_array(np.eye(2)), tmp_path / "g.zarr", kind="graph")

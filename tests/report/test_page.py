@@ -123,7 +123,7 @@ def test_summary(page, run):
     assert facts["program"] == "mgspmv 0.1.0"
     assert facts["versions"] == "python 3.12.3, numpy 2.1.0"
     assert facts["hardware"].startswith("node-7, x86_64, 8 processors, 64 GB; ")
-    assert {"8 made, 1 kept, 1 failed, 2 skipped", "6 ended as asked, 146 iterations"} <= set(page.texts["span"])
+    assert {"8 made, 1 kept, 1 failed, 2 skipped", "6 successful, 146 iterations"} <= set(page.texts["span"])
     assert page.texts["strong"][-3:] == ["web/cut off", "broken", "broken/alpha=0.5, broken/alpha=0.8"]
     assert any(text.endswith("none.txt: there is no file of this name") for text in page.texts["p"])
     assert "needs the step 'broken', which failed" in page.texts["p"]
@@ -180,7 +180,7 @@ def test_comparison(page, run):
         "Spearman": f"{found['spearman']:.5g}", "Kendall of the highest": "0.5", "L1": f"{found['l1']:.5g}",
         "Overlap": "90.0%",
     }  # fmt: skip
-    _, *rows, more = page.tables["web/nightly: who moved furthest"]
+    _, *rows, more = page.tables["web/nightly: largest moves"]
     assert more == ["and 6 more"]
     for moved, shown in zip(found["moved"], rows, strict=False):
         change = moved[1] - moved[2]
@@ -209,7 +209,7 @@ def test_batches_beside_those_before():
 def test_vertices_that_came_and_went():
     moved = [["a", None, 3, None, 0.1], ["b", 3, None, 0.1, None], ["c", 2, 2, 0.2, 0.2], ["d", 5000, 2, "NaN", 0.2]]
     page = render(make_step(comparison={"before": None, "spearman": None, "moved": moved}))
-    rows = page.tables["g/run: who moved furthest"][1:]
+    rows = page.tables["g/run: largest moves"][1:]
     assert [row[1:4] for row in rows] == [
         ["new", "–", "3"], ["gone", "3", "–"], ["=", "2", "2"], ["▲ 4,998", "5,000", "2"],
     ]  # fmt: skip
@@ -246,7 +246,7 @@ def test_a_batch_of_many_vectors():
     assert rows[1] == ["<b>0</b>", "0.85", "converged", "9", "1e-7"]
     assert rows[-1] == ["and 25 more"]
     assert page.tables["g"][0] == ["", "seeds, <b>0</b>", "rank"]
-    assert "0 ended as asked, 360 iterations" in page.texts["span"]
+    assert "0 successful, 360 iterations" in page.texts["span"]
     assert {"seeds, <b>1</b> (slowest)", "seeds, <b>7</b>"} <= set(page.texts["text"])
     assert "seeds, <b>1</b> (slowest): 0.5 at 1 to 0.1 at 2." in page.texts["desc"][0]
 
@@ -292,7 +292,7 @@ def test_memory_by_worker():
 def test_a_run_of_no_steps():
     page = render(began="", elapsed_s=0.0)
     assert page.list("section", "id") == ["provenance"]
-    assert "None is recorded." in page.texts["p"]
+    assert "None recorded." in page.texts["p"]
 
 
 def test_long_tables_and_long_lists_are_cut():
@@ -312,4 +312,4 @@ def test_numbers_that_are_not_finite_are_read():
     page = render(step)
     assert page.tables["Runs"][1][4:7] == ["2", "non finite", "∞"]
     assert page.tables["g"][1] == ["1", "a", "–"]
-    assert "points not drawn, as they are not positive or not finite: 1." in page.texts["p"]
+    assert "points not drawn because they are not positive or not finite: 1." in page.texts["p"]
