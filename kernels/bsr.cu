@@ -1,15 +1,15 @@
-// y = alpha A x + beta y for CSR of dense blocks (register blocking), a warp a block row.
+// y = alpha A x + beta y for CSR of dense blocks (register blocking), one warp per block row.
 //
 // Formula: y[I B + r] = alpha sum_K sum_c data[K][r][c] x[indices[K] B + c] + beta y[...], K of block row I
-// Shapes: indptr (n_block_rows + 1), indices (n_blocks), data (n_blocks, B, B) with 0 where there is no entry;
-//   x (n_cols), y (n_rows). Only one index a block is read. A pattern has the count of the entry as its value.
-// Threads: entries of a block row are consecutive; of the warp's lanes the first L, the multiple of B B below 32, take
-//   entries lane, lane + L, ..., so that a lane stays in one row and column of its blocks. The lanes of a row are added in
-//   ascending order through shared memory.
+// Shapes: indptr (n_block_rows + 1), indices (n_blocks), data (n_blocks, B, B) with 0 where the matrix has no entry;
+//   x (n_cols), y (n_rows). One index is read per block. For a pattern, data holds the number of entries at each position.
+// Threads: the values of a block row are contiguous. The first L lanes of the warp, where L is the largest multiple of B B
+//   up to 32, process values lane, lane + L, ..., so that each lane stays at one row and column of the blocks. The sums of
+//   the lanes of a row are added in ascending order through shared memory.
 // Deterministic: yes.
 // Needs: sm_70; 2 KiB of shared memory.
-// Source: Im, Yelick, Vuduc, Sparsity: Optimization Framework for Sparse Matrix Kernels, IJHPCA 18(1), 2004; the form
-//   for GPUs is this project's. Places of 0 are skipped, so that an infinite x makes no NaN there.
+// Source: Im, Yelick, Vuduc, Sparsity: Optimization Framework for Sparse Matrix Kernels, IJHPCA 18(1), 2004; the GPU
+//   version is this project's. Values of 0 are skipped, so that padding times an infinite x does not give NaN.
 #include "types.cuh"
 
 #define THREADS 256

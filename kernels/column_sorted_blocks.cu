@@ -1,21 +1,22 @@
-// Makes row blocks of CSR: mgspmv/kernels/column_sorted_blocks.py says what they are, rank_blocks.cu reads them.
+// Build the layout column-sorted-blocks from CSR; described in mgspmv/kernels/column_sorted_blocks.py, read by rank_blocks.cu.
 //
-// Formula: none; entry (row, column, value) of CSR gets a place in its block's cell.
-// Shapes: CSR comes in pieces of rows, which are taken in the order of their places: row q of that order has place places[q]
-//   and the entries row_starts[q] .. row_starts[q + 1] of that order, which are entries jumps[q] + k of the piece's CSR. Block b
-//   has the rows of places b height .. (b + 1) height; cell cell_starts[b] + w holds its entries in the 2^shifts[b] columns from
-//   w 2^shifts[b] on, each counted by a word of shared memory.
-// Threads: in count_cells and place_entries a thread block takes a job: the entries begins[j] .. ends[j], at most ENTRIES, of
-//   block blocks[j], of which the first is in row rows[j]; it asks the counter of each cell once. In cut_cells a thread block
-//   takes an equal share of the cells, in sort_tiles TILE entries of one, in survey a thread takes rows.
-//   count_cells leaves the places of the columns in `found`, where place_entries finds them; it may be null.
-// Deterministic: which entries a cell has, yes; their order in it, no. Sums over them are sums of integers.
-// Needs: sm_70; 60 KiB of shared memory, or 92, by ENTRIES_PER_THREAD.
-// Source: this project's; windows of columns that a cache holds: Lakhotia, Kannan, Prasanna, USENIX ATC 2018.
+// Formula: none; each entry (row, column, value) of CSR is written to a slot of its block's cell.
+// Shapes: CSR is processed in pieces of rows, sorted by place. Row q of a piece in that order has place places[q] and entries
+//   row_starts[q] .. row_starts[q + 1]; entry k of these is entry jumps[q] + k of the piece's CSR. Block b has the rows at places
+//   b height .. (b + 1) height. Cell cell_starts[b] + w holds the entries of block b in the 2^shifts[b] columns from w 2^shifts[b]
+//   on; each cell of a block is counted in one word of shared memory.
+// Threads: in count_cells and place_entries, one thread block per job: entries begins[j] .. ends[j] (at most ENTRIES) of block
+//   blocks[j], the first of which is in row rows[j]. It updates the global counter of each cell once. In cut_cells, each thread
+//   block processes an equal share of the cells; in sort_tiles, one tile of a cell; in survey, one row per thread at a time.
+//   count_cells stores the places of the columns in `found` for place_entries, unless `found` is null.
+// Deterministic: the set of entries of a cell, yes; their order in the cell, no. Their sums are sums of integers, which do not
+//   depend on the order.
+// Needs: sm_70; 60 or 92 KiB of shared memory, depending on ENTRIES_PER_THREAD.
+// Source: this project's; column windows that fit in a cache as in Lakhotia, Kannan, Prasanna, USENIX ATC 2018.
 typedef long long int64;
 
 #define THREADS 1024
-#define ENTRIES (THREADS * ENTRIES_PER_THREAD)  // an odd number each, so that neighbours scanning theirs hit different banks
+#define ENTRIES (THREADS * ENTRIES_PER_THREAD)  // ENTRIES_PER_THREAD is odd, so that scanning threads hit different banks
 #define ROW_BITS 15
 #define CHUNK 128
 #define SORT_THREADS 512
@@ -23,16 +24,16 @@ typedef long long int64;
 #define TILE (SORT_THREADS * SORTED_PER_THREAD)
 #define BUCKET_BITS 11
 #define BUCKETS (1 << BUCKET_BITS)
-#define COUNT(n, size) (((n) + int64(size) - 1) / (size))  // parts of so many that n make
+#define COUNT(n, size) (((n) + int64(size) - 1) / (size))  // parts of `size` in n, rounded up
 #define FULL 0xffffffffu
 
-// The largest value of a warp, for all of its lanes.
+// Return the largest value of a warp in all of its lanes.
 __device__ __forceinline__ int find_largest(int value) {
     for (int distance = 16; distance > 0; distance /= 2) value = max(value, __shfl_xor_sync(FULL, value, distance));
     return value;
 }
 
-// Replaces each of the ENTRIES values by the largest up to it.
+// Replace each of the ENTRIES values by the maximum of the values up to it.
 __device__ __forceinline__ void scan_max(int* values) {
     __shared__ int warp_max[THREADS / 32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -56,7 +57,7 @@ struct Jobs {
     const int64 *begins, *ends, *rows;
     int64 n_rows;
     const int64* row_starts;
-    const int64* jumps;  // null where the order is that of CSR
+    const int64* jumps;  // null if places are in the order of CSR
     const int* places;
 };
 
@@ -122,19 +123,20 @@ take_entries(const Jobs& jobs, const Cells& cells, const int* __restrict__ indic
     }
 }
 
+// Count the entries of each cell.
 extern "C" __global__ void __launch_bounds__(THREADS)
 count_cells(Jobs jobs, Cells cells, const int* indices, int* found, unsigned* counters) {
     take_entries<false>(jobs, cells, indices, found, nullptr, counters, nullptr, nullptr, nullptr);
 }
 
-// counters[c]: entries of cell c that have a slot.
+// Write each entry to a slot of its cell. counters[c]: number of entries of cell c that have a slot already.
 extern "C" __global__ void __launch_bounds__(THREADS)
 place_entries(Jobs jobs, Cells cells, const int* indices, int* found, const VALUE* data, unsigned* counters,
               const int64* chunk_starts, unsigned* entries, VALUE* values) {
     take_entries<true>(jobs, cells, indices, found, data, counters, chunk_starts, entries, values);
 }
 
-// Replaces the value of each thread by the sum of those before it, and gives the sum of all.
+// Replace the value of each thread by the sum over the threads before it; return the sum over all threads.
 __device__ __forceinline__ int64 scan_sums(int64& value) {
     __shared__ int64 warp_sums[THREADS / 32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -143,7 +145,7 @@ __device__ __forceinline__ int64 scan_sums(int64& value) {
         const int64 before = __shfl_up_sync(FULL, sums, distance);
         if (lane >= distance) sums += before;
     }
-    __syncthreads();  // what the last call left has been read
+    __syncthreads();  // before warp_sums of the previous call is overwritten
     if (lane == 31) warp_sums[warp] = sums;
     __syncthreads();
     int64 warps = warp_sums[lane];
@@ -156,8 +158,8 @@ __device__ __forceinline__ int64 scan_sums(int64& value) {
     return __shfl_sync(FULL, warps, 31);
 }
 
-// The chunks and tiles before each cell, and the cell of each tile. chunks_found[b] is the first chunk of block b, of n_starts - 1
-// blocks, and after them come all chunks, and all tiles.
+// Find the number of chunks and of tiles before each cell, and the cell of each tile. chunks_found[b] is the first chunk of block b
+// of the n_starts - 1 blocks; the last two elements are the total numbers of chunks and of tiles.
 extern "C" __global__ void __launch_bounds__(THREADS)
 cut_cells(int64 n_cells, int64 n_starts, const unsigned* __restrict__ counts, const int64* __restrict__ cell_starts,
           int64* chunk_starts, int64* tile_starts, int* tile_cells, int64* chunks_found) {
@@ -187,9 +189,9 @@ cut_cells(int64 n_cells, int64 n_starts, const unsigned* __restrict__ counts, co
     }
 }
 
-// Sorts each tile of a cell by column, to 2^BUCKET_BITS parts of the cell's window; fills the cell's last chunk up with entries
-// of the row `height`, which is none; and lays each chunk out so that a warp which reads four neighbouring entries a lane has
-// 32 neighbours in sorted order at a time.
+// Sort each tile of a cell by column, into 2^BUCKET_BITS buckets of the cell's window; pad the cell's last chunk with entries of
+// row `height`, which does not exist; and interleave each chunk, so that a warp whose lanes each load four adjacent entries
+// processes 32 entries at a time that are adjacent in sorted order.
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
 sort_tiles(const int* tile_cells, const int* cell_blocks, const int64* tile_starts, const int64* chunk_starts,
            const unsigned* counts, Cells cells, unsigned* entries, VALUE* values, unsigned* chunk_columns) {
@@ -262,9 +264,9 @@ sort_tiles(const int* tile_cells, const int* cell_blocks, const int64* tile_star
     }
 }
 
-// What a layout is chosen by, added to found: the longest row; places of row slices, in 32; of n_samples entries from
-// first_entry on, of n_entries in `indices`, those that are nearer than `reach` to the diagonal. Row 0 here is row_offset of
-// the matrix.
+// Survey rows for the choice of a layout. Adds to found: the longest row (by maximum); the places of sell-slices, divided by 32; and,
+// of n_samples of the n_entries in `indices`, which begin at entry first_entry, the number less than `reach` columns from the diagonal.
+// row_offset is the global number of row 0.
 extern "C" __global__ void __launch_bounds__(256)
 survey(int64 n_rows, int64 row_offset, const int64* indptr, int64 first_entry, int64 n_entries, const int* indices, int64 n_samples, int64 reach,
        int64* found) {
@@ -278,7 +280,7 @@ survey(int64 n_rows, int64 row_offset, const int64* indptr, int64 first_entry, i
     }
     for (int64 sample = first; sample < n_samples; sample += stride) {
         const int64 k = sample * n_entries / n_samples;
-        int64 low = 0, high = n_rows;  // the row of entry first_entry + k
+        int64 low = 0, high = n_rows;  // binary search for the row of entry first_entry + k
         while (high - low > 1) {
             const int64 middle = (low + high) / 2;
             if (indptr[middle] <= first_entry + k) low = middle;
@@ -290,7 +292,7 @@ survey(int64 n_rows, int64 row_offset, const int64* indptr, int64 first_entry, i
     int64 own[3] = {longest, n_places, n_near};
     for (int s = 0; s < 3; ++s) {
         const bool is_largest = s == 0;
-        for (int distance = 16; distance > 0 && s != 1; distance /= 2) {  // all lanes of a warp have its places
+        for (int distance = 16; distance > 0 && s != 1; distance /= 2) {  // s = 1: n_places is the same in all lanes
             const int64 other = __shfl_down_sync(FULL, own[s], distance);
             own[s] = is_largest ? max(own[s], other) : own[s] + other;
         }

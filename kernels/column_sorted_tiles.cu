@@ -1,38 +1,39 @@
-// y = alpha A x + beta y for row tiles: entries in order of columns, no two of a tile in one row.
+// y = alpha A x + beta y for column-sorted-tiles: entries sorted by column, no two entries of a tile in the same row.
 //
-// Formula and shapes: as in csr_scalar.cu; mgspmv/kernels/column_sorted_tiles.py says how the entries lie. x is in the order of the format's
-//   columns. Item i is {block, first tile, last tile + 1, slice}, the longest first. Place p is a row, rows[p], or one of the copies
-//   that a long row has; those have rows[p] < 0, and split row k the places split_places[2 k] .. split_places[2 k + 1].
-// Threads: in column_sorted_tiles a thread block has an item. Its sums, one a place of the block, are in shared memory; warps take chunks in
-//   turn, and all wait for each other between tiles, so that a sum is never added to by two threads at a time. A block of one item
-//   and no copies stores its rows; else an item leaves its sums in a slice, and `finish`, four threads for 16 bytes of sums, adds
-//   the slices of its block. `add_copies` has a thread block for each split row. Thread blocks after the items store rows that
-//   have no entries.
+// Formula: as in csr_scalar.cu.
+// Shapes: described in mgspmv/kernels/column_sorted_tiles.py. x is in the order of the format's columns. Item i is {block, first
+//   tile, last tile + 1, slice}; the longest items come first. Place p is row rows[p], or a copy of a long row, where rows[p] < 0;
+//   split row k has places split_places[2 k] .. split_places[2 k + 1].
+// Threads: in column_sorted_tiles, one thread block per item. The sums, one per place of the block, are in shared memory; warps
+//   take chunks in turn, and all warps synchronize between tiles, so that no two threads add to the same sum at the same time. A
+//   block with one item and no copies stores its rows. Otherwise each item stores its sums in a slice, and `finish` adds the slices
+//   of a block, with four threads per 16 bytes of sums. `add_copies` runs one thread block per split row. The thread blocks after
+//   the items store the rows without entries.
 // Deterministic: yes; a row is added in the order of tiles, slices and copies.
 // Needs: sm_70; 63 KiB of shared memory.
-// Source: this project's; entries of many rows in order of columns after Lakhotia, Kannan, Prasanna, USENIX ATC 2018.
+// Source: this project's; entries of many rows sorted by column as in Lakhotia, Kannan, Prasanna, USENIX ATC 2018.
 #include "types.cuh"
 
 #define THREADS 512
-#define RESIDENT 2  // thread blocks a multiprocessor: with three there are too few registers
+#define RESIDENT 2  // thread blocks per multiprocessor: three would leave too few registers
 #define WARPS (THREADS / 32)
-#define LANE_ENTRIES (16 / int(sizeof(VALUE)))  // of a chunk, so that a lane loads 16 bytes of values
+#define LANE_ENTRIES (16 / int(sizeof(VALUE)))  // entries of a chunk per lane: 16 bytes of values
 #define CHUNK (32 * LANE_ENTRIES)
-#define EMPTY_ROWS 4096  // that a thread block stores
+#define EMPTY_ROWS 4096  // rows without entries per thread block
 #define FINISH_THREADS 256
 #define SLICE_LANES 4
 #define PLACES (16 / int(sizeof(SUM)))
 #define ROW_BITS 14
 #define NO_ROW ((1u << ROW_BITS) - 1)
 
-// What a lane has of a chunk: its entries lane, lane + 32, ...
+// Share of a chunk of one lane: its entries lane, lane + 32, ...
 struct Part {
     alignas(16) VALUE values[LANE_ENTRIES];
     alignas(16) unsigned entries[LANE_ENTRIES];
     unsigned column;
 };
 
-// N elements in words of 8 or 16 bytes, to which they are aligned.
+// Load N elements as one word of 8 or 16 bytes, to which they are aligned.
 template <typename T, int N>
 __device__ __forceinline__ void load_once(const T* place, T* own) {
     if (N * sizeof(T) == 8) *reinterpret_cast<uint2*>(own) = LOAD_ONCE(reinterpret_cast<const uint2*>(place));
@@ -45,7 +46,7 @@ __device__ __forceinline__ void load_part(const unsigned* entries, const VALUE* 
     part.column = __ldg(columns);
 }
 
-// What the entries of a part are multiplied by; those that are none have the column that their chunk counts from.
+// Gather the elements of x of a part's entries; padding reads the column that its chunk is relative to.
 __device__ __forceinline__ void gather(const Part& part, const VALUE* x, VALUE* taken) {
 #pragma unroll
     for (int k = 0; k < LANE_ENTRIES; ++k) taken[k] = __ldg(x + (part.column + (part.entries[k] >> ROW_BITS)));
@@ -79,15 +80,15 @@ column_sorted_tiles(int64 n_items, const int64* __restrict__ items, const int64*
     }
     const int64* item = items + 4 * int64(blockIdx.x);
     const int64 first_place = item[0] * height, slice = item[3], begin = tile_starts[item[1]];
-    const int64* ends = tile_starts + item[1] + 1;  // of the tiles
+    const int64* ends = tile_starts + item[1] + 1;  // ends of the tiles
     const int n = int(min(int64(height), n_places - first_place)), n_tiles = int(item[2] - item[1]);
     const int n_chunks = int(ends[n_tiles - 1] - begin);
     int chunk = threadIdx.x / 32, tile = 0, tile_end = int(ends[0] - begin);
-    int64 next_end = ends[min(1, n_tiles - 1)];  // loaded a tile before it is needed
+    int64 next_end = ends[min(1, n_tiles - 1)];  // prefetched one tile ahead
     entries += begin * CHUNK + threadIdx.x * LANE_ENTRIES;
     values += PATTERN ? 0 : begin * CHUNK + threadIdx.x * LANE_ENTRIES;
     columns += begin + chunk;
-    // Three chunks are under way: one is added, x is gathered for the next, and the one after that is loaded.
+    // Software pipeline over three chunks: one is added, x is gathered for the next, and the one after that is loaded.
     Part part, next, last;
     VALUE taken[LANE_ENTRIES], taken_next[LANE_ENTRIES];
     if (chunk < n_chunks) load_part(entries, values, columns, part);
@@ -129,8 +130,8 @@ permute(int64 n, const int* __restrict__ order, const VALUE* __restrict__ x, VAL
     if (k < n) out[k] = __ldg(x + LOAD_ONCE(order + k));
 }
 
-// The sums of slices of the places of block blockIdx.y, of PLACES a thread. Thread l of SLICE_LANES adds slices l, l + SLICE_LANES,
-// ...; then threads are added as a tree.
+// Add the slices of block blockIdx.y, PLACES places per thread. Thread l of SLICE_LANES adds slices l, l + SLICE_LANES, ...; then the
+// threads' sums are added as a tree.
 extern "C" __global__ void __launch_bounds__(FINISH_THREADS)
 finish(int64 n_places, int height, const int64* __restrict__ slice_starts, const SUM* __restrict__ slices,
        const int* __restrict__ rows, SUM* copies, SUM* y, SUM alpha, SUM beta) {
@@ -162,7 +163,7 @@ finish(int64 n_places, int height, const int64* __restrict__ slice_starts, const
         }
 }
 
-// Thread l of n adds copies l, l + n, ...; then threads are added as a tree.
+// Add the copies of a split row. Thread l of n adds copies l, l + n, ...; then the threads' sums are added as a tree.
 extern "C" __global__ void __launch_bounds__(1024)
 add_copies(const int* __restrict__ split_rows, const int64* __restrict__ split_places, const SUM* __restrict__ copies, SUM* y,
            SUM alpha, SUM beta) {

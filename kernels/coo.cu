@@ -1,12 +1,12 @@
-// y += alpha A x for entries with their row numbers, sorted by row, by segmented scan.
+// y += alpha A x for entries with row numbers, sorted by row, by segmented scan.
 //
 // Formula: y[rows[k]] += alpha data[k] x[indices[k]] for every k
-// Shapes: rows, indices and data (nnz), x (n_cols), y (n_rows). `scale` makes y = beta y first.
-// Threads: a thread block has ITEMS consecutive entries, whose products it brings into shared memory; each thread walks
-//   ITEMS_PER_THREAD of them and adds the sum of a row to y where the row ends. Sums that cross threads are joined by a segmented
-//   scan, sums that cross thread blocks by `add_carries` afterwards: no atomics.
+// Shapes: rows, indices and data (nnz), x (n_cols), y (n_rows). `scale` computes y = beta y first.
+// Threads: one thread block per ITEMS consecutive entries, whose products it loads into shared memory; each thread adds
+//   ITEMS_PER_THREAD of them and adds the sum of a row to y at the row's end. Sums that cross threads are joined by a segmented
+//   scan; sums that cross thread blocks are added afterwards by `add_carries`, without atomics.
 // Deterministic: yes.
-// Needs: sm_70; 17 KiB of shared memory in float32 and int32 rows, 31 KiB at most.
+// Needs: sm_70; 17 KiB of shared memory in float32 with int32 rows, 31 KiB at most.
 // Source: Bell and Garland, NVIDIA NVR-2008-004, 2008 (segmented reduction of COO); Blelloch et al. 1993.
 #include "segments.cuh"
 
@@ -38,7 +38,7 @@ coo(int64 nnz, const ROW* __restrict__ rows, const INDEX* __restrict__ indices, 
     ROW first_row = 0;
     for (int k = begin; k < end; ++k) {
         sum += products[k];
-        if (k + 1 == n_items || places[k + 1] == places[k]) continue;  // the chunk's last row may go on in the next
+        if (k + 1 == n_items || places[k + 1] == places[k]) continue;  // the chunk's last row is carried, as it may continue
         if (n_ends++ == 0) {
             first_row = places[k];
             first_sum = sum;

@@ -1,11 +1,11 @@
-// y = alpha A x + beta y for CSR, one thread a row, with a window of x in shared memory.
+// y = alpha A x + beta y for CSR, one thread per row, with a window of x in shared memory.
 //
 // Formula and shapes: as in csr_scalar.cu; row_offset is the global number of the block's first row, because columns
 //   are global and the window follows the diagonal.
-// Threads: a thread block has ROWS rows and brings x[begin .. begin + 2 ROWS) into shared memory, where begin is ROWS / 2
-//   columns before its first row on the diagonal, moved into the matrix; thread i has row i and adds its entries in
-//   the order of their indices, from the window where the column is in it, else from global memory.
-// Deterministic: yes, with the bits of csr_scalar.
+// Threads: one thread block per ROWS rows. It loads x[begin .. begin + 2 ROWS) into shared memory, where begin is ROWS / 2
+//   columns before its first row's place on the diagonal, clamped to the matrix. Thread i adds the entries of row i in the
+//   order of their indices, and reads x from the window if the column is in it, otherwise from global memory.
+// Deterministic: yes, bit-identical to csr_scalar.
 // Needs: sm_70; 2 ROWS values of x in shared memory: 4 KiB in float32, 8 KiB in float64.
 // Source: Nickolls, Buck, Garland, Skadron, ACM Queue 6(2), 2008 (their "cached" kernel, with rows = window).
 #include "types.cuh"

@@ -2,17 +2,17 @@
 //
 // Formula: Y[i, c] = alpha sum_{k = indptr[i]}^{indptr[i + 1] - 1} data[k] X[indices[k], c] + beta Y[i, c]
 // Shapes: X (n_cols, stride) and Y (n_rows, stride), row-major, of which WIDTH columns are multiplied; indices and data (nnz), aligned
-//   to 16 bytes. Piece p has the entries p n_batches 32 .. (p + 1) n_batches 32; `ends` has a bit for each entry: whether it is
-//   the last of its row. `rows` are the rows that have entries, `piece_rows` (n_pieces) where in them a piece begins, `splits`
-//   (n_splits, 3): a row of several pieces, the first and the last of them; `empty` the other rows. `carries` (n_pieces, 2, WIDTH).
-//   Y is the type of the product, SUM unless it is named.
-// Threads: groups of WIDTH / WORDS threads have a piece each, and each thread WORDS columns: an entry is one coalesced load of a
-//   row of X by its group. Entries are a stream, in which DEEP loads are under way across the ends of rows, however short these
-//   are. Sums of rows of several pieces are carried, and added in order by `add_carries`; rows without entries are the last
-//   thread blocks'.
-// Deterministic: yes; the bits depend on n_batches.
+//   to 16 bytes. Piece p has the entries 32 n_batches p .. 32 n_batches (p + 1). `ends` has one bit per entry, set for the last entry
+//   of a row. `rows` are the rows with entries; piece_rows (n_pieces) is the position in `rows` of the row in which a piece begins;
+//   splits (n_splits, 3): row that spans several pieces, its first piece, its last piece; `empty` are the rows without entries;
+//   carries (n_pieces, 2, WIDTH). Y has type SUM unless the macro Y is defined.
+// Threads: one group of WIDTH / WORDS threads per piece, with WORDS columns per thread: for each entry, the group loads a row of X
+//   with one coalesced load. The entries of a piece are a stream with DEEP loads in flight, across the ends of rows, so that short
+//   rows do not stall it. Partial sums of rows that span pieces are carries, which `add_carries` adds in order. The last thread
+//   blocks store the rows without entries.
+// Deterministic: yes; the result depends on n_batches.
 // Needs: sm_70.
-// Source: this project's; the groups of threads with a row of X as in Yang, Buluc, Owens, Design Principles for Sparse Matrix
+// Source: this project's; thread groups that load a row of X as in Yang, Buluc, Owens, Design Principles for Sparse Matrix
 //   Multiplication on the GPU, Euro-Par 2018.
 #include "types.cuh"
 
@@ -41,7 +41,7 @@ struct Word<16> {
     typedef int4 Type;
 };
 
-// The columns of a thread in one row of X.
+// Columns of one thread in one row of X.
 struct __align__(sizeof(X) * WORDS) Columns {
     X of[WORDS];
 };
@@ -52,7 +52,7 @@ __device__ __forceinline__ Columns load_columns(const X* place) {
     return columns;
 }
 
-// HELD neighbours of a stream that is read once.
+// Load HELD adjacent elements of a stream that is read once.
 template <typename E>
 __device__ __forceinline__ void load_held(E (&held)[HELD], const E* place) {
     constexpr int AT_ONCE = sizeof(held) >= 16 ? 16 : sizeof(held);
@@ -74,7 +74,7 @@ struct Matrix {
     SUM* carries;
 };
 
-// Stores the sums of a row.
+// Epilogue that stores the sums of a row in Y.
 struct StoreRows {
     Y* y;
     int64 stride;
@@ -87,19 +87,19 @@ struct StoreRows {
     }
 };
 
-// A group's walk along its piece.
+// State of a group that processes a piece, entry by entry.
 template <typename Rows>
 struct Walk {
     const Matrix& matrix;
     const Rows& rows;
-    const X* x;  // of this thread's columns
+    const X* x;  // from this thread's first column on
     int64 stride;
-    SUM* carries;  // of the piece
+    SUM* carries;  // those of the piece
     const INDEX* next;
     INDEX row;
     int lane;
     unsigned group;  // the threads of the group, as a mask
-    bool is_open;    // the row began in a piece before
+    bool is_open;    // the row began in an earlier piece
     SUM sums[WORDS];
 
     __device__ __forceinline__ void carry(int which) {
@@ -116,7 +116,7 @@ struct Walk {
 #pragma unroll
         for (int w = 0; w < WORDS; ++w) sums[w] = 0;
     }
-    // n entries: BATCH unless it is the end of the matrix.
+    // Add n entries: BATCH, or fewer at the end of the matrix.
     template <bool IS_WHOLE>
     __device__ __forceinline__ void add(const INDEX (&indices)[HELD], const VALUE (&values)[HELD], unsigned ends, int n) {
 #pragma unroll 1
@@ -187,7 +187,7 @@ __device__ __forceinline__ void multiply(const Matrix& matrix, const Rows& rows,
     if (!(matrix.ends[(last - 1) / 32] >> ((last - 1) % 32) & 1)) walk.carry(walk.is_open ? 0 : 1);
 }
 
-// The rows without entries.
+// Finish the rows without entries.
 template <typename Rows>
 __device__ __forceinline__ void finish_empty(const Matrix& matrix, const Rows& rows, int64 first_block) {
     const int lane = threadIdx.x % LANES;
@@ -197,7 +197,8 @@ __device__ __forceinline__ void finish_empty(const Matrix& matrix, const Rows& r
         rows.finish(matrix.empty[k], lane, none);
 }
 
-// The rows of several pieces: what the first one has of the row, and all that the others have, in order.
+// Finish the rows that span several pieces: add the carries of these pieces in order. carries[p][1] is the sum of a row that begins
+// in piece p, carries[p][0] that of a row that began earlier.
 template <typename Rows>
 __device__ __forceinline__ void finish_splits(const Matrix& matrix, const Rows& rows) {
     const int lane = threadIdx.x % LANES;

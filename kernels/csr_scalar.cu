@@ -1,9 +1,9 @@
-// y = alpha A x + beta y for CSR, one thread a row.
+// y = alpha A x + beta y for CSR, one thread per row.
 //
 // Formula: y[i] = alpha sum_{k = indptr[i]}^{indptr[i+1]-1} data[k] x[indices[k]] + beta y[i]
 // Shapes: indptr (n_rows + 1), indices and data (nnz), x (n_cols), y (n_rows).
-// Threads: thread i has row i and adds its entries in the order of their indices; neighbours read places that are a
-//   row apart, so that loads are coalesced only where rows are short.
+// Threads: thread i adds the entries of row i in the order of their indices. Neighboring threads read addresses one row
+//   apart, so that loads are coalesced only if rows are short.
 // Deterministic: yes.
 // Needs: sm_70; no shared memory.
 // Source: Nickolls, Buck, Garland, Skadron, Scalable Parallel Programming with CUDA, ACM Queue 6(2), 2008; with alpha

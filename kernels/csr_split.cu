@@ -1,13 +1,14 @@
 // y = alpha A x + beta y for CSR, work split evenly over nonzeros and row ends (merge path), by segmented scan.
 //
 // Formula and shapes: as in csr_scalar.cu; chunk c has the row ends row_starts[c] .. row_starts[c + 1] and the nonzeros
-//   nonzero_starts[c] .. nonzero_starts[c + 1], together ITEMS, however long or short the rows are.
-// Threads: a thread block has a chunk: it brings products and row ends into shared memory; each thread finds its ITEMS_PER_THREAD
-//   items by a search along its diagonal and walks them: a nonzero is added, a row end stores the sum. Sums that cross
-//   threads are joined by a segmented scan. What a chunk has of the row that is open at its end is its carry. Carries are
-//   added by `add_carries` afterwards, or, with LOOK_BACK 1, the chunk in which a row ends waits for those of the row. A chunk
-//   publishes its own before it waits, and waits only for thread blocks of smaller blockIdx, which the hardware starts no
-//   later. That is for products so short that a second launch takes longer than the waits.
+//   nonzero_starts[c] .. nonzero_starts[c + 1], together ITEMS, whatever the row lengths.
+// Threads: one thread block per chunk. It loads products and row ends into shared memory; each thread finds its
+//   ITEMS_PER_THREAD items by a search along its diagonal and processes them in order: a nonzero is added, a row end stores the
+//   sum. Sums that cross threads are joined by a segmented scan. The carry of a chunk is its sum of the row open at its end.
+//   Carries are added afterwards by `add_carries` or, with LOOK_BACK 1, by the chunk in which the row ends, which waits for the
+//   carries of that row. This cannot deadlock: a chunk publishes its own carry before it waits, and waits only for thread
+//   blocks of smaller blockIdx, which the hardware starts no later. LOOK_BACK is for products so short that a second launch
+//   takes longer than the waits.
 // Deterministic: yes.
 // Needs: sm_70; 23 KiB of shared memory in float32, 38 KiB in float64 and fixed point.
 // Source: Merrill and Garland, Merge-based Parallel Sparse Matrix-Vector Multiplication, SC 2016; for carries
@@ -27,8 +28,8 @@ typedef unsigned long long uint64;
 #define CARRIES int64 *carry_rows, SUM *carry_sums
 #endif
 
-// A carry in memory is WORDS words, which are 0 until it is published. Each holds 32 bits of the sum and a flag and is written
-// and read as one, past the L1 cache: no fence is needed, which would empty that cache of x.
+// A carry in memory is WORDS words, which are 0 until it is published. Each word holds 32 bits of the sum and a flag, and is written
+// and read in one access that bypasses the L1 cache, so that no fence is needed: a fence would evict x from L1.
 union Carry {
     SUM sum;
     unsigned parts[WORDS];
@@ -41,7 +42,7 @@ __device__ __forceinline__ void publish_carry(volatile uint64* carries, int chun
     for (int w = 0; w < WORDS; ++w) carries[int64(chunk) * WORDS + w] = uint64(carry.parts[w]) << 32 | 1;
 }
 
-// Wait for the carry of a chunk and take it. Nobody else does, so its words are 0 again for the next run.
+// Wait for the carry of a chunk and take it. Each carry is taken once, so that its words can be reset to 0 for the next launch.
 __device__ __forceinline__ SUM take_carry(volatile uint64* carries, int chunk) {
     Carry carry;
 #pragma unroll
@@ -64,7 +65,7 @@ csr_split(const int64* row_starts, const int64* nonzero_starts, const OFFSET* __
     const int64 first_row = row_starts[blockIdx.x], first = nonzero_starts[blockIdx.x];
     const int n_ends = int(row_starts[blockIdx.x + 1] - first_row);
     const int n_nonzeros = int(nonzero_starts[blockIdx.x + 1] - first);
-    // Places are clamped and not guarded, so that the loads of a thread are under way together.
+    // Indices are clamped instead of guarded by branches, so that all loads of a thread are in flight together.
     const OFFSET end = __ldg(indptr + first_row + min(int(threadIdx.x) + 1, n_ends));
     if (n_nonzeros > 0) {
         VALUE values[ITEMS_PER_THREAD];

@@ -1,19 +1,19 @@
-// y = alpha A x + beta y for CSR, several threads a row, reduced by shuffles.
+// y = alpha A x + beta y for CSR, several threads per row, reduced by shuffles.
 //
 // Formula and shapes: as in csr_scalar.cu; indices and data are aligned to 16 bytes.
-// Threads: a thread block has rows_per_block rows, whose entries are neighbours in memory.
-//   Staged, where they fit in TILE places: all threads bring them into shared memory, 16 bytes a load, which is coalesced
-//     however short the rows are; then groups of STAGED_LANES threads have a row each. Rows are neighbours there, so that on
-//     stencils and bands a warp reads neighbours of x.
-//   Else in place: groups of LANES threads have a row each.
+// Threads: one thread block per rows_per_block rows, whose entries are contiguous in memory.
+//   Staged, if these entries fit in TILE elements: all threads load them into shared memory with loads of 16 bytes, which are
+//     coalesced for any row length; then one group of STAGED_LANES threads sums each row. The rows of a warp are consecutive,
+//     so that on stencils and bands it reads nearby elements of x.
+//   In place, otherwise: one group of LANES threads sums each row from global memory.
 //   Lane l of T adds entries l, l + T, ... of its row; the lanes' sums are added as a tree by shuffles.
-//   T is one of 1, 2, 4, 8, 16, 32 (64 on a wavefront of 64): in place the largest power of two <= nnz / n_rows, staged
-//   the largest for which the thread block has threads.
-// Deterministic: yes; the bits depend on rows_per_block, LANES and STAGED_LANES.
+//   T is 1, 2, 4, 8, 16 or 32 (or 64 on hardware with wavefronts of 64): in place, the largest power of two <= nnz / n_rows;
+//   staged, the largest for which the thread block has enough threads.
+// Deterministic: yes; the result depends on rows_per_block, LANES and STAGED_LANES.
 // Needs: sm_70; 24 KiB of shared memory in float32, 32 KiB in float64, 40 KiB with int64 indices.
-// Source: Bell and Garland, NVIDIA NVR-2008-004, 2008 ("vector"); lanes after nnz / n_rows as in AMD lab notes, Sparse
+// Source: Bell and Garland, NVIDIA NVR-2008-004, 2008 ("vector"); lanes by nnz / n_rows as in AMD lab notes, Sparse
 //   matrix vector multiplication, part 1, 2023; staging as in Greathouse and Daga, Efficient Sparse Matrix-Vector
-//   Multiplication on GPUs using the CSR Storage Format, SC 2014 ("CSR-Stream"), but x is read by rows, from what is staged.
+//   Multiplication on GPUs using the CSR Storage Format, SC 2014 ("CSR-Stream"), but x is read row by row after staging.
 #include "types.cuh"
 
 #define THREADS 256
@@ -26,7 +26,7 @@ struct __align__(16) Four {
     E element[4];
 };
 
-// Four neighbours, 16 bytes a load; `place` is aligned to 16 bytes.
+// Load four adjacent elements, 16 bytes per load; `place` is aligned to 16 bytes.
 template <typename E>
 __device__ __forceinline__ Four<E> load_four(const E* place) {
     Four<E> four;
@@ -36,7 +36,7 @@ __device__ __forceinline__ Four<E> load_four(const E* place) {
     return four;
 }
 
-// Four neighbours of which n are there; the others are 0.
+// Load four adjacent elements of which the first n exist; the others are 0.
 template <typename E>
 __device__ __forceinline__ Four<E> load_part(const E* place, int64 n) {
     if (n >= 4) return load_four(place);
@@ -46,7 +46,7 @@ __device__ __forceinline__ Four<E> load_part(const E* place, int64 n) {
     return four;
 }
 
-// The sum of the lanes of a row, in lane 0.
+// Return the sum of the lanes of a row, in lane 0.
 template <int WIDTH>
 __device__ __forceinline__ SUM add_lanes(SUM sum) {
 #pragma unroll

@@ -1,8 +1,8 @@
-// y = alpha A x + beta y for CSR, 32 lanes a row, reduced in shared memory.
+// y = alpha A x + beta y for CSR, 32 lanes per row, reduced in shared memory.
 //
 // Formula and shapes: as in csr_scalar.cu.
-// Threads: a warp has a row; lane l adds entries l, l + 32, ... of it, so that loads are coalesced; the lanes' sums are
-//   added as a tree in shared memory.
+// Threads: one warp per row; lane l adds entries l, l + 32, ..., so that loads are coalesced; the lanes' sums are added as
+//   a tree in shared memory.
 // Deterministic: yes.
 // Needs: sm_70; 2 KiB of shared memory.
 // Source: Bell and Garland, Efficient Sparse Matrix-Vector Multiplication on CUDA, NVIDIA NVR-2008-004, 2008 (their

@@ -1,15 +1,15 @@
-// y = A x + b for a dense A: a thread a row, a thread block a row, or tiles over a grid.
+// y = A x + b for a dense A: one thread per row, one thread block per row, or tiles over a grid.
 //
 // Formula: y[i] = sum_j A[i][j] x[j] + b[i]; b may be null.
-// Shapes: A (n_rows, n_cols) in rows, x (n_cols), b and y (n_rows).
+// Shapes: A (n_rows, n_cols) row-major, x (n_cols), b and y (n_rows).
 // Threads:
-//   dense_rows   thread i has row i and adds in the order of columns; neighbours read places a row apart.
-//   dense_block  a thread block has a row; thread t adds columns t, t + 256, ...; then a tree in shared memory.
-//   dense_tiles  a thread block has a tile of T = 64 rows and Z = 1024 columns and x's part of it in shared memory; each
-//                of its warps has rows of the tile and adds them by 32 lanes and shuffles; `add_tiles` adds a row's tiles
-//                in order. Fills the device where there are few rows and many columns.
+//   dense_rows   thread i adds row i in the order of columns; neighboring threads read addresses one row apart.
+//   dense_block  one thread block per row; thread t adds columns t, t + 256, ...; then a tree in shared memory.
+//   dense_tiles  one thread block per tile of T = 64 rows and Z = 1024 columns, with that part of x in shared memory. Each
+//                warp sums rows of the tile, with 32 lanes and shuffles; `add_tiles` adds the tiles of a row in order. It
+//                fills the device if there are few rows and many columns.
 // Deterministic: yes.
-// Needs: sm_70; dense_block 2 KiB, dense_tiles 4 KiB in float32 and 8 KiB in float64 of shared memory.
+// Needs: sm_70; shared memory: dense_block 2 KiB, dense_tiles 4 KiB in float32 and 8 KiB in float64.
 // Source: Bell and Garland 2008 and Harris 2007 for the reductions; tiles as for GEMV in Abdelfattah, Keyes, Ltaief,
 //   KBLAS: An Optimized Library for Dense Matrix-Vector Multiplication on GPU Accelerators, ACM TOMS 42(3), 2016.
 #include "types.cuh"

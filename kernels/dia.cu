@@ -1,12 +1,13 @@
-// y = alpha A x + beta y for diagonals, one thread a row.
+// y = alpha A x + beta y for diagonals, one thread per row.
 //
-// Formula: y[i] = alpha sum_d data[d][i] x[row_offset + i + offsets[d]] + beta y[i], without places that hold 0
+// Formula: y[i] = alpha sum_d data[d][i] x[row_offset + i + offsets[d]] + beta y[i], without the d where data[d][i] = 0
 // Shapes: offsets (n_diags), column minus row, both global, ascending; data (n_diags, n_rows); x (n_cols), y (n_rows).
-//   No column index is stored. A pattern has the count of the entry as its value.
-// Threads: thread i has row i and adds its diagonals in ascending order; all loads are coalesced, x's too.
-// Deterministic: yes, with the bits of csr_scalar where no column is repeated.
+//   No column index is stored. For a pattern, data holds the number of entries at each position.
+// Threads: thread i adds the diagonals of row i in ascending order; all loads are coalesced, including those of x.
+// Deterministic: yes, bit-identical to csr_scalar if no column is repeated in a row.
 // Needs: sm_70; no shared memory.
-// Source: Bell and Garland, NVIDIA NVR-2008-004, 2008. Places of 0 are skipped, so that an infinite x makes no NaN there.
+// Source: Bell and Garland, NVIDIA NVR-2008-004, 2008. Values of 0 are skipped, so that padding times an infinite x does
+//   not give NaN.
 #include "types.cuh"
 
 extern "C" __global__ void dia(int64 n_rows, int64 n_cols, int64 row_offset, int n_diags, const int64* offsets,

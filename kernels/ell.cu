@@ -1,11 +1,11 @@
-// y = alpha A x + beta y for ELLPACK, one thread a row.
+// y = alpha A x + beta y for ELLPACK, one thread per row.
 //
-// Formula: y[i] = alpha sum_{k < width} data[k][i] x[indices[k][i]] + beta y[i], without the places where the index is -1
-// Shapes: indices and data (width, n_rows), so that entry k of neighbouring rows are neighbours; x (n_cols), y (n_rows).
-// Threads: thread i has row i and adds its entries in the order of their indices; all loads but x's are coalesced.
-// Deterministic: yes, with the bits of csr_scalar.
+// Formula: y[i] = alpha sum_{k < width} data[k][i] x[indices[k][i]] + beta y[i], without the k where indices[k][i] = -1
+// Shapes: indices and data (width, n_rows), so that entries k of neighboring rows are adjacent; x (n_cols), y (n_rows).
+// Threads: thread i adds the entries of row i in the order of their indices; all loads except those of x are coalesced.
+// Deterministic: yes, bit-identical to csr_scalar.
 // Needs: sm_70; no shared memory.
-// Source: Bell and Garland, NVIDIA NVR-2008-004, 2008. HYB is this kernel and then coo.cu for the rest.
+// Source: Bell and Garland, NVIDIA NVR-2008-004, 2008. HYB runs this kernel, then coo.cu for the remaining entries.
 #include "types.cuh"
 
 extern "C" __global__ void ell(int64 n_rows, int64 width, const INDEX* __restrict__ indices,

@@ -1,11 +1,12 @@
-// sums[t] = the sum of x at the indices of thread t: how many elements of x a device reads at given places per second.
+// Microbenchmark of gathers: how many elements of x per second the device reads at given indices.
 //
-// Formula: thread t of block b adds x[indices[8192 b + t + 256 i]], i = 0 .. 31.
-// Shapes: indices (8192 blocks), x (as long as the indices need), sums (256 blocks).
-// Threads: neighbours read neighbouring indices; each thread has IN_FLIGHT of its indices, then of x, under way at once.
-//   The sums are stored so that nothing is left out by the compiler.
+// Formula: sums[256 b + t] = sum of x[indices[8192 b + t + 256 i]], i = 0 .. 31.
+// Shapes: indices (8192 n_blocks), x (any length that the indices fit), sums (256 n_blocks).
+// Threads: thread t of block b, so that neighboring threads read adjacent indices; each thread has IN_FLIGHT loads of indices,
+//   then of x, in flight. The sums are stored so that the compiler cannot remove the loads.
 // Deterministic: yes.
 // Needs: sm_70; no shared memory.
+// Source: this project's.
 #include "types.cuh"
 
 #define THREADS 256

@@ -1,16 +1,17 @@
-// What a PageRank step does beside the product, with the bits of the CPU's: see mgspmv/solvers/pagerank.py.
+// PageRank step after the product A z, bit-identical to the CPU's: see mgspmv/solvers/pagerank.py.
 //
-// Formula: x' = alpha (A z + m d) + (1 - alpha) p;  z' = x' / w (0 where w = 0); and the sums over rows of |x' - x|, of x'
-//   where w = 0, the largest |x' - x| and the number of ranks that are none, all in integers.
+// Formula: x' = alpha (A z + m d) + (1 - alpha) p;  z' = x' / w (0 where w = 0); and over the rows, in integers: the sum of
+//   |x' - x|, the largest |x' - x|, the sum of x' where w = 0, and the number of invalid ranks (negative, above 2 or NaN).
 // Shapes: all vectors (n_rows); `dangling` and `personalization` may hold one value for all rows (stride 0).
 //   RANK float | double is the type of x; Z float | double | int64 of z, int64 in units of 2^-62; PRODUCT double | int64 of A z.
-// Threads: thread i has row i; sums are integers, added by shuffles, in shared memory and by atomics.
-// Deterministic: yes. Compiled without contraction: in exact fixed point the ranks have the bits of the CPU kernels.
+// Threads: one thread per row; sums are integers, added by shuffles, in shared memory and by atomics.
+// Deterministic: yes. Compiled without contraction: in exact fixed point the ranks are bit-identical to the CPU kernels'.
 // Needs: sm_70.
 // Source: Page, Brin, Motwani, Winograd, The PageRank Citation Ranking, 1999; the fixed point is this project's.
 #define THREADS 256
 #include "ranks.cuh"
 
+// Compute z = x / w and the sums of x.
 extern "C" __global__ void __launch_bounds__(THREADS)
 scale(int64 n_rows, const RANK* x, const double* weight, double unit, Z* z, int64* sums) {
     const int64 row = int64(blockIdx.x) * THREADS + threadIdx.x;
@@ -19,7 +20,7 @@ scale(int64 n_rows, const RANK* x, const double* weight, double unit, Z* z, int6
     add_sums(own, sums);
 }
 
-// Looks at x, and at the z that was made of it: see `check_row`.
+// Check x and the z that was computed from it: see `check_row`.
 extern "C" __global__ void __launch_bounds__(THREADS)
 check_rows(int64 n_rows, const RANK* x, const double* weight, double unit, const Z* z, uint64* found) {
     const int64 row = int64(blockIdx.x) * THREADS + threadIdx.x;
@@ -28,6 +29,7 @@ check_rows(int64 n_rows, const RANK* x, const double* weight, double unit, const
     add_found(own, found);
 }
 
+// Compute x', z' and the sums over the rows.
 extern "C" __global__ void __launch_bounds__(THREADS)
 update(int64 n_rows, const PRODUCT* product, RANK* x, const double* weight, double unit, Z* z, double alpha,
        double alpha_mass, double jump, const double* dangling, int d_stride, const double* personalization,
@@ -44,8 +46,8 @@ update(int64 n_rows, const PRODUCT* product, RANK* x, const double* weight, doub
     add_sums(own, sums);
 }
 
-// out[i] = |alpha (A z + m d) + (1 - alpha) p - x| of row i and a bound on the rounding of computing it.
-// `touched` is the sum of z over the row's columns where values are float32 and may have been rounded, else null.
+// out[i] = |alpha (A z + m d) + (1 - alpha) p - x| of row i, plus a bound on the rounding error of computing it.
+// `touched` is the sum of z over the row's columns if values are float32, which may have been rounded; null otherwise.
 extern "C" __global__ void __launch_bounds__(THREADS)
 residual(int64 n_rows, const OFFSET* indptr, const double* product, const double* touched, const RANK* x, double alpha,
          double alpha_mass, double jump, double value_rounding, double least_rounding, const double* dangling,

@@ -1,14 +1,14 @@
-// What a PageRank step of many vectors does beside the product, with the bits of the CPU's: see mgspmv/kernels/many.py.
+// PageRank step of many vectors after the product A z, bit-identical to the CPU's: see mgspmv/kernels/cpu_many.py.
 //
 // Formula: as in pagerank.cu, for each column c, with alpha_c, m_c and p_c.
-// Shapes: x, z and product (n_rows, width), row-major; weight (n_rows); d of a value for each row (n_d = n_rows), one for all (1), or p
-//   (0). p is base[c] but at `n_patches` places (row, column), in order of rows, which are marked. sums (4, width). The product may lie
-//   where z goes. Types as in pagerank.cu; PRODUCT float too.
-// Threads: a thread has a column, and rows THREADS / width apart; sums are integers, added in shared memory and by atomics. Those of
-//   `residual`, of floats, are `out` (gridDim.x, width), for the host to add.
-// Deterministic: yes. Compiled without contraction: in exact fixed point the ranks have the bits of the CPU kernels.
+// Shapes: x, z and product (n_rows, width), row-major; weight (n_rows). n_d tells what d is: n_rows, one value per row; 1, one value
+//   for all rows; 0, d is p. p is base[c], except at `n_patches` positions (row, column), sorted by row; `marks` marks these rows.
+//   sums (4, width). The product may be in the same memory as the next z. Types as in pagerank.cu; PRODUCT may also be float.
+// Threads: each thread processes one column of rows THREADS / width apart; sums are integers, added in shared memory and by atomics.
+//   The float sums of `residual_many` are stored in `out` (gridDim.x, width), for the host to add in a fixed order.
+// Deterministic: yes. Compiled without contraction: in exact fixed point the ranks are bit-identical to the CPU kernels'.
 // Needs: sm_70.
-// Source: as of pagerank.cu.
+// Source: as for pagerank.cu.
 #define THREADS 256
 #include "ranks.cuh"
 
@@ -21,14 +21,14 @@ struct Columns {
 struct Terms {
     const double* dangling;
     int64 n_d;
-    const unsigned char* marks;  // of rows with patches; null where there are none
+    const unsigned char* marks;  // 1 for rows with patches; null if there are no patches
     const int64* rows;
     const int64* columns;
     const double* weights;
     int64 n_patches;
 };
 
-// What teleports to a row of one column.
+// Term alpha m d + (1 - alpha) p of a row, for one column.
 struct Rest {
     const Terms& terms;
     double alpha_mass, jump, base, jumped, same;
@@ -59,7 +59,7 @@ struct Rest {
     }
 };
 
-// Adds what the threads of each column found to its sums.
+// Add the sums of the threads of each column to the column's sums.
 __device__ __forceinline__ void add_columns(const int64 (&own)[4], int64 width, int64* sums) {
     __shared__ int64 all[4][THREADS];
     for (int s = 0; s < 4; ++s) all[s][threadIdx.x] = own[s];

@@ -1,13 +1,14 @@
-// A step of PageRank on row blocks, in one pass: product, update, next z and the sums that the next step needs.
+// PageRank step on column-sorted-blocks in one pass: product, update, next z and the sums that the next step needs.
 //
-// Formula, vectors, types: as in rank_steps.cuh. Float products are rounded to multiples of product_unit.
-// Shapes: a chunk has 128 entries, each a local row and a column counted from the chunk's; item t is chunks item_bounds[t] .. + 1 of
-//   block item_blocks[t], which has item_parts[block] items. Sums of a block of several items meet in `partial`, and who comes last
-//   finishes the rows.
-// Threads: a thread block takes items, the longest first, and adds its rows in shared memory as two words, the low one natively.
-// Deterministic: yes; sums are of integers. Compiled without contraction: in exact fixed point the bits of the CPU kernels.
-// Needs: sm_70; 8 bytes of shared memory for each row of a block.
-// Source: row blocks and the sums in two words are this project's.
+// Formula, vectors, types: as in rank_steps.cuh. Products of floats are rounded to multiples of product_unit.
+// Shapes: a chunk has 128 entries, each a local row and a column relative to the chunk's column. Item t is chunks
+//   item_bounds[t][0] .. item_bounds[t][1] of block item_blocks[t], which has item_parts[block] items. If a block has several
+//   items, their sums are added in `partial`, and the last thread block to finish an item of it finishes the rows.
+// Threads: each thread block takes items, the longest first, and adds rows in shared memory as two 32-bit words, because atomics
+//   on 32 bits of shared memory are native.
+// Deterministic: yes; sums are of integers. Compiled without contraction: in exact fixed point bit-identical to the CPU kernels.
+// Needs: sm_70; 8 bytes of shared memory per row of a block.
+// Source: this project's, as are the sums in two words; after Lakhotia, Kannan, Prasanna, USENIX ATC 2018.
 #ifndef THREADS
 #define THREADS 1024
 #endif
@@ -18,20 +19,20 @@
 #define CHUNK_COLUMN(entry) ((entry) >> ROW_BITS)
 #define CHUNK_ROW(entry) ((entry) & ((1u << ROW_BITS) - 1))
 
-// Adds a contribution to the two words of a row.
+// Add a contribution to the two words of a row.
 __device__ __forceinline__ void add(unsigned* low, unsigned* high, unsigned low_word, unsigned high_word) {
     const unsigned before = atomicAdd(low, low_word);
     if (before > ~low_word) ++high_word;
     if (high_word) atomicAdd(high, high_word);
 }
 
-// Whether the thread block met a product that is none.
+// Flag: a product in this thread block was invalid (too large or NaN).
 __device__ __forceinline__ int& is_wrong() {
     __shared__ int flag;
     return flag;
 }
 
-// value z, rounded once: to 1 / scale for float, to 1 for exact fixed point.
+// Add value z to a row, rounded once: to a multiple of 1 / scale for float, to an integer for exact fixed point.
 __device__ __forceinline__ void contribute(unsigned* low, unsigned* high, VALUE value, float z, float scale) {
     const float scaled = (PATTERN ? z : float(value * z)) * scale;
     if (scaled < 2147483648.0f) {
@@ -51,7 +52,8 @@ __device__ __forceinline__ void contribute(unsigned* low, unsigned* high, VALUE 
     add(low, high, unsigned(wide), unsigned(wide >> 32));
 }
 
-// Adds chunks begin, begin + stride, .. before end: N of them at a time, so that N index loads and 4 N gathers are in flight.
+// Add chunks begin, begin + stride, .. before end, N at a time, so that N index loads and 4 N gathers are in flight. Return the first
+// chunk that was not added.
 template <int N>
 __device__ __forceinline__ int64 add_chunks(int64 begin, int64 end, int stride, const uint4* __restrict__ entries,
                                             const unsigned* __restrict__ columns, const VALUE* __restrict__ values,
@@ -95,7 +97,7 @@ struct Blocks {
     int64 height;
 };
 
-// Finishes rows first .. first + n, of which take(row - first) gives the product; loads of AT_ONCE rows a thread are under way.
+// Finish rows first .. first + n, whose products are take(row - first); each thread has the loads of AT_ONCE rows in flight.
 template <typename Rows, typename Take>
 __device__ __forceinline__ void finish(Rows& rows, int64 first, int n, Take take) {
     const double unit = rows.run.product_unit;
@@ -112,7 +114,7 @@ __device__ __forceinline__ void finish(Rows& rows, int64 first, int n, Take take
     }
 }
 
-// Finishes every row with its product; of a block of several items, the thread block that comes last does.
+// Multiply and finish all rows. If a block has several items, the thread block that completes the last one finishes its rows.
 template <typename Rows>
 __device__ __forceinline__ void multiply(const Blocks& blocks, Rows& rows) {
     extern __shared__ unsigned low[];

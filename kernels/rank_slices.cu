@@ -1,11 +1,12 @@
-// A step of PageRank on row slices, in one pass: product, update, next z and the sums that the next step needs.
+// PageRank step on sell-slices in one pass: product, update, next z and the sums that the next step needs.
 //
-// Formula, vectors, types: as in rank_steps.cuh. Float products are added in double, in the order of the row.
-// Shapes: entry k of row 32 s + l is at 32 (slice_starts[s] + k) + l; column `none` is of those that are padding.
-// Threads: a thread a row; warps take slices in turn, so that neighbours gather neighbouring columns at the same time, and fetch ahead.
-// Deterministic: yes. Compiled without contraction: in exact fixed point the bits of the CPU kernels.
+// Formula, vectors, types: as in rank_steps.cuh. Products of floats are added in double, in the order of the row's entries.
+// Shapes: entry k of row 32 s + l is at 32 (slice_starts[s] + k) + l; padding has column `none`, where z is 0.
+// Threads: one thread per row; warps take slices in turn, so that neighboring warps gather nearby columns at the same time. Each warp
+//   prefetches the entries of its next slice.
+// Deterministic: yes. Compiled without contraction: in exact fixed point bit-identical to the CPU kernels.
 // Needs: sm_70.
-// Source: sliced ELLPACK, Monakov, Lokhmotov, Avetisyan, HiPEAC 2010; fused with the step here.
+// Source: sliced ELLPACK, Monakov, Lokhmotov, Avetisyan, HiPEAC 2010; fused with the PageRank step here.
 #define THREADS 256
 #define RESIDENT (PATTERN ? 4 : 2)
 #include "rank_steps.cuh"
@@ -20,7 +21,7 @@ struct Slices {
     int64 none;
 };
 
-// What a product is added up in, and what an entry adds.
+// Type of the sum of a row, and the term that an entry adds to it.
 template <typename A>
 struct Sum {
     typedef int64 Type;
@@ -33,7 +34,7 @@ __device__ __forceinline__ double contribute(VALUE value, float z) { return PATT
 __device__ __forceinline__ int64 contribute(VALUE, int64 z) { return z; }
 __device__ __forceinline__ int64 contribute(VALUE value, double z) { return __double2ll_rn(value * z); }
 
-// The first entries of a row, and what is known of it before its product: fetched while the row before is multiplied.
+// First entries of a row, and its vectors' elements that do not depend on the product: prefetched while the previous row is multiplied.
 template <typename Rows>
 struct Ahead {
     unsigned begin, end;

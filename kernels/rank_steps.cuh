@@ -1,14 +1,18 @@
-// A run of PageRank steps that the host only begins: scalars and the stop are on the device.
+// Several PageRank steps without the host: scalars and the stop criterion are on the device.
 //
-// Formula: as in pagerank.cu. `history` (n_kept, 4) int64 holds the sums that belong to each x, the first from `start`, in turn;
-//   `state` is {next item, thread blocks done, steps made, stop: 1 converged, 2 wrong or given up}. A step after the stop does nothing.
-// Shapes: vectors of the rows (n_rows), in the order of the format; two z (n_columns + 1) take turns, the last of each is 0.
-//   The first n_sent rows are columns too. The rows of a device may be in pieces, of which each has a Run of its own, and of which
-//   the last to be multiplied judges. Rows of one device of several have a slice of z, which ends with their sums, `shared`; the
-//   slices are exchanged between the last `step` and `join`, which judges. Where all rows are here there is no `join`. Devices
-//   that write into each other's memory do so in `step`, row by row, and `meet` then takes the place of exchange and `join`.
-// Types: RANK float | double is of x; Z float of z, or, in exact fixed point, int64 for a pattern and double in units of 2^-62 for
-//   values; WEIGHT unsigned | double. Float ranks with a float z are finished in float.
+// Formula: as in pagerank.cu. `history` (n_kept, 4) int64 is a ring buffer of the sums of each x, beginning with those from `start`.
+//   `state` is {next item, thread blocks done, steps made, stop: 0 no, 1 converged, 2 invalid ranks or given up}. After the stop,
+//   `step` does nothing.
+// Shapes: vectors of the rows (n_rows), in the order of the format. Two z (n_columns + 1) are read and written in turn; the last
+//   element of each is 0. The first n_sent rows are also columns. If the rows of a device are in several pieces, each piece has a
+//   Run, and the last piece checks the stop criterion. If there are several devices, each writes a slice of z, which ends with the
+//   sums over its rows (`shared`); slices are exchanged between the last `step` and `join`, which checks the stop criterion. On one
+//   device there is no `join`. Devices that can write to each other's memory send z in `step`, row by row; `meet` then replaces the
+//   exchange and `join`.
+// Types: RANK float | double is the type of x; Z that of z: float or, in exact fixed point, int64 for a pattern and double in units
+//   of 2^-62 for values; WEIGHT unsigned | double. If ranks and z are float, rows are finished in float.
+// Threads: of `start` and `check_rows`, one per row; of `step`, as in the file that includes this one.
+// Deterministic: yes; sums are of integers.
 // Source: Page, Brin, Motwani, Winograd, The PageRank Citation Ranking, 1999.
 #pragma once
 #include "ranks.cuh"
@@ -26,26 +30,26 @@ typedef Computed<RANK, Z>::Type Real;
 struct Run {
     RANK* x;
     const WEIGHT* weight;
-    const Z* read[2];  // z of even steps and of odd ones
-    Z* write[2];       // the part of the next z that has these rows
-    int64* shared[2];  // of the slices that even steps read and odd ones: the sums at their end; null where all rows are here
+    const Z* read[2];  // z that even and odd steps read
+    Z* write[2];       // slice of the next z for these rows, in even and odd steps
+    int64* shared[2];  // sums at the end of the slices that even and odd steps read; null on one device
     const double* dangling;
     const double* personalization;
     int64 n_rows, n_sent, d_stride, p_stride;
     double alpha, product_unit, per_z_unit, threshold;
-    int64 by_largest;  // the change is the largest of a row, not their sum
-    int64 judges;      // whether a step of these rows ends the step of all
+    int64 by_largest;  // the change is the maximum over the rows, not the sum
+    int64 judges;      // the step of these rows completes the step, so that it checks the stop criterion
     int64* state;
     int64* history;
     int64 n_kept;
-    int64 n_others;                // devices that get each next z of these rows as it is made
-    Z* const* write_there[2];      // as `write`, in their memory
+    int64 n_others;                // devices that z is sent to row by row
+    Z* const* write_there[2];      // as `write`, in the memory of those devices
     __device__ __forceinline__ int64* sums(int64 step) const { return history + 4 * (step % n_kept); }
-    // Where these rows add to the sums of x after so many steps.
+    // Sums of x after `made` steps, to which these rows are added.
     __device__ __forceinline__ int64* own_sums(int64 made) const { return shared[0] ? shared[made & 1] : sums(made); }
 };
 
-// Notes that so many steps were made, and whether the run stops; called by one thread when their sums are whole.
+// Record that `made` steps are complete, and whether the run stops; called by one thread once the sums of the last step are complete.
 __device__ __forceinline__ void judge(const Run& run, int64 made) {
     const int64* sums = run.sums(made);
     const double change = double(__ldcg(sums + (run.by_largest ? 1 : 0))) / CHANGE_POINT;
@@ -55,7 +59,7 @@ __device__ __forceinline__ void judge(const Run& run, int64 made) {
     run.state[3] = is_first ? 0 : is_wrong ? 2 : change < run.threshold ? 1 : 0;
 }
 
-// What teleports to a row; of one value for all rows it is computed once.
+// Term alpha m d + (1 - alpha) p of a row; computed once if it is the same for all rows.
 struct Rest {
     const double *dangling, *personalization;
     int64 d_stride, p_stride;
@@ -69,7 +73,7 @@ struct Rest {
     __device__ __forceinline__ double operator()(int64 row) const { return d_stride | p_stride ? at(row) : same; }
 };
 
-// Finishes rows of a step: load what is known before the product, then finish with the product.
+// Rows of a step: `load` prefetches the inputs that do not depend on the product, `finish` updates the row from the product.
 struct StepRows {
     struct Loaded {
         RANK rank;
@@ -98,7 +102,8 @@ struct StepRows {
         }
     }
     __device__ __forceinline__ void count_wrong() { ++own[3]; }
-    // Ends the step of these rows; called by all threads of all thread blocks.
+    // End the step of these rows; called by all threads of all thread blocks. The last thread block to arrive resets the counters; the
+        // fences make the sums of all thread blocks visible to it.
     __device__ __forceinline__ void end() {
         const int64 made = run.state[2] + 1;
         add_sums(own, run.own_sums(made));
@@ -112,8 +117,8 @@ struct StepRows {
     }
 };
 
-// out[i] = |alpha (A z + m d) + (1 - alpha) p - x| of row i, and a bound on the rounding of the update and of z, and of the values
-// if they were rounded; that of the products is for the caller to add. z is in fixed point, m is mass.
+// out[i] = |alpha (A z + m d) + (1 - alpha) p - x| of row i, plus a bound on the rounding error of the update, of z and of rounded
+// values; the caller adds the bound for the products. z is in fixed point, m is mass.
 struct ResidualRows {
     struct Loaded {
         RANK rank;
@@ -131,7 +136,7 @@ struct ResidualRows {
     }
 };
 
-// The first z, and the sums that belong to the first x.
+// Compute the first z, and the sums of the first x.
 extern "C" __global__ void __launch_bounds__(THREADS)
 start(Run run) {
     const int64 row = int64(blockIdx.x) * THREADS + threadIdx.x;
@@ -144,7 +149,7 @@ start(Run run) {
     add_sums(own, run.own_sums(0));
 }
 
-// Looks at the ranks after the last step, and at the z that was made of them: see `check_row`.
+// Check the ranks after the last step and the z that was computed from them: see `check_row`.
 extern "C" __global__ void __launch_bounds__(THREADS)
 check_rows(Run run, uint64* found) {
     const int64 row = int64(blockIdx.x) * THREADS + threadIdx.x;
@@ -156,7 +161,7 @@ check_rows(Run run, uint64* found) {
     add_found(own, found);
 }
 
-// Adds the sums that the slices of all devices brought, and ends the step; called by all threads, 4 or more, of the only block.
+// Add the sums in the slices of all devices, and end the step; called by all threads, at least 4, of a single thread block.
 __device__ __forceinline__ void add_slices(const Run& run, int64 made, int64 n_devices, const int64* tails) {
     const int s = threadIdx.x;
     if (s < 4) {
@@ -173,22 +178,22 @@ __device__ __forceinline__ void add_slices(const Run& run, int64 made, int64 n_d
     if (s == 0) judge(run, made);
 }
 
-// Ends a step whose slices were exchanged, the first time those of the first x.
+// End a step after the exchange of the slices; the first call is for those of the first x.
 extern "C" __global__ void join(Run run, int64 n_devices, const int64* tails) {
     if (!run.state[3]) add_slices(run, run.state[2] + 1, n_devices, tails);
 }
 
-// Where devices that write into each other's memory meet.
+// Barrier of devices that write to each other's memory.
 struct Meeting {
     int64 rank, round;
-    const volatile int64* flags;      // of this device: the last round in which each of the others came
-    volatile int64* const* flag_of;   // on each device, the flag of this one
-    volatile int64* const* sums_of[2];  // on each device, the sums of this one in the slices of even z and of odd ones
-    const volatile int* is_given_up;  // on the host
+    const volatile int64* flags;      // on this device: the last round in which each other device arrived
+    volatile int64* const* flag_of;   // on each other device: the flag of this device
+    volatile int64* const* sums_of[2];  // on each other device: the sums of this device in even and odd z
+    const volatile int* is_given_up;  // in host memory, so that the host can end the wait
 };
 
-// Ends a step whose slices every device wrote into the memory of all: tells the others so, with the sums of these rows, and waits
-// until they did. One block, of a thread for each device or more.
+// End a step in which every device wrote its slice to the memory of the others: send them the sums of these rows, then a flag, and
+// wait for theirs. One thread block with at least one thread per device. The first fence orders slice and sums before the flag.
 extern "C" __global__ void meet(Run run, int64 n_devices, const int64* tails, Meeting meeting) {
     if (run.state[3]) return;
     const int64 made = run.state[2] + 1;

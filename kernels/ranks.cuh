@@ -1,5 +1,9 @@
-// What a PageRank step does with a row once its product is known. THREADS: of a thread block, a multiple of 32.
-// RELATIVE: 1 where the largest change is that of |x' - x| / x', 0 where x' is 0 and counted up to 2, else 0.
+// Update of one row in a PageRank step, from its product, and the sums over rows.
+//
+// Formula: as in pagerank.cu. RELATIVE 1: the largest change is that of |x' - x| / x', which is 0 where x' is 0 and at most 2.
+// Threads: THREADS per thread block, a multiple of 32; each thread adds rows to its own sums, which are added at the end.
+// Deterministic: yes; sums are of integers.
+// Source: Page, Brin, Motwani, Winograd, The PageRank Citation Ranking, 1999; the fixed point is this project's.
 #pragma once
 
 typedef long long int64;
@@ -14,7 +18,7 @@ __device__ __forceinline__ void quantize(double value, int64* place) { *place = 
 __device__ __forceinline__ int64 round_up_or_down(float value) { return __float2ll_rn(value); }
 __device__ __forceinline__ int64 round_up_or_down(double value) { return __double2ll_rn(value); }
 
-// What of a row the largest is taken.
+// Return the change of a row for the maximum over the rows: absolute, or relative to the new rank.
 template <typename Real>
 __device__ __forceinline__ int64 measure_row(bool is_right, int64 moved, Real change, Real rank) {
 #if RELATIVE
@@ -26,8 +30,8 @@ __device__ __forceinline__ int64 measure_row(bool is_right, int64 moved, Real ch
 #endif
 }
 
-// Next z of a row, and what the row adds to the sums: of |x' - x|, its largest, of x' where w = 0, and of what is no rank.
-// per_unit: units of z in 1, a power of 2. All in type Real.
+// Compute the next z of a row, and add the row to the sums: |x' - x|, its maximum, x' where w = 0, and the number of invalid ranks.
+// per_unit: units of z in 1, a power of 2. Computed in type Real.
 template <typename Real, typename Weight>
 __device__ __forceinline__ void finish_row(Real change, Real rank, Weight weight, Real per_unit, Z& z, int64 (&own)[4]) {
     const bool is_dangling = weight == 0;
@@ -41,8 +45,8 @@ __device__ __forceinline__ void finish_row(Real change, Real rank, Weight weight
     quantize(ratio, &z);
 }
 
-// Adds a rank to own[0], in units of 2^-61, and, if it is dangling, to own[2], in units of 2^-62; and 1 to own[1] where it is none,
-// or where z, unless that is null, is not what `finish_row` makes of it.
+// Check a rank and its z: add the rank to own[0], in units of 2^-61, and, if the row is dangling, to own[2], in units of 2^-62; add 1 to
+// own[1] if the rank is invalid, or if z is not null and differs from the z that `finish_row` computes.
 template <typename Real, typename Weight>
 __device__ __forceinline__ void check_row(Real rank, Weight weight, Real per_unit, const Z* z, uint64 (&own)[3]) {
     int64 sums[4] = {0, 0, 0, 0};
@@ -54,7 +58,7 @@ __device__ __forceinline__ void check_row(Real rank, Weight weight, Real per_uni
     own[2] += is_rank ? uint64(sums[2]) : 0;
 }
 
-// Adds what the threads of a block found, by additions alone.
+// Add the sums of the threads of a block to `found`.
 __device__ __forceinline__ void add_found(uint64 (&own)[3], uint64* found) {
     for (int s = 0; s < 3; ++s) {
         for (int distance = 16; distance > 0; distance /= 2) own[s] += __shfl_down_sync(0xffffffffu, own[s], distance);
@@ -62,7 +66,7 @@ __device__ __forceinline__ void add_found(uint64 (&own)[3], uint64* found) {
     }
 }
 
-// Adds what the threads of a block found to sums: [1] by maximum, the others by addition. Integers, which no order changes.
+// Add own of the threads of a block to sums: [1] by maximum, the others by addition. Sums of integers do not depend on the order.
 __device__ __forceinline__ void add_sums(int64 (&own)[4], int64* sums) {
     __shared__ int64 all[4][THREADS / 32];
     for (int s = 0; s < 4; ++s) {

@@ -1,9 +1,9 @@
-// Parallel sum reduction: the sum of a vector in a fixed order.
+// Sum of a vector in a fixed order, by parallel reduction.
 //
 // Formula: out[c] = sum of x[4096 c .. 4096 (c + 1)); repeated on `out` until one sum is left.
 // Shapes: x (n), out (ceil(n / 4096)).
-// Threads: a thread block has a chunk of 4096 elements; thread t adds elements t, t + 256, ...; the threads' sums are added
-//   as a tree in shared memory. Chunks depend on n alone, so the bits do not depend on the device.
+// Threads: one thread block per chunk of 4096 elements; thread t adds elements t, t + 256, ...; the threads' sums are added
+//   as a tree in shared memory. Chunks depend on n alone, so that results are bit-identical on all devices.
 // Deterministic: yes.
 // Needs: sm_70; 2 KiB of shared memory.
 // Source: Harris, Optimizing Parallel Reduction in CUDA, NVIDIA, 2007.

@@ -1,16 +1,18 @@
-// Segmented sums over the threads of a block, and the sums that cross from one thread block into the next.
+// Segmented sums over the threads of a block, and carries: the sums that cross from one thread block into the next.
 //
+// Threads: THREADS per thread block, ITEMS_PER_THREAD items per thread; `add_carries` has one thread per carry.
+// Deterministic: yes.
 // Source: Blelloch, Heroux, Zagha, Segmented Operations for Sparse Matrix Computation on Vector Multiprocessors,
 //   CMU-CS-93-173, 1993; carries as in Merrill and Garland, Merge-based Parallel Sparse Matrix-Vector Multiplication, SC 2016.
 #pragma once
 #include "types.cuh"
 
 #define THREADS 256
-#define ITEMS_PER_THREAD 7  // odd, so that neighbours reading their own items hit different banks
+#define ITEMS_PER_THREAD 7  // odd, so that neighboring threads reading their items hit different banks
 #define ITEMS (THREADS * ITEMS_PER_THREAD)
 #define SHORT_SEGMENT 16
 
-// Inclusive scan: the sum of `value` over the threads from the last one with a head (or the first) up to this one.
+// Inclusive segmented scan: sum of `value` from the last thread with a head (or the first thread) up to this one.
 __device__ __forceinline__ SUM scan_segments(SUM value, bool is_head) {
     __shared__ SUM warp_sums[THREADS / WAVEFRONT];
     __shared__ bool warp_heads[THREADS / WAVEFRONT];
@@ -35,7 +37,7 @@ __device__ __forceinline__ SUM scan_segments(SUM value, bool is_head) {
     return has_head ? value : carried + value;
 }
 
-// The scan's value of the thread before; 0 for the first.
+// Return the scan's value of the previous thread; 0 for the first.
 __device__ __forceinline__ SUM take_from_before(SUM scanned) {
     __shared__ SUM all[THREADS];
     all[threadIdx.x] = scanned;
@@ -43,8 +45,8 @@ __device__ __forceinline__ SUM take_from_before(SUM scanned) {
     return threadIdx.x == 0 ? SUM(0) : all[threadIdx.x - 1];
 }
 
-// y[rows[c]] += alpha times the sum of its carries, in a fixed order; rows[c] = n_rows is no row's.
-// Thread c adds the carries of its row if it is the first of them; of many, the whole thread block does it.
+// y[row] += alpha times the sum of the row's carries, in a fixed order; carries with rows[c] = n_rows are skipped.
+// Thread c adds the carries of its row if carry c is the row's first; the whole thread block adds those of rows with many.
 extern "C" __global__ void __launch_bounds__(THREADS)
 add_carries(int64 n_carries, const int64* rows, const SUM* sums, int64 n_rows, SUM alpha, SUM* y) {
     __shared__ int n_long;

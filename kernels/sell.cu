@@ -1,11 +1,11 @@
-// y = alpha A x + beta y for SELL-C-sigma, one thread a row; C = 32.
+// y = alpha A x + beta y for SELL-C-sigma, one thread per row; C = 32.
 //
 // Formula: y[order[s C + l]] = alpha sum_k data[p] x[indices[p]] + beta y[...], p = slice_ptr[s] + k C + l, without the
-//   places where the index is -1
+//   p where indices[p] = -1
 // Shapes: slice_ptr (n_slices + 1), order (n_slices C) with the row of each slot or -1, indices and data (padded nnz);
 //   x (n_cols), y (n_rows). Rows are sorted by length within windows of sigma rows, so that slices need little padding.
-// Threads: a warp has a slice, lane l its slot l; a lane adds its entries in the order of their indices, coalesced.
-// Deterministic: yes, with the bits of csr_scalar.
+// Threads: one warp per slice, lane l at slot l; a lane adds its entries in the order of their indices, coalesced.
+// Deterministic: yes, bit-identical to csr_scalar.
 // Needs: sm_70; no shared memory.
 // Source: Kreutzer, Hager, Wellein, Fehske, Bishop, A unified sparse matrix data format for efficient general sparse
 //   matrix-vector multiplication on modern processors with wide SIMD units, SIAM J. Sci. Comput. 36(5), 2014.

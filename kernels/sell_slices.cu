@@ -1,9 +1,9 @@
-// Makes row slices of CSR: mgspmv/kernels/sell_slices.py says what they are, rank_slices.cu reads them.
+// Build the layout sell-slices from CSR; described in mgspmv/kernels/sell_slices.py, read by rank_slices.cu.
 //
-// Formula: none; entry (row, column, value) of CSR gets a place in its slice.
-// Shapes: a piece of CSR has the rows first_row .. first_row + n_rows of n_all, and first_row is a multiple of 32; entry k of row
-//   32 s + l goes to 32 (slice_starts[s] + k) + l, and where there is none, column n_cols does.
-// Threads: a thread a row.
+// Formula: none; each entry (row, column, value) of CSR is written to a place in its slice.
+// Shapes: CSR is processed in pieces of rows first_row .. first_row + n_rows, where first_row is a multiple of 32. Entry k of row
+//   32 s + l is written to 32 (slice_starts[s] + k) + l; padding has column n_cols and value 0.
+// Threads: one thread per row.
 // Deterministic: yes.
 // Needs: sm_70.
 // Source: sliced ELLPACK, Monakov, Lokhmotov, Avetisyan, HiPEAC 2010.

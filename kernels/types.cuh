@@ -1,14 +1,14 @@
-// The types of one specialisation and what all kernels do with them.
+// Types of one specialization, and the functions on entries and rows that the product kernels share.
 //
-// A module is compiled for one specialisation, by -D:
-//   VALUE    float | double       the matrix' values, which data points to (a pattern has none)
-//   X        default VALUE        x
-//   SUM      default VALUE        sums, alpha, beta and y; int64 for fixed point
-//   INDEX    int | int64          column indices
-//   OFFSET   int | int64          row pointers: int while there are fewer than 2^31 nonzeros
+// A module is compiled for one specialization, by -D:
+//   VALUE    float | double       type of the matrix values in data (a pattern has none)
+//   X        default VALUE        type of x
+//   SUM      default VALUE        type of sums, alpha, beta and y; int64 for fixed point
+//   INDEX    int | int64          type of column indices
+//   OFFSET   int | int64          type of row pointers: int for fewer than 2^31 nonzeros
 //   PATTERN  0 | 1                1: every entry is 1 and data is not read
 //   EXACT    default 0            1: SUM is int64 and each product is rounded to it once, to nearest even
-// It is compiled without contraction (--fmad=false), so that a product has the bits of its CPU twin.
+// It is compiled without contraction (--fmad=false), so that products are bit-identical to the CPU reference.
 #pragma once
 
 typedef long long int64;
@@ -38,7 +38,7 @@ typedef long long int64;
 #define LOAD_ONCE(place) __ldcs(place)
 #endif
 
-// What an entry of value `value` adds to the sum of its row.
+// Return the term that an entry adds to the sum of its row.
 __device__ __forceinline__ SUM contribute(VALUE value, X xj) {
 #if PATTERN
     return SUM(xj);
@@ -49,12 +49,12 @@ __device__ __forceinline__ SUM contribute(VALUE value, X xj) {
 #endif
 }
 
-// The value of entry k, read once in a coalesced stream; nothing is read of a pattern.
+// Return the value of entry k, read once in a coalesced stream; 1 for a pattern, without a read.
 __device__ __forceinline__ VALUE stream_value(const VALUE* data, int64 k) {
     return PATTERN ? VALUE(1) : LOAD_ONCE(data + k);
 }
 
-// The value of entry k; nothing is read of a pattern.
+// Return the value of entry k; 1 for a pattern, without a read.
 __device__ __forceinline__ VALUE read_value(const VALUE* data, int64 k) { return PATTERN ? VALUE(1) : __ldg(data + k); }
 
 // y[row] = alpha sum + beta y[row]; y is not read when beta is 0.

@@ -91,7 +91,7 @@ class Kernel:
     def bind_reference(self, block: CsrBlock, made: Any) -> Callable[..., None]:
         """Bind the reference to a format and return a function of (x, y, alpha, beta).
 
-        Its first parameters have the names of attributes of the format or else of the block.
+        Its first parameters are named after attributes of the format or of the block.
         """
         names = list(inspect.signature(self.reference).parameters)[:-4]
         return partial(self.reference, *(getattr(made if hasattr(made, name) else block, name) for name in names))
@@ -105,28 +105,31 @@ KERNELS = {
     kernel.name: kernel
     for kernel in (
         Kernel(
-            "csr-rows", "rows cut into parts of equal bytes, a thread a part", backends=("cpu",), step_backends=("cpu",)
+            "csr-rows",
+            "rows cut into parts of equal bytes, one thread per part",
+            backends=("cpu",),
+            step_backends=("cpu",),
         ),
         Kernel("csr-serial", "one thread for all rows", backends=("cpu",), step_backends=("cpu",)),
         Kernel(
             "csr-scalar",
-            "CSR, a thread a row",
+            "CSR, one thread per row",
             "Nickolls, Buck, Garland, Skadron, ACM Queue 6(2), 2008; alpha and beta as in AMD lab notes, 2023",
         ),
         Kernel(
             "csr-warp",
-            "CSR, 32 lanes a row, reduced in shared memory",
+            "CSR, 32 lanes per row, reduced in shared memory",
             'Bell, Garland, NVIDIA NVR-2008-004, 2008 ("vector")',
         ),
         Kernel(
             "csr-vector",
-            "CSR, 1 to 32 lanes a row after its mean length, reduced by shuffles; short rows are staged",
+            "CSR, 1 to 32 lanes per row by the mean row length, reduced by shuffles; short rows are staged",
             "Bell, Garland 2008; AMD lab notes 2023; Greathouse, Daga, SC 2014",
             builder="csr_cuts:plan_vector",
         ),
         Kernel(
             "csr-cached",
-            "CSR, a thread a row, with 1,024 columns of x about the diagonal in shared memory",
+            "CSR, one thread per row, with 1,024 columns of x about the diagonal in shared memory",
             "Nickolls et al. 2008",
         ),
         Kernel(
@@ -139,13 +142,13 @@ KERNELS = {
         ),
         Kernel(
             "csr-many",
-            "CSR, many vectors at once: entries in equal pieces, a group of 4 to 16 threads each",
+            "CSR, many vectors at once: entries in equal pieces, one group of 4 to 16 threads per piece",
             "this project's; groups of threads for a row of X as in Yang, Buluç, Owens, Euro-Par 2018",
             builder="csr_cuts:build_stream",
         ),
         Kernel(
             "ell",
-            "rows padded to the longest, entries in columns, a thread a row",
+            "rows padded to the longest, entries in columns, one thread per row",
             "Bell, Garland 2008",
             needs="rows of about the same length",
             builder="formats:build_ell",
@@ -161,7 +164,7 @@ KERNELS = {
         ),
         Kernel(
             "dia",
-            "whole diagonals, a thread a row; no column is stored",
+            "whole diagonals, one thread per row; no column is stored",
             "Bell, Garland 2008",
             needs="entries on few diagonals",
             builder="formats:build_dia",
@@ -178,7 +181,7 @@ KERNELS = {
         ),
         Kernel(
             "bsr",
-            "dense blocks of 2 x 2 to 5 x 5 (register blocking), a warp a row of blocks",
+            "dense blocks of 2 x 2 to 5 x 5 (register blocking), one warp per row of blocks",
             "Im, Yelick, Vuduc, IJHPCA 18(1), 2004",
             needs="entries in small dense blocks",
             builder="formats:build_bsr",
@@ -187,7 +190,7 @@ KERNELS = {
         ),
         Kernel(
             "sell",
-            "slices of 32 rows, sorted by length in windows of 1,024 (SELL-C-sigma), a thread a row",
+            "slices of 32 rows, sorted by length in windows of 1,024 (SELL-C-sigma), one thread per row",
             "Kreutzer et al., SIAM J. Sci. Comput. 36(5), 2014",
             builder="formats:build_sell",
             keeps_csr=False,
@@ -210,20 +213,20 @@ KERNELS = {
         ),
         Kernel(
             "sell-slices",
-            "PageRank: 32 rows padded to the longest (SELL-32), a thread a row",
+            "PageRank: 32 rows padded to the longest (SELL-32), one thread per row",
             "sliced ELLPACK, Monakov, Lokhmotov, Avetisyan, HiPEAC 2010",
             backends=(),
             step_backends=("cuda",),
         ),
         Kernel(
             "dense-rows",
-            "dense, a thread a row",
+            "dense, one thread per row",
             "Nickolls et al. 2008",
             operation="dense",
         ),
         Kernel(
             "dense-block",
-            "dense, a thread block a row, with a parallel reduction",
+            "dense, one thread block per row, with a parallel reduction",
             "Harris, Optimizing Parallel Reduction in CUDA, NVIDIA, 2007",
             operation="dense",
         ),

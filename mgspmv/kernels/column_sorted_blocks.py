@@ -1,4 +1,4 @@
-"""Row blocks: the matrix layout for fast PageRank steps on a device.
+"""Column-sorted blocks: the matrix layout for fast PageRank steps on a device.
 
 The rows, the longest first where that pays, are cut into blocks whose sums fit in a multiprocessor's shared memory. The
 entries of a block are sorted by column, so that neighbors read the same cache lines of z, as do blocks that are
@@ -63,7 +63,7 @@ KEPT_COLUMNS = 1 << 28
 
 @dataclass(frozen=True, eq=False)
 class ColumnSortedBlocks:
-    """Matrix in row blocks, on the device."""
+    """Matrix in column-sorted blocks, on the device."""
 
     shape: tuple[int, int]
     nnz: int
@@ -94,7 +94,7 @@ class Survey:
     longest: int
     """Entries of the longest row."""
     n_places: int
-    """Places of row slices, including padding."""
+    """Places of SELL slices, including padding."""
     near: float
     """Share of the entries that are near the diagonal, estimated from a sample."""
 
@@ -158,7 +158,7 @@ def check_shape(block: CsrBlock, layout: str = "column-sorted-blocks") -> None:
     """
     if block.indices.dtype != np.int32:
         raise FormatError(
-            f"{layout} count columns in 32 bits, and the matrix has {block.n_cols:,}; use kernel='csr-split'"
+            f"kernel {layout!r} counts columns in 32 bits, but the matrix has {block.n_cols:,}; use kernel='csr-split'"
         )
 
 
@@ -171,8 +171,8 @@ def choose_height(n_filled: int, n_multiprocessors: int, shared_bytes: int) -> i
     shared_bytes : of a multiprocessor
     """
     most = min(int(SHARE_OF_SHARED_MEMORY * shared_bytes / 8), (1 << ROW_BITS) - 1)
-    wanted = -(-n_filled // (2 * n_multiprocessors))
-    return max(LEAST_HEIGHT, min(most, wanted) // LEAST_HEIGHT * LEAST_HEIGHT)
+    balanced = -(-n_filled // (2 * n_multiprocessors))
+    return max(LEAST_HEIGHT, min(most, balanced) // LEAST_HEIGHT * LEAST_HEIGHT)
 
 
 def cut_windows(block_nnz: np.ndarray, n_cols: int) -> Windows:
@@ -199,7 +199,7 @@ def build_column_sorted_blocks(
     height: int | None = None,
     piece_entries: int | None = None,
 ) -> ColumnSortedBlocks:
-    """Build row blocks on the current device.
+    """Build column-sorted blocks on the current device.
 
     Besides the format and tables of the rows, the device holds one piece of CSR at a time; if there are several, each
     is read twice.
@@ -212,13 +212,13 @@ def build_column_sorted_blocks(
     order : on the device, (n_rows,) int32: row at each place; None if places are rows
     columns : on the device, int32: place of each column of CSR; None if that is its number
     height : rows of a block; default: see `choose_height`
-    piece_entries : most entries of a piece, unless one row has more; None takes all at once, of a matrix that is on the
+    piece_entries : maximum entries of a piece, unless one row has more; None for one piece, if the matrix is on the
         device anyway
 
     Raises
     ------
-    FormatError : row blocks cannot hold such a matrix
-    CapacityError : they do not fit
+    FormatError : the layout cannot hold such a matrix
+    CapacityError : the layout does not fit on the device
     """
     import cupy
 
@@ -352,7 +352,7 @@ class _Piece:
         jumps = None if by_place is None else block.indptr[by_place] - starts[:-1]
         self._n_jobs, begins = len(jobs[0]), jobs[1]
         rows = cupy.searchsorted(starts[1:], begins, side="right")
-        self._tables = (*jobs, rows, starts, jumps, places)  # kept until the kernels have run
+        self._tables = (*jobs, rows, starts, jumps, places)  # keep the memory alive until the enqueued kernels have run
         self._jobs = pack(*jobs, rows, block.n_rows, starts, jumps, places)
         self.found = address(None)
 

@@ -1,4 +1,4 @@
-"""Row tiles: the format of a matrix with scattered columns and rows of any length, added in a fixed order.
+"""Column-sorted tiles: the format of a matrix with scattered columns and rows of any length, added in a fixed order.
 
 The rows, the longest first, are cut into blocks whose sums fit in a thread block's shared memory. The entries of a
 block are traversed in order of columns, so that neighbors read the same cache lines of x; if some columns have most of
@@ -8,9 +8,9 @@ same row, a tile is added without atomics, in one fixed order. kernels/column_so
     place          a row, or one of the copies that a long row is dealt to, entry by entry; places go by length, copies
                    before rows
     block b        places b height .. (b + 1) height
-    tile           entries of a block in distinct places. Entry k of a place, in order of columns, wants the tile that
-                   its column comes to when those of the block are cut into equal parts, and gets the first from there
-                   on that entries before it have not taken: s[k] = max(t[k], s[k - 1] + 1)
+    tile           entries of a block in distinct places. For entry k of a place, in order of columns, t[k] is the tile
+                   of its column if the entries of the block, sorted by column, are cut into equal parts; it gets the
+                   first tile from there on after that of the place's previous entry: s[k] = max(t[k], s[k - 1] + 1)
     chunk          entries of one tile, in order of columns and in one window of them, that a warp takes at a time; its
                    last ones may be padding
     item           consecutive tiles of one block: the unit of work of a thread block
@@ -74,7 +74,7 @@ PARTS = (np.int64, np.int64, np.uint32, np.uint32, np.float32)
 
 @dataclass(frozen=True, eq=False)
 class ColumnSortedTiles(Format):
-    """Matrix block in row tiles."""
+    """Matrix block in column-sorted tiles."""
 
     height: int
     """Places per block."""
@@ -125,12 +125,12 @@ def choose_height(n_filled: int, itemsize: int) -> int:
     n_filled : rows that have entries
     itemsize : of a sum
     """
-    wanted = -(-n_filled // LARGE_DEVICE // 256) * 256
-    return min(max(LEAST_HEIGHT, wanted), SUMS_BYTES // itemsize // 128 * 128)
+    balanced = -(-n_filled // LARGE_DEVICE // 256) * 256
+    return min(max(LEAST_HEIGHT, balanced), SUMS_BYTES // itemsize // 128 * 128)
 
 
 def build_column_sorted_tiles(block: CsrBlock, dtype: Any) -> ColumnSortedTiles:
-    """Build row tiles of a block on its device.
+    """Build column-sorted tiles of a block on its device.
 
     Parameters
     ----------
@@ -151,9 +151,9 @@ def build_column_sorted_tiles(block: CsrBlock, dtype: Any) -> ColumnSortedTiles:
     places = _Places(lengths, block.nnz, height)
     wide = LOAD_BYTES // np.dtype(dtype).itemsize
     order, ranks = _order_columns(block)
-    wanted = places.choose_tiles(max(1, height // TILE_SHARE))
+    tile_sizes = places.choose_tiles(max(1, height // TILE_SHARE))
     cuts = pairwise(cut_pieces(accumulate(places.block_nnz), PIECE))
-    pieces = [_sort_piece(block, places, wanted, ranks, wide, *blocks) for blocks in cuts if block.nnz]
+    pieces = [_sort_piece(block, places, tile_sizes, ranks, wide, *blocks) for blocks in cuts if block.nnz]
     del ranks
     block_tiles, tile_chunks, entries, columns, values = (_join(xp, [p.pop(0) for p in pieces], t) for t in PARTS)
     tile_starts = accumulate(tile_chunks)
@@ -258,9 +258,9 @@ def _sort_piece(
     sources, own, blocks, columns = sources[by_column], own[by_column], blocks[by_column], columns[by_column]
     del by_column
     starts = xp.searchsorted(blocks, xp.arange(last - first))
-    wanted = (xp.arange(len(own)) - starts[blocks]) // xp.asarray(tile[first:last])[blocks]
-    taken = _take_tiles(own, wanted)
-    del wanted
+    preferred = (xp.arange(len(own)) - starts[blocks]) // xp.asarray(tile[first:last])[blocks]
+    taken = _take_tiles(own, preferred)
+    del preferred
     keys = blocks * (int(taken.max()) + 1) + taken
     by_tile = xp.argsort(keys, kind="stable")
     keys, sources, own, blocks, columns = (a[by_tile] for a in (keys, sources, own, blocks, columns))
@@ -293,13 +293,13 @@ def _take_entries(block: CsrBlock, places: _Places, first: int, last: int) -> tu
     return sources, own
 
 
-def _take_tiles(own: Array, wanted: Array) -> Array:
-    """Assign each entry to its wanted tile or a later one, after that of the place's previous entry.
+def _take_tiles(own: Array, preferred: Array) -> Array:
+    """Assign each entry to its preferred tile or a later one, after that of the place's previous entry.
 
     Parameters
     ----------
     own : places of entries in order of columns
-    wanted : wanted tiles; those of a place ascend
+    preferred : tiles; those of a place ascend
     """
     xp = array_module(own)
     by_place = xp.argsort(own, kind="stable")
@@ -308,7 +308,7 @@ def _take_tiles(own: Array, wanted: Array) -> Array:
     heads = xp.flatnonzero(mark_firsts(own))
     numbers -= heads[xp.searchsorted(heads, numbers, side="right") - 1]
     # s[k] = max(t[k], s[k - 1] + 1) is k + the maximum of t[j] - j for j <= k, taken over 2, 4, 8 .. entries in turn.
-    slack, longest, distance = wanted[by_place] - numbers, int(numbers.max()) + 1, 1
+    slack, longest, distance = preferred[by_place] - numbers, int(numbers.max()) + 1, 1
     while distance < longest:
         before = xp.where(numbers[distance:] >= distance, slack[:-distance], slack[distance:])
         slack[distance:] = xp.maximum(slack[distance:], before)

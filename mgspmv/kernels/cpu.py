@@ -3,7 +3,7 @@
 Thread mapping: the rows are cut into parts of about equal bytes; every thread calls the kernel once, and the kernel
 takes the next part from a shared counter until none is left. A row is summed by one thread, in the order of its
 indices, so that a product does not depend on the number of threads. Sums over rows (change, dangling mass) are
-sums of integers, which no order changes.
+sums of integers, which do not depend on the order.
 
 Rows and columns are counted as unsigned: a signed column costs a test for wrap-around at every entry, half the speed.
 """
@@ -55,7 +55,7 @@ class CpuBlock:
 
     Parameters
     ----------
-    block : rows of the matrix; its values are used in the dtype they have
+    block : rows of the matrix; its values are not converted
     precision : `exact` sums int64 fixed point; the others sum in float64
     threads : maximum number of threads; default: the processors available to this process
     """
@@ -132,7 +132,7 @@ class CpuBlock:
         x : (n_rows,) float32 or float64
         z_next : (n_rows,) like z
         weight : (n_rows,) float64 out-weights, 0 for dangling vertices
-        mass : m, the sum over dangling vertices of the x that z was made from
+        mass : m, the sum over dangling vertices of the x that z was computed from
         dangling, personalization : d and p, float64, (n_rows,), or (1,) for one value for all rows
         is_relative : the largest change is that of |x' - x| / x', which is 0 where x' is 0
         """
@@ -224,7 +224,7 @@ class CpuBlock:
 
 
 class SerialBlock(CpuBlock):
-    """Serial kernels of one block: the textbook product in one thread, as readable reference for the others."""
+    """Serial kernels of one block: the textbook product in one thread, a readable reference for the other kernels."""
 
     def __init__(self, block: CsrBlock, precision: Precision = "float64") -> None:
         super().__init__(block, precision, threads=1)
@@ -245,7 +245,7 @@ class ReferenceBlock(CpuBlock):
         super().__init__(block, precision, threads=1)
         plain = "float32" if precision == "float32" else "float64"
         made = kernel.build(block, plain if block.data is None else block.data.dtype)
-        self._twin, self._nbytes = kernel.bind_reference(block, made), kernel.count_bytes(block, made)
+        self._reference, self._nbytes = kernel.bind_reference(block, made), kernel.count_bytes(block, made)
 
     @property
     def nbytes(self) -> int:
@@ -260,7 +260,7 @@ class ReferenceBlock(CpuBlock):
         y : (n_rows,) or (n_rows, k) of the same dtype
         """
         scalars = x.dtype.type(alpha), x.dtype.type(beta)
-        multiply_columns(self._twin, x, y, *scalars)
+        multiply_columns(self._reference, x, y, *scalars)
 
 
 def multiply_columns(multiply: Callable[..., None], x: Any, y: Any, *scalars: Any) -> None:
@@ -268,7 +268,7 @@ def multiply_columns(multiply: Callable[..., None], x: Any, y: Any, *scalars: An
     if x.ndim == 1:
         multiply(x, y, *scalars)
         return
-    for c in range(x.shape[1]):
+    for c in range(x.shape[1]):  # copies, as kernels need contiguous vectors
         column = y[:, c].copy()
         multiply(x[:, c].copy(), column, *scalars)
         y[:, c] = column
@@ -288,6 +288,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="mgspmv-kernel")
 
 
+# Threads do not survive a fork, so a child process needs a new pool.
 os.register_at_fork(after_in_child=_pool.cache_clear)
 
 

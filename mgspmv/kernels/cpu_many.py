@@ -28,7 +28,7 @@ class CpuMany(CpuBlock):
     """Kernels of `CpuBlock` and kernels for many vectors, bound to one block; parameters as there.
 
     A vector is a column of C-ordered arrays. Always on the host are `mass`, (width,) float64, m of each column (the sum
-    over dangling vertices of the x that z was made from); `columns`, (j,) int64; and returned values.
+    over dangling vertices of the x that z was computed from); `columns`, (j,) int64; and returned values.
     """
 
     best_width = 16

@@ -13,7 +13,7 @@ from mgspmv.model import INT32_LIMIT, CsrBlock
 TILE, TILE_ROWS = 2048, 1024
 """Maximum entries, and rows, that a thread block of csr-vector stages."""
 EVEN_ROWS, FILL = 4, 0.75
-"""Maximum ratio of the longest row to the mean for cutting rows by the longest, and share of a tile filled else."""
+"""Maximum ratio of the longest row to the mean for cutting rows by the longest; otherwise, share of a tile to fill."""
 BATCH, MOST_BATCHES = 32, 32
 """Entries per batch of Stream, and maximum batches per piece."""
 FEW_PIECES = 1 << 16
@@ -82,7 +82,7 @@ def choose_lanes(n_rows: int, nnz: int, wavefront: int = WARP) -> int:
 
 def plan_vector(block: CsrBlock, wavefront: int | None = None) -> VectorPlan:
     """Plan csr-vector for a block: as many rows per thread block as it can stage, and as many lanes per row as it has
-    for them. Rows of which fewer than 8 fit are summed without staging.
+    threads. Rows of which fewer than 8 fit are summed without staging.
 
     Parameters
     ----------
@@ -127,7 +127,8 @@ def build_stream(block: CsrBlock) -> Stream:
     number = block.indices.dtype
     if block.n_rows >= INT32_LIMIT and number == np.int32:
         raise FormatError(
-            f"csr-many counts rows as it does columns, here in 32 bits, and there are {block.n_rows:,}; use csr-split"
+            f"csr-many numbers rows in the dtype of columns, here int32, but the block has {block.n_rows:,} rows; "
+            "use kernel='csr-split'"
         )
     rows = xp.flatnonzero(block.indptr[1:] > block.indptr[:-1])
     starts, last = block.indptr[rows], block.indptr[rows + 1] - 1

@@ -95,7 +95,9 @@ class CudaBlock(OnDevice):
         OptionError : the block's values are of another dtype than x
         """
         if self._value is not None and self._value != x.dtype:
-            raise OptionError(f"x is {x.dtype} and the values are {self._value}; read the block with values as x is")
+            raise OptionError(
+                f"x is {x.dtype} but the values are {self._value}; read the block with values in {x.dtype}"
+            )
         product, _ = self._bind(self.kernel, self._plain_types(x.dtype))
         if self.kernel == "csr-many":
             product(x, y, alpha, beta)
@@ -142,7 +144,7 @@ class CudaBlock(OnDevice):
         n_rows, is_rounded = self.block.n_rows, self._value == np.float32
         product, touched, out = zeros(n_rows, np.float64), np.uint64(0), zeros(n_rows, np.float64)
         self._bind("csr-split", product_types("float64", self._value))[0](z, product, 1.0, 0.0)
-        if is_rounded:
+        if is_rounded:  # the bound on underflow needs the sum of z over the entries of each row
             touched = zeros(n_rows, np.float64)
             self._bind("csr-split", product_types("float64", None))[0](z, touched, 1.0, 0.0)
         scalars = (alpha, alpha * mass, 1.0 - alpha, FLOAT32_ROUNDING if is_rounded else 0.0, FLOAT32_LEAST_ROUNDING)

@@ -31,7 +31,7 @@ class CudaMany(CudaBlock):
 
     def __init__(self, block: CsrBlock, precision: Precision, stream: Stream | None = None) -> None:
         super().__init__(block, precision)
-        with report_full_device("the places of the ends of rows"):
+        with report_full_device("the index of row ends"):
             self._stream = build_stream(self.block) if stream is None else stream
         self._marked: tuple[Terms, Any] | None = None
 
@@ -81,7 +81,7 @@ class CudaMany(CudaBlock):
     def select_highest(self, vectors: Any, k: int, numbers: Any | None) -> tuple[np.ndarray, np.ndarray]:
         import cupy
 
-        with report_full_device("what selects the highest ranks"):
+        with report_full_device("the selection of the highest ranks"):
             return select_each(vectors, k, numbers, cupy, get)
 
     def compile_many(self, widths: tuple[int, ...], residual_width: int, *, is_relative: bool = False) -> None:

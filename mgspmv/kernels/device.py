@@ -50,11 +50,13 @@ def find_device_problem() -> str | None:
     try:
         n_devices = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        return f"CUDA found none ({error})"
+        return f"CUDA found no device ({error})"
     if n_devices == 0:
-        return "CUDA found none"
+        return "CUDA found no device"
     arch = int(cupy.cuda.Device().compute_capability)
-    return None if arch >= LEAST_ARCH else f"{describe_device()} is of architecture {arch}, older than {LEAST_ARCH}"
+    if arch >= LEAST_ARCH:
+        return None
+    return f"{describe_device()} has compute capability {arch / 10:.1f}, below {LEAST_ARCH / 10:.1f}"
 
 
 def check_device() -> None:
@@ -71,7 +73,7 @@ def check_device() -> None:
             "backend='cpu'"
         )
     if problem is not None:
-        raise BackendError(f"backend='cuda' needs a CUDA GPU, and {problem}; use backend='cpu'")
+        raise BackendError(f"backend='cuda' needs a CUDA GPU, but {problem}; use backend='cpu'")
 
 
 def describe_device() -> str:
@@ -174,7 +176,7 @@ def report_full_device(what: str) -> Iterator[None]:
     except cupy.cuda.memory.OutOfMemoryError as error:
         raise CapacityError(
             f"{what} does not fit into the {free_device_memory():,} bytes free on {describe_device()}: {error}; "
-            "free some, use backend='cpu', or a kernel over CSR itself"
+            "free device memory, or pass kernel='csr-split' or backend='cpu'"
         ) from error
 
 
@@ -262,6 +264,7 @@ def put_all(*arrays: Any) -> list[Any]:
 
     is_small = [isinstance(a, np.ndarray) and a.nbytes <= TOGETHER_BYTES for a in arrays]
     packed = [a for a, small in zip(arrays, is_small, strict=True) if small]
+    # Kernels load words of up to 16 bytes, so each array begins at a multiple of 16.
     starts = np.cumsum([0, *(-(-a.nbytes // 16) * 16 for a in packed)]).tolist()
     buffer = np.empty(max(1, starts[-1]), np.uint8)
     for start, array in zip(starts[:-1], packed, strict=True):
@@ -311,13 +314,13 @@ def read_out_degree(stored: StoredMatrix, start: int, stop: int, threads: int | 
     """Read the out-degrees of vertices to the device, as `StoredMatrix.read_out_degree` does to the host."""
     if stored.original is None:
         return read_vector(stored, "out_degree", start, stop, threads)
-    with report_full_device(f"out-degrees of columns {start} to {stop}"):
+    with report_full_device(f"the out-degree array of columns {start} to {stop}"):
         pointers = stored.original.read_pointers(start, stop, threads, Staging(threads).allocate)
         return pointers[1:] - pointers[:-1]
 
 
 class DeviceArray:
-    """Device array that threads fill from the host piece by piece, through pinned memory.
+    """Device array that threads fill from the host in pieces, through pinned memory.
 
     Parameters
     ----------
@@ -368,7 +371,7 @@ class Staging:
         """Yield pinned memory for a device array; its content is sent there at the end of the `with`."""
         memory, copied = self._free.get()
         try:
-            copied.synchronize()  # its last copy
+            copied.synchronize()  # the previous copy from this buffer
             source = memory[: target.nbytes].view(target.dtype)
             yield source
             with self._device, self._stream:  # the thread's default is device 0 and the default stream

@@ -106,7 +106,9 @@ class Dia(Format):
 
 @dataclass(frozen=True, eq=False)
 class Bsr(Format):
-    """CSR of dense blocks, aligned with the first row of the matrix block and with column 0. 0 is as in `Dia`.
+    """CSR of dense blocks, aligned with the first row of the matrix block and with column 0.
+
+    As in `Dia`, a value of 0 is not an entry.
 
     Source: Im, Yelick, Vuduc, Sparsity: Optimization Framework for Sparse Matrix Kernels, IJHPCA 18(1), 2004.
     """
@@ -455,6 +457,6 @@ def _check_bytes(name: str, block: CsrBlock, places: int, nbytes: int, why: str)
     limit = LIMIT_RATIO * block.nbytes + LIMIT_BYTES
     if nbytes > limit:
         raise FormatError(
-            f"{name} would hold {places:,} places for {block.nnz:,} nonzeros, {nbytes:,} bytes where the limit is "
+            f"{name} would hold {places:,} places for {block.nnz:,} nonzeros, {nbytes:,} bytes, but the limit is "
             f"{limit:,}: {why}"
         )

@@ -1,7 +1,7 @@
 """Choice and construction of the two matrix layouts for PageRank steps on a device.
 
-Row slices suit short rows of similar length with nearby columns, as in grids and meshes: one thread per row, and no
-sums in shared memory. Row blocks suit all others.
+SELL slices suit short rows of similar length with nearby columns, as in grids and meshes: one thread per row, and no
+sums in shared memory. Column-sorted blocks suit all others.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Order = Literal["none", "degree"]
 NEAR = 0.5
 """Share of entries near the diagonal above which rows are assumed to read the same columns as their neighbors."""
 LEAST_FILL = 0.8
-"""Minimum share of the places of row slices that hold entries, as padding is read too."""
+"""Minimum share of the places of SELL slices that hold entries, as padding is read too."""
 
 
 def choose_layout(nnz: int, n_rows: int, survey: Survey) -> tuple[Layout, Order]:
-    """Choose the layout that suits a square matrix, and whether row blocks place long rows first.
+    """Choose the layout that suits a square matrix, and whether column-sorted blocks place long rows first.
 
     Rows of even length gain nothing from that order, and where most entries are near the diagonal, it would separate
     neighboring rows, which read the same columns.
@@ -232,11 +232,11 @@ class LayoutBuilder:
         ----------
         places : from `place_streamed`; others as for `build_share`
         streaming : memory for pieces, and where the others are held; None for all in one piece
-        check : called before each piece; may raise
+        check : called before each piece; may raise to cancel
 
         Raises
         ------
-        CapacityError : it does not fit on host or device after all
+        CapacityError : a piece is larger than assumed and does not fit on host or device
         """
         if streaming is None:
             return hold_whole(self.build_share(places, columns, n_columns), places.n_sent, places.by_place)

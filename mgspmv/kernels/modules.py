@@ -21,22 +21,22 @@ from mgspmv.kernels.specialize import Specialization, read_source
 _LOADING = Lock()
 
 
-def load_module(specialisation: Specialization) -> Any:
+def load_module(specialization: Specialization) -> Any:
     """Load CuPy's module for the current device, compiling it unless it is cached."""
     import cupy
 
     with _LOADING:  # else two threads may load it twice, and unload one copy while its kernel runs
-        return _load_module(specialisation, cupy.cuda.Device().compute_capability)
+        return _load_module(specialization, cupy.cuda.Device().compute_capability)
 
 
 @functools.cache
-def _load_module(specialisation: Specialization, arch: str) -> Any:
+def _load_module(specialization: Specialization, arch: str) -> Any:
     import cupy
     from cupy.cuda import compiler, nvrtc
 
-    source, options = read_source(specialisation.source), specialisation.options
+    source, options = read_source(specialization.source), specialization.options
     key = hashlib.sha256(repr((source, options, arch, nvrtc.getVersion())).encode()).hexdigest()
-    path = find_folder() / "kernels" / f"{Path(specialisation.source).stem}-{key[:32]}.cubin"
+    path = find_folder() / "kernels" / f"{Path(specialization.source).stem}-{key[:32]}.cubin"
     if not path.exists():
         code, _ = compiler.compile_using_nvrtc(source, options)
         path = _keep(path, code.encode() if isinstance(code, str) else code)
@@ -50,8 +50,8 @@ def _keep(path: Path, code: bytes) -> Path:
             part.write_bytes(code)
     except StoreError as error:
         warnings.warn(
-            f"compiled kernels cannot be kept in {path.parent} ({error.__cause__}), so they will be compiled again; "
-            f"set ${CACHE_VARIABLE} to a folder that can be written",
+            f"compiled kernels cannot be cached in {path.parent} ({error.__cause__}), so every process will compile "
+            f"them; set ${CACHE_VARIABLE} to a writable folder",
             stacklevel=2,
         )
         path = Path(_make_folder().name) / path.name

@@ -12,7 +12,7 @@ from mgspmv.model import MatrixInfo, check_choice
 
 EXACT_LIMIT = 2.0**53
 """Upper bound of the integers that float64 represents exactly."""
-_INEXACT = 'pass x.astype("float64"), or precision="float64", for a product that is rounded as those of float64 are'
+_INEXACT = 'pass x.astype("float64") or precision="float64" to accept a rounded product'
 
 
 def choose_precision(precision: str | None, x_dtype: np.dtype[Any], info: MatrixInfo) -> Literal["float32", "float64"]:
@@ -20,7 +20,7 @@ def choose_precision(precision: str | None, x_dtype: np.dtype[Any], info: Matrix
 
     Raises
     ------
-    OptionError : precision is none of these
+    OptionError : unknown precision
     """
     check_choice("precision", precision, ("float32", "float64", None))
     if precision is None:
@@ -29,7 +29,7 @@ def choose_precision(precision: str | None, x_dtype: np.dtype[Any], info: Matrix
 
 
 def start_product(y: Any, beta: float, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Return the array that a product goes into: a copy of y, or an uninitialized one if beta is 0.
+    """Return the output array of a product: a copy of y, or an uninitialized one if beta is 0.
 
     Raises
     ------
@@ -38,7 +38,7 @@ def start_product(y: Any, beta: float, shape: tuple[int, ...], dtype: str) -> np
     if beta == 0:
         return np.empty(shape, dtype)
     if y is None:
-        raise OptionError(f"beta={beta} has no y= to multiply; pass y=, or beta=0")
+        raise OptionError(f"beta={beta} requires y; pass y=, or beta=0")
     y = check_vectors("y", y, shape[0], "rows")
     check_shape(y, shape)
     return np.array(y, dtype=dtype, order="C")
@@ -68,7 +68,7 @@ def check_vectors(name: str, vectors: Any, length: int, unit: str) -> np.ndarray
     OptionError : not dense, or not real numbers
     """
     if hasattr(vectors, "__cuda_array_interface__"):
-        raise OptionError(f"{name} must be an array of NumPy, not one on a GPU; pass cupy.asnumpy({name})")
+        raise OptionError(f"{name} must be a NumPy array, not a GPU array; pass cupy.asnumpy({name})")
     if hasattr(vectors, "tocsr"):
         raise OptionError(f"{name} must be dense; pass {name}.toarray()")
     try:
@@ -92,9 +92,9 @@ def check_form(name: str, array: Any, length: int, unit: str) -> None:
         raise ShapeError(f"{name} must have one or two dimensions, not {array.ndim}")
     if array.shape[0] != length:
         size = "n_cols" if unit == "columns" else "n_rows"
-        wanted = f"length {size}" if array.ndim == 1 else f"shape ({size}, k)"
+        expected = f"length {size}" if array.ndim == 1 else f"shape ({size}, k)"
         raise ShapeError(
-            f"{name} has {array.shape[0]} entries but the matrix has {length} {unit}; pass {name} of {wanted}"
+            f"{name} has {array.shape[0]} entries but the matrix has {length} {unit}; pass {name} of {expected}"
         )
 
 
@@ -124,7 +124,7 @@ def check_integers(
 
     Parameters
     ----------
-    multiply : function of a float64 vector, or columns, and maybe `weights=False`: A, or its pattern, times it
+    multiply : function of (x, weights=True) that returns A x, or P x without weights; x is a float64 vector or columns
     weights : False takes each stored entry as 1
 
     Raises
@@ -148,13 +148,13 @@ def check_integers(
             total = total + abs(beta) * np.abs(y.astype(np.float64))
     if not float(np.max(total, initial=0)) < limit:
         raise OptionError(
-            "a product of integers is made in float64, which holds all integers below 2^53, and a sum of this one "
-            f"may reach that; {_INEXACT}"
+            "products of integers are computed in float64, which is exact below 2^53, and a sum of this product may "
+            f"reach 2^53; {_INEXACT}"
         )
 
 
 def check_lazy_product(info: MatrixInfo, dtype: np.dtype[Any], precision: str | None, *, weights: bool) -> None:
-    """Check a product of integers that stay on the workers, of which only the dtype is known.
+    """Check a lazy product of integers: only the dtype of x is known, as its elements stay on the workers.
 
     Raises
     ------
@@ -165,8 +165,8 @@ def check_lazy_product(info: MatrixInfo, dtype: np.dtype[Any], precision: str | 
     greatest = 1 if dtype.kind == "b" else max(abs(np.iinfo(dtype).min), np.iinfo(dtype).max)
     if not (info.is_pattern or not weights) or greatest * info.nnz >= EXACT_LIMIT:
         raise OptionError(
-            f"x holds integers ({dtype}) and so does the matrix; their product is made in float64, which holds all "
-            f"integers below 2^53, and stays on the workers unchecked; {_INEXACT}"
+            f"x ({dtype}) and the matrix hold integers; products of integers are computed in float64, which is exact "
+            f"below 2^53, and the result on the workers is not checked; {_INEXACT}"
         )
 
 

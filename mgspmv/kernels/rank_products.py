@@ -13,19 +13,19 @@ from mgspmv.kernels.device import pack, put_all, shared_memory
 from mgspmv.kernels.sell_slices import SLICE, SellSlices
 
 FLOAT32_BITS = 27
-"""Bits of float32 products of row blocks below a mean contribution or rank, 1 / max(nnz, n_rows)."""
+"""Bits of float32 products of column-sorted blocks below a mean contribution or rank, 1 / max(nnz, n_rows)."""
 
 LEAST_ITEM = 64
 """Minimum chunks for which a separate item is worthwhile."""
 ITEMS = 4
 """Approximate items per multiprocessor if all entries are in one block."""
 SLICE_GRIDS = {True: 4, False: 2}
-"""Resident thread blocks of row slices per multiprocessor: for a pattern (True), and with values (False)."""
+"""Resident thread blocks of sell-slices per multiprocessor: for a pattern (True), and with values (False)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Work items of the thread blocks: chunks of one row block each, the longest first."""
+    """Work items of the thread blocks: chunks of one block each, the longest first."""
 
     blocks: np.ndarray
     """(n_items,) int32: block of each item."""
@@ -55,7 +55,7 @@ def cut_items(block_chunks: np.ndarray, n_blocks: int, n_multiprocessors: int) -
 
 
 class _BlockProduct:
-    """Launch parameters of the row-block kernels: grid, threads, bytes of shared memory, and further arrays."""
+    """Launch parameters of the kernels of column-sorted-blocks: grid, threads, bytes of shared memory, other arrays."""
 
     source, threads = "rank_blocks.cu", 1024
 
@@ -71,13 +71,13 @@ class _BlockProduct:
         self.room = 8 * (blocks.height + 1)  # one more row for padding
 
     def pack(self, layout: Any) -> np.ndarray:
-        """Pack the structure that describes the matrix, which may be in another place each time."""
+        """Pack the structure that describes the matrix, whose address may differ between steps."""
         arrays = (layout.entries, layout.columns, layout.values, *self.held)
         return pack(self._n_items, *arrays, layout.height)
 
 
 class _SliceProduct:
-    """Launch parameters of the row-slice kernels, as in `_BlockProduct`."""
+    """Launch parameters of the kernels of sell-slices, as in `_BlockProduct`."""
 
     source, threads, room = "rank_slices.cu", 256, 0
     held: tuple[Any, ...] = ()

@@ -94,9 +94,9 @@ class RankSteps:
     Steps are enqueued on a separate stream, from which a graph can be captured. Memory is allocated on the caller's
     stream, as CuPy pools free memory by stream, and released when the separate stream is idle.
 
-    In `exact`, results are bit-identical to the CPU's. In `float32`, ranks and z are float32; products are added in row
-    blocks as multiples of 2^-27 / max(nnz, n_rows), without further rounding, and in row slices as float64: the ranks
-    are the same in each run.
+    In `exact`, results are bit-identical to the CPU's. In `float32`, ranks and z are float32; products are added in
+    column-sorted blocks as multiples of 2^-27 / max(nnz, n_rows), without further rounding, and in SELL slices as
+    float64: the ranks are the same in each run.
 
     With several devices, each has a layout of its rows, and all make the same calls. Sums that a method returns are
     those of all rows; ranks and the residual are those of the device's rows. If the devices can write to each other's
@@ -104,8 +104,8 @@ class RankSteps:
 
     Parameters
     ----------
-    layout : of a square matrix, or of its rows that belong to the current device. Pieces elsewhere are streamed in
-        each step
+    layout : of a square matrix, or of its rows that belong to the current device. Pieces that are not on the
+        device are streamed in each step
     precision : `exact` or `float32`; float64 sums take csr-split
     exchange : with the devices that have the other rows
 
@@ -118,7 +118,9 @@ class RankSteps:
         import cupy
 
         if precision == "float64":
-            raise OptionError(f"{layout.name} is for precision='exact' and 'float32'; pass kernel='csr-split'")
+            raise OptionError(
+                f"kernel {layout.name!r} supports precision='exact' and 'float32'; pass kernel='csr-split'"
+            )
         self.layout, self.precision, self._exchange = layout, precision, exchange
         n_rows, self._n_columns = layout.shape
         n_terms = max(layout.nnz, n_rows) if exchange is None else exchange.n_terms
@@ -130,7 +132,7 @@ class RankSteps:
         self._shared: IpcMemory | None = None
         self._kernels: dict[tuple[Any, ...], Any] = {}
         self._rules = PLAIN_RULES
-        with report_full_device("the tables of the matrix"):
+        with report_full_device("the table of work items of the matrix"):
             self._products: dict[int, RankProduct] = {k: self._bind(p) for k, p in layout.feed.kept.items()}
             if exchange is not None:
                 slices = exchange.slices  # in z, the sums of each one are after its columns
@@ -163,7 +165,7 @@ class RankSteps:
 
     @property
     def writes_there(self) -> bool:
-        """True if this device writes its slice into the memory of the others."""
+        """True if this device writes its slice to the memory of the other devices."""
         return self._shared is not None
 
     @property
@@ -192,10 +194,10 @@ class RankSteps:
         """
         cupy, n_rows, is_exact = self._cupy, self.layout.shape[0], self.precision == "exact"
         self.release()
-        with report_full_device("the vectors of a run"):
+        with report_full_device("the set of vectors of a run"):
             count = np.uint32 if self.layout.value is None and rules.is_counted else np.float64
             x = cupy.full(n_rows, vectors.x[0]) if len(vectors.x) == 1 else self._permute(cupy.array(vectors.x))
-            first = 0 if self._exchange is None else -1
+            first = 0 if self._exchange is None else -1  # the first `join` completes step 0
             sums = (np.array([0, 0, first, 0]), np.zeros((KEPT_SUMS, 4), np.int64))
             rest = (vectors.dangling, vectors.personalization) if n_rows else (np.zeros(1), np.zeros(1))  # read anyway
             *others, state, history = put_all(*rest, *sums)
@@ -220,7 +222,7 @@ class RankSteps:
         with self._stream:
             self.seconds = []
             while len(sums) < n:
-                k = min(n - len(sums), KEPT_SUMS // 2)
+                k = min(n - len(sums), KEPT_SUMS // 2)  # sums must not be overwritten before they are read
                 made = self._make(k)
                 sums += made
                 if len(made) < k:
@@ -271,7 +273,7 @@ class RankSteps:
     def _join(self) -> None:
         assert self._exchange is not None
         tails = (np.int64(len(self._exchange.slices.counts)), self._tails)
-        self._load("join", self.precision == "exact")((1,), (4,), (self._runs[0], *tails))
+        self._load("join", self.precision == "exact")((1,), (4,), (self._runs[0], *tails))  # a thread per sum
 
     def _meet(self, shared: IpcMemory) -> None:
         assert self._exchange is not None
@@ -316,9 +318,9 @@ class RankSteps:
         """
         cupy, n_rows, arrays, layout = self._cupy, self.layout.shape[0], self._arrays, self.layout
         self._stream.synchronize()
-        with report_full_device("the vectors of the residual"):
+        with report_full_device("the set of vectors of the residual"):
             self._graph = None
-            arrays.z = []
+            arrays.z = []  # free both z first, as the new one may be twice as wide
             arrays.z, out = [cupy.zeros(self._n_columns + 1, self._choose_z(True))], cupy.zeros(n_rows, np.float64)
             arrays.state[:] = 0
         runs = self._pack_runs(True)
@@ -330,7 +332,7 @@ class RankSteps:
             scalars = (np.float64(mass), np.float64(FLOAT32_ROUNDING if layout.value == np.float32 else 0.0))
             for k, (product, matrix) in self._multiply(goes_on=False):
                 self._launch("residual", True, product, (matrix, runs[k], *scalars, out[layout.rows[k] :]))
-                arrays.state[0] = 0
+                arrays.state[0] = 0  # the item counter, which only `step` resets
         self._rest()
         # Each product is rounded to 2^-62 at most twice: first z, then the product.
         return float(sum_vector(out)) + self._rules.alpha * layout.nnz / FIXED_POINT

@@ -22,7 +22,7 @@ from mgspmv.store.read import StoredMatrix
 
 _ROWS, _PER_ROW = 1 << 18, 16
 SAMPLE_ENTRIES, SAMPLE_BYTES = 1 << 28, 24
-"""Maximum entries of the measured sample, as smaller ones have sparser row blocks, and device bytes per entry."""
+"""Maximum entries of the sample, as smaller samples have sparser column-sorted blocks, and device bytes per entry."""
 UPLOAD_BYTES = 1 << 28
 PASSED = 6
 """Number of pieces for timing reads from the store."""
@@ -74,7 +74,7 @@ def measure_device(
         return read_block(stored, a, b, dtype, threads)
 
     upload, store = _measure_upload(), None
-    with report_full_device("the rows that the device is measured with"):
+    with report_full_device("the sample of rows for timing the device"):
         rows = LayoutBuilder(indptr, read, piece_entries=n_entries)
         is_read = read_out_degree(stored, 0, n, threads) > 0
         places = rows.place(is_read, [0, first, last, n])

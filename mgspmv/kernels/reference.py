@@ -77,7 +77,7 @@ def _sum_by_lanes(indices, data, x, start, stop, sums):
 
 @compile_kernel
 def _add_carries(rows, sums, n_rows, y, alpha):
-    """Add alpha times the sum of each row's carries, which are adjacent, to y[row]; row n_rows is no row."""
+    """Add alpha times the sum of each row's carries, which are adjacent, to y[row]; skip row n_rows."""
     total = y.dtype.type(0)
     for c in range(len(rows)):
         total += sums[c]
@@ -124,11 +124,11 @@ def csr_vector(rows, lanes, staged_lanes, indptr, indices, data, x, y, alpha, be
 
     Threads: `staged_lanes` per row if the rows of a thread block fit in TILE places of shared memory, from the last
     multiple of 4 entries on; else `lanes`. Lane l of T adds entries l, l + T, ... of its row; then the lanes' sums are
-    added by shuffles: each takes the sum of the lane d above it, d = T / 2, ... 1, which gives lane 0 what the tree of
-    `csr_warp` gives.
+    added by shuffles: each takes the sum of the lane d above it, d = T / 2, ... 1, so that lane 0 has the sum of the
+    tree of `csr_warp`.
     Deterministic: yes; the result depends on the three numbers. T is 1, 2, 4, 8, 16 or 32, or 64 where the hardware's
     wavefront is 64. Source: Bell 2008 for 32 lanes; AMD lab notes, Sparse matrix vector multiplication, part 1, 2023,
-    for lanes after the mean length; Greathouse and Daga, SC 2014, for staging.
+    for lanes by the mean length; Greathouse and Daga, SC 2014, for staging.
     """
     in_place, staged = np.empty(lanes, x.dtype), np.empty(staged_lanes, x.dtype)
     for first in range(0, len(indptr) - 1, rows):
@@ -360,9 +360,9 @@ def column_sorted_tiles(
     all places of a row; see `ColumnSortedTiles`.
 
     Threads: a thread block per item, which adds the item's tiles in order; in a tile all entries are of
-    different places. Sums of a block that has several items, or copies, are slices, which four threads add: thread l
-    slices l, l + 4, ..., and then as the tree of `csr_warp`; the copies of a row likewise by `lanes` threads. Rows
-    without entries are stored at the end.
+    different places. If a block has several items, or copies, each item leaves its sums in a slice. Four threads add
+    the slices: thread l adds slices l, l + 4, ..., then a tree as in `csr_warp`. `lanes` threads add the copies of a
+    row in the same way. Rows without entries are stored at the end.
     Deterministic: yes. Source: this project's; after Lakhotia, Kannan, Prasanna, USENIX ATC 2018.
     """
     n_shared = min(n_places, (len(slice_starts) - 1) * height)

@@ -135,7 +135,7 @@ def check_step_kernel(kernel: str, backend: Backend = "cpu") -> None:
 
     Raises
     ------
-    OptionError : the backend has no kernel of that name that makes the steps of PageRank
+    OptionError : the backend has no kernel of that name for PageRank steps
     """
     _check_kernel(kernel, backend, for_steps=True)
 
@@ -158,13 +158,11 @@ def find_step_layout(
         return None
     problem = None
     if precision == "float64":
-        problem = "adds in fixed point, for precision='exact' and 'float32'"
+        problem = "adds in fixed point and supports precision='exact' and 'float32'"
     elif index_dtype != "int32":
-        problem = "counts columns in 32 bits, and the matrix has 2^31 or more"
+        problem = "counts columns in 32 bits, but the matrix has 2^31 or more"
     elif dtype == "float32" and min_weight is not None and min_weight < LEAST_FLOAT32:
-        problem = (
-            f"bounds the rounding of float32 values from {LEAST_FLOAT32:.3g} on, and the least is {min_weight:.3g}"
-        )
+        problem = f"needs float32 values of at least {LEAST_FLOAT32:.3g}, but the smallest is {min_weight:.3g}"
     if problem is None:
         return cast(StepLayout, kernel)
     if kernel == "auto":
@@ -176,7 +174,7 @@ def rank_products(block: CsrBlock, dtype: Precision, backend: Backend) -> list[s
     """Rank kernels for products, best first; the last one supports every matrix."""
     if backend == "cpu":
         return ["csr-rows"]
-    with suppress(CapacityError), report_full_device("what the choice of a kernel looks at"):
+    with suppress(CapacityError), report_full_device("the analysis of the matrix for the choice of a kernel"):
         return rank_kernels(find_features(block, dtype))
     return ["csr-split"]  # needs no further memory
 
@@ -187,8 +185,8 @@ def _check_kernel(kernel: str, backend: Backend, *, for_steps: bool = False) -> 
         return
     if kernel not in KERNELS:
         raise OptionError(f"kernel must be 'auto' or one of {', '.join(names)}, not {kernel!r}")
-    makes = "the steps of PageRank" if for_steps else "products"
+    operation = "PageRank steps" if for_steps else "products"
     raise OptionError(
-        f"kernel {kernel!r} does not make {makes} on backend {backend!r}; pass kernel='auto' or one of "
+        f"kernel {kernel!r} does not support {operation} on backend {backend!r}; pass kernel='auto' or one of "
         f"{', '.join(names)}"
     )

@@ -1,10 +1,10 @@
-"""Row slices: the layout of a matrix of short, even rows for fast PageRank steps on a device.
+"""SELL slices: the layout of a matrix of short, even rows for fast PageRank steps on a device.
 
 32 consecutive rows are a slice, padded to its longest row; the k-th entries of its rows are adjacent. The order of rows
 and columns is kept, so that rows that read neighboring columns do so at the same time. kernels/sell_slices.cu builds
 them, kernels/rank_slices.cu multiplies.
 
-Source: sliced ELLPACK, Monakov, Lokhmotov, Avetisyan (HiPEAC 2010), with slices of a warp and rows as they are.
+Source: sliced ELLPACK, Monakov, Lokhmotov, Avetisyan (HiPEAC 2010), with one warp per slice and rows in their order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _THREADS = 1024
 
 @dataclass(frozen=True, eq=False)
 class SellSlices(Format):
-    """Matrix in row slices, on the device."""
+    """Matrix in SELL slices, on the device."""
 
     shape: tuple[int, int]
     nnz: int
@@ -63,7 +63,7 @@ def build_sell_slices(
     columns: Any | None = None,
     piece_entries: int | None = None,
 ) -> SellSlices:
-    """Build row slices on the current device; parameters and errors as for `build_column_sorted_blocks`."""
+    """Build SELL slices on the current device; parameters and errors as for `build_column_sorted_blocks`."""
     import cupy
 
     n_rows, nnz = len(indptr) - 1, int(indptr[-1])

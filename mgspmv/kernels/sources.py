@@ -31,8 +31,8 @@ def find_cuda_sources(package: Path = _PACKAGE) -> dict[str, Path]:
         if found:
             return found
     raise MgspmvError(
-        f"this installation has no CUDA sources: wanted .cu files in {package / '_cuda'}, or in the folder kernels of "
-        "a checkout; use the CPU kernels, or install a build of mgspmv that has CUDA kernels"
+        f"this installation has no CUDA sources: expected .cu files in {package / '_cuda'}, or in the folder "
+        "kernels of a checkout; use backend='cpu', or install a build of mgspmv with CUDA kernels"
     )
 
 

@@ -44,11 +44,11 @@ class Specialization:
 
 @functools.cache
 def specialize(source: str, **types: Any) -> Specialization:
-    """Return the specialisation of a source for these types.
+    """Return the specialization of a source for these types.
 
     Parameters
     ----------
-    types : by macro; dtypes become CUDA's names, other values are taken as they are
+    types : by macro; dtypes become CUDA's names, other values are passed unchanged
     """
     named = {macro: _NAMES[value.name] if isinstance(value, np.dtype) else str(value) for macro, value in types.items()}
     return Specialization(source, tuple(sorted(named.items())))
@@ -74,7 +74,7 @@ def find_many_words(width: int, dtype: np.dtype[Any]) -> int:
 
 
 def value_types(value: np.dtype[Any] | None) -> dict[str, Any]:
-    """Return the macros that say whether a matrix has values, and of which type."""
+    """Return the macros for the type of a matrix' values, or for a pattern."""
     return {"VALUE": value or np.dtype(np.float32), "PATTERN": int(value is None)}
 
 
@@ -86,7 +86,7 @@ def rank_types(
     is_relative: bool = False,
     is_counted: bool = True,
 ) -> dict[str, Any]:
-    """Return the types of a PageRank step on row blocks.
+    """Return the types of a PageRank step on column-sorted blocks or SELL slices.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ class StreamedCsr(OnDevice):
     ) -> None:
         if kernel not in ("auto", "csr-split"):
             raise FormatError(
-                f"kernel {kernel!r} needs all rows on the device, which has no room for them; pass kernel='auto' or "
+                f"kernel {kernel!r} needs all rows on the device, where they do not fit; pass kernel='auto' or "
                 "'csr-split'"
             )
         self._dtype: Literal["float32", "float64"] = dtype
@@ -54,7 +54,7 @@ class StreamedCsr(OnDevice):
         def make(k: int) -> CsrBlock:
             return read_block(stored, start + self._cuts[k], start + self._cuts[k + 1], values, threads)
 
-        with report_full_device("the pieces of the matrix that stay on the device"):
+        with report_full_device("the part of the matrix that stays on the device"):
             self.feed = hold_pieces(make, len(self._cuts) - 1, streaming)
 
     @property

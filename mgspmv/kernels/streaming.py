@@ -1,10 +1,10 @@
-"""Streaming of a matrix in pieces through a device that has no room for all of them.
+"""Streaming of a matrix in pieces through a device whose memory is smaller than the matrix.
 
-Some pieces stay on the device. The others are streamed in every pass, spread evenly among those, and fetched while the
-previous ones are computed with:
+Some pieces stay on the device. The others are streamed in every pass, spread evenly among those, and prefetched
+during the computation with the previous ones. Sources of streamed pieces:
 
-    host     made once, and copied from pinned memory into two buffers in turn, on a separate stream
-    store    read and made again in each pass, by two threads with a stream each
+    host     built once, and copied from pinned memory into two buffers in turn, on a separate stream
+    store    read and built again in each pass, by two threads with a stream each
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ChunkStream(Generic[T]):
             yield from sorted(self.kept.items())
             return
         if self._ahead and self._ahead[0][0] != self._fetched[0]:
-            self.stop()  # the last pass was not completed
+            self.stop()  # the last pass was not completed, so the prefetched pieces are from its middle
         for k in range(self.n):
             beat()
             if k in self.kept:
@@ -89,7 +89,7 @@ class ChunkStream(Generic[T]):
             made = fetcher.take(coming, stream)
             try:
                 yield k, made
-            finally:
+            finally:  # also if the consumer stops early, as there are only `AHEAD` buffers
                 fetcher.give_back(coming, stream)
             n_left -= 1
         if goes_on:
@@ -118,7 +118,7 @@ def choose_kept(n: int, n_kept: int) -> list[int]:
 def hold_pieces(
     make: Callable[[int], T], n: int, streaming: Streaming, check: Callable[[], None] = lambda: None
 ) -> ChunkStream[T]:
-    """Make a feed of n pieces, keeping as many on the device as fit if all were like the first.
+    """Make a stream of n pieces; keep as many on the device as fit, assuming that all are as large as the first.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def hold_pieces(
 
     Raises
     ------
-    CapacityError : they do not fit on host or device after all
+    CapacityError : a piece is larger than assumed and does not fit on host or device
     """
     made: Any = make(0)
     stay = set(choose_kept(n, min(n, streaming.kept_bytes // max(1, made.nbytes))))
@@ -219,10 +219,10 @@ class FromHost(Generic[T]):
 
         self._pieces, self._stream = pieces, cupy.cuda.Stream(non_blocking=True)
         size = max(piece.nbytes for piece in pieces.values())
-        with report_full_device("room for the pieces of the matrix that come by"):
+        with report_full_device("the buffer for streamed pieces of the matrix"):
             self._free = deque(
                 (cupy.cuda.alloc(max(1, size)), cupy.cuda.Event(disable_timing=True)) for _ in range(AHEAD)
-            )  # memory, and when it may be overwritten
+            )  # buffer, and event after which it may be overwritten
         self.nbytes, self.streamed_bytes = AHEAD * size, sum(piece.nbytes for piece in pieces.values())
         cupy.cuda.get_current_stream().synchronize()  # the memory may belong to freed arrays that are still being read
 
@@ -274,7 +274,7 @@ class FromStore(Generic[T]):
         self._read: deque[tuple[Any, Any]] = deque()
 
     def begin(self, k: int) -> Future[T]:
-        while len(self._read) > 1:  # the next piece needs its memory
+        while len(self._read) > 1:  # free the oldest piece, as the next one needs its memory
             self._read[0][1].synchronize()
             self._read.popleft()
         return self._threads.submit(self._run, k)
@@ -287,7 +287,7 @@ class FromStore(Generic[T]):
 
     def drop(self, coming: Future[T]) -> None:
         if not coming.cancel():
-            coming.exception()  # waits until it ends
+            coming.exception()  # wait until it ends; its error no longer matters
 
     def _run(self, k: int) -> T:
         import cupy

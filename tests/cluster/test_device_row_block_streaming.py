@@ -149,7 +149,7 @@ def test_products(name, dtype, held, devices, stores):  # noqa: F811
     with pytest.warns(UserWarning, match="come by"):
         named = mg.spmv(A, x, **own, kernel="csr-split")
     assert mg.spmv(A, x, **own).tobytes() == named.tobytes()
-    ell = pytest.raises(FormatError, match="kernel 'ell' needs all rows on the device, which has no room for them")
+    ell = pytest.raises(FormatError, match="kernel 'ell' needs all rows on the device, where they do not fit")
     with pytest.warns(UserWarning, match="come by"), ell:
         mg.spmv(A, x, **own, kernel="ell")
 

@@ -13,7 +13,7 @@ from mgspmv.errors import ClusterError
 from mgspmv.exchange.peer_comm import Member
 from mgspmv.model import Event
 
-NO_GPU = DeviceInfo("CUDA found none (cudaErrorNoDevice)")
+NO_GPU = DeviceInfo("CUDA found no device (cudaErrorNoDevice)")
 NO_NCCL = "CuPy finds no NCCL; install it"
 
 
@@ -108,7 +108,7 @@ def test_a_worker_without_a_device_is_named_where_all_must_have_one():
     for transport in ["auto", "nccl", "peer"]:
         assert refused(make_workers(gpu(0), NO_GPU, NO_GPU), "cuda", transport) == (
             "backend='cuda' needs a GPU on each of the 3 workers, and worker 1 (tcp://10.0.0.1:40) has none: CUDA "
-            "found none (cudaErrorNoDevice); start workers with `dask cuda worker`, one for each GPU, or pass "
+            "found no device (cudaErrorNoDevice); start workers with `dask cuda worker`, one for each GPU, or pass "
             "backend='auto'",
             "1",
         ), transport
@@ -124,8 +124,16 @@ def test_nccl_between_workers_that_share_a_device():
 
 def test_nccl_between_hosts():
     for devices, backend, what in [
-        ((gpu(0), NO_GPU), "auto", "worker 1 (tcp://10.0.0.1:40) computes on its host (CUDA found none (cudaErrorNoDe"),
-        ((NO_GPU,), "auto", "worker 0 (tcp://10.0.0.0:40) computes on its host (CUDA found none (cudaErrorNoDevice))"),
+        (
+            (gpu(0), NO_GPU),
+            "auto",
+            "worker 1 (tcp://10.0.0.1:40) computes on its host (CUDA found no device (cudaErrorNoDe",
+        ),
+        (
+            (NO_GPU,),
+            "auto",
+            "worker 0 (tcp://10.0.0.0:40) computes on its host (CUDA found no device (cudaErrorNoDevice))",
+        ),
         ((gpu(0), gpu(1)), "cpu", "worker 0 (tcp://10.0.0.0:40) computes on its host (backend='cpu')"),
     ]:
         message, _ = refused(make_workers(*devices), backend, "nccl")

@@ -131,7 +131,7 @@ def test_columns_of_64_bits_are_refused():
         with pytest.raises(FormatError) as caught:
             check_shape(block, layout)
         assert str(caught.value) == (
-            f"{layout} count columns in 32 bits, and the matrix has 2,147,483,648; use kernel='csr-split'"
+            f"kernel {layout!r} counts columns in 32 bits, but the matrix has 2,147,483,648; use kernel='csr-split'"
         )
 
 
@@ -292,7 +292,7 @@ def test_row_pointers_may_be_on_the_device():
 def test_building_refuses_columns_of_64_bits():
     block = make_random([2, 1], 2, indices=np.int64)
     with pytest.raises(
-        FormatError, match=r"^column-sorted-blocks count columns in 32 bits, and the matrix has 2; use ker"
+        FormatError, match=r"^kernel 'column-sorted-blocks' counts columns in 32 bits, but the matrix has 2; use ker"
     ):
         build_column_sorted_blocks(block.indptr, 2, read_to_device(block))
 

@@ -84,7 +84,7 @@ def test_pieces_are_longer_where_there_are_many(monkeypatch):
 def test_stream_counts_rows_as_columns(monkeypatch):
     monkeypatch.setattr(csr_cuts, "INT32_LIMIT", 3)
     with pytest.raises(
-        FormatError, match=r"^csr-many counts rows as it does columns, here in 32 bits, and there are 4;"
+        FormatError, match=r"^csr-many numbers rows in the dtype of columns, here int32, but the block has 4 rows;"
     ):
         build_stream(make_random([1, 2, 0, 1], 9))
     wide = make_random([1, 2, 0, 1], 9)

@@ -287,7 +287,7 @@ def test_float32_below_the_normal_numbers(cupy, kernel):
 
 def test_values_of_another_dtype_are_refused(cupy):
     bound = bind_kernel(make_block(MATRICES["ring"], np.float64, pattern=False), "float64", backend="cuda")
-    with pytest.raises(OptionError, match="x is float32 and the values are float64"):
+    with pytest.raises(OptionError, match="x is float32 but the values are float64"):
         bound.multiply(cupy.ones(7, np.float32), cupy.ones(7, np.float32))
 
 

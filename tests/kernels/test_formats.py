@@ -122,7 +122,7 @@ def test_ell_refuses_one_long_row():
     with pytest.raises(FormatError) as caught:
         build_ell(block)
     assert str(caught.value) == (
-        "ell would hold 4,000,000,000 places for 139,999 nonzeros, 32,000,000,000 bytes where the limit is "
+        "ell would hold 4,000,000,000 places for 139,999 nonzeros, 32,000,000,000 bytes, but the limit is "
         f"{4 * block.nbytes + 2**20:,}: the longest row has 40,000 entries, the mean is 1.4; use hyb, sell or csr-split"
     )
     assert isinstance(caught.value, OptionError)
@@ -134,7 +134,7 @@ def test_dia_refuses_scattered_entries():
         build_dia(block)
     n = len(np.unique(block.indices - np.repeat(np.arange(10_000), 2)))
     assert str(caught.value) == (
-        f"dia would hold {10_000 * n:,} places for 20,000 nonzeros, {80_008 * n:,} bytes where the limit is "
+        f"dia would hold {10_000 * n:,} places for 20,000 nonzeros, {80_008 * n:,} bytes, but the limit is "
         f"{4 * block.nbytes + 2**20:,}: they lie on {n:,} diagonals; use csr-vector, hyb or sell"
     )
 
@@ -146,7 +146,7 @@ def test_bsr_refuses_blocks_of_one_entry():
     with pytest.raises(FormatError) as caught:
         build_bsr(block)
     assert str(caught.value) == (
-        f"bsr would hold 800,000 places for 200,000 nonzeros, {nbytes:,} bytes where the limit is "
+        f"bsr would hold 800,000 places for 200,000 nonzeros, {nbytes:,} bytes, but the limit is "
         f"{4 * block.nbytes + 2**20:,}: they are in 200,000 blocks of 2 x 2; use csr-vector or sell"
     )
 
@@ -169,7 +169,7 @@ def test_limits_are_bytes_of_the_format(build, no_limit, monkeypatch):
     monkeypatch.setattr(formats, "LIMIT_BYTES", nbytes - 4 * block.nbytes)
     assert build(block).nbytes == nbytes
     monkeypatch.setattr(formats, "LIMIT_BYTES", nbytes - 4 * block.nbytes - 1)
-    with pytest.raises(FormatError, match=f" {nbytes:,} bytes where the limit is {nbytes - 1:,}: "):
+    with pytest.raises(FormatError, match=f" {nbytes:,} bytes, but the limit is {nbytes - 1:,}: "):
         build(block)
 
 

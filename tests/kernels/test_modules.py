@@ -80,5 +80,5 @@ def test_a_cache_that_cannot_be_written(played, tmp_path):
         assert modules.load_module(SPIN) == b"code 1"
         assert modules.load_module(OTHER) == b"code 2"
     [said] = [str(w.message) for w in warned]
-    assert said.startswith(f"compiled kernels cannot be kept in {tmp_path / 'cache' / 'kernels'} (")
-    assert said.endswith("so they will be compiled again; set $MGSPMV_CACHE to a folder that can be written")
+    assert said.startswith(f"compiled kernels cannot be cached in {tmp_path / 'cache' / 'kernels'} (")
+    assert said.endswith("so every process will compile them; set $MGSPMV_CACHE to a writable folder")

@@ -66,7 +66,7 @@ def test_a_product_begins_as_a_copy_of_y(dtype):
 @pytest.mark.parametrize(
     ("y", "beta", "error", "message"),
     [
-        (None, 0.5, OptionError, "beta=0.5 has no y= to multiply; pass y=, or beta=0"),
+        (None, 0.5, OptionError, "beta=0.5 requires y; pass y=, or beta=0"),
         (np.ones(4), 1, ShapeError, "y has 4 entries but the matrix has 3 rows; pass y of length n_rows"),
         (np.ones((4, 2)), 1, ShapeError, "y has 4 entries but the matrix has 3 rows; pass y of shape (n_rows, k)"),
         (np.ones((3, 2)), 1, ShapeError, "y has shape (3, 2) but A @ x has (3,); pass y of that shape"),

@@ -38,7 +38,10 @@ def test_float64_is_refused(monkeypatch):
         laid: Any = SimpleNamespace(name=kind.name)
         with pytest.raises(OptionError) as caught:
             RankSteps(laid, "float64")
-        assert str(caught.value) == f"{kind.name} is for precision='exact' and 'float32'; pass kernel='csr-split'"
+        assert (
+            str(caught.value)
+            == f"kernel {kind.name!r} supports precision='exact' and 'float32'; pass kernel='csr-split'"
+        )
 
 
 # --- graphs ----------------------------------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ def test_products_of_generated_matrices(kernel):
     for name, block in GENERATED.items():
         with naming(name):
             if (kernel, name) in REFUSED:
-                with pytest.raises(FormatError, match=rf"^{kernel} would hold .* where the limit is .*; use "):
+                with pytest.raises(FormatError, match=rf"^{kernel} would hold .* but the limit is .*; use "):
                     bind_kernel(block, "float64", kernel=kernel)
                 continue
             check_exact(block, kernel)

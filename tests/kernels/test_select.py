@@ -63,7 +63,7 @@ def steps_on_device(name):
 
 
 ON_HOST, STEPS = f"csr-rows, csr-serial, {REFERENCES}", "csr-split, column-sorted-blocks, sell-slices"
-NO_STEPS, NO_PRODUCTS = "does not make the steps of PageRank on backend", "does not make products on backend"
+NO_STEPS, NO_PRODUCTS = "does not support PageRank steps on backend", "does not support products on backend"
 PASS = "pass kernel='auto' or one of"
 
 
@@ -194,15 +194,15 @@ def test_layout_of_steps(precision, dtype, min_weight):
 @pytest.mark.parametrize(
     ("precision", "index_dtype", "min_weight", "problem"),
     [
-        ("float64", "int32", 1.0, "adds in fixed point, for precision='exact' and 'float32'"),
-        ("exact", "int64", 1.0, "counts columns in 32 bits, and the matrix has 2^31 or more"),
+        ("float64", "int32", 1.0, "adds in fixed point and supports precision='exact' and 'float32'"),
+        ("exact", "int64", 1.0, "counts columns in 32 bits, but the matrix has 2^31 or more"),
         (
             "float32",
             "int32",
             0.99 * LEAST_FLOAT32,
-            "bounds the rounding of float32 values from 1.18e-38 on, and the least is 1.16e-38",
+            "needs float32 values of at least 1.18e-38, but the smallest is 1.16e-38",
         ),
-        ("float32", "int32", 0.0, "bounds the rounding of float32 values from 1.18e-38 on, and the least is 0"),
+        ("float32", "int32", 0.0, "needs float32 values of at least 1.18e-38, but the smallest is 0"),
     ],
 )
 def test_layout_of_steps_that_have_to_take_csr(precision, index_dtype, min_weight, problem):

@@ -104,5 +104,5 @@ def test_pieces_without_values_at_first():
 @pytest.mark.gpu
 def test_building_refuses_columns_of_64_bits():
     block = make_random([2, 1], 7, indices=np.int64)
-    with pytest.raises(FormatError, match=r"count columns in 32 bits, and the matrix has 7; use kernel='csr-split'$"):
+    with pytest.raises(FormatError, match=r"counts columns in 32 bits, but the matrix has 7; use kernel='csr-split'$"):
         build_sell_slices(block.indptr, 7, read_to_device(block))

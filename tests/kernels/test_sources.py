@@ -39,7 +39,7 @@ def test_checkout_without_sources_is_an_error_that_says_what_to_do(tmp_path: Pat
     package = make_package(tmp_path)
     write_files(tmp_path, "pyproject.toml")
     write_files(tmp_path / "kernels", "README.md")
-    with pytest.raises(MgspmvError, match=r"wanted \.cu files in .*_cuda.*use the CPU kernels"):
+    with pytest.raises(MgspmvError, match=r"expected \.cu files in .*_cuda.*use backend=.cpu."):
         find_cuda_sources(package)
 
 

@@ -556,7 +556,7 @@ def test_matrices_without_ranks(source, kind, message):
         ({"kernel": "csr"}, "kernel must be 'auto' or one of csr-rows, csr-serial, not 'csr'"),
         (
             {"kernel": "ell"},
-            "kernel 'ell' does not make the steps of PageRank on backend 'cpu'; pass kernel='auto' or one of csr-rows, "
+            "kernel 'ell' does not support PageRank steps on backend 'cpu'; pass kernel='auto' or one of csr-rows, "
             "csr-serial",
         ),
         ({"threads": 0}, "threads must be at least 1, not 0"),

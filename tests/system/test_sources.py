@@ -330,7 +330,7 @@ def test_alpha_of_0_leaves_y(wide):
             "y has shape (3, 2) but A @ x has (3,); pass y of that shape",
         ),
         (np.ones(7), {"beta": 1, "y": np.ones(3) * 1j}, OptionError, "y must hold real numbers, not complex128"),
-        (np.ones(7), {"beta": 0.5}, OptionError, "beta=0.5 has no y= to multiply; pass y=, or beta=0"),
+        (np.ones(7), {"beta": 0.5}, OptionError, "beta=0.5 requires y; pass y=, or beta=0"),
         (
             np.ones(7),
             {"kernel": "ellpack"},
