@@ -66,9 +66,9 @@ class BatchSolution(Ranks):
         kept = [a for a in (self.values, self.top_ids, self.top_ranks) if a is not None]
         per_vector: tuple[Sized, ...] = (self.alphas, self.statuses, self.changes, self.error_bounds_l1, *kept)
         if any(len(each) != n for each in per_vector) or len(set(self.labels)) != n:
-            raise ShapeError(f"there are {n} labels of vectors, which must be different, and something for each")
+            raise ShapeError(f"there are {n} labels of vectors; labels must be unique, with one entry per array")
         if len(kept) != (1 if self.values is not None else 2):
-            raise ShapeError("a batch has either values, or the ids and the ranks of the highest")
+            raise ShapeError("a batch needs either values, or top_ids and top_ranks")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -88,7 +88,7 @@ class BatchSolution(Ranks):
         k = self._find(label)
         if self.values is None:
             raise OptionError(
-                f"of vector {label!r} only the highest ranks were kept: see top(); leave out top= for all"
+                f"vector {label!r} has only its highest ranks: read them with top(); leave out top= to keep all"
             )
         options = self.options | {"alpha": float(self.alphas[k])}
         reached = (self.values[k], self.vertex_ids, self.statuses[k], len(self.changes[k]))
@@ -109,7 +109,7 @@ class BatchSolution(Ranks):
         n_good = sum(status.is_success for status in self.statuses)
         kept = "the highest ranks" if self.values is None else f"{self.values.shape[1]} ranks"
         return (
-            f"<BatchSolution: {len(self)} vectors, {n_good} of them ended well, {self.options['steps']} passes of up "
+            f"<BatchSolution: {len(self)} vectors, {n_good} succeeded, {self.options['steps']} passes of up "
             f"to {self.options['width']}, {kept} of each, {sum(self.seconds.values()):.3g} s>"
         )
 
@@ -137,7 +137,7 @@ class BatchSolution(Ranks):
         assert self.top_ranks is not None
         if k is not None and k > max(self.top_ids.shape[1], self.options["top"]):
             raise OptionError(
-                f"the {self.top_ids.shape[1]} highest ranks were kept, and not {k}; rank again with top={k}"
+                f"only the {self.top_ids.shape[1]} highest ranks were kept, not {k}; rank again with top={k}"
             )
         pairs = zip(self.top_ids[:, :k].tolist(), self.top_ranks[:, :k].tolist(), strict=True)
         highest = [[(name, rank) for name, rank in zip(*pair, strict=True) if rank != 0] for pair in pairs]
@@ -147,7 +147,7 @@ class BatchSolution(Ranks):
         """Apply `Solution.check_order` to the vector of each label.
 
         If only the highest ranks were kept, the rank after the last one is unknown: unless the last is 0, it stands for
-        all that follow the judged ones.
+        all ranks after the k highest.
 
         Parameters
         ----------
@@ -223,7 +223,7 @@ class BatchSolution(Ranks):
             return self.labels.index(label)
         if isinstance(label, int | np.integer) and isinstance(self.labels[0], str) and 0 <= label < len(self):
             return int(label)
-        raise OptionError(f"there is no vector {label!r}; labels has the {len(self)} there are")
+        raise OptionError(f"there is no vector {label!r}; labels lists the {len(self)} vectors")
 
 
 def fill_id(ids: np.ndarray) -> int | str:

@@ -208,11 +208,11 @@ class SliceWriter:
         self._writing = self._thread.submit(write_slice, address, self._start, self._ranks())
 
     def find_written(self, wait: bool) -> list[WrittenSlice | str] | None:
-        """Return the last slice begun, once it is written, or why it could not be; None while it is being written.
+        """Return the last slice begun once it is written, or the reason of a failure; None while it is being written.
 
         Parameters
         ----------
-        wait : until it is, or hangs
+        wait : whether to wait until it is written or hangs
         """
         assert self._writing is not None
         if not wait and not self._writing.done():
@@ -230,8 +230,8 @@ class SliceWriter:
 
 
 def describe_hang(limit_s: float) -> str:
-    """Describe a call that was abandoned because it hung."""
-    return f"nothing came of it for {limit_s:g} s"
+    """Describe the hang of an abandoned call."""
+    return f"no progress for {limit_s:g} s"
 
 
 def describe_failure(error: BaseException) -> str:
@@ -266,7 +266,7 @@ class Checkpoints:
 
         Raises
         ------
-        StoreExistsError : the place holds something else
+        StoreExistsError : the place holds other data
         CheckpointError : they are of another format version, or the place is not writable
         OptionError : the place is in the memory of this process, and other processes are to write to it
         """
@@ -285,7 +285,7 @@ class Checkpoints:
                     folder.rmdir()
             said = describe_os_error(error, self.url) if is_operators(error) else describe_error(error)
             raise CheckpointError(
-                f"no checkpoints can be written to {self.url}: {said}; choose another place"
+                f"checkpoints cannot be written to {self.url}: {said}; choose another place"
             ) from error
 
     def restore(self) -> RestoredState | None:
@@ -293,7 +293,7 @@ class Checkpoints:
 
         Raises
         ------
-        StoreExistsError : the place holds something else
+        StoreExistsError : the place holds other data
         CheckpointError : none is complete; they are of another format version
         """
         damaged: list[str] = []
@@ -307,13 +307,13 @@ class Checkpoints:
                 continue
             self._kept = [name]
             for said in damaged:
-                taken = f"the one of iteration {found.reached.iteration} is taken"
-                warnings.warn(f"the last checkpoint in {self.url} is not whole: {said}; {taken}", stacklevel=2)
+                used = f"resuming from iteration {found.reached.iteration} instead"
+                warnings.warn(f"the last checkpoint in {self.url} cannot be used: {said}; {used}", stacklevel=2)
             return found
         if damaged:
             raise CheckpointError(
-                f"{self.url} holds no checkpoint that is whole: {'; '.join(damaged)}; leave out resume=True, which "
-                "starts from the beginning"
+                f"{self.url} holds no usable checkpoint: {'; '.join(damaged)}; pass resume=False to start from the "
+                "beginning"
             )
         return None
 
@@ -333,7 +333,7 @@ class Checkpoints:
         described: Any = {"reached": asdict(reached), "slices": [asdict(own) for own in slices]}
         with translating(self.url, "write"):
             address.open().attrs[_STATE_KEY] = seal(described)
-        # Sorted, as an operation that hung and was given up may become current late.
+        # Sorted, because an abandoned operation that hung may still complete late.
         self._kept = sorted({*self._kept, address.name}, key=find_version_number)[-STATES_KEPT:]
 
     def remove_old(self) -> str | None:
@@ -341,7 +341,7 @@ class Checkpoints:
         failure = None
         try:
             for name in self._list_states():
-                # A higher number is still being written, if an operation that was given up continues late.
+                # An abandoned operation may still be writing a state with a higher number.
                 if name not in self._kept and find_version_number(name) <= find_version_number(self._kept[-1]):
                     failure = self.drop(name) or failure
         except Exception as error:  # libraries of object stores raise errors of other types
@@ -362,8 +362,8 @@ class Checkpoints:
         missing = sum(own.n > 0 and own.name not in there for own in slices)
         if missing:
             raise CheckpointError(
-                f"{missing} of the {len(slices)} slices that workers wrote are not there; name a place by "
-                "checkpoint= that all of them reach"
+                f"{missing} of the {len(slices)} slices written by workers are missing; choose a place for checkpoint= "
+                "that all workers can reach"
             )
 
     def _look(self) -> bool:
@@ -373,12 +373,12 @@ class Checkpoints:
         if attributes is None or (attributes.get(_KEY, 0) is None):  # creating it was interrupted
             return False
         if _KEY not in attributes:
-            raise StoreExistsError(f"{self.url} is a Zarr group of something else than checkpoints; name another place")
+            raise StoreExistsError(f"{self.url} is a Zarr group without checkpoints; choose another place")
         found = attributes[_KEY].get("format_version") if isinstance(attributes[_KEY], dict) else None
         if found != FORMAT_VERSION:
             raise CheckpointError(
-                f"{self.url} holds checkpoints of format version {found}, this program writes version "
-                f"{FORMAT_VERSION}; go on with the program that wrote them, or choose another place"
+                f"{self.url} holds checkpoints of format version {found}, but this program writes version "
+                f"{FORMAT_VERSION}; resume with the program that wrote them, or choose another place"
             )
         return True
 
@@ -405,7 +405,7 @@ class Checkpoints:
             reached = check_fields(RunProgress, claims["reached"])
             slices = sorted(check_fields(list[WrittenSlice], claims["slices"]), key=lambda own: (own.start, own.n))
             if self._n_rows is not None and reached.identity.get("matrix") != self._matrix:
-                return RestoredState(reached, np.empty(0))
+                return RestoredState(reached, np.empty(0))  # not read: the caller rejects it by its identity
             _check_slices(slices, self._n_rows)
             return RestoredState(reached, _read_slices(group, slices))
         except _DAMAGES as error:
@@ -424,11 +424,11 @@ def _check_slices(slices: list[WrittenSlice], n_rows: int | None) -> None:
     """Check that the slices cover a vector exactly, before memory is allocated for the sizes they state."""
     ends = [0, *(own.start + own.n for own in slices)]
     if not slices or any(own.start != end for own, end in zip(slices, ends, strict=False)):
-        raise ValueError("its slices are not all of the vector")
+        raise ValueError("its slices do not cover the vector")
     if n_rows not in (None, ends[-1]):
-        raise ValueError(f"its slices are of {ends[-1]} rows, and the matrix has {n_rows}")
+        raise ValueError(f"its slices have {ends[-1]} rows, but the matrix has {n_rows}")
     if wrong := {own.dtype for own in slices} - {"float32", "float64"}:
-        raise ValueError(f"its slices are of {wrong.pop()}, and ranks are of float32 or float64")
+        raise ValueError(f"its slices have dtype {wrong.pop()}, expected float32 or float64")
 
 
 def _read_slices(group: zarr.Group, slices: list[WrittenSlice]) -> np.ndarray:
@@ -443,7 +443,7 @@ def _read_slice(group: zarr.Group, own: WrittenSlice, out: np.ndarray) -> None:
     if own.n:
         array = group[own.name]
         if not isinstance(array, zarr.Array) or (array.shape, array.dtype.name) != ((own.n,), out.dtype.name):
-            raise ValueError(f"{own.name} is another array than was written")
+            raise ValueError(f"{own.name} has another shape or dtype than was written")
         if fault := find_chunk_fault(array):
             raise ValueError(f"{own.name} {fault}")
         chunks = find_chunks(array)

@@ -249,7 +249,7 @@ class CorruptionError(MgspmvError, RuntimeError):
 
 
 class ConvergenceError(MgspmvError, RuntimeError):
-    """The iteration ended without meeting the tolerance; `solution` holds what was reached."""
+    """The iteration ended without meeting the tolerance; `solution` holds the last state."""
 
     exit_code = 5
 

@@ -1,6 +1,6 @@
-"""Files that get their name once they are complete: after an error no part is left, and the former file still exists.
+"""Files that get their name once they are complete: an error leaves no partial file, and the previous file unchanged.
 
-Also errors of places at URLs, whose libraries raise other errors and may block for long.
+Also translates errors of URLs: their libraries raise errors of many types, and may block for long.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def settle(path: str | os.PathLike[str]) -> None:
-    """Restore what was at `path`, if a process was killed while it replaced that, and remove its leftovers."""
+    """Restore the previous content of `path` if a process was killed while replacing it, and remove leftovers."""
     target = Path(path)
     _remove_abandoned(target.parent, f".{target.name}.", _PART)
 
@@ -126,12 +126,12 @@ def check_file(path: str | os.PathLike[str]) -> None:
     except (OSError, ValueError):  # opening the file reports the error
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise StoreError(f"{path} is a pipe, a socket or a device, and a file is expected; put a file in its place")
+        raise StoreError(f"{path} is a pipe, a socket or a device, but a file is expected; replace it with a file")
 
 
 @contextmanager
 def translating_errors(doing: str, place: str) -> Iterator[None]:
-    """Translate errors at a place; at a URL, they come from libraries that raise other errors.
+    """Translate errors at a place, including errors of the libraries that access URLs.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def translating_errors(doing: str, place: str) -> Iterator[None]:
         raise
 
 
-CHECK_WRITING = "check that the bucket is there, the connection, and the credentials and what they allow"
+CHECK_WRITING = "check that the bucket exists, the connection, and the credentials and their permissions"
 
 
 def reach(ask: Callable[[], T]) -> T:
@@ -179,7 +179,7 @@ def reach(ask: Callable[[], T]) -> T:
         if answer.done():
             raise
         raise TimeoutError(
-            f"no answer came within {REACH_S:g} seconds, of it or of where its library looks for credentials"
+            f"no answer within {REACH_S:g} seconds from the server, or from the service that provides credentials"
         ) from error
 
 
@@ -303,7 +303,7 @@ _PART, _NEW, _OLD = ".part", "new", "old"
 
 @contextmanager
 def hold_folder(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
-    """Create a folder that only its owner may enter, and remove it at the end; and those whose processes were killed.
+    """Create a folder that only its owner may enter, and remove it at the end; also remove those of killed processes.
 
     Parameters
     ----------
@@ -354,7 +354,7 @@ def _remove_unless_held(folder: Path) -> None:
 
 
 def _empty(folder: Path) -> None:
-    """Remove a folder, after restoring what was to be replaced and was not."""
+    """Remove a folder; first restore a previous version from it if the replacement was interrupted."""
     if (folder / _OLD).exists():
         target = folder.with_name(folder.name[1:].rpartition(".")[0].rpartition(".")[0])
         if not os.path.lexists(target):

@@ -91,7 +91,7 @@ class LogFile(logging.FileHandler):
             super().__init__(path, encoding="utf-8")
         except OSError as error:
             reason = describe_os_error(error, path)
-            advice = "" if is_operators(error) else "; name a file in a folder that there is"
+            advice = "" if is_operators(error) else "; choose a file in an existing folder"
             raise StoreError(f"cannot write the log {path}: {reason}{advice}") from error
         self.setFormatter(JsonFormatter())
         self._has_failed = False
@@ -102,7 +102,7 @@ class LogFile(logging.FileHandler):
             self._has_failed = True
             error = sys.exc_info()[1]
             reason = describe_os_error(error) if isinstance(error, OSError) else error
-            warnings.warn(f"the log {self.baseFilename} lacks lines: {reason}; the run goes on", stacklevel=2)
+            warnings.warn(f"the log {self.baseFilename} is missing lines: {reason}; the run continues", stacklevel=2)
 
     def close(self) -> None:
         """Close the file, ignoring data that cannot be written to it."""
@@ -149,7 +149,7 @@ def write_worker_log() -> None:
 
 def _add_file(path: str, level: str) -> LogFile:
     if level not in LEVELS:
-        raise OptionError(f"the level of a log is {' or '.join(LEVELS)}, not {level!r}")
+        raise OptionError(f"the log level must be {' or '.join(LEVELS)}, not {level!r}")
     handler = LogFile(path)
     logger = logging.getLogger("mgspmv")
     logger.addHandler(handler)
@@ -208,7 +208,7 @@ def log_recovery(recovery: Recovery, epoch: int) -> None:
     fields |= {"kind": recovery.kind, "resumed_after": recovery.resumed_after, "worker": recovery.worker}
     fields |= {"workers_before": recovery.workers_before, "workers_after": recovery.workers_after}
     told = (recovery.resumed_after, recovery.workers_after, recovery.workers_before, recovery.seconds)
-    said = "%s; goes on from iteration %d with %d workers of %d after %.3g s"
+    said = "%s; resumed from iteration %d with %d workers (%d before) after %.3g s"
     RUNS.warning(said, recovery.error, *told, extra=fields)
 
 

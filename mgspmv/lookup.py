@@ -100,7 +100,7 @@ class VertexLookup:
         wanted = check_integers("numbers", numbers)
         if len(wanted) and not 0 <= wanted.min() <= wanted.max() < self._n:
             wrong = int(wanted.min()) if wanted.min() < 0 else int(wanted.max())
-            raise OptionError(f"vertices have the numbers 0 to {self._n - 1}, and {wrong} is none of them")
+            raise OptionError(f"vertex numbers must be in 0..{self._n - 1}, not {wrong}")
         if self._stored.info.vertex_ids is None:
             return wanted
         found = np.empty(len(wanted), np.int64 if self._stored.info.vertex_ids == "int64" else object)

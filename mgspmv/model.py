@@ -1,4 +1,4 @@
-"""Values that the parts of mgspmv pass to each other."""
+"""Data classes and enums that are shared by the modules of mgspmv."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class MatrixInfo:
             what = "a matrix with ids or an order" if info.kind == "matrix" else f"a {info.kind}"
             raise ValueError(f"the shape is {n_rows} x {n_cols}, and {what} must be square")
         if info.index_dtype == "int32" and n_cols > INT32_LIMIT:
-            raise ValueError(f"{n_cols} columns cannot be told apart by int32")
+            raise ValueError(f"int32 indices cannot address {n_cols} columns")
         str(info.ingest_report)  # formats, and so checks, every field
         return info
 
@@ -259,22 +259,22 @@ class Status(enum.StrEnum):
 
     @property
     def advice(self) -> str:
-        """Outcome in a sentence, and what to do about it."""
+        """Explanation of the outcome; after a failure, what to do about it."""
         return _ADVICE[self]
 
 
 _ADVICE = {
     Status.CONVERGED: "the change fell below the tolerance",
-    Status.COMPLETED: "the fixed number of iterations was made",
-    Status.STABLE: "the highest vertices can no longer change",
-    Status.MAX_ITER: "max_iter was reached first; raise max_iter=, or tol= to a change seen in the history",
-    Status.NON_FINITE: "a rank became NaN or infinite; look for non-finite or huge weights with `mgspmv verify`",
+    Status.COMPLETED: "the fixed number of iterations was completed",
+    Status.STABLE: "the set of highest vertices is proven",
+    Status.MAX_ITER: "Increase max_iter= or tol=",
+    Status.NON_FINITE: "Check the store for non-finite or huge weights with `mgspmv verify`",
 }
 
 
 @dataclass(frozen=True)
 class Stability:
-    """The k highest vertices: proof that they are, and ties in their order."""
+    """Proof that k vertices are the highest ones, and ties in their order."""
 
     k: int
     is_proven: bool
@@ -381,7 +381,7 @@ class NonFinite:
 
     def __str__(self) -> str:
         became = "left the range of 0 to 2" if math.isfinite(self.value) else f"became {self.value:.6g}"
-        return f"the first is that of vertex {self.vertex}, which {became} in iteration {self.iteration}"
+        return f"vertex {self.vertex} {became} first, in iteration {self.iteration}"
 
 
 @dataclass(frozen=True)
@@ -398,10 +398,10 @@ class Underflow:
     """Precision of the run."""
 
     def __str__(self) -> str:
-        remedy = "" if self.precision == "float64" else "; pass precision='float64' to tell them from 0"
+        remedy = "" if self.precision == "float64" else "; pass precision='float64' to resolve them"
         return (
-            f"{self.n} vertices, first {self.first}, have rank 0 although ranks above 0 lead to them: what they get is "
-            f"below {self.resolution:.2g}, the resolution of precision={self.precision!r}{remedy}"
+            f"{self.n} vertices have rank 0 by underflow, the first is {self.first}: their in-flow is below "
+            f"{self.resolution:.2g}, the resolution of precision={self.precision!r}{remedy}"
         )
 
 

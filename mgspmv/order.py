@@ -175,6 +175,6 @@ def check_square(shape: tuple[int, int], name: str) -> None:
     n_rows, n_cols = shape
     if n_rows != n_cols:
         raise ShapeError(
-            f"an order is one of rows and columns alike, so the matrix must be square; {name} has {n_rows} rows "
+            f"an order applies to rows and columns alike, so the matrix must be square; {name} has {n_rows} rows "
             f"and {n_cols} columns: use it in the order of its source"
         )

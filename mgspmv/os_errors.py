@@ -17,22 +17,22 @@ from mgspmv.errors import MgspmvError, SourceAccessError, SourceError, StoreErro
 
 Place = str | os.PathLike[str]
 
-_ELSEWHERE = "or name a place on another disk"
-_OWNER = "change its mode or owner, or name another place"
+_ELSEWHERE = "or choose a path on another disk"
+_OWNER = "change its mode or owner, or choose another path"
 _REMEDIES = {
-    errno.ENOSPC: f"make room, {_ELSEWHERE}",
-    errno.EDQUOT: f"remove files of yours there, have the quota raised, {_ELSEWHERE}",
+    errno.ENOSPC: f"free some space, {_ELSEWHERE}",
+    errno.EDQUOT: f"delete files there, request a larger quota, {_ELSEWHERE}",
     errno.EROFS: f"mount its file system for writing, {_ELSEWHERE}",
     errno.EACCES: _OWNER,
     errno.EPERM: _OWNER,
     errno.ENAMETOOLONG: "choose a shorter name",
-    errno.EMFILE: "allow this process more open files by `ulimit -n`, or use fewer threads",
-    errno.ENFILE: "end programs that have many files open, or allow more by `sysctl fs.file-max`",
-    errno.EFBIG: f"allow larger files by `ulimit -f`, {_ELSEWHERE}",
-    errno.EIO: f"see the log of the system for errors of its disk or connection, {_ELSEWHERE}",
-    errno.ESTALE: "mount the file system again, and run this again",
-    errno.EEXIST: "it, or a folder on its path, is a file already; name another place",
-    errno.ENOTDIR: "a part of its path is a file; name another place",
+    errno.EMFILE: "raise the limit of open files with `ulimit -n`, or use fewer threads",
+    errno.ENFILE: "close programs with many open files, or raise the limit with `sysctl fs.file-max`",
+    errno.EFBIG: f"raise the file size limit with `ulimit -f`, {_ELSEWHERE}",
+    errno.EIO: f"check the system log for errors of the disk or connection, {_ELSEWHERE}",
+    errno.ESTALE: "mount the file system again and retry",
+    errno.EEXIST: "it or a parent folder is an existing file; choose another path",
+    errno.ENOTDIR: "a parent folder in the path is a file; choose another path",
 }
 _WRITING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 """Error numbers that only writing raises."""
@@ -41,12 +41,12 @@ _OF_PROCESS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 def is_operators(error: BaseException | None) -> TypeGuard[OSError]:
-    """Tell whether this is an error of the operating system that an operator can fix, and not yet translated."""
+    """Return whether this is an untranslated error of the operating system that an operator can fix."""
     return isinstance(error, OSError) and not isinstance(error, MgspmvError) and _find_number(error) in _REMEDIES
 
 
 def is_clear(error: BaseException) -> bool:
-    """Tell whether an error accepted by `is_operators` states its subject; those of sockets may not."""
+    """Return whether an error accepted by `is_operators` states its subject; those of sockets may not."""
     return isinstance(error, OSError) and (error.filename is not None or _find_number(error) in _WRITING | _OF_PROCESS)
 
 
@@ -114,7 +114,7 @@ def _find_name(error: OSError) -> str | None:
 
 
 def _stands_for(name: str, place: Place) -> bool:
-    """Tell whether a name is a place, a folder on its path, or its hidden file or folder `.PLACE...`."""
+    """Return whether a name is a place, a folder on its path, or its hidden file or folder `.PLACE...`."""
     found, own = Path(os.path.abspath(name)), Path(os.path.abspath(place))
     return own.is_relative_to(found) or any(
         part.name.startswith(f".{own.name}.") and part.parent == own.parent for part in (found, *found.parents)

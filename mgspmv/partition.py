@@ -29,7 +29,7 @@ SUMS_BYTES = 32
 """Bytes of the scalars that each worker sends to each other worker per iteration."""
 
 DENSE = 0.5
-"""Share of another worker's rows above which all are sent, which needs no list of rows and no packing."""
+"""Share of needed rows of another worker above which it sends all rows, without a list of rows and packing."""
 
 ID_BYTES = {None: 0, "int64": 8, "string": 72}
 """Bytes of a vertex id, by the dtype of the stored ids; a string of eight characters is a pointer and an object."""
@@ -169,13 +169,13 @@ def plan_rows(
         return plan
     if not isinstance(device_memory, int | None) or not isinstance(host_memory, int | None):
         raise CapacityError(f"{shortage}; use more workers, or ones with more memory")
-    n_enough = n_workers
+    n_enough = n_workers  # doubled, so that it is sufficient, but not always the least number
     while n_enough < min(2 * info.shape[0], MOST_WORKERS):
         n_enough *= 2
         if planner.plan(device_memory, host_memory, n_enough)[1] is None:
-            raise CapacityError(f"{shortage}; {n_enough} workers of that size would do")
+            raise CapacityError(f"{shortage}; {n_enough} workers of that size suffice")
     raise CapacityError(
-        f"{shortage}; no number of workers of that size would do, for each holds a vector of all {info.shape[1]} "
+        f"{shortage}; no number of workers of that size suffices, because each holds a vector of all {info.shape[1]} "
         "columns and at least one row"
     )
 
@@ -326,7 +326,7 @@ class _Planner:
                 if place == "device" or not w.watch_bytes:
                     return said
                 watch = f"up to {w.watch_bytes / 1e9:.3g} GB of it for stop='topk:{self.top}'"
-                return f"{said} ({watch}, which stop='change' does without)"
+                return f"{said} ({watch}, not needed with stop='change')"
         return None
 
 
@@ -350,9 +350,8 @@ def warn_of_streaming(plan: Plan, stacklevel: int) -> None:
         n_bytes = max(own.streamed_bytes for own in streamed)
         kept = " and ".join(sorted({"pinned memory" if own.held == "host" else "the store" for own in streamed}))
         warnings.warn(
-            f"{len(streamed)} of {len(plan.workers)} GPUs have no room for all of their rows: up to "
-            f"{n_bytes / 1e9:.3g} GB come by from {kept} in each iteration; plan says what that takes, more GPUs would "
-            "hold them",
+            f"the rows of {len(streamed)} of {len(plan.workers)} GPUs do not fit in GPU memory: up to "
+            f"{n_bytes / 1e9:.3g} GB per GPU are streamed from {kept} in each iteration; use more GPUs to avoid that",
             stacklevel=stacklevel + 1,
         )
 

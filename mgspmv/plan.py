@@ -67,8 +67,8 @@ class WorkerPlan:
     """Location of the rows between iterations: `device`; `host`, without a device or to be streamed from pinned memory;
     or `store`, to be streamed from it."""
     streaming: Streaming | None = None
-    """Set if the rows do not fit on the device; or if they fit, but not while they are laid out: then all pieces are
-    kept."""
+    """Set if the rows do not fit on the device; also if only the layout and its build buffers do not fit together: then
+    all pieces are kept."""
     layout_bytes: int | None = None
     """Bytes of the layout for PageRank steps on a device, including buffers to build it; None for CSR."""
     rates: Rates | None = None
@@ -94,14 +94,14 @@ class WorkerPlan:
         if self.rates is None:
             return None
         in_order = (self.block_bytes + self.vector_bytes) / self.rates.copy_bytes_per_s
-        gathered, coming_by = self.nnz / self.rates.gathers_per_s, 0.0
+        gathered, streamed_s = self.nnz / self.rates.gathers_per_s, 0.0
         if self.streaming is not None and self.streaming.streamed_bytes:
             from_host = self.streaming.held == "host"
             pace = self.rates.upload_bytes_per_s if from_host else self.rates.store_bytes_per_s
             if pace is None:
                 return None
-            coming_by = self.streaming.streamed_bytes / pace
-        return max(in_order, gathered, coming_by)
+            streamed_s = self.streaming.streamed_bytes / pace
+        return max(in_order, gathered, streamed_s)
 
     @property
     def memory_bytes(self) -> int:

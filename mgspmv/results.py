@@ -158,7 +158,7 @@ class Solution(Ranks):
             return self
         if self.scaler != "none":
             raise OptionError(
-                f"these are scores already, scaled by {self.scaler!r}; scale the solution that they were made of"
+                f"the values are already scores, scaled by {self.scaler!r}; scale the original solution instead"
             )
         scaled: dict[str, Any] = {"scaler": scaler}
         if self._is_pagerank and (n_zero := int(np.count_nonzero(self.values == 0))):
@@ -200,7 +200,7 @@ class Solution(Ranks):
         """Return the k highest ranks as (vertex id, rank), highest first.
 
         Equal ranks are in the order of the vertices, NaN is last; with k > n all n are returned. PageRanks of 0 are
-        left out, as no path leads to these vertices from where jumps lead; the list is then shorter than k.
+        left out, as no path leads to these vertices from a target of jumps; the list is then shorter than k.
 
         Raises
         ------
@@ -211,7 +211,7 @@ class Solution(Ranks):
         return list(zip(ids.tolist(), self.values[where].tolist(), strict=True))
 
     def check_order(self, k: int = 10) -> Stability | None:
-        """Tell whether the k highest ranks are certified to be those of the k highest vertices, and in which order.
+        """Check whether the k highest ranks are certified to belong to the k highest vertices, and in which order.
 
         A gap between two places is certified if it is larger than `error_bound_l1`, or if the run proved it
         (`stop="topk:100"`). Lower `tol`, or pass `stop`, to certify more; equal ranks stay tied.
@@ -243,7 +243,7 @@ class Solution(Ranks):
         return replace(judged, is_proven=not ties or ties[-1][1] <= k, ties=ties)
 
     def _is_certified(self, k: int) -> bool:
-        """Return whether the k highest and their order are certified, or cannot be judged."""
+        """Return whether the k highest and their order are certified, or no bound is known."""
         found = self.check_order(k)
         return found is None or (found.is_proven and not found.ties)
 

@@ -82,7 +82,7 @@ class _BatchOptions(_Options):
 
 @dataclass(frozen=True, kw_only=True)
 class _Metadata:
-    """Metadata that are used before the results exist to hold them."""
+    """Metadata that is checked before the results are created."""
 
     matrix: _MatrixMetadata
     options: _Options
@@ -93,7 +93,7 @@ class _Metadata:
 
 @dataclass(frozen=True, kw_only=True)
 class _BatchMetadata(_Metadata):
-    """Metadata of a batch that are used before the results exist."""
+    """Metadata of a batch that is checked before the results are created."""
 
     options: _BatchOptions
     labels: list[str | int]
@@ -136,7 +136,7 @@ def load_result(path: str | os.PathLike[str], kind: type[T]) -> T:
         held |= {name: np.array(described[name], np.float64) for name in LISTS if name in described}
         result = check_fields(kind, described | held)
     except ValueError as error:
-        raise StoreDamagedError(f"{path}: what it says of its ranks is damaged ({error}); {MEND}") from error
+        raise StoreDamagedError(f"{path}: the metadata of the ranks is damaged ({error}); {MEND}") from error
     if result.digest() != described["digest"]:  # type: ignore[attr-defined]
         raise ChecksumError(f"{path}: the ranks do not match their digest; {MEND}")
     return result
@@ -170,14 +170,14 @@ def check_source(path: str | os.PathLike[str]) -> None:
     if not is_url(path) and not Path(path).exists():
         settle(path)
         if not Path(path).exists():
-            raise StoreNotFoundError(f"there are no ranks at {path}; `mgspmv pagerank` makes them")
+            raise StoreNotFoundError(f"no ranks found at {path}; create them with `mgspmv pagerank`")
     check_file(path)
 
 
 def check_target(
     path: str | os.PathLike[str], *, overwrite: bool = False, suffixes: tuple[str, ...] = SUFFIXES
 ) -> None:
-    """Check that `path` can be written to; to be called before the work whose result goes there.
+    """Check that `path` can be written to; call it before the computation whose result is saved there.
 
     Raises
     ------
@@ -186,7 +186,7 @@ def check_target(
     """
     suffix = Path(path).suffix
     if suffix not in suffixes:
-        raise OptionError(f"{path}: the name must end in {', '.join(suffixes)}, not in {suffix or 'no suffix'}")
+        raise OptionError(f"{path}: the name must end in {', '.join(suffixes)}; its suffix is {suffix or 'missing'}")
     if is_url(path) and suffix != ".zarr":
         raise OptionError(f"{path}: only .zarr is written to a URL; save {suffix} to a local file")
     if not _is_taken(path):
@@ -194,7 +194,9 @@ def check_target(
     if not overwrite:
         raise StoreExistsError(f"{path} exists already; choose another name or pass overwrite=True")
     if not (_is_solution_group(str(path)) if suffix == ".zarr" else Path(path).is_file()):
-        raise StoreExistsError(f"{path} is not a {suffix} of results and is not overwritten; choose another name")
+        raise StoreExistsError(
+            f"{path} exists and is not a {suffix} of results, so it is not overwritten; choose another name"
+        )
 
 
 def _is_taken(path: str | os.PathLike[str]) -> bool:
@@ -237,15 +239,15 @@ def _describe(result: Any) -> dict[str, Any]:
 def _check_description(path: str, described: Any, kind: type[Any]) -> dict[str, Any]:
     """Check the metadata of a file, its format version, and that it is of a batch or of one vector, as `kind` is."""
     if not isinstance(described, dict):
-        raise StoreDamagedError(f"{path}: what it says of its ranks is damaged, it has no fields; {MEND}")
+        raise StoreDamagedError(f"{path}: the metadata of the ranks is damaged: it has no fields; {MEND}")
     is_batch = "labels" in kind.__annotations__
     if ("labels" in described) != is_batch:
         held, load = ("one vector", "load_solution") if is_batch else ("a batch of vectors", "load_batch")
-        raise StoreFormatError(f"{path} holds the ranks of {held}; read it by {load}")
+        raise StoreFormatError(f"{path} holds the ranks of {held}; read it with {load}")
     found = described.get("format_version")
     if found != FORMAT_VERSION:
         raise StoreFormatError(
-            f"{path} holds ranks of format version {found}, this program reads version {FORMAT_VERSION}; "
+            f"{path} holds ranks of format version {found}, but this program reads version {FORMAT_VERSION}; "
             "compute them again with this program"
         )
     try:
@@ -257,9 +259,9 @@ def _check_description(path: str, described: Any, kind: type[Any]) -> dict[str, 
         if isinstance(checked, _BatchMetadata) and checked.top is not None:
             n = len(checked.labels)
             if not 0 <= checked.top <= checked.matrix.shape[0] or n * checked.top * ENTRY_BYTES > free_memory():
-                raise ValueError(f"{checked.top} ranks of each of {n} vectors are more than there are")
+                raise ValueError(f"{checked.top} ranks of each of {n} vectors exceed the matrix or the memory")
     except ValueError as error:
-        raise StoreDamagedError(f"{path}: what it says of its ranks is damaged ({error}); {MEND}") from error
+        raise StoreDamagedError(f"{path}: the metadata of the ranks is damaged ({error}); {MEND}") from error
     return described
 
 
@@ -290,7 +292,7 @@ def _write_array(group: Any, name: str, array: np.ndarray) -> None:
         dtype=str if array.dtype == object else array.dtype,
         chunks=_choose_chunks(array.shape),
         compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()],
-        # A chunk that was not written could not be told from a lost one.
+        # Zarr skips chunks of zeros by default, and a skipped chunk looks like a lost one.
         config={"write_empty_chunks": True},
     )
     stored[:] = array
@@ -304,13 +306,19 @@ def _choose_chunks(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _read_zarr(url: str, kind: type[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read the metadata and arrays of results in a Zarr group."""
+    from mgspmv.store.versions import is_version
+
     group = open_group(url)
     if group is None:
-        raise StoreNotFoundError(f"there is no Zarr group of ranks at {url}")
+        raise StoreNotFoundError(f"no Zarr group of ranks found at {url}; create it with `mgspmv pagerank`")
     if ZARR_KEY not in group.attrs:
-        raise StoreFormatError(f"{url} is a Zarr group of something else than ranks")
+        if is_version(group):
+            raise StoreFormatError(f"{url} is a matrix store, not ranks. Run: mgspmv pagerank {url} -o ranks.parquet")
+        raise StoreFormatError(f"{url} is a Zarr group without ranks; pass a result of `mgspmv pagerank`")
     if group.attrs[ZARR_KEY] is None:
-        raise StoreUnfinishedError(f"the ranks at {url} were begun and never finished; compute them again")
+        raise StoreUnfinishedError(
+            f"the ranks at {url} are incomplete: their write was interrupted; compute them again"
+        )
     described = _check_description(url, group.attrs[ZARR_KEY], kind)
     ids, ndim = (described["vertex_ids"],), 2 if "labels" in described else 1
     held: dict[str, Any] = dict.fromkeys(ARRAYS)
@@ -348,7 +356,7 @@ def _read_array(url: str, group: Any, name: str, dtypes: tuple[str, ...], ndim: 
     if fault := find_chunk_fault(array):
         raise StoreDamagedError(f"{url}: {name} {fault}; {MEND}")
     if (needed := math.prod(array.shape) * array.dtype.itemsize) > (free := free_memory()):
-        raise CapacityError(f"{url}: {name} takes {needed:,} bytes, and {free:,} of memory are free")
+        raise CapacityError(f"{url}: {name} needs {needed:,} bytes of memory, but {free:,} are free")
     try:
         read = read_whole(array)
     except MissingChunkError as error:
@@ -375,7 +383,7 @@ def _get_array(url: str, group: Any, name: str) -> Any:
 
 
 def is_rank_table(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a Parquet file holds ranks with their metadata."""
+    """Return whether a Parquet file holds ranks with their metadata."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -422,11 +430,11 @@ def _read_parquet(path: str, kind: type[Any]) -> tuple[dict[str, Any], dict[str,
         raise _parquet_error(path, error) from error
     text = (table.schema.metadata or {}).get(PARQUET_KEY)
     if text is None:
-        raise StoreFormatError(f"{path} is a Parquet file of something else than ranks")
+        raise StoreFormatError(f"{path} is a Parquet file without ranks of mgspmv; pass a result of `mgspmv pagerank`")
     try:
         parsed = parse_json(text)
     except ValueError as error:
-        raise StoreDamagedError(f"{path}: what it says of its ranks is no JSON ({error}); {MEND}") from error
+        raise StoreDamagedError(f"{path}: the metadata of the ranks is not JSON ({error}); {MEND}") from error
     described = _check_description(path, parsed, kind)
     columns = {"rank": _read_column(path, table, "rank", RANK_DTYPES)}
     columns["id"] = _read_column(path, table, "id", ("int64", "object"))
@@ -454,7 +462,7 @@ def _read_column(path: str, table: Any, name: str, dtypes: tuple[str, ...]) -> n
         is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
         if values.dtype.name in dtypes and (values.dtype != object or is_text):
             return values
-    raise StoreDamagedError(f"{path} has no column {name} of {' or '.join(dtypes)} without gaps; {MEND}")
+    raise StoreDamagedError(f"{path} has no column {name} of {' or '.join(dtypes)} without nulls; {MEND}")
 
 
 def _parquet_error(path: str, error: Exception) -> StoreError:

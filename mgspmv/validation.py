@@ -61,7 +61,7 @@ def check_plain(value: Any, depth: int = DEPTH) -> None:
             value.encode()
     elif isinstance(value, int):
         if not -(2**63) <= value < 2**64:
-            raise ValueError(f"a number has {value.bit_length()} bits, and at most 64 are written")
+            raise ValueError(f"a number has {value.bit_length()} bits, but at most 64 are allowed")
     elif isinstance(value, dict | list):
         if not depth:
             raise ValueError(f"it is nested more than {DEPTH} levels deep")
@@ -111,7 +111,7 @@ def _make_adapter(model: Any) -> Any:
 def _describe(error: Any) -> str:
     """Describe the first wrong field: what was expected and what was found."""
     first = error.errors(include_url=False, include_context=False)[0]
-    field = ".".join(map(str, first["loc"])) or "all of it"
+    field = ".".join(map(str, first["loc"])) or "top level"
     said = first["msg"][:1].lower() + first["msg"][1:]
     found = repr(first["input"])
     found = found if len(found) <= _SHOWN else f"{found[:_SHOWN]}..."

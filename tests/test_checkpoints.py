@@ -68,7 +68,7 @@ def test_slices_that_workers_wrote_elsewhere(tmp_path):
         write_slice(replace(address, place=tmp_path / "there"), N, x[N:]),
     ]
     with pytest.raises(
-        CheckpointError, match="1 of the 3 slices that workers wrote are not there; name a place by checkpoint="
+        CheckpointError, match="1 of the 3 slices written by workers are missing; choose a place for checkpoint="
     ):
         checkpoints.commit(address, slices, reach(2))
     assert checkpoints.restore().reached.iteration == 1
@@ -155,11 +155,11 @@ def change_attributes(state, change):
 def test_a_damaged_state_is_passed_over(tmp_path, damage):
     open_checkpoints(tmp_path, 5, 6, cuts=(0, 400, N))
     damage(find_state(tmp_path, -1))
-    with pytest.warns(UserWarning, match=r"is not whole: .*; the one of iteration 5 is taken"):
+    with pytest.warns(UserWarning, match=r"cannot be used: .*; resuming from iteration 5 instead"):
         restored = Checkpoints(tmp_path).restore()
     assert restored.x.tobytes() == make_x(5).tobytes()
     damage(find_state(tmp_path, 0))
-    with pytest.raises(CheckpointError, match=r"holds no checkpoint that is whole: state s0.* leave out resume=True"):
+    with pytest.raises(CheckpointError, match=r"holds no usable checkpoint: state s0.* pass resume=False"):
         Checkpoints(tmp_path).restore()
 
 
@@ -188,7 +188,7 @@ def test_slices_must_be_all_of_it(tmp_path):
     address = checkpoints.name_next()
     slices = [write_slice(address, a, make_x(1)[a:b]) for a, b in ((0, 400), (500, N))]
     checkpoints.commit(address, slices, reach(1))
-    with pytest.raises(CheckpointError, match="its slices are not all of the vector"):
+    with pytest.raises(CheckpointError, match="its slices do not cover the vector"):
         checkpoints.restore()
 
 
@@ -204,16 +204,16 @@ def forge(state, change):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"n": 10**15}, "its slices are of 1000000000000000 rows, and the matrix has 1000"),
-        ({"n": 10**30}, "a number has 100 bits, and at most 64 are written"),
-        ({"n": 999}, "its slices are of 999 rows, and the matrix has 1000"),
-        ({"dtype": "V1000000000000"}, "its slices are of V1000000000000, and ranks are of float32 or float64"),
+        ({"n": 10**15}, "its slices have 1000000000000000 rows, but the matrix has 1000"),
+        ({"n": 10**30}, "a number has 100 bits, but at most 64 are allowed"),
+        ({"n": 999}, "its slices have 999 rows, but the matrix has 1000"),
+        ({"dtype": "V1000000000000"}, "its slices have dtype V1000000000000, expected float32 or float64"),
     ],
 )
 def test_a_state_that_claims_more_than_there_is_is_passed_over(tmp_path, changed, said):
     open_checkpoints(tmp_path, 5, 6)
     forge(find_state(tmp_path, -1), lambda told: told["slices"][0].update(changed))
-    with pytest.warns(UserWarning, match=rf"is not whole: .* is damaged \({said}\); the one of iteration 5 is taken"):
+    with pytest.warns(UserWarning, match=rf"cannot be used: .* is damaged \({said}\); resuming from iteration 5"):
         restored = Checkpoints(tmp_path, IDENTITY["matrix"], N).restore()
     assert restored.x.tobytes() == make_x(5).tobytes()
 
@@ -224,7 +224,7 @@ def test_other_things_are_left_alone(tmp_path):
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "mine").write_text("mine")
     for name, said in (
-        ("g", "is a Zarr group of something else"),
+        ("g", "is a Zarr group without checkpoints"),
         ("f", "not a Zarr group"),
         ("d", "not a Zarr group"),
     ):
@@ -243,14 +243,14 @@ def test_another_format_is_refused(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     for call in (lambda: checkpoints.prepare(is_shared=False), checkpoints.restore):
         with pytest.raises(
-            CheckpointError, match="holds checkpoints of format version 2, this program writes version 1"
+            CheckpointError, match="holds checkpoints of format version 2, but this program writes version 1"
         ):
             call()
 
 
 def test_where_nothing_can_be_written(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match=r"no checkpoints can be written to .*; choose another place"):
+    with pytest.raises(CheckpointError, match=r"checkpoints cannot be written to .*; choose another place"):
         open_checkpoints(tmp_path / "file" / "c")
 
 
@@ -264,7 +264,7 @@ def test_object_stores():
         names = sorted(path.rpartition("/")[2] for path in system.ls("bucket/runs/c.zarr/states"))
         assert [name[:7] for name in names if name != "zarr.json"] == ["s000002", "s000003"]
         system.pipe(f"bucket/runs/c.zarr/states/{names[1]}/x000000000400/c/0", b"torn")
-        with pytest.warns(UserWarning, match="the one of iteration 2 is taken"):
+        with pytest.warns(UserWarning, match="resuming from iteration 2 instead"):
             assert Checkpoints(place).restore().reached.iteration == 2
         keep(checkpoints, 4)
 

@@ -144,7 +144,7 @@ def test_errors_of_a_library():
     class BrokenError(Exception):
         pass
 
-    there, said = "s3://b/x", r"^cannot write to s3://b/x: BrokenError; check that the bucket is there"
+    there, said = "s3://b/x", r"^cannot write to s3://b/x: BrokenError; check that the bucket exists"
     with pytest.raises(StoreError, match=said), translating_errors("write to", there):
         raise BrokenError
     with pytest.raises(BrokenError), translating_errors("write to", "x"):

@@ -110,5 +110,5 @@ def test_integers_are_no_names_and_numbers_end(small, tmp_path):
     with pytest.raises(OptionError, match=r"the ids of .*a\.zarr are strings; pass a list of strings"):
         A.find_vertices([1])
     for wrong in (2, -1):
-        with pytest.raises(OptionError, match=f"vertices have the numbers 0 to 1, and {wrong} is none of them"):
+        with pytest.raises(OptionError, match=f"vertex numbers must be in 0..1, not {wrong}"):
             A.name_vertices([0, wrong])

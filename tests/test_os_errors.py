@@ -15,9 +15,14 @@ DENIED = PermissionError(errno.EACCES, "Permission denied", "/a/b/c")
     ("error", "place", "doing", "said"),
     [
         (FULL, "/a", "write", r"cannot write /a: no space left on device; .* bytes and [\d,]+ inodes are free there"),
-        (FULL, None, None, "cannot write a file: no space left on device; make room, or name a place on another disk$"),
+        (
+            FULL,
+            None,
+            None,
+            "cannot write a file: no space left on device; free some space, or choose a path on .* disk$",
+        ),
         (OSError("16 requested and 8 written"), "/a", "write", "cannot write /a: no space left on device"),  # NumPy's
-        (DENIED, "/a/b/c", "read", "cannot read /a/b/c: permission denied; change its mode or owner, or name"),
+        (DENIED, "/a/b/c", "read", "cannot read /a/b/c: permission denied; change its mode or owner, or choose"),
         (DENIED, "/a/b/c/d", "write", "cannot write /a/b/c/d: permission denied"),
         (DENIED, "/a", "write", "cannot use /a/b/c: permission denied"),
         (DENIED, "/x", "write", "cannot use /a/b/c: permission denied"),
@@ -28,8 +33,13 @@ DENIED = PermissionError(errno.EACCES, "Permission denied", "/a/b/c")
             "cannot write /a/b.zarr: read",
         ),
         (OSError(errno.EROFS, "", "/a/zarr.0123.partial"), "/b", "write", "cannot write /a: read-only file system"),
-        (OSError(errno.EMFILE, "", "/a"), None, None, "cannot use /a: too many open files; allow this process more"),
-        (OSError(errno.EEXIST, "", "/a"), "/a/b", "write", "cannot write /a/b: file exists; it, or a folder on its"),
+        (
+            OSError(errno.EMFILE, "", "/a"),
+            None,
+            None,
+            "cannot use /a: too many open files; raise the limit",
+        ),
+        (OSError(errno.EEXIST, "", "/a"), "/a/b", "write", "cannot write /a/b: file exists; it or a parent folder"),
         (OSError(errno.EBADF, "Bad file descriptor"), "/a", "write", "cannot write /a: Bad file descriptor$"),
     ],
 )

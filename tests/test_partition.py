@@ -176,7 +176,7 @@ def test_what_does_not_fit_names_a_number_of_workers_that_fits(n_workers: int, p
 
 
 def test_where_the_vectors_alone_are_too_large_no_number_of_workers_does() -> None:
-    wanted = "no number of workers of that size would do, for each holds a vector of all 1000 columns and at least one"
+    wanted = "no number of workers of that size suffices, because each holds a vector of all 1000 columns and"
     with pytest.raises(CapacityError, match=wanted):
         plan_even(1000, 5, host_memory=8 * 1000)
 

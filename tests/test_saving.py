@@ -74,7 +74,7 @@ def put_in(name: str, **changed: Any) -> Callable[[dict[str, Any]], Any]:
 CASES: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
     ("ranks", drop("status"), "status: field required"),
     ("ranks", put(status="rconverged"), "status: input should be 'converged'"),
-    ("ranks", put(iterations=2**64), "a number has 65 bits, and at most 64 are written"),
+    ("ranks", put(iterations=2**64), "a number has 65 bits, but at most 64 are allowed"),
     ("ranks", put(changes="x"), "changes: input should be a valid tuple"),
     ("ranks", put(seconds=[1.0]), "seconds: input should be a valid dictionary"),
     ("ranks", put(seconds={"product": "NaN"}), r"seconds\.product: a time is at least 0, not nan"),
@@ -117,15 +117,15 @@ def test_plausible_fields_that_were_changed_are_noticed(saved, tmp_path, suffix,
 def test_more_ranks_of_each_vector_than_there_are(saved, tmp_path, top):
     path = copy(saved, "top", ".parquet", tmp_path)
     change(path, lambda told: told.update(top=top, matrix=told["matrix"] | {"shape": [2**62, 2**62]}))
-    with pytest.raises(StoreDamagedError, match=f"{top} ranks of each of 2 vectors are more than there are"):
+    with pytest.raises(StoreDamagedError, match=f"{top} ranks of each of 2 vectors exceed the matrix or the memory"):
         mg.load_batch(path)
 
 
 @pytest.mark.parametrize(
     ("text", "error", "said"),
     [
-        (b"{", StoreDamagedError, "is no JSON"),
-        (b"\xff", StoreDamagedError, "is no JSON"),
+        (b"{", StoreDamagedError, "is not JSON"),
+        (b"\xff", StoreDamagedError, "is not JSON"),
         (b"[" * 10**5, StoreDamagedError, "it is nested too deep"),
         (b"[]", StoreDamagedError, "it has no fields"),
         (b"{}", StoreFormatError, "of format version None"),

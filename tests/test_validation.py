@@ -40,7 +40,7 @@ def nest(depth: int) -> list[Any]:
         ({"parts": {"n": 1}}, "parts: input should be a valid tuple, not .'n': 1."),
         ({"parts": [{"n": 1}, {"m": 2}]}, r"parts\.1\.n: field required"),
         ({"parts": [{"n": 1.5}]}, r"parts\.0\.n: .* fractional part, not 1\.5"),
-        ({"parts": [{"n": 10**30}]}, "a number has 100 bits, and at most 64 are written"),
+        ({"parts": [{"n": 10**30}]}, "a number has 100 bits, but at most 64 are allowed"),
         ({"parts": [{"n": 1, "said": {"x": nest(DEPTH)}}]}, f"nested more than {DEPTH} levels deep"),
         ({"parts": [{"n": 1, "said": {"\ud800": 1}}]}, "surrogates not allowed"),
     ],

@@ -38,7 +38,7 @@ from mgspmv.solvers.batch import (
     count_bytes,
 )
 from mgspmv.solvers.inputs import RunInputs, make_inputs
-from mgspmv.solvers.options import DEFAULT_TOL, PageRankOptions
+from mgspmv.solvers.options import DEFAULT_TOL, PageRankOptions, describe_end
 from mgspmv.solvers.pagerank import widen_bound
 from mgspmv.solvers.queries import Query, make_queries
 from mgspmv.solvers.vectors import Weights
@@ -341,14 +341,13 @@ def _check_success(
     failed = [k for k, status in enumerate(solution.statuses) if not status.is_success]
     if failed:
         k = failed[0]
-        status, changes = solution.statuses[k], solution.changes[k]
+        status, changes, n = solution.statuses[k], solution.changes[k], solution.matrix["shape"][0]
         own = replace(options, alpha=float(solution.alphas[k]))
-        advice = own.advise(status, changes, solution.matrix["shape"][0], nnz)
+        advice = own.advise(status, changes, n, nnz)
         if status == Status.NON_FINITE:
             advice = describe() or advice
-        made = f"{len(changes)} iterations, the last change was {changes[-1]:.3g}"
+        end = describe_end(status, len(changes), changes[-1], own.choose_tol(n, nnz), own.tol_mode)
         raise ConvergenceError(
-            f"PageRank of {len(failed)} of {len(solution)} vectors did not converge: {solution.labels[k]!r} ended as "
-            f"{status} after {made}: {advice}",
+            f"{len(failed)} of {len(solution)} vectors did not converge, first {solution.labels[k]!r}: {end}. {advice}",
             solution,
         )

@@ -213,19 +213,19 @@ KATZ_SHARE = 0.7
 def _advise_katz(alpha: float, bound: float) -> dict[Status, str]:
     """Return advice by status where Katz centrality did not converge, given a bound on the eigenvalues."""
     if abs(alpha) * bound < 1.0:
-        return {Status.MAX_ITER: f"alpha={alpha:.3g} fits, and max_iter was reached first; raise max_iter=, or tol="}
-    limit = f"each below {1.0 / bound:.3g} fits" if math.isfinite(bound) else "weights are beyond the range of floats"
+        return {Status.MAX_ITER: f"alpha={alpha:.3g} is small enough; increase max_iter= or tol="}
+    limit = f"values below {1.0 / bound:.3g} converge" if math.isfinite(bound) else "the weights overflow"
     said = (
-        f"alpha must be below 1 / (the largest absolute eigenvalue of the matrix): {limit}, and alpha=None chooses "
-        f"one; {alpha:.3g} may be too large, or, where changes become less, raise max_iter= or tol="
+        f"alpha must be below 1 / (the largest absolute eigenvalue of the matrix): {limit}, {alpha:.3g} may not; "
+        "pass alpha=None to choose a safe value, or, if the change shrinks, increase max_iter= or tol="
     )
     return dict.fromkeys((Status.MAX_ITER, Status.NON_FINITE), said)
 
 
 _KATZ_ADVICE = dict.fromkeys(
     (Status.MAX_ITER, Status.NON_FINITE),
-    "alpha must be below 1 / (the largest absolute eigenvalue of the matrix); pass a smaller alpha=, or, where "
-    "changes become less, a larger max_iter= or tol=",
+    "alpha must be below 1 / (the largest absolute eigenvalue of the matrix); pass a smaller alpha=, or, if the change "
+    "shrinks, a larger max_iter= or tol=",
 )
 
 
@@ -315,8 +315,8 @@ def stationary(
 
 
 _PERIODIC_ADVICE = (
-    "max_iter was reached first; where changes do not become less the chain is periodic: pass lazy=0.5, which has "
-    "the same stationary vector; else raise max_iter= or tol="
+    "If the change does not shrink, the chain is periodic: pass lazy=0.5, which has the same stationary vector; "
+    "otherwise increase max_iter= or tol="
 )
 
 

@@ -21,7 +21,7 @@ from mgspmv.monitor.progress import watched_to_converge
 from mgspmv.order import invert, permute
 from mgspmv.results import Solution
 from mgspmv.solvers.norms import Norm
-from mgspmv.solvers.options import DEFAULT_TOL, PowerOptions
+from mgspmv.solvers.options import DEFAULT_TOL, PowerOptions, describe_end
 from mgspmv.solvers.pagerank import Outcome
 from mgspmv.solvers.power import PowerTask, Products, Step, Update, compile_product, iterate_power
 from mgspmv.solvers.vectors import Weights, make_vector
@@ -314,10 +314,10 @@ def check_converged(run: PowerCall, status: Status, solution: Any, advice: Mappi
     """
     if not run.throw or status.is_success:
         return
-    made = f"{len(run.events)} iterations, the last change was {run.events[-1].change:.3g}"
+    end = describe_end(status, len(run.events), run.events[-1].change, run.tol, run.tol_mode)
     said, wrong = (advice or {}).get(status, status.advice), solution.non_finite
     more = "" if wrong is None else f"; {wrong}"
-    raise ConvergenceError(f"{run.operation} ended as {status} after {made}: {said}{more}", solution)
+    raise ConvergenceError(f"{run.operation} did not converge: {end}. {said}{more}", solution)
 
 
 def _multiply_here(A: Matrix, run: PowerCall) -> Products:

@@ -35,7 +35,7 @@ from mgspmv.order import restore
 from mgspmv.results import Solution
 from mgspmv.solvers.checkpointing import Checkpointer
 from mgspmv.solvers.inputs import RunInputs, make_inputs
-from mgspmv.solvers.options import PageRankOptions, RankTask
+from mgspmv.solvers.options import PageRankOptions, RankTask, describe_end
 from mgspmv.solvers.pagerank import Outcome, find_before, run_here, widen_bound
 from mgspmv.solvers.steps import DeviceSteps, LocalSteps
 from mgspmv.solvers.topk_certificate import check_order
@@ -209,13 +209,12 @@ def pagerank(
         outcome, asked | {"weights": use_weights, "executor": executor}, before, is_rank=True
     )
     if throw and not outcome.status.is_success:
-        made = f"{solution.iterations} iterations, the last change was {solution.changes[-1]:.3g}"
+        end = describe_end(outcome.status, solution.iterations, solution.changes[-1], asked["tol"], options.tol_mode)
         more = _describe_wrong(solution) + _describe_tie(solution)
         advice = options.advise(outcome.status, solution.changes, A.shape[0], A.nnz)
         if outcome.status == Status.NON_FINITE:
             advice = describe_weight_overflow(A, start, options.precision, use_weights=use_weights) or advice
-        said = f"PageRank ended as {outcome.status} after {made}: {advice}{more}"
-        raise ConvergenceError(said, solution)
+        raise ConvergenceError(f"PageRank did not converge: {end}. {advice}{more}", solution)
     return solution
 
 
@@ -304,7 +303,7 @@ def _describe_wrong(solution: Solution) -> str:
     """Describe the first non-finite rank; empty unless the run ended as non-finite."""
     if solution.status != Status.NON_FINITE:
         return ""
-    return f"; {solution.non_finite or 'it was a rank over its out-weight'}"
+    return f"; {solution.non_finite or 'a rank divided by its out-weight overflowed'}"
 
 
 def _describe_tie(solution: Solution) -> str:

@@ -42,10 +42,10 @@ _ARGUMENT = re.compile(
 _SEPARATOR = r"(?:,? (?:or|and) |, )"
 _COMMAND = re.compile(r"(?<![\w.])mgspmv\.([a-z_]+)\(([^()]*)\)")
 _CALL = re.compile(r"(?<!\w)\.?[a-z_][\w.]*\((?!s\))")
-_VERBS = "pass|leave|use|give|name|choose|allow|add|raise|set|ingest|compute|make|free|take|say|call"
+_VERBS = "pass|leave|use|give|name|choose|allow|add|raise|set|ingest|compute|make|free|take|say|call|increase"
 _ADVICE = re.compile(rf"\b(?:{_VERBS})\b")
 _SUBJECT = re.compile(r"^([a-z_]+)(?= (?:must|is 0|has|sums to|holds) )|(?<=: )([a-z_]+)(?= must )")
-_BARE = re.compile(r"(?<!ended as )(?<![\w./?&=$-])[a-z]+(?:_[a-z]+)+(?![\w(=/]|\.\w)")
+_BARE = re.compile(r"(?<![\w./?&=$-])[a-z]+(?:_[a-z]+)+(?![\w(=/]|\.\w)")
 _ALTERNATIVE = re.compile(rf"(,? (?:or|and|else) (?=(?:{_VERBS})\b)|, (?:or|else) )")
 _VERB = re.compile(r"\b(pass|give|set|use|say|with|leave) $")
 

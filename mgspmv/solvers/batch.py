@@ -2,7 +2,7 @@
 
 Vectors are the columns of a pass, and each has a separate damping, personalization, dangling mass and end. A finished
 vector leaves its column to the next waiting one; when none waits, the pass becomes narrower. The grouping does not
-affect the vectors: each makes the iterations that `mgspmv.solvers.pagerank` makes of it alone.
+affect the vectors: each has the same iterations as in a separate run of `mgspmv.solvers.pagerank`.
 
 On a cluster every worker does the same with its own rows: sums are those of all workers, so that all make the same
 decisions.
@@ -53,7 +53,7 @@ class FinishedVector:
 
 @dataclass(frozen=True)
 class BatchTask(Task):
-    """Task of a batch, except its vectors, each of which has an `alpha` of its own."""
+    """Task of a batch, except its vectors, each of which has a separate `alpha`."""
 
     width: int | None = None
     """Most vectors in a pass; None for the fastest width that fits in memory."""
@@ -461,9 +461,9 @@ def choose_width(asked: int | None, n_vectors: int, found: Sequence[tuple[str, i
             if not fitting:
                 where = f" on worker {name}" if name else ""
                 raise CapacityError(
-                    f"a pass of {WIDTHS[0]} vectors takes {room.needed[WIDTHS[0]]:,} bytes{where}, and "
-                    f"{share:,} are for it, half of what is free for each process there; free some, use more "
-                    f"workers, or pass width={WIDTHS[0]} to take more"
+                    f"a pass of {WIDTHS[0]} vectors needs {room.needed[WIDTHS[0]]:,} bytes{where}, but may take "
+                    f"{share:,}, half of the free memory per process; free some, use more workers, or pass "
+                    f"width={WIDTHS[0]} to take more"
                 )
             chosen = fitting[-1]
     return chosen

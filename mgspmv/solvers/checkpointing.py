@@ -221,7 +221,7 @@ class Checkpointer:
         thread.close()
         if not is_read:
             url, why = self.checkpoints.url, describe_hang(self.limit_s)
-            raise CheckpointError(f"the checkpoint in {url} cannot be read: {why}; see that the place can be reached")
+            raise CheckpointError(f"the checkpoint in {url} cannot be read: {why}; check that the place can be reached")
         return reading.result()
 
     def _warn_of_old(self, why: str) -> None:
@@ -229,8 +229,8 @@ class Checkpointer:
         if not self._has_left_old:
             self._has_left_old = True
             warnings.warn(
-                f"the checkpoint is kept in {self.checkpoints.url}, and older ones cannot be removed: {why}; the run "
-                "goes on, and that is tried again with the next one",
+                f"checkpoint written to {self.checkpoints.url}, but older ones cannot be removed: {why}; the run "
+                "continues, and tries again after the next checkpoint",
                 stacklevel=2,
             )
 
@@ -241,7 +241,7 @@ class Checkpointer:
             self._has_failed = True
             warnings.warn(
                 f"the checkpoint of iteration {reached.iteration} cannot be written to {self.checkpoints.url}: {why}; "
-                "the run goes on, and the checkpoint before stays",
+                "the run continues, and the previous checkpoint is kept",
                 stacklevel=2,
             )
         self.notify(CheckpointReport(reached.iteration, 0.0, 0, why))

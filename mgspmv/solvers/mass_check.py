@@ -22,8 +22,8 @@ from mgspmv.model import CHANGE_POINT, RowCheck
 from mgspmv.solvers.topk_certificate import Rounding
 
 ADVICE = (
-    "memory, a processor or a link failed; look at the machines' logs of hardware errors, see with `mgspmv verify` "
-    "that the store is sound, and run again, from the last checkpoint by resume=True if there is one"
+    "memory, a processor or a link failed; check the machines' logs for hardware errors, check the store with "
+    "`mgspmv verify`, and run again, with resume=True if there is a checkpoint"
 )
 LEAST_FLOAT = {"float32": 2.0**-150, "float64": 2.0**-1075, "exact": 2.0**-1075}
 """Largest rounding error of a number near 0, by the precision of z."""
@@ -73,7 +73,7 @@ class MassCheck:
         slack = slack / (1.0 - shrink) if shrink < 1.0 else math.inf  # includes errors of earlier steps
         if not self.low - slack <= total <= self.high + slack:
             raise CorruptionError(
-                f"after iteration {iteration} the ranks sum to {total!r} and must sum to {self._describe()}, but for "
+                f"after iteration {iteration} the ranks sum to {total!r}, expected {self._describe()} up to "
                 f"{slack:.2g} of rounding: {ADVICE}"
             )
 
@@ -142,8 +142,8 @@ def check_rows(found: RowCheck, mass: float, balance: MassCheck | None, slack: f
         raise CorruptionError(f"after iteration {iteration} {describe_off(found.n_off)}: {ADVICE}")
     if found.mass != mass:
         raise CorruptionError(
-            f"after iteration {iteration} the ranks of dangling vertices sum to {found.mass!r}, and they summed to "
-            f"{mass!r} when they were made: {ADVICE}"
+            f"after iteration {iteration} the ranks of dangling vertices sum to {found.mass!r}, but summed to "
+            f"{mass!r} when they were computed: {ADVICE}"
         )
     if balance is not None:
         balance.check(found.sum, slack, iteration)
@@ -151,4 +151,4 @@ def check_rows(found: RowCheck, mass: float, balance: MassCheck | None, slack: f
 
 def describe_off(n_off: int) -> str:
     """Describe a number of corrupted rows."""
-    return f"the ranks of {n_off} vertices are not those that the next product was prepared with"
+    return f"the ranks of {n_off} vertices changed after they were computed"

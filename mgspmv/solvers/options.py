@@ -44,7 +44,7 @@ class PageRankOptions:
             raise OptionError(f"alpha must be at least 0 and less than 1, not {self.alpha!r}")
         if self.top is not None and self.tol_mode == "fixed":
             raise OptionError(
-                f"tol_mode='fixed' makes max_iter iterations, and stop={self.stop!r} stops before; leave out either"
+                f"tol_mode='fixed' makes max_iter iterations, stop={self.stop!r} may end earlier; leave out one of them"
             )
         self._drop_numpy_types()
 
@@ -77,7 +77,7 @@ class PageRankOptions:
             return None
         kind, _, number = self.stop.partition(":") if isinstance(self.stop, str) else ("", "", "")
         if kind != "topk" or not (number.isascii() and number.isdecimal()) or int(number) < 1:
-            raise OptionError(f"stop must be 'change' or 'topk:100', with any number of vertices, not {self.stop!r}")
+            raise OptionError(f"stop must be 'change', or 'topk:100' with any number of vertices, not {self.stop!r}")
         return int(number)
 
     def check_top(self, n: int) -> int | None:
@@ -89,7 +89,7 @@ class PageRankOptions:
         """
         if self.top is not None and self.top >= n:
             raise OptionError(
-                f"stop={self.stop!r} asks for the {self.top} highest of {n} vertices; pass less than {n}, or "
+                f"stop={self.stop!r} requests the {self.top} highest of {n} vertices; pass less than {n}, or "
                 "stop='change'"
             )
         return self.top
@@ -160,7 +160,7 @@ class PageRankOptions:
         tol = 2 * last / (n if self.tol_mode == "l1_per_node" else 1)
         finer = "precision='exact' or 'float64', or " if self.precision == "float32" else ""
         return (
-            f"changes stay near {last:.2g}, which is the rounding of precision={self.precision!r}: pass {finer}"
+            f"The change stays near {last:.2g} because of rounding with precision={self.precision!r}: pass {finer}"
             f"tol={tol:.1g}; more iterations do not help"
         )
 
@@ -168,7 +168,7 @@ class PageRankOptions:
         said = f"tol={tol:g} with tol_mode={self.tol_mode!r}"
         if tol >= most:
             other = ", or tol_mode='l1'" if self.tol_mode == "l1_per_node" else ""
-            whose = "ranks that rise, however much" if self.is_relative else f"ranks of {n} vertices"
+            whose = "increase of ranks" if self.is_relative else f"ranks of {n} vertices"
             raise OptionError(f"{said} is met by any {whose}; pass less than {most:g}{other}")
         if tol < least:
             other = ", or precision='exact'" if self.precision == "float32" else ""
@@ -198,8 +198,7 @@ class PowerOptions:
         check_choice("norm", self.norm, get_args(Norm))
         if self.tol_mode == "relative" and self.tol is not None and self.tol >= 1:
             raise OptionError(
-                f"tol={self.tol:g} with tol_mode='relative' is met by any elements that grow, however much; pass less "
-                "than 1"
+                f"tol={self.tol:g} with tol_mode='relative' is met by any growing elements; pass less than 1"
             )
 
     def threshold(self, n: int) -> float:
@@ -247,6 +246,18 @@ def check_status(
     return Status.COMPLETED if is_fixed else Status.MAX_ITER
 
 
+def describe_end(status: Status, n_iterations: int, change: float, tol: float | None, tol_mode: TolMode) -> str:
+    """Describe the end of a run that did not converge, with its last change and the tolerance."""
+    after = f"after {n_iterations} iteration{'' if n_iterations == 1 else 's'}"
+    if status == Status.NON_FINITE:
+        return f"NaN or infinite values {after}"
+    unit = " per node" if tol_mode == "l1_per_node" else ""
+    return f"{_CHANGES[tol_mode]} {change:.3g} {after} (tol {DEFAULT_TOL if tol is None else tol:.3g}{unit})"
+
+
+_CHANGES = {"l1": "L1 change", "l1_per_node": "L1 change", "linf": "largest change", "relative": "relative change"}
+
+
 def check_stopping(tol: float | None, tol_mode: TolMode, max_iter: int) -> None:
     """Raise `OptionError` for options by which no iteration can stop."""
     check_choice("tol_mode", tol_mode, ("l1", "l1_per_node", "linf", "relative", "fixed"))
@@ -255,11 +266,11 @@ def check_stopping(tol: float | None, tol_mode: TolMode, max_iter: int) -> None:
     if tol_mode == "fixed" and tol is not None:
         raise OptionError("tol_mode='fixed' makes max_iter iterations and has no tolerance; leave out tol=")
     if tol is not None and not (_is_real(tol) and 0 < float(tol) < math.inf):
-        raise OptionError(f"tol must be a positive number, not {tol!r}; tol_mode='fixed' stops by count alone")
+        raise OptionError(f"tol must be a positive number, not {tol!r}; tol_mode='fixed' needs no tolerance")
 
 
 def _most_change(tol_mode: TolMode) -> float:
-    """Return the largest possible change between two distributions; for `relative` that of a rank which rises."""
+    """Return the largest possible change between two distributions; for `relative` that of an increasing rank."""
     return 1.0 if tol_mode in ("linf", "relative") else 2.0
 
 

@@ -38,8 +38,8 @@ def make_out_weight(given: Weights, stored: np.ndarray, vertex_ids: np.ndarray |
     if is_less.any():
         place = int(is_less.argmax())
         raise OptionError(
-            f"out_weight of vertex {_name(place, vertex_ids)} is {weight[place]:.9g} and its stored out-edges weigh "
-            f"{stored[place]:.9g}, so that it would give away more rank than it has; pass at least what they weigh"
+            f"out_weight of vertex {_name(place, vertex_ids)} is {weight[place]:.9g}, less than the sum of its stored "
+            f"out-edges, {stored[place]:.9g}; pass at least that sum, or the vertex passes on more rank than it has"
         )
     return weight
 
@@ -62,16 +62,16 @@ def describe_overflow(weight: np.ndarray, vertex_ids: np.ndarray | None, precisi
     if not (is_finite := np.isfinite(weight)).all():
         vertex = _name(int(is_finite.argmin()), vertex_ids)
         return (
-            f"the weights of the out-edges of vertex {vertex} sum to more than float64 holds (1.8e308); scale the "
-            "weights down, or pass weights=False"
+            f"The weights of the out-edges of vertex {vertex} sum to more than the largest float64 (1.8e308); scale "
+            "the weights down, or pass weights=False"
         )
     least = weight.min(where=weight > 0, initial=np.inf)
     if least * float(np.finfo(np.float32 if precision == "float32" else np.float64).max) >= 1.0:
         return None
     vertex = _name(int((weight == least).argmax()), vertex_ids)
     return (
-        f"the weights of the out-edges of vertex {vertex} sum to {least:.3g}, and a rank over that is beyond the range "
-        f"of precision={precision!r}; scale the weights up, or pass weights=False"
+        f"The weights of the out-edges of vertex {vertex} sum to {least:.3g}, and a rank divided by that overflows "
+        f"with precision={precision!r}; scale the weights up, or pass weights=False"
     )
 
 

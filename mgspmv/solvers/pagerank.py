@@ -80,6 +80,7 @@ class Loop:
         last = self._options.max_iter if n is None else self.iteration + n
         while self.status is None and self.iteration < last:
             made = self._steps.advance(self.mass, min(last - self.iteration, self._count_to_look()))
+            # A device makes steps in batches: the ranks in its memory are those of the last step of a batch.
             for k, (sums, times) in enumerate(made, 1):
                 self.is_ahead = k < len(made)
                 change = self._take(sums)
@@ -261,6 +262,7 @@ def run_to_end(
     kept_s = 0.0 if keeper is None else keeper.blocked_s - before_s
     stability = execution.find_stability()
     bound = math.inf
+    # Before `collect`, which releases the memory of a device.
     if alpha is not None:
         report("residual", 0, None)
         bound = bound if status == Status.NON_FINITE else bound_error(execution.measure(), alpha)
@@ -293,9 +295,9 @@ def run_here(
     ----------
     steps : of all rows
     emit : called with the event of each iteration
-    growth : of `Start`
+    growth : of `RunInputs`
     keeper : of the run's checkpoints, with the last of which the rows start; None for none
-    balance : of `Start`; None where the sum of the ranks is unknown
+    balance : of `RunInputs`; None where the sum of the ranks is unknown
 
     Raises
     ------
@@ -345,6 +347,7 @@ class _Here(Execution):
         for event in loop.advance():
             self.status = loop.status
             is_due = loop.status is not None or time.monotonic() >= self._due_s
+            # The ranks of a later step do not match the mass and the sum of this iteration.
             if is_due and not loop.is_ahead:
                 self._check()
             yield event, not loop.is_ahead

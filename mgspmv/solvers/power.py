@@ -2,9 +2,9 @@
 
     y = A x;   x' = update(y, x) / |update(y, x)|;   stop on |x' - x|
 
-The same loop runs in a process with whole vectors, in the order of the source and where the products are computed, on
-the host or on its device; and on each worker of a cluster, with the elements of its rows. All workers get the same
-norms and changes (`mgspmv.solvers.norms`), so that they make the same iterations.
+The same loop runs in one process on whole vectors, on the host or on a device, and on each worker of a cluster on the
+elements of its rows. All workers get the same norms and changes (`mgspmv.solvers.norms`), so that they make the same
+iterations. Vectors of one process are in the order of the source.
 """
 
 from __future__ import annotations
@@ -211,15 +211,15 @@ def _check_update(new: Any, x: Any) -> Any:
     """Check the array that `update` returned, and convert it to the dtype of x."""
     if not isinstance(new, type(x)):
         raise OptionError(
-            f"update gave a {type(new).__name__}, and its arguments are arrays of {type(x).__module__}; give such an "
-            "array, as y + x"
+            f"update returned a {type(new).__name__}, expected an array of {type(x).__module__}; return an "
+            "array such as y + x"
         )
     if new.shape != x.shape:
-        raise ShapeError(f"update gave an array of shape {new.shape}; give one of {x.shape}, as y and x are")
+        raise ShapeError(f"update returned an array of shape {new.shape}; return one of shape {x.shape}, like y and x")
     if new.dtype.kind not in "biuf":
-        raise OptionError(f"update gave {new.dtype}; give real numbers")
+        raise OptionError(f"update returned {new.dtype}; return real numbers")
     if _is_same(new, x):
-        raise OptionError("update gave x, or the array that it gave before; give a new one, or y, which it may change")
+        raise OptionError("update returned x or its previous result; return a new array, or y, which it may modify")
     if isinstance(new, np.ndarray):
         return np.require(new, x.dtype, ("C", "W"))
     return new.astype(x.dtype, order="C", copy=False)

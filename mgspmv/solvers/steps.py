@@ -76,7 +76,7 @@ Made = tuple[StepSums, Times]
 
 
 class Steps(Protocol):
-    """Steps of a run: made in this process, with peers, or on workers that this process executors."""
+    """Steps of a run: made in this process, with peers, or on workers driven by this process."""
 
     def scale(self) -> StepSums:
         """Compute z from the first x; return the sums of x."""
@@ -87,12 +87,12 @@ class Steps(Protocol):
         ...
 
     def ranks(self) -> np.ndarray:
-        """Copy the ranks of the rows that this process sees to the host, (n,)."""
+        """Copy the ranks of the rows in this process to the host, (n,)."""
         ...
 
 
 class LocalSteps:
-    """Steps of this process, with the slices of others from a transport.
+    """Steps of this process; a transport brings the slices of the other processes.
 
     Parameters
     ----------

@@ -190,7 +190,7 @@ class TopkCertificate:
         return iteration in self._needed
 
     def count_steps(self, iteration: int) -> int:
-        """Count iterations from this one to the next that is wanted; a large number where none is."""
+        """Count iterations from this one to the next one to `see`; a large number if there is none."""
         return min((i - iteration for i in self._needed if i > iteration), default=1 << 30)
 
     def see(self, iteration: int, x: np.ndarray, mass: float) -> None:

@@ -103,7 +103,7 @@ def locate(name: str, vector: ById, n: int, vertex_ids: np.ndarray | None) -> tu
         raise ShapeError(f"{name} has {len(ids)} ids and numbers of shape {numbers.shape}; pass one number per id")
     if vector.is_default_index and vertex_ids is not None:
         raise OptionError(
-            f"{name} has the index 0..{len(ids) - 1} that pandas makes, and the vertices have ids such as "
+            f"{name} has pandas' default index 0..{len(ids) - 1}, but the vertices have ids such as "
             f"{_plain(vertex_ids[0])!r}; {vector.advice}"
         )
     advice = f"; {vector.advice}" if vector.advice else ""
@@ -130,9 +130,7 @@ def find_positions(name: str, ids: Sequence[Any] | np.ndarray, n: int, vertex_id
         return _find_integers(name, ids, n, vertex_ids)
     for label in ids:
         if not isinstance(label, str):
-            raise OptionError(
-                f"{name} has the id {_plain(label)!r} and the vertices have strings; pass their ids as strings"
-            )
+            raise OptionError(f"{name} has the id {_plain(label)!r} but the ids of vertices are strings; pass strings")
     wanted = np.empty(len(ids), dtype=object)
     wanted[:] = ids
     places = np.minimum(np.searchsorted(vertex_ids, wanted), n - 1)
@@ -161,11 +159,11 @@ def _to_integers(ids: Sequence[Any] | np.ndarray) -> np.ndarray:
     """Convert ids to (k,) int64; raise AttributeError, OverflowError or TypeError for anything else."""
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
         if len(ids) and int(ids.max()) >= 2**63:
-            raise OverflowError(f"{int(ids.max())} is more than 64 bits hold with a sign")
+            raise OverflowError(f"{int(ids.max())} does not fit in int64")
         return ids.astype(np.int64)
     for label in ids:
         if isinstance(label, bool | np.bool_):
-            raise TypeError(f"{label!r} is no integer")
+            raise TypeError(f"{label!r} is not an integer")
     return np.array([label.__index__() for label in ids], dtype=np.int64)
 
 
@@ -194,7 +192,7 @@ def from_places(name: str, given: ByPlace, n: int) -> np.ndarray:
     """
     if isinstance(given.numbers, np.ndarray) and given.numbers.dtype.kind in "SU":
         raise OptionError(
-            f"{name} is an array of strings, and arrays hold numbers by place; pass its .tolist() for a list of ids"
+            f"{name} is an array of strings, but arrays hold a number per vertex; pass its .tolist() for a list of ids"
         )
     vector = to_float64(name, given.numbers)
     if vector.shape != (n,):

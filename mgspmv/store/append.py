@@ -71,7 +71,7 @@ class AppendArray:
             yield elements
 
     def _flush(self) -> None:
-        if self._array is None:  # its largest length, in chunks that suit the actual one
+        if self._array is None:  # created at the first flush; a full chunk means that the length is still unknown
             n = self._most if self._n_held == chunks.CHUNK_ELEMENTS else self._n_held
             self._array = chunks.create_array(self._group, self._name, n, self._dtype)
         if self._n_held:

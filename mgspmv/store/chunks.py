@@ -82,17 +82,17 @@ def find_chunk_fault(array: zarr.Array[Any] | zarr.AsyncArray[Any]) -> str | Non
     codecs = [codec.to_dict() for codec in getattr(metadata, "codecs", ())]
     if (found := [str(codec.get("name")) for codec in codecs]) != wanted:
         said = ", ".join(found) or "those of another Zarr format"
-        return f"has the codecs {said} instead of {', '.join(wanted)}, by which every chunk has a checksum"
+        return f"has the codecs {said} instead of {', '.join(wanted)}, which give every chunk a checksum"
     # The header of each chunk states the configuration of the other codecs, but not the byte order.
     if not is_string(array) and (found_bytes := codecs[0].get("configuration")) != {"endian": "little"}:
-        return f"has elements whose bytes are {found_bytes}, and they are written as little endian"
+        return f"has elements of encoding {found_bytes} instead of little endian"
     if not 0 < (n := math.prod(array.chunks)) <= MOST_CHUNK:
-        return f"has chunks of {n:,} elements, and at most {MOST_CHUNK:,} are read"
+        return f"has chunks of {n:,} elements, but at most {MOST_CHUNK:,} are allowed"
     n_chunks = math.prod(-(-length // size) for length, size in zip(array.shape, array.chunks, strict=True))
     if n_chunks > MOST_CHUNKS:
-        return f"is in {n_chunks:,} chunks of {n:,} elements, and at most {MOST_CHUNKS:,} chunks are read"
+        return f"has {n_chunks:,} chunks of {n:,} elements, but at most {MOST_CHUNKS:,} chunks are allowed"
     if metadata.encode_chunk_key((0,) * array.ndim) != "/".join(["c", *("0" * array.ndim)]):
-        return "names its chunks in another way than c/0"
+        return "has chunk names of another form than c/0"
     return None
 
 
@@ -170,9 +170,9 @@ class _Chunks(ABC):
         raw, last = self.fetch(number)
         checksum = google_crc32c.value(raw)
         if checksum != int.from_bytes(last, "little") or len(last) != _CRC_BYTES:
-            raise ValueError("its CRC-32C is another one")
+            raise ValueError("its CRC-32C does not match")
         if self.checksums is not None and checksum != self.checksums[int(number)]:
-            raise ValueError("it is another chunk than the one written there, by its CRC-32C")
+            raise ValueError("its CRC-32C differs from the one recorded for this chunk")
         self._check_frame(raw)
         if self.dtype == object:
             return self._decode_strings(blosc.decompress(raw))
@@ -207,7 +207,7 @@ class _Chunks(ABC):
             raise ValueError("it is too short")
         *_, n_bytes, _, length = _FRAME.unpack_from(raw)
         if length != len(raw):
-            raise ValueError(f"it has {len(raw):,} bytes and says that it has {length:,}")
+            raise ValueError(f"it has {len(raw):,} bytes but its header states {length:,}")
         if self.dtype == object:
             self._check_strings(n_bytes)
         elif n_bytes != (wanted := self.size * self.dtype.itemsize):
@@ -215,18 +215,18 @@ class _Chunks(ABC):
 
     def _check_strings(self, n_bytes: int) -> None:
         if n_bytes > blosc.MAX_BUFFERSIZE:
-            raise ValueError(f"it unpacks to {n_bytes:,} bytes, and at most {blosc.MAX_BUFFERSIZE:,} are written")
+            raise ValueError(f"it unpacks to {n_bytes:,} bytes, but at most {blosc.MAX_BUFFERSIZE:,} are allowed")
         needed, free = n_bytes + self.size * _STRING_BYTES, free_memory()
         if needed > free:
             raise CapacityError(
-                f"a chunk of strings unpacks to {format_bytes(needed)}, and {format_bytes(free)} of memory are free; "
-                "read it where there is more memory, or restore a copy if its strings are not that long"
+                f"a chunk of strings unpacks to {format_bytes(needed)}, but {format_bytes(free)} of memory are free; "
+                "read it on a machine with more memory, or restore a copy if its strings are shorter"
             )
 
     def _decode_strings(self, text: bytes) -> np.ndarray:
         count = int.from_bytes(text[:4], "little")  # the decoder allocates this many elements first
         if count != self.size:
-            raise ValueError(f"it says that it holds {count:,} strings instead of {self.size:,}")
+            raise ValueError(f"its header states {count:,} strings instead of {self.size:,}")
         strings: np.ndarray = VLenUTF8().decode(text)
         return strings
 
@@ -262,7 +262,7 @@ class _ChunkFiles(_Chunks):
         try:
             with open(self.folder / "c" / number, "rb", buffering=0) as file:
                 if (length := os.fstat(file.fileno()).st_size) > most:  # a sparse file of any length fits on a disk
-                    raise ValueError(f"it has {length:,} bytes, and at most {most:,} are written")
+                    raise ValueError(f"it has {length:,} bytes, but at most {most:,} are allowed")
                 raw = file.read(max(0, length - _CRC_BYTES))
                 return raw, file.read(_CRC_BYTES)
         except FileNotFoundError as error:

@@ -34,7 +34,7 @@ def decode_checksums(text: Any, n_chunks: int) -> np.ndarray:
     """Decode the output of `encode_checksums`; raises ValueError or TypeError unless it has `n_chunks` checksums."""
     found = np.frombuffer(base64.b64decode(text, validate=True), "<u4")
     if len(found) != n_chunks:
-        raise ValueError(f"{len(found)} checksums are recorded of {n_chunks} chunks")
+        raise ValueError(f"{len(found)} checksums are recorded for {n_chunks} chunks")
     return found
 
 
@@ -75,7 +75,7 @@ def check_attributes(attributes: Mapping[str, Any]) -> None:
     if recorded is not None and recorded != digest_attributes(attributes):
         raise ValueError("their digest differs from the one that was recorded")
     if combine_digests(attributes["array_digests"], attributes) != attributes["digest"]:
-        raise ValueError("the digest is not that of kind, shape, dtypes, order and the arrays' digests")
+        raise ValueError("the digest does not match kind, shape, dtypes, order and the arrays' digests")
 
 
 def _encode(array: np.ndarray) -> Any:

@@ -19,7 +19,7 @@ from mgspmv.files import check_file, describe_error, find_web_options, name_extr
 from mgspmv.store.loop import wait_for
 
 ZARR_ERRORS = (ArithmeticError, AttributeError, LookupError, NotImplementedError, RecursionError, TypeError, ValueError)
-"""What Zarr raises for a zarr.json that is not as it was written."""
+"""Errors that Zarr raises for a damaged zarr.json."""
 StoreLike = str | os.PathLike[str] | Store
 
 FINISH_S = 10.0
@@ -188,7 +188,7 @@ def check_links(store: Store, *paths: str, below: bool = False) -> None:
             if place.is_symlink() and not place.resolve().is_relative_to(root):
                 raise StoreError(
                     f"{store.root}: {name} is a symbolic link that leads out of the store, to {os.readlink(place)}; "
-                    "put a copy of what it leads to in its place, or get the store anew from whom you trust"
+                    "replace it with a copy of its target, or get the store again from a trusted source"
                 )
 
 

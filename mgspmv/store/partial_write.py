@@ -23,7 +23,7 @@ class WrittenRange:
     chunks: dict[int, tuple[bytes, int]]
     """SHA-256 and CRC-32C of each chunk that lies in its range, by number."""
     rest: list[tuple[int, np.ndarray]]
-    """What is of chunks that do not: the first element's number, and the elements."""
+    """Elements of chunks that are only partly in the range: index of the first element, and the elements."""
 
 
 def write_range(target: zarr.Array[Any], start: int, elements: Any, threads: int | None = None) -> WrittenRange:

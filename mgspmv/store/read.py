@@ -78,17 +78,17 @@ class StoredMatrix:
     """
 
     info: MatrixInfo
-    """What the store says about the matrix."""
+    """Metadata of the matrix."""
     group: zarr.Group
-    """The version's group, or its transpose's."""
+    """Group of the version, or of its transpose."""
     place: StoreLike
-    """What it was opened from."""
+    """Path, URL or Zarr store that it was opened from."""
     arrays: dict[str, zarr.Array[Any]] = field(repr=False)
-    """Those that the matrix must have, by name; of the stored transpose, `transpose/` and the name."""
+    """Arrays of the matrix by name; those of the stored transpose as `transpose/NAME`."""
     checksums: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
-    """CRC-32C of each chunk by array, as the version recorded them; nothing for a version that did not."""
+    """CRC-32C of each chunk, by array; empty for versions written without checksums."""
     original: StoredMatrix | None = None
-    """Of a transpose: the matrix that it is the transpose of."""
+    """Matrix that this one is the transpose of; None for a matrix that is not a transpose."""
 
     def __repr__(self) -> str:
         return f"<StoredMatrix: {'' if self.original is None else 'transpose of '}{self.info!r}>"
@@ -118,13 +118,13 @@ class StoredMatrix:
         if name == "vertex_ids" and (falls := np.flatnonzero(elements[1:] <= elements[:-1])).size:
             row = start + int(falls[0])
             raise StoreDamagedError(
-                f"{self._name_elements(name, start, start + len(elements))}: the ids must ascend, and that of row "
-                f"{row + 1} does not follow that of row {row}; {MEND}"
+                f"{self._name_elements(name, start, start + len(elements))}: the ids must ascend, but the id of row "
+                f"{row + 1} is not greater than that of row {row}; {MEND}"
             )
         return elements
 
     def read_unchecked(self, name: str) -> np.ndarray:
-        """Read an array of which the caller checks the elements; errors as for its chunks."""
+        """Read an array without checking its elements, which the caller does; errors as for its chunks."""
         return self._read(name, 0, None, None, HostArray)
 
     def read_order(self, threads: int | None = None) -> np.ndarray | None:
@@ -300,7 +300,7 @@ class StoredMatrix:
 
         chunks.run_pieces(read, start, stop, threads)
         elements: np.ndarray = out.finish()
-        if limit is not None and not is_on_host:  # which a device looks at in no time
+        if limit is not None and not is_on_host:  # a single pass at the end is fast on a device
             self._check_limit(name, slice(start, stop), elements, limit)
         return elements
 
@@ -327,9 +327,9 @@ class StoreAddress:
     version: str
     """Name of the version subgroup."""
     digest: str
-    """Of the matrix."""
+    """Digest of the matrix."""
     is_transpose: bool
-    """Whether the stored transpose is meant."""
+    """Whether it addresses the stored transpose."""
 
     def __repr__(self) -> str:
         return represent(self, self.place, self.version, self.digest, self.is_transpose)
@@ -346,8 +346,8 @@ class StoreAddress:
         stored = _open_named(root, self.version, self.place, url) if self.version in names else None
         if stored is None or stored.info.digest != self.digest:
             raise StoreError(
-                f"{url} holds version {names[-1]} and not {self.version}, which was opened; "
-                "it was replaced since then, or this machine has another file there: open it again"
+                f"{url} now holds version {names[-1]}, not the opened version {self.version}; it was replaced, or "
+                "this machine has another store at this path: open it again"
             )
         return stored.transpose() if self.is_transpose else stored
 
@@ -403,7 +403,7 @@ def check_version(group: zarr.Group, place: StoreLike, url: str) -> StoredMatrix
     arrays = {name: zarr.Array(array) for name, array in zip(expected, found, strict=False)}
     attributes: Any = group.attrs[KEY]
     with translating_metadata_errors(url, group.path):
-        recorded = attributes.get("chunk_checksums")  # versions of the time before there were any have none
+        recorded = attributes.get("chunk_checksums")  # missing in versions of older programs
         checksums = {} if recorded is None else {n: decode_checksums(recorded[n], arrays[n].nchunks) for n in arrays}
     return StoredMatrix(info, group, place, arrays, checksums)
 
@@ -431,7 +431,7 @@ async def _find_array(group: zarr.AsyncGroup, name: str, length: int, dtype: str
     if fault:
         raise StoreDamagedError(f"{url}: {array.path} {fault}; {MEND}")
     n = 0
-    with contextlib.suppress(FileNotFoundError):  # its folder goes while it is listed
+    with contextlib.suppress(FileNotFoundError):  # removed by another process while it is listed
         n = await array.nchunks_initialized()
     if n != array.nchunks:
         raise MissingChunkError(f"{url}: {array.path} has {n} of its {array.nchunks} chunks; {MEND}")

@@ -37,10 +37,10 @@ from mgspmv.store.locations import (
 T = TypeVar("T")
 FORMAT_VERSION = 1
 BROKEN_OFF = "zarr.*.partial"
-"""Metadata whose writing was killed: Zarr writes them beside their place and then moves them."""
+"""Leftovers of interrupted writes of metadata: Zarr writes a file of this name and then renames it."""
 LOCK = ".lock"
 MARK = ".naming-"
-"""Begin of the name of a writer's mark, see `mgspmv.store.writers`; random digits follow."""
+"""Prefix of the name of a writer's mark, see `mgspmv.store.writers`; random digits follow."""
 KEY = "mgspmv"
 _VERSION_NAME = re.compile(r"v(\d{6,})-[0-9a-f]{8}")
 MEND = "ingest again or restore a copy"
@@ -76,7 +76,7 @@ def read_named(store: StoreLike, read: Callable[[zarr.Group, list[str], str], T]
 def check_keep(keep: int | None) -> None:
     """Raise OptionError unless `keep` is at least 1, or None to keep all versions."""
     if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
-        raise OptionError(f"keep must be at least 1, the current version is never dropped; not {keep!r}")
+        raise OptionError(f"keep must be at least 1, not {keep!r}; the current version is never dropped")
 
 
 def check_target(store: StoreLike, *, overwrite: bool) -> str | None:
@@ -113,7 +113,9 @@ def read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
             raise StoreExistsError(f"{url} exists and is not a Zarr group; choose another place") from None
         return None
     except ZARR_ERRORS as error:
-        raise StoreExistsError(f"{url} has a zarr.json that is no group's ({error}); choose another place") from error
+        raise StoreExistsError(
+            f"{url} has a zarr.json that is not of a group ({error}); choose another place"
+        ) from error
 
 
 def _is_foreign(name: str) -> bool:
@@ -145,11 +147,13 @@ def open_place(store: StoreLike) -> tuple[zarr.Group, str]:
     except FileNotFoundError as error:
         raise _not_found(url) from error
     except ZARR_ERRORS as error:
-        raise StoreFormatError(f"{url} is not a matrix store, its zarr.json is no group's ({error}); {MEND}") from error
+        raise StoreFormatError(
+            f"{url} is not a matrix store: its zarr.json is not of a group ({error}); {MEND}"
+        ) from error
 
 
 def _not_found(url: str) -> StoreNotFoundError:
-    return StoreNotFoundError(f"there is no matrix store at {url}; make one with `mgspmv ingest`")
+    return StoreNotFoundError(f"there is no matrix store at {url}; create one with `mgspmv ingest`")
 
 
 def list_named(root: zarr.Group, url: str) -> list[str]:
@@ -160,19 +164,19 @@ def list_named(root: zarr.Group, url: str) -> list[str]:
 def parse_names(attributes: Any, url: str) -> list[str]:
     """List the versions that the attributes of a root name, oldest first."""
     if not isinstance(attributes, dict) or "format_version" not in attributes:
-        raise StoreFormatError(f"{url} is a Zarr group but not a matrix store of mgspmv; make one with `mgspmv ingest`")
+        raise StoreFormatError(f"{url} is a Zarr group but not a matrix store; create one with `mgspmv ingest`")
     if attributes["format_version"] != FORMAT_VERSION:
         raise StoreFormatError(
-            f"{url} has store format {attributes['format_version']} and this program reads format {FORMAT_VERSION}; "
+            f"{url} has store format {attributes['format_version']}, but this program reads format {FORMAT_VERSION}; "
             "ingest its source again with overwrite=True"
         )
     if attributes.get("current") is None:
         raise StoreUnfinishedError(f"{url} was begun and never finished; run its `mgspmv ingest` again")
     older = attributes.get("older", [])
     names = [*older, attributes["current"]] if isinstance(older, list) else [older]
-    for name in names:  # which would lead elsewhere, or remove what is there
+    for name in names:  # names are joined to paths, so ".." would read or remove other folders
         if not isinstance(older, list) or not isinstance(name, str) or not _VERSION_NAME.fullmatch(name):
-            raise StoreDamagedError(f"{url}: its zarr.json names the version {name!r}, which none is called; {MEND}")
+            raise StoreDamagedError(f"{url}: its zarr.json names the version {name!r}, not a valid name; {MEND}")
     return names
 
 

@@ -59,7 +59,7 @@ from mgspmv.store.writers import (
 
 _ANNDATA_CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
 _HYPERSPARSE = 1000
-"""Rows for each entry, from which on row pointers are nearly all of a matrix."""
+"""Number of rows per entry above which row pointers take nearly all bytes of a matrix."""
 
 
 @dataclass
@@ -75,9 +75,9 @@ class Version:
     base: str | None = None
     """Name of the version that it replaces, which must be the current one; None for none."""
     keep: int | None = 1
-    """How many of the versions up to `base` and this one stay; None for all."""
+    """Number of versions to keep, counting this one and those up to `base`; None for all."""
     written: dict[str, WrittenArray] = field(default_factory=dict)
-    """Its arrays so far, by name; those of the transpose begin with `transpose/`."""
+    """Arrays written so far, by name; those of the transpose begin with `transpose/`."""
     names: list[str] = field(default_factory=list)
     """Versions that the root names, or may name, the oldest first; empty before `commit`."""
 
@@ -211,7 +211,7 @@ class StoreSize:
     shape: tuple[int, int]
     n_entries: int
     dtype: np.dtype[Any] | None
-    """Of the values; None for a pattern."""
+    """Dtype of the values; None for a pattern."""
     has_sums: bool
     """Whether degrees and, with values, weights of columns are stored, as those of graphs are."""
     has_transpose: bool
@@ -270,12 +270,12 @@ def check_space(store: StoreLike, size: StoreSize) -> None:
         n_chunks = sum(-(-n // CHUNK_ELEMENTS) for n in size.lines)
         n_rows, n_cols = size.shape
         kind = DiskSpaceError if where == "disk" else CapacityError
-        by_numbers = "number rows and columns without gaps, as the vertices of a list of edges are, or "
+        by_numbers = "number rows and columns without gaps, as ingest numbers the vertices of an edge list, or "
         raise kind(
             f"{describe_store(store)} would take {format_bytes(size.nbytes)} ({size.nbytes:,} bytes) before "
             f"compression: {format_bytes(size.lines_bytes)} in {n_chunks:,} chunks for its {n_rows:,} rows and "
-            f"{n_cols:,} columns, whatever their entries, and {format_bytes(free)} of {where} are free; "
-            f"{by_numbers if size.is_hypersparse else ''}make room, or write where there is some"
+            f"{n_cols:,} columns even without entries, but {format_bytes(free)} of {where} are free; "
+            f"{by_numbers if size.is_hypersparse else ''}free some, or choose a place with more"
         )
 
 
@@ -323,18 +323,18 @@ def _begin_version(store: StoreLike, base: str | None, keep: int | None) -> Iter
         version = Version(root, group, name, describe_store(store), store, writer, base, keep)
         try:
             version.check_base()
-            # Before what was written is removed, so that it says what was free.
+            # Errors are translated before the cleanup, so that they state the free space at the failure.
             with finishing_tasks(), translating(version.url, "write"):
                 yield version
         except UnknownOutcomeError:
             raise
         except BaseException as error:
             if version.names and writer.has_named(version.names):
-                _note_that_it_is_named(version)
+                _warn_if_completed(version)
                 raise
             with tidying(writer.url):
                 writer.give_up(name, is_new=is_new)
-            if isinstance(error, (OSError, StoreError, *ZARR_ERRORS)):  # what another has removed meanwhile
+            if isinstance(error, (OSError, StoreError, *ZARR_ERRORS)):  # caused by another writer that replaced `base`
                 version.check_base()
             raise
         try:
@@ -346,15 +346,15 @@ def _begin_version(store: StoreLike, base: str | None, keep: int | None) -> Iter
                     if base is not None:
                         writer.clean(versions, parse_names(writer.read_own(), version.url))
         except BaseException:
-            _note_that_it_is_named(version)
+            _warn_if_completed(version)
             raise
 
 
-def _note_that_it_is_named(version: Version) -> None:
+def _warn_if_completed(version: Version) -> None:
     if version.names:
         warnings.warn(
-            f"{version.url} has version {version.name} as its current one: it was written before this ended, so that "
-            "it is not to be run again",
+            f"the current version of {version.url} is now {version.name}: it was completed before the interruption, so "
+            "do not run this again",
             stacklevel=3,
         )
 

@@ -49,7 +49,7 @@ from mgspmv.store.versions import (
 )
 
 STALE_S = 600
-"""Seconds after which the mark of a writer on another host is nobody's, by the clocks of both."""
+"""Seconds after which the mark of a writer on another host is stale; assumes that the clocks of both agree."""
 ROOT = "zarr.json"
 _NONE_THERE = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 """Errors of file systems that have no locks."""
@@ -74,7 +74,8 @@ def hold_store(store: StoreLike) -> Iterator[Writer]:
         yield Writer(store, place, url, folder, is_locked=lock is not None)
     finally:
         if folder is not None:
-            with contextlib.suppress(OSError):  # while it is held: who has opened it meanwhile finds it gone
+            # Removed while the lock is held, so that no other writer can lock the file before its removal.
+            with contextlib.suppress(OSError):
                 if lock is not None:
                     (folder / LOCK).unlink()
                 folder.rmdir()
@@ -97,12 +98,12 @@ def translating_write_errors(url: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def tidying(url: str) -> Iterator[None]:
-    """Turn any error while leftovers are removed into a warning."""
+    """Turn errors of the removal of leftovers into warnings."""
     try:
         yield
     except Exception as error:
         warnings.warn(
-            f"{url}: what is not needed could not be removed ({describe_error(error)}); the next write tries again",
+            f"{url}: leftovers could not be removed ({describe_error(error)}); the next write tries again",
             stacklevel=3,
         )
 
@@ -112,7 +113,7 @@ def _take(folder: Path, url: str) -> FileLock | None:
     path = folder / LOCK
 
     def introduce(opened: int) -> None:
-        with contextlib.suppress(OSError):  # on a full disk it is locked and does not say by whom
+        with contextlib.suppress(OSError):  # on a full disk the lock holds, but does not name its holder
             os.ftruncate(opened, 0)
             os.pwrite(opened, _encode(_describe_holder()), 0)
 
@@ -127,15 +128,15 @@ def _take(folder: Path, url: str) -> FileLock | None:
                 holder = _read_holder(path.read_bytes())
             except FileNotFoundError:  # its holder has just ended
                 continue
-            raise _describe_busy(url, holder, "wait for its end and run this again") from error
-        except FileNotFoundError:  # the folder went with the store that another gave up
+            raise _busy_error(url, holder, "wait until it ends, then run this again") from error
+        except FileNotFoundError:  # another writer removed the folder with its unfinished store
             continue
         except OSError as error:
             if error.errno in _NONE_THERE:
                 with contextlib.suppress(OSError):
                     path.unlink()
                 return None
-            with contextlib.suppress(OSError):  # it has something of others
+            with contextlib.suppress(OSError):  # not empty
                 folder.rmdir()
             raise
 
@@ -147,15 +148,15 @@ def _describe_holder() -> dict[str, Any]:
 def _read_holder(text: bytes) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError:  # it may not have written it yet
+    except ValueError:  # the holder may still be writing it
         found = None
     return dict.fromkeys(("pid", "host", "began"), "?") | (found if isinstance(found, dict) else {})
 
 
-def _describe_busy(url: str, holder: dict[str, Any], remedy: str) -> StoreError:
+def _busy_error(url: str, holder: dict[str, Any], remedy: str) -> StoreError:
     return StoreError(
-        f"{url} is written by process {holder['pid']} on {holder['host']}, since {holder['began']}; nothing was "
-        f"changed here: {remedy}"
+        f"{url} is being written by process {holder['pid']} on {holder['host']} since {holder['began']}; nothing was "
+        f"changed: {remedy}"
     )
 
 
@@ -165,7 +166,7 @@ class Writer:
 
     Parameters
     ----------
-    store : as a user named it
+    store : as passed by the user
     folder : of a local store; None for others
     """
 
@@ -207,11 +208,12 @@ class Writer:
             try:
                 self._write(_name(document, names), tag)
             except Exception as error:
-                if self.has_named(names, before, error):  # it came through, and its answer was lost
+                if self.has_named(names, before, error):  # the write succeeded, but its response was lost
                     return names
                 if self._read()[0] != document:
                     raise self.preceded_error() from error
                 raise
+            # Without conditional writes, another writer may have written since `_read`.
             if not (_is_conditional(self.place) or self.has_named(names, before)):
                 self._mend(names)
                 raise self.preceded_error()
@@ -223,7 +225,7 @@ class Writer:
         Parameters
         ----------
         before : versions that it named before
-        error : that made this check necessary
+        error : error of the write whose outcome is checked
 
         Raises
         ------
@@ -235,8 +237,8 @@ class Writer:
             return (found == names or is_followed) and self._has(names[-1])
         except Exception as failure:
             raise UnknownOutcomeError(
-                f"{self.url} cannot be read after the last write ({describe_error(failure)}), so that it is not known "
-                f"whether {names[-1]} is its current version now; see `mgspmv versions` before this is run again"
+                f"{self.url} cannot be read after the last write ({describe_error(failure)}), so it is unknown "
+                f"whether {names[-1]} is its current version; check `mgspmv versions` before running this again"
             ) from (error or failure)
 
     def give_up(self, name: str, *, is_new: bool) -> None:
@@ -258,11 +260,11 @@ class Writer:
         base : the current version when this writer began
         """
         current = self.read_own().get("current")
-        found = "no version any more" if current is None else f"version {current}"
-        wanted = "" if base is None else f" and not {base}, as it did when this began"
+        found = "no version" if current is None else f"version {current}"
+        expected = "" if base is None else f", not {base} as at the start"
         return StoreError(
-            f"{self.url} holds {found}{wanted}; another changed it meanwhile, and nothing of this was kept: run this "
-            "again"
+            f"{self.url} now holds {found}{expected}; another writer changed it, and this change was discarded: run "
+            "this again"
         )
 
     def remove(self, versions: zarr.Group, names: set[str]) -> None:
@@ -350,7 +352,7 @@ class Writer:
         own = f"{MARK}{secrets.token_hex(4)}"
         _marks.add(own)
         try:
-            self._put(own, _describe_holder())
+            self._put(own, _describe_holder())  # before the others are listed: of two writers, one sees the other
             for name in list_dir(self.place, ""):
                 if name.startswith(MARK) and name != own and not name.endswith(".partial"):
                     self._pass(name)
@@ -367,10 +369,10 @@ class Writer:
             return
         holder = _read_holder(got.to_bytes())
         if _is_alive(mark, holder):
-            raise _describe_busy(
+            raise _busy_error(
                 self.url,
                 holder,
-                f"run this again; if it is dead, in {STALE_S // 60} minutes, or remove {self.url}/{mark}",
+                f"run this again; if that process died, wait {STALE_S // 60} minutes or remove {self.url}/{mark}",
             )
         wait_for(self.place.delete(mark))
 
@@ -386,7 +388,7 @@ def _drop(versions: zarr.Group, name: str) -> None:
         return
     try:
         del versions[name]
-    except FileNotFoundError:  # another removes it too
+    except FileNotFoundError:  # another process removes it too
         del versions[name]
 
 

@@ -193,7 +193,7 @@ def test_what_cannot_be_written_does_not_end_a_run(graph, tmp_path, monkeypatch,
     check_same(solution, whole, 4)
     [message] = [str(each.message) for each in warned]
     assert message.startswith("the checkpoint of iteration ")
-    assert message.endswith(f"{said}; the run goes on, and the checkpoint before stays")
+    assert message.endswith(f"{said}; the run continues, and the previous checkpoint is kept")
     monkeypatch.undo()
     assert Checkpoints(tmp_path).restore().reached.iteration == 4
     assert mg.pagerank(graph, checkpoint=tmp_path, resume=True).digest() == whole.digest()

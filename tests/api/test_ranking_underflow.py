@@ -89,6 +89,6 @@ def test_it_is_saved_and_shown(tmp_path):
     assert (found["n"], found["first"], found["precision"]) == (1000, 6, "exact")
     said = str(mg.load_solution(ranks).underflow)
     assert said == (
-        "1000 vertices, first 6, have rank 0 although ranks above 0 lead to them: what they get is below 2.2e-19, the "
-        "resolution of precision='exact'; pass precision='float64' to tell them from 0"
+        "1000 vertices have rank 0 by underflow, the first is 6: their in-flow is below 2.2e-19, the resolution of "
+        "precision='exact'; pass precision='float64' to resolve them"
     )

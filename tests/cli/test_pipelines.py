@@ -46,9 +46,9 @@ def test_run():
     assert answer["error"]["type"] == "StepsFailedError"
     assert [step["state"] for step in answer["steps"]] == ["kept", "failed"]
     stdout, stderr = invoke("run", "q.toml", *small, "--set", "run.max_iter=1", code=5)
-    assert "PageRank ended as max_iter" in stdout
+    assert "PageRank did not converge: L1 change" in stdout
     [line] = stderr.splitlines()
-    assert line.startswith("error: g/pagerank: PageRank ended as max_iter")
+    assert line.startswith("error: g/pagerank: PageRank did not converge: L1 change")
     for wrong in ("alpha", "=0.9"):
         assert f"--set {wrong}: expected KEY=VALUE" in invoke("run", "q.toml", "--set", wrong, code=2)[1]
 

@@ -101,7 +101,7 @@ def stores(tmp_path_factory):
         (["ingest", "none.txt", "h.zarr"], 3, "SourceNotFoundError", "none.txt"),
         (["info", "none.zarr"], 4, "StoreNotFoundError", "there is no matrix store at none.zarr"),
         (["verify", "other.zarr"], 4, "StoreFormatError", "not a matrix store"),
-        (["top", "none.zarr"], 4, "StoreNotFoundError", "there are no ranks at none.zarr"),
+        (["top", "none.zarr"], 4, "StoreNotFoundError", "no ranks found at none.zarr"),
         (["pagerank", "g.zarr", "-o", "there.csv"], 4, "StoreExistsError", "there.csv exists already"),
         (["pagerank", "g.zarr", "--max-iter", "2"], 5, "ConvergenceError", "after 2 iterations"),
         (["plan", "g.zarr", "--host-memory", "10"], 6, "CapacityError", "needs"),
@@ -158,7 +158,7 @@ def test_quiet_says_nothing_but_errors():
     assert json.loads(invoke("--quiet", "info", "r.zarr", "--json")[0])["nnz"] > 0
     stdout, stderr = invoke("pagerank", "r.zarr", "-q", "--max-iter", "1", code=5)
     assert stdout == ""
-    assert stderr.startswith("error: PageRank ended as max_iter")
+    assert stderr.startswith("error: PageRank did not converge: L1 change")
     assert stderr.count("\n") == 1
 
 
@@ -178,11 +178,11 @@ def test_a_log_has_what_the_command_calls():
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["--log", "."], 4, "cannot write the log .: Is a directory; name a file in a folder that there is"),
-        (["--log", "none/l"], 4, "cannot write the log none/l: No such file or directory; name a file in a folder "),
+        (["--log", "."], 4, "cannot write the log .: Is a directory; choose a file in an existing folder"),
+        (["--log", "none/l"], 4, "cannot write the log none/l: No such file or directory; choose a file in an "),
         (["--log", ""], 4, "cannot write the log : Is a directory"),
         (["--log-level", "debug"], 2, "--log-level needs a log file; add --log FILE"),
-        (["--log", "l", "--log-level", "loud"], 2, "the level of a log is info or debug, not 'loud'"),
+        (["--log", "l", "--log-level", "loud"], 2, "the log level must be info or debug, not 'loud'"),
         (["--log"], 2, "Option '--log' requires an argument."),
     ],
 )

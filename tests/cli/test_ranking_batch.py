@@ -96,7 +96,7 @@ def test_for_people():
 
 def test_what_is_refused():
     for options, message, code in (
-        (["-o", "r.txt"], "the name must end in .zarr, .parquet, .csv, not in .txt", 2),
+        (["-o", "r.txt"], "the name must end in .zarr, .parquet, .csv; its suffix is .txt", 2),
         (["--seeds", "none.csv"], "there is no such file", 3),
         (["--width", "5"], "width must be one of", 2),
         (["--backend", "gpu"], "backend must be one of", 2),
@@ -106,4 +106,4 @@ def test_what_is_refused():
         assert message in stderr
     invoke("pagerank-batch", "g.zarr", "-o", "r.zarr")
     _, stderr = invoke("top", "r.zarr", code=4)
-    assert "holds the ranks of a batch of vectors; read it by load_batch" in stderr
+    assert "holds the ranks of a batch of vectors; read it with load_batch" in stderr

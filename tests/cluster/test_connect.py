@@ -79,7 +79,7 @@ def test_workers_that_have_no_memory_left(graph):
         assert wait_for(lambda: worker.metrics["memory"] > 10**6)
         message = refused(graph, client, CapacityError)
     assert "on 1 workers needs" in message
-    assert "of host memory on one of them, which has 0 GB; no number of workers of that size would do" in message
+    assert "of host memory on one of them, which has 0 GB; no number of workers of that size suffices" in message
 
 
 def test_the_file_of_a_scheduler(graph, client, tmp_path):

@@ -87,7 +87,7 @@ def test_ranks_have_the_bits_of_this_process(name, held, devices, stores):  # no
     options: dict[str, Any] = {"tol": 1e-3, "dangling": "uniform"}
     wanted = mg.pagerank(A, **options, backend="cpu")
     limits = find_limits(A, held, n=n)
-    with pytest.warns(UserWarning, match=f"of {n} GPUs have no room for all of their rows: up to .* from {HELD[held]}"):
+    with pytest.warns(UserWarning, match=f"of {n} GPUs do not fit in GPU memory: up to .* from {HELD[held]}"):
         distributed = A.distribute(devices, **limits)
     with distributed as D:
         assert {w.held for w in D.plan.workers} == {held}
@@ -98,7 +98,7 @@ def test_ranks_have_the_bits_of_this_process(name, held, devices, stores):  # no
         with pytest.raises(CapacityError, match="they come by in pieces for products, and for PageRank in exact"):
             mg.pagerank(D, executor="tasks")
         assert mg.pagerank(D, **options).values.tobytes() == wanted.values.tobytes()
-    with pytest.warns(UserWarning, match=f"1 of 1 GPUs have no room for all of their rows: up to .* from {HELD[held]}"):
+    with pytest.warns(UserWarning, match=f"rows of 1 of 1 GPUs do not fit in GPU memory: up to .* from {HELD[held]}"):
         here = mg.pagerank(A, **options, backend="cuda", **find_limits(A, held))
     assert here.values.tobytes() == wanted.values.tobytes()
     assert here.changes == wanted.changes
@@ -161,7 +161,7 @@ def test_what_cannot_come_by_is_refused_before_it_is_loaded(devices, stores):  #
         A.distribute(devices, transport="peer", **limits)
     with pytest.raises(CapacityError, match=r"needs .* GB of device memory on one of them, which has"):
         mg.pagerank(A, client=devices, precision="float64", **limits)
-    with pytest.raises(CapacityError, match="no number of workers of that size would do"):
+    with pytest.raises(CapacityError, match="no number of workers of that size suffices"):
         mg.pagerank(A, client=devices, device_memory=1000)
 
 
@@ -195,7 +195,7 @@ def test_workers_of_which_one_has_room(stores):
             return plan_rows(*args, **options | {"device_memory": [1 << 40, memory]})
 
         patch.setattr("mgspmv.cluster.load.plan_rows", plan_unevenly)
-        with pytest.warns(UserWarning, match="1 of 2 GPUs have no room"):
+        with pytest.warns(UserWarning, match="1 of 2 GPUs do not fit"):
             distributed = A.distribute(client)
         with distributed as D:
             assert [w.held for w in D.plan.workers] == ["device", "host"]

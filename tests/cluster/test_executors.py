@@ -291,7 +291,7 @@ def test_runs_that_are_refused(options, error, message, named, placed):
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_max_iter_reached(executor, named, placed):
     wanted = mg.pagerank(named, max_iter=4, throw=False)
-    with pytest.raises(ConvergenceError, match=r"ended as max_iter after 4 iterations, the last change was ") as caught:
+    with pytest.raises(ConvergenceError, match=r"did not converge: L1 change .* after 4 iterations") as caught:
         mg.pagerank(placed[executor], executor=executor, max_iter=4)
     assert caught.value.solution.status is Status.MAX_ITER
     check_same(caught.value.solution, wanted)
@@ -304,7 +304,9 @@ def test_non_finite_is_never_a_success(n_workers, executor, in_process, tmp_path
     arcs = [(0, 1, 1e308), (0, 2, 1e308), (1, 2, 1.0), (2, 0, 1.0)]
     A = store_graph(tuple(map(np.array, zip(*arcs, strict=True))), tmp_path / "graph.zarr", duplicates="keep")
     with A.distribute(in_process(n_workers)) as D:
-        with pytest.raises(ConvergenceError, match=r"non_finite after 1 iterations.*vertex 0 sum to more") as caught:
+        with pytest.raises(
+            ConvergenceError, match=r"NaN or infinite values after 1 iteration\..*0 sum to more"
+        ) as caught:
             mg.pagerank(D, executor=executor)
         solution = caught.value.solution
         assert (solution.status, solution.error_bound_l1) == (Status.NON_FINITE, math.inf)

@@ -313,7 +313,7 @@ def test_a_store_that_was_replaced(graph, client, before_loading, tmp_path):
     before_loading(lambda: mg.ingest(make_scipy(9, 9), graph.info.url, kind="graph", overwrite=True))
     message = refused(graph, client, StoreError)
     assert message.startswith("a worker cannot use the store: ")
-    assert "was replaced since then, or this machine has another file there: open it again" in message
+    assert "was replaced, or this machine has another store at this path: open it again" in message
     refused(graph, client, MissingChunkError)  # found here, when it is planned
     before_loading(lambda: None)
     with mg.open_matrix(tmp_path / "graph.zarr").distribute(client) as D:
@@ -347,9 +347,9 @@ def test_more_than_the_memory_of_workers(graph, in_process, monkeypatch):
     monkeypatch.setattr("mgspmv.cluster.agent.free_memory", lambda: 2 * need)
     message = refused(graph, in_process(2), CapacityError)
     assert "on 2 workers needs" in message
-    assert message.endswith("; 4 workers of that size would do")
+    assert message.endswith("; 4 workers of that size suffice")
     monkeypatch.setattr("mgspmv.cluster.agent.free_memory", lambda: 2)
-    assert "no number of workers of that size would do" in refused(graph, in_process(2), CapacityError)
+    assert "no number of workers of that size suffices" in refused(graph, in_process(2), CapacityError)
 
 
 def test_what_proves_the_highest_must_fit_too(graph, in_process, monkeypatch):
@@ -361,7 +361,7 @@ def test_what_proves_the_highest_must_fit_too(graph, in_process, monkeypatch):
         lambda: graph.plan(client=client, **options, stop="topk:3"),
         lambda: graph.distribute(client, **options, stop="topk:3"),
     ):
-        with pytest.raises(CapacityError, match=r"\(up to \S+ GB of it for stop='topk:3', which stop='change' does"):
+        with pytest.raises(CapacityError, match=r"\(up to \S+ GB of it for stop='topk:3', not needed with stop"):
             work()
     monkeypatch.setattr("mgspmv.cluster.agent.free_memory", lambda: 2 * need - 2)
     with pytest.raises(CapacityError, match=r"GB of it for stop='topk:3'"):
@@ -418,11 +418,13 @@ def test_rows_that_come_by_are_warned_of(graph):
         memory = {"device_memory": device_memory, "host_memory": host_memory}
         warn_of_streaming(plan_rows(info, indptr, 2, threads=1, lays_out=True, streams=True, **memory), stacklevel=1)
 
-    rows = "GPUs have no room for all of their rows: up to"
-    few = rf"^1 of 2 {rows} 0\.00122 GB come by from pinned memory in each iteration; plan says what"
+    rows = "GPUs do not fit in GPU memory: up to"
+    few = rf"^the rows of 1 of 2 {rows} 0\.00122 GB per GPU are streamed from pinned memory in each iteration"
     with pytest.warns(UserWarning, match=few):
         warn([10**9, 1_500_000], None)
-    with pytest.warns(UserWarning, match=rf"^2 of 2 {rows} \S+ GB come by from pinned memory and the store in each"):
+    with pytest.warns(
+        UserWarning, match=rf"^the rows of 2 of 2 {rows} \S+ GB per GPU are streamed from pinned memory and the store"
+    ):
         warn([1_500_000, 1_500_000], [10**9, 3_500_000])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

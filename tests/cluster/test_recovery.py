@@ -300,7 +300,7 @@ def test_too_little_memory_is_left(graph, tmp_path, wait_back):
         let_go(client, 1)
         strike = Strike(lambda: kill(client, 1), phase="checkpoint")
         options = {"checkpoint": tmp_path / "c", "checkpoint_every": 0, "host_memory": need + 1000}
-        with pytest.raises(CapacityError, match=r"2 workers of that size would do; the checkpoint of iteration \d+ in"):
+        with pytest.raises(CapacityError, match=r"2 workers of that size suffice; the checkpoint of iteration \d+ in"):
             mg.pagerank(graph, client=client, executor="tasks", **options, **strike.told, **ROUNDS)
 
 

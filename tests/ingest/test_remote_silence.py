@@ -102,7 +102,7 @@ def test_everything_else_that_is_read(url, tmp_path):
 
 
 def test_a_store(url):
-    with pytest.raises(StoreError, match=f"{url}/silent.zarr cannot be reached: no answer came within 0.25 seconds"):
+    with pytest.raises(StoreError, match=f"{url}/silent.zarr cannot be reached: no answer within 0.25 seconds"):
         mg.open_matrix(f"{url}/silent.zarr")
 
 

@@ -149,11 +149,11 @@ OWN = np.array([0, 1, 2, 7])
 @pytest.mark.parametrize(
     ("given", "ids", "message"),
     [
-        (pd.Series(np.ones(4)), NAMES, r"the index 0\.\.3 that pandas makes, .* such as 'a'; .*\.to_numpy\(\)"),
-        (pd.Series(np.ones(4)), NUMBERS, r"the index 0\.\.3 that pandas makes, .* such as 10; .*set the index"),
-        (pd.Series(np.ones(3)), OWN, r"the index 0\.\.2 that pandas makes, .* such as 0"),
-        (pd.DataFrame({"rank": np.ones(4)}), NAMES, "the index 0..3 that pandas makes"),
-        (pd.Series([1.0], index=[5]), NAMES, r"the id 5 and the vertices have strings; .*set the index"),
+        (pd.Series(np.ones(4)), NAMES, r"pandas' default index 0\.\.3, .* such as 'a'; .*\.to_numpy\(\)"),
+        (pd.Series(np.ones(4)), NUMBERS, r"pandas' default index 0\.\.3, .* such as 10; .*set the index"),
+        (pd.Series(np.ones(3)), OWN, r"pandas' default index 0\.\.2, .* such as 0"),
+        (pd.DataFrame({"rank": np.ones(4)}), NAMES, "pandas' default index 0..3"),
+        (pd.Series([1.0], index=[5]), NAMES, r"the id 5 but the ids of vertices are strings; .*set the index"),
         (pd.Series([1.0], index=["x"]), NAMES, r"the id 'x', which no vertex has.*\.to_numpy\(\)"),
         (pd.Series([1.0], index=[10.0]), NUMBERS, "an index of which 10.0 is no id of a vertex"),
         (pd.Series([1.0], index=pd.to_datetime(["2020-01-01"])), NUMBERS, "an index of which Timestamp"),
@@ -182,7 +182,7 @@ OWN = np.array([0, 1, 2, 7])
         ([["a"]], NAMES, r"and \['a'\] is none"),
         ([1, 0, 0, 3], None, r"the id 0 more than once; .*pass np\.asarray"),
         ([5, 1], None, r"the id 5, which no vertex has; a list holds ids: pass np\.asarray"),
-        ([1, 2], NAMES, r"the id 1 and the vertices have strings; .*pass np\.asarray"),
+        ([1, 2], NAMES, r"the id 1 but the ids of vertices are strings; .*pass np\.asarray"),
         (["a", "b", "a"], NAMES, "the id 'a' more than once; give each id one number"),
         (np.array(["a", "b"]), NAMES, r"an array of strings, .* pass its \.tolist\(\)"),
         ("a", NAMES, "x must be a vector over the vertices, not 'a'; pass a mapping"),
@@ -254,5 +254,5 @@ def test_each_argument_matches_by_id(graph, rank):
         assert rank(graph, given).digest() == wanted
     with pytest.raises(OptionError, match=r"np\.asarray"):
         rank(graph, [3.0, 4.0, 5.0, 9.0, 0.0])
-    with pytest.raises(OptionError, match=r"the index 0\.\.4 that pandas makes"):
+    with pytest.raises(OptionError, match=r"pandas' default index 0\.\.4"):
         rank(graph, pd.Series([3.0, 4.0, 5.0, 9.0, 0.0]))

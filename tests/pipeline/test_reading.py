@@ -131,7 +131,7 @@ class TestOverrides:
             read_pipeline(write_definition(WEB + "[run]\ntol = -1.0\n"), {"run.alpha": 2.0})
         assert str(caught.value).splitlines() == [
             "p.toml, as overridden: run.alpha: alpha must be at least 0 and less than 1, not 2.0",
-            "p.toml: run.tol: tol must be a positive number, not -1.0; tol_mode='fixed' stops by count alone",
+            "p.toml: run.tol: tol must be a positive number, not -1.0; tol_mode='fixed' needs no tolerance",
         ]
 
 
@@ -159,7 +159,7 @@ def test_what_is_no_variable(value):
         (("0.85", "1.5"), "run.alpha: alpha must be at least 0 and less than 1, not 1.5"),
         (("1e-8", "-1.0"), "run.tol: tol must be a positive number, not -1.0"),
         (("tol =", "top = 0\ntol ="), "run.top: input should be greater than or equal to 1, not 0"),
-        (("tol =", 'stop = "top"\ntol ='), "run.stop: stop must be 'change' or 'topk:100'"),
+        (("tol =", 'stop = "top"\ntol ='), "run.stop: stop must be 'change', or 'topk:100'"),
         (
             ("tol =", 'checkpoint = true\nstop = "topk:5"\ntol ='),
             "run: checkpoints have only ranks, but stop='topk:5' needs more state to resume",

@@ -73,7 +73,7 @@ def fail(error: type[Exception], message: str, path: Path) -> None:
 
 def test_what_is_no_run(tmp_path, solution):
     fail(StoreNotFoundError, r"none\.json does not exist; pass the record of a run", tmp_path / "none.json")
-    fail(StoreNotFoundError, "there are no ranks at", tmp_path / "none.parquet")
+    fail(StoreNotFoundError, "no ranks found at", tmp_path / "none.parquet")
     fail(PipelineError, r"has no records of runs in \.mgspmv/runs; pass the folder of a pipeline", tmp_path)
     (tmp_path / "a.json").write_text("{")
     fail(PipelineError, r"a\.json is not JSON .*; pass the record of a run", tmp_path / "a.json")
@@ -86,7 +86,11 @@ def test_what_is_no_run(tmp_path, solution):
     solution.save(tmp_path / "e.csv")
     fail(OptionError, "ranks are loaded from .zarr or .parquet, not from .csv", tmp_path / "e.csv")
     mg.ingest(sp.coo_array(np.eye(2)), tmp_path / "g.zarr", kind="graph")
-    fail(StoreFormatError, "is a Zarr group of something else than ranks", tmp_path / "g.zarr")
+    fail(
+        StoreFormatError,
+        r"is a matrix store, not ranks\. Run: mgspmv pagerank .*g\.zarr -o ranks",
+        tmp_path / "g.zarr",
+    )
 
 
 def test_ranks_of_a_run_that_lost_a_worker(tmp_path, solution):

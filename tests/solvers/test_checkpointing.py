@@ -157,7 +157,7 @@ def test_a_state_counts_where_older_ones_cannot_be_removed(failing, place):
     place.refuse("delete ")
     keep(failing, 1)
     keep(failing, 2)
-    said = r"^the checkpoint is kept in .*, and older ones cannot be removed: .*Permission denied; the run goes on"
+    said = r"^checkpoint written to .*, but older ones cannot be removed: .*Permission denied; the run continues"
     with pytest.warns(UserWarning, match=said):
         keep(failing, 3)
     keep(failing, 4)  # it is warned of once
@@ -170,14 +170,14 @@ def test_a_state_counts_where_older_ones_cannot_be_removed(failing, place):
     assert len(list_states(place)) == 2
 
 
-HANGS = "cannot be written to .*: nothing came of it for 0.3 s; the run goes on, and the checkpoint before stays"
+HANGS = "cannot be written to .*: no progress for 0.3 s; the run continues, and the previous checkpoint is kept"
 
 
 def test_a_lost_worker_where_nothing_can_be_read(failing, place):
     keep(failing, 1)
     place.hang("get ")
     failing.limit_s = 0.3
-    said = r"cannot be read: nothing came of it for 0.3 s; see that the place can be reached"
+    said = r"cannot be read: no progress for 0.3 s; check that the place can be reached"
     with pytest.raises(CheckpointError, match=said):
         failing.go_back()
 

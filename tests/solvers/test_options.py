@@ -32,11 +32,11 @@ MODES = ["l1", "l1_per_node", "linf", "relative"]
             {"tol_mode": "fixed", "tol": 1e-6},
             "tol_mode='fixed' makes max_iter iterations and has no tolerance; leave out tol=",
         ),
-        ({"tol": 0.0}, "tol must be a positive number, not 0.0; tol_mode='fixed' stops by count alone"),
-        ({"tol": -1e-6}, "tol must be a positive number, not -1e-06; tol_mode='fixed' stops by count alone"),
-        ({"tol": math.nan}, "tol must be a positive number, not nan; tol_mode='fixed' stops by count alone"),
-        ({"tol": "1e-6"}, "tol must be a positive number, not '1e-6'; tol_mode='fixed' stops by count alone"),
-        ({"tol": math.inf}, "tol must be a positive number, not inf; tol_mode='fixed' stops by count alone"),
+        ({"tol": 0.0}, "tol must be a positive number, not 0.0; tol_mode='fixed' needs no tolerance"),
+        ({"tol": -1e-6}, "tol must be a positive number, not -1e-06; tol_mode='fixed' needs no tolerance"),
+        ({"tol": math.nan}, "tol must be a positive number, not nan; tol_mode='fixed' needs no tolerance"),
+        ({"tol": "1e-6"}, "tol must be a positive number, not '1e-6'; tol_mode='fixed' needs no tolerance"),
+        ({"tol": math.inf}, "tol must be a positive number, not inf; tol_mode='fixed' needs no tolerance"),
     ],
 )
 def test_options_that_make_no_sense(option, message):
@@ -58,7 +58,7 @@ def test_threshold(mode, wanted):
         (
             "relative",
             1.0,
-            "tol=1 with tol_mode='relative' is met by any ranks that rise, however much; pass less than 1",
+            "tol=1 with tol_mode='relative' is met by any increase of ranks; pass less than 1",
         ),
         (
             "l1_per_node",

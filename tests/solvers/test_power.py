@@ -77,18 +77,26 @@ def test_an_array_given_twice_is_no_convergence():
         return kept
 
     for update in (reuse, lambda y, x: x, lambda y, x: x[:]):
-        with pytest.raises(OptionError, match="update gave x, or the array that it gave before"):
+        with pytest.raises(OptionError, match="update returned x or its previous result"):
             iterate(update)
 
 
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
-        (lambda y, x: y[:2], ShapeError, r"^update gave an array of shape \(2,\); give one of \(3,\), as y and x are$"),
+        (
+            lambda y, x: y[:2],
+            ShapeError,
+            r"^update returned an array of shape \(2,\); return one of shape \(3,\), like y",
+        ),
         (lambda y, x: y[:, None], ShapeError, r"shape \(3, 1\)"),
-        (lambda y, x: None, OptionError, "^update gave a NoneType, and its arguments are arrays of numpy; give such"),
-        (lambda y, x: list(y), OptionError, "^update gave a list"),
-        (lambda y, x: y + 1j, OptionError, "^update gave complex128; give real numbers"),
+        (
+            lambda y, x: None,
+            OptionError,
+            "^update returned a NoneType, expected an array of numpy; return an",
+        ),
+        (lambda y, x: list(y), OptionError, "^update returned a list"),
+        (lambda y, x: y + 1j, OptionError, "^update returned complex128; return real numbers"),
     ],
 )
 def test_wrong_steps(wrong, error, message):
@@ -104,7 +112,7 @@ def test_wrong_steps(wrong, error, message):
         ({"tol": math.inf}, "tol must be a positive number, not inf"),
         ({"tol": "small"}, "tol must be a positive number, not 'small'"),
         ({"tol": 0.1, "tol_mode": "fixed"}, "tol_mode='fixed' makes max_iter iterations and has no tolerance"),
-        ({"tol": 1.0, "tol_mode": "relative"}, "tol=1 with tol_mode='relative' is met by any elements that grow"),
+        ({"tol": 1.0, "tol_mode": "relative"}, "tol=1 with tol_mode='relative' is met by any growing elements"),
         ({"tol_mode": "l3"}, "tol_mode must be one of 'l1', 'l1_per_node', 'linf', 'relative', 'fixed', not 'l3'"),
         ({"norm": "l3"}, "norm must be one of 'none', 'l1', 'l2', 'max', not 'l3'"),
         ({"max_iter": 0}, "max_iter must be an integer of at least 1, not 0"),

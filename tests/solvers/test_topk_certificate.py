@@ -191,13 +191,13 @@ def test_threads_do_not_change_where_it_stops():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stop": "topk"}, "stop must be 'change' or 'topk:100', with any number of vertices, not 'topk'"),
-        ({"stop": "topk:0"}, "stop must be 'change' or 'topk:100', with any number of vertices, not 'topk:0'"),
+        ({"stop": "topk"}, "stop must be 'change', or 'topk:100' with any number of vertices, not 'topk'"),
+        ({"stop": "topk:0"}, "stop must be 'change', or 'topk:100' with any number of vertices, not 'topk:0'"),
         ({"stop": "topk:-3"}, "not 'topk:-3'"),
         ({"stop": "top:3"}, "not 'top:3'"),
         ({"stop": 3}, "not 3"),
-        ({"stop": "topk:5"}, "stop='topk:5' asks for the 5 highest of 5 vertices; pass less than 5, or stop='change'"),
-        ({"stop": "topk:2", "tol_mode": "fixed"}, "stop='topk:2' stops before; leave out either"),
+        ({"stop": "topk:5"}, "stop='topk:5' requests the 5 highest of 5 vertices; pass less than 5, or stop='change'"),
+        ({"stop": "topk:2", "tol_mode": "fixed"}, "stop='topk:2' may end earlier; leave out one"),
     ],
 )
 def test_options_that_make_no_sense(options, message):

@@ -98,8 +98,8 @@ def test_weights_that_are_no_distribution(weights, vertex_ids, message):
         (["drosel"], STRINGS, "p has the id 'drosel', which no vertex has; near: 'drossel'"),
         (["zzz", "Zug"], STRINGS, "p has the id 'zzz', which no vertex has"),
         ([""], STRINGS, "p has the id '', which no vertex has"),
-        ([7], STRINGS, "p has the id 7 and the vertices have strings; pass their ids as strings"),
-        ([b"Zug"], STRINGS, "p has the id b'Zug' and the vertices have strings; pass their ids as strings"),
+        ([7], STRINGS, "p has the id 7 but the ids of vertices are strings; pass strings"),
+        ([b"Zug"], STRINGS, "p has the id b'Zug' but the ids of vertices are strings; pass strings"),
     ],
 )
 def test_unknown_ids(ids, vertex_ids, message):

@@ -44,7 +44,7 @@ def test_nothing_there(tmp_path):
     missing = tmp_path / "none"
     for place in (missing, str(missing), f"file://{missing}", f"obstore+file://{missing}", tmp_path / "empty",
                   tmp_path / "file", f"memory://{missing}", MemoryStore(), LocalStore(missing)):  # fmt: skip
-        with pytest.raises(StoreNotFoundError, match=r"there is no matrix store at .*; make one with `mgspmv ingest`"):
+        with pytest.raises(StoreNotFoundError, match=r"there is no matrix store at .*; create one with `mgspmv"):
             open_store(place)
     assert not missing.exists()
 
@@ -53,7 +53,7 @@ def test_not_a_matrix_store(tmp_path):
     zarr.open_group(tmp_path / "group", mode="w", attributes={"mgspmv": {"other": 1}})
     zarr.open_group(tmp_path / "plain", mode="w")
     for name in ("group", "plain"):
-        with pytest.raises(StoreFormatError, match=f"{name} is a Zarr group but not a matrix store of mgspmv; make"):
+        with pytest.raises(StoreFormatError, match=f"{name} is a Zarr group but not a matrix store; create"):
             open_store(tmp_path / name)
     zarr.create_array(tmp_path / "array", shape=(3,), dtype="int64")
     (tmp_path / "text").mkdir()
@@ -81,8 +81,8 @@ def test_foreign_places_are_not_written_to(tmp_path, overwrite):
         "folder": "exists and is not a Zarr group",
         "group": "is a Zarr group that mgspmv did not write",
         "v2": "exists and is not a Zarr group",
-        "array": "(exists and is not a Zarr group|has a zarr.json that is no group's)",
-        "text": "has a zarr.json that is no group's",
+        "array": "(exists and is not a Zarr group|has a zarr.json that is not of a group)",
+        "text": "has a zarr.json that is not of a group",
     }
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for name, reason in reasons.items():

@@ -159,8 +159,8 @@ def test_a_store_that_was_replaced_is_not_taken_for_the_one_that_was_opened(tmp_
             address.open()
         assert type(caught.value) is StoreError
         assert str(caught.value) == (
-            f"{tmp_path / 'm'} holds version {info.version} and not {stored.info.version}, which was opened; it was "
-            "replaced since then, or this machine has another file there: open it again"
+            f"{tmp_path / 'm'} now holds version {info.version}, not the opened version {stored.info.version}; it was "
+            "replaced, or this machine has another store at this path: open it again"
         )
     assert open_store(tmp_path / "m").address().open().info == info
 
@@ -169,7 +169,7 @@ def test_another_file_of_the_same_version_is_not_taken_for_it(tmp_path):
     """As where each machine has a disk of its own, and the names of two versions are the same by chance."""
     write_store(tmp_path / "m", make_arrays(make_scipy(8, 5)))
     address = open_store(tmp_path / "m").address()
-    with pytest.raises(StoreError, match="or this machine has another file there"):
+    with pytest.raises(StoreError, match="or this machine has another store at this path"):
         dataclasses.replace(address, digest="0" * 64).open()
     with pytest.raises(StoreNotFoundError, match="there is no matrix store at"):
         dataclasses.replace(address, place=str(tmp_path / "none")).open()

@@ -133,7 +133,7 @@ def test_other_format_version_is_named_with_the_remedy(damaged, version):
     change_json(damaged / "zarr.json", lambda document: document["attributes"]["mgspmv"].update(format_version=version))
     with pytest.raises(
         StoreFormatError,
-        match=rf"has store format {version} and this program reads format {FORMAT_VERSION}; "
+        match=rf"has store format {version}, but this program reads format {FORMAT_VERSION}; "
         "ingest its source again with overwrite=True",
     ):
         open_store(damaged)

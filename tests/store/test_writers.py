@@ -316,7 +316,7 @@ def test_what_cannot_be_told_is_said_and_left(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(writers.Writer, "_write", write)
-        with pytest.raises(StoreError, match=r"the last write \(no connection\), so that it is not known whether v0"):
+        with pytest.raises(StoreError, match=r"the last write \(no connection\), so it is unknown whether v0"):
             mg.update(place, insert=pack(A))
     assert look(place) == follow(BEGUN, ("update", A))
 
@@ -328,7 +328,7 @@ def test_an_interrupt_after_the_last_write_says_that_it_was_made(tmp_path, monke
         raise KeyboardInterrupt
 
     monkeypatch.setattr(writers.Writer, "clean", clean)
-    with pytest.warns(match="is not to be run again"), pytest.raises(KeyboardInterrupt):
+    with pytest.warns(match="do not run this again"), pytest.raises(KeyboardInterrupt):
         mg.update(tmp_path / "a", insert=pack(A))
     assert look(tmp_path / "a") == follow(BEGUN, ("update", A))
 
@@ -351,7 +351,7 @@ def test_marks_of_writers_that_are_gone(holder, is_refused):
     text = json.dumps({name: known[name].get(value, value) for name, value in holder.items()})
     place._store_dict[".naming-00000000"] = default_buffer_prototype().buffer.from_bytes(text.encode())
     if is_refused:
-        with pytest.raises(StoreError, match=r"if it is dead, in 10 minutes, or remove .*naming-00000000"):
+        with pytest.raises(StoreError, match=r"if that process died, wait 10 minutes or remove .*naming-00000000"):
             mg.update(place, insert=pack(A))
         assert look(place) == follow(BEGUN)
     else:
@@ -375,7 +375,7 @@ def test_a_version_that_another_removed_while_it_was_named(monkeypatch):
     did: list[mg.MatrixInfo] = []
     monkeypatch.setattr(writers, "_is_alive", lambda *_: False)
     monkeypatch.setattr(writers.Writer, "_write", write)
-    with pytest.raises(StoreError, match="another changed it meanwhile"):
+    with pytest.raises(StoreError, match="another writer changed it"):
         mg.update(place, insert=pack(A))
     assert mg.open_matrix(place).info.version == did[0].version
     assert [info.version for info in mg.list_versions(place)] == [did[0].version]
@@ -392,8 +392,8 @@ def test_a_writer_leaves_no_lock_and_says_who_holds_it_meanwhile(tmp_path):
             said.append(str(caught.value))
 
     mg.update(tmp_path / "a", insert=pack(A), on_progress=interfere)
-    assert f"a is written by process {os.getpid()} on {platform.node()}, since 20" in said[0]
-    assert "nothing was changed here" in said[0]
+    assert f"a is being written by process {os.getpid()} on {platform.node()} since 20" in said[0]
+    assert "nothing was changed" in said[0]
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["versions", "zarr.json"]
     assert look(tmp_path / "a") == follow(BEGUN, ("update", A))
 

@@ -75,7 +75,7 @@ KINDS = {
         rank("none.zarr"),
         "pagerank none.zarr",
         errors.StoreNotFoundError,
-        "make one with `mgspmv ingest`",
+        "create one with `mgspmv ingest`",
         opened("none.zarr"),
     ),
     "a store that was never finished": Bad(
@@ -89,7 +89,7 @@ KINDS = {
         rank("other.zarr"),
         "pagerank other.zarr",
         errors.StoreFormatError,
-        "make one with `mgspmv ingest`",
+        "create one with `mgspmv ingest`",
         opened("other.zarr"),
     ),
     "a chunk that was changed": Bad(
@@ -110,7 +110,7 @@ KINDS = {
         rank("linked.zarr"),
         "pagerank linked.zarr",
         errors.StoreError,
-        "put a copy of what it leads to in its place",
+        "replace it with a copy of its target",
         opened("linked.zarr"),
     ),
     "no such version": Bad(

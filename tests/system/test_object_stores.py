@@ -178,10 +178,10 @@ def test_a_bucket_that_is_not_there(place, url, tmp_path):
     with pytest.raises(StoreError, match=r"none/a.zarr.*: .*check .*and the credentials") as caught:
         mg.ingest(tmp_path / "e.txt", f"{nowhere}/a.zarr")
     assert "\n" not in str(caught.value)
-    with pytest.raises(StoreError, match=r"no checkpoints can be written to|cannot be reached"):
+    with pytest.raises(StoreError, match=r"checkpoints cannot be written to|cannot be reached"):
         mg.pagerank(mg.open_matrix(tmp_path / "web.zarr"), checkpoint=f"{nowhere}/c.zarr")
     for name, format in (("a.mtx", None), ("a.zarr", "binsparse")):
-        with pytest.raises(StoreError, match=rf"cannot write {none}/{name}: .*; check that the bucket is there"):
+        with pytest.raises(StoreError, match=rf"cannot write {none}/{name}: .*; check that the bucket exists"):
             mg.export(tmp_path / "web.zarr", f"{none}/{name}", format=format)
     assert check_store(f"{nowhere}/web.zarr").status == "wrong"
 
@@ -270,7 +270,7 @@ def test_a_place_that_does_not_answer(monkeypatch):
     let_go = threading.Event()
     monkeypatch.setattr(files, "REACH_S", 0.2)
     monkeypatch.setattr("mgspmv.store.locations.zarr.open_group", lambda *_, **__: let_go.wait(HANG_S))
-    with pytest.raises(StoreError, match=r"memory://a cannot be reached: no answer came within 0.2 seconds"):
+    with pytest.raises(StoreError, match=r"memory://a cannot be reached: no answer within 0.2 seconds"):
         mg.open_matrix("memory://a")
     let_go.set()
 

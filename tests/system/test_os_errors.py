@@ -19,15 +19,15 @@ from tests.support.commands import invoke
 from tests.support.refusals import refuse
 
 REMEDIES = {
-    errno.ENOSPC: "no space left on device; inodes are free there; make room, or name a place on another disk",
-    errno.EDQUOT: "disk quota exceeded; remove files of yours there, have the quota raised, or",
-    errno.EROFS: "read-only file system; mount its file system for writing, or name a place on another disk",
+    errno.ENOSPC: "no space left on device; inodes are free there; free some space, or choose a path on another disk",
+    errno.EDQUOT: "disk quota exceeded; delete files there, request a larger quota, or",
+    errno.EROFS: "read-only file system; mount its file system for writing, or choose a path on another disk",
     errno.EACCES: "permission denied; change its mode",
     errno.EPERM: "operation not permitted; change its mode",
-    errno.EMFILE: "too many open files; allow this process more",
-    errno.ENFILE: "too many open files in system; end programs",
-    errno.EFBIG: "file too large; allow larger files by `ulimit -f`",
-    errno.EIO: "input/output error; see the log of the system",
+    errno.EMFILE: "too many open files; raise the limit of open files",
+    errno.ENFILE: "too many open files in system; close programs",
+    errno.EFBIG: "file too large; raise the file size limit with `ulimit -f`",
+    errno.EIO: "input/output error; check the system log",
     errno.ESTALE: "stale file handle; mount the file system again",
 }
 
@@ -118,7 +118,7 @@ def test_no_room_for_what_is_written(made, name, events):
     with refuse(errno.ENOSPC, "out", events):
         message = check(*WRITERS[name])
     assert str(Path("out").absolute()) in message or "out" in message
-    assert " inodes are free there; make room, or name a place on another disk" in message
+    assert " inodes are free there; free some space, or choose a path on another disk" in message
     check_kept(made)
 
 
@@ -156,7 +156,7 @@ def test_no_permission_for_what_is_read(made, name):
         message = check(*args)
     assert path in message
     assert "permission denied; " in message
-    assert message.endswith("change its mode or owner, or name another place")
+    assert message.endswith("change its mode or owner, or choose another path")
     assert not list(Path().glob("n.*"))
 
 
@@ -177,8 +177,8 @@ def test_names_that_are_too_long(made, name):
 # --- disks of their own ----------------------------------------------------------------------------------------------
 
 DISKS = {
-    "full": ("size=400k", "inodes are free there; make room"),
-    "without inodes": ("nr_inodes=60", " 0 inodes are free there; make room"),
+    "full": ("size=400k", "inodes are free there; free some space"),
+    "without inodes": ("nr_inodes=60", " 0 inodes are free there; free some space"),
     "read-only": ("size=400k", "mount its file system for writing"),
 }
 

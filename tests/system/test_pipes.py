@@ -16,7 +16,7 @@ from mgspmv.pipeline import run_pipeline
 from tests.support.commands import invoke
 from tests.support.definitions import write_definition
 
-SAID = "is a pipe, a socket or a device, and a file is expected"
+SAID = "is a pipe, a socket or a device, but a file is expected"
 
 
 def put_socket(path: Path) -> None:

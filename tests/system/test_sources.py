@@ -506,8 +506,8 @@ def test_plan_of_a_run_that_proves_the_highest():
     ):
         A.plan(host_memory=with_proof.memory_bytes + 30_000, stop="topk:9", threads=1)
     for stop, message in (
-        ("topk", "stop must be 'change' or 'topk:100'"),
-        ("topk:500", "asks for the 500 highest of 500 vertices; pass less than 500"),
+        ("topk", "stop must be 'change', or 'topk:100'"),
+        ("topk:500", "requests the 500 highest of 500 vertices; pass less than 500"),
     ):
         with pytest.raises(OptionError, match=message):
             A.plan(stop=stop)
@@ -651,7 +651,7 @@ def test_a_place_that_cannot_be_written(tmp_path):
     with pytest.raises(StoreError) as caught:
         mg.ingest(make_coo(HARD["ring"]), "file/a.zarr")
     assert str(caught.value) == (
-        "cannot write file/a.zarr: not a directory; a part of its path is a file; name another place"
+        "cannot write file/a.zarr: not a directory; a parent folder in the path is a file; choose another path"
     )
 
 
