@@ -119,7 +119,7 @@ class ColumnChoice:
 Weights = Literal["auto"] | bool
 Extra = Literal["error", "ignore"]
 
-_SAY = 'columns=("SOURCE", "TARGET")'
+_COLUMNS_HINT = 'columns=("SOURCE", "TARGET")'
 
 
 def resolve_columns(
@@ -133,14 +133,14 @@ def resolve_columns(
     """
     places = [_resolve_column(each, names, n_columns) for each in given]
     if len(set(places)) != len(places):
-        raise Undecided(f"columns={tuple(given)!r} takes one column twice; name different ones")
+        raise Undecided(f"columns={tuple(given)!r} names the same column twice; name different columns")
     return ColumnChoice(places[0], places[1], places[2] if len(places) > 2 and weights is not False else None)
 
 
 def _resolve_column(given: str | int, names: Sequence[str] | None, n_columns: int) -> int:
     if isinstance(given, int):
         if not 1 <= given <= n_columns:
-            raise Undecided(f"columns= has the number {given}, and there are columns 1 to {n_columns}")
+            raise Undecided(f"columns= has the number {given}, but the columns are numbered from 1 to {n_columns}")
         return given - 1
     assert names is not None
     n_times = list(names).count(given)
@@ -188,8 +188,8 @@ def _choose_by_place(n_columns: int, weights: Weights, extra_columns: Extra) -> 
         raise Undecided('expected a third column of weights, found 2 columns; pass weights=False or weights="auto"')
     if n_columns > 3 and extra_columns == "error":
         raise Undecided(
-            f"expected 'source target' or 'source target weight', found {n_columns} columns; say which by their "
-            f'numbers, as columns=(1, 2), or pass extra_columns="ignore" to read the first three'
+            f"expected 'source target' or 'source target weight', found {n_columns} columns; choose columns by "
+            f'number, such as columns=(1, 2), or pass extra_columns="ignore" to read the first three'
         )
     return ColumnChoice(0, 1, 2 if n_columns > 2 and weights is not False else None)
 
@@ -203,8 +203,8 @@ def _choose_by_names(names: Sequence[str], weights: Weights, extra_columns: Extr
             places = [k for k, own in enumerate(roles) if own == (role, is_exact)]
             if len(places) > 1:
                 raise Undecided(
-                    f"{list_names([names[k] for k in places])} may all be the {role}; say which columns to read by "
-                    f"{_SAY}"
+                    f"several columns may be the {role}: {list_names([names[k] for k in places])}; choose the columns "
+                    f"with {_COLUMNS_HINT}"
                 )
             if places:
                 found[role] = places[0]
@@ -218,15 +218,15 @@ def _choose_by_names(names: Sequence[str], weights: Weights, extra_columns: Extr
 
 
 def _complete(found: dict[str, int], names: Sequence[str], roles: Sequence[tuple[Role | None, bool]]) -> dict[str, int]:
-    """Find both ends, given one by its name: the other is the only column that it can be."""
+    """Find both ends, one of them by its name; the other must be the only unknown column on its side."""
     role, place = next(iter(found.items()))
     other = "target" if role == "source" else "source"
     left = [k for k, (own, _) in enumerate(roles) if k != place and own is None]
     if len(left) == 1 and (left[0] > place) == (role == "source"):
         return {role: place, other: left[0]}
     raise Undecided(
-        f"{names[place]!r} is the {role}, and the {other} may be any of the columns {list_names(names)}; say which by "
-        f"{_SAY}"
+        f"column {names[place]!r} is the {role}, but no name identifies the {other} among the columns "
+        f"{list_names(names)}; choose the columns with {_COLUMNS_HINT}"
     )
 
 
@@ -268,19 +268,19 @@ def _choose_unnamed(names: Sequence[str], weights: Weights, extra_columns: Extra
     roles = [find_role(names[k])[0] for k in kept]
     if len(kept) < 2 or (len(kept) > 3 and extra_columns == "error"):
         raise Undecided(
-            f"expected columns of sources, targets and, maybe, weights, found {len(kept)}: {list_names(names)}; name "
-            f"them by {_SAY}"
+            f"expected columns of sources, targets and optionally weights, found {len(kept)}: {list_names(names)}; "
+            f"choose the columns with {_COLUMNS_HINT}"
         )
     has_index = "index" in roles if len(kept) > 2 else names[kept[0]].strip() == ""
     if has_index or "weight" in roles[:2] or (len(kept) > 2 and "other" in roles[:2]):
         raise Undecided(
-            f"the columns are {list_names(names)}, and neither their names nor their places say which are sources and "
-            f"targets; name them by {_SAY}"
+            f"neither names nor positions identify sources and targets among the columns {list_names(names)}; choose "
+            f"the columns with {_COLUMNS_HINT}"
         )
     if _are_reversed(names[kept[0]], names[kept[1]]):
         raise Undecided(
-            f"the columns are {list_names(names)}, whose names say another order than source and target; name them by "
-            f"{_SAY}"
+            f"the names of the columns {list_names(names)} suggest that the target is first; choose the columns with "
+            f"{_COLUMNS_HINT}"
         )
     if weights is True and len(kept) == 2:
         raise Undecided(
@@ -306,7 +306,7 @@ _PAIRS = (
     ("successor", "predecessor"),
     ("ziel", "quelle"),
 )
-"""Pairs of words, target first and source second, which are no known names and must not be reversed silently."""
+"""Pairs of words, target first and source second: columns of these names in this order are an error."""
 _COUNTED = re.compile(r"(.*?)([0-9]+|[a-z])", re.IGNORECASE | re.DOTALL)
 
 
@@ -362,7 +362,7 @@ def choose_list_columns(names: Sequence[str], *, has_numbers: bool) -> tuple[int
     if not has_numbers:
         if len(ids) == 1 or (not ids and len(kept) == 1):
             return (ids or kept)[0], None
-        raise Undecided(f"of the columns {list_names(names)}, name only the one of ids `id`")
+        raise Undecided(f"expected one column of ids among {list_names(names)}; name it `id`, and no other column")
     if len(ids) == 1 and len(numbers) == 1:
         return ids[0], numbers[0]
     if len(kept) == 2 and names[kept[0]].strip() and len(ids) < 2 and len(numbers) < 2:
@@ -371,4 +371,6 @@ def choose_list_columns(names: Sequence[str], *, has_numbers: bool) -> tuple[int
         if numbers:
             return next(k for k in kept if k != numbers[0]), numbers[0]
         return kept[0], kept[1]
-    raise Undecided(f"the columns are {list_names(names)}; keep two, of ids and numbers, named `id` and `weight`")
+    raise Undecided(
+        f"expected ids and numbers, found the columns {list_names(names)}; keep two, named `id` and `weight`"
+    )

@@ -63,7 +63,8 @@ class TextColumn:
     """Remedy for a value that does not fit, for messages."""
 
     @property
-    def wanted(self) -> str:
+    def expected(self) -> str:
+        """Allowed values, for messages."""
         if self.dtype == "float64":
             return "a finite number" if self.finite else "a number"
         if self.dtype == "string":
@@ -87,7 +88,8 @@ class TableFormat:
     """Whether comments that have the form of an entry are errors."""
 
     @property
-    def wanted(self) -> tuple[TextColumn, ...]:
+    def read(self) -> tuple[TextColumn, ...]:
+        """Columns that are read."""
         return tuple(c for c in self.columns if c.dtype is not None)
 
 
@@ -98,7 +100,7 @@ def read_columns(chunk: Chunk, form: TableFormat) -> list[Any]:
 
     Returns
     -------
-    list, for each wanted column: numpy array of its dtype, or Arrow string array
+    list, for each column that is read: numpy array of its dtype, or Arrow string array
 
     Raises
     ------
@@ -174,8 +176,8 @@ def find_comments(chunk: Chunk, form: TableFormat) -> Iterator[TextLine]:
 def comment_error(line: TextLine) -> SourceError:
     """Return the error for a comment that may be an entry."""
     return line.make_error(
-        'this line begins like a comment and has the columns of an edge; pass comment="none" if it is an edge, or '
-        f"comment={line.text[:1]!r} if lines that begin so are comments"
+        'this line begins like a comment but has the columns of an edge; pass comment="none" if it is an edge, or '
+        f"comment={line.text[:1]!r} if such lines are comments"
     )
 
 
@@ -230,7 +232,7 @@ def _spellings(data: bytes, form: TableFormat) -> Iterator[tuple[bytes, str]]:
         return
     if any(column.plain for column in form.columns) and _has_padding(data, form.delimiter):
         return
-    if form.delimiter == " " and b'"' in data:
+    if form.delimiter == " " and b'"' in data:  # quoted fields are left to the line-by-line parser
         return
     if form.delimiter != " ":
         if b'"' not in data:
@@ -252,7 +254,7 @@ def _has_padding(data: bytes, delimiter: str) -> bool:
 
 
 def _find_traps(form: TableFormat) -> list[bytes]:
-    """Return the characters of what Arrow may read as a number and this module does not: 0x10 and nan(5)."""
+    """Return characters of tokens that Arrow may parse as numbers but this module rejects: 0x10 and nan(5)."""
     integers = any(c.dtype in ("int32", "int64") for c in form.columns)
     numbers = any(c.dtype == "float64" and not c.finite for c in form.columns)
     return [b"x", b"X"] * integers + [b"("] * numbers
@@ -292,9 +294,9 @@ def _parse_quickly(data: bytes, delimiter: str, form: TableFormat) -> list[Any] 
     except pa.ArrowInvalid:
         return None
     columns = [
-        _to_array(values, column, delimiter) for values, column in zip(table.itercolumns(), form.wanted, strict=True)
+        _to_array(values, column, delimiter) for values, column in zip(table.itercolumns(), form.read, strict=True)
     ]
-    fits = all(_fits(values, column) for values, column in zip(columns, form.wanted, strict=True))
+    fits = all(_fits(values, column) for values, column in zip(columns, form.read, strict=True))
     return columns if fits else None
 
 
@@ -322,10 +324,10 @@ def _data_lines(chunk: Chunk, form: TableFormat) -> Iterator[TextLine]:
 def _parse_lines(chunk: Chunk, form: TableFormat) -> list[Any]:
     """Parse line by line, or raise for the first line that does not fit."""
     rows = [_parse_line(line, form) for line in _data_lines(chunk, form)]
-    columns = zip(*rows, strict=True) if rows else [()] * len(form.wanted)
+    columns = zip(*rows, strict=True) if rows else [()] * len(form.read)
     return [
         pa.array(values, pa.string()) if column.dtype == "string" else np.array(values, dtype=column.dtype)
-        for values, column in zip(columns, form.wanted, strict=True)
+        for values, column in zip(columns, form.read, strict=True)
     ]
 
 
@@ -349,10 +351,10 @@ def _parse_token(token: str, column: TextColumn, line: TextLine) -> int | float 
             'to keep them apart, or ids="int" if they are the same'
         )
     if value is None and column.dtype == "float64" and has_decimal_comma(token):
-        raise line.make_error(f"{column.name} is {token!r}, with a decimal comma; write numbers with a point")
+        raise line.make_error(f"{column.name} is {token!r}, with a decimal comma; write numbers with a decimal point")
     if value is None:
         hint = f"; {column.hint}" if column.hint else ""
-        raise line.make_error(f"expected {column.name} to be {column.wanted}, found {token!r}{hint}")
+        raise line.make_error(f"expected {column.name} to be {column.expected}, found {token!r}{hint}")
     return value
 
 

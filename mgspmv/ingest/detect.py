@@ -37,7 +37,7 @@ _FOREIGN = (
     (".h5 .hdf5", "HDF5", "read it with its library and pass the matrix"),
     (".mat", "MATLAB", "read it with scipy.io.loadmat and pass the matrix"),
     (".npy", "a NumPy array", "load it with numpy.load and pass the matrix, or a tuple of columns (src, dst)"),
-    (".pkl .pickle", "a pickle", "load it where you trust it, and pass the object"),
+    (".pkl .pickle", "a pickle", "load it if you trust it, and pass the object"),
     (".feather", "Feather", "read it with pyarrow.feather.read_table and pass the table"),
     (".arrow", "an Arrow file", "read it with pyarrow.ipc and pass the table"),
     (".orc", "ORC", "read it with pyarrow.orc and pass the table"),
@@ -144,19 +144,19 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def detect_format(files: list[str]) -> Format:
-    """Return the format of files that are read together: by their names, or else by the first bytes of the first.
+    """Return the format of files that are read together: by their names, or by the first bytes of the first file.
 
     Raises
     ------
-    SourceError : the names are of different formats; the format is not supported, with a remedy; not a text
+    SourceError : the names are of different formats; the format is not supported; not a text file
     SourceNotFoundError : there is no file
     """
     formats = [find_format_by_name(name) for name in files]
     for name, format in zip(files, formats, strict=True):
         if format != formats[0]:
             raise SourceError(
-                f"{files[0]} and {name} are of different formats by their names; name files of one format, or pass "
-                "format=",
+                f"the names of {files[0]} and {name} indicate different formats; pass files of one format, or "
+                "pass format=",
                 source=name_files(files),
             )
     return _detect(files[0], formats[0])
@@ -179,19 +179,19 @@ def _detect(name: str, by_name: Format | ForeignFormat | None) -> Format:
     if not head:
         return "matrix-market" if is_matrix else "edge-list"  # its reader reports an empty or damaged file
     if head.startswith(_UTF16):
-        raise SourceError("this is a text in UTF-16; convert it to UTF-8", source=name)
+        raise SourceError("this text is in UTF-16; convert it to UTF-8", source=name)
     if _CONTROL_CHARACTER.search(head):
-        raise SourceError(f"this is not a text; {READABLE}", source=name)
+        raise SourceError(f"this is not a text file; {READABLE}", source=name)
     if is_matrix:
         raise SourceError(
-            "this is named like a Matrix Market file and has no banner; add '%%MatrixMarket matrix coordinate real "
-            'general\' or what suits as its first line, or pass format="edge-list"',
+            "the suffix .mtx indicates Matrix Market, but there is no banner; write a first line '%%MatrixMarket "
+            'matrix coordinate real general\', or pass format="edge-list"',
             source=name,
         )
     first = head.split(b"\n", 1)[0].strip()
     if first.startswith(b"%%"):
         raise SourceError(
-            f"this looks like a Matrix Market file and is none; {READABLE}",
+            f"the first line is not a valid banner of Matrix Market; {READABLE}",
             source=name,
             line_number=1,
             text=first.decode("utf-8", "replace"),

@@ -1,4 +1,4 @@
-"""Edge lists: one arc a line, as SNAP, LDBC, KONECT, cuGraph and many others publish graphs."""
+"""Edge lists: one arc per line, as SNAP, LDBC, KONECT, cuGraph and many others publish graphs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class _EdgeListFacts:
         return {what: n for what, n in first.items() if all(found.get(what) == n for found in others)}
 
     def find_stated(self, claim: int | None) -> StatedShape | None:
-        """Return where a comment states the number of vertices; None unless it is `claim`, the one that is used."""
+        """Return the comment that states the number of vertices; None unless this number, `claim`, is used."""
         return None if claim is None or claim != self.claims.get("nodes") else self._stated
 
     def begin(self, name: str, head: Head) -> None:
@@ -110,7 +110,7 @@ class _EdgeListFacts:
         self._files.append(provenance)
 
     def join(self, later: _EdgeListFacts) -> None:
-        """Add the notes of the files, or parts of files, that follow.
+        """Add the facts about the files, or parts of files, that follow.
 
         Raises
         ------
@@ -136,8 +136,8 @@ class _EdgeListFacts:
             self.names, self._named = names, file
         if names != self.names:
             raise SourceError(
-                f"the columns are {', '.join(names)}, and those of {self._named} are {', '.join(self.names)}; "
-                "files that are ingested together have the same columns",
+                f"the columns are {', '.join(names)}, but those of {self._named} are {', '.join(self.names)}; "
+                "files that are ingested together must have the same columns",
                 source=file,
             )
 
@@ -159,13 +159,13 @@ class _EdgeListFacts:
             notes.append("each edge is read in both directions, as the file says that it is undirected")
         elif preamble.mentions_undirected:
             notes.append(
-                "a comment says `undirected`, and each line is read as one arc; pass symmetrize=True if all edges are "
+                "a comment says `undirected`, but each line is read as one arc; pass symmetrize=True if all edges are "
                 "undirected"
             )
         if unused_first is not None and self.counts["n_rows"]:
             notes.append(
-                f"{unused_first!r}, the first id of the list of vertices, occurs in no edge; write it as `id` if it is "
-                "a header"
+                f"{unused_first!r}, the first id of the list of vertices, occurs in no edge; replace it by `id` if it "
+                "is a header"
             )
         return {
             **form.columns.describe(names or [None] * len(form.table.columns)),
@@ -178,7 +178,7 @@ class _EdgeListFacts:
 
 
 class EdgeListSource(FileSource):
-    """Edge lists as a `Source`: an arc per line, from a column of sources to one of targets, and maybe with a weight.
+    """Edge lists as a `Source`: an arc per line, from a column of sources to one of targets, optionally with a weight.
 
     Delimiter, header, columns, comments and ids are detected by rules (`mgspmv.ingest.headers`), or stated by options
     where lines are ambiguous. Blank lines are skipped. Every line must have as many columns as the first. Ids are
@@ -266,12 +266,13 @@ class EdgeListSource(FileSource):
         """Return parts for other processes, see `FileSource`; the first edge determines how all lines are read."""
         for name in (*self._files, self._vertices):
             if isinstance(name, Pipe):
-                raise OptionError(f"{name} is a pipe, which one process reads; save it as a file, or leave client= out")
+                raise OptionError(f"{name} is a pipe, read by one process; save it as a file, or leave client= out")
         files, notes = [make_absolute(name) for name in self._files], _EdgeListFacts()
         with closing(open_texts([Segment(name) for name in files], self._batch_bytes)) as texts:
             _, head = self._find_first(texts, notes)
             whole = copy(self)
             whole._form = self._find_form(head)
+        # `is_vertex` decides only on the header of the first file, which was read above
         whole.is_undirected, whole._is_vertex = whole._form.head.preamble.is_undirected, None
         whole._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
         parts = []
@@ -285,7 +286,7 @@ class EdgeListSource(FileSource):
         return Layout((claim, claim)) if claim is not None else self._made.finish()
 
     def join(self, told: Sequence[tuple[Form, _EdgeListFacts]]) -> Combined:
-        """Combine the notes of all parts; see `FileSource`."""
+        """Combine the facts of all parts; see `FileSource`."""
         notes, form, parts = _EdgeListFacts(), told[0][0], [own for _, own in told]
         for part in parts:
             notes.join(part)
@@ -298,7 +299,7 @@ class EdgeListSource(FileSource):
         return Combined(used, {**described, **parts[0].listed}, notes.find_stated(used))
 
     def _find_first(self, texts: Iterator[TextStream], notes: _EdgeListFacts) -> tuple[TextStream | None, Head | None]:
-        """Find the first file that has an edge, and read its beginning; None if none has."""
+        """Find the first file that has an edge, and read its beginning; (None, None) without edges."""
         for text in texts:
             head = read_head(text, self._reading, notes.names, self._is_vertex)
             if head.first is not None and head.names is None and notes.names is not None:
@@ -349,9 +350,9 @@ class EdgeListSource(FileSource):
     def _find_empty_form(self) -> Form:
         """Return the form of a list without edges, where only the vertices have ids, if any."""
         if self._n_vertices is None and self._vertices is None and not self.may_be_empty:
-            where = "this file" if len(self._files) == 1 else "these files"
+            where = "this file has" if len(self._files) == 1 else "these files have"
             raise SourceError(
-                f"there is no edge in {where}; pass n_vertices= or vertices= for a graph without edges",
+                f"{where} no edges; pass n_vertices= or vertices= for a graph without edges",
                 source=self.name,
             )
         reading = self._reading
@@ -369,7 +370,7 @@ class EdgeListSource(FileSource):
             low, high, dtype, hint = INT64_MIN, INT64_MAX, "int64", _NAMES_HINT
         else:
             low, high, dtype = 0, self._n_vertices - 1, index_dtype(self._n_vertices).name
-            hint = f"n_vertices={self._n_vertices} says so"
+            hint = f"n_vertices={self._n_vertices} sets this range; correct it, or remove the edge"
         plain = self._reading.ids == "auto" and self._n_vertices is None
         source, target = (TextColumn(name, dtype, low, high, hint=hint, plain=plain) for name in ("source", "target"))  # type: ignore[arg-type]  # int32 or int64
         return source, target
@@ -382,9 +383,9 @@ def check_vertex_options(n_vertices: Any, vertices: Any, ids: str) -> None:
     if isinstance(n_vertices, bool) or not isinstance(n_vertices, Integral) or n_vertices < 0:
         raise OptionError(f"n_vertices must be an integer of at least 0, not {n_vertices!r}")
     if vertices is not None:
-        raise OptionError("n_vertices= and vertices= both say what the vertices are; pass one of them")
+        raise OptionError("n_vertices= and vertices= both define the vertices; pass only one of them")
     if ids == "string":
-        raise OptionError("n_vertices= is for ids that are integers; for names pass a list of vertices, as vertices=")
+        raise OptionError("n_vertices= requires integer ids; for names, pass a list of vertices with vertices=")
 
 
 def _read_batches(

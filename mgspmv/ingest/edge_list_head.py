@@ -51,11 +51,11 @@ class StatedForm:
     delimiter : character between columns; a space stands for any run of blanks; None to detect it
     header : whether the first line names the columns; None to detect it
     skip_rows : lines to skip at the beginning of each file
-    comment : characters that begin comments, or "none"; None for `#` and `%`. If it is given, comments state nothing
-    columns : of sources, targets and, maybe, weights: names, or numbers counted from 1; None to choose by name or place
+    comment : characters that begin comments, or "none"; None for `#` and `%`. If given, the text of comments is ignored
+    columns : names of sources, targets and optionally weights, or numbers from 1; None to choose by name or place
     weights : whether weights are read (float64); "auto" if there is such a column
     ids : "int", "string", or "auto" to detect it from the first edge
-    extra_columns : "ignore" columns that no rule takes, or take them for an "error"
+    extra_columns : "ignore" columns that no rule chooses, or raise an "error" for them
     """
 
     delimiter: str | None = None
@@ -84,7 +84,7 @@ class StatedForm:
         check_columns(self.columns, self.weights)
         if self.header is False and self.columns and isinstance(self.columns[0], str):
             raise OptionError(
-                f"header=False and columns={tuple(self.columns)!r} names columns; pass their numbers, from 1"
+                f"header=False contradicts the names in columns={tuple(self.columns)!r}; pass numbers, counted from 1"
             )
 
     @property
@@ -99,14 +99,14 @@ def check_columns(columns: Sequence[str | int] | None, weights: Literal["auto"] 
         return
     if isinstance(columns, str) or len(columns) not in (2, 3) or len({type(each) for each in columns}) != 1:
         raise OptionError(
-            "columns must name those of sources, targets and, maybe, weights, or number them from 1, not "
+            "columns must be two or three names, or numbers from 1, of sources, targets and optionally weights, not "
             f"{len(columns)}: {columns if isinstance(columns, str) else list(columns)}"
         )
     if not isinstance(columns[0], str | int) or isinstance(columns[0], bool):
         raise OptionError(f"columns must be names or numbers from 1, not {columns!r}")
     if len(columns) != 3 and weights is True:
         raise OptionError(
-            f"weights are wanted and columns={tuple(columns)!r} names none; name a third, or leave weights=True out"
+            f"weights=True requires a third column in columns={tuple(columns)!r}; add it, or leave weights=True out"
         )
 
 
@@ -154,7 +154,7 @@ class Form:
 
 
 class DoubtfulHeader:
-    """First line of names that is taken for an edge, and is one if either name occurs in a line with another id.
+    """First line of names, read as an edge: an error unless a name occurs again with another id.
 
     Parameters
     ----------
@@ -171,15 +171,15 @@ class DoubtfulHeader:
     def look(self, columns: Sequence[Any]) -> None:
         """Look for the names among the ids of a chunk; thread-safe.
 
-        Lines with both are not counted: in concatenated files they are the header of each.
+        Lines with both names do not count: concatenated files repeat their header.
         """
         sources, targets = columns
         if pa.types.is_integer(sources.type):
-            return  # the file precedes the one whose first line has names
+            return  # a chunk of an earlier file of integers, parsed after the doubt was recorded
         compute = pa.compute
         is_same = compute.and_(compute.equal(sources, self._ids[0]), compute.equal(targets, self._ids[1]))
-        is_there = (compute.is_in(ids, value_set=self._ids) for ids in columns)
-        if compute.any(compute.and_not(compute.or_(*is_there), is_same)).as_py():
+        is_found = (compute.is_in(ids, value_set=self._ids) for ids in columns)
+        if compute.any(compute.and_not(compute.or_(*is_found), is_same)).as_py():
             self.is_settled = True
 
     def make_error(self) -> SourceError:
@@ -241,8 +241,8 @@ def read_head(
         n_columns = len(below[0] if is_header else first)
         if names is not None and len(names) != n_columns:
             raise Undecided(
-                f"the header has {len(names)} columns, {', '.join(names)}, and the line below it {n_columns}; write "
-                "a header with a name for each column, or pass skip_rows= and columns= with numbers"
+                f"the header has {len(names)} columns, {', '.join(names)}, but the line below it has {n_columns}; "
+                "write a header with a name for each column, or pass skip_rows= and columns= with numbers"
             )
         columns = _choose_columns(names, n_columns, reading)
         rows = below if is_header else [first, *below]
@@ -281,51 +281,53 @@ def read_next_head(text: TextStream, reading: StatedForm, form: Form) -> Head:
         head.first, form.table.delimiter
     )
     if not is_split_alike:
-        found = f"columns are separated by {head.delimiter!r}, and by {form.table.delimiter!r} in the first file"
+        found = f"columns are separated by {head.delimiter!r}, but by {form.table.delimiter!r} in the first file"
     elif (head.names is None) != (first.names is None):
         found = ONE_HEADER
     elif head.names == first.names and head.n_columns == form_columns and head.columns != form.columns:
-        found = "its columns are others than those of the first file"
+        found = "its columns differ from those of the first file"
     elif head.preamble.is_undirected != first.preamble.is_undirected:
-        found = "one of the files says that its edges are undirected, and the other does not"
+        found = "one of the files states that its edges are undirected, the other does not"
     else:
         return head
     raise unlike_error(text, found)
 
 
-ONE_HEADER = "one of the files names its columns in a header, and the other does not"
+ONE_HEADER = "one of the files has a header, the other does not"
 
 
 def unlike_error(text: TextStream, found: str) -> SourceError:
     return SourceError(
-        f"{found}; files that are ingested together are alike: say how all are read by delimiter=, header=, "
-        "columns= or comment=, or ingest them apart",
+        f"{found}; files that are ingested together must have one form: pass delimiter=, header=, columns= or "
+        "comment= for all, or ingest them separately",
         source=text.name,
     )
 
 
 def _read_preamble(text: TextStream, reading: StatedForm, preamble: Preamble | None = None) -> Preamble:
-    """Read comments, and the facts they state unless the user says which lines are comments."""
+    """Read comments and, unless the user passed `comment`, the facts that they state."""
     preamble = preamble or Preamble()
     for line in text.read_comments(reading.comments):
         if is_banner(line):
-            raise line.make_error("this is a Matrix Market file; read it as one")
+            raise line.make_error(
+                'this is a Matrix Market file, not an edge list; ingest it alone, with format="matrix-market"'
+            )
         if reading.comment is None:
             preamble.take(line.text, line.number)
         else:
             preamble.n_lines += 1
     if preamble.is_bipartite:
         raise SourceError(
-            "the file is bipartite (% bip): ids of sources and of targets are numbered apart, and would be merged; "
-            "write both so that they differ, for example with a letter before each, or pass "
-            'comment="%" if they are one numbering',
+            "the file is bipartite (% bip): sources and targets are numbered separately, so equal ids would be merged; "
+            "make the ids distinct, for example with a letter before each, or pass "
+            'comment="%" if both have one numbering',
             source=text.name,
         )
     return preamble
 
 
 def _read_stated_delimiter(text: TextStream, preamble: Preamble) -> str | None:
-    """Read the line that states the delimiter for Excel, which counts as a comment."""
+    """Read the line `sep=;` that states the delimiter for Excel; it counts as a comment."""
     line = text.peek_line()
     stated = None if line is None else find_stated_delimiter(line.data.decode("utf-8", "replace"))
     if stated is not None:
@@ -361,7 +363,7 @@ def _choose_columns(names: list[str] | None, n_columns: int, reading: StatedForm
     if reading.columns is not None:
         if names is None and isinstance(reading.columns[0], str):
             raise Undecided(
-                f"columns={tuple(reading.columns)!r} are names, and no line names the columns; pass numbers from 1"
+                f"columns={tuple(reading.columns)!r} are names, but there is no header; pass numbers, counted from 1"
             )
         return resolve_columns(reading.columns, names, n_columns, reading.weights)
     return choose_columns(names, n_columns, reading.weights, reading.extra_columns)

@@ -22,7 +22,7 @@ from mgspmv.ingest.remote import protocol_error, translate_error
 
 Path = str | os.PathLike[str]
 
-_LEFT_OUT = "those whose names begin with '_' or '.' are left out"
+_LEFT_OUT = "files that begin with '_' or '.' are ignored"
 _ZARR = {"zarr.json", ".zgroup", ".zattrs"}
 _TABLE_LOGS = {"_delta_log": "a Delta", ".hoodie": "a Hudi"}
 
@@ -61,7 +61,7 @@ def find_files(source: Path | Sequence[Path]) -> list[str]:
     Raises
     ------
     SourceNotFoundError : nothing matches, or a folder has no files
-    SourceError : a folder has folders
+    SourceError : a folder contains folders
     SourceError : a folder is a Zarr group or a Delta or Hudi table
     OptionError : a file is named twice, or no path is given
     """
@@ -114,6 +114,7 @@ def _find_remote(url: str) -> list[str]:
 
 
 def _match(pattern: str, names: Iterable[str]) -> list[str]:
+    # folders before the first wildcard were named by the user, so their names may begin with _ or .
     depth = pattern[: re.search(r"[*?[]", pattern).start()].count("/")  # type: ignore[union-attr]  # it is a pattern
     files = sorted(name for name in names if not any(part[:1] in ("_", ".") for part in name.split("/")[depth:]))
     if not files:
@@ -123,25 +124,25 @@ def _match(pattern: str, names: Iterable[str]) -> list[str]:
 
 def _list_folder(folder: str, entries: Iterable[tuple[str, bool]]) -> list[str]:
     """List the files of a folder, given the names in it, each with whether it is a folder."""
-    there = dict(entries)
-    if there.keys() & _ZARR:
+    found = dict(entries)
+    if found.keys() & _ZARR:
         raise SourceError(
-            "this folder is a Zarr group, and no folder of edge lists or Parquet files; pass format='anndata', "
+            "this folder is a Zarr group, not a folder of edge lists or Parquet files; pass format='anndata', "
             "'binsparse' or 'csr'",
             source=folder,
         )
-    for log in there.keys() & _TABLE_LOGS.keys():
+    for log in found.keys() & _TABLE_LOGS.keys():
         raise SourceError(
-            f"this folder is {_TABLE_LOGS[log]} table, of which not all files are current; write its current rows to "
+            f"this folder is {_TABLE_LOGS[log]} table, which may contain outdated files; export its current rows to "
             "Parquet files, and ingest these",
             source=folder,
         )
-    names = sorted(name for name in there if name[:1] not in ("_", "."))
+    names = sorted(name for name in found if name[:1] not in ("_", "."))
     for name in names:
-        if there[name]:
+        if found[name]:
             inside = f"{folder.rstrip('/')}/**/*"
             raise SourceError(
-                f"this folder has folders ({name}); name the files by a pattern ({inside!r})", source=folder
+                f"this folder contains folders ({name}); name the files by a pattern ({inside!r})", source=folder
             )
     if not names:
         raise SourceNotFoundError(f"there are no files in this folder; {_LEFT_OUT}", source=folder)

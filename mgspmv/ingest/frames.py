@@ -24,7 +24,7 @@ _CLASSES = {"pandas": "DataFrame", "polars": "DataFrame", "dask": "DataFrame", "
 
 
 class FrameSource(TableSource):
-    """A pandas, polars or Dask DataFrame, or an Arrow table, as a `Source`; see `TableSource` for what it may hold.
+    """A pandas, polars or Dask DataFrame, or an Arrow table, as a `Source`; see `TableSource` for the types.
 
     The partitions of a Dask DataFrame are computed one after the other, by the scheduler that Dask is set to, and rows
     are counted over all of them. Indexes are ignored. NaN in pandas is a missing value.
@@ -52,7 +52,7 @@ class FrameSource(TableSource):
         library = find_library(frame)
         if library is None:
             raise OptionError(
-                "wanted a pandas, polars or Dask DataFrame or a pyarrow Table, not an object of type "
+                "expected a pandas, polars or Dask DataFrame or a pyarrow Table, not an object of type "
                 f"{type(frame).__module__}.{type(frame).__qualname__}"
             )
         size = f"{frame.npartitions} partitions" if library == "dask" else f"{len(frame)} rows"
@@ -85,8 +85,8 @@ class FrameSource(TableSource):
         """
         if self._library != "dask":
             raise OptionError(
-                f"{self.name}: rows are in this process, and a cluster reads files or a Dask DataFrame; write them to "
-                "Parquet files, or leave out client="
+                f"{self.name}: a cluster cannot read rows in the memory of this process; write them to Parquet files, "
+                "or leave out client="
             )
         parts = []
         for own in cut_evenly(range(self.n_partitions), [1] * self.n_partitions, n_parts):
@@ -166,7 +166,7 @@ def _open_dask(frame: Any, name: str, threads: int | None) -> Table:
 
 
 class KeptPartitions:
-    """Computed partitions of a Dask DataFrame, which are in a file until they are read.
+    """Computed partitions of a Dask DataFrame, stored in a file until they are read.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ class KeptPartitions:
         self._places: dict[int, tuple[int, int]] = {}
 
     def keep(self, number: int, frame: Any, folder: Path | None) -> None:
-        """Write a partition to the file; several threads may call it, but not at once.
+        """Write a partition to the file; calls from several threads must not overlap.
 
         Parameters
         ----------
@@ -237,8 +237,8 @@ def _find_labels(frame: Any, names: list[str]) -> list[Any]:
 
 def _types_error(table: str, names: list[str], error: Exception) -> SourceError:
     return SourceError(
-        f"Arrow cannot hold one of the columns {', '.join(names)} ({error}); ids are to be integers or strings, and "
-        "weights numbers: cast the column",
+        f"Arrow cannot convert one of the columns {', '.join(names)} ({error}); cast ids to integers or strings, and "
+        "weights to numbers",
         source=table,
     )
 
@@ -269,7 +269,7 @@ def source_from_arrays(
         ends["weights"] = wrap_numbers(vector.astype(choose_value_dtype(vector.dtype, name), copy=False))
     for label, column in ends.items():
         if len(column) != n:
-            raise OptionError(f"src has {n} entries and {label} has {len(column)}; pass equally many")
+            raise OptionError(f"src has {n} entries but {label} has {len(column)}; pass arrays of equal length")
     source = FrameSource(pa.table(ends), n_vertices=n_vertices, id_room=id_room)
     source.name, source._described, source._format = name, name, "arrays"
     return source
@@ -284,8 +284,8 @@ def _take_ids(name: str, ids: Any) -> Any:
         return wrap_numbers(vector.astype(vector.dtype.newbyteorder("="), copy=False))
     if vector.dtype.kind not in "OUST":
         raise OptionError(
-            f"{name} must hold integers or strings, it is of dtype {vector.dtype}; pass .astype('int64') if these are "
-            "whole numbers, or .astype(str)"
+            f"{name} must hold integers or strings, not {vector.dtype}; pass .astype('int64') if these are whole "
+            "numbers, or .astype(str)"
         )
     if isinstance(ids, pa.Array | pa.ChunkedArray):
         return ids
@@ -293,7 +293,7 @@ def _take_ids(name: str, ids: Any) -> Any:
         return ids.to_arrow() if hasattr(ids, "to_arrow") else pa.array(ids, from_pandas=True)
     except (pa.ArrowException, TypeError, OverflowError) as error:
         raise OptionError(
-            f"{name} must hold integers or strings alone, Arrow cannot hold it ({error}); cast it to one type"
+            f"{name} must hold only integers or only strings, Arrow cannot convert it ({error}); cast it to one type"
         ) from error
 
 

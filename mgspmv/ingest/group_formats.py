@@ -61,7 +61,7 @@ class ZarrGroup:
         """
         array = self._open_array(name)
         if array.dtype.kind not in "iu":
-            raise array.make_error(f"is of dtype {array.dtype}, and integers are wanted")
+            raise array.make_error(f"has dtype {array.dtype}, expected integers")
         return array
 
     def open_values(self, name: str) -> ZarrArray:
@@ -82,11 +82,11 @@ class ZarrGroup:
         if not isinstance(array, zarr.Array):
             raise self.make_error(f"the array {name!r} is missing; write the group again")
         if array.ndim != 1:
-            raise self.make_error(f"the array {name!r} has shape {array.shape} instead of one dimension")
+            raise self.make_error(f"the array {name!r} has shape {array.shape}, expected one dimension")
         if array.shape[0] > INT64_MAX or not 0 < array.chunks[0] <= INT64_MAX:
             raise self.make_error(
-                f"the array {name!r} says that it has {array.shape[0]} elements in chunks of {array.chunks[0]}; write "
-                "the group again"
+                f"the array {name!r} states an invalid size: {array.shape[0]} elements in chunks of {array.chunks[0]}; "
+                "write the group again"
             )
         _check_chunks(self.name, name, array)
         return ZarrArray(self.name, name, array)
@@ -101,7 +101,7 @@ def _check_chunks(source: str, name: str, array: zarr.Array[Any]) -> None:
     if n_bytes > free:
         raise CapacityError(
             f"{source}: the array {name!r} has chunks of {array.chunks[0]:,} elements, which take "
-            f"{format_bytes(n_bytes)} each, and {format_bytes(free)} of memory are free; write it with smaller chunks"
+            f"{format_bytes(n_bytes)} each, but {format_bytes(free)} of memory are free; write it with smaller chunks"
         )
 
 
@@ -121,7 +121,7 @@ class ZarrArray:
     def check_length(self, n: int) -> None:
         """Raise SourceError unless it has n elements."""
         if len(self) != n:
-            raise self.make_error(f"has {len(self)} elements instead of {n}")
+            raise self.make_error(f"has {len(self)} elements, expected {n}")
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Read elements start .. stop; raises SourceError for a chunk that is damaged or cannot be fetched."""
@@ -158,6 +158,7 @@ class ZarrArray:
 
 @contextlib.contextmanager
 def translating_damage(source: str, what: str) -> Iterator[None]:
+    """Convert errors of codecs and of access to SourceError."""
     try:
         yield
     except MgspmvError:
@@ -165,7 +166,7 @@ def translating_damage(source: str, what: str) -> Iterator[None]:
     except Exception as error:  # codecs and libraries that fetch raise errors of many types
         text = f"{type(error).__name__}: {error}".rstrip(": ")
         raise SourceError(
-            f"{what} cannot be read ({text}); check where it is, or write it again", source=source
+            f"{what} cannot be read ({text}); check the path and the connection, or write it again", source=source
         ) from error
 
 
@@ -224,8 +225,8 @@ def find_format(found: ZarrGroup) -> str:
     if found.has("indptr", "indices"):
         return "csr"
     raise found.make_error(
-        "this group holds no sparse matrix; expected one of anndata or binsparse, or the arrays indptr and indices. "
-        f"Name a group inside it, as {found.name}/GROUP"
+        "this group is not a sparse matrix; expected anndata, binsparse, or the arrays indptr and indices; name a "
+        f"group inside it, such as {found.name}/GROUP"
     )
 
 
@@ -233,20 +234,20 @@ def _describe_anndata(found: ZarrGroup) -> GroupMatrix:
     attributes = found.attributes
     what = attributes.get("encoding-type")
     if what is None:
-        raise found.make_error("this is no group of anndata, which has an attribute encoding-type")
+        raise found.make_error("this is not a group of anndata: its attribute encoding-type is missing")
     if what == "anndata":
         inner = found.get("X")
         if not isinstance(inner, zarr.Group):
             state = "dense" if isinstance(inner, zarr.Array) else "missing"
             raise found.make_error(
-                f"X of this AnnData is {state}; name a sparse group inside it, as {found.name}/layers/counts"
+                f"X of this AnnData is {state}; name a sparse group inside it, such as {found.name}/layers/counts"
             )
         return _describe_anndata(ZarrGroup(f"{found.name}/X", inner))
     if what not in ("csr_matrix", "csc_matrix"):
-        raise found.make_error(f"this group of anndata is a {what}; read are csr_matrix and csc_matrix")
+        raise found.make_error(f"this group of anndata is a {what}; supported are csr_matrix and csc_matrix")
     if attributes.get("encoding-version") != _ANNDATA_VERSION:
         raise found.make_error(
-            f"this {what} is of encoding version {attributes.get('encoding-version')}, and read is {_ANNDATA_VERSION}"
+            f"this {what} has encoding version {attributes.get('encoding-version')}, supported is {_ANNDATA_VERSION}"
         )
     shape = _read_shape(found, attributes.get("shape"))
     return _describe_compressed(found, f"anndata {what}", shape, what == "csc_matrix", found.open_values("data"))
@@ -257,13 +258,13 @@ def describe_csr(found: ZarrGroup, n_cols: int | None) -> GroupMatrix:
     if n_cols is not None and n_cols < 0:
         raise OptionError(f"n_cols must be 0 or more, not {n_cols}")
     if stated is None and n_cols is None:
-        raise found.make_error("how many columns there are is said nowhere; pass n_cols=")
+        raise found.make_error("the group does not state its number of columns; pass n_cols=")
     if stated is None:
         shape = max(0, len(found.open_indices("indptr")) - 1), n_cols or 0
     else:
         shape = _read_shape(found, stated)
         if n_cols not in (None, shape[1]):
-            raise OptionError(f"n_cols={n_cols}, and the shape of {found.name} is {shape}; leave it out")
+            raise OptionError(f"n_cols={n_cols} contradicts the shape of {found.name}, {shape}; leave it out")
     values = found.open_values("data") if found.get("data") is not None else None
     return _describe_compressed(found, "csr", shape, False, values)
 
@@ -294,7 +295,7 @@ def _describe_binsparse(found: ZarrGroup) -> GroupMatrix:
         if array is not None:
             _check_type(found, array, types.get(array.name))
     if (stated := header["number_of_stored_values"]) != len(indices):
-        raise indices.make_error(f"has {len(indices)} elements, and number_of_stored_values is {stated}")
+        raise indices.make_error(f"has {len(indices)} elements, but number_of_stored_values is {stated}")
     values, are_flags = _open_binsparse_values(found, types.get("values"))
     return GroupMatrix(
         found,
@@ -318,24 +319,24 @@ def _read_header(found: ZarrGroup) -> dict[str, Any]:
     if isinstance(header, dict) and "binsparse" in header:  # nested by the Python reference implementation
         header = header["binsparse"]
     if not isinstance(header, dict):
-        raise found.make_error("this is no group of binsparse, whose attribute binsparse is a JSON object")
+        raise found.make_error("this is not a group of binsparse: its attribute binsparse is not a JSON object")
     for key in ("version", "format", "shape", "number_of_stored_values", "data_types"):
         if key not in header:
             raise found.make_error(f"its attribute binsparse has no {key!r}; write the group again")
     if not _BINSPARSE_VERSION.fullmatch(str(header["version"])):
-        raise found.make_error(f"this is binsparse {header['version']}, and read is 0.1")
+        raise found.make_error(f"this is binsparse {header['version']}, supported is 0.1")
     if header["format"] not in _BINSPARSE_FORMATS:
         raise found.make_error(
-            f"the binsparse format {header['format']} is not read; read are {', '.join(_BINSPARSE_FORMATS)}"
+            f"the binsparse format {header['format']} is not supported; supported are {', '.join(_BINSPARSE_FORMATS)}"
         )
     if not isinstance(header["data_types"], dict):
-        raise found.make_error("data_types of its attribute binsparse is no JSON object; write the group again")
+        raise found.make_error("data_types of its attribute binsparse is not a JSON object; write the group again")
     if (structure := header.get("structure")) is not None:
-        raise found.make_error(f"the structure {structure} is not read; write all entries, without structure")
+        raise found.make_error(f"the structure {structure} is not supported; write all entries, without structure")
     if header.get("index_base", 0) != 0:
-        raise found.make_error("indices that begin at 1 are not read; write it with index_base 0")
+        raise found.make_error("indices that begin at 1 are not supported; write it with index_base 0")
     if header.get("fill") and (found.open_values("fill_value").read(0, 1) != 0).any():
-        raise found.make_error("places without an entry hold another value than 0")
+        raise found.make_error("the fill value is not 0; write the group with fill value 0")
     return header
 
 
@@ -344,7 +345,7 @@ def _open_binsparse_values(found: ZarrGroup, declared: Any) -> tuple[ZarrArray |
     text = str(declared)
     inner = text[4:-1] if text.startswith("iso[") else text
     if inner.startswith("complex["):
-        raise found.make_error("complex values are not held; write real and imaginary part as two real matrices")
+        raise found.make_error("complex values are not supported; write real and imaginary part as two real matrices")
     values = found.open_values("values")
     _check_type(found, values, inner)
     are_flags = inner == "bint8"
@@ -360,9 +361,9 @@ def _open_binsparse_values(found: ZarrGroup, declared: Any) -> tuple[ZarrArray |
 
 def _check_type(found: ZarrGroup, array: ZarrArray, declared: Any) -> None:
     if declared not in (*_BINSPARSE_TYPES, "bint8"):
-        raise found.make_error(f"the data type {declared} of {array.name} is not read")
+        raise found.make_error(f"the data type {declared} of {array.name} is not supported")
     if array.dtype.name not in (("uint8", "int8", "bool") if declared == "bint8" else (declared,)):
-        raise array.make_error(f"is of dtype {array.dtype}, and data_types says {declared}")
+        raise array.make_error(f"has dtype {array.dtype}, but data_types states {declared}")
 
 
 def _read_shape(found: ZarrGroup, stated: Any) -> tuple[int, int]:

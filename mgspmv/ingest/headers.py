@@ -30,7 +30,7 @@ from mgspmv.ingest.tokens import (
 _LABEL = re.compile("0|1[89][0-9][0-9]|20[0-9][0-9]")
 """Numbers that may also be names of columns: 0, pandas' name of an unnamed column, and years."""
 
-_SAY_HEADER = "pass header=True if it names the columns, or header=False if it is data"
+_HEADER_HINT = "pass header=True if it names the columns, or header=False if it is data"
 
 
 def has_header(
@@ -61,7 +61,7 @@ def has_header(
     known = _find_known_ends(first)
     places = [each - 1 for each in given if isinstance(each, int)][:2] if given is not None else [0, 1]
     if any(place >= len(first) for place in places):
-        places = [0, 1][: len(first)]
+        places = [0, 1][: len(first)]  # `resolve_columns` reports numbers out of range
     if first and first[0] == "" and any(first):
         return True
     tokens = [first[place] for place in places]
@@ -69,8 +69,8 @@ def has_header(
     if known is not None and (given is None or not any(map(is_number, tokens))):
         if are_vertices or _recur(tokens, below, places) or _recur([first[k] for k in known], below, known):
             raise Undecided(
-                f"the first line is {list_names(first)}, which are names of columns and occur as ids below it; "
-                f"{_SAY_HEADER}"
+                f"the first line, {list_names(first)}, has known column names, which also occur as ids below it; "
+                f"{_HEADER_HINT}"
             )
         return True
     columns = [[own[place] for own in below if place < len(own)] for place in places]
@@ -90,7 +90,7 @@ def has_header(
     error = Undecided if any(map(is_number, tokens)) else UndecidedHeader
     raise error(
         f"the first line, {list_names(first)}, may name the columns or be an edge"
-        f"{': none of its ids occurs again' if below else ', and no line follows it'}; {_SAY_HEADER}"
+        f"{': none of its ids occurs again' if below else ', and no line follows it'}; {_HEADER_HINT}"
     )
 
 
@@ -102,8 +102,8 @@ def _find_known_ends(first: Sequence[str]) -> tuple[int, int] | None:
 
 
 def _recur(tokens: Sequence[str], below: Sequence[Sequence[str]], places: Sequence[int]) -> bool:
-    wanted = {token for token in tokens if not is_number(token)}
-    return bool(wanted) and any(own[place] in wanted for own in below for place in places if place < len(own))
+    names = {token for token in tokens if not is_number(token)}
+    return bool(names) and any(own[place] in names for own in below for place in places if place < len(own))
 
 
 def _is_numeric(rows: Sequence[Sequence[str]], place: int) -> bool:
@@ -114,12 +114,12 @@ _LINE = re.compile("[-=:+_]{3,}")
 
 
 def check_lines(rows: Sequence[Sequence[str]], columns: ColumnChoice, *, is_below_header: bool) -> None:
-    """Raise Undecided if the first edge is a drawn line, or names the columns again."""
+    """Raise Undecided if the first edge is a ruled line such as `---`, or may be a second header."""
     first, *below = rows
     if all(map(_LINE.fullmatch, filter(None, first))):
         raise Undecided(
-            f"the first edge would be a drawn line, {list_names(first)}; delete it, pass skip_rows= to leave out all "
-            'lines up to it, or pass ids="string" if it is an edge'
+            f"the first edge, {list_names(first)}, looks like a ruled line below a header; delete it, pass skip_rows= "
+            'to skip all lines up to it, or pass ids="string" if it is an edge'
         )
     if not is_below_header:
         return
@@ -127,8 +127,8 @@ def check_lines(rows: Sequence[Sequence[str]], columns: ColumnChoice, *, is_belo
     are_words = below and not any(map(is_number, ends)) and all(_is_numeric(below, place) for place in columns.ids)
     if are_words or (_find_known_ends(first) is not None and not _recur(ends, below, columns.ids)):
         raise Undecided(
-            f"the line below the header, {list_names(first)}, may name the columns as well; pass skip_rows=1 if it "
-            'does, or ids="string" if it is an edge'
+            f"the line below the header, {list_names(first)}, may be a second header; pass skip_rows=1 if it is, or "
+            'ids="string" if it is an edge'
         )
 
 
@@ -144,7 +144,7 @@ def check_sizes(rows: Sequence[Sequence[str]], *, is_whole: bool) -> None:
     """
     first, *below = rows
     if len(first) not in (2, 3) or not all(map(is_plain_integer, first)) or len(below) < 5 - len(first):
-        return  # with fewer lines any edge may fit
+        return  # with fewer lines, ordinary edges would often look like sizes
     tokens = [*first, *(own[place] for own in below for place in (0, 1) if place < len(own))]
     if not all(is_plain_integer(token) and len(token) <= SURE_DIGITS for token in tokens):
         return
@@ -157,8 +157,8 @@ def check_sizes(rows: Sequence[Sequence[str]], *, is_whole: bool) -> None:
         highest = [max(highest)] * 2
     if is_count and all(size >= high for size, high in zip(sizes, highest, strict=True)):
         raise Undecided(
-            f"the first line, {' '.join(first)}, may say how many vertices and edges there are or be an edge; pass "
-            "skip_rows=1 if it says that, or header=False if it is an edge"
+            f"the first line, {' '.join(first)}, may state the numbers of vertices and edges or be an edge; pass "
+            "skip_rows=1 if it states these numbers, or header=False if it is an edge"
         )
 
 
@@ -196,15 +196,15 @@ def has_list_header(
         if names_vertices(name) and not any(name in own[place : place + 1] for own in below):
             if is_vertex is not None and is_vertex(name):
                 raise Undecided(
-                    f"{name!r} may name the column or be the vertex of this id; write a line `vertex` above it if it "
-                    "is an id, or delete it if it is not"
+                    f"{name!r} may be a header or the id of a vertex; add a line `vertex` above it if it is an id, or "
+                    "delete it if it is a header"
                 )
             return True
     are_numbers = bool(below) and all(bool(own) and is_number(own[0]) for own in below)
     if are_numbers and are_names:
         raise Undecided(
-            f"{first[0]!r} above numbers may name the column or be an id; write a line `id` above it if it is an id, "
-            "or delete it if it is not"
+            f"{first[0]!r} above numbers may be a header or an id; add a line `id` above it if it is an id, or delete "
+            "it if it is a header"
         )
     return are_numbers
 
@@ -232,7 +232,7 @@ class Preamble:
     names: list[str] | None = None
     """Names of columns, from a comment such as `# FromNodeId ToNodeId`."""
     is_undirected: bool = False
-    """Whether each line is an edge both ways: KONECT's `% sym`, SNAP's `# Undirected graph`."""
+    """Whether each line is an edge in both directions: KONECT's `% sym`, SNAP's `# Undirected graph`."""
     mentions_undirected: bool = False
     """Whether a comment contains `undirected` in another form, which may or may not refer to this graph."""
     is_bipartite: bool = False
@@ -290,7 +290,7 @@ def looks_like_edge(line: str, delimiter: str, n_columns: int) -> bool:
 
 def _count_as_edge(line: str, delimiter: str) -> int:
     if delimiter == " " and line[1:2].strip() == "":
-        return 1  # a comment sign alone is no id
+        return 1  # a comment character alone is not an id
     return count_fields(line, delimiter)
 
 
@@ -311,7 +311,7 @@ def _find_names(comment: str) -> list[str] | None:
 
 
 SEPARATORS = frozenset(("->", "-->", "=>", "==>", "--", "---", "<->", "<-", "-", "&", "\u2192"))
-"""Signs between the ends of an edge, as some programs write them."""
+"""Signs that some programs write between the ends of an edge."""
 
 
 _MISSING = frozenset(("", "nan", "na", "n/a", "<na>", "null", "none", "nil"))
@@ -340,26 +340,26 @@ def check_separators(rows: Sequence[Sequence[str]], columns: ColumnChoice) -> No
             and all(map(is_number, (token for own in rows for token in own[1:])))
         ):
             raise Undecided(
-                f"column 1 is {kinds.pop()!r} in every line, as in files of DIMACS; say which columns are read, as "
-                "columns=(2, 3), or columns=(1, 2, 3) if it is an id"
+                f"column 1 is {kinds.pop()!r} in every line, as in DIMACS files; pass columns=(2, 3) to skip it, or "
+                "columns=(1, 2, 3) if it is an id"
             )
     for place in columns.ids:
         signs = {own[place] for own in rows if place < len(own)}
         if len(signs) == 1 and signs <= SEPARATORS:
             raise Undecided(
-                f"column {place + 1} is {signs.pop()!r} in every line; say which columns are read, as columns=(1, 3)"
+                f"column {place + 1} is {signs.pop()!r} in every line; choose columns, such as columns=(1, 3)"
             )
 
 
 def are_names(tokens: Sequence[str]) -> bool:
-    """Return whether ids are names rather than integers, by both ids of the first edge.
+    """Return whether ids are names rather than integers, judging by both ids of the first edge.
 
     Raises
     ------
-    Undecided : they are other numbers
+    Undecided : one of them is a number but not an integer
     """
     if all(map(is_integer, tokens)):
         return False
     if any(is_number(token) and not is_integer(token) and re.search("[0-9]", token) for token in tokens):
-        raise Undecided('ids are integers or names, and these are other numbers; pass ids="string" if ids are names')
+        raise Undecided('ids must be integers or names, found other numbers; pass ids="string" if they are names')
     return True

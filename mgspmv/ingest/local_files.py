@@ -93,7 +93,7 @@ class Pipe(str):
         if self._is_opened:
             raise SourceError("it is a pipe that was read already; save it as a file", source=self)
         if self._reader is None:
-            # what it reads from fills the whole buffer, where a pipe gives what was written so far
+            # one read of a pipe returns only the bytes written so far; the inner reader fills the whole buffer
             file = LentFile(sys.stdin.buffer) if self == "-" else io.BufferedReader(_open_local(self))
             self._reader = io.BufferedReader(file, HEAD_BYTES)
         return self._reader

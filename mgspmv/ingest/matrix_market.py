@@ -162,14 +162,14 @@ def read_header(text: TextStream) -> Header:
         pass
     line = text.read_line()
     if line is None:
-        raise banner.make_error("the file ends before the line with the matrix's sizes")
+        raise banner.make_error("the file ends before the line of sizes; fetch or write it again")
     n_rows, n_cols, n_entries = _parse_sizes(line, layout, symmetry)
     return Header(layout, field, symmetry, n_rows, n_cols, n_entries, line)
 
 
 def _parse_banner(line: TextLine) -> tuple[str, str, str]:
     if not is_banner(line):
-        raise line.make_error(f"not a Matrix Market file, whose first line is like {_EXAMPLE}")
+        raise line.make_error(f"not a Matrix Market file; expected a first line like {_EXAMPLE}")
     words = line.text.lower().split()
     if len(words) != 5:
         raise line.make_error(f"expected a first line of five words like {_EXAMPLE}, found {len(words)}")
@@ -197,13 +197,13 @@ def _check_word(line: TextLine, word: str, what: str, choices: tuple[str, ...]) 
 
 
 def _parse_sizes(line: TextLine, layout: str, symmetry: str) -> tuple[int, int, int]:
-    wanted = ("rows", "columns", "entries") if layout == "coordinate" else ("rows", "columns")
+    names = ("rows", "columns", "entries") if layout == "coordinate" else ("rows", "columns")
     tokens = line.text.split()
-    if len(tokens) != len(wanted):
+    if len(tokens) != len(names):
         raise line.make_error(
-            f"expected the {len(wanted)} sizes of the matrix ({', '.join(wanted)}), found {len(tokens)}"
+            f"expected the {len(names)} sizes of the matrix ({', '.join(names)}), found {len(tokens)}"
         )
-    sizes = [_parse_size(token, name, line) for token, name in zip(tokens, wanted, strict=True)]
+    sizes = [_parse_size(token, name, line) for token, name in zip(tokens, names, strict=True)]
     n_rows, n_cols = sizes[:2]
     if symmetry != "general" and n_rows != n_cols:
         raise line.make_error(f"a {symmetry} matrix must be square, this one has {n_rows} rows and {n_cols} columns")
@@ -217,7 +217,7 @@ def _parse_size(token: str, name: str, line: TextLine) -> int:
 
 
 class _Counted:
-    """Count of entries, which must reach that of the size line."""
+    """Count of the entries read, which must equal the number in the size line."""
 
     def __init__(self, header: Header, n_read: int = 0) -> None:
         self.header, self.n_read = header, n_read
@@ -230,15 +230,15 @@ class _Counted:
         if self.n_read + n_new > header.n_entries:
             line = nth_line(chunk, form, header.n_entries - self.n_read)
             where = f"the size line ({header.size_line.text!r}, line {header.size_line.number})"
-            raise line.make_error(f"expected the file to end after the {header.n_entries} entries that {where} says")
+            raise line.make_error(f"expected the file to end after the {header.n_entries} entries that {where} states")
         self.n_read += n_new
 
     def check(self) -> None:
         """Raise SourceError unless there are as many entries as the size line states."""
         if self.n_read > self.header.n_entries:
             raise self.header.size_line.make_error(
-                f"expected the file to end after {self.header.n_entries} entries, and it has {self.n_read}; its size "
-                "line is wrong, or it is two files"
+                f"expected {self.header.n_entries} entries, found {self.n_read}; the size line is wrong, or two files "
+                "were concatenated"
             )
         if self.n_read < self.header.n_entries:
             raise self.header.size_line.make_error(

@@ -57,7 +57,7 @@ class NameTable:
     def _make_room(self, n_new: int, n_bytes: int) -> None:
         n = self._n_names + n_new
         if n > MOST_NAMES:
-            raise CapacityError(f"there are more than {MOST_NAMES:,} names; allow less memory by memory=")
+            raise CapacityError(f"more than {MOST_NAMES:,} names; pass a smaller memory= to sort names on disk")
         self._ends = _grow(self._ends, n + 1)
         self._text = _grow(self._text, int(self._ends[self._n_names]) + n_bytes)
         if 2 * n > len(self._slots):

@@ -59,12 +59,12 @@ class ScipySource:
 
     def __init__(self, matrix: Any, name: str | None = None) -> None:
         if not (is_sparse(matrix) or isinstance(matrix, np.ndarray)):
-            raise OptionError(f"wanted a SciPy sparse array or a NumPy array, not {_describe(matrix)}")
+            raise OptionError(f"expected a SciPy sparse array or a NumPy array, not {_describe(matrix)}")
         if len(matrix.shape) != 2:
-            raise OptionError(f"a matrix has two dimensions, this {type(matrix).__name__} has shape {matrix.shape}")
+            raise OptionError(f"a matrix has two dimensions, but this {type(matrix).__name__} has shape {matrix.shape}")
         self.name = name or f"{type(matrix).__name__} of shape {matrix.shape}"
         if isinstance(matrix, np.ma.MaskedArray):
-            raise SourceError("masked arrays are not held; pass .filled(0)", source=self.name)
+            raise SourceError("masked arrays are not supported; pass .filled(0)", source=self.name)
         self._dtype = None if matrix.dtype == bool else choose_value_dtype(matrix.dtype, self.name)
         is_half = is_sparse(matrix) and matrix.dtype == np.float16  # SciPy reads float16 but does not convert it
         self._matrix = matrix.astype(np.float32) if is_half else matrix
@@ -136,7 +136,7 @@ class NetworkxSource:
 
     def __init__(self, graph: Any) -> None:
         if not _is_networkx(graph):
-            raise OptionError(f"wanted a NetworkX graph, not {_describe(graph)}")
+            raise OptionError(f"expected a NetworkX graph, not {_describe(graph)}")
         self.name = f"{type(graph).__name__} of {len(graph)} nodes"
         self._graph = graph
         self._nodes = _sort_nodes(graph)
@@ -148,6 +148,7 @@ class NetworkxSource:
         """Yield all edges, in at least one batch."""
         number = {node: k for k, node in enumerate(self._nodes)}
         edges = iter(self._graph.edges(data=self._weight, default=1.0) if self._weight else self._graph.edges())
+        # half a batch, because each edge of an undirected graph becomes two entries
         for _ in range(0, max(1, self._graph.number_of_edges()), BATCH_ENTRIES // 2):
             chunk = list(islice(edges, BATCH_ENTRIES // 2))
             rows, cols = (np.fromiter((number[edge[side]] for edge in chunk), np.int64, len(chunk)) for side in (0, 1))
@@ -177,7 +178,7 @@ class NetworkxSource:
     def _raise_weight(self, tail: Any, head: Any, weight: Any) -> NoReturn:
         what = f"the {self._weight} of edge ({tail!r}, {head!r}) is {weight!r}"
         if isinstance(weight, Complex):
-            raise SourceError(f"{what}; complex weights are not held, make them real", source=self.name)
+            raise SourceError(f"{what}; complex weights are not supported, make them real", source=self.name)
         raise SourceError(f"{what}, which is not a number; convert it", source=self.name)
 
 
@@ -203,7 +204,7 @@ def source_from_object(obj: Any, id_room: MemoryBudget = ANY_ROOM) -> Source:
         from mgspmv.ingest.frames import source_from_arrays  # imports Numba, which other objects do not need
 
         return source_from_arrays(*obj, id_room=id_room)
-    hint = "; of a list of pairs, tuple(zip(*pairs)) makes one" if isinstance(obj, list) else ""
+    hint = "; convert a list of pairs by tuple(zip(*pairs))" if isinstance(obj, list) else ""
     raise OptionError(f"cannot ingest {_describe(obj)}; pass {INGESTIBLE}{hint}")
 
 
@@ -255,7 +256,7 @@ def check_format(matrix: Any, source: str) -> Any:
             raise ValueError("indptr must not decrease")
         own.check_format(full_check=True)
     except ValueError as error:
-        raise SourceError(f"its index arrays are damaged ({error}); make it anew", source=source) from error
+        raise SourceError(f"the index arrays are damaged ({error}); create the matrix again", source=source) from error
     return own
 
 
@@ -269,8 +270,8 @@ def _load_npz(path: Path) -> Any:
             n_bytes = sum(member.file_size for member in archive.infolist())
         if n_bytes > (room := free_memory()):
             raise CapacityError(
-                f"{source} unpacks to {format_bytes(n_bytes)}, and there are {format_bytes(room)} of memory; give the "
-                "matrix as Matrix Market or as a table of edges, which are read in pieces"
+                f"{source} unpacks to {format_bytes(n_bytes)}, but {format_bytes(room)} of memory are free; convert "
+                "the matrix to Matrix Market or to a table of edges, which are read in batches"
             )
         matrix = load_npz(path) if "format" in keys else None
     except CapacityError:  # a subclass of MemoryError
@@ -281,11 +282,11 @@ def _load_npz(path: Path) -> Any:
         raise source_error(error, source, f"cannot be read: {error.strerror or error}") from error
     except _NPZ_DAMAGE as error:
         raise SourceError(
-            f"not a whole .npz file of a sparse matrix ({error}); write it with scipy.sparse.save_npz", source=source
+            f"not a complete .npz file of a sparse matrix ({error}); write it with scipy.sparse.save_npz", source=source
         ) from error
     if matrix is None:
         raise SourceError(
-            f"wanted the arrays of a sparse matrix, found {', '.join(map(repr, keys)) or 'none'}; "
+            f"expected the arrays of a sparse matrix, found {', '.join(map(repr, keys)) or 'none'}; "
             "write it with scipy.sparse.save_npz",
             source=source,
         )

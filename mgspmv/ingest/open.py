@@ -77,7 +77,7 @@ def open_source(
     are_paths = is_path(source) or (isinstance(source, list | tuple) and all(map(is_path, source)))
     is_group = isinstance(source, Store | Group) or (is_path(source) and _is_group(source, format))
     if format is not None and not are_paths and not (is_group and format in GROUP_FORMATS):
-        raise OptionError(f"format={format!r} suits a file, not a {type(source).__name__}; leave it out")
+        raise OptionError(f"format={format!r} applies to files, not to a {type(source).__name__}; leave it out")
     if isinstance(source, tuple) and len(source) in (2, 3) and edge_list_options.keys() == {"n_vertices"}:
         return source_from_arrays(*source, **edge_list_options, id_room=id_room)
     files = [take_name(name) for name in find_files(source)] if are_paths and not is_group else []
@@ -98,8 +98,8 @@ def open_source(
         return EdgeListSource(files, threads=threads, id_room=id_room, is_vertex=is_vertex, **edge_list_options)
     if len(files) > 1:
         raise SourceError(
-            f"{len(files)} files of the format {chosen} are no single matrix, as edge lists or Parquet files are; "
-            "ingest each into a store of its own",
+            f"{len(files)} files of the format {chosen} cannot be combined, only edge lists or Parquet files can; "
+            "ingest each into a separate store",
             source=name_files(files),
         )
     return NpzSource(files[0]) if chosen == "npz" else MatrixMarketSource(files[0], threads=threads)
@@ -109,7 +109,8 @@ def _check_suitable(options: dict[str, Any], suitable: tuple[str, ...], chosen: 
     if wrong := tuple(name for name in options if name not in suitable):
         what = "plain CSR arrays in Zarr" if wrong == GROUP_OPTIONS else "an edge list"
         raise OptionError(
-            f"{', '.join(f'{name}=' for name in wrong)} suits {what}, and this source is read as {chosen}; leave it out"
+            f"{', '.join(f'{name}=' for name in wrong)} applies to {what}, but this source is read as {chosen}; leave "
+            "it out"
         )
 
 
@@ -145,7 +146,7 @@ def open_update(
             empty.may_be_empty = True
             return empty
         source = take_name(source) if is_path(source) else source  # a pipe can be opened only once
-        opened = open_source(source, **given)
+        opened = open_source(source, **given)  # finds the format, as other formats reject the options below
         if isinstance(opened, EdgeListSource):
             as_names = {"ids": "string", "is_vertex": is_vertex} if vertex_ids == "string" else {}
             opened = open_source(source, **(as_names | given | without | {"format": "edge-list"}))
@@ -175,5 +176,5 @@ def _check_names(options: dict[str, Any]) -> None:
         known = [*EDGE_LIST_OPTIONS, "columns", *GROUP_OPTIONS, "format", "overwrite"]
         known += [field.name for field in fields(IngestOptions)]
         near = get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; of an edge list there are {', '.join(EDGE_LIST_OPTIONS)}"
+        hint = f"; did you mean {near[0]!r}?" if near else f"; options of an edge list: {', '.join(EDGE_LIST_OPTIONS)}"
         raise OptionError(f"ingest has no option {name!r}{hint}")

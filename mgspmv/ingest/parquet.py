@@ -127,7 +127,7 @@ def _open(name: str) -> Iterator[tuple[Any, list[str]]]:
     SourceError : missing file, or not a Parquet file
     """
     with open_sought(name) if "://" in name else open_anywhere(name) as raw:
-        with reading_table(name, "this is no Parquet file, or it is damaged or cut short ({})"):
+        with reading_table(name, "not a Parquet file, or damaged or cut short ({}); write it again"):
             place = raw if "://" in name else name
             file = pa.parquet.ParquetFile(place, buffer_size=BUFFER_BYTES, pre_buffer=False)
             columns = file.schema_arrow.names

@@ -26,7 +26,7 @@ WAITS_S = (0.5, 2.0)
 
 MARKS = ("ETag", "etag", "Last-Modified", "LastModified", "last_modified", "mtime", "created")
 """Keys of fsspec's file metadata that change with the content of the file."""
-_REFUSED, _MISSING = (401, 403), (404, 410)
+_DENIED, _MISSING = (401, 403), (404, 410)
 
 
 def open_url(url: str, cache_type: str = "readahead", **cache_options: Any) -> IO[bytes]:
@@ -86,7 +86,7 @@ def open_sought(url: str) -> IO[bytes]:
     """
     file = open_url(url, "blockcache", maxblocks=PIECES_KEPT)
     if getattr(file, "cache", None) is not None and file.size is None:  # type: ignore[attr-defined]  # fsspec's
-        raise SourceError("the server does not say how large it is, so it is read from its begin only", source=url)
+        raise SourceError("the server does not report the size, which is needed; download the file", source=url)
     return file
 
 
@@ -110,7 +110,7 @@ def _fetch(url: str, fetch: Callable[[int, int], bytes], size: int, start: int, 
     try:
         piece = _persist(fetch, start, stop)
         if len(piece) != stop - start:
-            raise OSError(f"{len(piece)} bytes came of the {stop - start} from byte {start} on")
+            raise OSError(f"received {len(piece)} of {stop - start} bytes from byte {start} on")
     except Exception as error:  # libraries behind fsspec raise their own classes
         raise translate_error(url, error) from error
     return piece
@@ -136,7 +136,7 @@ def _describe(file: Any) -> dict[str, Any]:
 
 def protocol_error(url: str, error: ValueError) -> OptionError:
     """Return the error for a protocol that fsspec does not support."""
-    return OptionError(f"{url}: {error}; pass a local path or a URL of a protocol that fsspec knows")
+    return OptionError(f"{url}: {error}; pass a local path or a URL of a protocol that fsspec supports")
 
 
 def translate_error(name: str, error: Exception) -> MgspmvError:
@@ -156,8 +156,8 @@ def translate_error(name: str, error: Exception) -> MgspmvError:
         return SourceError(f"cannot be read: {said}", source=name)
     if name.startswith("http") and isinstance(error, TimeoutError):
         return SourceError(f"{describe_silence()}; read it again, or fetch the file first", source=name)
-    if status in _REFUSED or isinstance(error, PermissionError):
-        return SourceError(f"is not ours to read: {said}; check the credentials and what they allow", source=name)
+    if status in _DENIED or isinstance(error, PermissionError):
+        return SourceError(f"permission denied: {said}; check the credentials and their permissions", source=name)
     if status in _MISSING or isinstance(error, FileNotFoundError):
         return SourceNotFoundError("there is no such file; check the path", source=name)
     return SourceError(
@@ -204,7 +204,7 @@ def _find_marks(url: str, info: dict[str, Any]) -> dict[str, str]:
     found = {name: str(info[name]) for name in MARKS if info.get(name) is not None}
     if not found:
         raise OptionError(
-            f"{url}: the server tells neither of an ETag nor of a date, so that changes go unnoticed; fetch the file "
+            f"{url}: the server reports neither an ETag nor a date, so changes cannot be detected; download the file "
             "first"
         )
     return found

@@ -24,8 +24,8 @@ def read_seeds(path: str | os.PathLike[str], *, string_ids: bool = False) -> Any
 
     Returns
     -------
-    pyarrow.Table, as `mgspmv.api.pagerank_batch` takes it. Names of vectors in CSV are integers where all of them are
-    written as such, without leading zeros, and else strings.
+    pyarrow.Table, as `mgspmv.api.pagerank_batch` takes it. In CSV, names of vectors are integers if all of them are
+    written as integers without leading zeros, and strings otherwise.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def read_seeds(path: str | os.PathLike[str], *, string_ids: bool = False) -> Any
     suffix = Path(path).suffix
     if suffix not in SUFFIXES:
         raise OptionError(
-            f"{path}: a table of seeds is read from .csv or .parquet, not from {suffix or 'a name without suffix'}"
+            f"{path}: expected a .csv or .parquet file of seeds, found {suffix or 'a name without suffix'}"
         )
     return _read_csv(os.fspath(path), string_ids) if suffix == ".csv" else read_table(path)
 
@@ -48,6 +48,7 @@ def _read_csv(name: str, string_ids: bool) -> Any:
         text = b"".join(chunk.data for chunk in stream.chunks())
     first = text.partition(b"\n")[0].decode("utf-8", "replace")
     delimiter = choose_delimiter([first])
+    # read as strings, because Arrow would drop the leading zeros of names that look like integers
     types = csv.ConvertOptions(column_types=dict.fromkeys(("vector", "vertex"), pa.string()))
     with reading_table(name, "cannot be read as csv: {}"):
         parsing = csv.ParseOptions(delimiter=delimiter)
@@ -69,9 +70,9 @@ def _to_integers(table: Any, column: str, name: str) -> Any:
 
     wrong = next((word for word in _list_words(table[column]) if not is_plain_integer(word)), None)
     if wrong is not None:
-        raise SourceError(f"column {column!r}: wanted an integer id, found {wrong!r}", source=name)
+        raise SourceError(f"column {column!r}: expected an integer id, found {wrong!r}", source=name)
     try:
         numbers = pc.utf8_trim_whitespace(table[column]).cast(pa.int64())
     except pa.ArrowException as error:
-        raise SourceError(f"column {column!r}: wanted 64-bit integers ({error})", source=name) from error
+        raise SourceError(f"column {column!r}: expected 64-bit integers ({error})", source=name) from error
     return table.set_column(table.column_names.index(column), column, numbers)

@@ -134,7 +134,7 @@ class FileSource:
         SourceError : the last batch is not read yet
         """
         if self._layout is None:
-            raise SourceError("the layout is known once all batches were read", source=self.name)
+            raise SourceError("the layout is known only after all batches are read", source=self.name)
         return self._layout
 
     # --- reading by several processes, a part each

@@ -27,7 +27,7 @@ BATCH_BYTES = 2**20
 """Default bytes per chunk with several threads, which hold several chunks in memory at a time."""
 
 LINE_LIMIT_BYTES = 2**20
-"""Greatest length of a line in bytes; a longer one indicates that the file is not a text."""
+"""Greatest length of a line in bytes; a longer one indicates that the file is not a text file."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class TextStream:
         return TextLine(self.name, self._next_number, self._block[self._at : self._block.index(b"\n", self._at)])
 
     def peek_lines(self, n_bytes: int, n_lines: int) -> Iterator[TextLine]:
-        """Yield the next lines without consuming them: at most `n_lines`, and about as many as are in `n_bytes`."""
+        """Yield the next lines without consuming them: at most `n_lines`, of about `n_bytes` in total."""
         if self.peek_line() is None:
             return
         self._block, self._at = self._block[self._at :], 0
@@ -310,7 +310,7 @@ def _cut_at_lines(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
             rest.clear()
         rest += piece[cut:]
         if len(rest) > LINE_LIMIT_BYTES:
-            raise SourceError(f"a line has more than {LINE_LIMIT_BYTES} bytes; this is not a text", source=name)
+            raise SourceError(f"a line has more than {LINE_LIMIT_BYTES} bytes; this is not a text file", source=name)
     if rest:
         yield bytes(rest) + b"\n"
 

@@ -96,7 +96,7 @@ class _TableSummary:
     """Provenance of its rows."""
     first: _Part
     """First part, for names and types of columns; its rows are removed."""
-    there: list[str]
+    all_columns: list[str]
     """Names of all columns, including those not read."""
     n_rows: int
     are_names: bool
@@ -159,7 +159,7 @@ class TableSource(FileSource):
         check_vertex_options(n_vertices, vertices, "auto")
         super().__init__(name)
         self._n_tables = 1
-        self._there: list[str] = []
+        self._all_columns: list[str] = []
         """Names of all columns of the first table."""
         self._is_computed = False
         """Whether rows are computed and take memory elsewhere, so that they are not read ahead."""
@@ -182,7 +182,7 @@ class TableSource(FileSource):
                     yield self._encode(part, ids, weights)
         assert self._dtype is not None
         first = replace(self._first, rows=make_empty(self._first.rows.schema))  # a slice would keep all rows in memory
-        told = self._describe(), first, self._there, self._n_rows, self._are_names, self._dtype, self._listed
+        told = self._describe(), first, self._all_columns, self._n_rows, self._are_names, self._dtype, self._listed
         self._told = _TableSummary(*told)
         self._layout = replace(self._made.finish(), provenance=self.join([self._told]).provenance)
 
@@ -194,8 +194,8 @@ class TableSource(FileSource):
             first.check(own)
         header = {"columns": first.names, "rows": sum(own.n_rows for own in told)}
         provenance = self._describe_all([own.described for own in told], header)
-        there = told[0].there
-        taken = ColumnChoice(*map(there.index, first.names)).describe(there) | {"n_rows": header["rows"]}
+        names = told[0].all_columns
+        taken = ColumnChoice(*map(names.index, first.names)).describe(names) | {"n_rows": header["rows"]}
         return Combined(None, {**provenance, **first.listed, "taken": taken})
 
     def _tables(self) -> Generator[Table]:
@@ -212,7 +212,7 @@ class TableSource(FileSource):
 
     def _read(self, tables: Iterable[Table]) -> Iterator[_Part]:
         for k, table in enumerate(tables):
-            n_rows, self._there = 0, self._there or table.columns
+            n_rows, self._all_columns = 0, self._all_columns or table.columns
             for rows in table.read(self._choose_columns(table)):
                 first, n_rows = table.first_row + n_rows, n_rows + rows.num_rows
                 for start in range(0, max(1, rows.num_rows), PART_ROWS):
@@ -294,7 +294,7 @@ class TableSource(FileSource):
         _check_filled(part)
         are_names = _check_types(part)
         if are_names and self._n_vertices is not None:
-            raise part.make_error("n_vertices is for ids that are integers, and these are strings; pass vertices=")
+            raise part.make_error("n_vertices= requires integer ids, found strings; pass vertices=")
         return are_names
 
     def _check_dtype(self, part: _Part, dtype: str) -> None:
@@ -307,9 +307,9 @@ class TableSource(FileSource):
         low, high = (INT64_MIN, INT64_MAX) if n is None else (0, n - 1)
         if len(column) and not low <= (found := pa.compute.min_max(column).as_py())["min"] <= found["max"] <= high:
             k, wrong = next((k, id) for k, id in enumerate(column.to_pylist()) if not low <= id <= high)
-            wanted = "a 64-bit integer" if n is None else f"0..{n - 1}, as n_vertices={n} says"
+            expected = "a 64-bit integer" if n is None else f"an id from 0 to {n - 1} (n_vertices={n})"
             raise part.make_error(
-                f"row {part.first + k}: expected {wanted} in column {part.names[side]!r}, found {wrong}"
+                f"row {part.first + k}: expected {expected} in column {part.names[side]!r}, found {wrong}"
             )
         if pa.types.is_decimal(column.type):
             column = column.cast(pa.int64())
@@ -335,15 +335,15 @@ def _is_index(name: str, index: Sequence[str]) -> bool:
 
 def _ids_error(part: _Part, first: _Part) -> SourceError:
     return part.make_error(
-        f"ids are {part.types[0]} from row {part.first} on, and {first.types[0]} at the begin of {first.table}; make "
-        "all integers, or strings"
+        f"ids are {part.types[0]} from row {part.first} on, but {first.types[0]} at the beginning of {first.table}; "
+        "convert all to integers, or all to strings"
     )
 
 
 def _weights_error(part: _Part, dtype: str, first: _Part, first_dtype: str) -> SourceError:
     return part.make_error(
-        f"weights are {dtype} from row {part.first} on, and {first_dtype} at the begin of {first.table}; make all of "
-        "one type, or pass weights=False"
+        f"weights are {dtype} from row {part.first} on, but {first_dtype} at the beginning of {first.table}; convert "
+        "all to one type, or pass weights=False"
     )
 
 
@@ -375,7 +375,7 @@ def _check_filled(part: _Part) -> None:
     for name, column in zip(part.names, part.rows.columns, strict=True):
         if column.null_count:
             row = part.first + int(np.flatnonzero(np.asarray(column.is_null()))[0])
-            raise part.make_error(f"row {row} has nothing in column {name!r}; drop such rows, or fill them")
+            raise part.make_error(f"row {row} has a missing value in column {name!r}; drop such rows, or fill them")
 
 
 def _check_types(part: _Part) -> bool:
@@ -395,8 +395,8 @@ def _check_types(part: _Part) -> bool:
         )
     if len(names) > 2 and kinds[2] not in ("integer", "number"):
         raise part.make_error(
-            f"expected weights in column {names[2]!r} to be numbers, found {types[2]}; pass weights=False, or name "
-            "others by columns=(...)"
+            f"expected weights in column {names[2]!r} to be numbers, found {types[2]}; pass weights=False, or "
+            "choose another column with columns=(...)"
         )
     return kinds[0] == "string"
 
@@ -414,7 +414,7 @@ def _find_kind(of: Any) -> Literal["integer", "number", "string"] | None:
 def _find_cast(of: Any) -> str:
     """Return the types that ids of another type can be cast to."""
     if pa.types.is_floating(of) or pa.types.is_decimal(of):
-        return "int64, or to strings where they are no whole numbers"
+        return "int64, or to strings if they are not whole numbers"
     if pa.types.is_binary(of) or pa.types.is_large_binary(of) or pa.types.is_fixed_size_binary(of):
         return "strings, such as the text of UUIDs, or UUIDs to fixed_size_binary(16)"
     return "int64 or strings"
@@ -425,7 +425,7 @@ def _is_string(of: Any) -> bool:
 
 
 def _is_uuid(of: Any) -> bool:
-    """Return whether a type is one of UUIDs: Arrow's own, or 16 bytes, as older programs write them."""
+    """Return whether a type is one of UUIDs: Arrow's extension type, or 16 bytes, as older programs write them."""
     return getattr(of, "extension_name", "") == "arrow.uuid" or of == pa.binary(16)
 
 

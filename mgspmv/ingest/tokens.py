@@ -22,7 +22,7 @@ class Undecided(ValueError):
 
 
 class UndecidedHeader(Undecided):
-    """First line that is an edge of names if one of its ids occurs again, further below."""
+    """First line that is an edge if one of its names occurs again further down, and otherwise ambiguous."""
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -33,6 +33,8 @@ _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 FORTRAN_EXPONENT = str.maketrans("dD", "ee")
 
+
+_BAD_QUOTES = 'invalid quotes: a quoted field is not closed, or text follows it; write "" for a quote inside a field'
 
 SURE_DIGITS = 18
 """Number of digits that always fit in 64 bits; Python rejects numbers of thousands of digits."""
@@ -54,7 +56,7 @@ def is_number(token: str) -> bool:
 
 
 def has_decimal_comma(token: str) -> bool:
-    """Return whether a token is a number with a comma for its decimal point."""
+    """Return whether a token is a number with a decimal comma."""
     return _DECIMAL_COMMA.fullmatch(token) is not None
 
 
@@ -68,7 +70,7 @@ _LAST_DAY = 21_001_231
 
 
 def find_times(low: float, high: float) -> tuple[str, str] | None:
-    """Return the days of the first and the last time, where whole numbers from `low` to `high` look like times.
+    """Return the first and the last day if whole numbers from `low` to `high` look like times, else None.
 
     These are seconds, ms, us or ns since 1970, all from 1990 to 2100, or days written as YYYYMMDD.
     """
@@ -112,7 +114,7 @@ def split_fields(line: str, delimiter: str) -> list[str]:
     for match in _find_fields(delimiter).finditer(line):
         quoted, plain = match.groups()
         if plain is not None and plain.lstrip(BLANKS).startswith('"'):
-            raise Undecided("the line is not well quoted (a quotation is not closed, or ends within a field)")
+            raise Undecided(_BAD_QUOTES)
         fields.append(plain.strip(BLANKS) if quoted is None else quoted.replace('""', '"'))
         if match.end() == len(line) and not match.group().endswith(delimiter):
             break
@@ -130,7 +132,7 @@ def _unquote(token: str) -> str:
     if not token.startswith('"'):
         return token
     if len(token) < 2 or not token.endswith('"'):
-        raise Undecided("the line is not well quoted (a quotation is not closed, or ends within a field)")
+        raise Undecided(_BAD_QUOTES)
     return token[1:-1].replace('""', '"')
 
 
@@ -183,6 +185,7 @@ def choose_list_delimiter(lines: Sequence[str], *, are_integers: bool) -> str | 
 
 
 def count_fields(line: str, delimiter: str) -> int:
+    """Return the number of fields of a line; 1 if its quotes are invalid."""
     if '"' not in line and delimiter != " ":
         return line.count(delimiter) + 1
     try:
@@ -192,7 +195,7 @@ def count_fields(line: str, delimiter: str) -> int:
 
 
 def _have_tabs_for_blanks(lines: Sequence[str]) -> bool:
-    """Return whether lines, but for a header, are numbers, and blanks split all of them as tabs do."""
+    """Return whether all lines below a possible header are numbers, and blanks and tabs split every line alike."""
     if any('"' in line for line in lines):
         return False
     rows = [split_fields(line, " ") for line in lines]

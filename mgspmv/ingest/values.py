@@ -29,13 +29,13 @@ def choose_value_dtype(dtype: np.dtype[Any], source: str) -> np.dtype[Any]:
     """
     if dtype.kind == "c":
         raise SourceError(
-            f"complex values ({dtype}) are not held; ingest .real, .imag or their absolute values", source=source
+            f"complex values ({dtype}) are not supported; ingest .real, .imag or their absolute values", source=source
         )
     if dtype.kind in "iu":
         return np.dtype(np.uint64 if dtype.kind == "u" and dtype.itemsize == 8 else np.int64)
     if dtype.kind == "f" and dtype.itemsize <= 8:
         return np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
-    raise SourceError(f"values of dtype {dtype} are not held; pass .astype('float64')", source=source)
+    raise SourceError(f"values of dtype {dtype} are not supported; pass .astype('float64')", source=source)
 
 
 def convert_values(values: np.ndarray, dtype: str | None, source: str) -> np.ndarray:
@@ -68,7 +68,7 @@ def fit_int64(values: np.ndarray, source: str) -> np.ndarray:
 
     Raises
     ------
-    SourceError : one does not fit
+    SourceError : a uint64 value does not fit
     """
     if values.dtype == np.uint64 and len(values) and (greatest := int(values.max())) > INT64_MAX:
         raise SourceError(

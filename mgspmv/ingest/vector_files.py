@@ -159,11 +159,13 @@ def read_vector(path: str | os.PathLike[str], *, max_ndim: int = 1) -> np.ndarra
     except OSError as error:
         raise source_error(error, path, f"cannot be read: {error.strerror}") from error
     except NPY_DAMAGE as error:
-        raise SourceError(f"not a .npy file of numbers ({describe_error(error)})", source=str(path)) from error
+        raise SourceError(
+            f"not a .npy file of numbers ({describe_error(error)}); write it with numpy.save", source=str(path)
+        ) from error
     if not 1 <= vector.ndim <= max_ndim or vector.dtype.kind not in "biuf":
-        wanted = "one-dimensional" if max_ndim == 1 else "one- or two-dimensional"
+        expected = "one-dimensional" if max_ndim == 1 else "one- or two-dimensional"
         found = f"{vector.dtype} of shape {vector.shape}"
-        raise SourceError(f"wanted a {wanted} array of real numbers, found {found}", source=str(path))
+        raise SourceError(f"expected a {expected} array of real numbers, found {found}", source=str(path))
     return vector
 
 
@@ -214,11 +216,11 @@ class _List:
             if _begins_comment(self._texts[k]) and not (self._string_ids and fits and is_number(fields[other])):
                 continue
             if not fits:
-                wanted = "an id and a weight" if len(first) <= 2 else f"{len(first)} fields"
-                raise self._lines[k].make_error(f"wanted {wanted}, found {len(fields)} fields")
+                expected = "an id and a weight" if len(first) <= 2 else f"{len(first)} fields"
+                raise self._lines[k].make_error(f"expected {expected}, found {len(fields)} fields")
             label = self._parse_id(k, fields[own])
             if label in numbers:
-                raise self._lines[k].make_error("this id was given before")
+                raise self._lines[k].make_error("this id was given before; keep one line per id")
             numbers[label] = self._parse_number(k, fields[other])
         return numbers
 
@@ -242,7 +244,7 @@ class _List:
             return False
         if all(self._is_known(_try_split(line, delimiter)[0]) and _ends_in_number(line, delimiter) for line in lines):
             raise self._lines[0].make_error(
-                "this may be an id, or an id and a number, and both are vertices; quote ids, as in CSV"
+                "ambiguous: the line is a vertex, and so is its first field, before a number; quote ids, as in CSV"
             )
         return True
 
@@ -279,7 +281,7 @@ class _List:
                 continue
             label = self._parse_id(k, _unquote(text))
             if label in ids:
-                raise self._lines[k].make_error("this id was given before")
+                raise self._lines[k].make_error("this id was given before; keep one line per id")
             ids[label] = None
         return list(ids)
 
@@ -294,15 +296,15 @@ class _List:
         """Return the places of ids and numbers."""
         if not has_header:
             if len(first) != 2:
-                raise self._lines[0].make_error(f"wanted an id and a weight, found {len(first)} fields")
+                raise self._lines[0].make_error(f"expected an id and a weight, found {len(first)} fields")
             return 0, 1
         are_named = any(names_vertices(name) or names_numbers(name) for name in first)
         if not are_named and not any(_ends_in_number(text, self._delimiter or " ") for text in self._texts[1:2]):
             if self._string_ids:
                 raise self._lines[0].make_error(
-                    f"wanted a number as weight, found {first[-1]!r}; quote an id that holds {self._delimiter!r}"
+                    f"expected a number as weight, found {first[-1]!r}; quote an id that contains {self._delimiter!r}"
                 )
-            raise self._lines[0].make_error(f"wanted an integer id, found {first[0]!r}")
+            raise self._lines[0].make_error(f"expected an integer id, found {first[0]!r}")
         try:
             own, other = choose_list_columns(first, has_numbers=True)
         except Undecided as error:
@@ -312,22 +314,22 @@ class _List:
 
     def _parse_id(self, k: int, word: str) -> int | str:
         if not word:
-            raise self._lines[k].make_error("wanted an id, found an empty field")
+            raise self._lines[k].make_error("expected an id, found an empty field")
         if self._string_ids:
             return word
         if not is_plain_integer(word):
-            raise self._lines[k].make_error(f"wanted an integer id, found {word!r}")
+            raise self._lines[k].make_error(f"expected an integer id, found {word!r}")
         if not -(2**63) <= int(word) < 2**63:
-            raise self._lines[k].make_error(f"wanted a 64-bit integer id, found {word!r}")
+            raise self._lines[k].make_error(f"expected a 64-bit integer id, found {word!r}")
         return int(word)
 
     def _parse_number(self, k: int, word: str) -> float:
         if not is_number(word):
-            hint = "; write a point for the decimal comma" if has_decimal_comma(word) else ""
-            raise self._lines[k].make_error(f"wanted a number as weight, found {word!r}{hint}")
+            hint = "; write a decimal point, not a comma" if has_decimal_comma(word) else ""
+            raise self._lines[k].make_error(f"expected a number as weight, found {word!r}{hint}")
         number = float(word.translate(FORTRAN_EXPONENT))
         if not math.isfinite(number):
-            raise self._lines[k].make_error(f"wanted a finite weight, found {word!r}")
+            raise self._lines[k].make_error(f"expected a finite weight, found {word!r}")
         return number
 
 

@@ -37,9 +37,9 @@ class ById:
     numbers: Any
     """Number per id; None for 1 each."""
     advice: str = ""
-    """Advice in messages about unsuitable ids: where the ids are from, and what to pass for another reading."""
+    """Advice in messages about unsuitable ids: the origin of the ids, and the argument for another reading."""
     is_default_index: bool = False
-    """Whether the ids are those of a default index 0, 1, ..., which are ids only if the store has no others."""
+    """Whether the ids are a default index 0, 1, ..., which counts as ids only in a store without other ids."""
 
 
 def classify_vector(name: str, given: Any) -> ByPlace | ById:
@@ -134,7 +134,7 @@ def _check_readable(name: str, given: Any) -> None:
     for method in is_lazy:
         if is_lazy[method] and hasattr(given, method):
             raise OptionError(
-                f"{name} is a {_name_type(given)}, which is yet to be computed; pass the result of .{method}()"
+                f"{name} is a {_name_type(given)}, which is not computed yet; pass the result of .{method}()"
             )
     if hasattr(given, "coords") and hasattr(given, "dims"):
         raise OptionError(
@@ -166,7 +166,7 @@ def _list_ids(name: str, ids: list[Any]) -> ById:
     for label in ids:
         if not is_id(label):
             raise OptionError(
-                f"{name} is a list, which holds ids of vertices, and {shorten(repr(label), 40)} is none; pass "
+                f"{name} is a list, which must hold ids of vertices, but {shorten(repr(label), 40)} is not an id; pass "
                 "np.asarray(...) for numbers by place, or a mapping of ids to numbers"
             )
     return ById(ids, None, _advise_list(ids))
@@ -200,9 +200,7 @@ def _classify_series(name: str, series: Any) -> ById:
         "place"
     )
     if getattr(series.index, "nlevels", 1) != 1:
-        raise OptionError(
-            f"{name} has an index of {series.index.nlevels} levels, and ids of vertices have one; {advice}"
-        )
+        raise OptionError(f"{name} has an index of {series.index.nlevels} levels, expected one level of ids; {advice}")
     numbers = series.to_numpy()
     if numbers.dtype.kind in "OUS" and len(numbers) and isinstance(numbers[0], str):
         raise OptionError(f"{name} is a Series of strings; pass its .tolist() for a list of ids")
@@ -210,7 +208,7 @@ def _classify_series(name: str, series: Any) -> ById:
     ids = index.to_numpy() if index.dtype.kind in "iu" else _write_ids(index.tolist())
     for label in ids if isinstance(ids, list) else ():
         if not is_id(label):
-            raise OptionError(f"{name} has an index of which {shorten(repr(label), 40)} is no id of a vertex; {advice}")
+            raise OptionError(f"{name} has {shorten(repr(label), 40)} in its index, which is not an id; {advice}")
     return ById(ids, numbers, advice, _is_default(index))
 
 
@@ -228,14 +226,14 @@ def _classify_frame(name: str, frame: Any) -> ById:
         if is_default:
             return _list_ids(name, frame.iloc[:, 0].tolist())
         raise OptionError(
-            f"{name} is a frame with an index and the column {columns[0]!r}, and which of them are ids is not clear; "
-            "pass the column's .tolist() for a list of ids, or a Series whose index holds ids"
+            f"{name} is a frame, and either its index or its column {columns[0]!r} may be the ids; "
+            "pass the column's .tolist() for a list of ids, or a Series with ids as index"
         )
     own, other = _choose_columns(name, columns)
     if not is_default and not names_vertices(columns[own]):
         raise OptionError(
-            f"{name} is a frame with an index and the columns {', '.join(map(repr, columns))}, and which of them are "
-            "ids is not clear; pass a Series whose index holds ids, or two columns, named id and weight"
+            f"{name} is a frame, and either its index or one of its columns {', '.join(map(repr, columns))} may be the "
+            "ids; pass a Series with ids as index, or two columns, named id and weight"
         )
     assert other is not None
     return ById(
@@ -256,7 +254,7 @@ def _check_ids(name: str, ids: list[Any], column: str) -> None:
     for label in ids:
         if not is_id(label):
             is_missing = repr(label) in ("None", "nan", "<NA>", "NaT")
-            what = "a missing value" if is_missing else f"{shorten(repr(label), 40)}, which is no id"
+            what = "a missing value" if is_missing else f"{shorten(repr(label), 40)}, which is not an id"
             where = f" in its column of ids {column!r}" if column else ""
             raise OptionError(f"{name} has {what}{where}; pass ids as integers or strings")
 
@@ -286,7 +284,9 @@ def _classify_table(name: str, given: Any) -> ById:
         own, other = (others[place] for place in chosen)  # type: ignore[index]  # none is None
     numbers = table.column(other)
     if numbers.null_count:
-        raise OptionError(f"{name} has {numbers.null_count} missing values in its column {columns[other]!r}")
+        raise OptionError(
+            f"{name} has {numbers.null_count} missing values in column {columns[other]!r}; fill them, or drop the rows"
+        )
     ids = _list_labels(name, table.column(own), columns[own])
     return ById(ids, numbers.to_numpy(), _advise_columns(columns, own, other))
 
@@ -298,7 +298,7 @@ def _list_labels(name: str, column: Any, title: str) -> list[Any] | np.ndarray:
     if pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         where = f" in its column of ids {title!r}" if title else ""
         raise OptionError(
-            f"{name} has values of type {column.type}{where}, which are no ids; pass np.asarray(...) for numbers by "
+            f"{name} has values of type {column.type}{where}, which are not ids; pass np.asarray(...) for numbers by "
             "place, or a frame with a column of ids and one of numbers"
         )
     if pa.types.is_integer(column.type) and not column.null_count:

@@ -291,7 +291,7 @@ def read_vertices(
             need += _estimate_bytes(own)
             _check_room(need, text, room)
         if not any(map(len, ids)):
-            raise SourceError("there is no vertex in this list; expected one id per line", source=text.name)
+            raise SourceError("the list of vertices is empty; expected one id per line", source=text.name)
         return _list_vertices(ids, text.name, room.folder, has_header=has_header), text.provenance()
 
 
@@ -302,7 +302,7 @@ def choose_vertices(
     reading: StatedForm,
     id_room: MemoryBudget,
 ) -> tuple[Vertices, dict[str, Any]]:
-    """Choose how ids are numbered; return that, and the provenance of the list of vertices at a path."""
+    """Choose the mapping from ids to numbers; return it with the provenance of the list of vertices, if any."""
     if n_vertices is not None:
         return NumberedVertices(n_vertices), {}
     if path is not None:
@@ -319,7 +319,7 @@ def _find_list_form(
     are_names, checks = id_column.dtype == "string", reading.comment is None
     sample = _sample_list(text, reading, checks=checks and are_names)
     if not sample:
-        raise SourceError("there is no vertex in this list; expected one id per line", source=text.name)
+        raise SourceError("the list of vertices is empty; expected one id per line", source=text.name)
     lines = [line.text for line in sample]
     try:
         found = choose_list_delimiter(lines, are_integers=not are_names)
@@ -332,7 +332,7 @@ def _find_list_form(
             place, _ = choose_list_columns(first, has_numbers=False)
         elif are_names and found not in (None, "\t") and reading.delimiter is None:
             raise Undecided(
-                f"each line has {n_columns} columns separated by {found!r}; quote ids that hold it, or pass delimiter="
+                f"each line has {n_columns} columns separated by {found!r}; quote such ids, or pass delimiter="
             )
     except Undecided as error:
         raise sample[0].make_error(str(error)) from error
@@ -360,7 +360,7 @@ def _check_comment(line: TextLine) -> None:
     """Raise SourceError if a comment may be a name, as nothing separates its sign from its text."""
     if line.text[1:2].strip():
         raise line.make_error(
-            f'this line begins like a comment and may be an id; quote it if it is one, or write "{line.text[:1]} ..." '
+            f'this line begins like a comment but may be an id; quote it if it is one, or write "{line.text[:1]} ..." '
             "if it is not"
         )
 
@@ -379,8 +379,8 @@ def _check_room(need: int, text: TextStream, room: MemoryBudget) -> None:
         return
     whole = f"about {need / text.fraction / 1e9:.3g}" if text.fraction else f"more than {need / 1e9:.3g}"
     raise CapacityError(
-        f"{text.name}: the list of vertices takes {whole} GB of memory, of which {room.memory / 1e9:.3g} GB may be "
-        "taken; allow more by memory=, or leave out vertices=, so that vertices are those that occur in edges"
+        f"{text.name}: the list of vertices takes {whole} GB of memory, but the limit is {room.memory / 1e9:.3g} GB; "
+        "allow more by memory=, or leave out vertices= to find the vertices in the edges"
     )
 
 

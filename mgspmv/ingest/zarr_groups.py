@@ -59,7 +59,7 @@ class GroupSource:
     SourceError : the group is incomplete or inconsistent; by `batches`, elements of its arrays are invalid
     SourceError : a group of another type
     CapacityError : a chunk of an array, by its metadata, takes more than the free memory
-    OptionError : n_cols contradicts the group's shape, or the format states its own
+    OptionError : n_cols contradicts the group's shape, or is passed for a format that states it
     """
 
     default_kind: Literal["graph", "matrix"] = "matrix"
@@ -70,12 +70,12 @@ class GroupSource:
         found = ZarrGroup(name.rstrip("/"), group)
         if is_version(group):
             raise found.make_error(
-                "this is a matrix store of mgspmv, or a version of one, and is read as a whole alone: name the "
-                "store, without format=, in no .zip file"
+                "this is a matrix store of mgspmv or one of its versions, which is not read by format= or from a .zip "
+                "file; name the folder of the store, and leave out format="
             )
         chosen = format or find_format(found)
         if n_cols is not None and chosen != "csr":
-            raise OptionError(f"n_cols= suits plain CSR arrays, and {name} is read as {chosen}; leave it out")
+            raise OptionError(f"n_cols= applies to plain CSR arrays, but {name} is read as {chosen}; leave it out")
         self._matrix = describe_csr(found, n_cols) if chosen == "csr" else DESCRIBE[chosen](found)
         self.name = self._matrix.found.name
 
@@ -99,7 +99,7 @@ class GroupSource:
 
 
 def find_matrix_store(source: StoreLike | zarr.Group) -> StoreLike | None:
-    """Return the place of a source that is a whole matrix store of mgspmv, and in no .zip file; None for others.
+    """Return the location of a source if it is a matrix store of mgspmv outside a .zip file; None for others.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def _open_group(source: StoreLike) -> zarr.Group:
         except FileNotFoundError as error:
             raise SourceNotFoundError("there is no Zarr group; check the path", source=name) from error
     if not isinstance(node, zarr.Group):
-        raise SourceError("this is an array, and a sparse matrix is a group of arrays; name the group", source=name)
+        raise SourceError("this is an array, expected a group of arrays; name the group", source=name)
     return node
 
 
@@ -196,9 +196,9 @@ def _check_pointers(matrix: GroupMatrix, pointers: ZarrArray, first: int, bounds
         k = int(falls[0])
         raise pointers.make_error(f"does not ascend: element {first + k + 1} is {bounds[k + 1]} after {bounds[k]}")
     if first == 0 and bounds[0] != 0:
-        raise pointers.make_error(f"begins with {bounds[0]} instead of 0")
+        raise pointers.make_error(f"begins with {bounds[0]}, expected 0")
     if first + len(bounds) == len(pointers) and bounds[-1] != n_entries:
-        raise pointers.make_error(f"ends with {bounds[-1]}, and there are {n_entries} {matrix.indices.name}")
+        raise pointers.make_error(f"ends with {bounds[-1]}, expected {n_entries}, the number of {matrix.indices.name}")
 
 
 def _make_batch(matrix: GroupMatrix, start: int, lines: np.ndarray) -> CooBatch:

@@ -78,7 +78,7 @@ def test_update_with_nothing_to_change(folder):
         assert (answer["changed"], answer["store"]) == (False, before)
     (folder / "more.txt").write_text("5 1\n")
     assert invoke_json("update", "g.zarr", "--insert", "more.txt")["changed"] is True
-    assert invoke("ingest", "empty.txt", "other.zarr", code=3)[1].startswith("error: empty.txt: there is no edge")
+    assert invoke("ingest", "empty.txt", "other.zarr", code=3)[1].startswith("error: empty.txt: this file has no edges")
 
 
 def test_options_of_update_are_given_on(folder, monkeypatch):

@@ -275,7 +275,7 @@ def test_what_only_this_process_has(client, tmp_path):
     with pytest.raises(OptionError, match=r"is read by this process alone; the workers .* Leave out client="):
         mg.ingest(sp.eye_array(5), tmp_path / "graph", client=client)
     table = pa.table({"a": [1], "b": [2]})
-    with pytest.raises(OptionError, match=r"are in this process.*write them to Parquet"):
+    with pytest.raises(OptionError, match=r"in the memory of this process.*write them to Parquet"):
         mg.ingest(table, tmp_path / "graph", client=client)
     check_nothing_whole(tmp_path / "graph")
 

@@ -171,7 +171,7 @@ def test_nothing_gives_empty_columns():
         ("1\nnan\n", (FINITE,), " ", 2, "'nan': expected w to be a finite number, found 'nan'"),
         ("1\n1e999\n", (FINITE,), " ", 2, "expected w to be a finite number, found '1e999'"),
         ("a,\n", (NAME, NAME), ",", 1, "expected name to be a name, found ''"),
-        ('a,b\n"a,b\n', (NAME, NAME), ",", 2, "the line is not well quoted (a quotation is not closed"),
+        ('a,b\n"a,b\n', (NAME, NAME), ",", 2, "invalid quotes: a quoted field is not closed"),
     ],
 )
 def test_refusals(text, cols, delimiter, number, message):

@@ -25,12 +25,12 @@ def mat():
     ("data", "message"),
     [
         (mat(), "this is MATLAB, which ingest does not read; read it with scipy.io.loadmat"),
-        (gzip.compress(np.random.default_rng(0).bytes(1000), mtime=0), "this is not a text; ingest reads Matrix"),
+        (gzip.compress(np.random.default_rng(0).bytes(1000), mtime=0), "this is not a text file; ingest reads Matrix"),
         (
             b"%%__BadBanner matrix coordinate real general\n4 4 0\n",
-            "line 1: .*: this looks like a Matrix Market file and is none; ingest reads",
+            "line 1: .*: the first line is not a valid banner of Matrix Market; ingest reads",
         ),
-        ("1 2\n".encode("utf-16"), "this is a text in UTF-16"),
+        ("1 2\n".encode("utf-16"), "this text is in UTF-16"),
         (gzip.compress(b"PAR1" + bytes(20), mtime=0), "this is Parquet, which .* compressed file; decompress it"),
         (b"\x89HDF\r\n\x1a\n" + bytes(9), "this is HDF5, which"),
         (b'<?xml version="1.0"?><graphml>', "this is GraphML, which .*networkx.read_graphml"),
@@ -50,7 +50,7 @@ def test_files_that_are_not_read(tmp_path, data, message):
         ("a.graphml", "GraphML"),
         ("a.h5ad", "AnnData in HDF5"),
         ("a.npy", "a NumPy array"),
-        ("a.mtx", "named like a Matrix Market file and has no banner"),
+        ("a.mtx", "suffix .mtx indicates Matrix Market, but there is no banner"),
     ],
 )
 def test_names_of_formats_that_are_not_read(tmp_path, name, what):

@@ -214,7 +214,7 @@ def test_claims_are_kept(read_text):
 
 
 def test_the_first_of_a_list_that_is_in_no_edge_is_told(read_text, write):
-    note = "'city', the first id of the list of vertices, occurs in no edge; write it as `id` if it is a header"
+    note = "'city', the first id of the list of vertices, occurs in no edge; replace it by `id` if it is a header"
     for text, is_told in (("city\na\nb\n", True), ("b\na\ncity\n", False), ("id\ncity\na\nb\n", False)):
         provenance = read_text("a b\nb a\n", vertices=write(text, "a.v"))[2].provenance
         assert provenance["taken"]["notes"] == [note] * is_told, text
@@ -251,8 +251,8 @@ def test_memory_is_that_of_a_batch_and_not_of_the_text(write):
 @pytest.mark.parametrize(
     ("text", "options", "line_number", "message"),
     [
-        ("", {}, None, "there is no edge in this file; pass n_vertices= or vertices="),
-        ("# Nodes: 5 Edges: 0\n", {}, None, "there is no edge in this file"),
+        ("", {}, None, "this file has no edges; pass n_vertices= or vertices="),
+        ("# Nodes: 5 Edges: 0\n", {}, None, "this file has no edges"),
         (
             "# c\n7\n",
             {},
@@ -263,7 +263,7 @@ def test_memory_is_that_of_a_batch_and_not_of_the_text(write):
             "\n1 2 3 4\n",
             {},
             2,
-            'found 4 columns; say which by their numbers, as columns=(1, 2), or pass extra_columns="ignore" to read',
+            'found 4 columns; choose columns by number, such as columns=(1, 2), or pass extra_columns="ignore" to read',
         ),
         ("1 2 3 4\n", {"weights": False}, 1, "found 4 columns"),
         (
@@ -287,7 +287,7 @@ def test_memory_is_that_of_a_batch_and_not_of_the_text(write):
             "1.5 2.5\n",
             {},
             1,
-            'ids are integers or names, and these are other numbers; pass ids="string" if ids are names',
+            'ids must be integers or names, found other numbers; pass ids="string" if they are names',
         ),
         ("1 2 3\n1 2 x\n", {}, 2, "'1 2 x': expected weight to be a finite number, found 'x'"),
         ("1 2 3\n1 2 nan\n", {}, 2, "'1 2 nan': expected weight to be a finite number, found 'nan'"),
@@ -298,21 +298,21 @@ def test_memory_is_that_of_a_batch_and_not_of_the_text(write):
             "0 1\n1 5\n",
             {"n_vertices": 5},
             2,
-            "expected target to be an integer from 0 to 4, found '5'; n_vertices=5 says so",
+            "expected target to be an integer from 0 to 4, found '5'; n_vertices=5 sets this range",
         ),
         ("0 1\n-1 2\n", {"n_vertices": 5}, 2, "expected source to be an integer from 0 to 4, found '-1'"),
         ("a b\n", {"n_vertices": 5, "header": False}, 1, "expected source to be an integer from 0 to 4, found 'a'"),
         ("%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 5\n", {}, 1, "this is a Matrix Market file"),
-        ("a,b\nb,c\n#c,d\n", {}, 3, 'begins like a comment and has the columns of an edge; pass comment="none"'),
-        ("a,b\n#,c,d\n# b,a\n", {}, 3, "begins like a comment and has the columns of an edge"),
+        ("a,b\nb,c\n#c,d\n", {}, 3, 'begins like a comment but has the columns of an edge; pass comment="none"'),
+        ("a,b\n#,c,d\n# b,a\n", {}, 3, "begins like a comment but has the columns of an edge"),
         ("NaN,2\n3,4\n", {}, 1, "column 1 has 'NaN' among ids that are numbers"),
-        ("1 -> 2\n2 -> 3\n", {}, 1, "column 2 is '->' in every line; say which columns are read, as columns=(1, 3)"),
-        ("e 1 2\ne 2 3\n", {}, 1, "column 1 is 'e' in every line, as in files of DIMACS"),
+        ("1 -> 2\n2 -> 3\n", {}, 1, "column 2 is '->' in every line; choose columns, such as columns=(1, 3)"),
+        ("e 1 2\ne 2 3\n", {}, 1, "column 1 is 'e' in every line, as in DIMACS files"),
         ("1,2\n", {"columns": ("src", "dst")}, 1, "expected one column 'src', found the columns 1, 2"),
         ("src,dst\n", {"columns": ("src", "target")}, 1, "expected one column 'target', found the columns src, dst"),
-        ("src,dst,weight\n1,2\n", {}, 1, "the header has 3 columns, src, dst, weight, and the line below it 2"),
+        ("src,dst,weight\n1,2\n", {}, 1, "the header has 3 columns, src, dst, weight, but the line below it has 2"),
         (b"a b\na \xff\n", {}, 2, "the line is not UTF-8 text"),
-        ('a,b\n"c,d\n', {}, 2, "the line is not well quoted"),
+        ('a,b\n"c,d\n', {}, 2, "invalid quotes"),
     ],
 )
 def test_errors(make_error, text, options, line_number, message):
@@ -355,16 +355,16 @@ def test_line_numbers_far_into_a_compressed_file(make_error):
         ({"delimiter": ""}, "delimiter must be one character such as ',' or ';', not ''"),
         ({"delimiter": "::"}, "delimiter must be one character"),
         ({"delimiter": "#"}, "delimiter '#' begins comments too; pass comment="),
-        ({"columns": "source"}, "columns must name those of sources, targets and, maybe, weights"),
-        ({"columns": "ab"}, "columns must name those of sources, targets and, maybe, weights"),
+        ({"columns": "source"}, "columns must be two or three names, or numbers from 1, of sources"),
+        ({"columns": "ab"}, "columns must be two or three names, or numbers from 1, of sources"),
         ({"n_vertices": -1}, "n_vertices must be an integer of at least 0, not -1"),
         (
             {"n_vertices": 3, "vertices": "a.v"},
-            "n_vertices= and vertices= both say what the vertices are; pass one of them",
+            "n_vertices= and vertices= both define the vertices; pass only one of them",
         ),
         (
             {"n_vertices": 3, "ids": "string"},
-            "n_vertices= is for ids that are integers; for names pass a list of vertices, as vertices=",
+            "n_vertices= requires integer ids; for names, pass a list of vertices with vertices=",
         ),
     ],
 )

@@ -367,7 +367,7 @@ REFUSED = {
             {"edges": [(2, 3)]},
             r"^edges has the entry \(2, 3\), which is missing from the store; remove it from edges=$",
         ),
-        ({"edges": damage()}, "its index arrays are damaged"),
+        ({"edges": damage()}, "the index arrays are damaged"),
     ],
 }
 

@@ -103,7 +103,7 @@ def test_a_folder(tree, prefix):
     for slash in ("", "/"):
         assert find_files(f"{prefix}{tree}/x{slash}") == [f"{prefix}{tree}/x/d.csv"]
     with pytest.raises(
-        SourceError, match=rf"this folder has folders \(x\); name .* by a pattern \('{prefix}.*/\*\*/\*'\)"
+        SourceError, match=rf"this folder contains folders \(x\); name .* by a pattern \('{prefix}.*/\*\*/\*'\)"
     ):
         find_files(f"{prefix}{tree}")
 
@@ -159,7 +159,7 @@ def test_a_zarr_group(tmp_path):
     for name in ("zarr.json", ".zgroup", ".zattrs"):
         (tmp_path / name / "indptr").mkdir(parents=True)
         (tmp_path / name / name).write_text("{}")
-        with pytest.raises(SourceError, match="this folder is a Zarr group, and no folder of edge lists or"):
+        with pytest.raises(SourceError, match="this folder is a Zarr group, not a folder of edge lists or"):
             find_files(tmp_path / name)
 
 
@@ -167,7 +167,7 @@ def test_a_zarr_group(tmp_path):
 def test_tables_whose_files_are_not_all_current(tmp_path, log, what):
     (tmp_path / log).mkdir()
     (tmp_path / "part.parquet").write_bytes(b"")
-    with pytest.raises(SourceError, match=f"this folder is {what}, of which not all files are current"):
+    with pytest.raises(SourceError, match=f"this folder is {what}, which may contain outdated files"):
         find_files(tmp_path)
 
 
@@ -294,7 +294,7 @@ def test_matrices_are_read_one_at_a_time(tmp_path):
         scipy.io.mmwrite(tmp_path / f"{name}.mtx", sp.eye_array(2))
         sp.save_npz(tmp_path / f"{name}.npz", sp.eye_array(2))
     for suffix, format in (("mtx", "matrix-market"), ("npz", "npz")):
-        with pytest.raises(SourceError, match=f"2 files of the format {format} are no single matrix"):
+        with pytest.raises(SourceError, match=f"2 files of the format {format} cannot be combined"):
             open_source(tmp_path / f"*.{suffix}")
         assert mg.ingest(tmp_path / f"a*.{suffix}", MemoryStore()).nnz == 2
 

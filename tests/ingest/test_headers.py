@@ -73,7 +73,7 @@ def test_a_first_line_that_may_be_either_is_an_error(lines):
 
 
 def test_a_known_vertex_in_a_list_may_be_its_header():
-    with pytest.raises(Undecided, match="'node' may name the column or be the vertex of this id"):
+    with pytest.raises(Undecided, match="'node' may be a header or the id of a vertex"):
         has_list_header(["node"], [["edge"]], is_vertex={"node"}.__contains__)
     assert has_list_header(["node"], [["edge"]], is_vertex={"edge"}.__contains__)
     assert has_list_header(["vertex"], [["node"], ["edge"]], is_vertex={"node"}.__contains__)
@@ -101,13 +101,13 @@ BOTH = ColumnChoice(0, 1)
 @pytest.mark.parametrize(
     ("rows", "is_below_header", "message"),
     [
-        (["--- ---", "a b"], True, "drawn line"),
-        (["==== ====", "1 2"], False, "drawn line"),
+        (["--- ---", "a b"], True, "ruled line"),
+        (["==== ====", "1 2"], False, "ruled line"),
         (["-- --", "a b"], True, None),
         (["--- a", "a b"], True, None),
-        (["From To", "1 2"], True, "names? the columns as well; pass skip_rows=1"),
-        (["[id] [id]", "1 2"], True, "name the columns as well"),
-        (["from to", "alice bob"], True, "name the columns as well"),
+        (["From To", "1 2"], True, "may be a second header; pass skip_rows=1"),
+        (["[id] [id]", "1 2"], True, "may be a second header"),
+        (["from to", "alice bob"], True, "may be a second header"),
         (["from to", "alice from"], True, None),
         (["alice bob", "carol dave"], True, None),
         (["alice 1", "bob 2"], True, None),
@@ -148,7 +148,7 @@ def test_sizes_above_edges(rows, is_whole, are_sizes):
     if not are_sizes:
         check_sizes(split, is_whole=is_whole)
         return
-    with pytest.raises(Undecided, match="skip_rows=1 if it says that, or header=False"):
+    with pytest.raises(Undecided, match="skip_rows=1 if it states these numbers, or header=False"):
         check_sizes(split, is_whole=is_whole)
 
 
@@ -193,7 +193,7 @@ def test_headers_of_lists(lines, has_numbers, expected):
 def test_a_word_above_names_that_look_like_numbers_is_an_error():
     assert has_list_header(["id"], [["1"], ["2"]], are_names=True)
     assert not has_list_header(["1"], [["alice"], ["2"]], are_names=True)
-    with pytest.raises(Undecided, match="'alice' above numbers may name the column or be an id; write a line `id`"):
+    with pytest.raises(Undecided, match="'alice' above numbers may be a header or an id; add a line `id`"):
         has_list_header(["alice"], [["1"], ["2"]], are_names=True)
 
 

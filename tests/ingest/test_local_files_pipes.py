@@ -116,6 +116,6 @@ def test_tables_cannot_be_piped(write_fifo, data):
 
 def test_pipes_are_of_one_process(write_fifo, tmp_path):
     fifo = write_fifo(b"1 2\n")
-    with pytest.raises(OptionError, match=r"is a pipe, which one process reads; save it as a file, or leave client="):
+    with pytest.raises(OptionError, match=r"is a pipe, read by one process; save it as a file, or leave client="):
         open_source(fifo, format="edge-list").split(2)
     fifo.read_bytes()

@@ -21,7 +21,7 @@ from tests.support.reference_data import shared_data
 COMPLEX = "complex values are not supported; write real and imaginary part as two real matrices"
 VECTOR = "vectors are not supported; write it as a matrix of one column"
 HERMITIAN = "hermitian symmetry is not supported; if the values are real, write 'symmetric' instead"
-NO_BANNER = "not a Matrix Market file, whose first line is like '%%MatrixMarket matrix coordinate real general'"
+NO_BANNER = "not a Matrix Market file; expected a first line like '%%MatrixMarket matrix coordinate real general'"
 
 # file: rows, columns, entries (mirrored ones too; no zeros of arrays), dtype of the values
 READ = {
@@ -461,8 +461,8 @@ GENERAL = "%%MatrixMarket matrix coordinate real general\n"
             1,
             "a pattern has no values, so it cannot be coordinate skew-symmetric; use a field with values",
         ),
-        (GENERAL, 1, "the file ends before the line with the matrix's sizes"),
-        (GENERAL + "% c\n\n", 1, "the file ends before the line with the matrix's sizes"),
+        (GENERAL, 1, "the file ends before the line of sizes"),
+        (GENERAL + "% c\n\n", 1, "the file ends before the line of sizes"),
         (GENERAL + "%c\n2 2\n", 3, "'2 2': expected the 3 sizes of the matrix (rows, columns, entries), found 2"),
         ("%%MatrixMarket matrix array real general\n2 2 4\n", 2, "the 2 sizes of the matrix (rows, columns), found 3"),
         (
@@ -485,7 +485,7 @@ GENERAL = "%%MatrixMarket matrix coordinate real general\n"
         (
             GENERAL + "% c\n2 2 1\n1 1 5\n\n% c\n 2 1  7\n",
             7,
-            "'2 1  7': expected the file to end after the 1 entries that the size line ('2 2 1', line 3) says",
+            "'2 1  7': expected the file to end after the 1 entries that the size line ('2 2 1', line 3) states",
         ),
         (
             "%%MatrixMarket matrix array real general\n2 1\n1\n2\n3\n",

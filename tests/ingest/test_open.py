@@ -44,7 +44,7 @@ def test_files(files, name, format, reader):
 
 def test_a_matrix_by_name_must_have_a_banner(files):
     (files / "a.txt").rename(files / "b.mtx")
-    with pytest.raises(SourceError, match=r'has no banner; .* pass format="edge-list"'):
+    with pytest.raises(SourceError, match=r'there is no banner; .* pass format="edge-list"'):
         open_source(files / "b.mtx")
     assert type(open_source(files / "b.mtx", format="edge-list")) is EdgeListSource
 
@@ -53,9 +53,9 @@ def test_a_matrix_by_name_must_have_a_banner(files):
     ("name", "format", "message"),
     [
         ("a.mtx", "edge-list", "Matrix Market"),
-        ("a.mtx", "npz", "not a whole .npz file"),
+        ("a.mtx", "npz", "not a complete .npz file"),
         ("a.txt", "matrix-market", "%%MatrixMarket"),
-        ("a.txt", "npz", "not a whole .npz file"),
+        ("a.txt", "npz", "not a complete .npz file"),
         ("a.txt", "anndata", "there is no Zarr group"),
     ],
 )
@@ -75,7 +75,7 @@ def test_options_of_edge_lists_suit_nothing_else(files, source):
     for name in EDGE_LIST_OPTIONS:
         with pytest.raises(OptionError) as caught:
             open_source(files / source if isinstance(source, str) else source, **{name: None})
-        assert str(caught.value) == f"{name}= suits an edge list, and this source is read as {form}; leave it out"
+        assert str(caught.value) == f"{name}= applies to an edge list, but this source is read as {form}; leave it out"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_options_of_edge_lists_suit_nothing_else(files, source):
         ("symmetrise", "; did you mean 'symmetrize'?"),
         ("self_loop", "; did you mean 'self_loops'?"),
         ("overwrites", "; did you mean 'overwrite'?"),
-        ("batch_bytes", "; of an edge list there are " + ", ".join(EDGE_LIST_OPTIONS)),
+        ("batch_bytes", "; options of an edge list: " + ", ".join(EDGE_LIST_OPTIONS)),
     ],
 )
 def test_unknown_options(name, hint):

@@ -42,7 +42,7 @@ REFUSED = {
     "sizes that overflow": ("a.mtx", BANNER + b"99999999999999999999 3 1\n1 1 1\n", "number of rows to be an integer"),
     "negative sizes": ("a.mtx", BANNER + b"-3 3 1\n1 1 1\n", "number of rows to be an integer from 0"),
     "text for a value": ("a.mtx", MATRIX.replace(b"-2", b"two"), "expected value to be a number, found 'two'"),
-    "no sizes": ("a.mtx", BANNER, "the file ends before the line with the matrix's sizes"),
+    "no sizes": ("a.mtx", BANNER, "the file ends before the line of sizes"),
     "half a banner": ("a.mtx", b"%%MatrixMarket matrix coord", "expected a first line of five words"),
     "an id of 20 digits": ("e.txt", EDGES + b"12345678901234567890 1\n", "expected source to be a 64-bit integer"),
     "NaN as weight": ("e.txt", b"1 2 0.5\n2 1 nan\n", "expected weight to be a finite number, found 'nan'"),
@@ -52,11 +52,11 @@ REFUSED = {
     "binary junk": ("e.txt", bytes(range(256)) * 40, "this is not a text"),
     "junk after edges": ("e.txt", EDGES + bytes(range(128, 256)) * 40, "not UTF-8|columns|64-bit integer"),
     "a NUL": ("e.txt", EDGES + b"1\x002\n", "this is not a text"),
-    "UTF-16": ("e.txt", "1 2\n2 3\n".encode("utf-16"), "this is a text in UTF-16; convert it to UTF-8"),
-    "a Parquet file by another name": ("e.txt", b"PAR1" + bytes(100), "no Parquet file"),
-    "an empty Parquet file": ("e.parquet", b"", "no Parquet file"),
+    "UTF-16": ("e.txt", "1 2\n2 3\n".encode("utf-16"), "this text is in UTF-16; convert it to UTF-8"),
+    "a Parquet file by another name": ("e.txt", b"PAR1" + bytes(100), "not a Parquet file"),
+    "an empty Parquet file": ("e.parquet", b"", "not a Parquet file"),
     "junk as npz": ("m.npz", b"PK\x03\x04" + bytes(60), "npz"),
-    "nothing": ("e.txt", b"", "there is no edge in this file"),
+    "nothing": ("e.txt", b"", "this file has no edges"),
 }
 
 

@@ -59,7 +59,7 @@ def test_the_number_of_vertices_may_be_given(tmp_path):
     rows, _, _, layout = read(path, n_vertices=9)
     assert (rows, layout.shape, layout.vertex_ids) == (EDGES[0], (9, 9), None)
     with pytest.raises(
-        SourceError, match=r"e.parquet: row 2: expected 0..6, as n_vertices=7 says in column 'src', found 7"
+        SourceError, match=r"e.parquet: row 2: expected an id from 0 to 6 \(n_vertices=7\) in column 'src', found 7"
     ):
         read(path, n_vertices=7)
 
@@ -84,11 +84,11 @@ TABLES = {
     "names as weights": (([1], [2], ["w"]), {}, r"expected weights in column 'weight' to be numbers, found string"),
     "no such column": (([1], [2]), {"columns": ("source", "dst")}, r"expected one column 'source', found the columns"),
     "nearly such a column": (([1], [2]), {"columns": ("srcs", "dst")}, r"did you mean 'src'\?"),
-    "a number of names": ((["a"], ["b"]), {"n_vertices": 2}, r"n_vertices is for ids that are integers"),
-    "nothing as id": (([1, 2, None], [1, 2, 3]), {}, r"row 2 has nothing in column 'src'; drop such rows, or"),
-    "nothing as weight": (([1, 2], [1, 2], [None, 1.0]), {}, r"row 0 has nothing in column 'weight'"),
+    "a number of names": ((["a"], ["b"]), {"n_vertices": 2}, r"n_vertices= requires integer ids, found strings"),
+    "nothing as id": (([1, 2, None], [1, 2, 3]), {}, r"row 2 has a missing value in column 'src'; drop such rows, or"),
+    "nothing as weight": (([1, 2], [1, 2], [None, 1.0]), {}, r"row 0 has a missing value in column 'weight'"),
     "an id beyond int64": (([1, 2**63], [2, 3]), {}, r"row 1: expected a 64-bit integer .* found 92233"),
-    "an id below 0": (([1, 0], [2, -3]), {"n_vertices": 5}, r"row 1: expected 0..4, as n_vertices=5 .* found -3"),
+    "an id below 0": (([1, 0], [2, -3]), {"n_vertices": 5}, r"row 1: expected an id from 0 to 4 \(n_vert.* found -3"),
 }  # fmt: skip
 
 
@@ -106,22 +106,22 @@ def test_files_that_are_cut_short(tmp_path):
     whole = path.read_bytes()
     for n_bytes in (0, 3, 40, 300, -1):
         path.write_bytes(whole[:n_bytes])
-        with pytest.raises(SourceError, match=r"e.parquet: this is no Parquet file, or it is damaged or cut short"):
+        with pytest.raises(SourceError, match=r"e.parquet: not a Parquet file, or damaged or cut short"):
             read(path)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"columns": ["a"]}, r"columns must name .*, or number them from 1, not 1: \['a'\]"),
+        ({"columns": ["a"]}, r"columns must be .* names, or numbers from 1, .* not 1: \['a'\]"),
         (
             {"columns": ["a", "b"], "weights": True},
-            r"weights are wanted and columns=\('a', 'b'\) names none",
+            r"weights=True requires a third column in columns=\('a', 'b'\)",
         ),
         ({"n_vertices": -1}, "n_vertices must be an integer of at least 0"),
-        ({"n_vertices": 1, "vertices": "v"}, "n_vertices= and vertices= both say what the vertices are"),
+        ({"n_vertices": 1, "vertices": "v"}, "n_vertices= and vertices= both define the vertices"),
         ({"weights": "no"}, "weights must be one of"),
-        ({"delimiter": ","}, "delimiter= suits an edge list, and this source is read as parquet"),
+        ({"delimiter": ","}, "delimiter= applies to an edge list, but this source is read as parquet"),
     ],
 )
 def test_options(tmp_path, options, message):

@@ -157,11 +157,7 @@ def test_a_dense_and_a_compressed_matrix_are_read_by_one(tmp_path):
 @pytest.mark.parametrize("n_entries", [299, 301])
 def test_a_wrong_number_of_entries_is_found_over_all_parts(n_entries, tmp_path):
     (tmp_path / "a.mtx").write_text("\n".join([*MATRIX[:2], f"400 400 {n_entries}", *ENTRIES]))
-    message = (
-        "expected 301 entries, the file ends after 300"
-        if n_entries > 300
-        else "expected the file to end after 299 entries, and it has 300"
-    )
+    message = "expected 301 entries, the file ends after 300" if n_entries > 300 else "expected 299 entries, found 300"
     with pytest.raises(SourceError, match=rf"a.mtx, line 3.*{message}"):
         read_parts(MatrixMarketSource(str(tmp_path / "a.mtx")), 3)
 
@@ -193,18 +189,18 @@ def test_parquet_parts_must_be_of_one_type(tmp_path):
     paths = [str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet")]
     with pytest.raises(
         SourceError,
-        match=r"b.parquet: weights are float32 from row 0 on, and double|float64 at the begin of .*a.parquet",
+        match=r"b.parquet: weights are float32 from row 0 on, but double|float64 at the beginning of .*a.parquet",
     ):
         read_parts(ParquetSource(paths), 2)
     pq.write_table(pa.table({"src": ["a"], "dst": ["b"], "weight": [1.0]}), paths[1])
     with pytest.raises(
-        SourceError, match=r"b.parquet: ids are string from row 0 on, and int64 at the begin of .*a.parquet"
+        SourceError, match=r"b.parquet: ids are string from row 0 on, but int64 at the beginning of .*a.parquet"
     ):
         read_parts(ParquetSource(paths), 2)
 
 
 def test_a_table_in_memory_has_no_parts():
-    with pytest.raises(OptionError, match=r"are in this process.*write them to Parquet"):
+    with pytest.raises(OptionError, match=r"in the memory of this process.*write them to Parquet"):
         FrameSource(pd.DataFrame({"src": [1], "dst": [2]})).split(2)
 
 

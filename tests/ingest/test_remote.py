@@ -241,9 +241,7 @@ def test_pieces_of_a_parquet_table_are_fetched_once(web, table, monkeypatch):
 def test_parquet_tables_need_pieces(web, table, has_sizes):
     web.has_ranges, web.has_sizes = False, has_sizes
     web.files["/e"] = table.read_bytes()
-    message = (
-        "cannot be read: .*range requests" if has_sizes else "the server does not say how large it is, so it is read"
-    )
+    message = "cannot be read: .*range requests" if has_sizes else "the server does not report the size"
     with pytest.raises(SourceError, match=f"/e: {message}"):
         mg.ingest(f"{web.url}/e", MemoryStore(), format="parquet")
 
@@ -266,8 +264,8 @@ def test_a_connection_that_breaks_in_a_parquet_table(web, table, monkeypatch):
     [
         (404, SourceNotFoundError, "there is no such file; check the path"),
         (410, SourceNotFoundError, "there is no such file; check the path"),
-        (401, SourceError, "is not ours to read: 401.*; check the credentials and what they allow"),
-        (403, SourceError, "is not ours to read: 403.*; check the credentials and what they allow"),
+        (401, SourceError, "permission denied: 401.*; check the credentials and their permissions"),
+        (403, SourceError, "permission denied: 403.*; check the credentials and their permissions"),
         (500, SourceError, "cannot be read: 500.*; check the address, the connection and the credentials, and ingest"),
     ],
 )
@@ -313,7 +311,7 @@ def test_a_server_that_sends_less_than_it_says(web, monkeypatch):
     real = _Handler.send
     cut = lambda self, status, data, *more: real(self, status, data[: 49_000 if status == 206 else None], *more)  # noqa: E731
     monkeypatch.setattr(_Handler, "send", cut)
-    with pytest.raises(SourceError, match=r"/e: cannot be read: 49000 bytes came of the 312144 from byte 0 on"):
+    with pytest.raises(SourceError, match=r"/e: cannot be read: received 49000 of 312144 bytes from byte 0 on"):
         read_text(f"{web.url}/e")
 
 

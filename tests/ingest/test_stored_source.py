@@ -118,9 +118,13 @@ def test_one_store_is_inserted_into_another():
         (
             {"n_cols": 3},
             OptionError,
-            "n_cols= suits plain CSR arrays in Zarr, and this source is read as a matrix store",
+            "n_cols= applies to plain CSR arrays in Zarr, but this source is read as a matrix store",
         ),
-        ({"weights": False}, OptionError, "weights= suits an edge list, and this source is read as a matrix store"),
+        (
+            {"weights": False},
+            OptionError,
+            "weights= applies to an edge list, but this source is read as a matrix store",
+        ),
         ({"format": "csr"}, SourceError, "this is a matrix store of mgspmv"),
         ({"self_loops": "error"}, SourceError, "vertex v[0-9]+ has a self loop"),
         ({"duplicates": "error", "symmetrize": True}, SourceError, "occurs more than once"),

@@ -383,7 +383,7 @@ def test_selections_are_read(tmp_path):
         np.save(tmp_path / "a.npy", array)
         assert read_selection(tmp_path / "a.npy").tolist() == array.tolist()
     path.write_text("alice\n1\n")
-    with pytest.raises(SourceError, match="'alice' above numbers may name the column or be an id"):
+    with pytest.raises(SourceError, match="'alice' above numbers may be a header or an id"):
         read_selection(path, string_ids=True)
     path.write_text("#ai\nWashington, DC\n")
     reading = StatedForm(delimiter="|", comment="none")

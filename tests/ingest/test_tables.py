@@ -67,14 +67,17 @@ def test_tables_follow_each_other(monkeypatch):
         ({"a": [1]}, "b: expected columns of sources and targets, found 1: a"),
         (
             {"a": ["x"], "b": ["y"], "w": [1.0]},
-            "b: ids are string from row 0 on, and int64 at the begin of a",
+            "b: ids are string from row 0 on, but int64 at the beginning of a",
         ),
-        ({"a": [1], "b": [2], "w": [1]}, "b: weights are int64 from row 0 on, and float64 at the begin of a; make all"),
+        (
+            {"a": [1], "b": [2], "w": [1]},
+            "b: weights are int64 from row 0 on, but float64 at the beginning of a; convert all",
+        ),
         (
             {"a": [1], "b": [2]},
-            "b: weights are missing from row 0 on, and float64 at the begin of a; make",
+            "b: weights are missing from row 0 on, but float64 at the beginning of a; convert",
         ),
-        ({"a": [1, 1, None], "b": [2, 2, 2], "w": [1.0, 1.0, 1.0]}, "b: row 2 has nothing in column 'a'"),
+        ({"a": [1, 1, None], "b": [2, 2, 2], "w": [1.0, 1.0, 1.0]}, "b: row 2 has a missing value in column 'a'"),
     ],
 )
 def test_tables_that_are_not_alike(other, message, monkeypatch):

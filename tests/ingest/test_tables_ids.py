@@ -130,7 +130,9 @@ MISSING = {
 def test_missing_ids_are_refused_with_their_row(monkeypatch, name, part_rows):
     monkeypatch.setattr(tables, "PART_ROWS", part_rows)
     source, row = MISSING[name]
-    with pytest.raises(SourceError, match=f"row {row} has nothing in column 'src'; drop such rows, or fill them"):
+    with pytest.raises(
+        SourceError, match=f"row {row} has a missing value in column 'src'; drop such rows, or fill them"
+    ):
         mg.ingest(source, MemoryStore())
 
 
@@ -149,14 +151,20 @@ def test_missing_numbers_in_arrays():
 
 
 ARRAYS = {
-    "numbers and names in one list": ((["a", 1], ["a", "b"]), "src must hold integers or strings alone, Arrow cannot"),
-    "numbers too large": ((np.array([1, 2**64]), [1, 2]), "src must hold integers or strings alone, .* too large"),
-    "objects": ((["a"], np.array([object()])), "dst must hold integers or strings alone, Arrow cannot hold it"),
-    "other lengths": ((NAMES, OTHERS[:2]), "src has 3 entries and dst has 2; pass equally many"),
-    "other lengths of weights": ((NAMES, OTHERS, [1]), "src has 3 entries and weights has 1; pass equally many"),
+    "numbers and names in one list": (
+        (["a", 1], ["a", "b"]),
+        "src must hold only integers or only strings, Arrow cannot",
+    ),
+    "numbers too large": ((np.array([1, 2**64]), [1, 2]), "src must hold only integers or only strings, .* too large"),
+    "objects": ((["a"], np.array([object()])), "dst must hold only integers or only strings, Arrow cannot convert it"),
+    "other lengths": ((NAMES, OTHERS[:2]), "src has 3 entries but dst has 2; pass arrays of equal length"),
+    "other lengths of weights": (
+        (NAMES, OTHERS, [1]),
+        "src has 3 entries but weights has 1; pass arrays of equal length",
+    ),
     "a list of pairs": (
         [("a", "b"), ("b", "c")],
-        r"cannot ingest .* of a list of pairs, tuple\(zip\(\*pairs\)\) makes",
+        r"cannot ingest .* convert a list of pairs by tuple\(zip\(\*pairs\)\)",
     ),
 }
 
@@ -170,7 +178,7 @@ def test_arrays_that_are_refused(name):
 
 def test_the_reader_of_arrays():
     assert mg.ingest((NAMES, OTHERS), MemoryStore()).provenance["source"]["format"] == "arrays"
-    with pytest.raises(OptionError, match="3 arcs in arrays: rows are in this process, and a cluster reads"):
+    with pytest.raises(OptionError, match="3 arcs in arrays: a cluster cannot read rows in the memory of this process"):
         source_from_object((NAMES, OTHERS)).split(2)
 
 

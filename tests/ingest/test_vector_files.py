@@ -64,7 +64,7 @@ def test_texts_of_names(tmp_path, text, wanted):
         file.write(text)
     for name in ("w.csv", "w.csv.gz"):
         if wanted is None:
-            with pytest.raises(SourceError, match="keep two, of ids and numbers, named `id` and `weight`"):
+            with pytest.raises(SourceError, match="keep two, named `id` and `weight`"):
                 read_weights(tmp_path / name, string_ids=True)
         else:
             assert read_weights(tmp_path / name, string_ids=True) == wanted
@@ -93,7 +93,9 @@ def test_whole_lines_that_are_vertices_are_ids(tmp_path):
     assert read_weights(tmp_path / "w.txt", string_ids=True, vertex_ids=known) == ["Area 51", "Route 66"]
     assert read_weights(tmp_path / "w.txt", string_ids=True, vertex_ids=known[:1]) == {"Area": 51.0, "Route": 66.0}
     both = np.array(["Area", "Area 51", "Route", "Route 66"], object)
-    with pytest.raises(SourceError, match="an id, or an id and a number, and both are vertices; quote ids"):
+    with pytest.raises(
+        SourceError, match="the line is a vertex, and so is its first field, before a number; quote ids"
+    ):
         read_weights(tmp_path / "w.txt", string_ids=True, vertex_ids=both)
     (tmp_path / "w.txt").write_text("Smith, J\nDoe, A\n")
     known = np.array(["Doe, A", "Smith, J"], object)
@@ -105,21 +107,21 @@ def test_whole_lines_that_are_vertices_are_ids(tmp_path):
     [
         ("#ai,0.5\nbob,2\n", True, 1, "a comment or an id that begins with '#'; quote the id"),
         ("#ai\nbob\n", True, 1, "a comment or an id that begins with '#'; quote the id"),
-        ("Smith, J\nDoe, A\n", True, 1, "wanted a number as weight, found 'J'; quote an id that holds ','"),
-        ("Smith, J\n", True, 1, "wanted a number as weight, found 'J'"),
-        ("ann,1\nbob\n", True, 2, "wanted an id and a weight, found 1 fields"),
-        ("ann,1\nbob,x\n", True, 2, "wanted a number as weight, found 'x'"),
-        ("ann;0,5\n", True, 1, "wanted a number as weight, found '0,5'"),
-        ("ann;1\nbob;0,5\n", True, 2, "write a point for the decimal comma"),
+        ("Smith, J\nDoe, A\n", True, 1, "expected a number as weight, found 'J'; quote an id that contains ','"),
+        ("Smith, J\n", True, 1, "expected a number as weight, found 'J'"),
+        ("ann,1\nbob\n", True, 2, "expected an id and a weight, found 1 fields"),
+        ("ann,1\nbob,x\n", True, 2, "expected a number as weight, found 'x'"),
+        ("ann;0,5\n", True, 1, "expected a number as weight, found '0,5'"),
+        ("ann;1\nbob;0,5\n", True, 2, "write a decimal point, not a comma"),
         ("ann,1\nann,1\n", True, 2, "this id was given before"),
         ("ann\nbob\nann\n", True, 3, "this id was given before"),
-        ("id,rank\n,1\n", True, 2, "wanted an id, found an empty field"),
-        (",rank\nann,1\n", True, 1, "the columns are '', rank; keep two"),
-        ("id,name\nann,1\n", True, 1, "keep two, of ids and numbers"),
-        ('"ann,1\nbob,1\n', True, 1, "not well quoted"),
-        ("007,1\n7,2\n", False, 1, "wanted an integer id, found '007'"),
-        ("5.0,1\n", False, 1, "wanted an integer id, found '5.0'"),
-        ("5\nbob\n", False, 2, "wanted an integer id, found 'bob'"),
+        ("id,rank\n,1\n", True, 2, "expected an id, found an empty field"),
+        (",rank\nann,1\n", True, 1, "found the columns '', rank; keep two"),
+        ("id,name\nann,1\n", True, 1, "keep two, named `id` and `weight`"),
+        ('"ann,1\nbob,1\n', True, 1, "invalid quotes"),
+        ("007,1\n7,2\n", False, 1, "expected an integer id, found '007'"),
+        ("5.0,1\n", False, 1, "expected an integer id, found '5.0'"),
+        ("5\nbob\n", False, 2, "expected an integer id, found 'bob'"),
     ],
 )
 def test_texts_that_are_refused(tmp_path, text, string_ids, number, message):
@@ -145,14 +147,14 @@ def test_parquet_is_read_by_name_and_by_its_first_bytes(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "number", "message"),
     [
-        ("1 0.5\n2\n", 2, "wanted an id and a weight, found 1 fields"),
-        ("1 0.5 3\n", 1, "wanted an id and a weight, found 3 fields"),
-        ("1 0.5\nann 1\n", 2, "wanted an integer id, found 'ann'"),
-        ("ann 1\n", 1, "wanted an integer id, found 'ann'"),
-        ("9223372036854775808 1\n", 1, "wanted a 64-bit integer id, found '9223372036854775808'"),
-        ("1 x\n", 1, "wanted a number as weight, found 'x'"),
-        ("1 0.5\nid weight\n", 2, "wanted an integer id, found 'id'"),
-        ("1 nan\n", 1, "wanted a finite weight, found 'nan'"),
+        ("1 0.5\n2\n", 2, "expected an id and a weight, found 1 fields"),
+        ("1 0.5 3\n", 1, "expected an id and a weight, found 3 fields"),
+        ("1 0.5\nann 1\n", 2, "expected an integer id, found 'ann'"),
+        ("ann 1\n", 1, "expected an integer id, found 'ann'"),
+        ("9223372036854775808 1\n", 1, "expected a 64-bit integer id, found '9223372036854775808'"),
+        ("1 x\n", 1, "expected a number as weight, found 'x'"),
+        ("1 0.5\nid weight\n", 2, "expected an integer id, found 'id'"),
+        ("1 nan\n", 1, "expected a finite weight, found 'nan'"),
         ("1 0.5\n\n1 0.5\n", 3, "this id was given before"),
     ],
 )
@@ -184,7 +186,7 @@ def test_missing_and_binary_files(tmp_path):
 )
 def test_other_arrays_are_refused(tmp_path, array, found):
     np.save(tmp_path / "x.npy", array)
-    with pytest.raises(SourceError, match=f"wanted a one-dimensional array of real numbers, {found}"):
+    with pytest.raises(SourceError, match=f"expected a one-dimensional array of real numbers, {found}"):
         read_vector(tmp_path / "x.npy")
 
 
@@ -192,7 +194,7 @@ def test_several_vectors(tmp_path):
     np.save(tmp_path / "x.npy", np.ones((3, 2)))
     assert read_vector(tmp_path / "x.npy", max_ndim=2).shape == (3, 2)
     np.save(tmp_path / "x.npy", np.ones((3, 2, 1)))
-    with pytest.raises(SourceError, match="wanted a one- or two-dimensional array"):
+    with pytest.raises(SourceError, match="expected a one- or two-dimensional array"):
         read_vector(tmp_path / "x.npy", max_ndim=2)
 
 

@@ -66,15 +66,15 @@ def test_read_names(tmp_path):
 @pytest.mark.parametrize(
     ("text", "column", "message"),
     [
-        ("", INT, "a.v: there is no vertex in this list; expected one id per line"),
+        ("", INT, "a.v: the list of vertices is empty; expected one id per line"),
         ("1\n2\n1\n", INT, "a.v: vertex 1 is listed more than once; list each vertex on one line only"),
         ("b\na\nb\n", TextColumn("vertex", "string"), "a.v: vertex 'b' is listed more than once"),
         ("1\nx\n", INT, "a.v, line 2: 'x': expected vertex to be a 64-bit integer, found 'x'; ids, please"),
         ("1\n2 3\n", INT, "a.v, line 2: '2 3': expected vertex to be a 64-bit integer, found '2 3'"),
-        ("New York,1\nOslo,2\n", NAME, "each line has 2 columns separated by ','; quote ids that hold it"),
-        ("#ai\nbob\n", NAME, "line 1: '#ai': this line begins like a comment and may be an id; quote it"),
-        ("bob\n#ai\n", NAME, "line 2: '#ai': this line begins like a comment and may be an id; quote it"),
-        ("label,name\n1,a\n2,b\n", NAME, "of the columns label, name, name only the one of ids `id`"),
+        ("New York,1\nOslo,2\n", NAME, "each line has 2 columns separated by ','; quote such ids"),
+        ("#ai\nbob\n", NAME, "line 1: '#ai': this line begins like a comment but may be an id; quote it"),
+        ("bob\n#ai\n", NAME, "line 2: '#ai': this line begins like a comment but may be an id; quote it"),
+        ("label,name\n1,a\n2,b\n", NAME, "expected one column of ids among label, name; name it `id`"),
     ],
 )
 def test_refused_lists(tmp_path, text, column, message):
@@ -128,9 +128,7 @@ def test_a_list_must_fit(tmp_path, monkeypatch, kind, source):
     give()
     assert len(read_vertices(path, column, StatedForm(), MemoryBudget(need))[0].finish().vertex_ids) == 50_000
     give()
-    message = (
-        r"a\.v: the list of vertices takes (about|more than) (.*) GB of memory, of which .* GB may be taken; allow"
-    )
+    message = r"a\.v: the list of vertices takes (about|more than) (.*) GB of memory, but the limit is .* GB; allow"
     with pytest.raises(CapacityError, match=message) as caught:
         read_vertices(path, column, StatedForm(), MemoryBudget(need // 2))
     said, about = re.search(message, str(caught.value)).groups()

@@ -208,12 +208,12 @@ def test_number_of_columns(tmp_path):
     assert read_batches(path, n_cols=40)[0].shape == (23, 40)
     with pytest.raises(SourceError) as caught:
         open_source(path)
-    assert str(caught.value) == f"{path}: how many columns there are is said nowhere; pass n_cols="
+    assert str(caught.value) == f"{path}: the group does not state its number of columns; pass n_cols="
     with pytest.raises(OptionError, match="n_cols must be 0 or more, not -1"):
         open_source(path, n_cols=-1)
     zarr.open_group(path).attrs["shape"] = [23, 17]
     assert agree(read_batches(path, n_cols=17)[0], MATRIX)
-    with pytest.raises(OptionError, match=r"n_cols=18, and the shape of .*a.zarr is \(23, 17\); leave it out"):
+    with pytest.raises(OptionError, match=r"n_cols=18 contradicts the shape of .*a.zarr, \(23, 17\); leave it out"):
         open_source(path, n_cols=18)
 
 
@@ -339,13 +339,13 @@ ATTRIBUTES = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape
 CSR_FAULTS = {
     "no pointers": ({"indptr": None}, "the array 'indptr' is missing"),
     "no indices": ({"indices": None}, "the array 'indices' is missing"),
-    "pointers that are too few": ({"indptr": MATRIX.indptr[:-1]}, "'indptr' has 23 elements instead of 24; write"),
-    "no pointer at all": ({"indptr": MATRIX.indptr[:0]}, "'indptr' has 0 elements instead of 24"),
-    "values that are too many": ({"data": np.ones(99)}, rf"'data' has 99 elements instead of {MATRIX.nnz}"),
-    "pointers from 1": ({"indptr": np.append(1, MATRIX.indptr[1:])}, "'indptr' begins with 1 instead of 0"),
+    "pointers that are too few": ({"indptr": MATRIX.indptr[:-1]}, "'indptr' has 23 elements, expected 24; write"),
+    "no pointer at all": ({"indptr": MATRIX.indptr[:0]}, "'indptr' has 0 elements, expected 24"),
+    "values that are too many": ({"data": np.ones(99)}, rf"'data' has 99 elements, expected {MATRIX.nnz}"),
+    "pointers from 1": ({"indptr": np.append(1, MATRIX.indptr[1:])}, "'indptr' begins with 1, expected 0"),
     "pointers that end early": (
         {"indptr": np.append(MATRIX.indptr[:-1], MATRIX.indptr[-2])},
-        rf"'indptr' ends with {MATRIX.indptr[-2]}, and there are {MATRIX.nnz} indices",
+        rf"'indptr' ends with {MATRIX.indptr[-2]}, expected {MATRIX.nnz}, the number of indices",
     ),
     "pointers that fall": (
         {"indptr": MATRIX.indptr[[*range(9), 10, 9, *range(11, 24)]]},
@@ -356,15 +356,15 @@ CSR_FAULTS = {
     "an index beyond": ({"indices": MATRIX.indices + (np.arange(MATRIX.nnz) == 8) * 99}, r"has \d+ as element 8, "),
     "an index below 0": ({"indices": MATRIX.indices - 1}, r"'indices' has -1 as element \d+, which is outside 0..16"),
     "an index beyond int64": ({"indices": np.full(MATRIX.nnz, 2**64 - 1, np.uint64)}, "has 18446744073709551615 as "),
-    "indices that are no integers": ({"indices": MATRIX.indices * 1.0}, "'indices' is of dtype float64, and int"),
-    "two dimensions": ({"indices": MATRIX.indices[None]}, r"'indices' has shape \(1, \d+\) instead of one dimension"),
+    "indices that are no integers": ({"indices": MATRIX.indices * 1.0}, "'indices' has dtype float64, expected int"),
+    "two dimensions": ({"indices": MATRIX.indices[None]}, r"'indices' has shape \(1, \d+\), expected one dimension"),
     "no numbers": ({"data": MATRIX.data.astype("S3")}, "values of dtype"),
     "texts": ({"data": MATRIX.data.astype("U3")}, "values of dtype"),
-    "complex values": ({"data": MATRIX.data * 1j}, r"complex values \(complex128\) are not held"),
+    "complex values": ({"data": MATRIX.data * 1j}, r"complex values \(complex128\) are not supported"),
     "no shape": ({"attributes": {"shape": [3]}}, r"expected a shape of two sizes, found \[3\]"),
     "a shape of texts": ({"attributes": {"shape": ["23", "17"]}}, "expected a shape of two sizes, found"),
     "a shape below 0": ({"attributes": {"shape": [23, -1]}}, "expected a shape of two sizes, found"),
-    "too many rows": ({"attributes": {"shape": [24, 17]}}, "'indptr' has 24 elements instead of 25"),
+    "too many rows": ({"attributes": {"shape": [24, 17]}}, "'indptr' has 24 elements, expected 25"),
 }  # fmt: skip
 
 
@@ -381,9 +381,13 @@ def test_arrays_that_do_not_fit(tmp_path, name):
 
 
 ANNDATA_FAULTS = {
-    "dense": (np.ones((2, 2)), None, "X of this AnnData is dense; name a sparse group inside it, as .*a.zarr/layers/c"),
+    "dense": (
+        np.ones((2, 2)),
+        None,
+        "X of this AnnData is dense; name a sparse group inside it, such as .*a.zarr/layers/c",
+    ),
     "missing": (None, None, "X of this AnnData is missing; name a sparse group"),
-    "another group": (MATRIX, "obs", "this group of anndata is a dataframe; read are csr_matrix and csc_matrix"),
+    "another group": (MATRIX, "obs", "this group of anndata is a dataframe; supported are csr_matrix and csc_matrix"),
 }
 
 
@@ -397,11 +401,13 @@ def test_other_parts_of_anndata(tmp_path, name):
 
 def test_groups_of_another_sort(tmp_path):
     group = zarr.open_group(tmp_path / "a.zarr", mode="w")
-    with pytest.raises(SourceError, match=r"a.zarr: this group holds no sparse matrix; expected .*a.zarr/GROUP$"):
+    with pytest.raises(SourceError, match=r"a.zarr: this group is not a sparse matrix; expected .*a.zarr/GROUP$"):
         open_source(tmp_path / "a.zarr")
-    with pytest.raises(SourceError, match="this is no group of anndata, which has an attribute encoding-type"):
+    with pytest.raises(SourceError, match="this is not a group of anndata: its attribute encoding-type is missing"):
         open_source(group, format="anndata")
-    with pytest.raises(SourceError, match="this is no group of binsparse, whose attribute binsparse is a JSON object"):
+    with pytest.raises(
+        SourceError, match="this is not a group of binsparse: its attribute binsparse is not a JSON object"
+    ):
         open_source(group, format="binsparse")
     with pytest.raises(SourceError, match="the array 'indptr' is missing"):
         open_source(group, format="csr", n_cols=3)
@@ -414,7 +420,7 @@ def test_chunks_that_do_not_fit_into_memory_are_refused(tmp_path, name):
     metadata["chunk_grid"]["configuration"]["chunk_shape"] = [1 << 50]
     (path / name / "zarr.json").write_text(json.dumps(metadata))
     message = (
-        rf"a.zarr: the array '{name}' has chunks of 1,125,899,906,842,624 elements, which take .*B each, and .*B of "
+        rf"a.zarr: the array '{name}' has chunks of 1,125,899,906,842,624 elements, which take .*B each, but .*B of "
         "memory are free; write it with smaller chunks"
     )
     with pytest.raises(CapacityError, match=message):
@@ -426,7 +432,7 @@ def test_chunks_that_fit_just_into_memory_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(group_formats, "free_memory", lambda: 5 * 8)
     assert agree(read(path)[0], MATRIX)
     monkeypatch.setattr(group_formats, "free_memory", lambda: 5 * 8 - 1)
-    with pytest.raises(CapacityError, match="chunks of 5 elements, which take 40 B each, and 39 B of memory are free"):
+    with pytest.raises(CapacityError, match="chunks of 5 elements, which take 40 B each, but 39 B of memory are free"):
         read(path)
 
 
@@ -445,24 +451,24 @@ def put(**values):
 BINSPARSE_FAULTS = {
     "no version": (without("version"), "its attribute binsparse has no 'version'; write the group again"),
     "no shape": (without("shape"), "its attribute binsparse has no 'shape'"),
-    "no types": (put(data_types=3), "data_types of its attribute binsparse is no JSON object"),
-    "a type too few": (put(data_types={}), "the data type None of pointers_to_1 is not read"),
-    "another version": (put(version="0.2.0"), "this is binsparse 0.2.0, and read is 0.1"),
-    "a much later version": (put(version="0.10"), "this is binsparse 0.10, and read is 0.1"),
-    "a vector": (put(format="CVEC"), "the binsparse format CVEC is not read; read are CSR, CSC, COO, COOR, COOC"),
-    "dense": (put(format="DMATR"), "the binsparse format DMATR is not read"),
-    "custom": (put(format="custom"), "the binsparse format custom is not read"),
+    "no types": (put(data_types=3), "data_types of its attribute binsparse is not a JSON object"),
+    "a type too few": (put(data_types={}), "the data type None of pointers_to_1 is not supported"),
+    "another version": (put(version="0.2.0"), "this is binsparse 0.2.0, supported is 0.1"),
+    "a much later version": (put(version="0.10"), "this is binsparse 0.10, supported is 0.1"),
+    "a vector": (put(format="CVEC"), "the binsparse format CVEC is not supported; supported are CSR, CSC, COO, COOR"),
+    "dense": (put(format="DMATR"), "the binsparse format DMATR is not supported"),
+    "custom": (put(format="custom"), "the binsparse format custom is not supported"),
     "other arrays": (put(format="COOR"), "the array 'indices_0' is missing"),
-    "indices from 1": (put(index_base=1), "indices that begin at 1 are not read; write it with index_base 0"),
-    "a number of entries": (put(number_of_stored_values=5), r"'indices_1' has \d+ elements, and number_of_"),
+    "indices from 1": (put(index_base=1), "indices that begin at 1 are not supported; write it with index_base 0"),
+    "a number of entries": (put(number_of_stored_values=5), r"'indices_1' has \d+ elements, but number_of_"),
     "three dimensions": (put(shape=[23, 17, 1]), r"expected a shape of two sizes, found \[23, 17, 1\]"),
-    "hermitian": (put(structure="hermitian_lower"), "the structure hermitian_lower is not read; write all"),
-    "another type": (typed(values="float32"), "'values' is of dtype float64, and data_types says float32"),
-    "another type of indices": (typed(indices_1="uint64"), "'indices_1' is of dtype int32, and data_types says uint64"),
-    "a type that is none": (typed(values="float128"), "the data type float128 of values is not read"),
-    "complex": (typed(values="complex[float64]"), "complex values are not held; write real and imaginary part as two"),
-    "the same and complex": (typed(values="iso[complex[float64]]"), "complex values are not held"),
-    "not the same": (typed(values="iso[float64]"), r"'values' has \d+ elements instead of 1"),
+    "hermitian": (put(structure="hermitian_lower"), "the structure hermitian_lower is not supported; write all"),
+    "another type": (typed(values="float32"), "'values' has dtype float64, but data_types states float32"),
+    "another type of indices": (typed(indices_1="uint64"), "'indices_1' has dtype int32, but data_types states uint64"),
+    "a type that is none": (typed(values="float128"), "the data type float128 of values is not supported"),
+    "complex": (typed(values="complex[float64]"), "complex values are not supported; write real and imaginary part"),
+    "the same and complex": (typed(values="iso[complex[float64]]"), "complex values are not supported"),
+    "not the same": (typed(values="iso[float64]"), r"'values' has \d+ elements, expected 1"),
     "no fill value": (put(fill=True), "the array 'fill_value' is missing"),
 }  # fmt: skip
 
@@ -479,24 +485,26 @@ def test_binsparse_that_does_not_fit(tmp_path, name):
 
 def test_binsparse_whose_fill_value_is_another(tmp_path):
     path = write_binsparse(tmp_path / "b.zarr", replace(from_scipy(MATRIX), fill=True, fill_value=np.nan))
-    with pytest.raises(SourceError, match="places without an entry hold another value than 0"):
+    with pytest.raises(SourceError, match="the fill value is not 0"):
         read(path)
 
 
 def test_options_suit_plain_arrays_only(tmp_path):
     path = write_anndata(tmp_path / "a.zarr", MATRIX)
-    with pytest.raises(OptionError, match=r"n_cols= suits plain CSR arrays, and .* is read as anndata; leave it out"):
+    with pytest.raises(
+        OptionError, match=r"n_cols= applies to plain CSR arrays, but .* is read as anndata; leave it out"
+    ):
         open_source(path, n_cols=3)
     with pytest.raises(
-        OptionError, match="delimiter= suits an edge list, and this source is read as zarr; leave it out"
+        OptionError, match="delimiter= applies to an edge list, but this source is read as zarr; leave it out"
     ):
         open_source(path, delimiter=",")
     (tmp_path / "e.txt").write_text("0 1\n")
     with pytest.raises(
-        OptionError, match="n_cols= suits plain CSR arrays in Zarr, and this source is read as edge-list"
+        OptionError, match="n_cols= applies to plain CSR arrays in Zarr, but this source is read as edge-list"
     ):
         open_source(tmp_path / "e.txt", n_cols=3)
-    with pytest.raises(OptionError, match="format='parquet' suits a file, not a LocalStore; leave it out"):
+    with pytest.raises(OptionError, match="format='parquet' applies to files, not to a LocalStore; leave it out"):
         open_source(LocalStore(path), format="parquet")
     assert set(GROUP_OPTIONS) == set(GroupSource.__init__.__kwdefaults__) - {"format"}
 
@@ -513,7 +521,9 @@ def test_damaged_chunks(tmp_path, name, zarr_format):
     for batches in (nullcontext, small_batches):
         with (
             batches(),
-            pytest.raises(SourceError, match=rf"a.zarr: {name} cannot be read \(.*\); check where it is, or write"),
+            pytest.raises(
+                SourceError, match=rf"a.zarr: {name} cannot be read \(.*\); check the path and the connection, or write"
+            ),
         ):
             read_batches(path)
 

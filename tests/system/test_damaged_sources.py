@@ -90,7 +90,7 @@ def test_integers_of_odd_widths_in_the_schema_of_arrow(tmp_path, bits, said):
     written, changed = map(base64.b64encode, (schema, odd))
     assert path.read_bytes().count(written) == 1
     path.write_bytes(path.read_bytes().replace(written, changed))
-    with pytest.raises(SourceError, match=rf"a\.parquet: this is no Parquet file, or it is damaged .*{said}"):
+    with pytest.raises(SourceError, match=rf"a\.parquet: not a Parquet file, or damaged .*{said}"):
         mg.ingest(path, MemoryStore())
 
 

@@ -669,8 +669,8 @@ def test_malformed_lines_are_named(tmp_path):
         ({"self_loops": True}, "self_loops must be one of 'keep', 'drop', 'error', not True"),
         ({"dtype": "int64"}, "dtype must be one of 'float32', 'float64', not 'int64'"),
         ({"symmetrise": True}, "ingest has no option 'symmetrise'; did you mean 'symmetrize'?"),
-        ({"n_vertices": 9}, "n_vertices= suits an edge list, and this source is read as coo_array; leave it out"),
-        ({"format": "npz"}, "format='npz' suits a file, not a coo_array; leave it out"),
+        ({"n_vertices": 9}, "n_vertices= applies to an edge list, but this source is read as coo_array; leave it out"),
+        ({"format": "npz"}, "format='npz' applies to files, not to a coo_array; leave it out"),
     ],
 )
 def test_options_of_ingest(options, message):
@@ -683,7 +683,7 @@ def test_options_of_ingest(options, message):
 
 def test_options_of_edge_lists_do_not_suit_matrix_market():
     write_text(HARD["ring"], "a.mtx")
-    with pytest.raises(OptionError, match="weights= suits an edge list, and this source is read as matrix-market"):
+    with pytest.raises(OptionError, match="weights= applies to an edge list, but this source is read as matrix-market"):
         mg.ingest("a.mtx", "a.zarr", weights=False)
 
 
