@@ -1,7 +1,7 @@
-"""Agent on each worker, which holds parts of matrices and sessions of runs, and the tasks that run there.
+"""Agent on each worker, which holds row blocks of matrices and the state of runs, and the tasks that run there.
 
-Each part or session belongs to the key of the task that made it. When Dask releases the key, because the client closed
-the matrix or disconnected, the agent frees it.
+Each object belongs to the key of the task that made it. When Dask releases the key, because the client closed the
+matrix or disconnected, the agent frees the object.
 """
 
 from __future__ import annotations
@@ -53,12 +53,11 @@ ASK_OP = "mgspmv_ask"
 
 
 class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
-    """Agent that holds the parts and sessions of a worker, and answers clients and other workers.
+    """Agent that holds the row blocks and runs of a worker, and answers clients and other workers.
 
     Attributes
     ----------
-    held : parts, sessions of runs and shares of ingests, by the key of the task that made them; each until its key is
-        released
+    held : row blocks, runs and shards of ingests, by the key of the task that made them; each until its key is released
     """
 
     name = NAME
@@ -69,7 +68,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             guard(worker.http_application, hosts)
         self._worker = worker
         self.held: dict[str, Any] = {}
-        self._ending: WeakValueDictionary[str, ConnectedRun] = WeakValueDictionary()  # a running task holds its session
+        self._ending: WeakValueDictionary[str, ConnectedRun] = WeakValueDictionary()  # running tasks hold their runs
         METRICS.register()
         METRICS.holders.add(self)
         worker.handlers.update(
@@ -102,7 +101,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     # --- for the tasks
 
     def get(self, key: str) -> Any:
-        """Return the part, session or share of a key.
+        """Return the row block, run or shard of a key.
 
         Raises
         ------
@@ -110,35 +109,35 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         """
         if key not in self.held:
             raise ClosedError(
-                f"worker {self._worker.name} does not hold what this task needs: the matrix was closed, the run ended, "
-                "or the worker was restarted; distribute the matrix, or ingest, again"
+                f"worker {self._worker.name} does not hold the data of this task: the matrix was closed, the run "
+                "ended, or the worker was restarted; distribute the matrix, or ingest, again"
             )
         return self.held[key]
 
     def get_row_block(self, key: str) -> RowBlock:
-        """Return a part as `get` does, for a task that may read all of its entries between two marks."""
+        """Return a row block as `get` does, for a task that may read all of its entries between two heartbeats."""
         part: RowBlock = self.get(key)
         find_heartbeat().n_terms = part.nnz
         return part
 
     def measure_held(self) -> tuple[int, int]:
-        """Return the bytes held for parts, and for the rows and vectors of runs."""
+        """Return the bytes held for row blocks, and for the rows and vectors of runs."""
         held = [*self.held.values()]
         rows = sum(part.nbytes for part in held if isinstance(part, RowBlock))
-        return rows, sum(session.held_bytes for session in held if isinstance(session, WorkerRun))
+        return rows, sum(run.held_bytes for run in held if isinstance(run, WorkerRun))
 
     # --- for clients and other workers
 
     async def ping(self) -> list[tuple[str, str, str]]:
-        """Answer that the event loop of this worker runs, with the tasks that hang, see `Hang.describe`."""
+        """Answer with the hanging tasks, see `StalledTask.describe`; any answer shows that the event loop runs."""
         return self._list_hangs()
 
     async def describe(self, devices: bool) -> dict[str, Any]:
-        """Describe free memory, device and held keys; only the hangs if there are any. The first query of the
-        device takes some of its memory."""
+        """Describe free memory, device and held keys; only the hanging tasks if there are any. The first query of the
+        device allocates some of its memory."""
         if hangs := self._list_hangs():
             return {"hangs": hangs}
-        device = await asyncio.to_thread(find_device) if devices else {"problem": "backend='cpu' was asked for"}
+        device = await asyncio.to_thread(find_device) if devices else {"problem": "backend='cpu' was requested"}
         return {"free_memory": free_memory(), "device": device, "parts": [*self.held]}
 
     async def free(self, keys: list[str]) -> None:
@@ -147,29 +146,29 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             self._let_go(key)
 
     async def abort(self, key: str, reason: str, wait_s: float) -> bool:
-        """End a session: its task raises with the reason. Wait up to `wait_s` for it, unless it hangs and is not just
+        """End a run: its task raises with the reason. Wait up to `wait_s` for the task, unless it hangs and is not just
         waiting for others; return whether it ended."""
-        session = self.held.get(key) or self._ending.get(key)
-        if session is None:
+        run = self.held.get(key) or self._ending.get(key)
+        if run is None:
             return True
-        session.close(reason)
+        run.close(reason)
         deadline = time.monotonic() + wait_s
-        while session.is_busy and time.monotonic() < deadline and not self._list_hangs(waits=False):
+        while run.is_busy and time.monotonic() < deadline and not self._list_hangs(waits=False):
             await asyncio.sleep(0.01)
         self._let_go(key)
-        return not session.is_busy
+        return not run.is_busy
 
     async def abort_run(self, run: str, reason: str, wait_s: float) -> bool:
-        """End all sessions of a run whose client does not end them; see `abort`."""
+        """End a run here, by its id, for a client that does not know its keys; see `abort`."""
         keys = [key for key, held in [*self.held.items()] if isinstance(held, ConnectedRun) and held.run == run]
         return all(await asyncio.gather(*(self.abort(key, reason, wait_s) for key in keys)))
 
     async def answer(self, key: str, question: str, arguments: Sequence[Any]) -> dict[str, Any]:
-        """Answer a question of another worker's share to the share here; see `mgspmv.ingest.shard`."""
-        from mgspmv.ingest.shard import QUESTIONS  # already imported if a share exists
+        """Answer a request of another worker's shard to the shard here; see `mgspmv.ingest.shard`."""
+        from mgspmv.ingest.shard import QUESTIONS  # already imported if a shard exists
 
         if question not in QUESTIONS:
-            raise OptionError(f"a share has no answer to {question!r}")
+            raise OptionError(f"a shard does not answer {question!r}; expected one of {', '.join(QUESTIONS)}")
         try:
             given = await asyncio.to_thread(getattr(self.get(key), question), *arguments)
         except Exception as error:
@@ -177,7 +176,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         return {"given": to_serialize(given)}
 
     async def accept_link(self, comm: Any, run: str, rank: int) -> Any:
-        """Serve a link from another worker of a run until it is closed; close it if the run is unknown here."""
+        """Serve a connection from another worker of a run until it closes; close it if the run is unknown here."""
         for held in [*self.held.values()]:
             if isinstance(held, ConnectedRun | RowBlock) and held.links is not None and held.links.run == run:
                 await held.links.accept(comm, rank)
@@ -185,7 +184,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         return ServerStatus.dont_reply
 
     def _list_hangs(self, *, waits: bool = True) -> list[tuple[str, str, str]]:
-        """List the hangs of this worker, as `Hang.describe` does; with or without tasks that just wait for others."""
+        """Describe the hanging tasks of this worker; `waits` includes tasks that just wait for other workers."""
         hangs = [hang.describe() for hang in WATCHDOG.list_hangs(self._worker) if waits or not hang.waits]
         if (stuck := find_stuck()) is not None:
             hangs.append(("end", *stuck))
@@ -194,7 +193,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     def _let_go(self, key: Any) -> None:
         if key not in self.held:
             return
-        held = [self.held.pop(key)]  # no other reference, which would keep it alive
+        held = [self.held.pop(key)]  # a list, which `let_go` can empty: another reference would keep the object alive
         held[0].close("the run ended" if isinstance(held[0], ConnectedRun) else "the matrix was closed")
         if isinstance(held[0], ConnectedRun):
             self._ending[key] = held[0]
@@ -223,7 +222,7 @@ async def install(dask_worker: Worker) -> None:
 
 
 def get_agent() -> Agent:
-    """Return the agent of the worker that runs this task.
+    """Return the agent of the worker on which this task runs.
 
     Raises
     ------
@@ -231,17 +230,20 @@ def get_agent() -> Agent:
     """
     worker = get_worker()
     if NAME not in worker.plugins:
-        raise ClosedError(f"worker {worker.name} knows nothing of this program; it was restarted at the same address")
+        raise ClosedError(
+            f"worker {worker.name} has no mgspmv agent: it was restarted at the same address; distribute the matrix, "
+            "or ingest, again"
+        )
     agent: Agent = worker.plugins[NAME]
     return agent
 
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
-# Each is pinned to a worker; `key` is the key of the task that loaded the part or began the session.
+# Each is pinned to a worker; `key` is the key of the task that loaded the row block or began the run.
 
 
 def load_row_block(key: str, spec: RowBlockSpec, team: TeamSpec | None) -> int:
-    """Read a part from the store and hold it, ready for its team; return its bytes."""
+    """Read a row block from the store and hold it, ready for its team; return its bytes."""
     find_heartbeat().n_terms = spec.nnz
     part = DeviceRowBlock(spec) if spec.backend == "cuda" else RowBlock(spec)
     if team is not None:
@@ -253,7 +255,7 @@ def load_row_block(key: str, spec: RowBlockSpec, team: TeamSpec | None) -> int:
 
 
 def join_team(key: str, team: TeamSpec) -> int:
-    """Call `DeviceRowBlock.join_team` and return the bytes of the part."""
+    """Call `DeviceRowBlock.join_team` and return the bytes of the row block."""
     part = get_agent().get_row_block(key)
     assert isinstance(part, DeviceRowBlock)
     part.join_team(team)
@@ -261,7 +263,7 @@ def join_team(key: str, team: TeamSpec) -> int:
 
 
 def measure_row_block(spec: RowBlockSpec, precision: Precision) -> Rates:
-    """Measure the rates of this worker's device, and of transfers to it, with some of the part's rows."""
+    """Measure the rates of this worker's device, and of transfers to it, with some of these rows."""
     rows = spec.address.open(), spec.bounds[spec.rank], spec.bounds[spec.rank + 1]
     rates = measure_device(*rows, spec.dtype, precision, threads=spec.threads, streaming=spec.streaming)
     release_device_memory()
@@ -269,27 +271,27 @@ def measure_row_block(spec: RowBlockSpec, precision: Precision) -> Rates:
 
 
 def multiply_row_block(key: str, x: Any, y: Any, options: ProductOptions) -> Any:
-    """Compute alpha A x + beta y for the rows of a part; see `RowBlock.multiply`. x may be a list of pieces of rows."""
+    """Compute alpha A x + beta y for the rows of a block; see `RowBlock.multiply`. x may be a list of pieces."""
     return get_agent().get_row_block(key).multiply(join_pieces(x) if isinstance(x, list) else x, y, options)
 
 
 def begin_run(
-    key: str, part_key: str, make: Callable[[Worker, RowBlock, Any, Any], WorkerRun], spec: RunSpec, piece: Any
+    key: str, block_key: str, make: Callable[[Worker, RowBlock, Any, Any], WorkerRun], spec: RunSpec, piece: Any
 ) -> int | str:
-    """Make and hold a session over a part; return its hardware: number of host threads, or name of the device.
+    """Make and hold the state of a run over a row block; return its hardware: number of threads, or name of the device.
 
     Parameters
     ----------
-    make : called with the worker, the part, `spec` and `piece`
+    make : called with the worker, the row block, `spec` and `piece`
     spec : description of the run, the same for all workers
-    piece : start of this worker
+    piece : input vectors of this worker
     """
     agent, worker = get_agent(), get_worker()
-    session = make(worker, agent.get_row_block(part_key), spec, piece)
-    agent.held[key] = session
-    return session.computes
+    run = make(worker, agent.get_row_block(block_key), spec, piece)
+    agent.held[key] = run
+    return run.computes
 
 
 def call_held(key: str, method: str, *arguments: Any, **options: Any) -> Any:
-    """Call a method of a session or share."""
+    """Call a method of a run or shard."""
     return getattr(get_agent().get(key), method)(*arguments, **options)

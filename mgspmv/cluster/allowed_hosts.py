@@ -49,8 +49,8 @@ class UnknownHosts(Matcher):
         """Return a dict for requests to reject and None for others, as Tornado expects."""
         try:
             host = parse_host(request.host)
-            said = request.headers.get("Origin")
-            origin = None if said is None else parse_host(urlsplit(said).netloc)
+            given = request.headers.get("Origin")
+            origin = None if given is None else parse_host(urlsplit(given).netloc)
         except ValueError:
             return {}
         is_own = self._is_known(*host) or (self._is_anywhere and _find_address(host[0]) is not None)
@@ -72,7 +72,7 @@ class RejectHandler(RequestHandler):
         """Finish the request with an error."""
         self.set_status(403)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
-        self.finish("this host, or the page that asks, is not known; name it when the cluster is started\n")
+        self.finish("unknown host in Host or Origin; allow it when the cluster is started\n")
 
 
 def guard(application: Any, hosts: Iterable[str]) -> None:

@@ -43,10 +43,10 @@ class BatchRunSpec(RunSpec):
 
 @dataclass(frozen=True, eq=False)
 class BatchPiece:
-    """Start of a batch on one worker, for its rows."""
+    """Inputs of a batch on one worker, cut to its rows."""
 
     start: RunInputs
-    """Start vectors; only d, empty for the p of each vector, and the out-weights are used."""
+    """Input vectors; only d, empty for the p of each vector, and the out-weights are used."""
     queries: list[Query]
     """All vectors, restricted to the entries in these rows."""
     order: np.ndarray | None
@@ -54,11 +54,11 @@ class BatchPiece:
 
 
 class BatchWorkerRun(WorkerRun):
-    """One worker's share of a batch."""
+    """State of a batch on one worker."""
 
     _loop: Batch
     _panels: MultivectorExchange
-    """Panels of all workers, from `open_links` on."""
+    """Exchange of panels with the other workers, made by `open_links`."""
 
     def __init__(self, worker: Any, part: RowBlock, spec: BatchRunSpec, piece: BatchPiece) -> None:
         kernel, hello = _bind(part, spec)
@@ -73,10 +73,10 @@ class BatchWorkerRun(WorkerRun):
         self.computes = kernel.threads if isinstance(kernel, CpuMany) else describe_device()
 
     def open_links(self) -> tuple[int, list[PassMemory]]:
-        """Open the links to the other workers, and return the fastest width here and the free memory."""
+        """Connect to the other workers, and return the fastest width here and the free memory."""
         with self._working("connect"):
             self._panels = self._make_panels(self.links.connect())
-            return self._rows.kernel.best_width, self._find_room(self._panels)
+            return self._rows.kernel.best_width, self._measure_free(self._panels)
 
     def _connect(self, width: int) -> Batch:
         """Start the batch with its first vectors."""
@@ -101,32 +101,33 @@ class BatchWorkerRun(WorkerRun):
         return batch.endings, batch.seconds, self.measure_memory() | {"held_bytes": self._first_bytes}
 
     def _make_panels(self, hellos: dict[int, dict[str, Any]]) -> MultivectorExchange:
-        part, links, kernel = self._part, self.links, self._rows.kernel
+        part, peer_comm, kernel = self._part, self.links, self._rows.kernel
         if self._spec.transport == "nccl":
             assert isinstance(part, DeviceRowBlock)
-            part.join_devices(links, hellos)
+            part.join_devices(peer_comm, hellos)
             if part.group is None:
                 return make_local(part.bounds[-1], kernel.zeros_many)
             return make_nccl(part.group, part.bounds, kernel.zeros_many)
         assert part.halo is not None
-        wanted, turns = find_wanted(hellos, part.halo), AllToAll(links, part.rank, len(self._spec.members))
+        requested, all_to_all = find_wanted(hellos, part.halo), AllToAll(peer_comm, part.rank, len(self._spec.members))
         if part.backend == "cuda":
-            return make_host_staged(turns, part.halo, wanted, kernel.put, kernel.get)
-        return make_peer(turns, part.halo, wanted, kernel.zeros_many)
+            return make_host_staged(all_to_all, part.halo, requested, kernel.put, kernel.get)
+        return make_peer(all_to_all, part.halo, requested, kernel.zeros_many)
 
-    def _find_room(self, panels: MultivectorExchange) -> list[PassMemory]:
+    def _measure_free(self, panels: MultivectorExchange) -> list[PassMemory]:
+        """Return the free and needed bytes of each memory: device, host, and the limit of the worker's process."""
         kernel, part, precision = self._rows.kernel, self._part, self._spec.task.options.precision
         itemsize, n_rows = kernel.z_dtype.itemsize, part.stop - part.start
         needed = {w: count_bytes(panels, n_rows, precision, itemsize, w) for w in WIDTHS}
-        rooms = []
+        memories = []
         if part.backend == "cuda":
-            rooms.append(PassMemory(device_id(), free_device_memory(), needed))
+            memories.append(PassMemory(device_id(), free_device_memory(), needed))
             needed = {w: panels.n_staged * w * itemsize for w in WIDTHS}
-        rooms.append(PassMemory(name_host(), free_memory(), needed))
+        memories.append(PassMemory(name_host(), free_memory(), needed))
         if (limit := self._worker.memory_manager.memory_limit) is not None:
             used = self._worker.monitor.get_process_memory()
-            rooms.append(PassMemory(self._worker.address, max(0, limit - used), needed))
-        return rooms
+            memories.append(PassMemory(self._worker.address, max(0, limit - used), needed))
+        return memories
 
     def _count_kept(self) -> int:
         """Return the number of kept vectors at which a superstep ends, the same on all workers."""
@@ -135,12 +136,12 @@ class BatchWorkerRun(WorkerRun):
 
 
 def _keep(all_kept: list[FinishedVector], kept: FinishedVector) -> None:
-    """Keep a copy, as the arrays may be overwritten. Not a method, as a batch must not reference its session."""
+    """Keep a copy, as the arrays may be overwritten. Not a method, as a batch must not reference its run."""
     all_kept.append(replace(kept, ranks=kept.ranks.copy()))
 
 
 def _bind(part: RowBlock, spec: BatchRunSpec) -> tuple[BoundMany, Callable[[int], dict[str, Any]]]:
-    """Return the kernel of a part, and the function that makes the first message to each worker."""
+    """Return the kernel of a row block, and the function that makes the first message to each worker."""
     task, precision = spec.task, spec.task.options.precision
     if spec.transport == "nccl":
         assert isinstance(part, DeviceRowBlock)

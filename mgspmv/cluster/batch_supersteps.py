@@ -1,7 +1,7 @@
 """PageRank of many vectors on a cluster: passes that all workers make in lockstep, each with its own rows.
 
-As in the executor `supersteps` each task makes about a second's worth of passes; its report includes the kept values of
-the vectors that have ended.
+As in the executor `supersteps`, each task makes about a second of passes; its report includes the kept values of the
+vectors that have ended.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.pagerank import sum_seconds
 from mgspmv.solvers.queries import Query
 
-BESIDE = ("compile", "enter", "residual", "keep")
-"""Phases of a batch besides its steps."""
+OTHER_PHASES = ("compile", "enter", "residual", "keep")
+"""Phases of a batch in addition to its steps, timed by the workers."""
 
 
 def run_batch(
@@ -77,7 +77,7 @@ def run_batch(
             iterated = time.perf_counter()
             endings, of_workers, taken = zip(*workers.do("collect", "collect"), strict=True)
             collected = time.perf_counter()
-    seconds = sum_seconds(events) | {phase: max(own[phase] for own in of_workers) for phase in BESIDE}
+    seconds = sum_seconds(events) | {phase: max(own[phase] for own in of_workers) for phase in OTHER_PHASES}
     within = sum(seconds.values()) - seconds["compile"]
     seconds["schedule"] = max(0.0, iterated - started - within)
     seconds |= {"queue": began - queued, "start": max(0.0, started - began - seconds["compile"])}
@@ -90,13 +90,13 @@ def _check_not_streamed(matrix: DistributedMatrix) -> None:
     for member, planned in zip(matrix.members, matrix.plan.workers, strict=True):
         if planned.streams:
             raise CapacityError(
-                f"the GPU of worker {member} has no room for all of its {planned.stop - planned.start:,} rows, which "
-                "come by in pieces; many vectors at once need them there: use more GPUs, or backend='cpu'"
+                f"the {planned.stop - planned.start:,} rows of worker {member} do not fit in the memory of its GPU, "
+                "and a batch cannot stream rows; use more GPUs, or pass backend='cpu'"
             )
 
 
 def _cut(matrix: DistributedMatrix, queries: Sequence[Query], start: RunInputs, top: int | None) -> list[BatchPiece]:
-    """Cut the start and the queries into the pieces of the workers."""
+    """Cut the inputs and the queries by the rows of the workers."""
     order = None if top is None else matrix.order
     return [
         BatchPiece(start.cut(a, b), [query.cut(a, b) for query in queries], None if order is None else order[a:b])

@@ -49,12 +49,12 @@ def connect_client(client: Any, timeout: float) -> Client:
 
     Parameters
     ----------
-    client : also the path of a scheduler file, as written by Dask's programs with `--scheduler-file`
-    timeout : seconds for the scheduler to answer, once a scheduler was found at the address
+    client : address, cluster object, or path of a scheduler file, as Dask's programs write with `--scheduler-file`
+    timeout : seconds for the scheduler to answer, once one was found at the address
 
     Raises
     ------
-    OptionError : neither of these, or no address of a scheduler, or no certificate for it
+    OptionError : none of these, an address that is not a scheduler's, or no certificate for it
     SchedulerNotFoundError : no scheduler answers there
     """
     if isinstance(client, str):
@@ -71,7 +71,7 @@ def connect_client(client: Any, timeout: float) -> Client:
 
 
 def _find_address(named: str) -> str:
-    """Return the address in a scheduler file; an address is returned as it is."""
+    """Return the address in a scheduler file; an address is returned unchanged."""
     if "://" in named or not Path(named).is_file():
         return named
     try:
@@ -80,19 +80,19 @@ def _find_address(named: str) -> str:
         if is_operators(error):
             raise translate_os_error(error, named, "read") from error
         raise OptionError(
-            f"{named} is no file of a scheduler ({type(error).__name__}: {error}); give one that `dask scheduler "
-            "--scheduler-file` wrote, or the address"
+            f"{named} is not a scheduler file ({type(error).__name__}: {error}); pass a file written by `dask "
+            "scheduler --scheduler-file`, or the address"
         ) from error
 
 
 def _knock(address: str, wait_s: float) -> None:
-    """Raise unless a scheduler answers; for another server a client waits for ever, or prints a traceback."""
+    """Raise unless a scheduler answers: with another server a client would wait forever or log a traceback."""
     if address.startswith("inproc://"):
         return
     if is_tls_required() and "://" in address and not address.startswith("tls://"):
         raise OptionError(
-            f"{address!r} is no address that encrypts, and connections must be encrypted; start its scheduler with "
-            "certificates too, which gives it one as tls://10.0.0.1:8786"
+            f"{address!r} is not an encrypted address, and connections must be encrypted; start its scheduler with "
+            "certificates too, and use its new address, such as tls://10.0.0.1:8786"
         )
     try:
         get_address_host_port(address)
@@ -101,7 +101,8 @@ def _knock(address: str, wait_s: float) -> None:
             kind = thread.submit(asyncio.run, _ask_kind(address, wait_s, security)).result()
     except (ValueError, TypeError) as error:  # TypeError: TLS was requested but is not configured
         raise OptionError(
-            f"{address!r} is no address of a scheduler ({error}), and no file of one; such as tcp://10.0.0.1:8786"
+            f"{address!r} is neither the address of a scheduler ({error}) nor a scheduler file; pass an address such "
+            "as tcp://10.0.0.1:8786"
         ) from error
     except (OSError, MemoryError) as error:  # MemoryError: a reply of another protocol read as a size
         raise _no_answer(address, wait_s, error) from error
@@ -116,7 +117,7 @@ async def _ask_kind(address: str, wait_s: float, security: dict[str, Any]) -> st
 
 
 def _no_answer(client: Any, wait_s: float, error: BaseException) -> SchedulerNotFoundError:
-    said = str(error.__cause__ or "") or str(error) or "silence"
+    said = str(error.__cause__ or "") or str(error) or "no reply"
     reason = said.rpartition(">: ")[2]  # without the Dask object that failed
     return SchedulerNotFoundError(
         f"no Dask scheduler answers at {client} within {wait_s:g} s ({reason}); is it running, and is this its "
@@ -132,7 +133,7 @@ class PatientNanny(Nanny):  # type: ignore[misc]  # Dask has no types
     """
 
     async def kill(self, timeout: float = 5, reason: str = "nanny-kill") -> None:
-        """End the worker, kill it if need be, and return when its process is gone."""
+        """End the worker, kill it if necessary, and return when its process has ended."""
         try:
             await super().kill(timeout, reason)
         except TimeoutError:
@@ -174,12 +175,12 @@ def start_cuda(
     Raises
     ------
     MissingDependencyError : dask-cuda, or a package for UCX, is not installed
-    ClusterError : there are no GPUs, or fewer than `n_workers`; or as in `start_local`
-    OptionError : TLS was asked for with UCX, which does not support it; or as in `start_local`
+    ClusterError : there are fewer than `n_workers` GPUs, or none; or as in `start_local`
+    OptionError : TLS was requested with UCX, which does not support it; or as in `start_local`
     """
     check_choice("protocol", protocol, ("tcp", "ucxx"))
     if protocol == "ucxx" and is_tls_required():
-        raise OptionError("protocol='ucxx' does not encrypt, and connections must be encrypted; leave one of both out")
+        raise OptionError("connections must be encrypted, and protocol='ucxx' does not encrypt; use protocol='tcp'")
     _need("dask_cuda", "a cluster of GPU workers needs dask-cuda", "cuda12] or mgspmv[cuda13")
     if protocol == "ucxx":
         _need("distributed_ucxx", "protocol='ucxx' needs distributed-ucxx", "ucxx12] or mgspmv[ucxx13")
@@ -188,7 +189,7 @@ def start_cuda(
         n_workers = n_devices
     if not 1 <= n_workers <= n_devices:
         raise ClusterError(
-            f"{n_workers} GPU workers are asked for and this machine has {n_devices} GPUs; ask for 1 to {n_devices}",
+            f"{n_workers} GPU workers were requested, but this machine has {n_devices} GPUs; request 1 to {n_devices}",
             phase="start",
         )
     from dask_cuda import LocalCUDACluster
@@ -219,8 +220,8 @@ def has_devices() -> bool:
         if DRIVER.exists() and "CUDA_VISIBLE_DEVICES" not in os.environ:
             why = error.__cause__ or "it finds none"
             warnings.warn(
-                f"NVIDIA's driver is loaded, but no GPU can be used ({why}): workers are on processors; look at "
-                "nvidia-smi as this user",
+                f"NVIDIA's driver is loaded, but no GPU can be used ({why}): workers use processors; run nvidia-smi as "
+                "this user to see the reason",
                 stacklevel=2,
             )
         return False
@@ -243,11 +244,11 @@ def count_devices() -> int:
     except pynvml.NVMLError as error:
         n_devices, cause, why = 0, error, f"{why} ({error})"
     if n_devices:
-        why = f"it has {n_devices}, of which CUDA_VISIBLE_DEVICES={visible!r} leaves none"
+        why = f"CUDA_VISIBLE_DEVICES={visible!r} selects none of its {n_devices}"
     for name in map(str, range(n_devices)) if visible is None else map(str.strip, visible.split(",")):
         is_number = name.lstrip("-").isdigit()
         if not name or name in named or (is_number and not 0 <= int(name) < n_devices):
-            break  # CUDA too uses those before the first invalid one
+            break  # CUDA also ignores the first invalid one and all after it
         named.append(name)
     if not n_devices or not named:
         raise ClusterError(
@@ -295,19 +296,19 @@ def _start(
     if dashboard_port and cluster.scheduler.http_server.port != dashboard_port:
         cluster.close()
         raise ClusterError(
-            f"the dashboard cannot listen at {options['dashboard_address']}, which is taken; choose another port for "
-            "it, or none to take any that is free",
+            f"the dashboard cannot listen at {options['dashboard_address']}, which is in use; choose another port, or "
+            "none to use any free port",
             phase="start",
         )
     return cluster
 
 
 def make_cluster(make: Callable[[], Any], hosts: Iterable[str]) -> Any:
-    """Make a cluster whose workers ignore Ctrl-C and the end of the terminal, signals that they get too: the process
-    that makes the workers ends them.
+    """Make a cluster whose workers ignore Ctrl-C and the end of the terminal, which signal them too: the process that
+    made the workers ends them.
 
-    Workers inherit the blocked signals of the thread that makes the cluster. Dask cannot close a cluster that is half
-    made, so an interrupt waits until it is complete.
+    Workers inherit the blocked signals of the thread that makes the cluster. Dask cannot close a partly
+    started cluster, so an interrupt waits until it is complete.
 
     Parameters
     ----------
@@ -348,7 +349,7 @@ def _choose_threads(n_workers: int, threads: int | None) -> int:
 def _translate_start_error(error: BaseException, where: str) -> ClusterError | OptionError:
     causes = list_causes(error)
     if isinstance(error, ValueError) or isinstance(causes[-1], TypeError):
-        return OptionError(f"the class of the local cluster refuses its options: {causes[-1]}")
+        return OptionError(f"invalid options of the local cluster: {causes[-1]}")
     for cause in causes:
         if isinstance(cause, OSError) and cause.errno in _UNHEARD:
             return ClusterError(

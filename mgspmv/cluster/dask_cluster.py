@@ -35,9 +35,9 @@ from mgspmv.exchange.peer_comm import Member, worker_error
 from mgspmv.model import ignore
 
 JOIN_S = 10.0
-"""Minimum seconds for a worker to answer before it joins a run."""
+"""Seconds for a worker to answer when it joins a run; the patience if that is more."""
 INSTALL_S = 60.0
-"""Minimum seconds for a worker to import its modules, maybe from a slow file system, and answer."""
+"""Seconds for a worker to import its modules, maybe from a slow file system; the timeout if that is more."""
 REJOIN_S = 5.0
 """Seconds as `JOIN_S` for a run that resumes: short, so that a hanging worker does not delay the others again."""
 BACK_S = 1.0
@@ -95,7 +95,7 @@ class Cluster(SchedulerClient):
 
     def __init__(self, client: Any, timeout: float) -> None:
         self.n_joined = 0
-        self._starved: set[Member] = set()
+        self._starved: set[Member] = set()  # members that ran out of memory
         self._call: Future | None = None  # task that waits for a first worker
         super().__init__(client, timeout)
 
@@ -152,7 +152,7 @@ class Cluster(SchedulerClient):
         hanging = {m: _describe_hang(told["hangs"]) for m, told in described.items() if "hangs" in told}
         if len(hanging) == len(described):
             all_said = "; ".join(f"worker {member} {said}" for member, said in hanging.items())
-            raise WorkerTimeoutError(f"{self} has nobody to compute (during join): {all_said}", phase="join")
+            raise WorkerTimeoutError(f"no worker of {self} can compute (during join): {all_said}", phase="join")
         infos = [
             WorkerInfo(
                 m,
@@ -216,10 +216,10 @@ class Cluster(SchedulerClient):
         running = {member: w for member, w in workers.items() if w["status"] == "running"}
         if not running:
             states = ", ".join(sorted({w["status"] for w in workers.values()}))
-            why = f"{states}, after {self.timeout:g} s" if states else f"none came for a task within {self.timeout:g} s"
+            why = f"{states}, after {self.timeout:g} s" if states else f"none started within {self.timeout:g} s"
             raise ClusterError(
-                f"{self} has no running workers ({why}); start some, or raise the timeout where a cluster that adapts "
-                "takes longer to start them",
+                f"{self} has no running workers ({why}); start some, or increase timeout= if an adaptive cluster takes "
+                "longer to start them",
                 phase="join",
             )
         return dict(sorted(running.items(), key=lambda item: (str(type(item[0].name)), item[0].name)))
@@ -231,7 +231,7 @@ class Cluster(SchedulerClient):
             )
         except TimeoutError as error:
             raise WorkerTimeoutError(
-                f"worker {member} could not be given what it needs within {max(INSTALL_S, self.timeout):g} s (during "
+                f"worker {member} did not install its mgspmv agent within {max(INSTALL_S, self.timeout):g} s (during "
                 "join); its event loop is busy, or it imports from a slow file system",
                 worker=str(member.name),
                 phase="join",
@@ -244,11 +244,11 @@ class Cluster(SchedulerClient):
     # --- tasks
 
     def submit(self, member: Member, key: str, function: Callable[..., Any], *args: Any) -> Future:
-        """Start a task on one worker and nowhere else; never twice. The worker watches it, and the client that waits
-        for it must watch the worker.
+        """Start a task on one worker only, without retries. The worker watches the task; the waiting client must watch
+        the worker.
 
-        By address: a worker restarted under the same name has lost the data that tasks need, and integer names, as in
-        `LocalCluster`, are rejected by the scheduler while there is no such worker.
+        The worker is given by address: one restarted under the same name has lost the data that tasks need, and integer
+        names, as in `LocalCluster`, are rejected by the scheduler while there is no such worker.
         """
         with enter_default():
             return self.client.submit(
@@ -272,7 +272,7 @@ class Cluster(SchedulerClient):
         on_tick: Callable[[], None] | None = None,
         ranks: Sequence[int] | None = None,
     ) -> list[Any]:
-        """Wait for the results of tasks, one on each of the members unless `ranks` says otherwise.
+        """Wait for the results of tasks: one on each member, or on the members of `ranks`.
 
         Parameters
         ----------
@@ -331,7 +331,7 @@ class Cluster(SchedulerClient):
     async def _find_cause(
         self, tasks: Sequence[tuple[int, Future]], members: Sequence[Member], phase: str
     ) -> BaseException:
-        """Return the error that made tasks fail: when one does, the others fail too, as they lose its link."""
+        """Return the error that made tasks fail: when one fails, the others lose their connection to it and fail."""
         await asyncio.sleep(GRACE_S)
         await self._check_members(members, phase)
         failures = [(rank, task) for rank, task in tasks if task.status == "error"]
@@ -346,9 +346,9 @@ class Cluster(SchedulerClient):
     def release(self, futures: Iterable[Future]) -> None:
         """Release tasks that failed, or whose results are no longer needed.
 
-        Otherwise they are kept for ever: Dask keeps the error of a task, the error its frames, and these the futures.
-        `Client.cancel` must not be used: for a key without a dependent, such as one of a graph that came too late, it
-        breaks the client's connection, and with it all that the user has on the cluster.
+        Otherwise they are kept forever: Dask keeps the error of a task, the error its frames, and these the futures.
+        `Client.cancel` must not be used: for a key without a dependent, such as one of a graph that arrived too late,
+        it breaks the client's connection, and with it all tasks and data of the user on the cluster.
         """
         for future in futures:
             future.release()
@@ -406,19 +406,19 @@ class Cluster(SchedulerClient):
         try:
             sent: dict[str, Future] = await asyncio.shield(sending)
         except TimeoutError as error:
-            why = f"{error}; Dask pauses workers whose memory is short"
-            raise worker_error(WorkerTimeoutError, members, rank, phase, "takes no data", why) from error
+            why = f"{error}; Dask pauses workers that run out of memory"
+            raise worker_error(WorkerTimeoutError, members, rank, phase, "did not accept data", why) from error
         return sent[key]
 
     def free(self, keys: Sequence[str], members: Iterable[Member]) -> None:
-        """Free what the keys hold, one key per member, at once on members that answer; do not wait for the others."""
+        """Free the objects of the keys, one per member, at once on members that answer, without waiting for others."""
         if self._is_silent:
             return
         messages = [{"op": FREE_OP, "keys": [key]} for key in keys]
         self._sync(self._ask_each_worker(members, messages, min(FREE_S, self.timeout)))
 
     def abort(self, keys: Sequence[str], members: Iterable[Member], reason: str) -> list[Member]:
-        """End the sessions of a run, wait for their tasks, and return the members whose tasks may still be running."""
+        """Abort a run, wait for its tasks, and return the members whose tasks may still be running."""
         messages = [{"op": ABORT_OP, "key": key, "reason": reason, "wait_s": self.timeout / 2} for key in keys]
         answers = self._sync(self._ask_each_worker(members, messages, self.timeout))
         return [member for member, answer in answers.items() if answer is not True]
@@ -445,29 +445,29 @@ def _translate_error(error: BaseException, members: Sequence[Member], rank: int,
 
 
 def list_differences(found: dict[Member, dict[str, Any]]) -> list[str]:
-    """Describe which workers have other versions than this process, one text per package.
+    """Describe the workers whose versions differ from those of this process, one text per package.
 
     Parameters
     ----------
     found : versions by package, with Python's, as returned by the workers' op `versions`
     """
-    wanted = get_versions(packages=[*CHECKED])["packages"]
+    expected = get_versions(packages=[*CHECKED])["packages"]
     return [
-        f"worker {member} has {name} {packages.get(name) or 'not installed'}, not {wanted[name]}"
+        f"worker {member} has {name} {packages.get(name) or 'not installed'}, not {expected[name]}"
         for member, packages in found.items()
         for name in ("python", *CHECKED)
-        if packages.get(name) != wanted[name]
+        if packages.get(name) != expected[name]
     ]
 
 
 def _describe_hang(hangs: Sequence[tuple[str, str, str]]) -> str:
     """Format the first hang that an agent reported, to follow the name of its worker."""
     [(phase, what, _), *_] = hangs
-    return f"{what} (during {phase or 'a task'}) and is left out until it goes on or is restarted"
+    return f"{what} (during {phase or 'a task'}) and is left out until it resumes or is restarted"
 
 
 def _find_memory(workers: dict[Member, dict[str, Any]], member: Member, free_on_host: int) -> int:
-    """Return the bytes that a worker may still take, by its memory limit and its share of its host's free memory."""
+    """Return the bytes that a worker may still allocate, by its memory limit and its part of its host's free memory."""
     worker = workers[member]
     free: int = free_on_host // sum(w["host"] == worker["host"] for w in workers.values())
     limit = worker["memory_limit"]

@@ -38,13 +38,13 @@ from mgspmv.kernels.streamed_csr import StreamedCsr
 from mgspmv.model import CsrBlock, Precision
 from mgspmv.partition import choose_piece
 
-BESIDE = 4
+CONCURRENT = 4
 """Divisor of the entries per streamed piece if layouts or other kernels already hold device memory."""
 
 
 @dataclass(frozen=True)
 class TeamSpec(RunSpec):
-    """Description of a group of workers that lay their rows out together, each on a separate device."""
+    """Description of a group of workers that build a layout together, each on a separate device."""
 
     dtype: str | None
     """Data type of the values; None to read no values."""
@@ -53,7 +53,7 @@ class TeamSpec(RunSpec):
 
 
 class DeviceRowBlock(RowBlock):
-    """Part on the worker's current device. CSR is read when first needed, as steps have a separate layout.
+    """Row block on the worker's current device. CSR is read when first needed, as steps have a separate layout.
 
     Attributes
     ----------
@@ -72,14 +72,14 @@ class DeviceRowBlock(RowBlock):
 
     @property
     def nbytes(self) -> int:
-        """Bytes as in `RowBlock`, and on the device of blocks, layouts and the memory that other devices write into."""
+        """Bytes as in `RowBlock`, with device memory of blocks and layouts and that which other devices write into."""
         streamed = [made for made in [*self._products.values()] if isinstance(made, StreamedCsr)]
         held: list[Any] = [*self._blocks.values(), *streamed, *(laid for laid, _ in [*self._layouts.values()])]
         shared = 0 if self.group is None else self.group.nbytes
         return super().nbytes + shared + sum(int(h.nbytes) for h in held)
 
     def close(self, reason: str) -> None:
-        """Close the links to other workers; a task that waits for them raises with the reason."""
+        """Close the connections to other workers; a task that waits for them raises with the reason."""
         if self.links is not None:
             self.links.close(reason)
         if self.group is not None:
@@ -130,7 +130,7 @@ class DeviceRowBlock(RowBlock):
         streaming = self._streaming
         assert streaming is not None
         if self._layouts or self._products:  # they hold the device memory, and the pinned memory
-            n_entries = max(1, streaming.piece_entries // BESIDE)
+            n_entries = max(1, streaming.piece_entries // CONCURRENT)
             streaming = replace(streaming, held="store", kept_bytes=0, piece_entries=n_entries)
         is_pattern = self.stored.info.is_pattern or not weights
         options: dict[str, Any] = {"is_pattern": is_pattern, "threads": self.threads}
@@ -139,24 +139,24 @@ class DeviceRowBlock(RowBlock):
     def _read_pattern(self) -> CsrBlock:
         if self._streaming is not None:
             raise CapacityError(
-                f"{describe_device()} has no room for the {self.stop - self.start:,} rows of rank {self.rank}; they "
-                "come by in pieces for products, and for PageRank in exact or float32 with transport='nccl': use "
-                "these, more GPUs, or backend='cpu'"
+                f"the {self.stop - self.start:,} rows of rank {self.rank} do not fit in the memory of "
+                f"{describe_device()}. Rows are streamed only for products, and for PageRank in exact or float32 with "
+                "transport='nccl'; use one of these, more GPUs, or backend='cpu'"
             )
         return super()._read_pattern()
 
     # --- layouts for steps on devices, made by all workers together
 
     def join_team(self, spec: TeamSpec) -> None:
-        """Lay the rows out together with the other workers, over the links prepared by `meet`."""
+        """Build the layout together with the other workers, over the connections prepared by `meet`."""
         assert self.links is not None
-        links = self.links
-        with links.active("load"):
-            self.join_devices(links, links.connect())
-            self.bind_steps(spec.dtype, spec.layout, spec.precision, links.check)
+        peer_comm = self.links
+        with peer_comm.active("load"):
+            self.join_devices(peer_comm, peer_comm.connect())
+            self.bind_steps(spec.dtype, spec.layout, spec.precision, peer_comm.check)
 
     def meet(self, worker: Any, spec: TeamSpec) -> None:
-        """Prepare to accept the links of a team.
+        """Prepare to accept the connections of a team.
 
         Parameters
         ----------
@@ -165,7 +165,7 @@ class DeviceRowBlock(RowBlock):
         hello = greet(self.group)
         self.links = PeerComm(worker, self.rank, spec, lambda rank: hello)
 
-    def join_devices(self, links: PeerComm, hellos: dict[int, dict[str, Any]]) -> None:
+    def join_devices(self, peer_comm: PeerComm, hellos: dict[int, dict[str, Any]]) -> None:
         """Connect the device with those of the other workers, unless already connected.
 
         Parameters
@@ -173,7 +173,7 @@ class DeviceRowBlock(RowBlock):
         hellos : their `greet` messages
         """
         if hellos:
-            self.group = join_group(links, hellos, self.rank, self.group, may_share=self._may_share)
+            self.group = join_group(peer_comm, hellos, self.rank, self.group, may_share=self._may_share)
 
     def bind_steps(
         self,
@@ -182,7 +182,7 @@ class DeviceRowBlock(RowBlock):
         precision: Precision,
         check: Callable[[], None],
     ) -> RankSteps:
-        """Return the steps of PageRank on this device, together with the other workers; their layout is made once.
+        """Return the steps of PageRank on this device, made together with the other workers; the layout is built once.
 
         Parameters
         ----------
@@ -191,7 +191,7 @@ class DeviceRowBlock(RowBlock):
         Raises
         ------
         FormatError : the layout cannot hold this matrix
-        CapacityError : more than the free memory
+        CapacityError : it does not fit in the free memory
         """
         key = (None if self.stored.info.is_pattern else dtype, layout)
         if key not in self._layouts:
@@ -206,7 +206,7 @@ class DeviceRowBlock(RowBlock):
     def _lay_out(
         self, dtype: str | None, layout: StepLayout, check: Callable[[], None]
     ) -> tuple[MatrixLayout, SharedColumns | None]:
-        """Lay out the rows, read piece by piece; return also the columns of each device, None if this one has all."""
+        """Build the layout from rows read in pieces; also return the columns of each device, None if one has all."""
         start, stop = self.start, self.stop
         indptr = self.stored.read_array("indptr", start, stop + 1, self.threads)
         indptr -= indptr[0]

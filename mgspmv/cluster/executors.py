@@ -1,9 +1,12 @@
-"""PageRank on a cluster: the steps of `mgspmv.solvers.pagerank`, driven in two ways.
+"""PageRank on a cluster: the steps of `mgspmv.solvers.pagerank`, executed by tasks in two ways.
 
-scheduler     each iteration is a round of tasks: z is sent to every worker, each makes the step on its rows, and
-              returns its slice. The simple form, and the reference for the other.
-superstep     each task makes many iterations, about a second's worth, in lockstep with those of the other workers,
-              which send each other their slices. The scheduler handles one task per worker and second.
+    tasks         each iteration is a round of tasks: the client sends z to every worker; each worker makes the step on
+                  its rows and returns its slice of the next z. Simple, and the reference for the other executor.
+    supersteps    each task makes about a second of iterations, in lockstep with the other workers, which send each
+                  other their slices. The scheduler handles one task per worker and second.
+
+`AttemptWorkers` begins a `WorkerRun` (`mgspmv.cluster.worker_run`) on each worker and calls its methods in tasks.
+`TaskRounds` and `Supersteps` iterate with these calls, and `run_to_end` of `mgspmv.solvers.pagerank` drives either.
 """
 
 from __future__ import annotations
@@ -40,19 +43,19 @@ Executor = Literal["tasks", "supersteps"]
 SUPERSTEP_S = 1.0
 """Seconds of a superstep: long compared with the scheduler's time per task, short between two progress reports."""
 GROWTH = 16
-"""Maximum factor by which the iterations of a superstep grow from one to the next, as the first ones are slow."""
+"""Maximum ratio of the lengths of a superstep and the previous one, as the first iterations are slow."""
 FIRST_S = 0.25
 """Seconds of the first superstep on slow workers."""
 ASK_S = 0.25
-"""Seconds between two checks whether a checkpoint is written."""
+"""Seconds between two queries whether a checkpoint is written."""
 SLOW_EDGES_PER_S = 1e8
 """Edges per second of a slow worker."""
 MOST_FIRST = 100
-"""Maximum iterations of the first superstep: on small graphs messages take most of the time."""
+"""Maximum iterations of the first superstep: messages, not estimated before, take most of the time on small graphs."""
 
 
 def find_layout(matrix: DistributedMatrix, task: RankTask, executor: Executor) -> StepLayout | None:
-    """Return the layout for steps on devices that send each other slices; None where the steps use CSR."""
+    """Return the layout for steps on devices that exchange slices by NCCL; None where the steps use CSR."""
     backend, info, kernel = matrix.backend, matrix.info, task.kernel
     for each in ("cpu", "cuda") if backend is None else (backend,):
         check_step_kernel(kernel, each)
@@ -63,20 +66,20 @@ def find_layout(matrix: DistributedMatrix, task: RankTask, executor: Executor) -
         return layout
     if layout not in (None, "auto"):
         raise OptionError(
-            f"kernel {kernel!r} makes steps that devices exchange by NCCL, in executor='supersteps', and here the "
-            f"executor is {executor!r} and the transport {matrix.transport!r}; pass kernel='auto' or 'csr-split'"
+            f"kernel={kernel!r} needs executor='supersteps' and transport='nccl', not executor={executor!r} and "
+            f"transport={matrix.transport!r}; pass kernel='auto' or kernel='csr-split'"
         )
     return None
 
 
 class AttemptWorkers:
-    """The workers of a run, each with a session; a context manager that ends the sessions, also after an error.
+    """Workers of an attempt, each with a `WorkerRun`; a context manager that ends them, also after an error.
 
     Parameters
     ----------
-    make : makes a session on a worker, from the worker, the part, `spec` and a piece
-    pieces : start of each worker
-    call : name of the call that made the run, for Dask's spans
+    make : makes the `WorkerRun` on a worker, from the worker, its row block, `spec` and a piece
+    pieces : input vectors of each worker, cut to its rows
+    call : name of the API call, for Dask's spans
     """
 
     def __init__(
@@ -90,9 +93,10 @@ class AttemptWorkers:
         self.matrix, self._run, self._spec, self._make, self._pieces = matrix, spec.run, spec, make, pieces
         self._keys = [f"mgspmv-begin-{uuid.uuid4().hex}" for _ in matrix.members]
         self._call = call
-        self._sessions: list[Any] = []
-        self._running: list[Any] = []
+        self._begun: list[Any] = []  # futures of the tasks that made the WorkerRuns; agents free them with these keys
+        self._running: list[Any] = []  # futures of tasks that are not known to be done
         self.hardware = ""
+        """Threads or devices of the workers, as text."""
 
     def __enter__(self) -> Self:
         try:
@@ -106,12 +110,12 @@ class AttemptWorkers:
         if error is not None:
             self._abandon(error)
             return
-        with suppress(ClusterError):  # a worker that does not answer frees it with the key
+        with suppress(ClusterError):  # a worker that does not answer frees it when the key is released
             self.matrix.cluster.free(self._keys, self.matrix.members)
-        self._sessions.clear()
+        self._begun.clear()
 
     def do(self, phase: str, method: str, *args: Any, on_done: Callable[[int], None] | None = None) -> list[Any]:
-        """Call a method of the session on every worker, and wait for all; `on_done` gets the number of done tasks."""
+        """Call a method of each `WorkerRun`, return the results by rank; `on_done` gets the number of tasks done."""
         token, cluster, members = uuid.uuid4().hex, self.matrix.cluster, self.matrix.members
         name = name_task(method, phase)
         with enter_span(self._call, phase):
@@ -125,30 +129,30 @@ class AttemptWorkers:
 
     def _begin(self) -> None:
         matrix, cluster = self.matrix, self.matrix.cluster
-        members, row_block_keys = matrix.members, matrix.row_block_keys
+        members, block_keys = matrix.members, matrix.row_block_keys
         with cluster.scatter_each(self._pieces, members, "start", "mgspmv-begin") as sent:
             with enter_span(self._call, "start"):
-                self._sessions = self._running = [
-                    cluster.submit(member, key, begin_run, key, part_key, self._make, self._spec, piece)
-                    for member, key, part_key, piece in zip(members, self._keys, row_block_keys, sent, strict=True)
+                self._begun = self._running = [
+                    cluster.submit(member, key, begin_run, key, block_key, self._make, self._spec, piece)
+                    for member, key, block_key, piece in zip(members, self._keys, block_keys, sent, strict=True)
                 ]
-            self.hardware = describe_workers(cluster.settle(self._sessions, members, "start"))
+            self.hardware = describe_workers(cluster.settle(self._begun, members, "start"))
 
     def _abandon(self, error: BaseException) -> None:
-        """End the run on all reachable workers, and wait until none of its tasks is running there."""
-        reason = f"run {self._run} was given up: {error or type(error).__name__}"
-        self.matrix.cluster.release([*self._sessions, *self._running])
+        """Abort the run on all reachable workers, and wait for its tasks to end, so that the next attempt can begin."""
+        reason = f"run {self._run} was aborted: {error or type(error).__name__}"
+        self.matrix.cluster.release([*self._begun, *self._running])
         with suppress(Exception):  # the original error is raised instead
             self.matrix.cluster.abort(self._keys, self.matrix.members, reason)
-        self._sessions, self._running = [], []
+        self._begun, self._running = [], []
 
 
 def name_task(method: str, phase: str) -> str:
-    """Name the keys of tasks that call a method; Dask puts all tasks of a name into the span of the first."""
+    """Return the key prefix of tasks that call a method; Dask puts all tasks of a prefix into the span of the first."""
     return f"mgspmv-{method.replace('_', '-')}-{name_span(phase)}"
 
 
-class _WorkersWrite:
+class _WorkerWriters:
     """Writers of checkpoints on the workers, each for its slice; see `mgspmv.solvers.checkpointing.Writers`."""
 
     def __init__(self, workers: AttemptWorkers) -> None:
@@ -167,11 +171,11 @@ class _WorkersWrite:
         return None if None in written else [each for own in written for each in own]
 
 
-class _WorkersExecution(Execution):
-    """Iterations on workers."""
+class _ClusterExecution(Execution):
+    """Execution on the workers of an attempt; the base of both executors."""
 
     def __init__(self, workers: AttemptWorkers) -> None:
-        super().__init__(workers.hardware, _WorkersWrite(workers))
+        super().__init__(workers.hardware, _WorkerWriters(workers))
         self._workers = workers
 
     def collect(self) -> np.ndarray:
@@ -180,12 +184,12 @@ class _WorkersExecution(Execution):
         return np.concatenate(slices)
 
 
-class TaskRounds(_WorkersExecution):
+class TaskRounds(_ClusterExecution):
     """Iterations as rounds of tasks: the client holds z, and the workers hold the rows.
 
     Parameters
     ----------
-    start : start vectors of all rows
+    start : input vectors of all rows
     """
 
     def __init__(self, workers: AttemptWorkers, spec: RankRunSpec, start: RunInputs) -> None:
@@ -214,13 +218,13 @@ class TaskRounds(_WorkersExecution):
     def measure(self) -> float:
         self._z = np.concatenate(self._workers.do("residual", "rescale"))
         with self._scatter("residual", "measure_given") as [z]:
-            self._z = np.empty(0)
+            self._z = np.empty(0)  # frees the client's copy while the workers compute
             return float(sum(self._workers.do("residual", "measure_given", z, self._loop.mass)))
 
     # --- the steps of the loop; see `mgspmv.solvers.steps.Steps`
 
     def scale(self) -> StepSums:
-        return self._take(self._workers.do(self._phase, "scale"))
+        return self._join(self._workers.do(self._phase, "scale"))
 
     def advance(self, mass: float, n: int) -> Sequence[Made]:
         self._iteration += 1
@@ -228,14 +232,14 @@ class TaskRounds(_WorkersExecution):
         began = time.perf_counter()
         multiplied = 0.0
 
-        def look(n_done: int) -> None:
+        def note_done(n_done: int) -> None:
             nonlocal multiplied
             multiplied = time.perf_counter()
 
         with self._scatter(phase, "step") as [z]:
             sent = time.perf_counter()
-            reports = self._workers.do(phase, "step", z, mass, on_done=look)
-        sums = self._take(reports)
+            reports = self._workers.do(phase, "step", z, mass, on_done=note_done)
+        sums = self._join(reports)
         moved_s = sent - began + time.perf_counter() - multiplied
         product_s, held = zip(*((report.product_s, report.held_bytes) for report in reports), strict=True)
         waited_s = [max(0.0, multiplied - sent - s) for s in product_s]
@@ -251,13 +255,13 @@ class TaskRounds(_WorkersExecution):
         matrix = self._workers.matrix
         return matrix.cluster.scatter_each([self._z], matrix.members, phase, name_task(method, phase))
 
-    def _take(self, reports: list[RoundReport]) -> StepSums:
+    def _join(self, reports: list[RoundReport]) -> StepSums:
         """Concatenate the slices of all workers, and return the total of their sums."""
         self._z, self._found = np.concatenate([report.z for report in reports]), [report.ranks for report in reports]
         return sum((report.sums for report in reports), StepSums())
 
     def _watch(self, options: PageRankOptions, start: RunInputs) -> TopkCertificate | None:
-        """Return the check of the ranks of all workers for `stop="topk:..."`; None for other criteria."""
+        """Return the certificate of `stop="topk:..."` over the ranks of all workers; None for other criteria."""
         if options.top is None:
             return None
         roundings, is_dangling = zip(*self._workers.do("start", "describe_rows"), strict=True)
@@ -265,13 +269,13 @@ class TaskRounds(_WorkersExecution):
         return TopkCertificate(options, *vectors, sum(roundings[1:], roundings[0]), growth=start.growth)
 
 
-class Supersteps(_WorkersExecution):
-    """Iterations in tasks of many each, in lockstep with the other workers.
+class Supersteps(_ClusterExecution):
+    """Iterations in supersteps: each task makes many, in lockstep with those of the other workers.
 
     Parameters
     ----------
-    max_iter : maximum number of iterations, with `n_before`
-    n_before : number of iterations already made at the start
+    max_iter : maximum number of iterations, including `n_before`
+    n_before : number of iterations made before this attempt
     width : number of vectors
     hear : called with the reports of each superstep
     """
@@ -289,7 +293,7 @@ class Supersteps(_WorkersExecution):
         self._width, self._hear = width, hear
 
     def start(self) -> None:
-        """Open the links between the workers and make the first z."""
+        """Connect the workers to each other and make the first z."""
         self.status = self._workers.do("connect", "start")[0]
 
     def iterate(self) -> Iterator[tuple[Event, bool]]:
@@ -298,6 +302,7 @@ class Supersteps(_WorkersExecution):
         while self.status is None:
             phase = f"iterations {made + 1} to {made + n}"
             reports = self._workers.do(phase, "superstep", n)
+            # Before the events are reported: a checkpoint or a result must not be made of corrupted ranks.
             check_reports(reports, self._workers.matrix.members, phase)
             self.status = reports[0].status
             self._hear(reports)
@@ -310,7 +315,7 @@ class Supersteps(_WorkersExecution):
             n = min(choose_length(events), self._max_iter - made)
 
     def find_stability(self) -> Stability | None:
-        """Return the stability of the highest vertices, which every worker proved alike; None if not proved."""
+        """Return the stability of the highest vertices, proved by all workers alike; None if not proved."""
         if self.status != Status.STABLE:
             return None
         found: Stability | None = self._workers.do("collect", "find_stability")[0]
@@ -321,32 +326,32 @@ class Supersteps(_WorkersExecution):
 
 
 def join_memory(matrix: DistributedMatrix, taken: Sequence[dict[str, int]]) -> dict[str, list[int]]:
-    """Join the memory use by worker, 0 for a device that it does not have, with the bytes planned for the matrix."""
+    """Return lists by worker of the bytes taken, 0 without a device, and of the bytes planned for the matrix."""
     names = dict.fromkeys(name for own in taken for name in own)
     return {name: [own.get(name, 0) for own in taken] for name in names} | {"planned_bytes": list_planned(matrix)}
 
 
 def list_planned(matrix: DistributedMatrix) -> list[int]:
-    """List the bytes that the plan of the matrix gives each worker, on its device if it has one."""
+    """List the bytes planned for each worker, on its device if it has one."""
     return [w.device_bytes if w.has_device else w.memory_bytes for w in matrix.plan.workers]
 
 
 def describe_workers(computes: list[int | str]) -> str:
     """Describe the hardware of workers: threads of their hosts, or devices."""
     threads = [c for c in computes if isinstance(c, int)]
-    said = []
+    described = []
     if threads:
         each = f"{min(threads)}" if min(threads) == max(threads) else f"{min(threads)} to {max(threads)}"
-        said.append(f"{len(threads)} workers of {each} threads")
+        described.append(f"{len(threads)} workers of {each} threads")
     devices = Counter(c for c in computes if isinstance(c, str))
-    return ", ".join([*said, *(f"{n} workers of {name}" for name, n in devices.items())])
+    return ", ".join([*described, *(f"{n} workers of {name}" for name, n in devices.items())])
 
 
 def join_events(events: tuple[Event, ...]) -> Event:
     """Join the events of one iteration, one per worker, into one event."""
     fields = ("product_s", "exchange_s", "wait_s", "exchanged_bytes", "memory_bytes")
     joined: dict[str, Any] = {name: tuple(getattr(e, name)[0] for e in events) for name in fields}
-    if not any(joined["wait_s"]):  # devices do not measure how long they waited for others
+    if not any(joined["wait_s"]):  # devices cannot time the wait for others separately
         slowest_s = max(joined["product_s"])
         waited = [min(e, slowest_s - p) for e, p in zip(joined["exchange_s"], joined["product_s"], strict=True)]
         joined["wait_s"] = tuple(waited)

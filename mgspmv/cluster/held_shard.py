@@ -1,4 +1,4 @@
-"""Share of an ingest that a worker holds: it asks those of other workers, and reports its progress to the client."""
+"""Shard of an ingest held by a worker: it requests data of the other shards, and reports progress to the client."""
 
 from __future__ import annotations
 
@@ -20,30 +20,31 @@ from mgspmv.ingest.shard import Shard, ShardSpec
 from mgspmv.ingest.store_writing import check_folder, make_budget
 
 ASK_S = 240.0
-"""Minimum seconds for an answer of another share, which may read a piece of a file for it. Less than the limit of the
-asking task between two marks, so that the error names the other worker."""
+"""Seconds for an answer of another shard, which may read a piece of a file for it; the patience if that is more. Less
+than the watchdog's limit of the asking task, so that the error names the other worker."""
 REPORT_S = 0.5
 """Seconds between two reports of a worker."""
 TOPIC = "mgspmv-ingest"
-"""Topic of the reports of all ingests; a single one, as a client keeps a handler for each topic it ever used."""
+"""Topic of the reports of all ingests; a single one, as a client never removes handlers of topics."""
 ENTRY_BYTES = 32
 """Minimum bytes per sorted entry: row and column numbers, and as much again for other uses."""
 
 
 @dataclass(frozen=True)
 class ShardOffer:
-    """Description of a share for the worker that is to hold it."""
+    """Description of a shard, sent to the worker that is to hold it."""
 
     spec: ShardSpec
     members: tuple[Member, ...]
-    """Worker of each share, by rank."""
+    """Worker of each shard, by rank."""
     keys: tuple[str, ...]
-    """Key under which each share is held, by rank."""
+    """Key under which each shard is held, by rank."""
     token: str
     """Id of the ingest in its reports."""
     memory: int | None
-    """Bytes that its process may take; None for half of what it offered."""
+    """Bytes that its process may take; None for half of `offered`."""
     offered: int
+    """Bytes available on the worker when it joined."""
     threads: int
     scratch: str | None
     """Folder for temporary files; None for Dask's own."""
@@ -52,7 +53,7 @@ class ShardOffer:
 
 
 class HeldShard(Shard):
-    """Share of an ingest on a worker."""
+    """Shard of an ingest on a worker."""
 
     def __init__(self, offer: ShardOffer, worker: Worker) -> None:
         self._worker, self._token, self._rank = worker, offer.token, offer.spec.rank
@@ -62,23 +63,23 @@ class HeldShard(Shard):
         self._asking = threading.Lock()
         folder = Path(worker.local_directory if offer.scratch is None else offer.scratch)
         check_folder(folder)
-        room = make_budget(offer.memory, offer.offered // 2, offer.threads, folder)
-        super().__init__(offer.spec, room, self._ask_shard, self._send_report)
+        budget = make_budget(offer.memory, offer.offered // 2, offer.threads, folder)
+        super().__init__(offer.spec, budget, self._ask_shard, self._send_report)
 
     def work(self, step: str, *arguments: Any, **options: Any) -> Any:
         """Call the method that makes a step."""
         find_heartbeat().n_terms = self.memory // ENTRY_BYTES  # number of entries sorted at a time
         return getattr(self, step)(*arguments, **options)
 
-    def close(self, reason: str = "the ingest was given up") -> None:
-        """Close the share and cancel its requests to others."""
+    def close(self, reason: str = "the ingest was aborted") -> None:
+        """Close the shard and cancel its requests to others."""
         with self._asking:
             super().close()
         for future in list(self._asked):
             future.cancel()
 
     def _ask_shard(self, rank: int, question: str, *arguments: Any) -> Any:
-        """Ask the share of a rank a question, and return its answer; see `mgspmv.ingest.shard.Ask`.
+        """Call a method of the shard of a rank, and return its answer; see `mgspmv.ingest.shard.Ask`.
 
         Raises
         ------
@@ -97,7 +98,7 @@ class HeldShard(Shard):
             answer = future.result(self._limit_s)
         except TimeoutError as error:
             future.cancel()
-            what, why = f"did not answer for {self._limit_s:g} s", "it hangs, or what it reads from does"
+            what, why = f"did not answer for {self._limit_s:g} s", "it hangs, or the storage that it reads does"
             raise worker_error(WorkerTimeoutError, self._members, rank, "ingest", what, why) from error
         except OSError as error:  # connection errors of Dask are subclasses
             raise worker_error(
@@ -123,7 +124,7 @@ class HeldShard(Shard):
 
 
 def begin_share(key: str, offer: ShardOffer) -> int:
-    """Make and hold a share; return the bytes of memory that it may take."""
-    share = HeldShard(offer, get_worker())
-    get_agent().held[key] = share
-    return share.memory
+    """Make and hold a shard; return the bytes of memory that it may take."""
+    shard = HeldShard(offer, get_worker())
+    get_agent().held[key] = shard
+    return shard.memory

@@ -1,10 +1,10 @@
-"""Ingest of a source by the workers of a cluster: each reads a part, sorts a range of rows and writes it.
+"""Ingest of a source by the workers of a cluster, in steps:
 
-    read      parts of the source: ranges of bytes, row groups, partitions or whole files
-    number    ids, each range of which one worker merges
-    exchange  entries, from the worker that read them to the worker of their rows
-    sort      and merge, each its range of rows; add up columns
-    write     each the chunks that lie in its range; the client writes those between two ranges, and names the version
+    read      each worker reads a part of the source: a range of bytes, row groups, partitions or whole files
+    number    each worker merges a range of ids; their ranks become the vertices' numbers
+    exchange  entries are sent from the worker that read them to the worker of their rows
+    sort      each worker sorts and merges its range of rows, and adds up columns
+    write     each worker writes the chunks within its range; the client writes chunks shared by two ranges, and commits
 
 The steps are those of `mgspmv.ingest.shard`, each a task on every worker; the client waits for all before the next.
 The store does not depend on the workers, and is identical to that made by one process.
@@ -72,7 +72,7 @@ def ingest_on_cluster(
 
     Parameters
     ----------
-    describe : makes the store's provenance from the source's
+    describe : makes the provenance of the store from that of the source
     memory : bytes that the process of each worker may take; None for half of its available memory
     scratch : a folder that exists on each worker; None for Dask's own
 
@@ -82,17 +82,17 @@ def ingest_on_cluster(
 
     Raises
     ------
-    OptionError : an order, which a cluster does not make, or a source that only this process can read
+    OptionError : an order, which is not supported on a cluster, or a source that only this process can read
     """
     if options.order != "none":
         raise OptionError(
-            "on a cluster a source is ingested in its own order; leave out order= and reorder it afterwards, or "
-            "leave out client="
+            f"order={options.order!r} is not supported on a cluster; leave out order= and reorder the store "
+            "afterwards, or leave out client="
         )
     if not isinstance(source, FileSource):
         raise OptionError(
-            f"{source.name} is read by this process alone; the workers of a cluster read edge lists, Matrix Market "
-            "and Parquet files and Dask DataFrames. Leave out client="
+            f"the workers of a cluster cannot read {source.name}, only edge lists, Matrix Market and Parquet files, "
+            "and Dask DataFrames; leave out client="
         )
     check_memory(memory)
     report = on_progress or (lambda phase, done, total: None)
@@ -125,8 +125,8 @@ def _choose_client(cluster: Cluster, source: FileSource) -> Cluster:
     client: Client = held[0].client
     if _find_scheduler(client) != _find_scheduler(cluster.client):
         raise OptionError(
-            f"the partitions of {source.name} are held by another cluster than {cluster}; pass the client= that holds "
-            "them, or the DataFrame as it was before persist()"
+            f"the partitions of {source.name} are held by another cluster, not by {cluster}; pass the client= that "
+            "holds them, or the DataFrame before persist()"
         )
     cluster.close()
     return Cluster(client, cluster.timeout)
@@ -163,7 +163,7 @@ class _IngestSteps:
         self._parts: list[Any] = []
 
     def begin(self, memory: int | None, threads: int | None, scratch: str | None) -> None:
-        """Begin a share on each worker."""
+        """Begin a shard on each worker."""
         self._cluster.client.subscribe_topic(TOPIC, _make_handler(self._token, self._reported))
         with self._cluster.client.as_current():  # Dask plans for this cluster
             self._parts = [*self._source.split(len(self._workers))]
@@ -171,15 +171,15 @@ class _IngestSteps:
         offers = []
         for rank, (part, worker) in enumerate(zip(parts, self._workers, strict=True)):
             about = (rank, len(parts), part, self._source.name, self._kind, self._options)
-            room = (memory, worker.memory, threads or worker.threads, scratch, self._cluster.patience)
-            offers.append(ShardOffer(ShardSpec(*about), self._members, self._keys, self._token, *room))
+            limits = (memory, worker.memory, threads or worker.threads, scratch, self._cluster.patience)
+            offers.append(ShardOffer(ShardSpec(*about), self._members, self._keys, self._token, *limits))
         self._submit("start", begin_share, self._keys, list(zip(self._keys, offers, strict=True)))
         memories = self._settle("begin")
         self._held, self._working = self._working, []
         self._most_columns = max(1, min(memories) // SUM_PART // SUM_BYTES)
 
     def run(self, version: Version, describe: Callable[[dict[str, Any]], dict[str, Any]]) -> MatrixInfo:
-        """Run all steps, name the version, and return its description."""
+        """Run all steps, commit the version, and return its description."""
         if isinstance(self._source, FrameSource):
             self._compute_partitions(self._source)
         read: list[PartSummary] = self._do("read", "read")
@@ -219,7 +219,7 @@ class _IngestSteps:
         return version.commit(attributes)
 
     def end(self) -> None:
-        """Release the shares, and wait for running tasks."""
+        """Release the shards, and wait for running tasks."""
         client = self._cluster.client
         with suppress(ClosedClientError, ValueError):  # no subscription is left to end
             client.unsubscribe_topic(TOPIC)
@@ -231,7 +231,7 @@ class _IngestSteps:
     # --- partitions of a Dask DataFrame
 
     def _compute_partitions(self, source: FrameSource) -> None:
-        """Compute the partitions on the cluster, each into a file of the worker that is to read it.
+        """Compute the partitions on the cluster, each into a local file of the worker that reads it later.
 
         Raises
         ------
@@ -265,8 +265,8 @@ class _IngestSteps:
             raise
         except Exception as error:
             raise SourceError(
-                f"the partitions cannot be computed on the cluster ({type(error).__name__}: {error}); see that "
-                ".compute() does, or write them by .to_parquet(FOLDER, write_index=False) and ingest the folder",
+                f"the partitions cannot be computed on the cluster ({type(error).__name__}: {error}); check that "
+                ".compute() works, or write them with .to_parquet(FOLDER, write_index=False) and ingest the folder",
                 source=self._source.name,
             ) from error
         finally:
@@ -278,13 +278,13 @@ class _IngestSteps:
         dtypes = {own.dtype for own in read if own.n_entries} or {read[0].dtype}
         if len(dtypes) != 1:
             names = ", ".join(sorted("none" if dtype is None else dtype.name for dtype in dtypes))
-            raise SourceError(f"values are of different types in different parts: {names}", source=self._source.name)
+            raise SourceError(f"parts of the source have values of different types: {names}", source=self._source.name)
         return dtypes.pop()
 
     def _number(self, claim: int | None) -> tuple[tuple[int, int], str | None]:
         """Number all vertices; return the numbers of rows and columns, and the type of ids as in `OwnIds`."""
         own: list[OwnIds] = self._do("number", "list_ids", claim, self._dtype)
-        if (shape := own[0].shape) is not None:  # if any share has a part, the first has one
+        if (shape := own[0].shape) is not None:  # if any shard has a part, the first has one
             return shape, own[0].type
         sample, n = sorted(id for ids in own for id in ids.sample), len(own)
         cuts = [sample[len(sample) * rank // n] for rank in range(1, n)] if sample else [0] * (n - 1)
@@ -382,7 +382,7 @@ class _IngestSteps:
         try:
             results = self._cluster.settle(self._working, self._members, phase, on_tick=self._notify)
         except StoreError as error:
-            raise type(error)(f"a worker cannot read or write what it must: {error}") from error
+            raise type(error)(f"a worker failed to read or write: {error}") from error
         return results
 
     def _notify(self) -> None:
@@ -396,7 +396,7 @@ class _IngestSteps:
 
 
 def _make_handler(token: str, reported: dict[int, dict[str, Any]]) -> Callable[[tuple[float, dict[str, Any]]], None]:
-    """Make a handler that keeps the last report of each worker. The client keeps the handler: it holds no more."""
+    """Make a handler that keeps the last report of each worker. The client keeps it forever: it holds no more."""
 
     def handle(event: tuple[float, dict[str, Any]]) -> None:
         if event[1]["ingest"] == token:

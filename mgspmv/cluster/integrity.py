@@ -1,4 +1,4 @@
-"""Reports of workers on a superstep or a round, and the checks that the client makes of them."""
+"""Reports of workers on a superstep or a round of tasks, and the client's checks of them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check_reports(reports: Sequence[Report], members: Sequence[Member], phase: s
 
 
 def _list_made(report: Report) -> Hashable:
-    """Return the part of a report that must be equal on all workers, as their sums are."""
+    """Return the fields of a report that must be equal on all workers: all add up the same sums."""
     changes = tuple((event.iteration, event.change) for event in report.events)
     return report.status, changes, tuple(kept.number for kept in report.kept), report.n_ended
 

@@ -14,7 +14,7 @@ from mgspmv.errors import SchedulerNotFoundError
 
 NAME = "mgspmv-lease"
 POLL_S = 1.0
-"""Seconds of one request for the lease. An interrupt waits for its end, so that no granted lease is left unheld."""
+"""Seconds of one request for the lease. An interrupt waits for the end of a request, which may have been granted."""
 RELEASE_S = 5.0
 """Seconds for the scheduler to take the lease back."""
 

@@ -1,7 +1,7 @@
-"""Loading a matrix over the workers of a cluster, and loading it again over other workers.
+"""Loading a matrix on the workers of a cluster, and loading it again on other workers.
 
-A worker keeps its rows if it is to hold the same ones, and reads them again where the cuts changed. Rows on devices are
-laid out together, and then again on all of them.
+A worker whose range of rows is unchanged keeps them; the others read theirs again. A layout is built by all devices
+together, and so all of them read their rows again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LoadRequest:
     """Options of a distributed matrix; see `mgspmv.api.Matrix.distribute`."""
 
     precision: Precision | None = None
-    """Precision for which values are read; None for that of most runs."""
+    """Precision for which values are read; None for the default of most runs."""
     weights: bool = True
     """Whether values are read."""
     threads: int | None = None
@@ -58,7 +58,7 @@ class LoadRequest:
 
 @dataclass(frozen=True, eq=False)
 class HeldRowBlock:
-    """Part that a worker holds."""
+    """Row block held by a worker, as known to the client."""
 
     member: Member
     """Worker that holds it."""
@@ -67,7 +67,7 @@ class HeldRowBlock:
     spec: RowBlockSpec
     """Description of its rows, as sent to the worker."""
     n_bytes: int
-    """Bytes of the part."""
+    """Bytes of the row block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +80,11 @@ class LoadedRows:
     """Backends of the workers, and the transport between them."""
     plan: Plan
     team: TeamSpec | None
-    """Group of workers that lay rows out together; None if the steps use kernels over CSR."""
+    """Group of workers that build a layout together; None if the steps use kernels over CSR."""
     specs: list[RowBlockSpec]
     """Description of the rows of each worker, by rank."""
     parts: list[HeldRowBlock] = field(default_factory=list)
-    """Parts held, by rank; empty before loading."""
+    """Row blocks held, by rank; empty before loading."""
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -105,7 +105,7 @@ def load_matrix(
 
     Parameters
     ----------
-    held : parts already held, from which those that are dropped meanwhile are removed; None the first time
+    held : row blocks already held; those dropped here are removed from the list. None the first time
     has_lease : whether the caller holds the lease of the cluster; else wait for it
 
     Raises
@@ -155,7 +155,7 @@ def _arrange(
 
     Parameters
     ----------
-    held_bytes : bytes of parts that workers hold, counted as available memory
+    held_bytes : bytes of row blocks that workers hold, counted as available memory
     """
     address = stored.address()
     workers = cluster.join(devices=request.backend != "cpu", is_again=is_again)
@@ -165,8 +165,8 @@ def _arrange(
         places = replace(places, may_share=False)
     if request.device_memory is not None and all(memory is None for memory in places.device_memory):
         raise OptionError(
-            "device_memory= limits what is taken of GPUs, and none of the workers computes on one; leave it out, or "
-            "pass host_memory="
+            "device_memory= limits the memory of GPUs, and no worker computes on a GPU; leave it out, or pass "
+            "host_memory="
         )
     of_products: Precision = "float32" if info.dtype == "float32" else "float64"
     precision = request.precision or ("exact" if info.kind != "matrix" else of_products)
@@ -207,7 +207,7 @@ def _arrange(
 
 
 def _load(cluster: Cluster, arranged: LoadedRows, held: list[HeldRowBlock], report: Progress) -> list[HeldRowBlock]:
-    """Let each worker hold its rows: parts that it holds unchanged are kept, and the others are read."""
+    """Let each worker hold its rows: unchanged row blocks are kept, and the others are read."""
     keys = {w.member: w.parts for w in arranged.workers}
     specs = dict(zip(arranged.members, arranged.specs, strict=True))
     kept = {
@@ -242,7 +242,7 @@ def _read(
     joining: list[Future] = []
     report("load", 0, len(jobs))
     try:
-        # The rows of a team are read when it lays them out together.
+        # A team reads its rows when it builds the layout, and so its progress is that of the second tasks.
         notify = None if team else lambda done: report("load", done, len(jobs))
         sizes = cluster.settle(futures, members, "load", notify, ranks=ranks)
         if team is not None:
@@ -257,7 +257,7 @@ def _read(
         cluster.release([*joining, *futures])
         if isinstance(error, StoreNotFoundError):
             raise StoreNotFoundError(
-                f"a worker finds no store: {error}; the path or URL must lead all workers to the same store"
+                f"a worker cannot find the store: {error}; the path or URL must name the same store on all workers"
             ) from error
         if isinstance(error, StoreError):
             raise type(error)(f"a worker cannot use the store: {error}") from error
@@ -266,15 +266,15 @@ def _read(
 
 
 def _drop(cluster: Cluster, held: list[HeldRowBlock], parts: list[HeldRowBlock]) -> None:
-    """Release parts, at once where their workers answer."""
+    """Release row blocks, at once on workers that answer."""
     held[:] = [part for part in held if part not in parts]
     cluster.release([part.future for part in parts])
-    with suppress(ClusterError):  # a worker that does not answer frees it with the key
+    with suppress(ClusterError):  # a worker that does not answer frees it when the key is released
         cluster.free([part.future.key for part in parts], [part.member for part in parts])
 
 
 def _even(memory: Sequence[int | None]) -> Memory:
-    """Return the least memory if the workers are of one kind, so that a plan can tell how many suffice; else a list."""
+    """Return the least memory if all workers have some, so that a plan can suggest their number; else a list."""
     if all(m is None for m in memory):
         return None
     return list(memory) if any(m is None for m in memory) else min(m for m in memory if m is not None)

@@ -1,6 +1,6 @@
 """Starting workers by Dask's cluster managers: one adapter for all of their classes.
 
-A class is configured as its own documentation says, by options and by Dask's configuration. This module adds the
+A class is configured as its documentation describes, by options and by Dask's configuration. This module adds the
 features that classes lack: one worker per GPU, certificates, no memory limit apart from the plan's, pages that are not
 served to other machines unencrypted, waiting for the workers, and cleanup in all cases.
 """
@@ -49,7 +49,7 @@ class Manager:
     """Extra of mgspmv that installs its dependencies other than Dask."""
     wait_s: float = WAIT_S
     look: str = "the logs of its workers"
-    """Source of information on why workers do not join."""
+    """Object of "check" in messages: the source of information on why workers do not join."""
 
 
 # --- arguments of each class -----------------------------------------------------------------------------------------
@@ -102,8 +102,8 @@ def _prepare_ssh(
     hosts = [host.strip() for host in hosts.split(",")] if isinstance(hosts, str) else [*hosts]
     if len(hosts) < 2 or workers is not None:
         raise OptionError(
-            "cluster='ssh' starts a scheduler on the first host and a worker on each other one; give the option hosts, "
-            "such as a,a,b, and leave workers= out"
+            "cluster='ssh' starts a scheduler on the first host and a worker on each of the others; pass the option "
+            "hosts, such as a,a,b, and leave out workers="
         )
     at = "" if is_tls_required() else "127.0.0.1"
     worker: dict[str, Any] = {"memory_limit": 0, "dashboard_address": f"{at}:0", "death_timeout": DEATH_S}
@@ -137,9 +137,9 @@ def _prepare_kubernetes(
 
 def _count_workers(kind: str, workers: int | None, gpus: int | None) -> int:
     if workers is None:
-        raise OptionError(f"cluster={kind!r} starts a number of workers; give workers=")
+        raise OptionError(f"cluster={kind!r} needs the number of workers; pass workers=")
     if workers % (gpus or 1):
-        raise OptionError(f"workers={workers} is no multiple of gpus, {gpus}, which all have a worker")
+        raise OptionError(f"workers={workers} is not a multiple of gpus, {gpus}; each GPU has one worker")
     return workers
 
 
@@ -195,8 +195,8 @@ def check_shared(kind: str, tls: str | None) -> None:
     """Raise if workers on other machines would not have the requested certificates."""
     if tls == TEMPORARY and find_manager(kind).prepare is not None:
         raise OptionError(
-            "other machines do not have certificates that are made here for one run; make a folder of them, which is "
-            "at the same path on each machine, and name that"
+            "temporary certificates exist on this machine only; create a folder of certificates at the same path on "
+            "each machine, and use that"
         )
 
 
@@ -253,7 +253,7 @@ def start_cluster(
     Raises
     ------
     MissingDependencyError : the class is not installed
-    OptionError : the class takes no such option, or lacks one
+    OptionError : an option is unknown to the class, invalid or missing
     ClusterError : it does not start, or workers do not join in time
     CapacityError : this machine does not have the memory for that many workers
     """
@@ -271,19 +271,20 @@ def start_cluster(
             yield cluster
         return
     link = {}
-    if manager.prepare in (_prepare_jobs, _prepare_ssh) and not is_tls_required():  # the dashboard is on the loopback
+    if manager.prepare in (_prepare_jobs, _prepare_ssh) and not is_tls_required():  # its dashboard is local
         named = dask.config.get("distributed.dashboard.link")
         link = {"distributed.dashboard.link": named.replace("{host}", "127.0.0.1")}
     if manager.prepare:
-        given, wanted = manager.prepare(kind, workers, threads, gpus, options)
+        given, n_expected = manager.prepare(kind, workers, threads, gpus, options)
     else:
         takes = is_tls_required() and "security" in inspect.signature(load(manager.target)).parameters
-        given, wanted = ({"security": Security()} if takes else {}) | options, workers or 0  # 0: only the class knows
+        given = ({"security": Security()} if takes else {}) | options
+        n_expected = workers or 0  # 0: only the class knows
     with dask.config.set(link), closing(_make(manager, given)) as cluster:
         if workers is not None:
             _scale(cluster, manager, workers)
-        _await_workers(cluster, manager, wanted, wait_s, on_note)
-        _warn_of_strangers(cluster.scheduler_address)
+        _await_workers(cluster, manager, n_expected, wait_s, on_note)
+        _warn_of_open_ports(cluster.scheduler_address)
         yield cluster
 
 
@@ -293,7 +294,7 @@ def _make(manager: Manager, given: dict[str, Any]) -> Any:
     try:
         return make_cluster(lambda: make(**given), list_hosts(bound, ()))
     except (TypeError, ValueError) as error:
-        raise OptionError(f"{manager.target} refuses its options: {_write_line(error)}") from error
+        raise OptionError(f"{manager.target} rejects its options: {_write_line(error)}") from error
     except Exception as error:
         raise _translate_error(manager, error) from error
 
@@ -310,45 +311,44 @@ def _scale(cluster: Any, manager: Manager, workers: int) -> None:
 
 
 def _await_workers(
-    cluster: Any, manager: Manager, wanted: int, wait_s: float, on_note: Callable[[str], None] | None
+    cluster: Any, manager: Manager, n_expected: int, wait_s: float, on_note: Callable[[str], None] | None
 ) -> None:
     planned: set[Any] = getattr(cluster, "plan", set())
-    wanted = max(1, wanted or len(planned))
+    n_expected = max(1, n_expected or len(planned))
     if on_note is not None:
-        on_note(f"waiting for {wanted} workers of {manager.target}, {wait_s:g} s at most; look at {manager.look}")
+        on_note(f"waiting for {n_expected} workers of {manager.target}, {wait_s:g} s at most; check {manager.look}")
     try:
-        cluster.wait_for_workers(wanted, timeout=wait_s)
+        cluster.wait_for_workers(n_expected, timeout=wait_s)
     except TimeoutError as error:
         joined = [worker["name"] for worker in cluster.scheduler_info["workers"].values()]
         missing = ", ".join(sorted(map(str, planned.difference(joined))))
         raise ClusterError(
-            f"{wanted - len(joined)} of {wanted} workers of {manager.target} have not joined within {wait_s:g} s"
+            f"{n_expected - len(joined)} of {n_expected} workers of {manager.target} did not join within {wait_s:g} s"
             + (f" (missing: {missing})" if missing else "")
-            + f"; look at {manager.look}, or raise the option wait",
+            + f"; check {manager.look}, or increase the option wait",
             phase="start",
         ) from error
 
 
 def _translate_error(manager: Manager, error: Exception) -> ClusterError:
     return ClusterError(
-        f"{manager.target} does not start: {_write_line(list_causes(error)[-1])}; look at {manager.look}", phase="start"
+        f"{manager.target} does not start: {_write_line(list_causes(error)[-1])}; check {manager.look}", phase="start"
     )
 
 
 def _write_line(error: BaseException) -> str:
     """Format an error in one line; for a failed command, its output on stderr."""
-    said = str(error).rpartition("stderr:")[2].split() or [type(error).__name__]
-    return " ".join(said)
+    words = str(error).rpartition("stderr:")[2].split() or [type(error).__name__]
+    return " ".join(words)
 
 
-def _warn_of_strangers(address: str) -> None:
-    """Warn if other machines can reach a scheduler that does not encrypt."""
+def _warn_of_open_ports(address: str) -> None:
+    """Warn if other machines can reach a scheduler that does not require certificates."""
     url = urlsplit(address)
     host = url.hostname or ""
     if url.scheme in ("tls", "inproc") or is_local(host):
         return
     warnings.warn(
-        f"whoever reaches {host} or the ports of workers can run code there; pass tls= to let in nobody without a "
-        "certificate",
+        f"any program that can connect to {host} or to a worker can run code there; pass tls= to require certificates",
         stacklevel=4,
     )

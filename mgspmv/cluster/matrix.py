@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
 
 TIMEOUT_S = 30.0
-"""Seconds that a worker may be silent, unless the user says otherwise."""
+"""Default seconds that a worker may be silent."""
 
 
 class DistributedMatrix(MatrixProperties):
@@ -70,7 +70,7 @@ class DistributedMatrix(MatrixProperties):
         super().__init__(stored)
         self.cluster = cluster
         self.recoveries = recoveries
-        """Losses of workers during loading, and how it resumed after each."""
+        """Workers lost during loading, with the time after which it resumed."""
         self.is_closed = False
         """True if it was closed; it cannot be opened again."""
         self._request = request
@@ -100,7 +100,7 @@ class DistributedMatrix(MatrixProperties):
 
     @property
     def plan(self) -> Plan:
-        """Plan of the rows and memory of each worker."""
+        """Rows and memory planned for each worker."""
         return self._loading.plan
 
     @property
@@ -120,7 +120,7 @@ class DistributedMatrix(MatrixProperties):
 
     @property
     def backend(self) -> Literal["cpu", "cuda"] | None:
-        """Backend of all workers; None where some compute on their hosts and some on devices."""
+        """Backend of all workers; None if some compute on their hosts and some on devices."""
         return self._loading.places.backend
 
     @property
@@ -136,7 +136,7 @@ class DistributedMatrix(MatrixProperties):
 
     @property
     def row_block_keys(self) -> list[str]:
-        """Key of the task that loaded each part.
+        """Key of the task that loaded each row block.
 
         Raises
         ------
@@ -156,7 +156,7 @@ class DistributedMatrix(MatrixProperties):
         self._check_closed()
         if not self.is_whole:
             raise ClosedError(
-                f"the distributed matrix of {self.info.url} lost rows when it was to be distributed anew; call "
+                f"the distributed matrix of {self.info.url} is incomplete, as redistributing it failed; call "
                 "redistribute(), or distribute it again"
             )
         self.cluster.check_client()
@@ -188,7 +188,7 @@ class DistributedMatrix(MatrixProperties):
         threads: int | None = None,
         weights: bool = True,
     ) -> Any:
-        """Compute alpha * D @ x + beta * y, each worker its rows.
+        """Compute alpha * D @ x + beta * y; each worker computes its rows.
 
         Parameters
         ----------
@@ -200,7 +200,7 @@ class DistributedMatrix(MatrixProperties):
 
         Returns
         -------
-        For a NumPy or CuPy array the product as such an array. For a dask x a dask array with one chunk per worker,
+        The product: for a NumPy or CuPy x an array of that kind; for a dask x a dask array with one chunk per worker,
         which is being computed and remains on the workers.
 
         Raises
@@ -293,7 +293,7 @@ class DistributedMatrix(MatrixProperties):
             self.cluster.await_done([f for f in self._pending if not f.done()])
             self.cluster.free([part.future.key for part in parts], [part.member for part in parts])
         except ClusterError:
-            pass  # a worker that does not answer frees it with the key
+            pass  # a worker that does not answer frees its rows when the key is released
         finally:
             self.cluster.release([part.future for part in parts])
             self.cluster.close()
@@ -317,11 +317,11 @@ class DistributedMatrix(MatrixProperties):
 
         if self.cluster.is_owner:
             raise OptionError(
-                "x is a dask array, whose product stays on the workers for the client of its user; pass that client to "
-                "distribute instead of an address or a cluster, or pass x as NumPy array"
+                "a dask array x needs a matrix that was distributed with the client of x: pass that client, not an "
+                "address or a cluster, to distribute(), or pass x as a NumPy array"
             )
         keys = self.row_block_keys
-        self.cluster.check_members(self.members, "product")  # no wait watches the tasks of this product
+        self.cluster.check_members(self.members, "product")  # tasks are not watched here, as the call does not wait
         chosen, beta = options.dtype, options.beta
         shape = (self.shape[0], *x.shape[1:])
         rows = tuple(int(n) for n in np.diff(self.bounds))
@@ -371,7 +371,7 @@ def distribute_matrix(
     recover : maximum number of times that loading restarts when a worker is lost
     asked : fields of `LoadRequest`
     """
-    stored.address()  # raises if workers cannot read the store
+    stored.address()  # raises for a store in memory, which workers cannot read
     request = LoadRequest(**asked)
     cluster = Cluster(client, timeout)
     try:
@@ -385,7 +385,7 @@ def distribute_matrix(
 def _load_until_done(
     stored: StoredMatrix, cluster: Cluster, request: LoadRequest, report: Progress, recover: int
 ) -> tuple[LoadedRows, tuple[Recovery, ...]]:
-    """Load over the workers; if some are lost meanwhile, over the remaining ones, up to `recover` times."""
+    """Load on the workers; if some are lost meanwhile, on the remaining ones, up to `recover` times."""
     losses: list[End] = []
     while True:
         try:

@@ -32,7 +32,7 @@ class WorkerPlacement:
 
     @property
     def backend(self) -> Backend | None:
-        """Backend of all workers; None where they differ."""
+        """Backend of all workers; None if they differ."""
         return self.backends[0] if len(set(self.backends)) == 1 else None
 
 
@@ -41,7 +41,7 @@ def choose_placement(workers: Sequence[WorkerInfo], backend: str, transport: Tra
 
     Parameters
     ----------
-    backend : `auto` for devices where there are some, `cpu`, or `cuda` for devices on all
+    backend : `auto` for devices on the workers that have one, `cpu`, or `cuda` for devices on all
     transport : `auto` for NCCL where every worker has a separate device, or memory that devices of one host share;
         `nccl` for NCCL alone; `peer`
 
@@ -82,18 +82,18 @@ def _choose_transport(
     if len(workers) == 1:
         return "nccl"
     if shared:
-        what = f"{len(shared)} workers share GPUs, such as worker {shared[0].member} its {shared[0].device.name}"
+        what = f"{len(shared)} workers share GPUs, for example worker {shared[0].member} its {shared[0].device.name}"
         how = "start one for each GPU, as `dask cuda worker` does"
         if transport == "nccl":
             raise ClusterError(
-                f"transport='nccl' needs a GPU of its own for each worker, and {what}; {how}", phase="join"
+                f"transport='nccl' needs a separate GPU for each worker, and {what}; {how}", phase="join"
             )
         warnings.warn(f"{what}: NCCL cannot connect them, and slices go through their hosts; {how}", stacklevel=5)
         return "peer"
     if without:
         raise ClusterError(
             f"worker {without[0].member} cannot use NCCL: {without[0].device.nccl_problem}; or pass transport='peer', "
-            "which sends slices through the hosts and takes many times as long",
+            "which sends slices through the hosts and is many times slower",
             worker=str(without[0].member.name),
             phase="join",
         )
@@ -101,7 +101,7 @@ def _choose_transport(
     if transport == "auto" and machines > 1:
         warnings.warn(
             f"the workers are on {machines} machines and connected by TLS, and NCCL does not encrypt: slices go "
-            "through their hosts; pass transport='nccl' where the network between the GPUs is one to trust",
+            "through their hosts; pass transport='nccl' if the network between the GPUs is trusted",
             stacklevel=5,
         )
         return "peer"

@@ -1,7 +1,7 @@
-"""State of a run of power iteration on one worker, with matrices of which it holds parts.
+"""State of a power iteration on one worker, over its row blocks of one or several matrices.
 
-The elements of x that belong to its rows remain on the worker; each product fetches the columns that it reads from the
-other workers. A device makes products alone: vectors are on its host.
+A worker holds the elements of x of its rows; each product fetches the columns that it reads from the other workers. A
+device computes the products only: the vectors are on its host.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class PowerRunSpec(RunSpec):
 
 
 class PowerWorkerRun(WorkerRun):
-    """Products and steps on the rows of a worker, in lockstep with the others.
+    """State of a power iteration on one worker: products and steps on its rows, in lockstep with the other workers.
 
     Parameters
     ----------
     worker : the `distributed.Worker` of this process
-    parts : parts of the factors of the product: x has the rows of the first one, and the last one multiplies first
+    parts : row blocks of the factors of the product: x has the rows of the first one, the last one multiplies first
     step : applied to each product; its vector, if it has one, is of the rows of the first part
-    x : start of these rows, float32 or float64 as the precision of the run
+    x : elements of the start vector of these rows, float32 or float64 as the precision of the run
     """
 
     _loop: PowerLoop
@@ -54,7 +54,7 @@ class PowerWorkerRun(WorkerRun):
         self._halos = [cut_again(_find_columns(part), made_by.bounds) for part, made_by in read]
         self._columns: list[HaloColumns] = []
         self._multiply, computes = zip(*(_bind(part, spec.task) for part in parts), strict=True)
-        self._told = (0.0, 0.0, 0)
+        self._reported = (0.0, 0.0, 0)  # seconds exchanged and waited, and bytes received, at the last iteration
         super().__init__(worker, parts, spec, partial(greet_asking, self._halos))
         self._spec = spec
         self.computes = computes[0]
@@ -65,7 +65,7 @@ class PowerWorkerRun(WorkerRun):
 
     def _connect(self, width: int) -> PowerLoop:
         task, hellos = self._spec.task, self.links.connect()
-        self._turns = turns = AllToAll(self.links, self._part.rank, len(self._spec.members))
+        self._all_to_all = turns = AllToAll(self.links, self._part.rank, len(self._spec.members))
         dtype = np.dtype(task.precision)
         self._columns = [
             HaloColumns(turns, halo, find_wanted(hellos, halo, k), dtype) for k, halo in enumerate(self._halos)
@@ -83,11 +83,11 @@ class PowerWorkerRun(WorkerRun):
         return x
 
     def _combine(self, own: float, of: Norm | TolMode) -> float:
-        return combine([told["own"] for told in self._turns.gather({"own": own})], of)
+        return combine([answer["own"] for answer in self._all_to_all.gather({"own": own})], of)
 
     def _report_times(self, elapsed_s: float, n_bytes: int) -> Times:
-        turns, (exchanged_s, waited_s, received_bytes) = self._turns, self._told
-        self._told = (turns.exchanged_s, turns.waited_s, turns.received_bytes)
+        turns, (exchanged_s, waited_s, received_bytes) = self._all_to_all, self._reported
+        self._reported = (turns.exchanged_s, turns.waited_s, turns.received_bytes)
         exchange_s, wait_s = turns.exchanged_s - exchanged_s, turns.waited_s - waited_s
         moved = (exchange_s,), (wait_s,), (turns.received_bytes - received_bytes,)
         return Times((elapsed_s - exchange_s - wait_s,), *moved, (n_bytes + self._measure_held(),))
@@ -101,13 +101,13 @@ class PowerWorkerRun(WorkerRun):
 
 
 def _find_columns(part: RowBlock) -> Halo:
-    """Return the columns of x that products of a part read: all of them on a device."""
+    """Return the columns of x that products of a row block read: all of them on a device."""
     halo = part.halo if part.backend == "cpu" else None
     return hold_all(part.rank, part.bounds) if halo is None else halo
 
 
 def _bind(part: RowBlock, task: PowerTask) -> tuple[Callable[[np.ndarray], np.ndarray], int | str]:
-    """Return a function that multiplies with a part, and its hardware: number of threads, or name of the device."""
+    """Return a function that multiplies with a block, and its hardware: number of threads, or name of the device."""
     dtype, threads = task.precision, task.threads
     if part.backend == "cuda":
         options = ProductOptions(dtype, threads=threads, weights=task.weights)

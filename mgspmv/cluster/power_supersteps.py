@@ -35,9 +35,9 @@ def run_power(
 
     Parameters
     ----------
-    matrices : factors of the product, of which the last multiplies x; of one store, and so in one order
+    matrices : factors of the product, the last of which multiplies x; of one store, and so in one order
     step : applied to each product
-    x : (n,) the start, in the order of the source as all vectors here
+    x : (n,) start vector; it and the vectors of `step` are in the order of the source
     emit : called with an event for each iteration
 
     Raises
@@ -74,18 +74,18 @@ def run_power(
 def make_power_run(
     worker: Any, part: RowBlock, spec: PowerRunSpec, piece: tuple[Sequence[str], Step, np.ndarray]
 ) -> PowerWorkerRun:
-    """Make the session over a part and those of the other matrices.
+    """Make the state of a run over the row blocks of all matrices.
 
     Parameters
     ----------
-    piece : keys of the parts of the other matrices, and the step and start of this worker's rows
+    piece : keys of the row blocks of the other matrices, and the step and start vector of this worker's rows
     """
     other_keys, step, x = piece
     return PowerWorkerRun(worker, [part, *map(get_agent().get_row_block, other_keys)], spec, step, x)
 
 
 def _check_workers(matrices: Sequence[DistributedMatrix]) -> list[list[str]]:
-    """Return the keys of the parts of each matrix; raise unless all matrices are on the same workers."""
+    """Return the keys of the row blocks of each matrix; raise unless all matrices are on the same workers."""
     keys = [matrix.row_block_keys for matrix in matrices]
     if any(matrix.members != matrices[0].members for matrix in matrices):
         raise ClusterError(

@@ -46,7 +46,7 @@ class TaskProducts:
         began = time.perf_counter()
         multiplied = 0.0
 
-        def look(n_done: int) -> None:
+        def note_done(n_done: int) -> None:
             nonlocal multiplied
             multiplied = time.perf_counter()
 
@@ -59,7 +59,7 @@ class TaskProducts:
                 for rank, (member, key) in enumerate(zip(members, keys, strict=True))
             ]
             stack.callback(cluster.release, futures)
-            answers = cluster.settle(futures, members, phase, look)
+            answers = cluster.settle(futures, members, phase, note_done)
         product = np.empty(len(x), self._options.dtype)
         for (start, stop), (rows, *_) in zip(pairwise(matrix.bounds), answers, strict=True):
             product[start:stop] = rows
@@ -90,9 +90,9 @@ class TaskProducts:
 
 
 def multiply_timed(key: str, x: Any, options: ProductOptions) -> tuple[np.ndarray, float, int, dict[str, int]]:
-    """Multiply with a part in a task; return its rows of the product, seconds, bytes held and memory taken."""
-    part = get_agent().get_row_block(key)
+    """Multiply with a row block in a task; return its rows of the product, seconds, bytes held and memory taken."""
+    block = get_agent().get_row_block(key)
     began = time.perf_counter()
-    rows = part.multiply(x, None, options)
+    rows = block.multiply(x, None, options)
     product_s = time.perf_counter() - began
-    return rows, product_s, part.nbytes + x.nbytes + rows.nbytes, measure_memory(has_device=part.backend == "cuda")
+    return rows, product_s, block.nbytes + x.nbytes + rows.nbytes, measure_memory(has_device=block.backend == "cuda")

@@ -1,7 +1,7 @@
 """Records of iterations as messages on a Dask topic, which the scheduler passes to subscribers.
 
-Workers hand them to their event loops, which send them with other messages: no task waits for that, and it continues
-when the client disconnects. Messages are plain dicts of columns, not of rows.
+Event loops send them with the other messages of workers: tasks do not wait, and records are also sent while no client
+is connected. Messages are plain dicts of columns, not of rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mgspmv.model import Event
 TOPIC = "mgspmv"
 """Topic of the messages, for `Client.get_events` and `Client.subscribe_topic` of Dask."""
 MOST_GROUPS = 128
-"""Maximum groups of iterations in a message: small graphs make ten thousands of iterations a second."""
+"""Maximum groups of iterations in a message: small graphs take tens of thousands of iterations a second."""
 SUMMED = {"product_s": np.float64, "exchange_s": np.float64, "wait_s": np.float64, "exchanged_bytes": np.int64}
 """Quantities summed over each group, with their data types."""
 

@@ -1,9 +1,8 @@
 """PageRank on a cluster that continues when workers are lost.
 
-A run is made in attempts, each on the workers present. An attempt that loses a
-worker has ended on the others when its error is raised. Then lost workers have a moment to come back, the matrix is
-redistributed over the workers present, and the next attempt resumes from the last checkpoint of this run, or from its
-start.
+A run is a sequence of attempts, each on the workers present. When an attempt raises the error of a lost worker, it has
+already ended on the others. Lost workers then have a few seconds to return, the matrix is redistributed over the
+workers present, and the next attempt resumes from the last checkpoint of this run, or from its start.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Recovering:
     on_recovery: Callable[[Recovery, int], None] = lambda recovery, epoch: None
     """Function called when iterations resume, with the recovery and the epoch of the events that follow."""
     keeper: Checkpointer | None = None
-    """Writer of checkpoints, the last of which is the start of the next attempt; None for no checkpoints."""
+    """Writer of checkpoints, from the last of which the next attempt resumes; None for no checkpoints."""
 
     def __post_init__(self) -> None:
         self._before = find_before(self.keeper)
@@ -95,7 +94,7 @@ class Recovering:
             self._go_back(loss)
 
     def _add_seconds(self, seconds: dict[str, float], elapsed_s: float) -> None:
-        """Add the seconds of earlier attempts to those of the last: their iterations by phase, the rest as `recover`.
+        """Add the seconds of earlier attempts: their iterations by phase, and the rest as `recover`.
 
         Parameters
         ----------
@@ -109,7 +108,7 @@ class Recovering:
 
     @property
     def _iteration(self) -> int:
-        """Number of iterations made, with those of a run that this one resumes."""
+        """Number of iterations made, including those of a run that this one resumes."""
         return self._n_first + len(self._events)
 
     def _make_attempt(self) -> Outcome:
@@ -143,10 +142,10 @@ class Recovering:
         outcome.seconds["start"] += entered - began
         return outcome
 
-    def _call(self, hear: Callable[..., None], *told: Any) -> None:
-        """Call a callback of the caller, and keep its error apart from those of workers."""
+    def _call(self, callback: Callable[..., None], *args: Any) -> None:
+        """Call a callback, and note its error: it is not the loss of a worker, whatever its class."""
         try:
-            hear(*told)
+            callback(*args)
         except BaseException as error:
             self._raised = error
             raise
@@ -162,7 +161,7 @@ class Recovering:
         if error is self._raised or not self.recover or not self._is_loss(error):
             raise error
         if self._n_lost == self.recover:
-            raise add_to_message(error, f"the run had gone on {self._n_lost} times (recover={self.recover})") from error
+            raise add_to_message(error, f"the run had resumed {self._n_lost} times (recover={self.recover})") from error
         self._n_lost += 1
         return record_failure(error, self._iteration, len(self.matrix.members))
 
@@ -175,7 +174,7 @@ class Recovering:
         return is_vague and bool(self.matrix.cluster.find_gone(self.matrix.members))
 
     def _go_back(self, loss: End) -> None:
-        """Restore the last known state, and wait for lost workers to come back."""
+        """Restore the last known state, and wait for lost workers to return."""
         self._call(self.report, "recover", 0, None)
         self._losses.append(loss)
         restored = self._restore()
@@ -188,12 +187,12 @@ class Recovering:
         self.matrix.cluster.await_workers(len(self.matrix.members))
 
     def _restore(self) -> RestoredState | None:
-        """Read the last checkpoint of this run; None where there is none or it cannot be read."""
+        """Read the last checkpoint of this run; None if it does not exist or cannot be read."""
         try:
             return None if self.keeper is None else self.keeper.go_back()
         except Exception as error:  # libraries of object stores raise their own classes
             begun = self._before.iteration
-            warnings.warn(f"{describe_failure(error)}; the run goes on from iteration {begun}", stacklevel=2)
+            warnings.warn(f"{describe_failure(error)}; the run resumes from iteration {begun}", stacklevel=2)
             return None
 
     def _end_losses(self) -> None:

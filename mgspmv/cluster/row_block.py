@@ -38,14 +38,14 @@ class RowBlockSpec:
     backend: Backend
     """Backend of the worker."""
     streaming: Streaming | None = None
-    """Settings for streaming rows that do not fit in device memory; None for no streaming."""
+    """Settings for streaming rows that do not fit in device memory; None for all rows in it."""
     may_share: bool = True
     """Whether its device and the others of its host may write into each other's memory."""
 
 
 @dataclass(frozen=True)
 class ProductOptions:
-    """Options of a product alpha A x + beta y with the rows of a part."""
+    """Options of a product alpha A x + beta y with the rows of a block."""
 
     dtype: Literal["float32", "float64"]
     """Data type of values, x and the product."""
@@ -54,13 +54,13 @@ class ProductOptions:
     kernel: str = "auto"
     """Name of a kernel, or `auto`."""
     threads: int | None = None
-    """Number of threads; None for those of the part."""
+    """Number of threads; None for those of the block."""
     weights: bool = True
     """Whether values are used; False takes each entry as 1."""
 
 
 def get_array(array: Any) -> tuple[np.ndarray, bool]:
-    """Return a NumPy or CuPy array as a NumPy array, and whether it was one."""
+    """Return a NumPy or CuPy array as a NumPy array, and whether it already was one."""
     return (array, True) if isinstance(array, np.ndarray) else (get(array), False)
 
 
@@ -76,13 +76,13 @@ def join_pieces(pieces: list[Any]) -> Any:
 class RowBlock:
     """A row block, read from the store by the worker that holds it, and the kernels bound to it.
 
-    The columns of a graph are renumbered to those that the block reads, see `mgspmv.exchange.halo`; those of a matrix,
-    whose products get x from outside, are not.
+    The columns of a graph are renumbered to those that the block reads, see `mgspmv.exchange.halo`. The columns of a
+    matrix are not, as its products get all of x.
 
     Attributes
     ----------
     rank, nnz : rank of the worker that holds it, and number of entries of its rows
-    links : links to other workers; None without links
+    links : connections to other workers while devices build a layout; None for others
     out_weights : out-weights of the rows' vertices, if the matrix is a graph
     """
 
@@ -113,18 +113,18 @@ class RowBlock:
 
     @property
     def halo(self) -> Halo | None:
-        """The columns that kernels over CSR hold; None for all."""
+        """Columns of x that kernels over CSR hold; None for all."""
         self._read_pattern()
         return self._halo
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the block's arrays, values in every dtype that was asked for, columns and out-weights."""
+        """Bytes of the block's arrays, values in every dtype used so far, columns and out-weights."""
         held: list[Any] = [self._pattern, self._halo, *self._values.values(), self.out_weights]
         return sum(int(h.nbytes) for h in held if h is not None)
 
     def close(self, reason: str) -> None:
-        """Close the links to other workers; a task that waits for them raises with the reason."""
+        """Close the connections to other workers; a task that waits for them raises with the reason."""
 
     def bind(
         self, dtype: str | None, precision: Precision, kernel: str = "auto", threads: int | None = None
@@ -152,7 +152,7 @@ class RowBlock:
         return bind_many(block, precision, backend=self.backend, threads=threads or self.threads)
 
     def multiply(self, x: Any, y: Any, options: ProductOptions) -> Any:
-        """Compute alpha A x + beta y for the rows of this part.
+        """Compute alpha A x + beta y for the rows of this block.
 
         Parameters
         ----------

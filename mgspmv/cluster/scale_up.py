@@ -1,7 +1,7 @@
 """A task that makes an adaptive cluster without workers start one, and keep it.
 
-An adaptive cluster starts workers for waiting tasks, and ends workers without tasks: neither takes into account the
-data that workers hold outside of tasks.
+An adaptive cluster starts workers for waiting tasks, and ends workers without tasks, even if they hold row blocks,
+which are not results of tasks.
 """
 
 from __future__ import annotations

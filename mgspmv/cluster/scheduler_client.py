@@ -1,8 +1,7 @@
-"""Messages of a client to the scheduler and the workers of a Dask cluster, and waits that end.
+"""Messages of a client to the scheduler and the workers of a Dask cluster, and bounded waits for them.
 
-Every wait is watched: a worker that left the cluster, one whose event loop does not answer for `timeout` seconds, and
-one with a task that hangs (see `mgspmv.cluster.watchdog`) end it with an error that names the worker, its rank and
-the phase.
+Every wait ends with an error, with worker, rank and phase, if a worker leaves the cluster, if its event loop does not
+answer for `timeout` seconds, or if one of its tasks hangs (see `mgspmv.cluster.watchdog`).
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ LOOK_S = 1.0
 PING_S = 2.0
 """Seconds between two pings of a worker."""
 LATE_S = 1.0
-"""Seconds of delay above which this process itself was stopped, so that silence is not blamed on the workers."""
+"""Seconds of delay that show that this process was stopped itself: the silence is then not the worker's."""
 CANCEL_S = 0.1
-"""Seconds after which a task that continues is cancelled again."""
+"""Seconds after which a task that still runs is cancelled again."""
 PATIENCE = 0.75
-"""Fraction of the timeout that a worker may be silent. The rest is for ending the run on the others."""
+"""Fraction of the timeout that a worker may be silent; the rest is for ending the run on the others."""
 GRACE_S = 1.0
 """Seconds to wait for other tasks to fail too, as the first error to arrive may not be the cause."""
 
 
 class SchedulerClient:
-    """Client of a Dask scheduler, which asks it and the workers and watches them.
+    """Client of a Dask scheduler that sends messages to it and the workers, and watches them.
 
     Parameters
     ----------
@@ -50,8 +49,8 @@ class SchedulerClient:
 
     Raises
     ------
-    OptionError : none of these, or an asynchronous client
-    SchedulerNotFoundError : no scheduler answers there
+    OptionError : `client` is none of these, or is asynchronous
+    SchedulerNotFoundError : no scheduler answers
     """
 
     def __init__(self, client: Any, timeout: float) -> None:
@@ -147,11 +146,11 @@ class SchedulerClient:
         return [member for member in members if member.address not in running]
 
     def ask_each(self, members: Iterable[Member], message: dict[str, Any], wait_s: float) -> dict[Member, Any]:
-        """Return the answers of workers to a message, with an exception for each that does not come in `wait_s`."""
+        """Return the answers of workers to a message, with an exception for each without an answer in `wait_s`."""
         return self._sync(self._ask_each(dict.fromkeys(members, message), wait_s))
 
     async def _ask_each(self, messages: Mapping[Member, dict[str, Any]], wait_s: float) -> dict[Member, Any]:
-        """Send messages to workers through the scheduler; return answers, an exception for each that does not come."""
+        """Send messages to workers through the scheduler; return the answers, or exceptions of missing ones."""
 
         async def ask(address: str, message: dict[str, Any]) -> Any:
             request = self._scheduler().broadcast(msg=message, workers=[address], on_error="return")
@@ -164,9 +163,9 @@ class SchedulerClient:
         self, members: Iterable[Member], messages: Iterable[dict[str, Any]], wait_s: float
     ) -> dict[Member, Any]:
         """Send messages as `_ask_each` does, except to members that left the cluster or did not answer before."""
-        told = {m: message for m, message in zip(members, messages, strict=True) if m not in self._silent}
-        there = await self._ask(self._scheduler().ncores(workers=[member.address for member in told]), "end")
-        return await self._ask_each({m: message for m, message in told.items() if m.address in there}, wait_s)
+        sent = {m: message for m, message in zip(members, messages, strict=True) if m not in self._silent}
+        present = await self._ask(self._scheduler().ncores(workers=[member.address for member in sent]), "end")
+        return await self._ask_each({m: message for m, message in sent.items() if m.address in present}, wait_s)
 
     async def _find_answers(
         self, members: Iterable[Member], message: dict[str, Any], wait_s: float
@@ -178,7 +177,7 @@ class SchedulerClient:
     async def _ask_present(
         self, members: Iterable[Member], message: dict[str, Any], wait_s: float, until_s: float
     ) -> dict[Member, Any]:
-        """Return the answers that come within `wait_s`; where none does, ask again until `until_s` have passed."""
+        """Return the answers received within `wait_s`; if there are none, ask again until `until_s` have passed."""
         loop, asked = asyncio.get_running_loop(), list(members)
         deadline = loop.time() + until_s
         while not (present := await self._find_answers(asked, message, wait_s)):
@@ -223,7 +222,7 @@ class SchedulerClient:
             ran |= {member: loop.time() for member in members if member.address in running}
             for rank, member in enumerate(members):
                 if loop.time() > ran[member] + self.patience:
-                    why = "which Dask does when its memory is short; give it more, or use more workers"
+                    why = "Dask pauses a worker that runs out of memory; give it more, or use more workers"
                     raise worker_error(
                         WorkerTimeoutError, members, rank, phase, f"was paused for {self.patience:g} s", why
                     )
@@ -238,11 +237,11 @@ class SchedulerClient:
         self._sync(self._check_members(members, phase))
 
     async def _check_members(self, members: Sequence[Member], phase: str) -> None:
-        there = await self._ask(self._scheduler().ncores(workers=[m.address for m in members]), phase)
+        present = await self._ask(self._scheduler().ncores(workers=[m.address for m in members]), phase)
         for rank, member in enumerate(members):
-            if member.address not in there:
-                why = "it died, or was taken out of the cluster"
-                raise worker_error(WorkerLostError, members, rank, phase, "is gone", why)
+            if member.address not in present:
+                why = "it died, or was removed"
+                raise worker_error(WorkerLostError, members, rank, phase, "left the cluster", why)
 
     async def _watch_answers(self, members: Sequence[Member], rank: int, phase: str) -> None:
         """Raise when a member's event loop does not answer for `patience` seconds, or reports a task that hangs."""
@@ -261,7 +260,7 @@ class SchedulerClient:
                 for hung_in, what, why in answer[:1]:
                     raise worker_error(WorkerTimeoutError, members, rank, hung_in or phase, what, why)
             if loop.time() >= answered + self.patience:
-                await self._check_members(members, phase)  # pings go through the scheduler, which may hang itself
+                await self._check_members(members, phase)  # pings go through the scheduler, which may hang
                 self._silent.add(member)
                 why = "it hangs, or cannot be reached"
                 raise worker_error(

@@ -28,7 +28,7 @@ def enter_span(call: str, phase: str) -> Iterator[None]:
 
 @contextmanager
 def enter_default() -> Iterator[None]:
-    """Put tasks that are submitted outside of any phase into one span; Dask would make a new one each time."""
+    """Put tasks submitted outside of any phase into one span; Dask would make a new one each time."""
     span = _get_span()
     with dask.annotate(span=span if TAG in span["name"] else _nest(span, TAG)):
         yield

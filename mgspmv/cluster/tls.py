@@ -1,7 +1,6 @@
 """TLS between all parts of a cluster: client, scheduler, workers, and viewers of the dashboard.
 
-A folder with three PEM files holds the credentials of a cluster. With them every part can be reached, and none
-without:
+A folder with three PEM files holds the credentials of a cluster; every part accepts connections with them only:
 
     ca.pem    the certificate authority that all parts trust
     cert.pem  a certificate that it signed
@@ -44,17 +43,16 @@ def read_certificates(folder: Path) -> dict[str, Any]:
     for path in paths:
         if not path.is_file():
             raise OptionError(
-                f"{folder} has no {path.name}; a folder for tls= has ca.pem, cert.pem and key.pem; docs/security.md "
-                "says how to make them"
+                f"{folder} has no {path.name}; a folder for tls= has ca.pem, cert.pem and key.pem; see docs/security.md"
             )
     if paths[-1].stat().st_mode & 0o077:
-        raise OptionError(f"{paths[-1]} may be read by others than its owner; chmod 600 {paths[-1]}")
+        raise OptionError(f"{paths[-1]} can be read by other users; run: chmod 600 {paths[-1]}")
     for path in paths:
         text = path.read_text(errors="replace")
         if "-----BEGIN " not in text:
-            raise OptionError(f"{path} is no file in PEM")
+            raise OptionError(f"{path} is not a PEM file")
         if path == paths[-1] and "ENCRYPTED" in text:
-            raise OptionError(f"{path} asks for a password, which nobody is there to give; decrypt it first")
+            raise OptionError(f"{path} is encrypted with a password, which cannot be entered here; decrypt it first")
     ca, cert, key = (str(path.resolve()) for path in paths)
     config: dict[str, Any] = {
         "distributed.comm.require-encryption": True,
@@ -83,8 +81,8 @@ def _check_whole(folder: Path) -> None:
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", "") or error.reason or str(error)
         raise OptionError(
-            f"the certificates in {folder} are not whole: {str(reason).lower().replace('_', ' ')}; key.pem must be the "
-            "key of cert.pem, and ca.pem must have signed that, for a time that is not over"
+            f"the certificates in {folder} are not valid: {str(reason).lower().replace('_', ' ')}; key.pem must be the "
+            "key of cert.pem, and cert.pem must be signed by ca.pem and not expired"
         ) from error
 
 
@@ -100,8 +98,8 @@ def _write_temporary(folder: Path) -> None:
         made = Security.temporary().get_tls_config_for_role("client")
     except ImportError as error:
         raise MissingDependencyError(
-            "temporary certificates are made with cryptography, which is not installed; install mgspmv[tls], or make a "
-            "folder of them"
+            "temporary certificates need the package cryptography, which is not installed; install mgspmv[tls], or "
+            "create a folder of certificates"
         ) from error
     with translating(folder, "write"):
         for name, key in (("ca.pem", "ca_file"), ("cert.pem", "cert"), ("key.pem", "key")):
@@ -115,7 +113,7 @@ def use_tls(where: str | Path | None) -> Iterator[None]:
 
     Parameters
     ----------
-    where : a folder of certificates; `temporary` to make some that are removed with the context; None for no TLS
+    where : a folder of certificates; `temporary` to create one for the context; None for no TLS
     """
     if where is None:
         yield

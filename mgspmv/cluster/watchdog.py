@@ -1,15 +1,15 @@
 """Thread in each worker process that finds its hanging tasks, while the worker's event loop still answers.
 
-A task shows progress by marks; see `mgspmv.heartbeat`. A task that made none for longer than its limit counts as
+A task shows progress by heartbeats; see `mgspmv.heartbeat`. A task without one for longer than its limit counts as
 hanging: clients and workers that wait for it get an error, and the stacks of all threads of the process are logged. The
 thread of the task cannot be ended: while it hangs, runs leave the worker out. If it resumes, the worker is used again.
 
-Limit of a task, the seconds without a mark:
+Limit of a task in seconds without a heartbeat, never less than a worker may be silent:
 
-    in iterations     `SLOWEST` times the slowest one of the run so far, and no less than a worker may be silent
-    otherwise         `BEGIN_S`, and the time of its products at `SLOW_PER_S`; reading and writing mark every piece
+    in iterations     `SLOWEST` times the slowest iteration of the run so far
+    otherwise         `BEGIN_S` plus the time of its products at `SLOW_PER_S`; each piece read or written is a heartbeat
 
-Time in which the process was stopped, or got no processor, does not count.
+Time in which the process was stopped, or was not scheduled, does not count.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SLOWEST = 20.0
 """Maximum ratio of the time of an iteration to that of the slowest one so far. Other processes on the machine, and a
 hot processor, slow it down by less."""
 BEGIN_S = 300.0
-"""Seconds without a mark outside iterations: a compiler without a cache on a busy machine takes up to a minute per
+"""Seconds without a heartbeat outside iterations: a compiler without a cache on a busy machine takes up to a minute per
 kernel, and a piece of 16 MiB takes this long at 60 kB/s."""
 SLOW_PER_S = 1e7
 """Multiplications per second of the slowest worker: a hundredth of the rate of one thread."""
@@ -53,16 +53,16 @@ class StalledTask:
     phase: str
     """Phase of the task; empty if it did not report one."""
     idle_s: float
-    """Seconds without a mark when the hang was found."""
+    """Seconds without a heartbeat when the hang was found."""
     waits: bool
     """Whether it waited for other workers."""
 
     def describe(self) -> tuple[str, str, str]:
         """Return the phase, and `what` and `why` for `mgspmv.exchange.peer_comm.worker_error`."""
         if self.waits:
-            what = f"waited {self.idle_s:.3g} s for others, none of which is at work"
+            what = f"waited {self.idle_s:.3g} s for other workers, and none is working"
             return self.phase, what, "the log of each has the stacks of its threads"
-        return self.phase, f"got no further for {self.idle_s:.3g} s", "its log has the stacks of its threads"
+        return self.phase, f"made no progress for {self.idle_s:.3g} s", "its log has the stacks of its threads"
 
 
 @dataclass(eq=False)
@@ -79,7 +79,7 @@ class _Task:
 
     @property
     def limit_s(self) -> float:
-        """Seconds that it may take between two marks."""
+        """Maximum seconds between two heartbeats."""
         heartbeat = self.heartbeat
         if heartbeat.slowest_s is None:
             return max(self.patience, BEGIN_S + heartbeat.n_terms / SLOW_PER_S)
@@ -142,22 +142,23 @@ class Watchdog:
 
     def _run(self) -> None:
         looked_s = time.monotonic()
-        while self._goes_on():
+        while self._has_tasks():
             time.sleep(LOOK_S)
             now_s = time.monotonic()
             with suppress(Exception):  # logging may run out of memory; queries still report the hang
                 self.look(min(now_s - looked_s, 2 * LOOK_S))  # a longer pause means that the process was stopped
             looked_s = now_s
 
-    def _goes_on(self) -> bool:
+    def _has_tasks(self) -> bool:
+        """Return whether tasks are watched; if not, `_begin` starts a new thread for the next one."""
         with self._lock:
             self._is_watching = bool(self._tasks)
             return self._is_watching
 
 
 def do_watched(patience: float, function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function in a watched task; `patience` as in `Watchdog.watch`. Errors of the operating system that an
-    operator can fix name the worker."""
+    """Call a function in a watched task; `patience` as in `Watchdog.watch`. The worker is added to errors of the
+    operating system that an operator can fix."""
     worker = get_worker()
     with WATCHDOG.watch(worker, patience):
         try:

@@ -28,8 +28,8 @@ BOUNDS = (*map(floatToGoString, SECONDS), "+Inf")
 """Upper bounds in the text form of Prometheus."""
 DEVICE = (
     ("", "total", "Memory of the device that this worker computes on."),
-    ("free_", "free", "What nobody has of the device's memory."),
-    ("used_", "used", "What this process has of the device's memory for arrays."),
+    ("free_", "free", "Free memory of the device."),
+    ("used_", "used", "Memory of the device that this process uses for arrays."),
 )
 """Part of the name, field of `DeviceMemory` and help of each metric of a device."""
 
@@ -64,7 +64,7 @@ class WorkerMetrics(ProcessMetrics):
         )
         Gauge(
             "mgspmv_worker_runs_bytes",
-            "Bytes that runs hold here while they go on, for vectors and these rows.",
+            "Bytes held here for vectors and rows of runs in progress.",
             **own,
         ).set_function(lambda: sum(holder.measure_held()[1] for holder in self.holders))
 
@@ -90,12 +90,12 @@ class WorkerMetrics(ProcessMetrics):
         self._failures.labels(error).inc()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the counts, the seconds, and the memory of the device where one computes."""
+        """Yield the counts, the seconds, and the memory of the device if the process computes on one."""
         yield from super().collect()
         histogram = HistogramMetricFamily(
             "mgspmv_worker_iteration_seconds",
-            "Seconds of an iteration by phase: product, exchange, and wait for other workers, of devices a part of "
-            "exchange.",
+            "Seconds of an iteration by phase: product, exchange, and wait for other workers; on devices, exchange "
+            "includes the wait.",
             labels=["phase"],
         )
         with self._lock:

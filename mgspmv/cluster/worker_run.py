@@ -1,4 +1,14 @@
-"""State of a run on one worker."""
+"""State of a run on one worker, made by the first task of the run and held by the worker's agent between tasks.
+
+    ConnectedRun               connections to the other workers; `close` aborts the run here
+      WorkerRun                row blocks, and the loop over them: `start`, `superstep`, `collect`
+        RankWorkerRun          PageRank of one vector: checkpoints, residual, checks of the ranks
+          CsrWorkerRun         kernels over CSR; slices over Dask's comms, or through the client
+          LayoutWorkerRun      steps on a device; slices from device to device
+
+Each public method is the body of a task, called by `mgspmv.cluster.executors` on all workers at once. `BatchWorkerRun`
+(`batch_run`) and `PowerWorkerRun` (`power_run`) also derive from `WorkerRun`.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +53,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RankRunSpec(RunSpec):
-    """Description of a run of PageRank for one vector, the same for all of its workers."""
+    """Description of a PageRank run of one vector, the same for all of its workers."""
 
     task: RankTask
     """Options of the run."""
@@ -58,7 +68,7 @@ class RankRunSpec(RunSpec):
 
 
 class ConnectedRun:
-    """Links of one worker of a run to the others.
+    """Connections of one worker of a run to the others.
 
     Parameters
     ----------
@@ -69,6 +79,7 @@ class ConnectedRun:
     def __init__(self, worker: Any, rank: int, spec: RunSpec, hello: Any) -> None:
         self.run, self.name, self.rank = spec.run, worker.name, rank
         self.links = PeerComm(worker, rank, spec, hello)
+        """Connections to the other workers."""
         self._end: str | None = None
         self.is_busy = False
         """Whether a task of the run is running."""
@@ -76,13 +87,14 @@ class ConnectedRun:
         """Approximate number of multiplications per iteration."""
 
     def close(self, reason: str) -> None:
-        """End the run here: a task that waits raises with the reason, and none can begin."""
+        """End the run here: a waiting task raises `RunAbortedError` with the reason, and no further task can begin."""
         self._end = reason
         WORKERS.info("worker %s: %s", self.name, reason, extra={"run": self.run, "worker": self.name})
         self.links.close(reason)
 
     @contextmanager
     def _working(self, phase: str) -> Iterator[Heartbeat]:
+        """Mark a task of the run as running: send heartbeats to the others, and name worker and phase in its errors."""
         if self._end is not None:
             raise RunAbortedError(self._end, phase=phase)
         if self.is_busy:
@@ -97,35 +109,36 @@ class ConnectedRun:
 
 
 class WorkerRun(ConnectedRun, ABC):
-    """One worker's share of a run: its rows, what iterates over them, and its links to the other workers.
+    """State of a run on one worker: its row blocks, the loop over them, and the connections to the other workers.
 
     Parameters
     ----------
     worker, hello : as in `ConnectedRun`
-    parts : those that an iteration multiplies with; vectors have the rows of the first one
+    parts : row blocks that an iteration multiplies with; vectors have the rows of the first one
     """
 
     computes: int | str
     """Number of threads of the host, or name of the device."""
     _loop: Loop | PowerLoop | Batch
-    """What iterates, from the start of the run."""
+    """Loop of the run, made by `start`."""
 
     def __init__(self, worker: Any, parts: Sequence[RowBlock], spec: RunSpec, hello: Any) -> None:
         self.parts, self._part = parts, parts[0]
         super().__init__(worker, self._part.rank, spec, hello)
         self.held_bytes = 0
-        """Bytes held for rows and vectors after the last reported iteration."""
+        """Bytes held for rows and vectors after the last reported iteration, exported as a metric."""
         self.n_terms = sum(part.nnz for part in parts)
         self._slowest_s: float | None = None
 
     def start(self, width: int = 1) -> Status | None:
-        """Begin to iterate `width` vectors in lockstep with the other workers; return the status if the run ended."""
+        """Connect to the other workers and begin to iterate `width` vectors; return the status if the run has ended."""
         with self._working("connect"):
             self._loop = self._connect(width)
             return self._loop.status
 
     @abstractmethod
-    def _connect(self, width: int) -> Loop | PowerLoop | Batch: ...
+    def _connect(self, width: int) -> Loop | PowerLoop | Batch:
+        """Connect to the other workers and return the loop."""
 
     def advance(self, n: int) -> tuple[list[Event], Status | None]:
         """Make n iterations or fewer, up to the end, together with all other workers.
@@ -142,11 +155,12 @@ class WorkerRun(ConnectedRun, ABC):
                 log(event)
                 heartbeat.end_step()
                 heartbeat.phase = f"iteration {loop.iteration + 1}"
+            # Kept for the watchdog's limit in the next superstep; None ends that limit for the rest of this task.
             self._slowest_s, heartbeat.slowest_s = heartbeat.slowest_s, None
             return events, loop.status
 
     def superstep(self, n: int) -> Report:
-        """Call `advance`, publish its events, check the ranks, and return all in a report."""
+        """Make n iterations or fewer as `advance` does, publish their events, check the ranks, and return a report."""
         events, status = self.advance(n)
         if events:
             self.held_bytes = events[-1].memory_bytes[0]
@@ -157,12 +171,12 @@ class WorkerRun(ConnectedRun, ABC):
             return Report(events, status, self._check_ranks())
 
     def _check_ranks(self) -> RankCheck | None:
-        """Check the ranks; None where the vector does not hold ranks."""
+        """Check the ranks; None if the run does not compute ranks."""
         return None
 
     @abstractmethod
     def collect(self) -> tuple[Any, Any, dict[str, int]]:
-        """Return the result of the run here, details of it, and the bytes that this worker took."""
+        """Return the result on this worker, details of it, and the bytes that this worker took."""
 
     def measure_memory(self) -> dict[str, int]:
         """Return the bytes that this worker took; see `mgspmv.kernels.device.measure_memory`."""
@@ -170,11 +184,11 @@ class WorkerRun(ConnectedRun, ABC):
 
 
 class RankWorkerRun(WorkerRun):
-    """One worker's share of a run that ranks one vector."""
+    """State on one worker of a PageRank run of one vector."""
 
     _loop: Loop
     _steps: LocalSteps | DeviceSteps
-    """Steps of the run, with its ranks; made before the first z."""
+    """Steps on the rows of this worker, which hold the ranks; made before the first z."""
     _growth: float
     transport: str
     """Transport of slices between workers."""
@@ -188,7 +202,7 @@ class RankWorkerRun(WorkerRun):
     def keep_state(self, address: StateAddress) -> None:
         """Copy the ranks, and begin to write them as this worker's slice of a checkpoint."""
         with self._working("checkpoint"):
-            if self._writer is None:  # a writer that references its session is a reference cycle
+            if self._writer is None:  # it gets `_steps.ranks`, as a reference to this object would be a cycle
                 self._writer = SliceWriter(self._steps.ranks, self._part.start)
             self._writer.begin(address)
 
@@ -208,17 +222,17 @@ class RankWorkerRun(WorkerRun):
         return self._steps.ranks()
 
     def measure(self) -> float:
-        """Compute this worker's part of the residual, together with all other workers. Ends the iterations."""
+        """Compute this worker's part of the residual in lockstep with the other workers. No iteration can follow."""
         with self._working("residual"):
             return self._steps.measure(self._loop.mass)
 
     def find_stability(self) -> Stability | None:
-        """Return the stability of the highest vertices that all workers proved; None where not proved."""
+        """Return the stability of the highest vertices, proved by all workers together; None if not proved."""
         return self._loop.stability
 
     @abstractmethod
     def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[LocalSteps | DeviceSteps, Gather]:
-        """Make the steps, in lockstep with the workers that sent these first messages, and the gather function."""
+        """Return the steps, and the function that gathers values of all workers, from the others' first messages."""
 
     def _connect(self, width: int) -> Loop:
         spec, task = self._spec, self._spec.task
@@ -246,11 +260,14 @@ class RankWorkerRun(WorkerRun):
 
 
 class CsrWorkerRun(RankWorkerRun):
-    """Session with steps by kernels over CSR, on the host or on a device, and slices over Dask's comms.
+    """PageRank by kernels over CSR, on the host or on a device.
+
+    In supersteps slices are sent over Dask's comms (`PeerTransport`); in rounds of tasks they pass through the client
+    (`ClientTransport`).
 
     Parameters
     ----------
-    start : start vectors of the part's rows
+    start : input vectors of the block's rows
     """
 
     _steps: LocalSteps
@@ -265,33 +282,33 @@ class CsrWorkerRun(RankWorkerRun):
         self._halo = part.halo
         super().__init__(worker, part, spec, partial(greet_asking, [part.halo]))
         self._relays: list[ClientTransport] = []
-        """Transport of rounds, while there is one."""
+        """Transport of rounds of tasks, at most one; empty in supersteps."""
         self.transport = "peer"
         self.computes = kernel.threads if isinstance(kernel, CpuBlock) else describe_device()
         kernel.compile(is_relative=task.options.is_relative)
 
-    # --- in lockstep with the other workers
+    # --- in supersteps, in lockstep with the other workers
 
     def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[LocalSteps, Gather]:
-        turns = AllToAll(self.links, self._part.rank, len(self._spec.members))
-        wanted = find_wanted(hellos, self._halo)
-        return self._make_steps(partial(PeerTransport, turns, self._halo, wanted)), turns.gather
+        all_to_all = AllToAll(self.links, self._part.rank, len(self._spec.members))
+        requested = find_wanted(hellos, self._halo)
+        return self._make_steps(partial(PeerTransport, all_to_all, self._halo, requested)), all_to_all.gather
 
-    # --- driven by the scheduler
+    # --- in rounds of tasks
 
     def scale(self) -> RoundReport:
-        """Make this worker's slice of the first z."""
+        """Compute this worker's slice of the first z."""
         with self._working("start"):
             self.transport = "client"
             self._steps = self._make_steps(partial(_open_relay, self._relays, self._halo))
             return self._report_round(self._steps.scale())
 
     def step(self, z: np.ndarray, mass: float) -> RoundReport:
-        """Make one iteration on these rows.
+        """Make one iteration on the rows of this worker.
 
         Parameters
         ----------
-        z : (n_cols,) of all workers
+        z : (n_cols,), joined from the slices of all workers
         mass : sum of all ranks over dangling vertices
         """
         with self._working("iteration"):
@@ -304,7 +321,7 @@ class CsrWorkerRun(RankWorkerRun):
         return self._rows.rounding, self._rows.kernel.get(self._rows.weight) == 0
 
     def rescale(self) -> np.ndarray:
-        """Return this worker's slice of z in float64, for the residual."""
+        """Compute this worker's slice of z in float64, for the residual."""
         with self._working("residual"):
             self._steps.begin_residual()
             return self._relays[0].take()
@@ -314,7 +331,7 @@ class CsrWorkerRun(RankWorkerRun):
 
         Parameters
         ----------
-        z : (n_cols,) float64 of all workers
+        z : (n_cols,) float64, joined from the slices of all workers
         """
         with self._working("residual"):
             self._relays[0].give(z)
@@ -334,11 +351,11 @@ class CsrWorkerRun(RankWorkerRun):
 
 
 class LayoutWorkerRun(RankWorkerRun):
-    """Session with steps that a device makes in groups, and slices from device to device.
+    """PageRank by steps on a device, enqueued several at a time, with slices sent from device to device.
 
     Parameters
     ----------
-    start : start vectors of the part's rows
+    start : input vectors of the block's rows
     """
 
     def __init__(self, worker: Any, part: DeviceRowBlock, spec: RankRunSpec, start: RunInputs) -> None:
@@ -349,14 +366,14 @@ class LayoutWorkerRun(RankWorkerRun):
         self.computes = describe_device()
 
     def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[DeviceSteps, Gather]:
-        spec, task, links = self._spec, self._spec.task, self.links
-        self._device_part.join_devices(links, hellos)
+        spec, task, peer_comm = self._spec, self._spec.task, self.links
+        self._device_part.join_devices(peer_comm, hellos)
         assert spec.layout is not None
-        device = self._device_part.bind_steps(task.dtype, spec.layout, task.options.precision, links.check)
+        device = self._device_part.bind_steps(task.dtype, spec.layout, task.options.precision, peer_comm.check)
         self._device = device
         steps = DeviceSteps(device, self._vectors, task, spec.steps_at_once, is_counted=self._is_counted)
         steps.compile()
-        return steps, AllToAll(links, self._part.rank, len(spec.members)).gather
+        return steps, AllToAll(peer_comm, self._part.rank, len(spec.members)).gather
 
     def collect(self) -> tuple[np.ndarray, str, dict[str, int]]:
         """Collect as `RankWorkerRun` does, with the transport on which the devices agreed at the start."""
@@ -365,7 +382,7 @@ class LayoutWorkerRun(RankWorkerRun):
 
 
 def begin(worker: Any, part: RowBlock, spec: RankRunSpec, start: RunInputs) -> RankWorkerRun:
-    """Make the session for a run: on a device with a layout, or over CSR."""
+    """Make the state of a PageRank run: for steps on a device if it has a layout, else for kernels over CSR."""
     if spec.layout is not None:
         assert isinstance(part, DeviceRowBlock)
         return LayoutWorkerRun(worker, part, spec, start)
@@ -373,22 +390,23 @@ def begin(worker: Any, part: RowBlock, spec: RankRunSpec, start: RunInputs) -> R
 
 
 def _open_relay(relays: list[ClientTransport], halo: Halo, dtype: np.dtype[Any]) -> ClientTransport:
-    """Replace the relay. Not a method, as steps must not reference their session."""
+    """Replace the transport of rounds of tasks. Not a method, as steps must not reference their run."""
     relays[:] = [ClientTransport(halo, dtype)]
     return relays[0]
 
 
 def greet_asking(halos: Sequence[Halo], rank: int) -> dict[str, Any]:
-    """Make the first message to the worker of a rank. Not a method, as links must not reference their session."""
+    """Make the first message to a worker, with the rows to request. Not a method, so that `PeerComm` has no cycle."""
     return {f"asked {k}": halo.ask(rank) for k, halo in enumerate(halos)}
 
 
 def find_wanted(hellos: dict[int, dict[str, Any]], halo: Halo, k: int = 0) -> list[np.ndarray | None]:
-    """Return by rank the rows of this worker that `greet_asking` messages asked for with halo k; None for all.
+    """Return by rank the rows of this worker that the others asked for by `greet_asking`; None for all rows.
 
     Parameters
     ----------
     halo : halo of this worker
+    k : its number among the halos of the run
     """
     n_own = halo.bounds[halo.rank + 1] - halo.bounds[halo.rank]
     asked = (hellos.get(other, {}).get(f"asked {k}") for other in range(len(halo.needed)))
@@ -396,5 +414,5 @@ def find_wanted(hellos: dict[int, dict[str, Any]], halo: Halo, k: int = 0) -> li
 
 
 def share_first(hello: dict[str, Any], rank: int) -> dict[str, Any]:
-    """Return the first message as it is, for the workers of all ranks."""
+    """Make the first message to a worker, the same for all ranks."""
     return hello

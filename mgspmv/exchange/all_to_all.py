@@ -11,14 +11,14 @@ if TYPE_CHECKING:  # the module imports Dask
 
 
 class AllToAll:
-    """Numbered turns, which distinguish a message that another worker sends early from that of this turn.
+    """All-to-all exchange in numbered turns, by which a message that arrives early is told from one of this turn.
 
-    No worker begins a turn before it has received all messages of the previous one; so at most one early message of
-    each worker waits here.
+    A worker begins a turn when it has received all messages of the previous one. Another worker is at most one turn
+    ahead, and so at most one early message of each is kept.
 
     Parameters
     ----------
-    links : links to the other workers
+    peer_comm : connections to the other workers
     rank : rank of this worker
     n_workers : number of workers, with this one
 
@@ -26,13 +26,13 @@ class AllToAll:
     ----------
     number : number of this turn
     others : ranks of the other workers, from the next one on, so that not all send to the same one first
-    exchanged_s : seconds in trades so far, without waiting
-    waited_s : seconds so far that others took longer between trades than this worker
-    received_bytes : bytes of vectors so far, as counted by the callers of `trade`
+    exchanged_s : total seconds of trades, without waiting
+    waited_s : total seconds that the slowest worker took longer between trades than this one
+    received_bytes : total bytes of vectors, counted by the callers of `trade`
     """
 
-    def __init__(self, links: PeerComm, rank: int, n_workers: int) -> None:
-        self._links, self.rank = links, rank
+    def __init__(self, peer_comm: PeerComm, rank: int, n_workers: int) -> None:
+        self._peer_comm, self.rank = peer_comm, rank
         self._early: dict[int, dict[str, Any]] = {}
         self.number = 0
         self._since = time.perf_counter()
@@ -41,7 +41,7 @@ class AllToAll:
         self.others = (*range(rank + 1, n_workers), *range(rank))
 
     def begin(self) -> None:
-        """Start the clock of this worker's work until its next trade."""
+        """Restart the time of this worker's work, which its next trade ends."""
         self._since = time.perf_counter()
 
     def gather(self, given: dict[str, Any]) -> list[dict[str, Any]]:
@@ -59,7 +59,7 @@ class AllToAll:
         before the turn after the next."""
         began = time.perf_counter()
         own_s = began - self._since
-        self._links.send({r: {"number": self.number, "own_s": own_s, **message} for r, message in messages.items()})
+        self._peer_comm.send({r: {"number": self.number, "own_s": own_s, **message} for r, message in messages.items()})
         received: dict[int, dict[str, Any]] = {}
         while missing := set(self.others) - received.keys():
             rank, received[rank] = self._take(missing)
@@ -77,7 +77,7 @@ class AllToAll:
         for rank in missing & self._early.keys():
             return rank, self._early.pop(rank)
         while True:
-            rank, message = self._links.receive(sorted(missing))
+            rank, message = self._peer_comm.receive(sorted(missing))
             if message["number"] == self.number:
                 return rank, message
             self._early[rank] = message

@@ -1,4 +1,4 @@
-"""Columns that a block reads and their places on its worker: its own rows, and those of others (the halo).
+"""Columns that a block reads and their positions on its worker: its own rows, and rows of others (the halo).
 
 A worker holds z for the columns that it reads, in ascending order, and its indices refer to these:
 
@@ -64,7 +64,7 @@ class Halo:
         return held
 
     def ask(self, owner: int) -> np.ndarray | None:
-        """Return the request for rows of an owner: a packed bit per row; None for all."""
+        """Return the request for rows of an owner: one bit per row, packed; None for all."""
         rows = self.needed[owner]
         if rows is None:
             return None

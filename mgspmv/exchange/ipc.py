@@ -1,7 +1,7 @@
-"""Memory of the GPUs of one host that all of them write into while they compute, by CUDA IPC handles.
+"""Memory on each GPU of one host into which all of them write while they compute, shared by CUDA IPC handles.
 
 Values stored by one GPU are sent to the others over NVLink or PCIe while it continues to multiply, without using its
-multiprocessors. Stores do not synchronize: kernels poll flags, and a flag of the host that ends all waiting.
+multiprocessors. Stores do not synchronize: kernels poll flags, and a flag on the host that ends all waiting.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mgspmv.errors import CapacityError
 MOST_DEVICES = 8
 """Maximum number of devices that write into each other's memory; not tested with more on one host."""
 UNIT = 2 << 20
-"""Allocation granularity in bytes: CUDA shares whole units, so smaller allocations would expose adjacent memory."""
+"""Allocation granularity in bytes: CUDA shares whole units, and a smaller allocation would share its neighbors too."""
 _NOTE = np.dtype([("can", np.uint8), ("handle", np.uint8, 64)])
 
 
@@ -61,12 +61,12 @@ class IpcMemory:
 
 
 def open_memory(rank: int, n_bytes: int, gather: Callable[[np.ndarray], np.ndarray]) -> IpcMemory | None:
-    """Allocate memory on each device that all can write into; None if a pair of them cannot, or if writes do not
-    arrive, as between PCIe devices that a host isolates. All devices, which are of one host, call this together.
+    """Allocate memory on each device that all can write into. None if a pair of devices does not support it, or if
+    writes do not arrive, as between PCIe devices isolated by the host. All devices of the host call this together.
 
     Parameters
     ----------
-    gather : gathers (k,) uint8 of each rank on all: (n, k)
+    gather : gathers (k,) uint8 of every rank into (n, k) on all ranks
 
     Raises
     ------
@@ -103,12 +103,12 @@ def open_memory(rank: int, n_bytes: int, gather: Callable[[np.ndarray], np.ndarr
 
 
 def _try_to_write(rank: int, addresses: list[int], gather: Callable[[np.ndarray], np.ndarray]) -> bool:
-    """Check whether writes of all others into the memory of this device arrive there."""
+    """Check that writes of all other devices into the memory of this one arrive."""
     n = len(addresses)
     for other, address in enumerate(addresses):
         if other != rank:
             _find_words(address + 8 * rank, 1).fill(rank + 1)
-    gather(np.zeros(1, np.uint8))  # now all have written
+    gather(np.zeros(1, np.uint8))  # a barrier: all have written
     own = _find_words(addresses[rank], n)
     found = own.get()
     own.fill(0)
@@ -116,7 +116,7 @@ def _try_to_write(rank: int, addresses: list[int], gather: Callable[[np.ndarray]
 
 
 def _find_words(address: int, n: int) -> Any:
-    """Return (n,) int64 at an address, for kernels of this device; it may be in the memory of another one."""
+    """Return (n,) int64 at an address, for kernels of this device; the memory may be of another device."""
     import cupy
 
     memory = cupy.cuda.UnownedMemory(address, 8 * n, None, cupy.cuda.Device().id)

@@ -1,4 +1,4 @@
-"""Exchange of panels, each z of many vectors at once, of varying width, and of small arrays between workers."""
+"""Exchange of panels between workers: the z of several vectors, one per column; and of small arrays."""
 
 from __future__ import annotations
 
@@ -21,15 +21,12 @@ if TYPE_CHECKING:  # the module imports Dask
 Zeros = Callable[[int, int, Any], Any]
 """Function that makes (rows, width) zeros of a dtype in the memory of the kernels."""
 Gather = Callable[[np.ndarray], list[np.ndarray]]
-"""Function that gathers host arrays of one dtype and length from all workers, by rank. They must not change later."""
+"""Function that gathers host arrays of one dtype and length from all workers, by rank; they must not be modified."""
 
 
 @dataclass(frozen=True, eq=False)
 class MultivectorExchange:
-    """Panels of all workers that compute together.
-
-    Each of the workers opens the same panels in the same order.
-    """
+    """Functions to open panels and to gather arrays; all workers call them in the same order."""
 
     open: Callable[[int, np.dtype[Any]], Transport]
     """Function that makes a panel of zeros with a number of columns and a dtype."""
@@ -54,15 +51,15 @@ def make_local(n_cols: int, zeros: Zeros) -> MultivectorExchange:
     )
 
 
-def make_peer(turns: AllToAll, halo: Halo, wanted: Sequence[np.ndarray | None], zeros: Zeros) -> MultivectorExchange:
+def make_peer(turns: AllToAll, halo: Halo, requested: Sequence[np.ndarray | None], zeros: Zeros) -> MultivectorExchange:
     """Make panels whose slices are sent from worker to worker; parameters as in `PeerTransport`."""
 
     def open_panel(width: int, dtype: np.dtype[Any]) -> PeerTransport:
-        return PeerTransport(turns, halo, wanted, dtype, lambda n, dtype: zeros(n, width, dtype))
+        return PeerTransport(turns, halo, requested, dtype, lambda n, dtype: zeros(n, width, dtype))
 
     # Elements of z, of two slots and their packed elements, and of up to two messages of each other worker.
     n_held, n_rows = halo.starts[-1], halo.count(halo.rank)
-    n_packed = sum(len(rows) for rows in wanted if rows is not None)
+    n_packed = sum(len(rows) for rows in requested if rows is not None)
     n_elements = n_held + 2 * (n_rows + n_packed) + 2 * (n_held - n_rows)
     return MultivectorExchange(
         open_panel, lambda own: [answer["own"] for answer in turns.gather({"own": own})], n_elements
@@ -72,12 +69,12 @@ def make_peer(turns: AllToAll, halo: Halo, wanted: Sequence[np.ndarray | None], 
 def make_host_staged(
     turns: AllToAll,
     halo: Halo,
-    wanted: Sequence[np.ndarray | None],
+    requested: Sequence[np.ndarray | None],
     put: Callable[[np.ndarray], Any],
     get: Callable[[Any], np.ndarray],
 ) -> MultivectorExchange:
     """Make panels as `make_peer` does, for kernels on a device; `put` and `get` as in `HostStagedTransport`."""
-    host = make_peer(turns, halo, wanted, lambda n, width, dtype: np.zeros((n, width), dtype))
+    host = make_peer(turns, halo, requested, lambda n, width, dtype: np.zeros((n, width), dtype))
 
     def open_panel(width: int, dtype: np.dtype[Any]) -> HostStagedTransport:
         return HostStagedTransport(host.open(width, dtype), put, get)
@@ -136,6 +133,6 @@ class _NcclMultivector:
         self._group.exchange([self._slot] * len(slices), slices)
         self.exchanged_bytes += int(self.z.nbytes - self._slot.nbytes)
         own = np.array([(s.change_l1, s.change_linf, s.dangling, s.n_wrong) for s in sums], np.int64)
-        everybody = self._gather(own.reshape(-1))  # waits for the slices too
-        columns = zip(*(of_one.reshape(own.shape).tolist() for of_one in everybody), strict=True)
+        gathered = self._gather(own.reshape(-1))  # waits for the slices too
+        columns = zip(*(of_one.reshape(own.shape).tolist() for of_one in gathered), strict=True)
         return [sum((StepSums(*one) for one in of_column), StepSums()) for of_column in columns]

@@ -2,11 +2,11 @@
 memory that the devices write into while they multiply.
 
 All devices enqueue their exchanges in the same order. If a device is lost, the others wait inside NCCL, which does not
-notice by itself: the waiting task checks the workers' links meanwhile, and aborts. Events on the stream set the marks
-of the task, by which a watchdog finds the device that is working without progress, and not those that wait for it.
+detect the loss: the waiting task checks the connections between the workers, and aborts. Events on the stream become
+heartbeats of the task, so that the watchdog finds the device without progress, not those that wait for it.
 
-Calls of NCCL and of the driver that may block for ever are not made by tasks: threads connect and abort, and are
-abandoned if they do not end. A device that does not become idle is then not used by any run of this process.
+Calls of NCCL and of the driver that may block forever are made by threads, not by tasks. A thread that does not end is
+abandoned; if its device does not become idle, no later run of this process uses the device.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from mgspmv.heartbeat import Heartbeat, find_heartbeat
 CONNECT_S = 60.0
 """Seconds for the devices to connect while all of their workers are alive."""
 ABORT_S = 10.0
-"""Seconds to wait for NCCL and the device to end their work; less than one is needed unless they hang."""
+"""Seconds to wait for NCCL and the device to become idle; they need less than one unless they hang."""
 CHANNELS = ("NCCL_MAX_P2P_NCHANNELS", "4")
 """Environment variable and value, unless set, for slices sent by direct writes: NCCL's 32 channels to each other device
 take 1.1 GB more on each of four H200. NCCL reads it once per process."""
 LOOPBACK = ("NCCL_SOCKET_IFNAME", "lo")
 """Environment variable and value, unless set, for workers of one host with encrypted comms: the ports of NCCL require
-no certificate, and are then not reachable from other hosts."""
+no certificate, and on the loopback interface they are not reachable from other hosts."""
 SHORT_S, LONG_S = 20e-6, 1e-3
 """Seconds between two checks whether a device is done: at first, and later."""
 
 _last_end: list[Thread] = []
-"""Last thread started to free a group of this process, or other objects on its device; their memory is in use until it
-ends."""
+"""Last thread started to free a group of this process, or other objects on its device: their memory is in use until the
+thread ends."""
 _stuck: list[Thread] = []
 """Threads that did not end within `ABORT_S`."""
 _noting = Lock()
@@ -50,10 +50,10 @@ _noting = Lock()
 
 
 def find_nccl_problem() -> str | None:
-    """Return the problem that keeps this process from using NCCL, as text; None if it can be used."""
+    """Describe the problem that keeps this process from using NCCL; None if it can be used."""
     nccl = _import_nccl()
     if nccl is None:
-        return "CuPy finds no NCCL; install nvidia-nccl-cu12 or nvidia-nccl-cu13, which mgspmv[cuda12] and [cuda13] do"
+        return "CuPy finds no NCCL; install mgspmv[cuda12] or mgspmv[cuda13], which include it"
     return None
 
 
@@ -62,7 +62,7 @@ def find_stuck() -> tuple[str, str] | None:
     because an aborted group did not end; else None."""
     if not any(thread.is_alive() for thread in _stuck):
         return None
-    return "has a device that does not come to rest", "something runs there without an end: restart the worker"
+    return "has a GPU that does not become idle", "restart the worker"
 
 
 def await_ends(wait_s: float | None = None) -> None:
@@ -72,12 +72,12 @@ def await_ends(wait_s: float | None = None) -> None:
 
 
 def let_go(held: list[Any], release: Callable[[], None]) -> None:
-    """Drop objects on the device, and release its memory when closed groups have ended. Does not wait, as the driver
-    lets calls that free memory wait for all work on the device.
+    """Drop objects on the device, and release its memory when closed groups have ended. Does not wait: calls that free
+    memory block until the device is idle, and so a thread makes them.
 
     Parameters
     ----------
-    held : emptied; the caller must keep no reference to its objects
+    held : list that is emptied; the caller must not keep references to its objects
     release : returns unused memory of this process to the device
     """
     import cupy
@@ -101,7 +101,7 @@ class NcclGroup:
     Parameters
     ----------
     unique_id : made by rank 0 with `make_unique_id`
-    may_share : whether the devices, all of one host then, write into each other's memory where they can
+    may_share : whether the devices, then all of one host, may write into each other's memory
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class NcclGroup:
     Raises
     ------
     ClusterError : NCCL cannot connect the devices
-    WorkerTimeoutError : it does not within `CONNECT_S`
+    WorkerTimeoutError : NCCL does not connect them within `CONNECT_S`
     """
 
     def __init__(
@@ -137,12 +137,12 @@ class NcclGroup:
         return self._communicator is not None
 
     def exchange(self, sent: Sequence[Any], received: Sequence[Any]) -> None:
-        """Send an array to each of the other devices, and receive one of each, on the current stream.
+        """Send an array to each of the other devices, and receive one from each, on the current stream.
 
         Parameters
         ----------
-        sent, received : by rank, contiguous arrays on the device; empty where the other side's is empty. Those of this
-            device are ignored
+        sent, received : by rank, contiguous arrays on the device; empty where the other side's is empty. The
+            arrays of this rank are ignored
         """
         import cupy
 
@@ -165,16 +165,16 @@ class NcclGroup:
             raise self._describe(error) from error
 
     def wait(self, stream: Any, stages: Sequence[Any] = ()) -> None:
-        """Wait until all work enqueued on a stream is done; raise when a device is lost that others wait for.
+        """Wait until all work enqueued on a stream is done; raise when a device that others wait for is lost.
 
         Parameters
         ----------
-        stages : events on the stream, alternately after work of this device alone and after data of the others was
-            received; empty to use those before and after all exchanges
+        stages : events on the stream, alternately after work of this device and after the data of the others was
+            received; empty for one event before and one after all exchanges
 
         Raises
         ------
-        ClusterError : raised by `check`, or an error of NCCL. The group is aborted then, on this device
+        ClusterError : raised by `check`, or an error of NCCL. The group is then aborted on this device
         """
         is_done, pause_s = stream.record(), SHORT_S
         begun, self._begun = self._begun, None
@@ -217,7 +217,7 @@ class NcclGroup:
         return found.reshape(self.n_devices, len(own))
 
     def share(self, n_bytes: int) -> IpcMemory | None:
-        """Return memory of all devices that each can write into; None where they cannot. It is kept for later calls.
+        """Return memory of all devices that each can write into, kept for later calls; None if they cannot.
 
         Raises
         ------
@@ -240,7 +240,7 @@ class NcclGroup:
         return ClusterError(f"NCCL failed on this device, rank {self.rank}: {error}")
 
     def abort(self) -> None:
-        """Abort operations of this device (the others abort theirs), and wait for it for `ABORT_S` at most."""
+        """Abort the operations of this device, and wait up to `ABORT_S`; the others abort theirs."""
         _await_end(self._begin_abort())
 
     def _begin_abort(self) -> Thread:
@@ -252,14 +252,14 @@ class NcclGroup:
 
 
 def join_group(
-    links: PeerComm,
+    peer_comm: PeerComm,
     hellos: dict[int, dict[str, Any]],
     rank: int,
     held: NcclGroup | None,
     *,
     may_share: bool,
 ) -> NcclGroup:
-    """Return the group that all workers still have, or connect a new one.
+    """Return the group held by all workers if they still have the same one; else connect a new group.
 
     Parameters
     ----------
@@ -269,31 +269,31 @@ def join_group(
     """
     own, groups = greet(held), {hello["group"] for hello in hellos.values()}
     if held is not None and held.is_alive and groups == {own["group"]}:
-        held.check = links.check
+        held.check = peer_comm.check
         return held
     if held is not None:
         held.abort()
     networks = {hello["network"] for hello in hellos.values()}
-    if links.is_encrypted and networks == {own["network"]}:
+    if peer_comm.is_encrypted and networks == {own["network"]}:
         os.environ.setdefault(*LOOPBACK)
     if rank == 0:
         unique_id = _import_nccl().get_unique_id()
-        links.send({other: {"unique_id": unique_id} for other in hellos})
+        peer_comm.send({other: {"unique_id": unique_id} for other in hellos})
     else:
-        unique_id = links.receive([0])[1]["unique_id"]
+        unique_id = peer_comm.receive([0])[1]["unique_id"]
     n_devices, is_one_host = len(hellos) + 1, all(hello["host"] == own["host"] for hello in hellos.values())
     may_share = may_share and is_one_host and n_devices <= MOST_DEVICES
-    return NcclGroup(rank, n_devices, bytes(unique_id), links.check, may_share=may_share)
+    return NcclGroup(rank, n_devices, bytes(unique_id), peer_comm.check, may_share=may_share)
 
 
 def greet(held: NcclGroup | None) -> dict[str, Any]:
-    """Return the entries of a worker's first message on its group, host and network namespace."""
+    """Return the entries of a worker's first message that describe its group, host and network namespace."""
     group = held.name if held is not None and held.is_alive else None
     return {"group": group, "host": name_host(), "network": _name_network()}
 
 
 def _name_network() -> str:
-    """Return an id shared by processes that reach each other by the loopback interface, as two containers do not."""
+    """Return an id that is equal for processes with the same loopback interface; containers have separate ones."""
     try:
         return f"{name_host()} {os.readlink('/proc/self/ns/net')}"
     except OSError:
@@ -301,7 +301,7 @@ def _name_network() -> str:
 
 
 def _follow(heartbeat: Heartbeat, left: deque[Any]) -> None:
-    """Mark the stages that a stream has completed, and whether it now waits for the other devices."""
+    """Add a heartbeat if the stream has completed stages, and note whether it now waits for the other devices."""
     n = len(left)
     while left and left[0].done:
         left.popleft()
@@ -352,17 +352,17 @@ def _await_end(thread: Thread) -> None:
 
 
 def _import_nccl() -> Any:
-    """Import CuPy's binding of NCCL; None where there is no NCCL."""
+    """Import CuPy's binding of NCCL; None if NCCL is not installed."""
     from cupy.cuda import nccl
 
     return nccl if nccl.available else None
 
 
 def _connect(nccl: Any, rank: int, n_devices: int, unique_id: bytes, check: Callable[[], None]) -> Any:
-    """Make a communicator in a thread, as NCCL waits there for the others and cannot be interrupted.
+    """Make a communicator in a thread, as NCCL waits for the other devices and cannot be interrupted.
 
-    A thread that is given up is abandoned, and closes the communicator it makes. It does not count as stuck while it
-    waits, as its device is idle.
+    After an error the thread is abandoned, and aborts the communicator if it is still made. It does not count as stuck
+    while it waits, as its device is idle.
     """
     import cupy
 
@@ -392,7 +392,7 @@ def _connect(nccl: Any, rank: int, n_devices: int, unique_id: bytes, check: Call
             if time.monotonic() > deadline:
                 raise WorkerTimeoutError(
                     f"NCCL did not connect the devices of {n_devices} workers within {CONNECT_S:g} s (rank {rank}); "
-                    "NCCL_DEBUG=INFO in the workers' environment says more, NCCL_SOCKET_IFNAME chooses the network",
+                    "in the workers' environment NCCL_DEBUG=INFO gives details, NCCL_SOCKET_IFNAME sets the network",
                     rank=rank,
                     phase="connect",
                 )
@@ -400,7 +400,7 @@ def _connect(nccl: Any, rank: int, n_devices: int, unique_id: bytes, check: Call
         if (error := connecting.exception()) is not None:
             raise ClusterError(
                 f"NCCL cannot connect the devices of {n_devices} workers: {error} (rank {rank}); "
-                "NCCL_DEBUG=INFO in the workers' environment says more",
+                "NCCL_DEBUG=INFO in the workers' environment gives details",
                 rank=rank,
                 phase="connect",
             ) from error
@@ -412,8 +412,8 @@ def _connect(nccl: Any, rank: int, n_devices: int, unique_id: bytes, check: Call
 
 
 def _send_to_all(nccl: Any, communicator: Any, rank: int, n_devices: int) -> None:
-    """Send a byte from each device to each. A pair of them connects when it first sends, which blocks the host: here,
-    and so not later."""
+    """Send a byte between any two devices: NCCL connects a pair of devices at its first transfer, which blocks the
+    host. A thread does this once, so that no task is blocked."""
     import cupy
 
     stream = cupy.cuda.Stream(non_blocking=True)

@@ -14,7 +14,7 @@ from mgspmv.exchange.nccl import NcclGroup
 from mgspmv.partition import SLICE_SUMS, Slices
 
 NEEDED = 0.5
-"""Maximum fraction of the others' columns for which a device is sent, packed, just those that it reads, not all."""
+"""Maximum fraction of the others' columns that each device reads for which it is sent these alone, packed, not all."""
 
 
 class NcclExchange:
@@ -38,11 +38,11 @@ class NcclExchange:
         return starts[-1] - (starts[self.rank + 1] - starts[self.rank])
 
     def share(self, n_bytes: int) -> IpcMemory | None:
-        """Return memory that all devices write into; None if they cannot, or if each receives just what it reads."""
+        """Return memory that all devices write into; None if they cannot, or if slices are packed for each receiver."""
         return self._group.share(n_bytes) if self._packing is None else None
 
     def enqueue(self, z: Any) -> None:
-        """Send each other device, on the current stream, what it reads of this slice of z, and receive theirs."""
+        """Send the others the elements of this slice of z that they read, and receive theirs, on the current stream."""
         self._group.exchange(self.select(z), [z[a:b] for a, b in pairwise(self.slices.starts)])
 
     def select(self, z: Any) -> list[Any]:
@@ -88,27 +88,27 @@ def share_columns(
     own: Any,
     n_sent: int,
     bounds: tuple[int, ...],
-    beat: Callable[[], Any] | None,
+    mark: Callable[[], Any] | None,
 ) -> SharedColumns:
     """Agree with the other devices on the columns of z that each holds.
 
     Parameters
     ----------
-    own : (n_rows,) int32, on the device: places of the rows among the columns that this device sends
+    own : (n_rows,) int32, on the device: positions of the rows among the columns that this device sends
     n_sent : number of these columns
     bounds : first row of each device, and the number of rows
-    mark : makes (n_cols,) bool, on the device: columns that this one reads; None if it is likely to read most. Only
-        where all devices have it, and read few of the others' columns, each is sent the columns it reads, else all
+    mark : returns (n_cols,) bool, on the device: the columns that this device reads; None if it is likely to read
+        most. Each device is sent just the columns that it reads if all have `mark` and read few of the others' columns
     """
     import cupy
 
     n, rank = group.n_devices, group.rank
-    told = group.gather(cupy.asarray([n_sent, int(beat is not None)], np.int32), [2] * n).get().reshape(n, 2)
-    counts = told[:, 0].astype(np.int64)
+    notes = group.gather(cupy.asarray([n_sent, int(mark is not None)], np.int32), [2] * n).get().reshape(n, 2)
+    counts = notes[:, 0].astype(np.int64)
     slots = group.gather(own, np.diff(bounds).tolist())
     pieces = [slots[a:b] for a, b in pairwise(bounds)]
-    if told[:, 1].all() and beat is not None:
-        is_read = beat()
+    if notes[:, 1].all() and mark is not None:
+        is_read = mark()
         lists = [
             cupy.sort(piece[is_read[a:b]]) if owner != rank else piece[:0]
             for owner, (piece, (a, b)) in enumerate(zip(pieces, pairwise(bounds), strict=True))
@@ -130,8 +130,8 @@ def _share_needed(
 
     Parameters
     ----------
-    pieces : for each device, the places of its rows in its slice
-    lists : for each other device, the places in its slice that are read here, ascending
+    pieces : for each device, the positions of its rows in its slice
+    lists : for each other device, the positions in its slice that are read here, ascending
     needs : [a, b] is the number of columns of b that a reads
     """
     import cupy

@@ -1,7 +1,7 @@
-"""Columns of a vector that a block reads, from the workers that have its elements, sent all to all.
+"""Exchange of the columns of a vector that blocks read, sent all to all by the workers that have its elements.
 
-In HITS the rows of A and those of its transpose are cut at different places, and each product reads the result of the
-other: a worker has the elements of some rows, and asks for those that its block reads. PageRank also exchanges sums.
+In HITS the rows of A and of its transpose are cut at different bounds, and each product reads the result of the other:
+a worker has the elements of some rows, and requests those that its block reads. PageRank also exchanges sums.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SMALL = 1 << 16
 
 
 class HaloColumns:
-    """Columns of x that a block reads, from the workers that have the elements of x.
+    """Columns of x that a block reads, received from the workers that have the elements of x.
 
     Parameters
     ----------
     halo : the columns, by the workers that have their elements, which may be cut differently from the block's rows
-    wanted : for each worker, the elements of this one that it asked for, by `Halo.ask`; None for all
+    requested : for each worker, the elements of this one that it asked for by `Halo.ask`; None for all
     dtype : of the vectors
     zeros : makes the columns, from (their number, dtype)
 
@@ -39,23 +39,23 @@ class HaloColumns:
         self,
         turns: AllToAll,
         halo: Halo,
-        wanted: Sequence[np.ndarray | None],
+        requested: Sequence[np.ndarray | None],
         dtype: np.dtype[Any],
         zeros: Callable[[int, Any], np.ndarray] = np.zeros,
     ) -> None:
         self._turns, self._halo = turns, halo
         self._starts = halo.starts
         self.z = zeros(self._starts[-1], dtype)
-        self._wanted = {other: rows for other in turns.others if (rows := wanted[other]) is not None}
+        self._requested = {other: rows for other in turns.others if (rows := requested[other]) is not None}
         shape = self.z.shape[1:]
         self._packs = [
-            {other: np.empty((len(r), *shape), dtype) for other, r in self._wanted.items()} for _ in range(2)
+            {other: np.empty((len(r), *shape), dtype) for other, r in self._requested.items()} for _ in range(2)
         ]
 
     @property
     def nbytes(self) -> int:
         """Bytes of the columns, of their index lists, and of send buffers."""
-        lists: list[np.ndarray] = [*self._wanted.values(), *(out for packs in self._packs for out in packs.values())]
+        lists: list[np.ndarray] = [*self._requested.values(), *(out for packs in self._packs for out in packs.values())]
         return self.z.nbytes + self._halo.nbytes + sum(array.nbytes for array in lists)
 
     def gather(self, x: np.ndarray) -> np.ndarray:
@@ -63,25 +63,25 @@ class HaloColumns:
         self.trade(x, {})
         return self.z
 
-    def trade(self, x: np.ndarray, told: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-        """Exchange elements of x into the columns, and return the messages of the others by rank.
+    def trade(self, x: np.ndarray, added: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+        """Exchange elements of x, write the columns, and return the messages of the others by rank.
 
         Parameters
         ----------
         x : (n_own,) or (n_own, k) the elements of this worker, not to be written to before the turn after the next
-        told : additional entries of each message
+        added : additional entries of each message
         """
         rank, packs, own = self._turns.rank, self._packs[self._turns.number % 2], self._halo.needed[self._turns.rank]
-        # All are packed before any is sent: while the event loop sends, this thread would wait for Python's lock.
+        # All are packed before any is sent: while the event loop sends, this thread would wait for the GIL.
         for other, out in packs.items():
-            pack(x, self._wanted[other], out)
+            pack(x, self._requested[other], out)
         slices = {other: packs.get(other, x) for other in self._turns.others}
         if own is None:
             self._put(rank, x)
         else:
             pack(x, own, self.z[self._starts[rank] : self._starts[rank + 1]])
         received = self._turns.trade(
-            {other: {**told, "z": s.tobytes() if s.nbytes < SMALL else s} for other, s in slices.items()}
+            {other: {**added, "z": s.tobytes() if s.nbytes < SMALL else s} for other, s in slices.items()}
         )
         for owner, message in received.items():
             slice_ = np.frombuffer(message["z"], self.z.dtype).reshape(-1, *self.z.shape[1:])
@@ -108,11 +108,11 @@ class PeerTransport(HaloColumns):
         self,
         turns: AllToAll,
         halo: Halo,
-        wanted: Sequence[np.ndarray | None],
+        requested: Sequence[np.ndarray | None],
         dtype: np.dtype[Any],
         zeros: Callable[[int, Any], np.ndarray] = np.zeros,
     ) -> None:
-        super().__init__(turns, halo, wanted, dtype, zeros)
+        super().__init__(turns, halo, requested, dtype, zeros)
         self._slots = tuple(zeros(halo.count(halo.rank), dtype) for _ in range(2))
 
     @property
@@ -135,9 +135,9 @@ class PeerTransport(HaloColumns):
         return self.z[self._starts[rank] : self._starts[rank + 1]]
 
     def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
-        told = [(s.change_l1, s.change_linf, s.dangling, s.n_wrong) for s in sums]
+        own = [(s.change_l1, s.change_linf, s.dangling, s.n_wrong) for s in sums]
         totals = list(sums)
-        for message in self.trade(self.slot(), {"sums": told}).values():
+        for message in self.trade(self.slot(), {"sums": own}).values():
             totals = [total + StepSums(*other) for total, other in zip(totals, message["sums"], strict=True)]
         return totals
 

@@ -1,9 +1,9 @@
-"""Connections between the workers of a run over Dask's comms, and so over TCP, TLS or UCX as the cluster does.
+"""Connections between the workers of a run over Dask's comms, with the protocol of the cluster: TCP, TLS or UCX.
 
-Of each pair of workers the one of lower rank connects, and the connection stays open for the run. Messages have no
-answer, which halves their number, and a broken connection shows at once that a worker is lost. A worker also sends,
-several times within its patience, heartbeats of its task, which is either working or waiting: others may wait for a
-working one without limit.
+Of each pair of workers the one of lower rank connects, and the connection stays open for the run. Messages are not
+answered, which halves their number, and a broken connection shows at once that a worker is lost. While its task runs, a
+worker also sends heartbeats, several within its patience, that show whether the task works or waits: others wait for a
+working task without limit.
 
 Coroutines run on the worker's event loop; `send` and `receive` are called by the thread of its task.
 """
@@ -26,7 +26,7 @@ from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError, Worker
 from mgspmv.heartbeat import Heartbeat, find_heartbeat
 
 LINK_OP = "mgspmv_link"
-"""Operation by which a worker opens a link to another one; see `PeerComm.accept`."""
+"""Operation by which a worker opens a connection to another one; see `PeerComm.accept`."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,12 @@ class RunSpec:
     members: tuple[Member, ...]
     """Workers of the run, by rank."""
     patience: float
-    """Seconds that another worker may be silent while one waits; a worker with a running task sends several heartbeats
-    in that time, so that slow is not silent."""
+    """Seconds that another worker may be silent while one waits. A worker with a running task, however slow, sends
+    several heartbeats in that time."""
 
 
 class PeerComm:
-    """Links of one worker to all others of a run.
+    """Connections of one worker to all others of a run.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class PeerComm:
 
     Attributes
     ----------
-    marks : marks of the last task of the run, with its phase for messages
+    heartbeat : heartbeat of the last task of the run, with its phase for messages
     """
 
     def __init__(self, worker: Any, rank: int, spec: RunSpec, make_hello: Callable[[int], dict[str, Any]]) -> None:
@@ -101,15 +101,15 @@ class PeerComm:
 
     @property
     def is_encrypted(self) -> bool:
-        """True if all links are encrypted and use certificates."""
+        """True if all connections are encrypted and use certificates."""
         return all(member.address.startswith("tls://") for member in self._members)
 
     def connect(self) -> dict[int, dict[str, Any]]:
-        """Open links to all others, and return their first messages by rank.
+        """Connect to all others, and return their first messages by rank.
 
         Raises
         ------
-        WorkerLostError, WorkerTimeoutError : a worker is lost or does not open its link
+        WorkerLostError, WorkerTimeoutError : a worker is lost or does not connect
         RunAbortedError : the run was ended from outside
         """
         self._waits_since = time.monotonic()
@@ -118,7 +118,7 @@ class PeerComm:
         early = []
         while missing := [r for r in range(len(self._members)) if r != self._rank and r not in hellos]:
             rank, message = self.receive(missing)
-            if rank in hellos:  # a worker that has all first messages begins at once
+            if rank in hellos:  # a worker with all first messages may send its next one before others send their first
                 early.append((rank, message))
             else:
                 hellos[rank] = message
@@ -136,7 +136,7 @@ class PeerComm:
 
         Raises
         ------
-        WorkerLostError : the link of a missing worker is broken
+        WorkerLostError : the connection to a missing worker is broken
         WorkerTimeoutError : a missing worker was silent for too long
         RunAbortedError : the run was ended from outside
         """
@@ -169,16 +169,16 @@ class PeerComm:
         self._check([r for r in range(len(self._members)) if r != self._rank], time.monotonic())
 
     def _check(self, missing: Sequence[int], now: float) -> dict[int, float]:
-        """Check the missing workers as `receive` does, and return when each was last heard."""
+        """Check the missing workers as `receive` does, and return the time of the last message of each."""
         if self._end is not None:
             raise RunAbortedError(self._end, phase=self.heartbeat.phase)
         for rank in self._gone.intersection(missing):
-            about = (rank, self.heartbeat.phase, "closed its connection", "it died, or gave the run up")
+            about = (rank, self.heartbeat.phase, "closed its connection", "it died, or aborted the run")
             raise worker_error(WorkerLostError, self._members, *about)
         heard = {rank: max(self._waits_since, self._heard.get(rank, 0.0)) for rank in missing}
         for rank in missing:
             if now - heard[rank] > self._patience:
-                why = "it hangs, or its threads are taken by other tasks"
+                why = "it hangs, or other tasks occupy its threads"
                 what = f"was silent for {self._patience:g} s"
                 raise worker_error(WorkerTimeoutError, self._members, rank, self.heartbeat.phase, what, why)
         return heard
@@ -193,7 +193,7 @@ class PeerComm:
 
         Returns
         -------
-        The marks of the task.
+        The heartbeat of the task.
         """
         self.heartbeat = find_heartbeat()
         self.heartbeat.phase = phase
@@ -211,7 +211,7 @@ class PeerComm:
             self._is_active = False
 
     def close(self, reason: str) -> None:
-        """Close the links; a task that waits raises with the reason."""
+        """Close the connections; a waiting task raises with the reason."""
         if self._end is None:
             self._end = reason
             self._inbox.put((-1, None))
@@ -249,7 +249,7 @@ class PeerComm:
             await self.accept(comm, rank)
 
     async def accept(self, comm: Any, rank: int) -> None:
-        """Serve a link with a worker: send the first message, and read until the link breaks or the run ends."""
+        """Serve a connection: send the first message, and read until the connection breaks or the run ends."""
         self._comms[rank] = comm
         try:
             await self._write(rank, self._make_hello(rank))
@@ -279,7 +279,7 @@ class PeerComm:
 
     def _take(self, rank: int, message: dict[str, Any]) -> None:
         """Take a message or heartbeat of another worker."""
-        if "works" in message:
+        if "works" in message:  # a task that waits for a working one makes progress too
             if message["works"] and self.heartbeat.waits:
                 self.heartbeat.beat()
         else:

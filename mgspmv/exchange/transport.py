@@ -1,4 +1,4 @@
-"""Transports of the slices and sums of a step to every worker: in one process, through the client, of a device."""
+"""Transports of the slices and sums of a step: in one process, through the client, and for vectors on a device."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Transport(Protocol):
 
     @property
     def exchanged_bytes(self) -> int:
-        """Bytes received from others so far."""
+        """Total bytes received from other workers."""
         ...
 
     @property
     def waited_s(self) -> float:
-        """Seconds so far that other workers took longer for their products than this one."""
+        """Total seconds that other workers took longer for their products than this one."""
         ...
 
     @property
@@ -77,7 +77,7 @@ class LocalTransport:
 
 
 class ClientTransport:
-    """Transport with z set by `give` and slices returned by `take`; sums are those of this worker alone.
+    """Transport through the client, which sets z by `give` and takes the slice by `take`, and adds up the sums.
 
     Parameters
     ----------

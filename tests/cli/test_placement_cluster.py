@@ -175,18 +175,18 @@ RANK, BATCH, MULTIPLY = ["pagerank", "g.zarr"], ["pagerank-batch", "g.zarr"], ["
         (RANK, ["--cluster", "local", "--scheduler", "a:1"],
          "--cluster starts a cluster and --scheduler uses a running one"),
         (BATCH, ["--cluster", "ssh", "--cluster-option", "hosts=a"],
-         "give the option hosts, such as a,a,b, and leave --workers out"),
+         "pass the option hosts, such as a,a,b, and leave out --workers"),
         (MULTIPLY, ["--cluster", "lokal"],
          "--cluster must be one of local, cuda, slurm, pbs, ssh, kubernetes, or module:Class of a Dask cluster class"),
-        (RANK, ["--cluster", "slurm"], "--cluster slurm starts a number of workers; give --workers"),
+        (RANK, ["--cluster", "slurm"], "--cluster slurm needs the number of workers; pass --workers"),
         (RANK, ["--cluster", "pbs", "--workers", "1", "--cluster-option", "cpus=1"],
-         "dask_jobqueue:PBSCluster refuses its options: Got unexpected keyword argument 'cpus'"),
+         "dask_jobqueue:PBSCluster rejects its options: Got unexpected keyword argument 'cpus'"),
         (RANK, ["--cluster-option", "a=1"],
          "--cluster-option configures a started cluster; add --cluster, or leave it out"),
         (RANK, ["--cluster", "local", "--cluster-option", "a"],
          "--cluster-option a: expected KEY=VALUE, such as queue=gpu"),
         (RANK, ["--cluster", "local", "--cluster-option", "workers=2"], "use --cluster, --workers and --threads"),
-        (RANK, ["--cluster", "ssh", "--tls", "temporary"], "do not have certificates that are made here"),
+        (RANK, ["--cluster", "ssh", "--tls", "temporary"], "temporary certificates exist on this machine only"),
         (RANK, ["--cluster", "local", "--timeout", "0"], "--timeout must be a positive number of seconds, not 0"),
         (MULTIPLY, ["--tls", "temporary"],
          "--tls encrypts the connections of a cluster; add --cluster or --scheduler"),
@@ -264,8 +264,8 @@ def test_somebody_answers_who_is_no_scheduler(cluster):
 @pytest.mark.parametrize("address", ["", "scheduler", "udp://127.0.0.1:8786", "tls://127.0.0.1:8786"])
 def test_what_is_no_address(address):
     stderr = refuse(address, code=2)
-    assert stderr.startswith(f"error: {address!r} is no address of a scheduler (")
-    assert stderr.endswith("), and no file of one; such as tcp://10.0.0.1:8786\n")
+    assert stderr.startswith(f"error: {address!r} is neither the address of a scheduler (")
+    assert stderr.endswith(") nor a scheduler file; pass an address such as tcp://10.0.0.1:8786\n")
 
 
 # --- what people see -------------------------------------------------------------------------------------------------

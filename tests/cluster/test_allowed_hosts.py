@@ -111,7 +111,7 @@ def test_the_dashboard_gives_way_to_the_scheduler(monkeypatch):
         assert cluster.scheduler_address == f"tcp://127.0.0.1:{port}"
         assert cluster.scheduler.http_server.port not in (0, port)
         taken = cluster.scheduler.http_server.port
-        with pytest.raises(ClusterError, match=f"the dashboard cannot listen at 127.0.0.1:{taken}, which is taken"):
+        with pytest.raises(ClusterError, match=f"the dashboard cannot listen at 127.0.0.1:{taken}, which is in use"):
             start_local(1, 1, dashboard_port=taken)
     with start_local(1, 1, dashboard_port=taken) as cluster:
         assert cluster.scheduler.http_server.port == taken

@@ -54,7 +54,7 @@ def test_closed_clients_are_refused(graph, client):
     assert refused(graph, own, SchedulerNotFoundError) == "the client is closed; make a new one"
 
 
-MORE = "start some, or raise the timeout where a cluster that adapts takes longer to start them"
+MORE = "start some, or increase timeout= if an adaptive cluster takes longer to start them"
 
 
 def test_workers_that_are_full(graph):
@@ -89,8 +89,8 @@ def test_the_file_of_a_scheduler(graph, client, tmp_path):
     for text in ("", "[]", "{}"):
         (tmp_path / "other.json").write_text(text)
         message = refused(graph, str(tmp_path / "other.json"), OptionError)
-        assert message.startswith(f"{tmp_path / 'other.json'} is no file of a scheduler (")
-        assert message.endswith("; give one that `dask scheduler --scheduler-file` wrote, or the address")
+        assert message.startswith(f"{tmp_path / 'other.json'} is not a scheduler file (")
+        assert message.endswith("; pass a file written by `dask scheduler --scheduler-file`, or the address")
 
 
 def test_more_workers_than_memory(monkeypatch):
@@ -224,7 +224,7 @@ def test_devices_that_are_visible_have_workers(started, monkeypatch, visible, n_
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     start_cuda()
     assert started[0][1]["n_workers"] == n_workers
-    with pytest.raises(ClusterError, match=f"this machine has {n_workers} GPUs; ask for 1 to {n_workers}$"):
+    with pytest.raises(ClusterError, match=f"this machine has {n_workers} GPUs; request 1 to {n_workers}$"):
         start_cuda(n_workers + 1)
 
 
@@ -234,8 +234,8 @@ def test_no_device_is_visible(started, monkeypatch, visible):
     with pytest.raises(ClusterError) as caught:
         start_cuda(1)
     assert str(caught.value) == (
-        f"there is no GPU on this machine for workers: it has 4, of which CUDA_VISIBLE_DEVICES={visible!r} leaves "
-        "none; use cluster='local', or a machine with GPUs"
+        f"there is no GPU on this machine for workers: CUDA_VISIBLE_DEVICES={visible!r} selects none of "
+        "its 4; use cluster='local', or a machine with GPUs"
     )
     assert caught.value.phase == "start"
     assert started == []
@@ -245,7 +245,7 @@ def test_a_driver_that_gives_no_device_is_told_of(started, monkeypatch, tmp_path
     play_driver(monkeypatch, None)
     (tmp_path / "version").write_text("580")
     monkeypatch.setattr(connect, "DRIVER", tmp_path / "version")
-    with pytest.warns(UserWarning, match=r"driver is loaded, but no GPU can be used \(.*\): workers are on processors"):
+    with pytest.warns(UserWarning, match=r"driver is loaded, but no GPU can be used \(.*\): workers use processors"):
         assert not has_devices()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # somebody wants none
     assert not has_devices()
@@ -310,5 +310,5 @@ def test_options_that_the_class_does_not_take(is_of_workers):
                 raise RuntimeError("Nanny failed to start") from error
             raise
 
-    with pytest.raises(OptionError, match="the class of the local cluster refuses its options: unexpected argument"):
+    with pytest.raises(OptionError, match="invalid options of the local cluster: unexpected argument"):
         connect._start(make)

@@ -92,7 +92,7 @@ def test_pieces_of_which_one_is_not_taken_are_let_go_of(graph, in_process, monke
             raise TimeoutError("no valid workers found")
 
         monkeypatch.setattr(client, "scatter", take)
-        with pytest.raises(WorkerTimeoutError, match="takes no data") as caught:  # whose frames have the futures
+        with pytest.raises(WorkerTimeoutError, match="did not accept data") as caught:  # whose frames have the futures
             D.cluster.scatter_each([[0], [1], [2]], D.members, "start", "mgspmv-begin").__enter__()
         monkeypatch.undo()
         assert caught.value.rank == 1

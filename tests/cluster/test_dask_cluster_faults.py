@@ -101,7 +101,7 @@ def test_a_worker_that_dies_ends_the_run(executor, graph, wanted, three):
     client, processes = three
     left = find_left(client)
     strike = Strike(lambda: os.kill(processes[1], signal.SIGKILL))
-    with pytest.raises(WorkerLostError, match=r"worker 1 \(tcp://.*\) is gone \(during iteration") as caught:
+    with pytest.raises(WorkerLostError, match=r"worker 1 \(tcp://.*\) left the cluster \(during iteration") as caught:
         mg.pagerank(graph, client=client, executor=executor, on_event=strike, **ONCE)
     assert strike.seconds_since < HANG_S
     assert caught.value.worker == "1"
@@ -176,7 +176,7 @@ def test_a_worker_that_is_busy_with_something_else_is_named(graph, wanted, three
     address = next(a for a, w in client.scheduler_info()["workers"].items() if w["name"] == 2)
     occupy = []
     strike = Strike(lambda: occupy.append(client.submit(time.sleep, 2 * TIMEOUT_S, workers=[address], pure=False)))
-    with pytest.raises(WorkerTimeoutError, match=r"worker 2 .*; it hangs, or its threads are taken by other") as caught:
+    with pytest.raises(WorkerTimeoutError, match=r"worker 2 .*; it hangs, or other tasks occupy its threads") as caught:
         mg.pagerank(graph, client=client, timeout=TIMEOUT_S, on_event=strike, **ONCE)
     assert strike.seconds_since < TIMEOUT_S + HANG_S
     assert caught.value.worker == "2"

@@ -22,7 +22,7 @@ from mgspmv.ingest.shard import ShardSpec
 from mgspmv.model import IngestOptions
 
 MEMBERS = (Member(0, "tcp://10.0.0.1:1"), Member("gpu-7", "tcp://10.0.0.2:2"))
-HANG = ("iteration 7", "got no further for 30 s", "its log has the stacks of its threads")
+HANG = ("iteration 7", "made no progress for 30 s", "its log has the stacks of its threads")
 
 
 def make_cluster(**scheduler):

@@ -99,10 +99,10 @@ def test_exact_ranks_on_a_device_that_workers_share(sharing, stores):
         for executor in ("supersteps", "tasks"):
             assert mg.pagerank(D, tol=1e-9, executor=executor).values.tobytes() == wanted.values.tobytes()
         with pytest.raises(
-            OptionError, match=r"kernel 'column-sorted-blocks' makes steps that devices exchange by NCCL"
+            OptionError, match=r"kernel='column-sorted-blocks' needs executor='supersteps' and transport='nccl', not"
         ):
             mg.pagerank(D, kernel="column-sorted-blocks")
-    with pytest.raises(ClusterError, match=r"transport='nccl' needs a GPU of its own for each worker, and 2 workers"):
+    with pytest.raises(ClusterError, match=r"transport='nccl' needs a separate GPU for each worker, and 2 workers"):
         A.distribute(sharing, transport="nccl")
     assert mg.pagerank(A, tol=1e-9, client=sharing, backend="cpu").values.tobytes() == wanted.values.tobytes()
 
@@ -370,7 +370,7 @@ def run_module(*command: Any) -> Iterator[None]:
 
 def test_more_workers_than_devices_are_refused():
     n = count_devices()
-    with pytest.raises(ClusterError, match=rf"{n + 1} GPU workers are asked for and this machine has {n} GPUs"):
+    with pytest.raises(ClusterError, match=rf"{n + 1} GPU workers were requested, but this machine has {n} GPUs"):
         start_cuda(n + 1)
 
 
@@ -430,7 +430,7 @@ def test_a_device_that_does_not_come_ends_the_run_and_not_the_cluster(fault, tra
             assert caught.value.worker == "1"
             assert caught.value.rank == 1
             if fault == "spin":
-                with pytest.warns(UserWarning, match=r"worker 1 .* left out until it goes on or is restarted"):
+                with pytest.warns(UserWarning, match=r"worker 1 .* left out until it resumes or is restarted"):
                     left = mg.pagerank(A, client=client, transport=transport)
                 assert (left.digest(), len(left.events[0].product_s)) == (wanted, 1)
         finally:

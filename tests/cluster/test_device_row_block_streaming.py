@@ -95,7 +95,7 @@ def test_ranks_have_the_bits_of_this_process(name, held, devices, stores):  # no
         assert got.values.tobytes() == wanted.values.tobytes()
         assert got.changes == wanted.changes
         assert got.error_bound_l1 == pytest.approx(wanted.error_bound_l1, rel=0.5)
-        with pytest.raises(CapacityError, match="they come by in pieces for products, and for PageRank in exact"):
+        with pytest.raises(CapacityError, match="Rows are streamed only for products, and for PageRank in exact"):
             mg.pagerank(D, executor="tasks")
         assert mg.pagerank(D, **options).values.tobytes() == wanted.values.tobytes()
     with pytest.warns(UserWarning, match=f"rows of 1 of 1 GPUs do not fit in GPU memory: up to .* from {HELD[held]}"):

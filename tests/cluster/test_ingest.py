@@ -272,7 +272,7 @@ def test_what_is_wrong_is_said_and_leaves_nothing(name, in_process, tmp_path):
 
 
 def test_what_only_this_process_has(client, tmp_path):
-    with pytest.raises(OptionError, match=r"is read by this process alone; the workers .* Leave out client="):
+    with pytest.raises(OptionError, match=r"the workers of a cluster cannot read .*; leave out client="):
         mg.ingest(sp.eye_array(5), tmp_path / "graph", client=client)
     table = pa.table({"a": [1], "b": [2]})
     with pytest.raises(OptionError, match=r"in the memory of this process.*write them to Parquet"):

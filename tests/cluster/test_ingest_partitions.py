@@ -68,7 +68,9 @@ def test_partitions_on_the_cluster(in_process, tmp_path):
 def test_partitions_on_another_cluster(in_process, tmp_path):
     with start_cluster(1, processes=False) as other, Client(other, set_as_default=False) as holder:
         held = holder.persist(split())
-        with pytest.raises(OptionError, match=r"are held by another cluster than .*; pass the client= that holds them"):
+        with pytest.raises(
+            OptionError, match=r"are held by another cluster, not by .*; pass the client= that holds them"
+        ):
             mg.ingest(held, tmp_path / "made", client=in_process(1))
     assert not (tmp_path / "made").exists()
 
@@ -85,7 +87,7 @@ def test_partitions_that_cannot_be_computed(in_process, tmp_path):
     with pytest.raises(SourceError) as caught:
         mg.ingest(client.persist(split()).map_partitions(fail, meta=TABLE[:0]), tmp_path / "made", client=client)
     assert "the partitions cannot be computed on the cluster (ZeroDivisionError: no such thing)" in str(caught.value)
-    assert "write them by .to_parquet(FOLDER, write_index=False) and ingest the folder" in str(caught.value)
+    assert "write them with .to_parquet(FOLDER, write_index=False) and ingest the folder" in str(caught.value)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     with pytest.raises(SourceError, match="ids"):
         mg.ingest(split().sort_values("dst").assign(src=0.5), tmp_path / "made", client=client)

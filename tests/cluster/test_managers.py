@@ -58,7 +58,7 @@ def test_a_class_is_given_its_options_and_scaled(closed):
         assert isinstance(cluster, Closing)
         assert (cluster.name, len(cluster.scheduler_info["workers"])) == ("own", 3)
     assert "closed" in closed
-    assert told == [f"waiting for 3 workers of {HERE}:Closing, 120 s at most; look at the logs of its workers"]
+    assert told == [f"waiting for 3 workers of {HERE}:Closing, 120 s at most; check the logs of its workers"]
 
 
 def test_it_is_closed_after_an_error_and_an_interrupt(closed):
@@ -72,7 +72,7 @@ def test_it_is_closed_after_an_error_and_an_interrupt(closed):
 def test_workers_that_do_not_come(closed):
     message = refuse(ClusterError, f"{HERE}:Closing", n_workers=0, wait=0.1, **IN_PROCESS)
     assert message == (
-        f"1 of 1 workers of {HERE}:Closing have not joined within 0.1 s; look at the logs of its workers, or raise the "
+        f"1 of 1 workers of {HERE}:Closing did not join within 0.1 s; check the logs of its workers, or increase the "
         "option wait"
     )
     assert closed
@@ -80,12 +80,12 @@ def test_workers_that_do_not_come(closed):
 
 def test_starts_that_fail():
     message = refuse(ClusterError, f"{HERE}:Failing")
-    assert message == f"{HERE}:Failing does not start: no room; look at the logs of its workers"
+    assert message == f"{HERE}:Failing does not start: no room; check the logs of its workers"
     message = refuse(OptionError, f"{HERE}:Failing", size=3)
-    assert message.startswith(f"{HERE}:Failing refuses its options: ")
+    assert message.startswith(f"{HERE}:Failing rejects its options: ")
     assert message.endswith("got an unexpected keyword argument 'size'")
     message = refuse(OptionError, "distributed:LocalCluster", security="none", **IN_PROCESS)
-    assert message == "distributed:LocalCluster refuses its options: security must be a Security object"
+    assert message == "distributed:LocalCluster rejects its options: security must be a Security object"
 
 
 # --- names and options -----------------------------------------------------------------------------------------------
@@ -106,19 +106,19 @@ def test_names_that_are_not_known():
 def test_options_that_a_class_does_not_take():
     for kind, options in (("slurm", {"workers": 2, "cores": 1, "memory": "1GB"}), ("ssh", {"hosts": "a,b"})):
         message = refuse(OptionError, kind, **options, size=1)
-        assert " refuses its options: " in message
+        assert " rejects its options: " in message
         assert "unexpected keyword argument 'size'" in message
     assert refuse(OptionError, "local", wait=0) == "the option wait must be a positive number, not 0"
     assert refuse(OptionError, "slurm", 1, gpus="all") == "the option gpus must be a positive number, not 'all'"
 
 
 def test_numbers_of_workers():
-    assert "starts a number of workers; give workers=" in refuse(OptionError, "slurm", cores=1, memory="1GB")
+    assert "needs the number of workers; pass workers=" in refuse(OptionError, "slurm", cores=1, memory="1GB")
     message = refuse(OptionError, "pbs", 6, gpus=4, cores=1, memory="1GB")
-    assert message == "workers=6 is no multiple of gpus, 4, which all have a worker"
+    assert message == "workers=6 is not a multiple of gpus, 4; each GPU has one worker"
     for given in ({"hosts": "a"}, {}):
-        assert "give the option hosts, such as a,a,b" in refuse(OptionError, "ssh", **given)
-    assert "leave workers= out" in refuse(OptionError, "ssh", 2, hosts="a,b")
+        assert "pass the option hosts, such as a,a,b" in refuse(OptionError, "ssh", **given)
+    assert "leave out workers=" in refuse(OptionError, "ssh", 2, hosts="a,b")
 
 
 def test_packages_that_are_missing(monkeypatch):

@@ -17,7 +17,7 @@ from tests.support.slurm import Slurm, needs_slurm, start_slurm
 from tests.support.sshd import Server, needs_sshd, serve_ssh
 from tests.support.waiting import HANG_S, wait_for
 
-pytestmark = pytest.mark.filterwarnings("ignore:whoever reaches")
+pytestmark = pytest.mark.filterwarnings("ignore:any program that can connect to")
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 ENDLESS = ("--tol-mode", "fixed", "--max-iter", "100000000")
 JOBS = {"cores": 1, "memory": "1GB"}
@@ -90,7 +90,7 @@ def slurm(_slurm: Slurm, monkeypatch):
 def test_pagerank_in_jobs_of_slurm(slurm, graph):
     words = ("--cluster", "slurm", "--workers", "2", *name_options(JOBS))
     said = check_ranks(graph, "2 workers of 1 threads", *words)
-    assert "waiting for 2 workers of dask_jobqueue:SLURMCluster, 600 s at most; look at squeue" in said
+    assert "waiting for 2 workers of dask_jobqueue:SLURMCluster, 600 s at most; check squeue" in said
     assert "dashboard: http://127.0.0.1:" in said
     assert slurm.list_jobs() == []
 
@@ -130,9 +130,9 @@ def test_jobs_that_slurm_refuses(slurm):
 def test_jobs_that_wait_for_too_long(slurm):
     message = refuse("slurm", 2, queue="closed", wait=1, **JOBS)
     assert message == (
-        "2 of 2 workers of dask_jobqueue:SLURMCluster have not joined within 1 s (missing: SLURMCluster-0, "
-        "SLURMCluster-1); look at squeue, and the logs of jobs in the folder of the option log_directory, or raise the "
-        "option wait"
+        "2 of 2 workers of dask_jobqueue:SLURMCluster did not join within 1 s (missing: SLURMCluster-0, "
+        "SLURMCluster-1); check squeue, and the logs of jobs in the folder of the option log_directory, or increase "
+        "the option wait"
     )
 
 

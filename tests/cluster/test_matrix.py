@@ -276,7 +276,7 @@ def test_a_cluster_is_given_as_client_address_or_object(graph, cluster, client):
             check_bits(D @ np.ones(50), graph @ np.ones(50))
             assert mg.pagerank(D).digest() == mg.pagerank(graph).digest()
             if given is not client:
-                with pytest.raises(OptionError, match="pass that client to distribute instead of an address or a clus"):
+                with pytest.raises(OptionError, match="pass that client, not an address or a cluster, to distribute"):
                     D @ da.ones(50)
         assert wait_for(lambda: count_clients() == n_clients)
     assert client.status == "running"
@@ -323,9 +323,9 @@ def test_a_store_that_was_replaced(graph, client, before_loading, tmp_path):
 def test_a_store_that_workers_do_not_see(graph, client, before_loading):
     before_loading(lambda: shutil.rmtree(graph.info.url))
     message = refused(graph, client, StoreNotFoundError)
-    assert message.startswith("a worker finds no store: ")
+    assert message.startswith("a worker cannot find the store: ")
     assert "graph.zarr" in message
-    assert message.endswith("; the path or URL must lead all workers to the same store")
+    assert message.endswith("; the path or URL must name the same store on all workers")
 
 
 @pytest.mark.parametrize(("damage", "error"), [("missing", MissingChunkError), ("flipped", ChecksumError)])

@@ -96,7 +96,7 @@ def test_devices_that_workers_share():
         places = choose_placement(workers, "auto", "auto")
     assert places == WorkerPlacement(("cuda",) * 4, "peer", (1000, 333, 300, 33))
     assert [str(w.message) for w in warned] == [
-        "3 workers share GPUs, such as worker 1 (tcp://10.0.0.1:40) its NVIDIA H200: NCCL cannot connect them, and "
+        "3 workers share GPUs, for example worker 1 (tcp://10.0.0.1:40) its NVIDIA H200: NCCL cannot connect them, and "
         "slices go through their hosts; start one for each GPU, as `dask cuda worker` does"
     ]
 
@@ -117,7 +117,7 @@ def test_a_worker_without_a_device_is_named_where_all_must_have_one():
 def test_nccl_between_workers_that_share_a_device():
     message, _ = refused(make_workers(gpu(0), gpu(1), gpu(1)), "auto", "nccl")
     assert message == (
-        "transport='nccl' needs a GPU of its own for each worker, and 2 workers share GPUs, such as worker 1 "
+        "transport='nccl' needs a separate GPU for each worker, and 2 workers share GPUs, for example worker 1 "
         "(tcp://10.0.0.1:40) its NVIDIA H200; start one for each GPU, as `dask cuda worker` does"
     )
 
@@ -145,7 +145,7 @@ def test_a_worker_without_nccl_is_named_with_what_to_do():
     for transport in ["auto", "nccl"]:
         assert refused(make_workers(gpu(0), gpu(1, nccl_problem=NO_NCCL), gpu(2)), "auto", transport) == (
             "worker 1 (tcp://10.0.0.1:40) cannot use NCCL: CuPy finds no NCCL; install it; or pass transport='peer', "
-            "which sends slices through the hosts and takes many times as long",
+            "which sends slices through the hosts and is many times slower",
             "1",
         ), transport
 

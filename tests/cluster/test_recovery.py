@@ -285,7 +285,7 @@ def test_it_goes_on_no_more_often_than_allowed(graph, three, tmp_path):
     told = {"on_event": first.on_event, "on_progress": second.on_progress}
     options = {"checkpoint": tmp_path / "c", "checkpoint_every": 0}
     with pytest.raises(
-        WorkerLostError, match=r"worker 1 .*; the run had gone on 1 times \(recover=1\); the checkpoint"
+        WorkerLostError, match=r"worker 1 .*; the run had resumed 1 times \(recover=1\); the checkpoint"
     ):
         mg.pagerank(graph, client=three, recover=1, **told, **options, **LONG)
     solution = mg.pagerank(graph, **options, resume=True, **LONG)

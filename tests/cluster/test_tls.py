@@ -184,7 +184,7 @@ def test_commands_of_dask_find_them_by_their_configuration(preloaded, certificat
 def test_clients_without_a_certificate_get_in_nowhere(cluster, certificates, tmp_path):
     address = cluster.scheduler_address
     assert address.startswith("tls://")
-    with pytest.raises(OptionError, match="is no address of a scheduler"):
+    with pytest.raises(OptionError, match="is neither the address of a scheduler"):
         connect_client(address, 5.0)
     with pytest.raises(SchedulerNotFoundError):
         connect_client(address.replace("tls", "tcp"), 5.0)
@@ -192,7 +192,7 @@ def test_clients_without_a_certificate_get_in_nowhere(cluster, certificates, tmp
     with use_tls(tmp_path / "others"), pytest.raises(SchedulerNotFoundError):
         connect_client(address, 5.0)
     with use_tls(certificates):
-        with pytest.raises(OptionError, match="is no address that encrypts, and connections must be encrypted"):
+        with pytest.raises(OptionError, match="is not an encrypted address, and connections must be encrypted"):
             connect_client(address.replace("tls", "tcp"), 5.0)
         connect_client(address, 5.0).close()
 
@@ -279,25 +279,24 @@ def test_files_that_are_missing_or_none(certificates, tmp_path):
     for name in ["ca.pem", "cert.pem", "key.pem"]:
         copied = copy(certificates, tmp_path)
         (copied / name).write_text("not a certificate\n")
-        assert refuse(copied) == f"{copied / name} is no file in PEM", name
+        assert refuse(copied) == f"{copied / name} is not a PEM file", name
         (copied / name).write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
-        assert f"the certificates in {copied} are not whole: " in refuse(copied), name
+        assert f"the certificates in {copied} are not valid: " in refuse(copied), name
         (copied / name).unlink()
         assert refuse(copied) == (
-            f"{copied} has no {name}; a folder for tls= has ca.pem, cert.pem and key.pem; docs/security.md says how to "
-            "make them"
+            f"{copied} has no {name}; a folder for tls= has ca.pem, cert.pem and key.pem; see docs/security.md"
         ), name
 
 
 def test_keys_that_others_may_read_or_that_ask_for_a_password(certificates, tmp_path):
     copied = copy(certificates, tmp_path)
     (copied / "key.pem").chmod(0o640)
-    assert refuse(copied).endswith(f"may be read by others than its owner; chmod 600 {copied / 'key.pem'}")
+    assert refuse(copied).endswith(f"can be read by other users; run: chmod 600 {copied / 'key.pem'}")
     (copied / "key.pem").chmod(0o600)
     (copied / "key.pem").write_text(
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n"
     )
-    assert refuse(copied).endswith("asks for a password, which nobody is there to give; decrypt it first")
+    assert refuse(copied).endswith("is encrypted with a password, which cannot be entered here; decrypt it first")
 
 
 def test_what_does_not_encrypt_is_not_started(certificates):

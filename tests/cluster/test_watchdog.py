@@ -34,7 +34,7 @@ def check_how_long_a_task_may_be_without_a_mark(watchdog, slowest_s, n_terms, pa
         watchdog.look(0.5)
         watchdog.look(0.5)
         [hang] = watchdog.list_hangs(WORKER)
-    said = (f"got no further for {limit_s + 0.5:.3g} s", "its log has the stacks of its threads")
+    said = (f"made no progress for {limit_s + 0.5:.3g} s", "its log has the stacks of its threads")
     assert hang.describe() == ("iteration 7", *said)
 
 
@@ -78,7 +78,7 @@ def test_time_in_which_the_process_was_stopped_does_not_count(monkeypatch):
     now, looked = iter([0.0, 1000.0, 2000.0, 3000.0]), []
     watchdog = Watchdog()
     monkeypatch.setattr(module, "time", SimpleNamespace(sleep=lambda s: None, monotonic=lambda: next(now)))
-    monkeypatch.setattr(watchdog, "_goes_on", lambda: len(looked) < 3)
+    monkeypatch.setattr(watchdog, "_has_tasks", lambda: len(looked) < 3)
     monkeypatch.setattr(watchdog, "look", looked.append)
     watchdog._run()
     assert looked == [2 * module.LOOK_S] * 3

@@ -149,15 +149,15 @@ def rank(graph, client, **options):
 def test_a_task_that_hangs_in_an_iteration_ends_the_run(where, run, phase, graph, wanted, fragile):
     with patched(fragile, 1, *where, call=7):
         began = time.monotonic()
-        with pytest.raises(WorkerTimeoutError, match=r"^worker 1 \(tcp://.*\) got no further for ") as caught:
+        with pytest.raises(WorkerTimeoutError, match=r"^worker 1 \(tcp://.*\) made no progress for ") as caught:
             run(graph, fragile)
         assert time.monotonic() - began < 2 * TIMEOUT_S + HANG_S
         assert (caught.value.worker, caught.value.rank, caught.value.phase) == ("1", 1, phase)
         assert f"(during {phase}, rank 1); its log has the stacks of its threads" in str(caught.value)
         logs = fragile.get_worker_logs()
-        stacks = [text for of_worker in logs.values() for _, text in of_worker if "got no further" in text]
+        stacks = [text for of_worker in logs.values() for _, text in of_worker if "made no progress" in text]
         assert any("go_on.wait(120)" in text for text in stacks)
-        with pytest.warns(UserWarning, match=r"^worker 1 \(tcp://.* and is left out until it goes on or is restarted"):
+        with pytest.warns(UserWarning, match=r"^worker 1 \(tcp://.* and is left out until it resumes or is restarted"):
             left = mg.pagerank(graph, client=fragile)
         assert (left.digest(), left.matrix["hardware"]) == (wanted, "1 workers of 1 threads")
     caught = None  # its traceback holds what the run held
@@ -167,7 +167,7 @@ def test_a_task_that_hangs_in_an_iteration_ends_the_run(where, run, phase, graph
 
 def test_a_run_goes_on_without_a_worker_that_hangs(graph, wanted, fragile):
     with patched(fragile, 1, *STEPS, call=7):
-        with pytest.warns(UserWarning, match=r"^worker 1 \(tcp://.* and is left out until it goes on or is restarted"):
+        with pytest.warns(UserWarning, match=r"^worker 1 \(tcp://.* and is left out until it resumes or is restarted"):
             left = mg.pagerank(graph, client=fragile, timeout=TIMEOUT_S)
         [recovery] = left.recoveries
         assert (left.digest(), recovery.worker, recovery.workers_after) == (wanted, "1", 1)

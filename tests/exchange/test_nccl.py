@@ -175,7 +175,7 @@ def test_nccl_that_cannot_connect(nccl):
         NcclGroup(1, 2, nccl.get_unique_id(), make_check(), may_share=True)
     assert str(caught.value) == (
         "NCCL cannot connect the devices of 2 workers: NCCL_ERROR_SYSTEM_ERROR: unhandled system error (rank 1); "
-        "NCCL_DEBUG=INFO in the workers' environment says more"
+        "NCCL_DEBUG=INFO in the workers' environment gives details"
     )
     assert (caught.value.phase, caught.value.__cause__) == ("connect", error)
 
@@ -187,8 +187,8 @@ def test_devices_that_do_not_find_each_other_in_time(nccl, monkeypatch):
         NcclGroup(0, 2, nccl.get_unique_id(), make_check(), may_share=True)
     assert time.monotonic() - began >= 0.2
     assert str(caught.value) == (
-        "NCCL did not connect the devices of 2 workers within 0.2 s (rank 0); NCCL_DEBUG=INFO in the workers' "
-        "environment says more, NCCL_SOCKET_IFNAME chooses the network"
+        "NCCL did not connect the devices of 2 workers within 0.2 s (rank 0); in the workers' environment "
+        "NCCL_DEBUG=INFO gives details, NCCL_SOCKET_IFNAME sets the network"
     )
     assert caught.value.phase == "connect"
 
@@ -267,8 +267,8 @@ def test_a_device_that_does_not_come_to_rest_is_waited_for_within_bounds(nccl, e
     assert not endless.is_set()
     assert (group.is_alive, communicator.n_aborted) == (False, 1)
     assert find_stuck() == (
-        "has a device that does not come to rest",
-        "something runs there without an end: restart the worker",
+        "has a GPU that does not become idle",
+        "restart the worker",
     )
     endless.set()
     assert wait_for(lambda: find_stuck() is None)
@@ -463,6 +463,4 @@ def test_with_tls_nccl_stays_on_the_host(nccl, seen, monkeypatch, is_encrypted, 
 def test_what_is_missing_is_named(nccl):
     assert find_nccl_problem() is None
     nccl.available = False
-    assert find_nccl_problem() == (
-        "CuPy finds no NCCL; install nvidia-nccl-cu12 or nvidia-nccl-cu13, which mgspmv[cuda12] and [cuda13] do"
-    )
+    assert find_nccl_problem() == ("CuPy finds no NCCL; install mgspmv[cuda12] or mgspmv[cuda13], which include it")

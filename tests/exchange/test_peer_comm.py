@@ -207,8 +207,8 @@ def test_a_worker_that_does_not_say_hello_is_named(make_run):
     with pytest.raises(WorkerTimeoutError) as caught:
         run.links[0].connect()
     assert str(caught.value) == (
-        f"worker {run.members[2]} was silent for 1.5 s (during connect, rank 2); it hangs, or its threads are taken by "
-        "other tasks"
+        f"worker {run.members[2]} was silent for 1.5 s (during connect, rank 2); it hangs, or other tasks occupy its "
+        "threads"
     )
     assert (caught.value.worker, caught.value.phase) == ("2", "connect")
     run.close()
@@ -254,7 +254,7 @@ def test_a_lost_worker_is_named_at_once(make_run):
     with pytest.raises(WorkerLostError) as caught:
         waiting.result()
     assert str(caught.value) == (
-        f"worker {run.members[2]} closed its connection (during iteration 7, rank 2); it died, or gave the run up"
+        f"worker {run.members[2]} closed its connection (during iteration 7, rank 2); it died, or aborted the run"
     )
     assert (caught.value.worker, caught.value.rank, caught.value.phase) == ("2", 2, "iteration 7")
     assert isinstance(caught.value, ConnectionError)
@@ -289,8 +289,8 @@ def test_a_silent_worker_is_named_and_one_that_is_busy_is_not(make_run):
     with run.links[1].active("step"), pytest.raises(WorkerTimeoutError) as caught:
         run.links[0].receive([1, 2])
     assert str(caught.value) == (
-        f"worker {run.members[2]} was silent for 1.5 s (during residual, rank 2); it hangs, or its threads are taken "
-        "by other tasks"
+        f"worker {run.members[2]} was silent for 1.5 s (during residual, rank 2); it hangs, or other tasks occupy "
+        "its threads"
     )
     assert (caught.value.worker, caught.value.phase) == ("2", "residual")
     assert isinstance(caught.value, TimeoutError)
@@ -323,7 +323,7 @@ def test_a_worker_that_waits_gets_on_as_long_as_another_is_at_work(make_run):
     assert wait_for(lambda: watched and watched[0].waits)
     n_seen = watched[0].n
     assert wait_for(lambda: watched[0].n > n_seen + 1)
-    run.links[1]._marks.waits = True  # now all wait
+    run.links[1].heartbeat.waits = True  # now all wait
     time.sleep(0.5)
     n_seen = watched[0].n
     time.sleep(0.7)

@@ -221,7 +221,7 @@ def test_what_is_no_variable(value):
         ),
         (
             ("[run]", '[cluster]\nkind = "ssh"\ntls = "temporary"\n[run]'),
-            "cluster: other machines do not have certificates that are made here",
+            "cluster: temporary certificates exist on this machine only",
         ),
         (
             ("[run]", '[cluster]\nkind = "address"\naddress = "tcp://x"\nworkers = 2\n[run]'),
