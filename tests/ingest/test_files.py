@@ -140,7 +140,7 @@ def test_a_folder_of_the_name_of_a_pattern(tree):
 
 @pytest.mark.parametrize("name", ["*.tsv", "nothing/*", "_S*", "x/**/_*"])
 def test_a_pattern_that_nothing_matches(tree, name):
-    message = r"no file matches this pattern; those whose names begin with '_' or"
+    message = r"no file matches this pattern; files that begin with '_' or"
     for prefix in ("", "file://"):
         with pytest.raises(SourceNotFoundError, match=message):
             find_files(f"{prefix}{tree}/{name}")
@@ -148,7 +148,7 @@ def test_a_pattern_that_nothing_matches(tree, name):
 
 def test_folders_without_files(tmp_path):
     for name in ("_SUCCESS", ".part.crc"):
-        with pytest.raises(SourceNotFoundError, match=r"there are no files in this folder; those whose names begin"):
+        with pytest.raises(SourceNotFoundError, match=r"there are no files in this folder; files that begin"):
             find_files(tmp_path)
         (tmp_path / name).write_text("")
     with pytest.raises(SourceNotFoundError, match="there are no files in this folder"):
