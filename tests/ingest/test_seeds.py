@@ -35,7 +35,7 @@ def test_ids_in_csv_are_as_they_are_written(tmp_path, text, string_ids, wanted):
 
 
 def test_what_is_refused(tmp_path):
-    with pytest.raises(OptionError, match=r"read from .csv or .parquet, not from .txt"):
+    with pytest.raises(OptionError, match=r"expected a .csv or .parquet file of seeds, found .txt"):
         read_seeds(tmp_path / "seeds.txt")
     for name in ("none.csv", "none.parquet"):
         with pytest.raises(SourceError, match=f"{name}: there is no such file"):
