@@ -34,9 +34,10 @@ test-all: $(VENV)/.ready-test ## run what make test leaves out too, but the week
 test-weekly: $(VENV)/.ready-test ## run long variants, and runs on clusters that faults strike
 	$(PYTEST) -m weekly $(ARGS)
 
-lint: $(VENV)/.ready-dev ## ruff: rules and format
+lint: $(VENV)/.ready-dev ## ruff: rules and format; the language of docstrings, comments and messages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.support.language mgspmv kernels
 
 types: $(VENV)/.ready-dev ## mypy, strict
 	$(BIN)/mypy

@@ -107,7 +107,7 @@ class Placement:
         """Most bytes to take, by memory."""
         return {"device_memory": parse_size(self.device_memory), "host_memory": parse_size(self.host_memory)}
 
-    def choose_drive(self, executor: Executor) -> Executor:
+    def choose_executor(self, executor: Executor) -> Executor:
         """Return the executor of a run; `auto` is the default of its placement.
 
         Raises

@@ -89,7 +89,7 @@ class PowerCall(Placement):
     @property
     def chosen_executor(self) -> Executor:
         """Executor of the run, resolved from `auto`."""
-        return self.choose_drive(self.executor)
+        return self.choose_executor(self.executor)
 
 
 @watched_to_converge

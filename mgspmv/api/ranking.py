@@ -165,7 +165,7 @@ def pagerank(
     check_recover(recover)
     limits = (device_memory, host_memory, timeout)
     place = Placement(A, client, backend, threads, *limits, transport, on_progress, on_event)
-    executor = place.choose_drive(executor)
+    executor = place.choose_executor(executor)
     if not place.is_on_cluster:
         check_step_kernel(kernel, place.computes)
     elif client is not None:  # the backends of the workers are checked when they join

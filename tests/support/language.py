@@ -34,7 +34,7 @@ PHRASES: dict[str, str] = {
     r"(?:is|are|was|were) gone": "no longer exists, was removed",
     r"(?:something|anything|nothing|another|other) else than": "not a",
     r"[Aa]s of (?=`)": "see, as for",
-    r"(?<!there )(?<!There )(?:is|are|was|were) no(?= (?!longer|more|later|larger|smaller|faster)[a-z])": "is not a",
+    r"(?<!there )(?<!There )(?:is|are|was|were) no(?= (?!longer|more|later|larger|smaller|faster)[a-zA-Z])": "is not a",
     r"be had": "be obtained",
     r"(?<=, )for (?:it|they|there|this|that|its|these) (?:is|are|has|have|was|were)": "because",
     r"(?:turned|other way|way) round": "reversed; vice versa",

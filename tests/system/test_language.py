@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.language import check_language, find_phrases, main
+from tests.support.language import PHRASES, check_language, find_phrases, main
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,3 +74,8 @@ def test_findings_are_printed(tmp_path, capsys):
     assert capsys.readouterr().out == (
         f"{tmp_path}/a.py:1: write 'continue, resume' instead of 'goes on'\n1 phrases in 1 files\n"
     )
+
+
+def test_the_package_has_none():
+    assert len(PHRASES) > 20
+    assert main([str(ROOT / "mgspmv"), str(ROOT / "kernels")]) == 0
