@@ -340,7 +340,7 @@ def test_a_matrix_that_was_replaced_meanwhile_is_not_lost():
         if phase == "order":
             mg.ingest(make_scipy(5, 5), place, overwrite=True)
 
-    with pytest.raises(StoreError, match=r"holds version v00000\d-\w+ and not v000001-\w+, as it did when this began"):
+    with pytest.raises(StoreError, match=r"holds version v00000\d-\w+, not v000001-\w+ as at the start"):
         mg.reorder(place, on_progress=replace)
     assert mg.open_matrix(place).shape == (5, 5)
 

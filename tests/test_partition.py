@@ -158,7 +158,7 @@ def test_a_plan_is_json_and_says_what_it_takes_in_a_line() -> None:
 
 def named_workers(error: CapacityError) -> int:
     words = str(error).split("; ")[1].split()
-    assert words[1:] == ["workers", "of", "that", "size", "would", "do"]
+    assert words[1:] == ["workers", "of", "that", "size", "suffice"]
     return int(words[0])
 
 

@@ -268,7 +268,7 @@ class _IngestSteps:
                 f"the partitions cannot be computed on the cluster ({type(error).__name__}: {error}); check that "
                 ".compute() works, or write them with .to_parquet(FOLDER, write_index=False) and ingest the folder",
                 source=self._source.name,
-            ) from error
+            ) from error.with_traceback(None)  # its frames would hold the user's data until a garbage collection
         finally:
             cluster.release(kept)
 

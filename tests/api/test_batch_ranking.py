@@ -233,7 +233,7 @@ def test_a_pass_takes_the_memory_that_is_planned(precision):
     ("options", "error", "message"),
     [
         ({"backend": "gpu"}, OptionError, "backend must be one of"),
-        ({"transport": "peer"}, OptionError, "transport= is of the workers of a cluster; pass client= too"),
+        ({"transport": "peer"}, OptionError, "transport= applies to the workers of a cluster; pass client= too"),
         ({"device_memory": "1GB"}, OptionError, "are for the rows of workers; pass client= too"),
         ({"host_memory": 10**9}, OptionError, "are for the rows of workers; pass client= too"),
         ({"width": 3}, OptionError, "width must be one of 2, 4, 8, 16, 32, 64, not 3"),

@@ -188,7 +188,7 @@ def test_the_width_is_what_all_workers_have_room_for(named, in_process, monkeypa
         monkeypatch.setattr(batch_run, "free_memory", lambda: 2 * 2 * most)
         assert mg.pagerank_batch(D, vectors, top=1).options["width"] == 4
         monkeypatch.setattr(batch_run, "free_memory", lambda: 400)
-        with pytest.raises(CapacityError, match=r"a pass of 2 vectors takes [\d,]+ bytes on worker 0 .*, and 100 are"):
+        with pytest.raises(CapacityError, match=r"a pass of 2 vectors needs [\d,]+ bytes on worker 0 .*, but may take 100,"):
             mg.pagerank_batch(D, vectors, top=1)
         assert mg.pagerank_batch(D, vectors, width=8).options["width"] == 8
         monkeypatch.setattr("mgspmv.api.batch_ranking.free_memory", lambda: 100)
@@ -205,7 +205,7 @@ def test_what_is_refused(named, placed, client, in_process):
         ({"backend": "cuda"}, "was distributed for backend='cpu', not for backend='cuda'"),
         ({"client": client}, "the matrix is on a cluster already; leave out client="),
         ({"transport": "ucx"}, "transport must be one of 'auto', 'nccl', 'peer', not 'ucx'"),
-        ({"transport": "peer"}, "transport= is of the workers of a cluster; pass client= too"),
+        ({"transport": "peer"}, "transport= applies to the workers of a cluster; pass client= too"),
         ({"host_memory": "1GB"}, "device_memory= and host_memory= are for the rows of workers"),
     ):
         with pytest.raises(OptionError, match=message):

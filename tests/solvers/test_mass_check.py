@@ -152,7 +152,7 @@ def scale_block(steps):
 def test_a_flipped_bit_of_a_rank(graph, precision, monkeypatch):
     for bit in (0, 20, 51 if precision != "float32" else 22):
         Fault(monkeypatch, lambda steps, bit=bit: flip(steps.rows.x, find_heaviest(steps), bit))
-        with pytest.raises(CorruptionError, match=r"^after iteration 3 the ranks of 1 vertices are not"):
+        with pytest.raises(CorruptionError, match=r"^after iteration 3 the ranks of 1 vertices changed after"):
             mg.pagerank(graph, precision=precision)
         monkeypatch.undo()
         monkeypatch.setattr(pagerank, "CHECK_S", 0.0)
@@ -176,7 +176,7 @@ def test_a_step_that_computes_wrongly(graph, precision, monkeypatch):
 @pytest.mark.parametrize("vectors", VECTORS.values(), ids=VECTORS)
 def test_an_out_weight_that_is_flipped(graph, vectors, monkeypatch):
     Fault(monkeypatch, lambda steps: flip(steps.rows.weight, find_heaviest(steps), 3), after=2)
-    with pytest.raises(CorruptionError, match=r"^after iteration 2 the ranks of 1 vertices are not"):
+    with pytest.raises(CorruptionError, match=r"^after iteration 2 the ranks of 1 vertices changed after"):
         mg.pagerank(graph, **vectors)
 
 
@@ -223,7 +223,7 @@ def test_on_a_device(monkeypatch):
         x[11] *= 0.5
 
     monkeypatch.setattr(made_steps, "STEPS_AT_ONCE", 1)
-    with pytest.raises(CorruptionError, match=r"^after iteration 1 the ranks of 1 vertices are not"):
+    with pytest.raises(CorruptionError, match=r"^after iteration 1 the ranks of 1 vertices changed after"):
         run(damage)
 
 
@@ -238,7 +238,7 @@ def test_ranks_are_looked_at_before_they_are_kept(graph, monkeypatch, tmp_path):
     mg.pagerank(graph, **asked, max_iter=3, throw=False)
     with monkeypatch.context() as patch:
         patch.setattr(LocalSteps, "step", step)
-        with pytest.raises(CorruptionError, match=r"^after iteration 4 the ranks of 5\d vertices are not"):
+        with pytest.raises(CorruptionError, match=r"^after iteration 4 the ranks of 5\d vertices changed after"):
             mg.pagerank(graph, **asked, resume=True)
     again = mg.pagerank(graph, **asked, resume=True)
     assert again.resumed_after == 3

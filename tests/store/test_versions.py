@@ -323,7 +323,7 @@ def test_what_was_never_named_is_no_version(several):
 
 def test_a_version_from_one_that_is_not_current_is_refused(several):
     place, _, infos = several
-    message = f"holds version {infos[-1].version} and not {infos[0].version}, as it did when this began; another"
+    message = f"holds version {infos[-1].version}, not {infos[0].version} as at the start; another"
     with pytest.raises(StoreError, match=message), begin_version(place, base=infos[0].version):
         pytest.fail("it began")
     assert list_versions(place) == infos
