@@ -205,10 +205,15 @@ def silenced(client: Client) -> Iterator[None]:
     client.run(_silence)
     try:
         with ExitStack() as stack:
-            for ours in ("monitor.stream.News._tell", "monitor.stream.install_monitor", "api.ranking.log_iteration"):
+            for ours in (
+                "monitor.events.EventPublisher._notify",
+                "monitor.events.install_monitor",
+                "api.placing.log_iteration",
+            ):
                 stack.enter_context(mock.patch(f"mgspmv.{ours}", _ignore))
-            unmarked = mock.Mock(return_value=nullcontext())
-            stack.enter_context(mock.patch("mgspmv.cluster.spans.Spans.enter", unmarked))
+            unmarked = mock.Mock(side_effect=lambda *_: nullcontext())
+            for folder in ("executors", "load", "matrix"):
+                stack.enter_context(mock.patch(f"mgspmv.cluster.{folder}.enter_span", unmarked))
             yield
     finally:
         client.run(_restore)

@@ -54,7 +54,9 @@ class Placement:
         computes = self.computes
         check_choice("transport", self.transport, ("auto", "nccl", "peer"))
         if self.transport != "auto" and self.client is None:
-            raise OptionError("transport= applies to the workers of a cluster; pass client= too, or pass it to distribute()")
+            raise OptionError(
+                "transport= applies to the workers of a cluster; pass client= too, or pass it to distribute()"
+            )
         is_limited = self.device_memory is not None or self.host_memory is not None
         if is_limited and (self.is_distributed or (self.client is None and computes == "cpu")):
             raise OptionError(

@@ -291,7 +291,7 @@ def test_interrupt(folder, number):
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=HANG_S)
     assert process.returncode == 130
-    assert stderr == "interrupted; p.zarr is as it was\n"
+    assert stderr == "interrupted; p.zarr is unchanged\n"
     assert stdout == ""
     assert not (folder / "p.zarr").exists()
 

@@ -188,7 +188,9 @@ def test_the_width_is_what_all_workers_have_room_for(named, in_process, monkeypa
         monkeypatch.setattr(batch_run, "free_memory", lambda: 2 * 2 * most)
         assert mg.pagerank_batch(D, vectors, top=1).options["width"] == 4
         monkeypatch.setattr(batch_run, "free_memory", lambda: 400)
-        with pytest.raises(CapacityError, match=r"a pass of 2 vectors needs [\d,]+ bytes on worker 0 .*, but may take 100,"):
+        with pytest.raises(
+            CapacityError, match=r"a pass of 2 vectors needs [\d,]+ bytes on worker 0 .*, but may take 100,"
+        ):
             mg.pagerank_batch(D, vectors, top=1)
         assert mg.pagerank_batch(D, vectors, width=8).options["width"] == 8
         monkeypatch.setattr("mgspmv.api.batch_ranking.free_memory", lambda: 100)

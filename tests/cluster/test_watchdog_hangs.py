@@ -128,8 +128,8 @@ def limited(client, begin_s):
 
 STEPS = ("mgspmv.solvers.steps:LocalSteps", "step")
 READS = ("mgspmv.store.read:StoredMatrix", "read_block")
-PRODUCTS = ("mgspmv.cluster.row_block:Part", "multiply")
-POWERS = ("mgspmv.cluster.power_run:PowerSession", "_multiply_all")
+PRODUCTS = ("mgspmv.cluster.row_block:RowBlock", "multiply")
+POWERS = ("mgspmv.cluster.power_run:PowerWorkerRun", "_multiply_all")
 PASSES = ("mgspmv.solvers.batch:Batch", "_step")
 
 
@@ -212,7 +212,7 @@ def test_an_ingest_that_hangs(tmp_path, fragile):
     mg.ingest(lists, tmp_path / "first.zarr", client=fragile)  # who imports what that takes answers nobody
     with (
         limited(fragile, 2.0),
-        patched(fragile, 1, "mgspmv.ingest.shard:Share", "group", call=1),
+        patched(fragile, 1, "mgspmv.ingest.shard:Shard", "group", call=1),
         pytest.raises(WorkerTimeoutError, match=r"^worker 1 \(tcp://.*\(during number, rank 1\)"),
     ):
         mg.ingest(lists, tmp_path / "store.zarr", client=fragile, timeout=4 * TIMEOUT_S, memory=1 << 30)

@@ -99,7 +99,9 @@ def test_a_cluster_whose_workers_have_no_device(client, tmp_path):
         assert (D.backend, D.transport) == ("cpu", "peer")
         with pytest.raises(OptionError, match=r"was distributed for backend='cpu', not for backend='cuda'"):
             mg.pagerank(D, backend="cuda")
-    with pytest.raises(OptionError, match=r"transport= applies to the workers of a cluster; pass client= too, or pass it to d"):
+    with pytest.raises(
+        OptionError, match=r"transport= applies to the workers of a cluster; pass client= too, or pass it to d"
+    ):
         mg.pagerank(A, transport="peer")
 
 
