@@ -83,8 +83,9 @@ def format_ratios(before: dict[Key, list[float]], after: dict[Key, list[float]],
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
-    for version in ("--before", "--after"):
-        parser.add_argument(version, type=_parse_file, nargs="+", required=True, metavar="FILE")
+    files: dict[str, Any] = {"type": _parse_file, "nargs": "+", "required": True, "metavar": "FILE"}
+    parser.add_argument("--before", **files)
+    parser.add_argument("--after", **files)
     parser.add_argument("--least", type=float, default=0.97, help="ratio (0.97)")
     parser.add_argument("--all", action="store_true", help="other programs too")
     return parser.parse_args(arguments)
