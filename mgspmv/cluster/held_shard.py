@@ -79,7 +79,7 @@ class HeldShard(Shard):
             future.cancel()
 
     def _ask_shard(self, rank: int, question: str, *arguments: Any) -> Any:
-        """Call a method of the shard of a rank, and return its answer; see `mgspmv.ingest.shard.Ask`.
+        """Call a method of the shard of a rank, and return its answer; see `mgspmv.ingest.shard.Rpc`.
 
         Raises
         ------

@@ -7,7 +7,7 @@
     build       sort and merge them into files
     write       write its range of each array
 
-Shares request data from each other through `Ask`, a function that hides the communication.
+Shards request data from each other through `Rpc`, a function that hides the communication.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ PIECE_ENTRIES = 1 << 20
 PIECES_AHEAD = 2
 """Number of requests in flight."""
 SAMPLED_IDS = 1 << 10
-"""Ids in the sample of each share, from which ranges of ids are chosen."""
+"""Ids in the sample of each shard, from which ranges of ids are chosen."""
 
-Ask = Callable[..., Any]
-"""Function called with the rank of a share, the name of one of its methods in `QUESTIONS`, and the arguments."""
+Rpc = Callable[..., Any]
+"""Function called with the rank of a shard, the name of one of its methods in `QUESTIONS`, and the arguments."""
 QUESTIONS = ("count_ids", "give_ids", "give_places", "give_entries", "give_sums", "name_vertex")
 
 
@@ -117,7 +117,7 @@ class Shard:
     report : called with (phase, done, total or None)
     """
 
-    def __init__(self, spec: ShardSpec, room: MemoryBudget, ask: Ask, report: Progress) -> None:
+    def __init__(self, spec: ShardSpec, room: MemoryBudget, ask: Rpc, report: Progress) -> None:
         self._spec, self._room, self._ask, self._report = spec, room, ask, report
         self._held, self._is_closed = ExitStack(), False
         self.memory, self._threads, self._folder = room.memory, room.threads, room.folder
@@ -492,7 +492,7 @@ def _find_type(ids: Any) -> str:
 class _SharedIds:
     """Ids of vertices, requested from the share that holds them; from the first share if all parts share one list."""
 
-    def __init__(self, firsts: Sequence[int], ask: Ask) -> None:
+    def __init__(self, firsts: Sequence[int], ask: Rpc) -> None:
         self._firsts, self._ask = firsts, ask
 
     def __getitem__(self, number: int) -> Any:

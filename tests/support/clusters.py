@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
+from collections import Counter
 from typing import Any
 
 import dask
@@ -59,7 +60,7 @@ def _list_keys(dask_scheduler: Any) -> list[str]:
 
 
 def find_alive(client: Client, *, collect: bool = False) -> dict[Any, dict[str, int]]:
-    """Parts, sessions and links that each worker still has in memory, whoever holds them.
+    """Row blocks, runs and connections that each worker still has in memory, whoever holds them.
 
     With `collect` those of earlier tests are gone that only wait for the garbage collector, which may run at any time.
     """
@@ -71,4 +72,4 @@ def find_alive(client: Client, *, collect: bool = False) -> dict[Any, dict[str, 
 
 def _count_alive() -> dict[str, int]:
     names = [type(thing).__name__ for thing in gc.get_objects()]
-    return {name: names.count(name) for name in ("Part", "Session", "DaskLinks") if name in names}
+    return {name: n for name, n in Counter(names).items() if name.endswith(("RowBlock", "WorkerRun", "PeerComm"))}
