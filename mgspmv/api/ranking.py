@@ -39,7 +39,7 @@ from mgspmv.solvers.options import PageRankOptions, RankTask, describe_end
 from mgspmv.solvers.pagerank import Outcome, find_before, run_here, widen_bound
 from mgspmv.solvers.steps import DeviceSteps, LocalSteps
 from mgspmv.solvers.topk_certificate import check_order
-from mgspmv.solvers.underflow import Step, find_underflow
+from mgspmv.solvers.underflow import OneStep, find_underflow
 from mgspmv.solvers.vectors import Weights
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.metadata import MatrixProperties
@@ -281,7 +281,7 @@ def _rank_distributed(
 
 
 def _find_underflow(
-    A: MatrixProperties, outcome: Outcome, start: RunInputs, task: RankTask, step: Step, *, on_device: bool
+    A: MatrixProperties, outcome: Outcome, start: RunInputs, task: RankTask, step: OneStep, *, on_device: bool
 ) -> Outcome:
     """Add the vertices that have rank 0 by underflow to an outcome; parameters as in `find_underflow`."""
     if outcome.status == Status.NON_FINITE:

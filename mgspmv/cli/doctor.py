@@ -44,10 +44,10 @@ def doctor(
 
 
 def count_statuses(found: Sequence[Finding]) -> dict[str, int]:
-    from mgspmv.doctor.findings import Status
+    from mgspmv.doctor.findings import FindingStatus
 
     counts = Counter(finding.status for finding in found)
-    return {status: counts[status] for status in get_args(Status)}
+    return {status: counts[status] for status in get_args(FindingStatus)}
 
 
 def _sum_up(counts: dict[str, int]) -> str:

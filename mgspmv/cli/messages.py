@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-Options = Mapping[str, "Option"]
+CommandOptions = Mapping[str, "Option"]
 """Parameters of a command by their names."""
 
 UNTRANSLATED = ("run",)
@@ -91,7 +91,7 @@ def find_options(parameters: Iterable[Any]) -> dict[str, Option]:
     return found
 
 
-def translate(message: str, options: Options, commands: Mapping[str, Options] | None = None) -> str:
+def translate(message: str, options: CommandOptions, commands: Mapping[str, CommandOptions] | None = None) -> str:
     """Return a message with a command's options in place of arguments.
 
     `ids="string"` becomes `--ids string`, `weights=False` becomes `--no-weights`, and `mgspmv.transpose(store)` the
@@ -116,7 +116,7 @@ def translate(message: str, options: Options, commands: Mapping[str, Options] | 
     return own.unmask("; ".join(segments))
 
 
-def _write_command(found: re.Match[str], commands: Mapping[str, Options]) -> str:
+def _write_command(found: re.Match[str], commands: Mapping[str, CommandOptions]) -> str:
     """Return a call of a package function as the command of the same name, or unchanged if there is none."""
     name = found[1].replace("_", "-")
     if name not in commands:
@@ -125,19 +125,19 @@ def _write_command(found: re.Match[str], commands: Mapping[str, Options]) -> str
     return f"`{' '.join(['mgspmv', name, *given])}`"
 
 
-def _rename_any(argument: str, options: Options) -> str:
+def _rename_any(argument: str, options: CommandOptions) -> str:
     return options[argument].name if argument in options else translate(argument, options)
 
 
-def _rename(name: str, options: Options) -> str | None:
+def _rename(name: str, options: CommandOptions) -> str | None:
     option = options.get(name)
     return None if option is None or option.is_positional else option.name or option.negation
 
 
 @dataclass(frozen=True)
 class _Translator:
-    options: Options
-    others: Mapping[str, Options]
+    options: CommandOptions
+    others: Mapping[str, CommandOptions]
     masked: list[str]
 
     def unmask(self, text: str) -> str:

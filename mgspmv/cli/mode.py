@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mgspmv.errors import OptionError, escape_controls, hide_secrets
 
 if TYPE_CHECKING:
-    from mgspmv.monitor.progress import Progress
+    from mgspmv.monitor.progress import ProgressLine
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ def _take_values(args: Iterable[str], names: tuple[str, ...]) -> tuple[list[str]
     return rest, values
 
 
-def open_progress() -> Progress:
+def open_progress() -> ProgressLine:
     """Open a progress display for work outside the API, on stderr; hidden with `--quiet` or without a terminal."""
     from mgspmv.monitor import progress
 
-    return progress.Progress(is_shown=False) if MODE.get().quiet else progress.open_progress()
+    return progress.ProgressLine(is_shown=False) if MODE.get().quiet else progress.open_progress()
 
 
 def print_note(line: str) -> None:

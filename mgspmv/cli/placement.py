@@ -15,7 +15,7 @@ from mgspmv.cli.mode import open_progress, print_note
 from mgspmv.errors import OptionError
 
 if TYPE_CHECKING:
-    from mgspmv.monitor.progress import Progress
+    from mgspmv.monitor.progress import ProgressLine
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def quieten_dask() -> Iterator[None]:
 
 
 @contextmanager
-def open_client(place: PlacementOptions, progress: Progress | None = None) -> Iterator[Any]:
+def open_client(place: PlacementOptions, progress: ProgressLine | None = None) -> Iterator[Any]:
     """Open the client of a cluster, or None where this process computes; a started cluster ends with the context.
 
     Parameters

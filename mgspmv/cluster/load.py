@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mgspmv.cluster.agent import join_team, load_row_block, measure_row_block
 from mgspmv.cluster.dask_cluster import Cluster, WorkerInfo
 from mgspmv.cluster.device_row_block import TeamSpec
-from mgspmv.cluster.placement import Transport, WorkerPlacement, choose_placement
+from mgspmv.cluster.placement import TransportName, WorkerPlacement, choose_placement
 from mgspmv.cluster.row_block import RowBlockSpec
 from mgspmv.cluster.spans import enter_span
 from mgspmv.errors import ClusterError, OptionError, StoreError, StoreNotFoundError
@@ -42,7 +42,7 @@ class LoadRequest:
     """Threads per worker; None for the number given by its cluster."""
     backend: str = "auto"
     """Backend of the workers: `auto`, `cpu` or `cuda`."""
-    transport: Transport = "auto"
+    transport: TransportName = "auto"
     """Transport of slices between workers."""
     device_memory: int | None = None
     """Maximum bytes of device memory per worker; None for the free memory."""

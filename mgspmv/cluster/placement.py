@@ -14,7 +14,7 @@ from mgspmv.cluster.dask_cluster import WorkerInfo
 from mgspmv.errors import ClusterError
 from mgspmv.kernels.catalogue import Backend
 
-Transport = Literal["auto", "nccl", "peer"]
+TransportName = Literal["auto", "nccl", "peer"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class WorkerPlacement:
         return self.backends[0] if len(set(self.backends)) == 1 else None
 
 
-def choose_placement(workers: Sequence[WorkerInfo], backend: str, transport: Transport) -> WorkerPlacement:
+def choose_placement(workers: Sequence[WorkerInfo], backend: str, transport: TransportName) -> WorkerPlacement:
     """Choose backends and transport by the devices of the workers and the user's options.
 
     Parameters
@@ -67,7 +67,7 @@ def choose_placement(workers: Sequence[WorkerInfo], backend: str, transport: Tra
 
 
 def _choose_transport(
-    workers: Sequence[WorkerInfo], on_hosts: Sequence[WorkerInfo], n_sharing: Counter[str], transport: Transport
+    workers: Sequence[WorkerInfo], on_hosts: Sequence[WorkerInfo], n_sharing: Counter[str], transport: TransportName
 ) -> Literal["nccl", "peer"]:
     shared = [w for w in workers if n_sharing[w.device.id] > 1]
     without = [w for w in workers if w.device.nccl_problem is not None]

@@ -66,7 +66,7 @@ class StalledTask:
 
 
 @dataclass(eq=False)
-class _Task:
+class _WatchedTask:
     """A task that is watched."""
 
     worker: Any
@@ -101,7 +101,7 @@ class Watchdog:
     """Watchdog of the tasks of all workers of a process, with a thread while any task runs."""
 
     def __init__(self) -> None:
-        self._tasks: set[_Task] = set()
+        self._tasks: set[_WatchedTask] = set()
         self._lock, self._is_watching = threading.Lock(), False
 
     @contextmanager
@@ -113,7 +113,7 @@ class Watchdog:
         patience : seconds that a worker may be silent
         """
         with make_heartbeat() as heartbeat:
-            task = _Task(worker, heartbeat, patience)
+            task = _WatchedTask(worker, heartbeat, patience)
             try:
                 self._begin(task)
                 yield heartbeat
@@ -133,7 +133,7 @@ class Watchdog:
         for task in found:
             _log_stalled(task)
 
-    def _begin(self, task: _Task) -> None:
+    def _begin(self, task: _WatchedTask) -> None:
         with self._lock:
             self._tasks.add(task)
             if not self._is_watching:
@@ -177,7 +177,7 @@ def describe_threads() -> str:
     return "\n".join(f"thread {names.get(k, k)}:\n{''.join(traceback.format_stack(frame))}" for k, frame in frames)
 
 
-def _log_stalled(task: _Task) -> None:
+def _log_stalled(task: _WatchedTask) -> None:
     """Log the task that hangs, with the stacks of all threads."""
     assert task.hang is not None
     (phase, what, _), name, stacks = task.hang.describe(), task.worker.name, describe_threads()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from mgspmv.errors import MgspmvError
 
-Status = Literal["ok", "warning", "wrong", "skipped"]
+FindingStatus = Literal["ok", "warning", "wrong", "skipped"]
 """Result of a check; `warning`: works, but is slow or may fail later; `skipped`: not checked, or does not exist."""
 
 
@@ -22,7 +22,7 @@ class Finding:
     ValueError : status `wrong` or `warning` without a remedy
     """
 
-    status: Status
+    status: FindingStatus
     found: str
     """Result in one line, or the reason why it is unknown."""
     remedy: str = ""

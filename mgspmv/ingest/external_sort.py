@@ -350,7 +350,7 @@ class EntrySorter:
 
 
 @dataclass(frozen=True, eq=False)
-class _Section:
+class _FileRange:
     """Array in a section of a file."""
 
     file: ScratchFile
@@ -368,7 +368,7 @@ class _Buckets:
     """Entries grouped by bucket, in memory or in a file."""
 
     rows: Any
-    """Array, or `_Section` of a file."""
+    """Array, or `_FileRange` of a file."""
     cols: Any
     values: Any
     """None for a pattern."""
@@ -438,7 +438,7 @@ def _write_run(groups: Sequence[_Buckets], shift: int, base: int, file: ScratchF
     bounds, none = [group.bounds(shift, base) for group in groups], np.zeros(N_BUCKETS, bool)
     starts = np.sum(bounds, axis=0)
 
-    def write(arrays: list[Any], dtype: np.dtype[Any]) -> _Section:
+    def write(arrays: list[Any], dtype: np.dtype[Any]) -> _FileRange:
         begins = []
         for first, last in _cut_runs(np.diff(starts), max(1, WRITE_BYTES // dtype.itemsize), none, none):
             slices = [
@@ -447,7 +447,7 @@ def _write_run(groups: Sequence[_Buckets], shift: int, base: int, file: ScratchF
                 for array, own in zip(arrays, bounds, strict=True)
             ]
             begins.append(file.append(np.concatenate(slices).astype(dtype, copy=False)))
-        return _Section(file, begins[0], dtype.itemsize * int(starts[-1]), dtype)
+        return _FileRange(file, begins[0], dtype.itemsize * int(starts[-1]), dtype)
 
     dtype = np.result_type(*(group.rows for group in groups))
     rows, cols = write([group.rows for group in groups], dtype), write([group.cols for group in groups], dtype)

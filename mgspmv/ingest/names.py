@@ -33,7 +33,7 @@ _INT64, _BYTE, _NAMES = map(np.dtype, (np.int64, np.uint8, object))
 
 
 @dataclass(frozen=True)
-class _Page:
+class _IdPage:
     """Page of ids in a file, stored as an Arrow record batch."""
 
     offset: int
@@ -45,7 +45,7 @@ class _Page:
 class SortedIds:
     """Distinct ids in a file, integers or names, ascending, optionally with their codes; see `IdWriter`."""
 
-    def __init__(self, file: ScratchFile, pages: Sequence[_Page], schema: Any) -> None:
+    def __init__(self, file: ScratchFile, pages: Sequence[_IdPage], schema: Any) -> None:
         self.file, self.pages, self._schema = file, pages, schema
         self.dtype = _INT64 if schema.types[0] == pa.int64() else np.dtype(object)
         self._starts = np.cumsum([0, *(page.n_ids for page in pages)]).tolist()
@@ -106,7 +106,7 @@ class IdWriter:
     """
 
     def __init__(self, folder: Path | None, dtype: np.dtype[Any], *, has_codes: bool = False) -> None:
-        self._file, self._pages = ScratchFile(folder), list[_Page]()
+        self._file, self._pages = ScratchFile(folder), list[_IdPage]()
         own = pa.int64() if dtype == _INT64 else pa.string()
         self._schema = pa.schema([("id", own)] + [("code", pa.int64())] * has_codes)
 
@@ -118,7 +118,7 @@ class IdWriter:
                 for column, field in zip((ids, *codes), self._schema, strict=True)
             ]
             data = np.frombuffer(pa.record_batch(own, self._schema).serialize(), np.uint8)
-            self._pages.append(_Page(self._file.append(data), len(data), len(own[0]), own[0][0].as_py()))
+            self._pages.append(_IdPage(self._file.append(data), len(data), len(own[0]), own[0][0].as_py()))
 
     def finish(self) -> SortedIds:
         """Return the ids that were written."""

@@ -31,7 +31,7 @@ import numpy as np
 from mgspmv.errors import FormatError
 from mgspmv.kernels.formats import (
     Array,
-    Format,
+    MatrixFormat,
     accumulate,
     array_module,
     cut_pieces,
@@ -73,7 +73,7 @@ PARTS = (np.int64, np.int64, np.uint32, np.uint32, np.float32)
 
 
 @dataclass(frozen=True, eq=False)
-class ColumnSortedTiles(Format):
+class ColumnSortedTiles(MatrixFormat):
     """Matrix block in column-sorted tiles."""
 
     height: int

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from mgspmv.errors import FormatError
-from mgspmv.kernels.formats import CHUNK_THREADS, ITEMS, WARP, Array, Format, array_module, find_longest, row_lengths
+from mgspmv.kernels.formats import (
+    CHUNK_THREADS,
+    ITEMS,
+    WARP,
+    Array,
+    MatrixFormat,
+    array_module,
+    find_longest,
+    row_lengths,
+)
 from mgspmv.model import INT32_LIMIT, CsrBlock
 
 TILE, TILE_ROWS = 2048, 1024
@@ -21,7 +30,7 @@ FEW_PIECES = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
-class Stream(Format):
+class Stream(MatrixFormat):
     """CSR as a stream of entries in pieces of `n_batches` times 32, the last one shorter; the entries stay in CSR.
 
     Piece p begins in the row `rows[piece_rows[p]]`. Numbers are of the dtype of the columns.
@@ -46,7 +55,7 @@ class Stream(Format):
 
 
 @dataclass(frozen=True, eq=False)
-class Split(Format):
+class Split(MatrixFormat):
     """Merge path through row ends and nonzeros of CSR, cut into chunks of 1792 items, the last one shorter.
 
     On the path the end of a row comes right after the row's last nonzero, and an empty row is its end alone. Chunk c

@@ -47,7 +47,7 @@ ITEMS = CHUNK_THREADS * ITEMS_PER_THREAD
 """Entries per thread block of COO, and entries and row ends per thread block of Split."""
 
 
-class Format:
+class MatrixFormat:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
@@ -55,7 +55,7 @@ class Format:
 
 
 @dataclass(frozen=True, eq=False)
-class Ell(Format):
+class Ell(MatrixFormat):
     """ELLPACK: rows padded to one length, stored by columns, so that neighboring rows are adjacent in memory.
 
     Source: Bell and Garland, NVIDIA NVR-2008-004, 2008, section 3.2.
@@ -68,7 +68,7 @@ class Ell(Format):
 
 
 @dataclass(frozen=True, eq=False)
-class Coo(Format):
+class Coo(MatrixFormat):
     """Entries with the numbers of their rows, in the order of CSR."""
 
     rows: Array
@@ -92,7 +92,7 @@ class Hyb(Coo):
 
 
 @dataclass(frozen=True, eq=False)
-class Dia(Format):
+class Dia(MatrixFormat):
     """Whole diagonals. A place that holds 0 has no entry, and entries at the same place are added up.
 
     Source: Bell and Garland, NVIDIA NVR-2008-004, 2008, section 3.1.
@@ -105,7 +105,7 @@ class Dia(Format):
 
 
 @dataclass(frozen=True, eq=False)
-class Bsr(Format):
+class Bsr(MatrixFormat):
     """CSR of dense blocks, aligned with the first row of the matrix block and with column 0.
 
     As in `Dia`, a value of 0 is not an entry.
@@ -122,7 +122,7 @@ class Bsr(Format):
 
 
 @dataclass(frozen=True, eq=False)
-class Sell(Format):
+class Sell(MatrixFormat):
     """SELL-C-sigma: ELLPACK slices of C = 32 rows, sorted by length within windows of sigma = 1024 rows.
 
     Entry k of slot l of slice s is at `slice_ptr[s] + 32 k + l`.

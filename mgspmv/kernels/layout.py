@@ -23,7 +23,7 @@ from mgspmv.kernels.streaming import ChunkStream, hold_pieces
 from mgspmv.model import INT32_LIMIT, CsrBlock
 from mgspmv.plan import Streaming
 
-Layout = Literal["column-sorted-blocks", "sell-slices"]
+LayoutName = Literal["column-sorted-blocks", "sell-slices"]
 Order = Literal["none", "degree"]
 
 NEAR = 0.5
@@ -32,7 +32,7 @@ LEAST_FILL = 0.8
 """Minimum share of the places of SELL slices that hold entries, as padding is read too."""
 
 
-def choose_layout(nnz: int, n_rows: int, survey: Survey) -> tuple[Layout, Order]:
+def choose_layout(nnz: int, n_rows: int, survey: Survey) -> tuple[LayoutName, Order]:
     """Choose the layout that suits a square matrix, and whether column-sorted blocks place long rows first.
 
     Rows of even length gain nothing from that order, and where most entries are near the diagonal, it would separate
@@ -53,7 +53,7 @@ class MatrixLayout:
     nnz: int
     value: np.dtype[Any] | None
     """Dtype of the values; None for a pattern."""
-    name: Layout
+    name: LayoutName
     order: Any | None
     """(n_rows,) int32, on the device: row at each place; None if places are rows."""
     rows: tuple[int, ...]
@@ -128,7 +128,7 @@ class LayoutBuilder:
         indptr: Any,
         read: Callable[[int, int], CsrBlock],
         *,
-        layout: Layout | None = None,
+        layout: LayoutName | None = None,
         order: Order | None = None,
         piece_entries: int | None = None,
         row_offset: int = 0,
@@ -147,7 +147,7 @@ class LayoutBuilder:
             whole = (0, len(indptr) - 1)
             self._indptr, self._read = there, lambda *rows: piece if rows == whole else read(*rows)
         found, suited = choose_layout(nnz, len(indptr) - 1, self._survey)
-        self.layout: Layout = layout or found
+        self.layout: LayoutName = layout or found
         self.order: Order = "none" if self.layout == "sell-slices" else order or suited
 
     @property

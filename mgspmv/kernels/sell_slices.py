@@ -18,7 +18,7 @@ import numpy as np
 
 from mgspmv.kernels.column_sorted_blocks import check_shape
 from mgspmv.kernels.device import address, load_kernel
-from mgspmv.kernels.formats import Format, array_module, cut_pieces
+from mgspmv.kernels.formats import MatrixFormat, array_module, cut_pieces
 from mgspmv.kernels.specialize import value_types
 from mgspmv.model import CsrBlock
 
@@ -28,7 +28,7 @@ _THREADS = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class SellSlices(Format):
+class SellSlices(MatrixFormat):
     """Matrix in SELL slices, on the device."""
 
     shape: tuple[int, int]

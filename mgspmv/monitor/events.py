@@ -42,7 +42,7 @@ FLUSH_S = 0.5
 
 logger = logging.getLogger("mgspmv")
 
-Task = RankTask | BatchTask | PowerTask
+AnyTask = RankTask | BatchTask | PowerTask
 Executor = Literal["supersteps", "tasks"]
 
 
@@ -58,7 +58,13 @@ class EventPublisher:
     """Seconds to publish the start of the run; longest for the first run of a cluster."""
 
     def __init__(
-        self, matrices: Sequence[DistributedMatrix], task: Task, operation: str, executor: Executor, *, is_heard: bool
+        self,
+        matrices: Sequence[DistributedMatrix],
+        task: AnyTask,
+        operation: str,
+        executor: Executor,
+        *,
+        is_heard: bool,
     ) -> None:
         self._matrices, self._run, self._executor, self._is_heard = matrices, task.run, executor, is_heard
         self._client = matrices[0].client
@@ -149,7 +155,7 @@ class EventPublisher:
 
 @contextmanager
 def publish_run(
-    matrices: Sequence[DistributedMatrix], task: Task, operation: str, executor: Executor
+    matrices: Sequence[DistributedMatrix], task: AnyTask, operation: str, executor: Executor
 ) -> Iterator[EventPublisher]:
     """Publish a run to the scheduler, from here to the end of the context, and let other clients cancel it meanwhile
     (`mgspmv.cluster.cancellation`).

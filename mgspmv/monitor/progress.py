@@ -53,7 +53,7 @@ _TITLE: ContextVar[str | None] = ContextVar("_TITLE", default=None)
 # --- lines -----------------------------------------------------------------------------------------------------------
 
 
-class Progress:
+class ProgressLine:
     """Line for one phase at a time: its name, units done, rate and remaining time; removed when the context ends.
 
     Parameters
@@ -181,9 +181,9 @@ def _describe_count(task: Task) -> str:
     return f"{count}  {format_scaled(task.speed)}/s{left}"
 
 
-def open_progress(*, tol: float | None = None, max_iter: int | None = None) -> Progress:
+def open_progress(*, tol: float | None = None, max_iter: int | None = None) -> ProgressLine:
     """Return progress on stderr if that is a terminal, or below the cell of a notebook; else one that shows nothing."""
-    return Progress(tol=tol, max_iter=max_iter, is_shown=sys.stderr.isatty() or is_notebook())
+    return ProgressLine(tol=tol, max_iter=max_iter, is_shown=sys.stderr.isatty() or is_notebook())
 
 
 def is_notebook() -> bool:

@@ -19,7 +19,7 @@ from mgspmv.solvers.inputs import RunInputs, read_out_weight
 from mgspmv.solvers.options import PageRankOptions, RankTask
 from mgspmv.store.metadata import MatrixProperties
 
-Step = Callable[[PageRankOptions, RunInputs], np.ndarray]
+OneStep = Callable[[PageRankOptions, RunInputs], np.ndarray]
 """Function that runs one step with these options and vectors, and returns the (n,) ranks."""
 
 
@@ -36,7 +36,7 @@ def find_resolution(precision: Precision, n: int, nnz: int, *, on_device: bool) 
 
 
 def find_underflow(
-    A: MatrixProperties, x: np.ndarray, start: RunInputs, task: RankTask, step: Step, *, on_device: bool
+    A: MatrixProperties, x: np.ndarray, start: RunInputs, task: RankTask, step: OneStep, *, on_device: bool
 ) -> Underflow | None:
     """Find vertices whose rank is 0 although jumps, or edges from vertices with a rank above 0, lead to them.
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from mgspmv.model import Event
-from mgspmv.monitor.progress import Progress, open_progress
+from mgspmv.monitor.progress import ProgressLine, open_progress
 
 
 def make_event(iteration: int, change: float) -> Event:
@@ -23,7 +23,7 @@ def make_console() -> Console:
 
 def test_phases_are_shown_with_their_counts():
     console = make_console()
-    with Progress(console) as progress:
+    with ProgressLine(console) as progress:
         progress.phase("read [1/2]", 10)
         progress.on_progress("read [1/2]", 4, 10)
         progress._bars.refresh()
@@ -43,7 +43,7 @@ def test_phases_are_shown_with_their_counts():
 def test_a_phase_takes_the_line_of_the_one_before_it():
     """No frame is of two phases, or of none."""
     console = make_console()
-    with Progress(console) as progress:
+    with ProgressLine(console) as progress:
         for phase, done, total in (
             ("join", 0, None),
             ("queue", 0, None),
@@ -81,7 +81,7 @@ def strip(frame: str) -> str:
 )
 def test_iterations_with_prediction(tol, max_iter, shown, count):
     console = make_console()
-    with Progress(console, tol=tol, max_iter=max_iter) as progress:
+    with ProgressLine(console, tol=tol, max_iter=max_iter) as progress:
         for k in (1, 2, 3):
             progress.on_event(make_event(k, 0.5**k))
         progress._bars.refresh()
@@ -91,7 +91,7 @@ def test_iterations_with_prediction(tol, max_iter, shown, count):
 
 def test_iteration_that_does_not_shrink_has_no_prediction():
     console = make_console()
-    with Progress(console, tol=1e-6) as progress:
+    with ProgressLine(console, tol=1e-6) as progress:
         for k, change in enumerate((1.0, 1.0, float("nan")), 1):
             progress.on_event(make_event(k, change))
             progress._bars.refresh()

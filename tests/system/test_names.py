@@ -88,11 +88,19 @@ def test_functions_begin_with_verbs_that_say_what_they_do():
 
 
 def test_a_class_name_has_one_meaning():
-    modules = defaultdict(list)
+    """Private classes count, and aliases of types with the name of a class."""
+    meanings = defaultdict(set)
     for kind, name, module in list_definitions():
         if kind == "class" and "." not in name:
-            modules[name].append(module)
-    assert not {name: where for name, where in modules.items() if len(where) > 1}
+            meanings[name.lstrip("_")].add(f"{module}.{name}")
+    classes = set(meanings)
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            names = [target.id for target in getattr(node, "targets", ()) if isinstance(target, ast.Name)]
+            for name in classes.intersection(name.lstrip("_") for name in names):
+                meanings[name].add(f"{path.name}: {name}")
+    assert len(classes) > 200
+    assert not {name: where for name, where in meanings.items() if len(where) > 1}
 
 
 def test_a_file_name_is_in_at_most_two_folders():

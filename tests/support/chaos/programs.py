@@ -201,7 +201,7 @@ def _run_mgspmv(launch: Launch) -> None:
     """The program, of which what is else shown to people in a terminal goes to a file."""
     faulthandler.register(signal.SIGUSR1)
 
-    class Teller(progress.Progress):
+    class Teller(progress.ProgressLine):
         """Writes the phases and iterations of a run, one a line."""
 
         def __init__(self) -> None:
