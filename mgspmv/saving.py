@@ -33,7 +33,7 @@ from mgspmv.errors import (
     StoreUnfinishedError,
 )
 from mgspmv.files import check_file, is_url, settle, strip_file_scheme, write_beside
-from mgspmv.model import free_memory
+from mgspmv.model import TolMode, free_memory
 from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.validation import check_fields, check_seal, parse_json, seal, to_json
 
@@ -70,6 +70,7 @@ class _Options:
     scaler: str = "none"
     n_zero: int = 0
     tol: float | None = None
+    tol_mode: TolMode = "l1"
 
 
 @dataclass(frozen=True, kw_only=True)

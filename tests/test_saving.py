@@ -81,6 +81,7 @@ CASES: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
     ("ranks", put(events=[{"iteration": 1}]), r"events\.0\.run: field required"),
     ("ranks", put(stability={"k": 1}), r"stability\.is_proven: field required"),
     ("ranks", put(options={"tol": "blosc"}), r"options\.tol: input should be a valid number"),
+    ("ranks", put(options={"tol_mode": []}), r"options\.tol_mode: input should be 'l1', 'l1_per_node'"),
     ("ranks", put(options=None), "options: input should be a dictionary or an instance"),
     ("ranks", put_in("matrix", shape=[5]), r"matrix\.shape\.1: field required"),
     ("ranks", put_in("matrix", nnz=None), r"matrix\.nnz: input should be a valid integer"),

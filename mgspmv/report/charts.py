@@ -28,6 +28,8 @@ MOST_LINES = 12
 MOST_BARS = 16
 LONGEST_LABEL = 28
 """Most characters of a label of a bar or in a legend."""
+LEAST, MOST = 1e-300, 1e300
+"""Bounds of numbers on logarithmic axes; matplotlib's ticks beyond them are 0 or infinite."""
 
 _WIDTH, _HEIGHT, _ROW = 4.4, 2.5, 0.19
 """Inches: width of a chart, height of the axes of lines, and height of a bar or a row of the legend."""
@@ -98,8 +100,8 @@ def draw_lines(
 ) -> Chart:
     """Draw lines on a logarithmic y axis, with levels to compare them with.
 
-    Points that are not finite, or not positive on a logarithmic axis, are left out, and so are lines after the first
-    `MOST_LINES`; the note of the chart counts them.
+    Points that are not finite, or not in `LEAST`..`MOST` on a logarithmic axis, are left out, and so are lines after the
+    first `MOST_LINES`; the note of the chart counts them.
 
     Raises
     ------
@@ -110,7 +112,7 @@ def draw_lines(
         for line in lines[:MOST_LINES]
     ]
     points = [point for line in shown for point in line.points]
-    levels = [level for level in levels if level[0] > 0]
+    levels = [level for level in levels if LEAST <= level[0] <= MOST]
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -130,7 +132,7 @@ def draw_lines(
     n_lost = sum(len(line.points) for line in lines[:MOST_LINES]) - len(points)
     notes = [f"lines not drawn: {len(lines) - len(shown):,}"] * (len(lines) > len(shown))
     if n_lost:
-        notes.append(f"points not drawn because they are not positive or not finite: {n_lost:,}")
+        notes.append(f"points not drawn because they are not positive, too large or not finite: {n_lost:,}")
     scale = "logarithmic" if is_x_log else "linear"
     said = [f"Lines; across: {x}, {scale}; up: {y}, logarithmic.", *(f"{label}." for _, label in levels)]
     said += map(_describe_line, shown)
@@ -171,7 +173,7 @@ def draw_bars(title: str, bars: Sequence[Bar], series: Sequence[str]) -> Chart:
 
 
 def _has_place(a: float, b: float, is_x_log: bool) -> bool:
-    return math.isfinite(a) and math.isfinite(b) and b > 0 and (a > 0 or not is_x_log)
+    return (LEAST <= a <= MOST if is_x_log else math.isfinite(a)) and LEAST <= b <= MOST
 
 
 def _draw_line(axes: Axes, line: Series, number: int) -> None:

@@ -7,7 +7,7 @@ import math
 import multiprocessing
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -77,9 +77,35 @@ class Edit:
             holder[f"{key}2"] = was
         else:
             holder[key] = self.value
-        made = json.dumps(document).replace(json.dumps(DEEP), "[" * 100_000 + "]" * 100_000)
         said = f" by {self.value!r}" if self.how == "replace" else ""
-        return made.encode(), f"{self.how} {path}, which was {json.dumps(was)[:60]},{said}"
+        return _dump(document), f"{self.how} {path}, which was {json.dumps(was)[:60]},{said}"
+
+
+def edit_all(text: bytes, values: Iterable[Any]) -> Iterator[tuple[bytes, str]]:
+    """The text with each field in turn deleted and replaced by each value, and what was done; two of each list."""
+    values = list(values)
+    for path in _list_paths(json.loads(text)):
+        for number in range(-1, len(values)):
+            document = holder = json.loads(text)
+            for key in path[:-1]:
+                holder = holder[key]
+            if number < 0:
+                del holder[path[-1]]
+            else:
+                holder[path[-1]] = values[number]
+            done = "delete" if number < 0 else f"replace by {values[number]!r}"
+            yield _dump(document), f"{done} {'/'.join(map(str, path))}"
+
+
+def _list_paths(document: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    for key in list(document) if isinstance(document, dict) else range(min(len(document), 2)):
+        yield (*above, key)
+        if isinstance(document[key], dict | list):
+            yield from _list_paths(document[key], (*above, key))
+
+
+def _dump(document: Any) -> bytes:
+    return json.dumps(document).replace(json.dumps(DEEP), "[" * 100_000 + "]" * 100_000).encode()
 
 
 def _pick(document: Any, number: int) -> tuple[Any, Any, str]:

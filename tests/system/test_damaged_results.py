@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import mgspmv as mg
 from mgspmv.report import load_run, render_report
 from mgspmv.validation import seal
-from tests.support.damage import Edit, Outcome, check_ending, check_outcome, edits, observe
+from tests.support.damage import ODD, Edit, Outcome, check_ending, check_outcome, edit_all, edits, observe
 
 EDGES = "a b 1\nb c 2\nc a 1.5\na c 3\nc d 1\nd a 1\n"
 PARQUET_KEY = b"mgspmv"
@@ -195,6 +195,15 @@ def test_results_with_impossible_fields_are_no_raw_exception(samples, data):
     name = data.draw(st.sampled_from(sorted(samples.keys() - {"record"})))
     said, found = run_case(samples[name], data.draw(edits), seals=True)
     check_ending(found, f"{name}: {said}")
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("name", ["ranks.parquet", "batch.parquet", "top.parquet", "start.parquet"])
+def test_every_field_with_every_odd_value_is_no_raw_exception(samples, name):
+    with copy(samples[name]) as damaged:
+        for text, said in edit_all(read_text(damaged.path), ODD):
+            write_text(damaged.path, seal_again(text))
+            check_ending(observe(damaged.call, damaged.path), f"{name}: {said}")
 
 
 @pytest.mark.fuzz
