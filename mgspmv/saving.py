@@ -258,6 +258,8 @@ def _check_description(path: str, described: Any, kind: type[Any]) -> dict[str, 
             if not 0 <= elapsed_s < math.inf:
                 raise ValueError(f"seconds.{phase}: a time is at least 0, not {elapsed_s}")
         if isinstance(checked, _BatchMetadata) and checked.top is not None:
+            if checked.vertex_ids is None:
+                raise ValueError("vertex_ids: the highest ranks have ids, so it is int64 or string, not None")
             n = len(checked.labels)
             if not 0 <= checked.top <= checked.matrix.shape[0] or n * checked.top * ENTRY_BYTES > free_memory():
                 raise ValueError(f"{checked.top} ranks of each of {n} vectors exceed the matrix or the memory")

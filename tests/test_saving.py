@@ -93,6 +93,7 @@ CASES: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
     ("batch", put(changes=[1.0, 2.0]), r"changes\.0: input should be a valid tuple"),
     ("batch", put_in("options", steps="x"), r"options\.steps: input should be a valid integer"),
     ("top", put(top=-1), "-1 ranks of each of 2 vectors"),
+    ("top", put(vertex_ids=None), "vertex_ids: the highest ranks have ids"),
 ]
 
 

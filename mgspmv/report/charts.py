@@ -100,8 +100,8 @@ def draw_lines(
 ) -> Chart:
     """Draw lines on a logarithmic y axis, with levels to compare them with.
 
-    Points that are not finite, or not in `LEAST`..`MOST` on a logarithmic axis, are left out, and so are lines after the
-    first `MOST_LINES`; the note of the chart counts them.
+    Points that are not finite, or not in `LEAST` .. `MOST` on a logarithmic axis, are left out, and so are lines after
+    the first `MOST_LINES`; the note of the chart counts them.
 
     Raises
     ------
