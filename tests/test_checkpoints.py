@@ -218,6 +218,21 @@ def test_a_state_that_claims_more_than_there_is_is_passed_over(tmp_path, changed
     assert restored.x.tobytes() == make_x(5).tobytes()
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"changes": []}, "there are 0 changes of 6 iterations"),
+        ({"iteration": 7}, "there are 6 changes of 7 iterations"),
+        ({"iteration": -1, "changes": []}, "there are 0 changes of -1 iterations"),
+    ],
+)
+def test_a_state_of_other_iterations_than_changes_is_passed_over(tmp_path, changed, said):
+    open_checkpoints(tmp_path, 5, 6)
+    forge(find_state(tmp_path, -1), lambda told: told["reached"].update(changed))
+    with pytest.warns(UserWarning, match=rf"is damaged \({said}\); resuming from iteration 5"):
+        Checkpoints(tmp_path).restore()
+
+
 def test_other_things_are_left_alone(tmp_path):
     zarr.open_group(str(tmp_path / "g"), mode="w", attributes={"mine": 1})
     (tmp_path / "f").write_text("mine")
