@@ -403,7 +403,7 @@ class Checkpoints:
             claims = described[_STATE_KEY]
             check_seal(claims)
             reached = check_fields(RunProgress, claims["reached"])
-            if reached.iteration < 0 or len(reached.changes) != reached.iteration:
+            if len(reached.changes) != reached.iteration:
                 raise ValueError(f"there are {len(reached.changes)} changes of {reached.iteration} iterations")
             slices = sorted(check_fields(list[WrittenSlice], claims["slices"]), key=lambda own: (own.start, own.n))
             if self._n_rows is not None and reached.identity.get("matrix") != self._matrix:

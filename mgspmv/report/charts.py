@@ -132,7 +132,7 @@ def draw_lines(
     n_lost = sum(len(line.points) for line in lines[:MOST_LINES]) - len(points)
     notes = [f"lines not drawn: {len(lines) - len(shown):,}"] * (len(lines) > len(shown))
     if n_lost:
-        notes.append(f"points not drawn because they are not positive, too large or not finite: {n_lost:,}")
+        notes.append(f"points not drawn because they are not positive, not finite or out of range: {n_lost:,}")
     scale = "logarithmic" if is_x_log else "linear"
     said = [f"Lines; across: {x}, {scale}; up: {y}, logarithmic.", *(f"{label}." for _, label in levels)]
     said += map(_describe_line, shown)

@@ -312,4 +312,4 @@ def test_numbers_that_are_not_finite_are_read():
     page = render(step)
     assert page.tables["Runs"][1][4:7] == ["2", "non finite", "∞"]
     assert page.tables["g"][1] == ["1", "a", "–"]
-    assert "points not drawn because they are not positive, too large or not finite: 1." in page.texts["p"]
+    assert "points not drawn because they are not positive, not finite or out of range: 1." in page.texts["p"]
