@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _time_ranks(matrix: mg.Matrix, options: argparse.Namespace) -> list[dict[str, Any]]:
     def rank(iterations: int, precision: Any, backend: Any) -> mg.Solution:
-        return mg.pagerank(matrix, tol_mode="fixed", max_iter=iterations, precision=precision, backend=backend)
+        return mg.pagerank(matrix, norm="fixed", max_iter=iterations, precision=precision, backend=backend)
 
     reference = rank(FEW, "float64", "cpu").values
     records = []

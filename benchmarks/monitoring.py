@@ -248,7 +248,7 @@ def _count(D: Any, iterations: int, counter: Counter) -> Run:
 
 
 def _rank(D: Any, iterations: int) -> mg.Solution:
-    return mg.pagerank(D, alpha=ALPHA, tol_mode="fixed", max_iter=iterations)
+    return mg.pagerank(D, alpha=ALPHA, norm="fixed", max_iter=iterations)
 
 
 def _count_messages(client: Client) -> int:

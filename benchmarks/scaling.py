@@ -223,7 +223,7 @@ def _run(A: api.Matrix, client: Any, iterations: int, before: Sequence[int], **o
     began = time.perf_counter()
     with watch_memory(options["backend"], before) as watch, A.distribute(client, **options) as D:
         load_s, peak = time.perf_counter() - began, watch.stop()
-        steps: Any = {"tol_mode": "fixed", "precision": options["precision"]}
+        steps: Any = {"norm": "fixed", "precision": options["precision"]}
         few, few_s, write_s = _time_few(D, steps)
         solution = api.pagerank(D, **steps, max_iter=iterations)
         vectors = [w.vector_bytes for w in D.plan.workers]

@@ -37,7 +37,7 @@ WANTED_S = {"cpu": 15.0, "cuda": 20.0}
 """By backend: seconds up to the first iteration, at most; of two CPU workers on 2 processors, and of four GPUs."""
 PROGRAM = [sys.executable, "-c", "from mgspmv.cli import main; main()"]
 OWN_DEVICE = Path(__file__).parents[1] / "tests" / "support" / "chaos" / "own_device.py"
-CHANGES = ("--tol-mode", "fixed", "--max-iter", "20")
+CHANGES = ("--norm", "fixed", "--max-iter", "20")
 HEADER = ("caches", "workers", "start s", "first iteration s", "least s", "most s", "runs", "wanted s", "")
 LEGEND = (
     "start s: until `mgspmv cluster start` returned, with all workers; median.",
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with open_cache(options.cache) as folder:
         graph = Graph.make(options.scale, folder)
         with mg.open_matrix(graph.store) as A:
-            digest = mg.pagerank(A, tol_mode="fixed", max_iter=20, backend="cpu", throw=False).digest()
+            digest = mg.pagerank(A, norm="fixed", max_iter=20, backend="cpu", throw=False).digest()
         rows = [_measure(caches, graph, digest, options) for caches in ("warm", "cold")]
     tables = tabulate(rows)
     write_files(options, rows, tables, setting, LEGEND)

@@ -37,7 +37,7 @@ class BatchSolution(Ranks):
     statuses: tuple[Status, ...]
     """Reason why the iteration ended, per vector."""
     changes: tuple[tuple[float, ...], ...]
-    """|x' - x| per iteration of each vector, in the norm of `tol_mode`."""
+    """|x' - x| per iteration of each vector, in the norm of the run."""
     error_bounds_l1: np.ndarray
     """Upper bound of ||ranks - exact ranks||_1 per vector, float64, (n_vectors,)."""
     values: np.ndarray | None

@@ -69,7 +69,7 @@ class RunProgress:
     iteration: int
     """Number of completed iterations."""
     changes: tuple[float, ...]
-    """Change in each iteration, in the norm of `tol_mode`."""
+    """Change in each iteration, in the norm of the run."""
     epoch: int
     """Number of restarts from a checkpoint."""
     run: str

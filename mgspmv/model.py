@@ -23,7 +23,7 @@ Duplicates = Literal["sum", "first", "keep", "error"]
 SelfLoops = Literal["keep", "drop", "error"]
 OrderMethod = Literal["rcm", "degree", "dealt", "none"]
 Precision = Literal["exact", "float64", "float32"]
-TolMode = Literal["l1", "l1_per_node", "linf", "relative", "fixed"]
+ChangeNorm = Literal["l1", "l1_per_node", "linf", "relative", "fixed"]
 Progress = Callable[[str, int, int | None], None]
 """Callback that takes (phase, done, total or None)."""
 Held = Literal["device", "host", "store"]
@@ -416,7 +416,7 @@ class Event:
     iteration: int
     """Index of the iteration, from 1."""
     change: float
-    """|x' - x| in the norm of `tol_mode`."""
+    """|x' - x| in the norm of the run."""
     product_s: tuple[float, ...]
     """Seconds in the fused step, per worker."""
     exchange_s: tuple[float, ...]

@@ -299,9 +299,9 @@ def pagerank(
         vectors.setdefault("nstart", np.ones(len(G)))  # NetworkX's default start
     _check_max_iter(max_iter)
     matrix, weights = G.open(weight)
-    stop: dict[str, Any] = {"tol": tol, "tol_mode": "l1_per_node", "max_iter": max_iter}
+    stop: dict[str, Any] = {"tol": tol, "norm": "l1_per_node", "max_iter": max_iter}
     if len(G) * tol >= FARTHEST:  # any result of the first iteration is close enough
-        stop = {"tol_mode": "fixed", "max_iter": 1}
+        stop = {"norm": "fixed", "max_iter": 1}
     return _name(G, api.pagerank(matrix, alpha=alpha, weights=weights, **vectors, **stop, **options).values)
 
 
@@ -403,7 +403,7 @@ def _iterate(
         _check_nodes(G, nstart)
         options["nstart"] = np.array([nstart[node] for node in G], np.float64)
     matrix, weights = G.open(weight)
-    stop: dict[str, Any] = {"tol": tol, "tol_mode": "l1_per_node", "max_iter": max_iter}
+    stop: dict[str, Any] = {"tol": tol, "norm": "l1_per_node", "max_iter": max_iter}
     return _name(G, call(matrix, weights=weights, **stop, **options).values)
 
 

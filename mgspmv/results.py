@@ -75,7 +75,7 @@ class Solution(Ranks):
     iterations: int
     """Number of completed iterations."""
     changes: tuple[float, ...]
-    """|x' - x| per iteration, in the norm of `tol_mode`."""
+    """|x' - x| per iteration, in the norm of the run."""
     seconds: dict[str, float]
     """Seconds by phase: load, compile, product, exchange, residual, ..."""
     error_bound_l1: float
@@ -83,7 +83,7 @@ class Solution(Ranks):
     vertex_ids: np.ndarray | None
     """Ids of the vertices in the source, int64 or strings (object), shape (n,); None when they are 0..n-1."""
     options: dict[str, Any]
-    """Options of the call, as JSON values: alpha, tol, tol_mode, max_iter, precision, ..."""
+    """Options of the call, as JSON values: alpha, tol, norm, max_iter, precision, ..."""
     matrix: dict[str, Any]
     """Origin of the ranks, as JSON values: the store's url, digest, shape, nnz, kind; program and hardware."""
     events: tuple[Event, ...] = ()

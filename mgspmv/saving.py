@@ -33,7 +33,7 @@ from mgspmv.errors import (
     StoreUnfinishedError,
 )
 from mgspmv.files import check_file, is_url, settle, strip_file_scheme, write_beside
-from mgspmv.model import TolMode, free_memory
+from mgspmv.model import ChangeNorm, free_memory
 from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.validation import check_fields, check_seal, parse_json, seal, to_json
 
@@ -51,6 +51,8 @@ PARQUET_KEY = b"mgspmv"
 ENTRY_BYTES = 16
 """Bytes of an id and a rank."""
 MEND = "compute it again or restore a copy"
+_FORMER = {"tol_mode": "norm"}
+"""Options that had other names when the format was made, in which they may still be written."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class _Options:
     scaler: str = "none"
     n_zero: int = 0
     tol: float | None = None
-    tol_mode: TolMode = "l1"
+    norm: ChangeNorm = "l1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,10 +239,11 @@ def _describe(result: Any) -> dict[str, Any]:
     return seal(to_json({"format_version": FORMAT_VERSION} | own | {"digest": result.digest()}))
 
 
-def _check_description(path: str, described: Any, kind: type[Any]) -> dict[str, Any]:
+def _check_description(path: str, metadata: Any, kind: type[Any]) -> dict[str, Any]:
     """Check the metadata of a file, its format version, and that it is of a batch or of one vector, as `kind` is."""
-    if not isinstance(described, dict):
+    if not isinstance(metadata, dict):
         raise StoreDamagedError(f"{path}: the metadata of the ranks is damaged: it has no fields; {MEND}")
+    described: dict[str, Any] = metadata
     is_batch = "labels" in kind.__annotations__
     if ("labels" in described) != is_batch:
         held, load = ("one vector", "load_solution") if is_batch else ("a batch of vectors", "load_batch")
@@ -253,6 +256,7 @@ def _check_description(path: str, described: Any, kind: type[Any]) -> dict[str, 
         )
     try:
         check_seal(described)
+        described = described | {"options": _rename(described.get("options"))}
         checked = check_fields(_BatchMetadata if is_batch else _Metadata, described)
         for phase, elapsed_s in checked.seconds.items():
             if not 0 <= elapsed_s < math.inf:
@@ -266,6 +270,13 @@ def _check_description(path: str, described: Any, kind: type[Any]) -> dict[str, 
     except ValueError as error:
         raise StoreDamagedError(f"{path}: the metadata of the ranks is damaged ({error}); {MEND}") from error
     return described
+
+
+def _rename(options: Any) -> Any:
+    """Return options with their present names."""
+    if not isinstance(options, dict):
+        return options
+    return {_FORMER.get(name, name): value for name, value in options.items()}
 
 
 # --- Zarr ------------------------------------------------------------------------------------------------------------

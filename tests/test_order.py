@@ -614,7 +614,7 @@ def make_runs(n, ids):
         "drop": {"dangling": "drop", "personalization": by_id},
         "uniform": {"dangling": "uniform", "personalization": p},
         "without weights": {"weights": False, "nstart": x},
-        "few iterations": {"tol_mode": "fixed", "max_iter": 3, "nstart": by_id},
+        "few iterations": {"norm": "fixed", "max_iter": 3, "nstart": by_id},
     }
 
 
@@ -626,7 +626,7 @@ def test_ranks_are_in_the_order_of_the_source(web, executor, client):
         with B.distribute(client, weights=weights) as D:
             for name, options in runs.items():
                 if options.get("weights", True) is weights:
-                    options = {"tol_mode": "fixed", "max_iter": 3} | options
+                    options = {"norm": "fixed", "max_iter": 3} | options
                     wanted = mg.pagerank(A, **options)
                     check_same(mg.pagerank(D, **options, executor=executor), wanted, name=name)
                     if executor == "tasks":

@@ -45,7 +45,7 @@ def make_solution(values=(0.1, 0.4, 0.3, 0.2), dtype=np.float64, **fields):
         "seconds": {"load": 0.25, "product": 0.5, "exchange": 0.1},
         "error_bound_l1": 5e-7,
         "vertex_ids": None,
-        "options": {"alpha": 0.85, "tol": 1e-6, "tol_mode": "l1", "personalization": None},
+        "options": {"alpha": 0.85, "tol": 1e-6, "norm": "l1", "personalization": None},
         "matrix": {"url": "web.zarr", "digest": "abc", "shape": [4, 4], "nnz": 6, "kind": "graph"},
         "events": (EVENT,),
         "memory": {"host_peak_bytes": [1 << 33, 1 << 31], "held_bytes": [100, 200]},

@@ -81,7 +81,7 @@ CASES: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
     ("ranks", put(events=[{"iteration": 1}]), r"events\.0\.run: field required"),
     ("ranks", put(stability={"k": 1}), r"stability\.is_proven: field required"),
     ("ranks", put(options={"tol": "blosc"}), r"options\.tol: input should be a valid number"),
-    ("ranks", put(options={"tol_mode": []}), r"options\.tol_mode: input should be 'l1', 'l1_per_node'"),
+    ("ranks", put(options={"norm": []}), r"options\.norm: input should be 'l1', 'l1_per_node'"),
     ("ranks", put(options=None), "options: input should be a dictionary or an instance"),
     ("ranks", put_in("matrix", shape=[5]), r"matrix\.shape\.1: field required"),
     ("ranks", put_in("matrix", nnz=None), r"matrix\.nnz: input should be a valid integer"),
@@ -104,6 +104,16 @@ def test_impossible_fields_are_named(saved, tmp_path, suffix, name, edit, said):
     change(path, edit)
     with pytest.raises(StoreDamagedError, match=rf"r\{suffix}: .*{said}.*; compute it again or restore a copy"):
         mg.load_solution(path) if name == "ranks" else mg.load_batch(path)
+
+
+@pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
+@pytest.mark.parametrize("name", ["ranks", "batch"])
+def test_options_under_their_former_names(saved, tmp_path, suffix, name):
+    path = copy(saved, name, suffix, tmp_path)
+    change(path, lambda told: told["options"].update(tol_mode=told["options"].pop("norm")))
+    found = mg.load_solution(path) if name == "ranks" else mg.load_batch(path)
+    assert found.options["norm"] == "l1"
+    assert "tol_mode" not in found.options
 
 
 @pytest.mark.parametrize("suffix", [".zarr", ".parquet"])

@@ -23,7 +23,7 @@ from mgspmv.kernels.highest import order_highest
 from mgspmv.kernels.many import WIDTHS
 from mgspmv.kernels.select import bind_many
 from mgspmv.logs import name_run
-from mgspmv.model import Event, Precision, Progress, Status, TolMode, check_choice, free_memory, ignore
+from mgspmv.model import ChangeNorm, Event, Precision, Progress, Status, check_choice, free_memory, ignore
 from mgspmv.monitor.progress import watched
 from mgspmv.order import restore
 from mgspmv.results import describe_matrix
@@ -55,7 +55,7 @@ def pagerank_batch(
     *,
     alpha: float | Sequence[float] = 0.85,
     tol: float | None = None,
-    tol_mode: TolMode = "l1",
+    norm: ChangeNorm = "l1",
     max_iter: int = 100,
     dangling: Weights | Literal["uniform", "drop", "error"] | None = None,
     out_weight: Weights | None = None,
@@ -90,7 +90,7 @@ def pagerank_batch(
         the store's vertices. A mapping of ids to numbers, a pandas Series, or None, is one vector. Only the entries
         are kept
     alpha : damping, one number or one per vector; several with one personalization make one vector each
-    tol, tol_mode, max_iter, out_weight, weights, precision : as for `pagerank`, of each vector
+    tol, norm, max_iter, out_weight, weights, precision : as for `pagerank`, of each vector
     dangling : as for `pagerank`; None for p of each vector, anything else applies to all vectors
     width : most vectors in a pass: 2, 4, 8, 16, 32 or 64; default the fastest, or less where the vectors of a pass
         would take more than half of the free memory, on any worker; see `options["width"]` of the
@@ -132,7 +132,7 @@ def pagerank_batch(
     n = A.shape[0]
     use_weights = check_graph(A, weights)
     queries = make_queries(personalization, _list_alphas(alpha), n, A.vertex_ids, A.order)
-    asked: dict[str, Any] = {"tol": tol, "tol_mode": tol_mode, "max_iter": max_iter, "precision": precision}
+    asked: dict[str, Any] = {"tol": tol, "norm": norm, "max_iter": max_iter, "precision": precision}
     options, threshold = _check_options(queries, asked, n, A.nnz)
     shared: dict[str, Any] = {"dangling": dangling, "out_weight": out_weight, "order": A.order}
     start = make_inputs(A.stored, A.vertex_ids, options, **shared, use_weights=use_weights)
@@ -155,7 +155,7 @@ def pagerank_batch(
         place.count_loading(outcome.seconds, loaded)
     else:
         outcome = _rank_embedded(place, queries, task, start, keeper, emit)
-    described: dict[str, Any] = {"tol": None if tol_mode == "fixed" else options.tol or DEFAULT_TOL}
+    described: dict[str, Any] = {"tol": None if norm == "fixed" else options.tol or DEFAULT_TOL}
     described |= {"dangling": describe_dangling(dangling), "weights": use_weights}
     described |= {"executor": "embedded" if outcome.transport is None else "supersteps"}
     described |= {"out_weight": "store" if out_weight is None else "vector"}
@@ -346,7 +346,7 @@ def _check_success(
         advice = own.advise(status, changes, n, nnz)
         if status == Status.NON_FINITE:
             advice = describe() or advice
-        end = describe_end(status, len(changes), changes[-1], own.choose_tol(n, nnz), own.tol_mode)
+        end = describe_end(status, len(changes), changes[-1], own.choose_tol(n, nnz), own.norm)
         raise ConvergenceError(
             f"{len(failed)} of {len(solution)} vectors did not converge, first {solution.labels[k]!r}: {end}. {advice}",
             solution,

@@ -80,7 +80,7 @@ def hits(
         authorities have Euclidean norm 1, and hubs are A^T a, whose norm is the largest singular value: the vectors of
         NetworkX's `hits`, up to their sign
     transpose : `A.T` distributed, where A is distributed
-    running : others as in `power_iteration`: tol, tol_mode, max_iter, weights, precision, executor, backend, threads,
+    running : others as in `power_iteration`: tol, norm, max_iter, weights, precision, executor, backend, threads,
         client, device_memory, host_memory, timeout, throw, on_event, on_progress
 
     Returns
@@ -97,7 +97,7 @@ def hits(
     ConvergenceError : not converged, with `hubs` and `authorities` as its `solution`
     others : as in `power_iteration`
     """
-    run = PowerCall(A, operation="HITS", norm="max", **running)
+    run = PowerCall(A, operation="HITS", normalize="max", **running)
     _check_graph(run)
     other = _find_transpose(A, run, transpose)
     start = make_start(A, "nstart", nstart, 1.0)
@@ -256,7 +256,7 @@ def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **run
     ConvergenceError : not converged, with the `solution` attached
     others : as in `power_iteration`
     """
-    run = PowerCall(A, operation="eigenvector centrality", norm="l2", **running)
+    run = PowerCall(A, operation="eigenvector centrality", normalize="l2", **running)
     _check_graph(run)
     start = make_start(A, "nstart", nstart, 1.0)
     total = start.sum()
@@ -299,7 +299,7 @@ def stationary(
     ConvergenceError : not converged, with the `solution` attached; the chain may be periodic
     others : as in `power_iteration`
     """
-    run = PowerCall(A, operation="stationary vector", norm="l1", **running)
+    run = PowerCall(A, operation="stationary vector", normalize="l1", **running)
     _check_chain(run)
     stays = read_number("lazy", lazy)
     if not 0 <= stays < 1:

@@ -31,6 +31,10 @@ _VECTORS = {
 """Descriptions of the inputs that are compared by digest."""
 
 
+_FORMER = {"norm": "tol_mode"}
+"""Names of inputs when the format was made, under which they may still be written."""
+
+
 def check_checkpoint(checkpoint: StoreLike | None, every: float | None, resume: bool, options: PageRankOptions) -> None:
     """Check the checkpoint options.
 
@@ -135,14 +139,14 @@ def _describe_run(
         "nstart": start.x,
     }
     digests = {name: None if vector is None else digest_array(vector) for name, vector in vectors.items()}
-    asked = {name: getattr(options, name) for name in ("alpha", "precision", "tol_mode", "stop")}
+    asked = {name: getattr(options, name) for name in ("alpha", "precision", "norm", "stop")}
     return {"matrix": A.stored.name_entries(weights=use_weights), **asked, **digests}
 
 
 def _compare(reached: RunProgress, identity: dict[str, Any], options: PageRankOptions, threshold: float) -> str | None:
     """Describe the difference between a run and that of a checkpoint; None if they are the same."""
     for name, asked in identity.items():
-        found = reached.identity.get(name)
+        found = reached.identity.get(name, reached.identity.get(_FORMER.get(name, name)))
         if found == asked:
             continue
         if name in _VECTORS:

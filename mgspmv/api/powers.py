@@ -16,11 +16,11 @@ from mgspmv.api.placing import Executor, Placement
 from mgspmv.errors import ConvergenceError, OptionError, ShapeError
 from mgspmv.kernels.device import measure_memory
 from mgspmv.logs import name_run
-from mgspmv.model import Event, Progress, Status, TolMode, check_choice
+from mgspmv.model import ChangeNorm, Event, Progress, Status, check_choice
 from mgspmv.monitor.progress import watched_to_converge
 from mgspmv.order import invert, permute
 from mgspmv.results import Solution
-from mgspmv.solvers.norms import Norm
+from mgspmv.solvers.norms import Normalization
 from mgspmv.solvers.options import DEFAULT_TOL, PowerOptions, describe_end
 from mgspmv.solvers.pagerank import Outcome
 from mgspmv.solvers.power import PowerTask, Products, Step, Update, compile_product, iterate_power
@@ -37,7 +37,7 @@ class Running(TypedDict, total=False):
     """Keywords of `power_iteration` and of the methods built on it; `PowerCall` has their defaults."""
 
     tol: float | None
-    tol_mode: TolMode
+    norm: ChangeNorm
     max_iter: int
     weights: bool
     precision: Literal["float64", "float32"]
@@ -59,9 +59,9 @@ class PowerCall(Placement):
 
     operation: str = "power iteration"
     """Name of the computation."""
-    norm: Norm = "none"
+    normalize: Normalization = "none"
     tol: float | None = None
-    tol_mode: TolMode = "l1"
+    norm: ChangeNorm = "l1"
     max_iter: int = 100
     weights: bool = True
     precision: Literal["float64", "float32"] = "float64"
@@ -77,7 +77,7 @@ class PowerCall(Placement):
     @property
     def options(self) -> PowerOptions:
         """Stopping criterion and normalization."""
-        return PowerOptions(self.tol, self.tol_mode, self.max_iter, self.norm)
+        return PowerOptions(self.tol, self.norm, self.max_iter, self.normalize)
 
     @cached_property
     def task(self) -> PowerTask:
@@ -98,7 +98,7 @@ def power_iteration(
     update: Update | None = None,
     x: Weights | None = None,
     *,
-    norm: Norm = "none",
+    normalize: Normalization = "none",
     **running: Unpack[Running],
 ) -> Solution:
     """Iterate x' = update(A x, x) with a matrix, with an optional user-defined update.
@@ -110,12 +110,12 @@ def power_iteration(
     A : square, of any kind, opened by `open_matrix` or distributed; `A.T` too
     update : called with (y, x), both (n,) in the order of the source and of `precision`; gives the next x before it is
         normalized. Arrays are NumPy's, or CuPy's where this process computes on a device. It may write into y, and not
-        into x. Default: y, which with `norm` is the power method
+        into x. Default: y, which with `normalize` is the power method
     x : the start, a vector as in `pagerank`, others 0; not normalized; default 1 / n everywhere
-    norm : norm that each x' is divided by: `l1` the sum of its absolutes, `l2` the Euclidean norm, `max` the largest
+    normalize : what each x' is divided by: `l1` the sum of its absolutes, `l2` the Euclidean norm, `max` the largest
         absolute, `none`. A zero vector is unchanged
     tol : stop when the change is below; default 1e-6
-    tol_mode : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol; `linf` largest |x' - x| < tol; `relative`
+    norm : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol; `linf` largest |x' - x| < tol; `relative`
         largest |x' - x| / |x'| < tol, 0 where x' is 0; `fixed` makes exactly max_iter iterations and takes no tol
     max_iter : most iterations, default 100; a run that converges on the last one has converged
     weights : False takes each stored entry as 1
@@ -146,7 +146,7 @@ def power_iteration(
     """
     if update is not None and not callable(update):
         raise OptionError(f"update must be a function of (y, x), not {update!r}")
-    run = PowerCall(A, operation="power iteration", norm=norm, **running)
+    run = PowerCall(A, operation="power iteration", normalize=normalize, **running)
     if update is not None and run.chosen_executor == "supersteps":
         if run.executor == "supersteps":
             raise OptionError(
@@ -158,7 +158,7 @@ def power_iteration(
     start = make_start(A, "x", x, 1.0 / A.shape[0])
     with open_placement(run) as place:
         outcome = place.iterate(update or Step(), start)
-    return conclude(run, outcome, {"norm": norm})
+    return conclude(run, outcome, {"normalize": normalize})
 
 
 def make_start(A: Matrix | DistributedMatrix, name: str, given: Weights | None, default: float) -> np.ndarray:
@@ -294,8 +294,8 @@ def make_solution(run: PowerCall, outcome: Outcome, method: str, asked: Mapping[
     method : name of the computation
     asked : options specific to the method
     """
-    tol = None if run.tol_mode == "fixed" else DEFAULT_TOL if run.tol is None else float(run.tol)
-    options = {"method": method, **asked, "tol": tol, "tol_mode": run.tol_mode, "max_iter": int(run.max_iter)}
+    tol = None if run.norm == "fixed" else DEFAULT_TOL if run.tol is None else float(run.tol)
+    options = {"method": method, **asked, "tol": tol, "norm": run.norm, "max_iter": int(run.max_iter)}
     options |= {
         "weights": run.weights and not run.A.is_pattern,
         "precision": run.precision,
@@ -314,7 +314,7 @@ def check_converged(run: PowerCall, status: Status, solution: Any, advice: Mappi
     """
     if not run.throw or status.is_success:
         return
-    end = describe_end(status, len(run.events), run.events[-1].change, run.tol, run.tol_mode)
+    end = describe_end(status, len(run.events), run.events[-1].change, run.tol, run.norm)
     said, wrong = (advice or {}).get(status, status.advice), solution.non_finite
     more = "" if wrong is None else f"; {wrong}"
     raise ConvergenceError(f"{run.operation} did not converge: {end}. {said}{more}", solution)

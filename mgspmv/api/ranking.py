@@ -21,12 +21,12 @@ from mgspmv.kernels.device import measure_memory
 from mgspmv.kernels.select import check_step_kernel, find_step_layout, list_kernels
 from mgspmv.logs import log_recovery, name_run
 from mgspmv.model import (
+    ChangeNorm,
     Event,
     Precision,
     Progress,
     Stability,
     Status,
-    TolMode,
     check_choice,
     ignore,
 )
@@ -54,7 +54,7 @@ def pagerank(
     *,
     alpha: float = 0.85,
     tol: float | None = None,
-    tol_mode: TolMode = "l1",
+    norm: ChangeNorm = "l1",
     max_iter: int = 100,
     stop: str = "change",
     personalization: Weights | None = None,
@@ -91,7 +91,7 @@ def pagerank(
         transpose `A.T` of a graph
     alpha : damping, 0 <= alpha < 1
     tol : stop when the change is below; default 1e-6, with `stop="topk:100"` 1e-10
-    tol_mode : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as in NetworkX; `linf` largest |x' - x| < tol;
+    norm : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as in NetworkX; `linf` largest |x' - x| < tol;
         `relative` largest |x' - x| / x' < tol, 0 where x' is 0; `fixed` makes exactly max_iter iterations and takes
         no tol
     max_iter : most iterations; a run that converges on the last one has converged
@@ -129,7 +129,7 @@ def pagerank(
         the place are removed once the first one is complete. Not with `stop="topk:..."`
     checkpoint_every : seconds between checkpoints, default 30; 0 begins one as soon as the previous one is written
     resume : resume from the last checkpoint, or begin where there is none. Graph, vectors, alpha, precision and
-        tol_mode must be the same, and tol and max_iter must not end the run earlier; workers, backend, executor, memory
+        norm must be the same, and tol and max_iter must not end the run earlier; workers, backend, executor, memory
         and threads may differ. In `exact` ranks, changes and iterations are those of an uninterrupted run
     recover : on a cluster, how many times at most the run resumes when workers are lost or silent, on the workers that
         remain or rejoined, from its last checkpoint; without one it starts again. 0 raises the error at once. A matrix
@@ -160,7 +160,7 @@ def pagerank(
         A later checkpoint that cannot be written only warns, once, and the run continues
     ConvergenceError : not converged, with the `solution` attached
     """
-    options = PageRankOptions(alpha, tol, tol_mode, max_iter, precision, stop)
+    options = PageRankOptions(alpha, tol, norm, max_iter, precision, stop)
     check_checkpoint(checkpoint, checkpoint_every, resume, options)
     check_recover(recover)
     limits = (device_memory, host_memory, timeout)
@@ -209,7 +209,7 @@ def pagerank(
         outcome, asked | {"weights": use_weights, "executor": executor}, before, is_rank=True
     )
     if throw and not outcome.status.is_success:
-        end = describe_end(outcome.status, solution.iterations, solution.changes[-1], asked["tol"], options.tol_mode)
+        end = describe_end(outcome.status, solution.iterations, solution.changes[-1], asked["tol"], options.norm)
         more = _describe_wrong(solution) + _describe_tie(solution)
         advice = options.advise(outcome.status, solution.changes, A.shape[0], A.nnz)
         if outcome.status == Status.NON_FINITE:

@@ -27,7 +27,7 @@ class Iteration:
     store: str
     output: list[str] | None = None
     tol: float | None = None
-    tol_mode: str = "l1"
+    norm: str = "l1"
     max_iter: int = 100
     nstart: str | None = None
     ignore_weights: bool = False
@@ -51,7 +51,7 @@ class Iteration:
         from mgspmv.cli.vectors import read_vectors
 
         check_choices(self.place, executor=self.executor, **{name: own[name] for name in ("transport",) if name in own})
-        options = {name: getattr(self, name) for name in ("tol", "tol_mode", "max_iter", "precision", "executor")}
+        options = {name: getattr(self, name) for name in ("tol", "norm", "max_iter", "precision", "executor")}
         options |= self.place.arguments | {"weights": not self.ignore_weights} | own
         with api.open_matrix(self.store) as opened, opened.T if reverse else opened as matrix:
             given = {"nstart": self.nstart} | {name: options.pop(name) for name in vectors}

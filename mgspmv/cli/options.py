@@ -122,7 +122,7 @@ OPTIONS: dict[str, Any] = {
         "Output for all ranks: .zarr, .parquet, .csv or - for stdout; repeatable.", "RANKS", "--output", "-o"
     ),
     "tol": option("Tolerance: stop when the change is below; default 1e-6."),
-    "tol_mode": option("Norm of the change; fixed makes --max-iter steps.", "l1|l1_per_node|linf|relative|fixed"),
+    "norm": option("Norm of the change; fixed makes --max-iter steps.", "l1|l1_per_node|linf|relative|fixed"),
     "max_iter": option("Maximum number of iterations."),
     "nstart": option(
         "Start vector: `alice`, `alice=2,bob=1`, or a file (saved ranks, .csv, .parquet, text, .npy).", "FILE|IDS"

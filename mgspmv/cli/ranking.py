@@ -65,7 +65,7 @@ def pagerank_batch(
     alpha: list[float] | None = None,
     top: Annotated[int | None, option("Number of highest ranks to keep per vector; default all.", min=1)] = None,
     tol: float | None = None,
-    tol_mode: str = "l1",
+    norm: str = "l1",
     max_iter: int = 100,
     dangling: str | None = None,
     out_weight: str | None = None,
@@ -85,7 +85,7 @@ def pagerank_batch(
 
     check_choices(place, transport=transport, width=width)
     outputs = find_outputs(output, overwrite=overwrite)
-    options: dict[str, Any] = {"alpha": alpha or 0.85, "tol": tol, "tol_mode": tol_mode, "max_iter": max_iter}
+    options: dict[str, Any] = {"alpha": alpha or 0.85, "tol": tol, "norm": norm, "max_iter": max_iter}
     options |= {"weights": not ignore_weights, "precision": precision, "width": width, "top": top}
     options |= place.arguments | {"transport": transport}
     with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:

@@ -21,8 +21,8 @@ from mgspmv.exchange.peer import HaloColumns, cut_again, hold_all
 from mgspmv.exchange.peer_comm import RunSpec
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device
-from mgspmv.model import TolMode
-from mgspmv.solvers.norms import Norm, combine
+from mgspmv.model import ChangeNorm
+from mgspmv.solvers.norms import Normalization, combine
 from mgspmv.solvers.power import PowerLoop, PowerTask, Products, Step, compile_product
 from mgspmv.solvers.steps import Times
 
@@ -82,7 +82,7 @@ class PowerWorkerRun(WorkerRun):
             x = multiply(columns.gather(x))
         return x
 
-    def _combine(self, own: float, of: Norm | TolMode) -> float:
+    def _combine(self, own: float, of: Normalization | ChangeNorm) -> float:
         return combine([answer["own"] for answer in self._all_to_all.gather({"own": own})], of)
 
     def _report_times(self, elapsed_s: float, n_bytes: int) -> Times:

@@ -276,10 +276,10 @@ def _read_end(known: Mapping[str, Any]) -> dict[str, Any]:
     from mgspmv.solvers.options import DEFAULT_TOL
 
     n = getattr(known.get("A"), "shape", (None,))[0]
-    tol_mode, tol = known.get("tol_mode", "l1"), known.get("tol")
+    norm, tol = known.get("norm", "l1"), known.get("tol")
     change: float | None = DEFAULT_TOL if tol is None else tol
-    if tol_mode == "fixed" or known.get("stop", "change") != "change":
+    if norm == "fixed" or known.get("stop", "change") != "change":
         change = None
-    elif change is not None and tol_mode == "l1_per_node":
+    elif change is not None and norm == "l1_per_node":
         change = None if n is None else change * n
     return {"tol": change, "max_iter": known.get("max_iter", 100)}

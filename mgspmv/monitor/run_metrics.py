@@ -40,7 +40,7 @@ NUMBERS = {
     "run_start_timestamp_seconds": ("Start of the run, in seconds since 1970.", "began"),
     "run_last_message_timestamp_seconds": ("Last message of the run or its workers, in seconds since 1970.", "changed"),
     "run_iterations": ("Iterations that the run has completed.", "iterations"),
-    "run_change": ("Change of the last iteration, in the norm of tol_mode.", "change"),
+    "run_change": ("Change of the last iteration, in its norm.", "change"),
     "run_tolerance": ("Change below which the run has converged, in that norm.", "threshold"),
     "run_edges_per_second": ("Stored entries multiplied per second in the last message's iterations.", "edges_per_s"),
     "run_imbalance_ratio": ("Product time of the slowest worker over the mean, in the last iterations.", "imbalance"),

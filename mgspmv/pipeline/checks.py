@@ -55,7 +55,7 @@ def _check_matrices(pipeline: Pipeline, key: Key, section: Any) -> Problems:
 
 def _check_ranks(pipeline: Pipeline, key: Key, section: Any) -> Problems:
     """Check that options of PageRank are compatible with each other, and with [output]."""
-    names = ("tol", "tol_mode", "max_iter", "precision", *(("stop",) if key[0] == "run" else ()))
+    names = ("tol", "norm", "max_iter", "precision", *(("stop",) if key[0] == "run" else ()))
     try:
         options = PageRankOptions(**{name: getattr(section, name) for name in names})
         if key[0] == "run" and section.checkpoint:

@@ -27,7 +27,7 @@ from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.vector_files import check_dangling
 from mgspmv.kernels.catalogue import BACKENDS
 from mgspmv.kernels.select import list_kernels
-from mgspmv.model import Duplicates, Kind, OrderMethod, Precision, SelfLoops, TolMode
+from mgspmv.model import ChangeNorm, Duplicates, Kind, OrderMethod, Precision, SelfLoops
 from mgspmv.partition import parse_bytes
 from mgspmv.scores import Scaler
 from mgspmv.solvers.options import PageRankOptions
@@ -260,7 +260,7 @@ class RanksSection(Section):
     """Damping factor."""
     tol: Grid[Tol] | None = None
     """Stop when the change is below this tolerance; default 1e-6, with stop = "topk:100" 1e-10."""
-    tol_mode: Grid[TolMode] = "l1"
+    norm: Grid[ChangeNorm] = "l1"
     """Norm of the change; `fixed` makes exactly max_iter iterations."""
     max_iter: Grid[Positive] = 100
     """Maximum number of iterations."""
@@ -464,7 +464,7 @@ class Pipeline(Section):
 
 
 GRID = (
-    *("x", "seeds", "alpha", "beta", "tol", "tol_mode", "max_iter", "stop", "personalization", "dangling", "nstart"),
+    *("x", "seeds", "alpha", "beta", "tol", "norm", "max_iter", "stop", "personalization", "dangling", "nstart"),
     *("out_weight", "weights", "reverse", "transpose", "precision", "kernel", "backend"),
 )
 """Keys whose lists are grids, in the order in which labels, and so names of folders, list them."""

@@ -36,7 +36,7 @@ from mgspmv.results import Solution, describe_matrix, load_solution
 from mgspmv.store.locations import check_links, locate_store
 from mgspmv.validation import to_json
 
-_OPTIONS = ("alpha", "tol", "tol_mode", "max_iter", "weights", "precision")
+_OPTIONS = ("alpha", "tol", "norm", "max_iter", "weights", "precision")
 
 
 def make_result(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> tuple[StepRecord, Exception | None]:

@@ -63,7 +63,7 @@ _NORMS = {
 
 
 def _name_norms(records: Iterable[StepRecord]) -> str:
-    modes = [record.options.get("tol_mode", "l1") for record in records]
+    modes = [record.options.get("norm", "l1") for record in records]
     names = dict.fromkeys(_NORMS.get(mode, mode) for mode in modes)
     return next(iter(names)) if len(names) == 1 else "each in the norm of its run"
 
@@ -72,7 +72,7 @@ def _list_levels(records: Iterable[StepRecord]) -> list[tuple[float, str]]:
     """List the changes at which the runs end, without repetitions."""
     levels = {}
     for record in records:
-        mode, tol = record.options.get("tol_mode"), read_number(record.options.get("tol"))
+        mode, tol = record.options.get("norm"), read_number(record.options.get("tol"))
         if tol > 0 and mode != "fixed":
             change = tol * record.matrix["shape"][0] if mode == "l1_per_node" else tol
             levels[change] = f"tol {format_number(change)}"

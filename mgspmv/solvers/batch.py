@@ -103,7 +103,7 @@ class Ending:
 
     status: Status
     changes: tuple[float, ...]
-    """|x' - x| of each iteration, in the norm of `tol_mode`."""
+    """|x' - x| of each iteration, in the norm of the run."""
     error_bound_l1: float
     """Bound on ||ranks - exact ranks||_1; infinite where ranks are not finite."""
 

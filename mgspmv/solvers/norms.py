@@ -13,15 +13,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mgspmv.model import RELATIVE_LIMIT, TolMode
+from mgspmv.model import RELATIVE_LIMIT, ChangeNorm
 
-Norm = Literal["none", "l1", "l2", "max"]
+Normalization = Literal["none", "l1", "l2", "max"]
 
 CHUNK = 1 << 16
 """Elements per chunk on the host, to limit the memory of intermediates."""
 
 
-def find_norm(x: Any, norm: Norm) -> float:
+def find_norm(x: Any, norm: Normalization) -> float:
     """Compute the norm of these elements, not finite where one is not, or where it is too large for a float.
 
     Sums of squares are scaled against overflow and underflow.
@@ -40,18 +40,18 @@ def find_norm(x: Any, norm: Norm) -> float:
     return root if math.isfinite(root) else math.nan
 
 
-def find_change(new: Any, x: Any, tol_mode: TolMode) -> float:
+def find_change(new: Any, x: Any, norm: ChangeNorm) -> float:
     """Compute |x' - x| of these elements, not finite where one is not: for `linf` the largest, for `relative` the
     largest |x' - x| / |x'|, up to `RELATIVE_LIMIT` and 0 where x' is 0; else the sum. Parameters as for `find_norm`."""
-    if tol_mode == "linf":
+    if norm == "linf":
         return _find_largest(abs(_widen(new[c]) - x[c]) for c in _cut(new))
-    if tol_mode == "relative":
+    if norm == "relative":
         largest = _find_largest(_compare(_widen(new[c]), x[c]) for c in _cut(new))
         return largest if math.isnan(largest) else min(largest, RELATIVE_LIMIT)
     return _sum(lambda c: abs(_widen(new[c]) - x[c]), new)
 
 
-def combine(parts: Sequence[float], of: Norm | TolMode) -> float:
+def combine(parts: Sequence[float], of: Normalization | ChangeNorm) -> float:
     """Combine the norms, or changes, of all parts to that of all elements; not finite where one is not."""
     if of in ("max", "linf", "relative"):
         return float(np.max(parts))

@@ -9,8 +9,8 @@ from numbers import Real
 from typing import get_args
 
 from mgspmv.errors import OptionError
-from mgspmv.model import CHANGE_POINT, Precision, Status, StepSums, TolMode, check_choice
-from mgspmv.solvers.norms import Norm
+from mgspmv.model import CHANGE_POINT, ChangeNorm, Precision, Status, StepSums, check_choice
+from mgspmv.solvers.norms import Normalization
 
 DEFAULT_TOL = 1e-6
 STABLE_TOL = 1e-10
@@ -27,7 +27,7 @@ class PageRankOptions:
     """Damping factor, 0 <= alpha < 1."""
     tol: float | None = None
     """Change below which the run stops; None for the default. Must be None for `fixed`."""
-    tol_mode: TolMode = "l1"
+    norm: ChangeNorm = "l1"
     """Norm of the change: `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as NetworkX; `linf` largest
     |x' - x| < tol; `relative` largest |x' - x| / x' < tol; `fixed` makes exactly max_iter iterations."""
     max_iter: int = 100
@@ -38,13 +38,13 @@ class PageRankOptions:
     """Stopping criterion: `change`, or `topk:100`, which also stops when the 100 highest vertices are proven."""
 
     def __post_init__(self) -> None:
-        check_stopping(self.tol, self.tol_mode, self.max_iter)
+        check_stopping(self.tol, self.norm, self.max_iter)
         check_choice("precision", self.precision, ("exact", "float64", "float32"))
         if not _is_real(self.alpha) or not 0 <= self.alpha < 1:
             raise OptionError(f"alpha must be at least 0 and less than 1, not {self.alpha!r}")
-        if self.top is not None and self.tol_mode == "fixed":
+        if self.top is not None and self.norm == "fixed":
             raise OptionError(
-                f"tol_mode='fixed' makes max_iter iterations, stop={self.stop!r} may end earlier; leave out one of them"
+                f"norm='fixed' makes max_iter iterations, stop={self.stop!r} may end earlier; leave out one of them"
             )
         self._drop_numpy_types()
 
@@ -58,12 +58,12 @@ class PageRankOptions:
     @property
     def is_relative(self) -> bool:
         """True if changes are relative to the new ranks."""
-        return self.tol_mode == "relative"
+        return self.norm == "relative"
 
     @property
     def by_largest(self) -> bool:
         """True if the change is the maximum over vertices, and not the sum."""
-        return self.tol_mode in ("linf", "relative")
+        return self.norm in ("linf", "relative")
 
     @property
     def top(self) -> int | None:
@@ -96,29 +96,29 @@ class PageRankOptions:
 
     def choose_tol(self, n: int, nnz: int) -> float | None:
         """Return `tol`, or its default: 1e-6; with `topk` 1e-10, or the change that every graph reaches."""
-        if self.tol is not None or self.tol_mode == "fixed":
+        if self.tol is not None or self.norm == "fixed":
             return self.tol
         if self.top is None:
             return DEFAULT_TOL
-        return max(STABLE_TOL, self._sure_change(n, nnz)) / (n if self.tol_mode == "l1_per_node" else 1)
+        return max(STABLE_TOL, self._sure_change(n, nnz)) / (n if self.norm == "l1_per_node" else 1)
 
     def threshold(self, n: int, nnz: int) -> float:
-        """Return the change, in the norm of `tol_mode` (`l1` for `l1_per_node`), below which the run has converged.
+        """Return the change, in the norm of the run (`l1` for `l1_per_node`), below which the run has converged.
 
         Raises
         ------
         OptionError : any two distributions are closer than that, or rounding alone is larger; as for `check_top`
         """
         self.check_top(n)
-        tol, per_node = self.choose_tol(n, nnz), n if self.tol_mode == "l1_per_node" else 1
+        tol, per_node = self.choose_tol(n, nnz), n if self.norm == "l1_per_node" else 1
         if tol is None:
             return 0.0
-        most, least, sure = _most_change(self.tol_mode), self._least_change(n, nnz), self._sure_change(n, nnz)
+        most, least, sure = _most_change(self.norm), self._least_change(n, nnz), self._sure_change(n, nnz)
         self._check_reach(tol, n, most / per_node, least / per_node, sure / per_node)
         return tol * per_node
 
     def measure(self, sums: StepSums) -> float:
-        """Return |x' - x| in the norm of `tol_mode`; the sum for `l1_per_node` and `fixed`."""
+        """Return |x' - x| in the norm of the run; the sum for `l1_per_node` and `fixed`."""
         return (sums.change_linf if self.by_largest else sums.change_l1) / CHANGE_POINT
 
     def _least_change(self, n: int, nnz: int) -> float:
@@ -129,7 +129,7 @@ class PageRankOptions:
         """
         unit = 2.0**-24 if self.precision == "float32" else 2.0**-53
         rounding = max(unit, math.sqrt(nnz) * 2.0**-63) if self.precision == "exact" else unit
-        return rounding / n if self.tol_mode == "linf" else rounding
+        return rounding / n if self.norm == "linf" else rounding
 
     def _sure_change(self, n: int, nnz: int) -> float:
         """Bound the change that every graph reaches: if rounding moves a step by D in L1, it is 2 D / (1 - alpha).
@@ -157,7 +157,7 @@ class PageRankOptions:
         last = max(changes[-span // 2 :])
         if last > self._sure_change(n, nnz) or last <= self.alpha ** (span / 2) * changes[-1 - span]:
             return status.advice
-        tol = 2 * last / (n if self.tol_mode == "l1_per_node" else 1)
+        tol = 2 * last / (n if self.norm == "l1_per_node" else 1)
         finer = "precision='exact' or 'float64', or " if self.precision == "float32" else ""
         return (
             f"The change stays near {last:.2g} because of rounding with precision={self.precision!r}: pass {finer}"
@@ -165,9 +165,9 @@ class PageRankOptions:
         )
 
     def _check_reach(self, tol: float, n: int, most: float, least: float, sure: float) -> None:
-        said = f"tol={tol:g} with tol_mode={self.tol_mode!r}"
+        said = f"tol={tol:g} with norm={self.norm!r}"
         if tol >= most:
-            other = ", or tol_mode='l1'" if self.tol_mode == "l1_per_node" else ""
+            other = ", or norm='l1'" if self.norm == "l1_per_node" else ""
             whose = "increase of ranks" if self.is_relative else f"ranks of {n} vertices"
             raise OptionError(f"{said} is met by any {whose}; pass less than {most:g}{other}")
         if tol < least:
@@ -184,29 +184,27 @@ class PowerOptions:
 
     tol: float | None = None
     """Change below which the iteration stops; None for 1e-6. Must be None for `fixed`."""
-    tol_mode: TolMode = "l1"
+    norm: ChangeNorm = "l1"
     """Norm of the change: `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as NetworkX; `linf` largest
     |x' - x| < tol; `relative` largest |x' - x| / |x'| < tol, 0 where x' is 0; `fixed` makes exactly max_iter
     iterations."""
     max_iter: int = 100
     """Maximum number of iterations."""
-    norm: Norm = "none"
+    normalize: Normalization = "none"
     """Norm that each x' is divided by: sum of absolutes (`l1`), Euclidean norm (`l2`) or largest absolute (`max`)."""
 
     def __post_init__(self) -> None:
-        check_stopping(self.tol, self.tol_mode, self.max_iter)
-        check_choice("norm", self.norm, get_args(Norm))
-        if self.tol_mode == "relative" and self.tol is not None and self.tol >= 1:
-            raise OptionError(
-                f"tol={self.tol:g} with tol_mode='relative' is met by any growing elements; pass less than 1"
-            )
+        check_stopping(self.tol, self.norm, self.max_iter)
+        check_choice("normalize", self.normalize, get_args(Normalization))
+        if self.norm == "relative" and self.tol is not None and self.tol >= 1:
+            raise OptionError(f"tol={self.tol:g} with norm='relative' is met by any growing elements; pass less than 1")
 
     def threshold(self, n: int) -> float:
         """Return the change over n elements below which the iteration has converged; 0 for `fixed`."""
-        if self.tol_mode == "fixed":
+        if self.norm == "fixed":
             return 0.0
         tol = DEFAULT_TOL if self.tol is None else float(self.tol)
-        return tol * n if self.tol_mode == "l1_per_node" else tol
+        return tol * n if self.norm == "l1_per_node" else tol
 
 
 @dataclass(frozen=True)
@@ -236,7 +234,7 @@ def check_status(
     options: PageRankOptions | PowerOptions, threshold: float, iteration: int, change: float, is_wrong: bool
 ) -> Status | None:
     """Return the status of a run that ends after `iteration` iterations with this change; None if it continues."""
-    is_fixed = options.tol_mode == "fixed"
+    is_fixed = options.norm == "fixed"
     if is_wrong:
         return Status.NON_FINITE
     if not is_fixed and change < threshold:
@@ -246,32 +244,32 @@ def check_status(
     return Status.COMPLETED if is_fixed else Status.MAX_ITER
 
 
-def describe_end(status: Status, n_iterations: int, change: float, tol: float | None, tol_mode: TolMode) -> str:
+def describe_end(status: Status, n_iterations: int, change: float, tol: float | None, norm: ChangeNorm) -> str:
     """Describe the end of a run that did not converge, with its last change and the tolerance."""
     after = f"after {n_iterations} iteration{'' if n_iterations == 1 else 's'}"
     if status == Status.NON_FINITE:
         return f"NaN or infinite values {after}"
-    unit = " per node" if tol_mode == "l1_per_node" else ""
-    return f"{_CHANGES[tol_mode]} {change:.3g} {after} (tol {DEFAULT_TOL if tol is None else tol:.3g}{unit})"
+    unit = " per node" if norm == "l1_per_node" else ""
+    return f"{_CHANGES[norm]} {change:.3g} {after} (tol {DEFAULT_TOL if tol is None else tol:.3g}{unit})"
 
 
 _CHANGES = {"l1": "L1 change", "l1_per_node": "L1 change", "linf": "largest change", "relative": "relative change"}
 
 
-def check_stopping(tol: float | None, tol_mode: TolMode, max_iter: int) -> None:
+def check_stopping(tol: float | None, norm: ChangeNorm, max_iter: int) -> None:
     """Raise `OptionError` for options by which no iteration can stop."""
-    check_choice("tol_mode", tol_mode, ("l1", "l1_per_node", "linf", "relative", "fixed"))
+    check_choice("norm", norm, ("l1", "l1_per_node", "linf", "relative", "fixed"))
     if not hasattr(max_iter, "__index__") or max_iter < 1:
         raise OptionError(f"max_iter must be an integer of at least 1, not {max_iter!r}")
-    if tol_mode == "fixed" and tol is not None:
-        raise OptionError("tol_mode='fixed' makes max_iter iterations and has no tolerance; leave out tol=")
+    if norm == "fixed" and tol is not None:
+        raise OptionError("norm='fixed' makes max_iter iterations and has no tolerance; leave out tol=")
     if tol is not None and not (_is_real(tol) and 0 < float(tol) < math.inf):
-        raise OptionError(f"tol must be a positive number, not {tol!r}; tol_mode='fixed' needs no tolerance")
+        raise OptionError(f"tol must be a positive number, not {tol!r}; norm='fixed' needs no tolerance")
 
 
-def _most_change(tol_mode: TolMode) -> float:
+def _most_change(norm: ChangeNorm) -> float:
     """Return the largest possible change between two distributions; for `relative` that of an increasing rank."""
-    return 1.0 if tol_mode in ("linf", "relative") else 2.0
+    return 1.0 if norm in ("linf", "relative") else 2.0
 
 
 def _is_real(value: object) -> bool:

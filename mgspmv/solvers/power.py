@@ -19,8 +19,8 @@ import numpy as np
 
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.kernels.select import BoundKernel, bind_kernel
-from mgspmv.model import CsrBlock, Event, Status, TolMode
-from mgspmv.solvers.norms import Norm, find_change, find_norm
+from mgspmv.model import ChangeNorm, CsrBlock, Event, Status
+from mgspmv.solvers.norms import Normalization, find_change, find_norm
 from mgspmv.solvers.options import PowerOptions, check_status
 from mgspmv.solvers.pagerank import Outcome, sum_seconds
 from mgspmv.solvers.steps import Times
@@ -92,7 +92,7 @@ class Products:
     """Description of the hardware."""
     nbytes: int
     """Bytes of the matrix in this process."""
-    combine: Callable[[float, Norm | TolMode], float] = lambda own, of: own
+    combine: Callable[[float, Normalization | ChangeNorm], float] = lambda own, of: own
     """Function that combines the norm or change of this process's elements to that of whole vectors."""
     report_times: Callable[[float, int], Times] = count_alone
     """Function that returns the times of the last iteration, from its seconds and the bytes held in this process."""
@@ -145,14 +145,14 @@ class PowerLoop:
         """Make one iteration; return the change."""
         products, options, x = self._products, self._options, self.x
         new = _check_update(self._update(products.multiply(x), _protect(x)), x)
-        if options.norm != "none":
-            length = products.combine(find_norm(new, options.norm), options.norm)
+        if options.normalize != "none":
+            length = products.combine(find_norm(new, options.normalize), options.normalize)
             new = _divide(new, length)
             if not math.isfinite(length):  # not divided, so that the first such element can be named
                 self.x = new
                 return math.nan
         self.x = new
-        return products.combine(find_change(new, x, options.tol_mode), options.tol_mode)
+        return products.combine(find_change(new, x, options.norm), options.norm)
 
 
 def iterate_power(
@@ -188,7 +188,7 @@ def compile_product(kernel: BoundKernel, dtype: str) -> None:
     bind_kernel(empty, kernel.precision).multiply(nothing, nothing)
 
 
-def normalize(x: np.ndarray, norm: Norm) -> np.ndarray:
+def normalize(x: np.ndarray, norm: Normalization) -> np.ndarray:
     """Divide a whole vector by its norm, which is not `none`; a norm that is 0 or not finite leaves it unchanged."""
     divided: np.ndarray = _divide(x, find_norm(x, norm))
     return divided

@@ -113,7 +113,7 @@ def test_linear_systems(weighted, precision):
     p = np.random.default_rng(1).random((6, 60)) * (np.arange(60) % 5 == 0)
     alphas = [0.0, 0.3, 0.5, 0.85, 0.9, 0.95]
     for given in (p, sp.csr_array(p)):
-        batch = mg.pagerank_batch(A, given, alpha=alphas, precision=precision, tol_mode="fixed", max_iter=500, width=4)
+        batch = mg.pagerank_batch(A, given, alpha=alphas, precision=precision, norm="fixed", max_iter=500, width=4)
         for k, alpha in enumerate(alphas):
             error = np.abs(batch.values[k] - rank_by_solving(arcs, alpha=alpha, p=p[k])).sum()
             assert error <= min(5e-6 if precision == "float32" else 1e-13, batch.error_bounds_l1[k] + 1e-15)
@@ -243,7 +243,7 @@ def test_a_pass_takes_the_memory_that_is_planned(precision):
         ({"alpha": [0.5, 2]}, OptionError, "vector 1: alpha must be at least 0 and less than 1, not 2"),
         ({"alpha": []}, ShapeError, "alpha is an empty sequence"),
         ({"alpha": "much"}, OptionError, "vector 0: alpha must be at least 0 and less than 1, not 'much'"),
-        ({"tol": 3.0}, OptionError, "vector 0: tol=3 with tol_mode='l1' is met by any ranks"),
+        ({"tol": 3.0}, OptionError, "vector 0: tol=3 with norm='l1' is met by any ranks"),
         ({"threads": 0}, OptionError, "threads must be at least 1"),
         ({"dangling": "error"}, DanglingError, "of 60 vertices have no out-edges"),
         ({"dangling": {99: 1}}, OptionError, "dangling has the id 99"),

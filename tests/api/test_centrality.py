@@ -200,7 +200,7 @@ def test_eigenvector_centrality_as_igraph(graph):
 def test_eigenvector_centrality_makes_the_iterations_of_networkx(graph):
     G, A = graph
     start = {k: 1.0 + k for k in range(40)}
-    solution = mg.eigenvector_centrality(A, tol_mode="l1_per_node", nstart=start)
+    solution = mg.eigenvector_centrality(A, norm="l1_per_node", nstart=start)
     wanted = nx.eigenvector_centrality(G, weight="weight", nstart=start, max_iter=solution.iterations)
     np.testing.assert_allclose(solution.values, in_order(wanted, 40), rtol=1e-12)
     with pytest.raises(nx.PowerIterationFailedConvergence):

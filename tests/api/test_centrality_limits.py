@@ -39,11 +39,11 @@ ACYCLIC = {
     "either sign": (*make_edges((0, 2), (1, 2), (2, 3)), np.array([1.0, -1.0, 2.0])),
     "longer than the first look": make_edges(*make_path(200)),
 }
-LOOSE = [{"tol": 1e-3}, {"tol": 1e-6, "max_iter": 20000}, {"tol": 1.0, "tol_mode": "l1_per_node"}]
+LOOSE = [{"tol": 1e-3}, {"tol": 1e-6, "max_iter": 20000}, {"tol": 1.0, "norm": "l1_per_node"}]
 
 
 @pytest.mark.parametrize("name", ACYCLIC)
-@pytest.mark.parametrize("options", [*LOOSE, {"max_iter": 2}, {"tol_mode": "fixed", "max_iter": 9}, {"throw": False}])
+@pytest.mark.parametrize("options", [*LOOSE, {"max_iter": 2}, {"norm": "fixed", "max_iter": 9}, {"throw": False}])
 def test_graphs_without_cycles_are_refused(name, options):
     with pytest.raises(AcyclicError, match=r"no cycle was found .* use katz or pagerank, which need no cycle"):
         mg.eigenvector_centrality(ingest(ACYCLIC[name]), **options)

@@ -25,10 +25,10 @@ KINDS = {
     "float32": {"precision": "float32", "tol": 1e-5},
     "vectors": {"personalization": P, "dangling": {1: 2, 7: 1}, "nstart": {5: 1}},
     "dropped": {"dangling": "drop", "alpha": 0.9},
-    "relative": {"tol_mode": "relative", "tol": 1e-4},
-    "linf": {"tol_mode": "linf"},
-    "per node": {"tol_mode": "l1_per_node", "tol": 1e-9},
-    "fixed": {"tol_mode": "fixed", "max_iter": 30},
+    "relative": {"norm": "relative", "tol": 1e-4},
+    "linf": {"norm": "linf"},
+    "per node": {"norm": "l1_per_node", "tol": 1e-9},
+    "fixed": {"norm": "fixed", "max_iter": 30},
     "pattern": {"weights": False},
     "out-weights": {"out_weight": dict.fromkeys(range(N), 30.0)},
     "threads": {"threads": 2},
@@ -120,7 +120,7 @@ def test_what_is_kept_is_the_last_state(graph, tmp_path):
 OTHERS = {
     "alpha": ({"alpha": 0.9}, "it has alpha=0.85, not alpha=0.9"),
     "precision": ({"precision": "float64"}, "it has precision='exact', not precision='float64'"),
-    "tol_mode": ({"tol_mode": "linf"}, "it has tol_mode='l1', not tol_mode='linf'"),
+    "norm": ({"norm": "linf"}, "it has norm='l1', not norm='linf'"),
     "personalization": ({"personalization": P}, "it has another personalization"),
     "dangling": ({"dangling": {3: 1}}, "it has another distribution of the rank of dangling vertices"),
     "out_weight": ({"out_weight": dict.fromkeys(range(N), 1000.0)}, "it has another vector of out-weights"),
@@ -221,7 +221,7 @@ def test_it_goes_on_from_each_place_to_each(graph, tmp_path, in_process):
 @pytest.mark.parametrize("executor", ["supersteps", "tasks"])
 def test_states_are_kept_between_iterations(graph, tmp_path, in_process, executor):
     client, told = in_process(2), []
-    options = {"tol_mode": "fixed", "max_iter": 3000 if executor == "supersteps" else 60, "executor": executor}
+    options = {"norm": "fixed", "max_iter": 3000 if executor == "supersteps" else 60, "executor": executor}
     solution = mg.pagerank(
         graph,
         client=client,

@@ -45,7 +45,7 @@ def square(tmp_path_factory):
 def test_power_method(square):
     own, A = square
     for matrix, wanted in ((A, own), (A.T, own.T)):
-        solution = power_iteration(matrix, norm="l1", tol=1e-14, max_iter=300)
+        solution = power_iteration(matrix, normalize="l1", tol=1e-14, max_iter=300)
         np.testing.assert_allclose(solution.values, find_dominant(wanted), rtol=1e-10)
     assert solution.status is Status.CONVERGED
     assert solution.iterations == len(solution.changes) == len(solution.events)
@@ -59,9 +59,9 @@ def test_power_method(square):
     assert solution.memory["host_peak_bytes"][0] > 20e6
     assert solution.options == {
         "method": "power iteration",
-        "norm": "l1",
+        "normalize": "l1",
         "tol": 1e-14,
-        "tol_mode": "l1",
+        "norm": "l1",
         "max_iter": 300,
         "weights": True,
         "precision": "float64",
@@ -79,7 +79,7 @@ def test_step_of_a_user():
 
 def test_a_cluster_has_the_same_result(square, in_process):
     _, A = square
-    options = {"norm": "l2", "tol": 1e-10, "max_iter": 200}
+    options = {"normalize": "l2", "tol": 1e-10, "max_iter": 200}
     here, client, said = power_iteration(A, **options), in_process(3), []
     with A.distribute(client) as D:
         there = power_iteration(D, **options)
@@ -119,9 +119,9 @@ def test_steps_of_users_are_made_in_the_client(order, in_process, tmp_path):
 def test_without_convergence(square):
     _, A = square
     with pytest.raises(ConvergenceError, match=r"^power iteration did not converge: L1 .* after 3 iterations") as e:
-        power_iteration(A, norm="l1", tol=1e-14, max_iter=3)
+        power_iteration(A, normalize="l1", tol=1e-14, max_iter=3)
     assert e.value.solution.iterations == 3
-    kept = power_iteration(A, norm="l1", tol=1e-14, max_iter=3, throw=False)
+    kept = power_iteration(A, normalize="l1", tol=1e-14, max_iter=3, throw=False)
     assert (kept.status, kept.digest()) == (Status.MAX_ITER, e.value.solution.digest())
     with pytest.raises(ConvergenceError, match="did not converge: NaN or infinite values"):
         power_iteration(A, lambda y, x: 1e300 * y, max_iter=10)
@@ -137,7 +137,7 @@ def test_what_is_refused(square):
         ({"threads": 0}, "threads must be at least 1, not 0"),
         ({"backend": "gpu"}, "backend must be one of"),
         ({"tol": -1}, "tol must be a positive number, not -1"),
-        ({"norm": "l7"}, "norm must be one of"),
+        ({"normalize": "l7"}, "normalize must be one of"),
         ({"executor": "sideways"}, "executor must be one of 'auto', 'embedded', 'tasks', 'supersteps', not 'sideways'"),
         ({"executor": "tasks"}, "executor='tasks' needs a cluster; pass client=, or pass a matrix of distribute()"),
     ):
@@ -193,21 +193,20 @@ def test_device(order, limits):
         return y
 
     runs = [
-        power_iteration(A, update, backend="cuda", norm="l2", tol_mode="fixed", max_iter=5, **limits) for _ in range(2)
+        power_iteration(A, update, backend="cuda", normalize="l2", norm="fixed", max_iter=5, **limits) for _ in range(2)
     ]
-    here = power_iteration(A, lambda y, x: 0.01 * y + b, backend="cpu", norm="l2", tol_mode="fixed", max_iter=5)
+    here = power_iteration(A, lambda y, x: 0.01 * y + b, backend="cpu", normalize="l2", norm="fixed", max_iter=5)
     assert set(seen) == {(cupy.ndarray, cupy.ndarray)}
     assert len({(s.digest(), s.changes) for s in runs}) == 1
     np.testing.assert_allclose(runs[0].values, here.values, rtol=1e-12)
     np.testing.assert_allclose(runs[0].changes, here.changes, rtol=1e-9, atol=1e-12)  # of 386 at first
-    for tol_mode in ("linf", "relative"):
+    for norm in ("linf", "relative"):
         own, other = (
-            power_iteration(A, backend=k, norm="max", tol_mode=tol_mode, max_iter=3, throw=False)
-            for k in ("cuda", "cpu")
+            power_iteration(A, backend=k, normalize="max", norm=norm, max_iter=3, throw=False) for k in ("cuda", "cpu")
         )
         np.testing.assert_allclose(own.changes, other.changes, rtol=1e-9)
         assert own.memory["device_bytes"][0] > 0
     unweighted = [
-        power_iteration(A, backend=k, norm="l1", weights=False, tol_mode="fixed", max_iter=3) for k in ("cuda", "cpu")
+        power_iteration(A, backend=k, normalize="l1", weights=False, norm="fixed", max_iter=3) for k in ("cuda", "cpu")
     ]
     np.testing.assert_allclose(unweighted[0].values, unweighted[1].values, rtol=1e-12)

@@ -80,7 +80,7 @@ def test_power_iteration(norm, in_process, tmp_path):
     mg.ingest(sp.coo_array(dense), tmp_path / "m.zarr", kind="matrix")
     A, x = mg.open_matrix(tmp_path / "m.zarr"), np.array([1.0, 1e200, 1.0])
     with pytest.raises(ConvergenceError, match=r"; vertex 1 became inf first, in iteration 1$"):
-        mg.power_iteration(A, x=x, norm=norm)
+        mg.power_iteration(A, x=x, normalize=norm)
     for options in ({}, {"client": in_process(2), "executor": "tasks"}):
-        solution = mg.power_iteration(A, x=x, norm=norm, throw=False, **options)
+        solution = mg.power_iteration(A, x=x, normalize=norm, throw=False, **options)
         assert (solution.status, solution.non_finite) == (Status.NON_FINITE, NonFinite(1, math.inf, 1))

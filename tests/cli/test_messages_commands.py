@@ -86,10 +86,10 @@ ROWS = {
         "symmetrize edges without_edges",
     ),
     "vertices of a matrix": ("subgraph two.zarr h.zarr --vertices ids.txt", "--vertices --kind", "vertices kind"),
-    "tol": ("pagerank g.zarr --tol -1", "--tol --tol-mode", "tol tol_mode"),
-    "a small tol": ("pagerank g.zarr --tol 1e-30", "--tol --tol-mode --precision", "tol tol_mode precision"),
+    "tol": ("pagerank g.zarr --tol -1", "--tol --norm", "tol norm"),
+    "a small tol": ("pagerank g.zarr --tol 1e-30", "--tol --norm --precision", "tol norm precision"),
     "alpha": ("pagerank g.zarr --alpha 2", "--alpha", "alpha"),
-    "no tol": ("pagerank g.zarr --tol-mode fixed --tol 1", "--tol-mode --max-iter --tol", "tol_mode max_iter tol"),
+    "no tol": ("pagerank g.zarr --norm fixed --tol 1", "--norm --max-iter --tol", "norm max_iter tol"),
     "few iterations": ("pagerank path.zarr --max-iter 1", "--max-iter --tol", "max_iter tol"),
     "stop": ("pagerank g.zarr --stop topk:5", "--stop", "stop"),
     "no checkpoint": (

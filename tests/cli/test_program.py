@@ -227,8 +227,8 @@ def test_errors_are_red_on_terminals_that_have_colours(monkeypatch):
     ("words", "found"),
     [
         ("mgspmv pager", ["pagerank", "pagerank-batch"]),
-        ("mgspmv pagerank g.zarr --tol-m", ["--tol-mode"]),
-        ("mgspmv pagerank g.zarr --tol-mode l", ["l1", "l1_per_node", "linf"]),
+        ("mgspmv pagerank g.zarr --tol-m", ["--norm"]),
+        ("mgspmv pagerank g.zarr --norm l", ["l1", "l1_per_node", "linf"]),
         ("mgspmv pagerank g.zarr --dangling ", ["uniform", "drop", "error"]),
         ("mgspmv cluster sto", ["stop"]),
     ],

@@ -43,14 +43,14 @@ def test_options_of_pagerank_are_given_on():
     Path("d.txt").write_text("5 1\n")
     np.save("s.npy", [1.0, 0, 0, 0])
     vectors = ["--personalization", "p.txt", "--dangling", "d.txt", "--nstart", "s.npy"]
-    options = ["--alpha", "0.5", "--tol", "1e-12", "--tol-mode", "linf", "--max-iter", "300", "--precision", "float64"]
+    options = ["--alpha", "0.5", "--tol", "1e-12", "--norm", "linf", "--max-iter", "300", "--precision", "float64"]
     answer = invoke_json("pagerank", "g.zarr", *vectors, *options, "--threads", "1", "--kernel", "csr-serial")
     expected = nx.pagerank(nx.DiGraph(EDGES), 0.5, {1: 3, 2: 1}, dangling={5: 1}, tol=1e-15, max_iter=200)
     assert {entry["id"]: entry["rank"] for entry in answer["top"]} == pytest.approx(expected, abs=1e-11)
     for name, value in {
         "alpha": 0.5,
         "tol": 1e-12,
-        "tol_mode": "linf",
+        "norm": "linf",
         "max_iter": 300,
         "precision": "float64",
     }.items():
@@ -60,17 +60,17 @@ def test_options_of_pagerank_are_given_on():
     assert invoke_json("plan", "g.zarr", "--stop", "topk:1")["workers"][0]["watch_bytes"] == 4 * 89
     assert (high["status"], high["stability"]["k"]) == ("stable", 1)
     assert "the 1 are proven, in this order" in invoke("pagerank", "g.zarr", "--stop", "topk:1")[0]
-    fixed = invoke_json("pagerank", "g.zarr", "--tol-mode", "fixed", "--max-iter", "4")
+    fixed = invoke_json("pagerank", "g.zarr", "--norm", "fixed", "--max-iter", "4")
     assert (fixed["status"], fixed["iterations"]) == ("completed", 4)
-    invoke("pagerank", "g.zarr", "--tol-mode", "l1_per_node", "--dangling", "drop")
+    invoke("pagerank", "g.zarr", "--norm", "l1_per_node", "--dangling", "drop")
 
 
 def test_out_weights_and_relative_changes():
     invoke("ingest", "edges.txt", "g.zarr")
-    plain = invoke_json("pagerank", "g.zarr", "--tol-mode", "relative", "--tol", "1e-3")
+    plain = invoke_json("pagerank", "g.zarr", "--norm", "relative", "--tol", "1e-3")
     Path("w.txt").write_text("".join(f"{name} {9 if name == 1 else 2}\n" for name in (1, 2, 3, 5)))
     given = invoke_json("pagerank", "g.zarr", "--out-weight", "w.txt")
-    assert (plain["options"]["tol_mode"], plain["options"]["out_weight"]) == ("relative", "store")
+    assert (plain["options"]["norm"], plain["options"]["out_weight"]) == ("relative", "store")
     assert given["options"]["out_weight"] == "vector"
     assert sum(entry["rank"] for entry in given["top"]) < 0.95
     Path("w.txt").write_text("1 0.5\n")

@@ -70,11 +70,11 @@ def test_ranks_on_standard_output(options):
 
 def test_options_are_given_on():
     Path("w.txt").write_text("1 3\n2 1\n5 1\n9 4\n")
-    options = ["--out-weight", "w.txt", "--tol-mode", "relative", "--tol", "1e-4", "--dangling", "drop"]
+    options = ["--out-weight", "w.txt", "--norm", "relative", "--tol", "1e-4", "--dangling", "drop"]
     answer = invoke_json("pagerank-batch", "g.zarr", "--seeds", "seeds.csv", *options)
     out_weight = {1: 3, 2: 1, 5: 1, 9: 4}
     with mg.open_matrix("g.zarr") as A:
-        asked = {"out_weight": out_weight, "tol_mode": "relative", "tol": 1e-4, "dangling": "drop"}
+        asked = {"out_weight": out_weight, "norm": "relative", "tol": 1e-4, "dangling": "drop"}
         alone = mg.pagerank(A, personalization={9: 1}, **asked)
     assert answer["vectors"][1]["iterations"] == alone.iterations
     assert [(entry["id"], entry["rank"]) for entry in answer["vectors"][1]["top"]] == alone.top()

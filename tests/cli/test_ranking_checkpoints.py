@@ -111,7 +111,7 @@ def test_killed_again_and_again(runner):
 @pytest.mark.slow
 def test_a_killed_cluster():
     invoke(*TINY_RMAT)
-    asked = ["--tol-mode", "fixed", "--max-iter", "4000"]
+    asked = ["--norm", "fixed", "--max-iter", "4000"]
     whole = invoke_json("pagerank", "r.zarr", *asked)
     command = list_options(*asked, "--cluster", "local", "--workers", "2")
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

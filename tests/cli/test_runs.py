@@ -18,7 +18,7 @@ from tests.support.clusters import check_left, find_held, find_left
 from tests.support.commands import invoke, invoke_json, start
 from tests.support.waiting import HANG_S, wait_for
 
-ENDLESS = ("--tol-mode", "fixed", "--max-iter", "100000000", "--threads", "1")
+ENDLESS = ("--norm", "fixed", "--max-iter", "100000000", "--threads", "1")
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +119,7 @@ def test_a_thread_is_interrupted_and_no_other_run(graph, in_process):
 
     def rank(name: str) -> None:
         try:
-            outcomes[name] = mg.pagerank(A, client=client, tol_mode="fixed", max_iter=10**8 if name == "long" else 20)
+            outcomes[name] = mg.pagerank(A, client=client, norm="fixed", max_iter=10**8 if name == "long" else 20)
         except KeyboardInterrupt as error:
             outcomes[name] = error
 
@@ -143,7 +143,7 @@ cluster = {{kind = "address", address = "{cluster.scheduler_address}"}}
 generate = "rmat"
 parameters = {{scale = 8, edge_factor = 8, seed = 1}}
 [run]
-tol_mode = "fixed"
+norm = "fixed"
 max_iter = 100000000
 """)
     with start("run", "p.toml", cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:

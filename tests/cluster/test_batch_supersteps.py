@@ -94,10 +94,10 @@ OPTIONS = {
     "dangling dropped": {"dangling": "drop"},
     "dangling by name": {"dangling": {"v00": 1.0, "v33": 2.0}},
     "dangling by array": {"dangling": np.arange(1.0, N + 1)},
-    "l1_per_node": {"tol_mode": "l1_per_node", "tol": 1e-8, "alpha": 0.5},
-    "linf": {"tol_mode": "linf", "tol": 1e-7},
-    "relative": {"tol_mode": "relative", "tol": 1e-3},
-    "fixed": {"tol_mode": "fixed", "max_iter": 7},
+    "l1_per_node": {"norm": "l1_per_node", "tol": 1e-8, "alpha": 0.5},
+    "linf": {"norm": "linf", "tol": 1e-7},
+    "relative": {"norm": "relative", "tol": 1e-3},
+    "fixed": {"norm": "fixed", "max_iter": 7},
     "weights left out": {"weights": False},
     "out-weights": {"out_weight": 30 + np.arange(float(N))},
     "threads": {"threads": 2},
@@ -299,6 +299,6 @@ def test_a_worker_that_dies_ends_the_batch(tmp_path):
                 os.kill(pid, signal.SIGKILL)
 
         with pytest.raises(WorkerLostError, match=rf"worker \d \({victim}\) left the cluster \(during iterations"):
-            mg.pagerank_batch(A, [[1], [2]], client=client, tol_mode="fixed", max_iter=10**6, on_event=strike)
+            mg.pagerank_batch(A, [[1], [2]], client=client, norm="fixed", max_iter=10**6, on_event=strike)
         assert wait_for(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 2, HANG_S)
         check_same(mg.pagerank_batch(A, [[1], [2]], client=client), mg.pagerank_batch(A, [[1], [2]]))

@@ -28,7 +28,7 @@ from tests.support.waiting import HANG_S, wait_for
 
 pytestmark = pytest.mark.slow
 
-ENDLESS = {"tol_mode": "fixed", "max_iter": 10**6}
+ENDLESS = {"norm": "fixed", "max_iter": 10**6}
 ONCE = {**ENDLESS, "recover": 0}
 """A run that goes on no more when it has lost a worker."""
 TIMEOUT_S = 6.0
@@ -130,7 +130,7 @@ def test_a_worker_that_is_lost_ends_other_iterations_too(how, executor, graph, t
     assert strike.seconds_since < HANG_S
     assert caught.value.worker == "1"
     os.kill(processes[1], signal.SIGCONT) if how == signal.SIGSTOP else client.wait_for_workers(3, timeout=HANG_S)
-    short = {"tol_mode": "fixed", "max_iter": 3}
+    short = {"norm": "fixed", "max_iter": 3}
     wanted = mg.eigenvector_centrality(graph, **short).values
     found = mg.eigenvector_centrality(graph, client=client, executor=executor, **short).values
     np.testing.assert_allclose(found, wanted, rtol=1e-13)
@@ -196,7 +196,7 @@ def tell(event):
 
 if __name__ == "__main__":
     mg.pagerank(mg.open_matrix(sys.argv[1]), client=sys.argv[2], executor=sys.argv[3], timeout=float(sys.argv[4]),
-                tol_mode="fixed", max_iter=10**6, on_event=tell)
+                norm="fixed", max_iter=10**6, on_event=tell)
 """
 
 
@@ -279,7 +279,7 @@ def test_who_is_interrupted_in_the_queue_takes_no_lease(graph, wanted, client):
             with pytest.raises(KeyboardInterrupt):
                 mg.pagerank(graph, client=client, on_progress=lambda *phase: None)
 
-    mg.pagerank(graph, client=client, on_event=wait_in_queue, tol_mode="fixed", max_iter=2)
+    mg.pagerank(graph, client=client, on_event=wait_in_queue, norm="fixed", max_iter=2)
     began = time.monotonic()
     check_serves(client, graph, wanted, n_workers=4)
     assert time.monotonic() - began < HANG_S

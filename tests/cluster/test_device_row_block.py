@@ -137,7 +137,7 @@ def test_devices_of_one_host_write_into_each_others_memory(devices, stores):
 def test_events_say_what_each_device_did(devices, stores):
     n = len(devices.scheduler_info(n_workers=-1)["workers"])
     with stores["rmat"].distribute(devices) as D:
-        solution = mg.pagerank(D, tol_mode="fixed", max_iter=33)
+        solution = mg.pagerank(D, norm="fixed", max_iter=33)
     for event in solution.events:
         assert len(event.product_s) == len(event.exchange_s) == len(event.wait_s) == n
         assert min(event.product_s) > 0
@@ -250,7 +250,7 @@ def test_a_worker_that_is_lost_in_a_collective(action, stores):
         acted: list[float] = []
         try:
             with pytest.raises(ClusterError) as caught:
-                mg.pagerank(D, tol_mode="fixed", max_iter=100_000_000, recover=0, on_event=on_event)
+                mg.pagerank(D, norm="fixed", max_iter=100_000_000, recover=0, on_event=on_event)
             elapsed_s = time.monotonic() - acted[0]
         finally:
             if action == signal.SIGSTOP:
@@ -274,7 +274,7 @@ def test_an_interrupt_leaves_the_devices_to_the_next_run(stores):
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            mg.pagerank(D, tol_mode="fixed", max_iter=100_000_000, on_event=on_event)
+            mg.pagerank(D, norm="fixed", max_iter=100_000_000, on_event=on_event)
         assert mg.pagerank(D).values.tobytes() == mg.pagerank(A, backend="cpu").values.tobytes()
 
 
@@ -295,7 +295,7 @@ MANY_OPTIONS: dict[str, dict[str, Any]] = {
     "many columns": {"width": 64, "top": 7},
     "two columns": {"width": 2, "top": 100, "dangling": "uniform"},
     "dropped": {"width": 16, "dangling": "drop"},
-    "relative": {"width": 8, "dangling": {3: 1.0, 5: 2.0}, "tol_mode": "relative", "tol": 1e-3, "throw": False},
+    "relative": {"width": 8, "dangling": {3: 1.0, 5: 2.0}, "norm": "relative", "tol": 1e-3, "throw": False},
 }
 
 
@@ -422,7 +422,7 @@ def test_a_device_that_does_not_come_ends_the_run_and_not_the_cluster(fault, tra
                 acted.append(time.monotonic())
                 client.run(spin, flag_s=90.0, workers=[victim]) if fault == "spin" else os.kill(pid, fault)
 
-        endless: dict[str, Any] = {"tol_mode": "fixed", "max_iter": 10**8, "recover": 0}
+        endless: dict[str, Any] = {"norm": "fixed", "max_iter": 10**8, "recover": 0}
         try:
             with pytest.raises(ClusterError) as caught:
                 mg.pagerank(A, client=client, transport=transport, on_event=act, **endless)

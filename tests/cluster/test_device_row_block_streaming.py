@@ -201,4 +201,4 @@ def test_workers_of_which_one_has_room(stores):
             assert [w.held for w in D.plan.workers] == ["device", "host"]
             got = mg.pagerank(D, tol=1e-3)
             assert got.values.tobytes() == wanted.values.tobytes()
-            assert len(mg.pagerank(D, tol_mode="fixed", max_iter=33).events) == 33
+            assert len(mg.pagerank(D, norm="fixed", max_iter=33).events) == 33

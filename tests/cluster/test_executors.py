@@ -22,7 +22,7 @@ from tests.system.test_reference import GRAPHS as EDGE_LISTS
 EXECUTORS = ["tasks", "supersteps"]
 PRECISIONS = ["exact", "float64", "float32"]
 
-SHORT = {"tol_mode": "fixed", "max_iter": 3}
+SHORT = {"norm": "fixed", "max_iter": 3}
 """Enough for a second superstep."""
 MANY = 7
 """Workers, more than the rows of many small graphs."""
@@ -153,7 +153,7 @@ def test_the_bound_holds(name, in_process, tmp_path):
     wanted = rank_by_solving(sum_arcs(hard.rows, hard.cols, hard.values, hard.shape))
     with store_hard(name, tmp_path / "graph.zarr").distribute(in_process(3)) as D:
         for executor, precision in product(EXECUTORS, PRECISIONS):
-            solution = mg.pagerank(D, executor=executor, precision=precision, tol_mode="fixed", max_iter=8)
+            solution = mg.pagerank(D, executor=executor, precision=precision, norm="fixed", max_iter=8)
             distance = np.abs(solution.values - wanted).sum()
             assert 0 < distance <= solution.error_bound_l1 <= 20 * distance + 1e-5
 
@@ -208,12 +208,12 @@ RAMP = np.arange(float(N))
 OPTIONS = {
     "defaults": {},
     "alpha of 0": {"alpha": 0},
-    "l1": {"tol_mode": "l1", "tol": 1e-4},
-    "l1_per_node": {"tol_mode": "l1_per_node", "tol": 1e-6},
-    "linf": {"tol_mode": "linf", "tol": 1e-5},
-    "relative": {"tol_mode": "relative", "tol": 1e-4},
-    "fixed": {"tol_mode": "fixed", "max_iter": 5},
-    "one iteration": {"tol_mode": "fixed", "max_iter": 1},
+    "l1": {"norm": "l1", "tol": 1e-4},
+    "l1_per_node": {"norm": "l1_per_node", "tol": 1e-6},
+    "linf": {"norm": "linf", "tol": 1e-5},
+    "relative": {"norm": "relative", "tol": 1e-4},
+    "fixed": {"norm": "fixed", "max_iter": 5},
+    "one iteration": {"norm": "fixed", "max_iter": 1},
     "personalization by array": {"personalization": RAMP},
     "personalization by name": {"personalization": {"v03": 2.0, "v59": 1.0}},
     "dangling by array": {"dangling": RAMP},
@@ -241,7 +241,7 @@ def placed(named, _client, _in_process):
 
 def test_options(named, placed):
     for name, options in OPTIONS.items():
-        options = {"alpha": 0.3, "tol": 1e-3 if options.get("tol_mode") != "fixed" else None} | options
+        options = {"alpha": 0.3, "tol": 1e-3 if options.get("norm") != "fixed" else None} | options
         wanted = mg.pagerank(named, **options)
         assert "transport" not in wanted.matrix, name
         for executor in EXECUTORS:

@@ -24,7 +24,7 @@ from tests.support.waiting import HANG_S, wait_for
 
 EXECUTORS = ["tasks", "supersteps"]
 
-LONG = {"tol_mode": "fixed", "max_iter": 1_000_000, "recover": 0}
+LONG = {"norm": "fixed", "max_iter": 1_000_000, "recover": 0}
 """A run that nothing ends but a fault, after which it does not go on."""
 SOON_S = 0.3
 """After the first event, when workers are iterating again."""

@@ -78,7 +78,7 @@ def test_no_message_carries_the_matrix(dense, traffic, client, monkeypatch):
     traffic.take()
     with dense.distribute(client) as D:
         assert traffic.take()[0] < dense.info.nbytes / 10
-        mg.pagerank(D, tol_mode="fixed", max_iter=10)
+        mg.pagerank(D, norm="fixed", max_iter=10)
         assert traffic.take()[0] < dense.info.nbytes / 10
         D @ np.ones(N)
         assert traffic.take()[0] < 20 * 8 * N
@@ -89,7 +89,7 @@ def test_supersteps_send_no_vectors_through_the_scheduler(dense, traffic, client
     with dense.distribute(client) as D:
         for max_iter in (20, 20, 120):
             traffic.take()
-            solution = mg.pagerank(D, tol_mode="fixed", max_iter=max_iter)
+            solution = mg.pagerank(D, norm="fixed", max_iter=max_iter)
             n_bytes.append(traffic.take()[0])
     assert min(solution.events[-1].exchanged_bytes) >= 8 * N / 2
     assert (n_bytes[2] - n_bytes[1]) / 100 < 8 * N / 4
@@ -100,7 +100,7 @@ def test_the_scheduler_driven_form_sends_vectors_and_no_more(dense, traffic, cli
         n_bytes = []
         for max_iter in (10, 10, 30):
             traffic.take()
-            mg.pagerank(D, executor="tasks", tol_mode="fixed", max_iter=max_iter)
+            mg.pagerank(D, executor="tasks", norm="fixed", max_iter=max_iter)
             n_bytes.append(traffic.take())
     sent_twice = 2 * 8 * N * (4 + 1)  # z to each worker and a slice from each, seen by who sends and who receives
     assert (n_bytes[2][0] - n_bytes[1][0]) / 20 < 2 * sent_twice
@@ -109,7 +109,7 @@ def test_the_scheduler_driven_form_sends_vectors_and_no_more(dense, traffic, cli
 
 def test_what_workers_hold_is_what_the_plan_says(dense, client):
     with dense.distribute(client) as D:
-        event = mg.pagerank(D, tol_mode="fixed", max_iter=2).events[-1]
+        event = mg.pagerank(D, norm="fixed", max_iter=2).events[-1]
         for held, planned, (a, b) in zip(event.memory_bytes, D.plan.workers, pairwise(D.bounds), strict=True):
             assert planned.block_bytes < held <= planned.memory_bytes
             assert planned.block_bytes < dense.info.nbytes / 3
@@ -161,7 +161,7 @@ def test_nothing_grows_with_the_number_of_iterations(executor, two, tmp_path):
             resident.append(psutil.Process().memory_info().rss)
 
     with mg.open_matrix(tmp_path / "graph.zarr").distribute(two) as D:
-        solution = mg.pagerank(D, executor=executor, tol_mode="fixed", max_iter=1000, on_event=look)
+        solution = mg.pagerank(D, executor=executor, norm="fixed", max_iter=1000, on_event=look)
     assert solution.iterations == 1000
     first, *_, last = counts
     grown = {name: (first[name], last[name]) for name in first if last[name] > first[name] + 8}
@@ -178,7 +178,7 @@ def test_nothing_grows_with_the_number_of_runs(two, tmp_path):
         for _ in range(5):
             with A.distribute(two) as D:
                 for executor in EXECUTORS:
-                    mg.pagerank(D, executor=executor, tol_mode="fixed", max_iter=2)
+                    mg.pagerank(D, executor=executor, norm="fixed", max_iter=2)
                 D @ np.ones(500)
         counts.append(count_all(two))
     first, *_, last = counts

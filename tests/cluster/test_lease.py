@@ -21,7 +21,7 @@ def graph(tmp_path_factory):
 
 @pytest.mark.parametrize("executors", [("supersteps", "supersteps"), ("supersteps", "tasks")], ids="+".join)
 def test_runs_that_are_started_together_take_turns(executors, graph, client):
-    options = {"tol_mode": "fixed", "max_iter": 30}
+    options = {"norm": "fixed", "max_iter": 30}
     wanted = mg.pagerank(graph, **options).digest()
     started, solutions = threading.Barrier(len(executors), timeout=HANG_S), []
 

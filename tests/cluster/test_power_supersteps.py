@@ -74,8 +74,11 @@ CALLS = {
     "eigenvector": ("graph", lambda A, AT, **o: mg.eigenvector_centrality(A, **o)),
     "stationary": ("chain", lambda A, AT, **o: mg.stationary(A, **o)),
     "lazy": ("chain", lambda A, AT, **o: mg.stationary(A, lazy=0.3, **o)),
-    "power method": ("matrix", lambda A, AT, **o: mg.power_iteration(A, norm="max", **o)),
-    "of the transpose": ("matrix", lambda A, AT, **o: mg.power_iteration(A.T if AT is None else AT, norm="l2", **o)),
+    "power method": ("matrix", lambda A, AT, **o: mg.power_iteration(A, normalize="max", **o)),
+    "of the transpose": (
+        "matrix",
+        lambda A, AT, **o: mg.power_iteration(A.T if AT is None else AT, normalize="l2", **o),
+    ),
     "without a norm": ("chain", lambda A, AT, **o: mg.power_iteration(A, x=RAMP, **o)),
 }
 
@@ -130,11 +133,11 @@ def test_results_are_those_of_this_process(n_workers, executor, names, stores, p
 
 OPTIONS = {
     "float32": {"precision": "float32", "tol": 1e-4},
-    "without weights": {"weights": False, "tol_mode": "fixed", "max_iter": 6},
-    "l1_per_node": {"tol_mode": "l1_per_node", "tol": 1e-8},
-    "linf": {"tol_mode": "linf", "tol": 1e-7},
-    "relative": {"tol_mode": "relative", "tol": 1e-5},
-    "fixed": {"tol_mode": "fixed", "max_iter": 1},
+    "without weights": {"weights": False, "norm": "fixed", "max_iter": 6},
+    "l1_per_node": {"norm": "l1_per_node", "tol": 1e-8},
+    "linf": {"norm": "linf", "tol": 1e-7},
+    "relative": {"norm": "relative", "tol": 1e-5},
+    "fixed": {"norm": "fixed", "max_iter": 1},
     "start": {"nstart": RAMP},
     "threads": {"threads": 2},
 }
@@ -150,7 +153,7 @@ def test_options(stores, placed):
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_seconds_memory_and_events(executor, stores, client):
-    A, heard, said, short = stores["graph"], [], [], {"tol_mode": "fixed", "max_iter": 12}
+    A, heard, said, short = stores["graph"], [], [], {"norm": "fixed", "max_iter": 12}
     wanted = run("hits", (A, None), **short)
     with A.distribute(client) as D, A.T.distribute(client) as DT:
         began = time.perf_counter()
@@ -189,7 +192,7 @@ def test_supersteps_send_what_is_read_alone(client, tmp_path):
     n = 4000
     A = store((np.arange(n), (np.arange(n) + 1) % n), tmp_path / "ring.zarr", n_vertices=n)
     with A.distribute(client) as D:
-        solution = mg.katz(D, tol_mode="fixed", max_iter=3)
+        solution = mg.katz(D, norm="fixed", max_iter=3)
     assert [event.exchanged_bytes for event in solution.events] == [(8,) * 4] * 3
 
 
@@ -214,7 +217,7 @@ def test_what_is_refused(stores, placed, in_process):
         mg.katz(D, executor="embedded")
     with pytest.raises(ClusterError, match="the matrix and its transpose are not on the same workers, which"):
         mg.hits(D, transpose=placed("graph", 2)[1])
-    short = {"tol_mode": "fixed", "max_iter": 3}
+    short = {"norm": "fixed", "max_iter": 3}
     found = mg.hits(D, transpose=placed("graph", 2)[1], executor="tasks", **short)
     check_same(list(found), run("hits", (stores["graph"], None), **short))
     assert len(found.hubs.memory["held_bytes"]) == 5

@@ -25,9 +25,9 @@ from tests.support.waiting import HANG_S
 
 pytestmark = pytest.mark.slow
 
-LONG = {"tol_mode": "fixed", "max_iter": 500}
+LONG = {"norm": "fixed", "max_iter": 500}
 """Some seconds of supersteps."""
-ROUNDS = {"tol_mode": "fixed", "max_iter": 40}
+ROUNDS = {"norm": "fixed", "max_iter": 40}
 """The same of rounds."""
 TIMEOUT_S = 6.0
 RUNS = {"supersteps": LONG, "tasks": ROUNDS}

@@ -15,7 +15,7 @@ from mgspmv.errors import OptionError, VersionMismatchError, WorkerLostError, Wo
 from mgspmv.solvers.steps import LocalSteps
 from tests.support.clusters import start_cluster
 
-FIXED = {"tol_mode": "fixed", "max_iter": 60}
+FIXED = {"norm": "fixed", "max_iter": 60}
 
 
 @pytest.fixture(autouse=True)

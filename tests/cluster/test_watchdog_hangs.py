@@ -19,7 +19,7 @@ from tests.support.waiting import HANG_S, wait_for
 
 pytestmark = pytest.mark.slow
 
-ENDLESS = {"tol_mode": "fixed", "max_iter": 10**6}
+ENDLESS = {"norm": "fixed", "max_iter": 10**6}
 TIMEOUT_S = 2.0
 
 
@@ -225,8 +225,8 @@ def test_an_ingest_that_hangs(tmp_path, fragile):
 def test_a_worker_that_is_slow_is_waited_for(graph, fragile):
     """Each of its iterations takes longer than it might be silent."""
     with patched(fragile, 1, *STEPS, call=1, seconds=1.5 * TIMEOUT_S):
-        solution = mg.pagerank(graph, client=fragile, timeout=TIMEOUT_S, tol_mode="fixed", max_iter=3)
-    assert solution.digest() == mg.pagerank(graph, tol_mode="fixed", max_iter=3).digest()
+        solution = mg.pagerank(graph, client=fragile, timeout=TIMEOUT_S, norm="fixed", max_iter=3)
+    assert solution.digest() == mg.pagerank(graph, norm="fixed", max_iter=3).digest()
 
 
 def test_a_worker_that_reads_slowly_is_waited_for(tmp_path, fragile, monkeypatch):

@@ -119,7 +119,7 @@ def test_workers_count_what_their_events_say(call, store, in_process):
     with mg.open_matrix(store) as A, A.distribute(client) as D:
         before = collect(METRICS)
         assert before.get("mgspmv_worker_rows_bytes") > 0
-        solution = call(D, tol_mode="fixed", max_iter=20)
+        solution = call(D, norm="fixed", max_iter=20)
         assert count_since(before, "mgspmv_worker_iterations_total") == 2 * solution.iterations
         assert count_since(before, "mgspmv_worker_edges_total") == A.nnz * solution.iterations
     received = sum(sum(event.exchanged_bytes) for event in solution.events)

@@ -44,7 +44,7 @@ store = "s3://bucket/web.zarr"
 kind = "graph"
 
 [run.ranks]
-tol_mode = "fixed"
+norm = "fixed"
 max_iter = {ITERATIONS}
 
 [output]
@@ -106,7 +106,7 @@ class Site:
     def check_ranks(self) -> None:
         """Fail unless the bucket has the ranks that this process computes, bit for bit."""
         mg.ingest(self.edges, self.folder / "own.zarr", kind="graph")
-        wanted = mg.pagerank(mg.open_matrix(self.folder / "own.zarr"), tol_mode="fixed", max_iter=ITERATIONS)
+        wanted = mg.pagerank(mg.open_matrix(self.folder / "own.zarr"), norm="fixed", max_iter=ITERATIONS)
         self.bucket.get("bucket/results/web/ranks/ranks.zarr", str(self.folder / "ranks.zarr"), recursive=True)
         assert mg.load_solution(self.folder / "ranks.zarr").digest() == wanted.digest()
 

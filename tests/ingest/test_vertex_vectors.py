@@ -241,15 +241,15 @@ def graph():
 ARGUMENTS = {
     "personalization": lambda A, v: mg.pagerank(A, personalization=v),
     "dangling": lambda A, v: mg.pagerank(A, dangling=v),
-    "nstart": lambda A, v: mg.pagerank(A, nstart=v, tol_mode="fixed", max_iter=2, tol=None),
+    "nstart": lambda A, v: mg.pagerank(A, nstart=v, norm="fixed", max_iter=2, tol=None),
     "out_weight": lambda A, v: mg.pagerank(A, out_weight=v),
     "batch": lambda A, v: mg.pagerank_batch(A, [v])[0],
     "batch of one": lambda A, v: mg.pagerank_batch(A, v if isinstance(v, dict | pd.Series) else {0: v})[0],
-    "hits": lambda A, v: mg.hits(A, nstart=v, tol_mode="fixed", max_iter=2).hubs,
-    "katz": lambda A, v: mg.katz(A, nstart=v, tol_mode="fixed", max_iter=2),
+    "hits": lambda A, v: mg.hits(A, nstart=v, norm="fixed", max_iter=2).hubs,
+    "katz": lambda A, v: mg.katz(A, nstart=v, norm="fixed", max_iter=2),
     "beta": lambda A, v: mg.katz(A, beta=v),
-    "eigenvector": lambda A, v: mg.eigenvector_centrality(A, nstart=v, tol_mode="fixed", max_iter=2),
-    "power": lambda A, v: mg.power_iteration(A, x=v, tol_mode="fixed", max_iter=2),
+    "eigenvector": lambda A, v: mg.eigenvector_centrality(A, nstart=v, norm="fixed", max_iter=2),
+    "power": lambda A, v: mg.power_iteration(A, x=v, norm="fixed", max_iter=2),
 }
 UNSORTED = {"D": 9.0, "A": 3.0, "B": 4.0, "C": 5.0, "E": 0.0}
 

@@ -113,7 +113,7 @@ def test_batches_are_those_of_the_host(cupy, tmp_path, precision):
         {"width": 4},
         {"dangling": "drop"},
         {"dangling": "uniform", "top": 5},
-        {"tol_mode": "relative", "tol": 1e-3},
+        {"norm": "relative", "tol": 1e-3},
     ):
         found, wanted = (
             mg.pagerank_batch(A, seeds, alpha=alphas, precision=precision, backend=backend, **more)

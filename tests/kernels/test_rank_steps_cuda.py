@@ -111,7 +111,7 @@ def check_hard(hard, kernel) -> None:
     A = make_graph(
         (np.array(hard.rows, int), np.array(hard.cols, int), np.array(hard.values)), n_vertices=hard.shape[0]
     )
-    for options in ({}, {"weights": False}, {"dangling": "uniform"}, {"dangling": "drop"}, {"tol_mode": "fixed"}):
+    for options in ({}, {"weights": False}, {"dangling": "uniform"}, {"dangling": "drop"}, {"norm": "fixed"}):
         check_runs(A, kernel, **options)
     check_close(*run_both(A, kernel, weights=False, precision="float32"))
     if kernel not in LAYOUTS or min(hard.values, default=1.0) > 0:
@@ -132,10 +132,10 @@ VECTORS = {
 )
 def test_ranks_of_a_skewed_graph(skewed, name, vectors, kernel):
     A = skewed[name]
-    modes = [{"tol": 1e-9}, {"tol": 1e-9, "tol_mode": "linf"}, {"tol": 1e-5, "tol_mode": "relative"}]
-    for mode in (*modes, {"tol_mode": "fixed", "max_iter": 27}):
+    modes = [{"tol": 1e-9}, {"tol": 1e-9, "norm": "linf"}, {"tol": 1e-5, "norm": "relative"}]
+    for mode in (*modes, {"norm": "fixed", "max_iter": 27}):
         check_runs(A, kernel, **VECTORS[vectors], **mode)
-    for mode in ({}, {"tol_mode": "relative"}) if vectors == "uniform" else ({},):
+    for mode in ({}, {"norm": "relative"}) if vectors == "uniform" else ({},):
         check_close(*run_both(A, kernel, precision="float32", tol=1e-5, **mode, **VECTORS[vectors]))
 
 
@@ -230,7 +230,7 @@ def test_a_matrix_that_is_read_piece_by_piece_has_the_same_ranks(skewed, layout,
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_more_iterations_than_the_device_keeps_sums_of(skewed, kernel):
-    given = {"alpha": 0.999, "tol_mode": "fixed", "max_iter": 601}
+    given = {"alpha": 0.999, "norm": "fixed", "max_iter": 601}
     on_device, on_cpu = run_both(skewed["weights"], kernel, **given)
     check_bits(on_device, on_cpu)
     assert [e.iteration for e in on_device.events] == list(range(1, 602))

@@ -93,7 +93,7 @@ def test_batches_are_runs_of_passes(A, in_process):
 
 def test_messages_are_on_a_topic_that_anybody_can_read(A, in_process):
     client = in_process(2)
-    mg.pagerank(A, client=client, tol_mode="fixed", max_iter=3)
+    mg.pagerank(A, client=client, norm="fixed", max_iter=3)
     messages = [message for _, message in client.get_events(TOPIC)]
     last = messages[-1]["run"]
     kinds = [message["kind"] for message in messages if message["run"] == last]

@@ -77,7 +77,7 @@ class Running(threading.Thread):
         self.solution = None
 
     def run(self):
-        asked = {"tol_mode": "fixed", "max_iter": ITERATIONS, "alpha": 0.99, "personalization": {0: 1.0}}
+        asked = {"norm": "fixed", "max_iter": ITERATIONS, "alpha": 0.99, "personalization": {0: 1.0}}
         self.solution = mg.pagerank(self._matrix, **asked, on_event=lambda event: self.may_go_on.wait(HANG_S))
 
 

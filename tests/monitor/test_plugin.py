@@ -143,7 +143,7 @@ def test_a_run_whose_client_goes_away_is_abandoned(cluster, tmp_path):
     mg.generate("rmat", tmp_path / "web.zarr", scale=6, seed=1)
     with Client(cluster, set_as_default=False) as client:
         name = client.id
-        asked = {"tol_mode": "fixed", "max_iter": 100_000, "on_event": lambda event: client.close()}
+        asked = {"norm": "fixed", "max_iter": 100_000, "on_event": lambda event: client.close()}
         with pytest.raises((ClusterError, ClosedClientError)):
             mg.pagerank(mg.open_matrix(tmp_path / "web.zarr"), client=client, **asked)
     [run] = [run for run in cluster.scheduler.plugins[RunsPlugin.name].runs.by_id.values() if run.client == name]

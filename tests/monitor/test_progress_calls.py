@@ -70,7 +70,7 @@ def test_nothing_is_shown_unless_it_is_wanted(store: Path, displays: list[Displa
 def test_ranking_is_shown_with_what_it_converges_to(store: Path, displays: list[Display]) -> None:
     heard: list[Event] = []
     with mg.show_progress():
-        ranks = mg.pagerank(mg.open_matrix(store), tol=1e-4, tol_mode="l1_per_node", max_iter=50, on_event=heard.append)
+        ranks = mg.pagerank(mg.open_matrix(store), tol=1e-4, norm="l1_per_node", max_iter=50, on_event=heard.append)
     (display,) = displays
     assert display.known == {"tol": 1e-4 * len(ranks.values), "max_iter": 50}
     assert tuple(display.events) == tuple(heard) == ranks.events

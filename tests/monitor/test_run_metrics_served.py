@@ -162,7 +162,7 @@ def check_after(found, run, solution, matrix):
 
 def test_checkpoints_of_a_run_are_counted(client, address, tmp_path):
     mg.generate("rmat", tmp_path / "web.zarr", scale=8, seed=1)
-    asked = {"checkpoint": tmp_path / "kept.zarr", "checkpoint_every": 0.0, "tol_mode": "fixed", "max_iter": 2000}
+    asked = {"checkpoint": tmp_path / "kept.zarr", "checkpoint_every": 0.0, "norm": "fixed", "max_iter": 2000}
     with mg.open_matrix(tmp_path / "web.zarr") as A:
         solution = mg.pagerank(A, client=client, **asked)
     [run] = {event.run for event in solution.events}
@@ -193,7 +193,7 @@ def deploy(address, folder):
 
 @pytest.mark.external("prometheus")
 def test_prometheus_answers_what_the_solution_says(matrix, client, address, tmp_path):
-    mg.pagerank(matrix, tol_mode="fixed", max_iter=10)  # there is no address for workers before the first run
+    mg.pagerank(matrix, norm="fixed", max_iter=10)  # there is no address for workers before the first run
     with start_prometheus(deploy(address, tmp_path), tmp_path / "data") as prometheus:
         assert len(prometheus.wait_for('up{job="mgspmv-workers"} == 1', 2)) == 2
         prometheus.wait_for('up{job="mgspmv-scheduler"} == 1')

@@ -213,7 +213,7 @@ class TestKept:
         others = {
             "alpha": 0.5,
             "tol": 1e-6,
-            "tol_mode": "linf",
+            "norm": "linf",
             "max_iter": 99,
             "precision": "float64",
             "weights": False,

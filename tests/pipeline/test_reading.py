@@ -131,7 +131,7 @@ class TestOverrides:
             read_pipeline(write_definition(WEB + "[run]\ntol = -1.0\n"), {"run.alpha": 2.0})
         assert str(caught.value).splitlines() == [
             "p.toml, as overridden: run.alpha: alpha must be at least 0 and less than 1, not 2.0",
-            "p.toml: run.tol: tol must be a positive number, not -1.0; tol_mode='fixed' needs no tolerance",
+            "p.toml: run.tol: tol must be a positive number, not -1.0; norm='fixed' needs no tolerance",
         ]
 
 

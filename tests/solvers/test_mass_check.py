@@ -77,7 +77,7 @@ def graph():
 @pytest.mark.parametrize("vectors", VECTORS.values(), ids=VECTORS)
 def test_real_runs_are_balanced(graph, vectors, precision, checked):
     checked.clear()
-    solution = mg.pagerank(graph, precision=precision, tol_mode="fixed", max_iter=60, **vectors)
+    solution = mg.pagerank(graph, precision=precision, norm="fixed", max_iter=60, **vectors)
     assert [iteration for *_, iteration in checked] == list(range(1, 61))
     alpha = vectors.get("alpha", 0.85)
     for total, balance, slack, _ in checked:
@@ -100,7 +100,7 @@ def test_weights_of_any_size_are_balanced(seed, exponent, precision, alpha, dang
     arcs = make_arcs(seed, dangling=seed % 9)
     units = 10.0 ** np.random.default_rng(seed).integers(min(0, exponent), max(0, exponent) + 1, N)
     A = make_graph(sp.coo_array((arcs.data * units[arcs.row], (arcs.row, arcs.col)), shape=(N, N)))
-    asked = {"tol_mode": "fixed", "max_iter": 8, "alpha": alpha, "dangling": dangling, "throw": False}
+    asked = {"norm": "fixed", "max_iter": 8, "alpha": alpha, "dangling": dangling, "throw": False}
     mg.pagerank(A, precision=precision, **asked)
 
 
@@ -108,7 +108,7 @@ def test_stochastic_columns_may_be_a_little_off(checked):
     n = 30
     columns = np.random.default_rng(0).random((n, n)) * (1 + 9e-7)
     A = make_graph(sp.coo_array(columns / columns.sum(axis=0)), kind="stochastic")
-    mg.pagerank(A, tol_mode="fixed", max_iter=30)
+    mg.pagerank(A, norm="fixed", max_iter=30)
     balance = checked[-1][1]
     assert balance.low == pytest.approx(1 - 1e-6 * 0.85 / 0.15, abs=1e-7)
     assert balance.high == pytest.approx(1 + 1e-6 * 0.85 / 0.15, abs=1e-7)

@@ -40,10 +40,10 @@ def test_zeros_stay_zeros(norm):
 
 
 @pytest.mark.parametrize(
-    ("tol_mode", "wanted"), [("l1", 4.5), ("l1_per_node", 4.5), ("fixed", 4.5), ("linf", 3.0), ("relative", 1.5)]
+    ("norm", "wanted"), [("l1", 4.5), ("l1_per_node", 4.5), ("fixed", 4.5), ("linf", 3.0), ("relative", 1.5)]
 )
-def test_changes(tol_mode, wanted):
-    assert find_change(np.array([2.0, -2.0, 0.0]), np.array([1.0, 1.0, 0.5]), tol_mode) == wanted
+def test_changes(norm, wanted):
+    assert find_change(np.array([2.0, -2.0, 0.0]), np.array([1.0, 1.0, 0.5]), norm) == wanted
 
 
 def test_relative_changes_are_counted_up_to_2():
@@ -59,8 +59,8 @@ def test_what_is_not_finite_is_seen(bad, place):
     x = np.ones(2 * CHUNK)
     x[place] = bad
     with np.errstate(invalid="ignore"):
-        for tol_mode in MODES:
-            assert not math.isfinite(find_change(x, np.ones(len(x)), tol_mode))
+        for norm in MODES:
+            assert not math.isfinite(find_change(x, np.ones(len(x)), norm))
     for norm in NORMS:
         assert not math.isfinite(find_norm(x, norm))
 
@@ -84,9 +84,9 @@ def test_numbers_of_pieces_are_combined(cuts, dtype):
     for norm in NORMS:
         found = combine([find_norm(piece, norm) for piece, _ in pieces], norm)
         assert found == pytest.approx(find_norm(new, norm), rel=1e-14)
-    for tol_mode in MODES:
-        found = combine([find_change(*piece, tol_mode) for piece in pieces], tol_mode)
-        assert found == pytest.approx(find_change(new, x, tol_mode), rel=1e-14)
+    for norm in MODES:
+        found = combine([find_change(*piece, norm) for piece in pieces], norm)
+        assert found == pytest.approx(find_change(new, x, norm), rel=1e-14)
 
 
 def test_one_piece_that_is_not_finite_or_too_large_decides():

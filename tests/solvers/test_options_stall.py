@@ -27,15 +27,15 @@ RUN = {"alpha": 0.99, "precision": "float32", "max_iter": 2000}
 
 
 @pytest.mark.parametrize("seed", STALLED)
-@pytest.mark.parametrize("tol_mode", ["l1", "l1_per_node"])
-def test_the_advice_is_followed(seed, tol_mode):
+@pytest.mark.parametrize("norm", ["l1", "l1_per_node"])
+def test_the_advice_is_followed(seed, norm):
     A = make_graph(seed)
-    tol = 1e-6 if tol_mode == "l1" else 1e-6 / A.shape[0]
+    tol = 1e-6 if norm == "l1" else 1e-6 / A.shape[0]
     with pytest.raises(ConvergenceError, match="pass precision='exact' or 'float64', or tol=") as caught:
-        mg.pagerank(A, tol=tol, tol_mode=tol_mode, **RUN)
+        mg.pagerank(A, tol=tol, norm=norm, **RUN)
     assert "ncrease max_iter" not in str(caught.value)
     reached = float(re.search(r"tol=([0-9.e-]+);", str(caught.value))[1])
-    assert mg.pagerank(A, tol=reached, tol_mode=tol_mode, **RUN).status == Status.CONVERGED
+    assert mg.pagerank(A, tol=reached, norm=norm, **RUN).status == Status.CONVERGED
     assert mg.pagerank(A, **(RUN | {"precision": "exact"})).status == Status.CONVERGED
     with pytest.raises(ConvergenceError, match="pass precision='exact' or 'float64', or tol="):
-        mg.pagerank_batch(A, None, tol=tol, tol_mode=tol_mode, **RUN)
+        mg.pagerank_batch(A, None, tol=tol, norm=norm, **RUN)

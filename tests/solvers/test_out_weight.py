@@ -14,7 +14,7 @@ from mgspmv.solvers.out_weight import make_out_weight
 from tests.support.played import PlayedDevice, run_played
 
 N = 40
-FIXED = {"tol_mode": "fixed", "max_iter": 300}
+FIXED = {"norm": "fixed", "max_iter": 300}
 PRECISIONS = ["exact", "float64", "float32"]
 CLOSE = {"exact": 1e-13, "float64": 1e-13, "float32": 5e-6}
 
@@ -128,7 +128,7 @@ def test_the_bound_holds_where_columns_sum_to_more_than_1(arcs):
     closed = arcs.copy()
     closed[[3, 11, 29, 38], 0] = 1e-9
     A = make_graph(closed)
-    solution = mg.pagerank(A, alpha=alpha, out_weight=weight, tol_mode="fixed", max_iter=50)
+    solution = mg.pagerank(A, alpha=alpha, out_weight=weight, norm="fixed", max_iter=50)
     wanted = solve(closed, weight, alpha)
     off = distance(solution, wanted)
     residual = solution.error_bound_l1 * (1 - alpha / (1 - 0.9e-6))

@@ -24,7 +24,7 @@ from tests.support.pairwise import cover_pairs
 PRECISIONS = ["exact", "float64", "float32"]
 CLOSE = {"exact": 1e-13, "float64": 1e-13, "float32": 5e-6}
 """L1 distance to the ranks after 300 iterations, on small graphs."""
-FIXED = {"tol_mode": "fixed", "max_iter": 300}
+FIXED = {"norm": "fixed", "max_iter": 300}
 
 
 def make_graph(source, **options):
@@ -106,7 +106,7 @@ VECTORS = [np.arange(60.0), np.where(np.arange(60) % 7, 0.0, 3.0), np.ones(60)]
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 0.85, 0.95])
 def test_damping(weighted, alpha, precision):
     arcs, A = weighted
-    solution = mg.pagerank(A, alpha=alpha, precision=precision, tol_mode="fixed", max_iter=700)
+    solution = mg.pagerank(A, alpha=alpha, precision=precision, norm="fixed", max_iter=700)
     assert distance(solution, rank_by_solving(arcs, alpha=alpha)) <= CLOSE[precision]
 
 
@@ -140,9 +140,9 @@ def test_dangling_rules(weighted, precision):
 def test_dropped_mass_starts_from_the_jump_alone():
     """r = 1 - alpha at first, unnormalised, as in programs that drop it: after one step 2 has had nothing from 0."""
     A = make_graph([(0, 1), (1, 2)])
-    solution = mg.pagerank(A, dangling="drop", tol_mode="fixed", max_iter=1)
+    solution = mg.pagerank(A, dangling="drop", norm="fixed", max_iter=1)
     np.testing.assert_allclose(3 * solution.values, [0.15, 0.15 + 0.85 * 0.15, 0.15 + 0.85 * 0.15], rtol=1e-15)
-    started = mg.pagerank(A, dangling="drop", nstart=np.ones(3), tol_mode="fixed", max_iter=1)
+    started = mg.pagerank(A, dangling="drop", nstart=np.ones(3), norm="fixed", max_iter=1)
     np.testing.assert_allclose(3 * started.values, [0.15, 1.0, 1.0], rtol=1e-15)
 
 
@@ -163,10 +163,10 @@ def test_dangling_error():
 def test_start_is_normalised_and_forgotten(weighted):
     arcs, A = weighted
     vector = np.arange(60.0)
-    one, other = (mg.pagerank(A, nstart=v, tol_mode="fixed", max_iter=3) for v in (vector, 1024 * vector))
+    one, other = (mg.pagerank(A, nstart=v, norm="fixed", max_iter=3) for v in (vector, 1024 * vector))
     assert one.digest() == other.digest()
-    mapping = mg.pagerank(A, nstart=dict(enumerate(vector.tolist())), tol_mode="fixed", max_iter=3)
-    assert mapping.digest() == one.digest() != mg.pagerank(A, tol_mode="fixed", max_iter=3).digest()
+    mapping = mg.pagerank(A, nstart=dict(enumerate(vector.tolist())), norm="fixed", max_iter=3)
+    assert mapping.digest() == one.digest() != mg.pagerank(A, norm="fixed", max_iter=3).digest()
     assert distance(mg.pagerank(A, nstart=vector, **FIXED), rank_by_solving(arcs)) <= 1e-13
 
 
@@ -239,7 +239,7 @@ def sum_changes(changes, new):
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_runs_end_at_the_first_change_below_the_tolerance(weighted, precision, mode, tol, threshold, norm):
     arcs, A = weighted
-    solution = mg.pagerank(A, tol=tol, tol_mode=mode, precision=precision)
+    solution = mg.pagerank(A, tol=tol, norm=mode, precision=precision)
     wanted = changes_of(arcs, solution.iterations, norm)
     assert solution.status is Status.CONVERGED
     assert solution.iterations == len(solution.changes)
@@ -253,7 +253,7 @@ def test_relative_changes_of_ranks_that_vanish_are_nothing(precision):
     """All jumps go to 0, which leads to 1: the ranks of 2 and 3 are lost at once, and those of 0 and 1 settle."""
     A = make_graph([(0, 1), (1, 0), (2, 0), (3, 1)])
     asked = {"personalization": {0: 1}, "nstart": {2: 0.5, 3: 0.5}, "precision": precision}
-    solution = mg.pagerank(A, tol_mode="relative", tol=1e-6, **asked)
+    solution = mg.pagerank(A, norm="relative", tol=1e-6, **asked)
     assert solution.values[2:].tolist() == [0.0, 0.0]
     a = 0.85
     assert distance(solution, [1 / (1 + a), a / (1 + a), 0, 0]) < 1e-5
@@ -264,7 +264,7 @@ def test_relative_changes_of_ranks_that_vanish_are_nothing(precision):
 @pytest.mark.parametrize("name", ["karate_club_graph", "les_miserables_graph"])
 def test_l1_per_node_makes_as_many_iterations_as_networkx(name, tol):
     graph = getattr(nx, name)()
-    made = mg.pagerank(make_graph(graph), tol=tol, tol_mode="l1_per_node", max_iter=500).iterations
+    made = mg.pagerank(make_graph(graph), tol=tol, norm="l1_per_node", max_iter=500).iterations
     nx.pagerank(graph, tol=tol, max_iter=made)
     with pytest.raises(nx.PowerIterationFailedConvergence):
         nx.pagerank(graph, tol=tol, max_iter=made - 1)
@@ -300,7 +300,7 @@ def test_the_tolerance_named_for_one_out_of_reach_is_reached(alpha, precision, m
     leaves, hub = np.arange(1, n), np.zeros(n - 1, int)
     ends = np.concatenate([leaves, hub]), np.concatenate([hub, leaves])
     A = make_graph(sp.coo_array((np.ones(2 * n - 2), ends), shape=(n, n)), ignore_weights=True)
-    asked = {"alpha": alpha, "tol_mode": mode, "precision": precision, "max_iter": 3000}
+    asked = {"alpha": alpha, "norm": mode, "precision": precision, "max_iter": 3000}
     with pytest.raises(OptionError) as caught:
         mg.pagerank(A, tol=1e-25, **asked)
     if mode == "relative" and (alpha, precision) == (0.98, "float32"):  # a least rank of 1e-5 has no such bound
@@ -326,15 +326,15 @@ def test_non_finite_is_never_a_success(name, precision, mode):
     A = make_graph(OVERFLOWING[name], duplicates="keep")
     if precision == "float32" and "huge" in name:
         with pytest.raises(OptionError, match="have values beyond the range of float32"):
-            mg.pagerank(A, precision=precision, tol_mode=mode)
+            mg.pagerank(A, precision=precision, norm=mode)
         return
     with pytest.raises(
         ConvergenceError, match=r"NaN or infinite values after 1 iteration\..*vertex 0 sum to .*scale the weights"
     ) as caught:
-        mg.pagerank(A, precision=precision, tol_mode=mode)
+        mg.pagerank(A, precision=precision, norm=mode)
     assert caught.value.solution.status is Status.NON_FINITE
     assert caught.value.solution.error_bound_l1 == math.inf
-    kept = mg.pagerank(A, precision=precision, tol_mode=mode, throw=False)
+    kept = mg.pagerank(A, precision=precision, norm=mode, throw=False)
     assert (kept.status, kept.iterations) == (Status.NON_FINITE, 1)
     assert mg.pagerank(A, precision=precision, weights=False).status is Status.CONVERGED
 
@@ -360,7 +360,7 @@ def many_graphs():
 @pytest.mark.parametrize("n_iterations", [1, 3, 10, 40, 300])
 def test_error_bound_bounds_the_error(many_graphs, n_iterations, precision):
     for name, (A, ranks) in many_graphs.items():
-        solution = mg.pagerank(A, precision=precision, tol_mode="fixed", max_iter=n_iterations)
+        solution = mg.pagerank(A, precision=precision, norm="fixed", max_iter=n_iterations)
         error = distance(solution, ranks)
         assert error <= solution.error_bound_l1 + 1e-15, name
         if error > 1e-5:
@@ -388,7 +388,7 @@ def test_error_bound_counts_the_rounding_of_a_large_dangling_mass():
     start = np.full(n, float(leaf))
     start[0] = float(leaf / share)
     for precision in PRECISIONS:
-        solution = mg.pagerank(A, precision=precision, nstart=start, tol_mode="fixed", max_iter=10)
+        solution = mg.pagerank(A, precision=precision, nstart=start, norm="fixed", max_iter=10)
         assert len(np.unique(solution.values[1:])) == 1
         hub_error, leaf_error = (
             abs(Fraction(float(solution.values[v])) - wanted) for v, wanted in ((0, leaf / share), (1, leaf))
@@ -560,7 +560,7 @@ def test_matrices_without_ranks(source, kind, message):
         ),
         ({"threads": 0}, "threads must be at least 1, not 0"),
         ({"threads": -1}, "threads must be at least 1, not -1"),
-        ({"tol": 3.0}, "tol=3 with tol_mode='l1' is met by any ranks of 3 vertices; pass less than 2"),
+        ({"tol": 3.0}, "tol=3 with norm='l1' is met by any ranks of 3 vertices; pass less than 2"),
     ],
 )
 def test_options_that_make_no_sense(options, message):

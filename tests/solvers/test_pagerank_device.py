@@ -83,7 +83,7 @@ def check_same(one, other) -> None:
 
 @cover_pairs(mode=MODES, vectors=list(VECTORS), precision=["exact", "float32"])
 def test_a_run_on_a_device_is_that_of_this_process(graph, mode, vectors, precision):
-    asked = {"tol_mode": mode, "precision": precision, "max_iter": 30 if mode == "fixed" else 100}
+    asked = {"norm": mode, "precision": precision, "max_iter": 30 if mode == "fixed" else 100}
     for use_weights in (True, False):
         options = PageRankOptions(tol=None if mode == "fixed" else 1e-5, **asked)
         one, other, device = run_both(graph, options, use_weights=use_weights, **VECTORS[vectors])
@@ -111,7 +111,7 @@ def test_no_more_steps_are_asked_for_than_are_left(max_iter, mode):
     """On a star, whose walks swing between hub and leaves."""
     leaves, hub = np.arange(1, 9), np.zeros(8, int)
     A = make_graph((np.concatenate([leaves, hub]), np.concatenate([hub, leaves])))
-    options = PageRankOptions(alpha=0.99, tol_mode=mode, max_iter=max_iter)
+    options = PageRankOptions(alpha=0.99, norm=mode, max_iter=max_iter)
     one, other, device = run_both(A, options, use_weights=False)
     check_same(one, other)
     assert one[0].status is (Status.COMPLETED if mode == "fixed" else Status.MAX_ITER)
@@ -133,7 +133,7 @@ def test_steps_are_looked_at_one_by_one_where_rows_come_by(graph, monkeypatch):
 def test_ranks_that_are_not_finite(begin, wanted, mode):
     """Rank goes round from a vertex on, and at the last one it is divided by a weight that is next to nothing."""
     A = make_graph((np.arange(3), np.array([1, 2, 0]), np.array([1.0, 1.0, 5e-324])))
-    options = PageRankOptions(tol_mode=mode)
+    options = PageRankOptions(norm=mode)
     one, other, device = run_both(A, options, nstart={begin: 1}, personalization={0: 1})
     check_same(one, other)
     assert (one[0].status, one[0].error_bound_l1) == (Status.NON_FINITE, math.inf)
@@ -147,7 +147,7 @@ def test_the_device_is_compiled_first_and_released_last(graph):
 
 
 def test_events_come_for_each_iteration_with_the_seconds_of_the_device(graph, monkeypatch):
-    block, start, weight, threshold = prepare(graph, options := PageRankOptions(tol_mode="fixed", max_iter=33))
+    block, start, weight, threshold = prepare(graph, options := PageRankOptions(norm="fixed", max_iter=33))
     device, heard = PlayedDevice(block), []
     clock = count(step=7.0)  # seconds between two looks at it
     monkeypatch.setattr(

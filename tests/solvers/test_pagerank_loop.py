@@ -35,7 +35,7 @@ def make_sums(l1, linf=0.0, mass=0.0, n_wrong=0):
 
 def run_loop(first, sums, *, mode="l1", tol=None, max_iter=100, n=10, pieces=None):
     """All events, the loop, and its steps; `pieces` are numbers of iterations, then it runs to the end."""
-    options = PageRankOptions(tol=tol, tol_mode=mode, max_iter=max_iter)
+    options = PageRankOptions(tol=tol, norm=mode, max_iter=max_iter)
     steps = ScriptedSteps(first, *sums)
     loop = Loop(steps, RankTask("a run", options, options.threshold(n, n)))
     loop.start()

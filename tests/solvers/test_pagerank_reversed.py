@@ -17,7 +17,7 @@ from tests.support.matrices import GRAPHS
 from tests.support.oracles import rank_by_solving
 
 PRECISIONS = ["exact", "float64", "float32"]
-FIXED = {"tol_mode": "fixed", "max_iter": 12, "backend": "cpu"}
+FIXED = {"norm": "fixed", "max_iter": 12, "backend": "cpu"}
 
 
 def ingest_both(arcs, reversed_arcs, place=None, **options):
@@ -91,7 +91,7 @@ def test_it_runs_on_a_cluster(tmp_path, in_process):
     source, target, weights = *rng.integers(0, 90, (2, 700)), rng.random(700)
     A, B = ingest_both((source, target, weights), (target, source, weights), tmp_path)
     wanted = {weighted: mg.pagerank(B, weights=weighted, **FIXED).values.tobytes() for weighted in (True, False)}
-    options = {"tol_mode": "fixed", "max_iter": 12}
+    options = {"norm": "fixed", "max_iter": 12}
     with A.T.distribute(in_process(2)) as D:
         assert (D.is_transpose, D.kind) == (True, "graph")
         for executor in ("supersteps", "tasks"):
@@ -110,7 +110,7 @@ def test_it_runs_on_a_device(precision, ignore_weights):
     rng = np.random.default_rng(3)
     source, target, weights = *rng.integers(0, 3000, (2, 40_000)), rng.random(40_000)
     A, B = ingest_both((source, target, weights), (target, source, weights), ignore_weights=ignore_weights)
-    options = {"tol_mode": "fixed", "max_iter": 12, "precision": precision}
+    options = {"norm": "fixed", "max_iter": 12, "precision": precision}
     for kernel in ("auto", "csr-split"):
         found, wanted = (mg.pagerank(matrix, backend="cuda", kernel=kernel, **options) for matrix in (A.T, B))
         assert found.values.tobytes() == wanted.values.tobytes()

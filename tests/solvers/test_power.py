@@ -36,12 +36,12 @@ def test_how_it_ends():
 
     assert iterate(halve, tol=0.3)[0].status is Status.CONVERGED
     assert len(iterate(halve, tol=0.3)[1]) == 2
-    assert len(iterate(halve, tol=0.1, tol_mode="l1_per_node")[1]) == 2
+    assert len(iterate(halve, tol=0.1, norm="l1_per_node")[1]) == 2
     assert len(iterate(halve, tol=0.25)[1]) == 3
     assert iterate(halve, tol=0.3, max_iter=2)[0].status is Status.CONVERGED
     assert iterate(halve, tol=0.3, max_iter=1)[0].status is Status.MAX_ITER
-    assert iterate(halve, tol_mode="fixed", max_iter=7)[0].status is Status.COMPLETED
-    assert iterate(lambda y, x: y / 0.0, tol_mode="fixed", max_iter=7)[0].status is Status.NON_FINITE
+    assert iterate(halve, norm="fixed", max_iter=7)[0].status is Status.COMPLETED
+    assert iterate(lambda y, x: y / 0.0, norm="fixed", max_iter=7)[0].status is Status.NON_FINITE
     outcome, events = iterate(lambda y, x: 1e200 * y, max_iter=50)
     assert (outcome.status, len(events)) == (Status.NON_FINITE, 2)
 
@@ -50,7 +50,7 @@ def test_how_it_ends():
 @pytest.mark.parametrize(("of_product", "of_vector"), [(1.0, 0.0), (0.3, 0.0), (1.0, 1.0), (0.75, 0.25)])
 def test_steps_that_are_known_by_their_numbers(of_product, of_vector, added):
     step = Step(of_product, of_vector, added)
-    options = {"norm": "l2", "x": (1.0, -2.0, 4.0), "tol_mode": "fixed", "max_iter": 4}
+    options = {"normalize": "l2", "x": (1.0, -2.0, 4.0), "norm": "fixed", "max_iter": 4}
     found, _ = iterate(step, **options)
     wanted, _ = iterate(lambda y, x: of_product * y + of_vector * x + added, **options)
     assert found.values.tolist() == wanted.values.tolist()
@@ -111,10 +111,10 @@ def test_wrong_steps(wrong, error, message):
         ({"tol": math.nan}, "tol must be a positive number, not nan"),
         ({"tol": math.inf}, "tol must be a positive number, not inf"),
         ({"tol": "small"}, "tol must be a positive number, not 'small'"),
-        ({"tol": 0.1, "tol_mode": "fixed"}, "tol_mode='fixed' makes max_iter iterations and has no tolerance"),
-        ({"tol": 1.0, "tol_mode": "relative"}, "tol=1 with tol_mode='relative' is met by any growing elements"),
-        ({"tol_mode": "l3"}, "tol_mode must be one of 'l1', 'l1_per_node', 'linf', 'relative', 'fixed', not 'l3'"),
-        ({"norm": "l3"}, "norm must be one of 'none', 'l1', 'l2', 'max', not 'l3'"),
+        ({"tol": 0.1, "norm": "fixed"}, "norm='fixed' makes max_iter iterations and has no tolerance"),
+        ({"tol": 1.0, "norm": "relative"}, "tol=1 with norm='relative' is met by any growing elements"),
+        ({"norm": "l3"}, "norm must be one of 'l1', 'l1_per_node', 'linf', 'relative', 'fixed', not 'l3'"),
+        ({"normalize": "l3"}, "normalize must be one of 'none', 'l1', 'l2', 'max', not 'l3'"),
         ({"max_iter": 0}, "max_iter must be an integer of at least 1, not 0"),
         ({"max_iter": 2.5}, "max_iter must be an integer of at least 1, not 2.5"),
     ],

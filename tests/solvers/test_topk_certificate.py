@@ -120,7 +120,7 @@ def test_given_out_weights_by_which_rank_is_lost(seed):
 def test_real_graphs_stop_early(ingested, name):
     A = ingested(name, **REAL[name])
     full = mg.pagerank(A, tol=1e-10, max_iter=300)
-    wanted = mg.pagerank(A, tol_mode="fixed", max_iter=250).values
+    wanted = mg.pagerank(A, norm="fixed", max_iter=250).values
     for k in (10, 100):
         solution = mg.pagerank(A, stop=f"topk:{k}", max_iter=300)
         if (name, k) in TIED:
@@ -197,7 +197,7 @@ def test_threads_do_not_change_where_it_stops():
         ({"stop": "top:3"}, "not 'top:3'"),
         ({"stop": 3}, "not 3"),
         ({"stop": "topk:5"}, "stop='topk:5' requests the 5 highest of 5 vertices; pass less than 5, or stop='change'"),
-        ({"stop": "topk:2", "tol_mode": "fixed"}, "stop='topk:2' may end earlier; leave out one"),
+        ({"stop": "topk:2", "norm": "fixed"}, "stop='topk:2' may end earlier; leave out one"),
     ],
 )
 def test_options_that_make_no_sense(options, message):
@@ -210,8 +210,8 @@ def test_default_tolerances():
         ({}, 1e-6),
         ({"stop": "topk:2"}, 1e-10),
         ({"stop": "topk:2", "tol": 1e-3}, 1e-3),
-        ({"stop": "topk:2", "tol_mode": "l1_per_node"}, 1e-12),
-        ({"tol_mode": "fixed"}, None),
+        ({"stop": "topk:2", "norm": "l1_per_node"}, 1e-12),
+        ({"norm": "fixed"}, None),
     ):
         assert PageRankOptions(**options).choose_tol(100, 500) == pytest.approx(tol)
     least = PageRankOptions(stop="topk:2", precision="float32")

@@ -80,7 +80,7 @@ def start_from(path: Path) -> str:
 def resume(path: Path) -> str:
     """Go on from a checkpoint."""
     with mg.open_matrix(path.parent / "s.zarr") as matrix:
-        ranks = mg.pagerank(matrix, tol_mode="fixed", max_iter=6, checkpoint=path, resume=True)
+        ranks = mg.pagerank(matrix, norm="fixed", max_iter=6, checkpoint=path, resume=True)
     return f"{ranks.digest()} {ranks.changes}"
 
 
@@ -107,7 +107,7 @@ def make_samples(folder: Path) -> dict[str, Sample]:
                 batch.save(folder / f"{name}{suffix}")
                 made[f"{name}{suffix}"] = (f"{name}{suffix}", show_batch)
         kept = folder / "kept.zarr"
-        mg.pagerank(matrix, tol_mode="fixed", max_iter=6, checkpoint=kept, checkpoint_every=0)
+        mg.pagerank(matrix, norm="fixed", max_iter=6, checkpoint=kept, checkpoint_every=0)
         made["checkpoint"] = ("kept.zarr", resume)
     (folder / "p.toml").write_text(DEFINITION.format(folder=folder))
     mg.run_pipeline(folder / "p.toml")

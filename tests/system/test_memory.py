@@ -55,7 +55,7 @@ def write_table(path: Path, *columns: np.ndarray, head: str = "") -> Path:
 
 
 def rank(store: Path, precision: Any, threads: int) -> None:
-    mg.pagerank(mg.open_matrix(store), precision=precision, threads=threads, tol_mode="fixed", max_iter=2)
+    mg.pagerank(mg.open_matrix(store), precision=precision, threads=threads, norm="fixed", max_iter=2)
 
 
 def add_weights(pattern: Path, store: Path) -> Path:
@@ -263,7 +263,7 @@ def test_a_process_that_ranks_grows_as_planned(tmp_path: Path) -> None:
     for store, scale in (("tiny", WARM_UP), ("large", 20)):
         mg.generate("rmat", tmp_path / store, scale=scale)
     planned = mg.open_matrix(tmp_path / "large").plan().memory_bytes
-    work = "mg.pagerank(mg.open_matrix(store), tol_mode='fixed', max_iter=2)"
+    work = "mg.pagerank(mg.open_matrix(store), norm='fixed', max_iter=2)"
     measured = measure_resident_peak(work, tmp_path / "tiny", tmp_path / "large")
     assert 1 / BOUND <= planned / measured <= BOUND, f"planned {planned}, measured {measured}"
 

@@ -132,7 +132,7 @@ def test_published_ranks_of_edges_that_a_store_has_once(name, tmp_path, ingested
 
 def stop_options(case, precision):
     if case["iterations"] != "converged":
-        return {"tol_mode": "fixed", "max_iter": int(case["iterations"])}
+        return {"norm": "fixed", "max_iter": int(case["iterations"])}
     return {"tol": 1e-6 if precision == "float32" else 1e-14, "max_iter": 500}
 
 
@@ -178,7 +178,7 @@ def test_ldbc_files(name, ingested):
     np.testing.assert_array_equal(A.vertex_ids, np.sort(expected[:, 0]))
     wanted = expected[np.argsort(expected[:, 0]), 1]
     for precision in PRECISIONS:
-        solution = mg.pagerank(A, weights=False, tol_mode="fixed", max_iter=iterations, precision=precision)
+        solution = mg.pagerank(A, weights=False, norm="fixed", max_iter=iterations, precision=precision)
         assert solution.status == mg.Status.COMPLETED, precision
         relative = np.abs(solution.values - wanted) / wanted
         assert relative.max() <= (1e-4 if precision == "float32" else distance), precision

@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command += ["--transport", transport, "--timeout", f"{TIMEOUT_S}", "--alpha", f"{ALPHA}"]
             own = Path(folder, f"{workers}-{transport}")
             own.mkdir()
-            command += ["--tol-mode", "fixed", "--max-iter", str(_count_iterations(command, own, options.seconds))]
+            command += ["--norm", "fixed", "--max-iter", str(_count_iterations(command, own, options.seconds))]
             rows += strike_all(command, (workers, transport), options.faults, own)
             _say(f"{workers} workers, {transport}: {[(row.fault, row.verdict, row.is_right) for row in rows]}")
     if options.json:
@@ -116,7 +116,7 @@ def strike_all(command: Sequence[str], known: tuple[int, str], faults: Sequence[
 
 def _count_iterations(command: Sequence[str], folder: Path, seconds: float) -> int:
     """That take about so many seconds."""
-    few = [*command, "--tol-mode", "fixed", "--max-iter"]
+    few = [*command, "--norm", "fixed", "--max-iter"]
     _run_whole([*few, "10"], folder / "first")  # kernels are compiled
     taken_s = _run_whole([*few, f"{TRIED}"], folder / "tried").ending.answer["seconds"]
     return round(TRIED * seconds / sum(taken_s[part] for part in ("product", "exchange", "schedule")))

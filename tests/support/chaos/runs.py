@@ -67,7 +67,7 @@ class Undisturbed:
         wanted = {}
         with mg.open_matrix(store) as A:
             for executor, iterations in ITERATIONS.items():
-                solution = mg.pagerank(A, alpha=ALPHA, tol_mode="fixed", max_iter=iterations)
+                solution = mg.pagerank(A, alpha=ALPHA, norm="fixed", max_iter=iterations)
                 wanted[executor] = Wanted(solution.digest(), tuple(solution.changes))
         return cls(store, wanted)
 
@@ -190,7 +190,7 @@ class Stage(AbstractContextManager["Stage"]):
     def _start(self, fleet: Fleet, name: str, *more: str) -> Program:
         """Start the program; `here` names that which needs no cluster."""
         executor = self._plan.executor
-        given = {"--alpha": ALPHA, "--tol-mode": "fixed", "--max-iter": ITERATIONS[executor], "--backend": "cpu"}
+        given = {"--alpha": ALPHA, "--norm": "fixed", "--max-iter": ITERATIONS[executor], "--backend": "cpu"}
         given |= {"--checkpoint": self._checkpoint, "--checkpoint-every": CHECKPOINT_EVERY_S}
         given |= {"--output": self._ranks}
         if name != "here":
