@@ -11,6 +11,7 @@ import typer
 from markdown_tables import escape, make_table, show_code, split_default
 
 from mgspmv.cli import app
+from mgspmv.cli.help import name_argument, write_usage
 
 OPTION = re.compile(r"((?:-[\w-]+(?:, | / )?)+)(?: (.*))?$")
 EXTRA = re.compile(r"(?:^|  )\[((?:default|required|x|\d).*)\]$")
@@ -38,18 +39,9 @@ def list_commands(group: Any, context: Any, panel: str = "") -> Iterator[tuple[s
 
 
 def _write_command(command: Any, context: Any) -> str:
-    path = context.command_path
-    is_group = hasattr(command, "commands")
-    arguments = [_name_argument(p) for p in command.params if p.param_type_name == "argument"]
-    usage = " ".join([path, "COMMAND" if is_group else "[OPTIONS]", *arguments])
-    parts = [f"### {path}\n", f"    {usage}\n", f"{escape(command.help)}\n", _write_tables(command, context)]
+    head = [f"### {context.command_path}\n", f"    {write_usage(command, context)}\n", f"{escape(command.help)}\n"]
+    parts = [*head, _write_tables(command, context)]
     return "\n".join(part for part in parts if part)
-
-
-def _name_argument(argument: Any) -> str:
-    name = (argument.metavar or argument.name.upper()).strip("[].")
-    shown = name if argument.nargs == 1 else f"{name}..."
-    return shown if argument.required else f"[{shown}]"
 
 
 def _write_tables(command: Any, context: Any) -> str:
@@ -61,7 +53,7 @@ def _write_tables(command: Any, context: Any) -> str:
 
 
 def _describe_argument(argument: Any, context: Any) -> tuple[str, ...]:
-    return (show_code(_name_argument(argument)), *_describe(argument.get_help_record(context)[1]))
+    return (show_code(name_argument(argument)), *_describe(argument.get_help_record(context)[1]))
 
 
 def _describe_option(option: Any, context: Any) -> tuple[str, ...]:

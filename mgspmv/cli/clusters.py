@@ -14,7 +14,7 @@ import typer
 from mgspmv.cli.mode import ARGS, print_note
 from mgspmv.cli.options import option
 from mgspmv.cli.placement import quieten_dask
-from mgspmv.cli.program import Answer, add_command
+from mgspmv.cli.program import Answer, Group, add_command
 from mgspmv.cli.tables import tabulate, tabulate_fields
 from mgspmv.errors import ClusterError, MgspmvError, OptionError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mgspmv.launching import Launched
 
 HELP = "Start, list and stop clusters on this machine."
-app = typer.Typer(no_args_is_help=True, help=HELP, epilog="Example: mgspmv cluster start")
+app = typer.Typer(cls=Group, no_args_is_help=True, help=HELP, epilog="Example: mgspmv cluster start")
 
 DEFAULT = "default"
 """Name of a cluster that was started without a name."""

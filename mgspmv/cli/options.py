@@ -9,9 +9,6 @@ import typer
 
 from mgspmv.ingest.tokens import split_fields
 
-PANEL = "Output"
-"""Panel of help for the options of all commands."""
-
 
 def option(help: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, metavar=metavar, **more)
@@ -23,13 +20,11 @@ def argument(metavar: str, help: str) -> Any:
 
 OPTIONS: dict[str, Any] = {
     # all commands
-    "json": option("Answer with one JSON object.", rich_help_panel=PANEL),
-    "quiet": option("Print only errors, and the answer of --json.", None, "--quiet", "-q", rich_help_panel=PANEL),
-    "log": option("Append a log of calls and steps to this file.", "FILE", rich_help_panel=PANEL),
-    "log_level": option(
-        "Level of --log; debug also logs each iteration; default info.", "info|debug", rich_help_panel=PANEL
-    ),
-    "debug": option("Show the traceback of an error.", rich_help_panel=PANEL),
+    "json": option("Answer with one JSON object."),
+    "quiet": option("Print only errors, and the answer of --json.", None, "--quiet", "-q"),
+    "log": option("Append a log of calls and steps to this file.", "FILE"),
+    "log_level": option("Level of --log; debug also logs each iteration; default info.", "info|debug"),
+    "debug": option("Show the traceback of an error."),
     # stores and files
     "store": argument("STORE", "Matrix store: local path or URL."),
     "ingest.source": argument(

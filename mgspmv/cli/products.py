@@ -87,7 +87,7 @@ def spmv(
     alpha: Annotated[float, option("Factor of A @ x.")] = 1.0,
     beta: Annotated[float, option("Factor of y.")] = 0.0,
     y: Annotated[str | None, option("Array y, needed unless beta is 0.", "FILE.npy")] = None,
-    kernel: Annotated[str, option(f"Kernel: auto, {_KERNELS}.")] = "auto",
+    kernel: Annotated[str, option(f"Kernel: auto, {_KERNELS}.", "NAME")] = "auto",
     precision: str | None = None,
     place: ComputingOptions,
     overwrite: bool = False,

@@ -21,6 +21,7 @@ from typing import Annotated, Any, NoReturn, get_args, get_origin
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from mgspmv.cli.help import PanelledHelp
 from mgspmv.cli.messages import UNTRANSLATED, find_options, translate
 from mgspmv.cli.mode import ARGS, KEPT, MODE, Mode, find_mode, print_note
 from mgspmv.cli.options import OPTIONS
@@ -37,6 +38,9 @@ PIPED_WIDTH = 1000
 
 # Newer versions of Typer hold a copy of click, older ones use click itself: take the class from its public subclass.
 _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+_METAVARS = {int: "N", float: "NUMBER"}
+"""Names of values in help, by type."""
 
 _CONTEXT: ContextVar[Any] = ContextVar("_CONTEXT", default=None)
 """Click's context of the running command."""
@@ -58,7 +62,7 @@ class Answer:
     """Exit code without an error, such as that of a cluster that does not answer."""
 
 
-class Command(TyperCommand):
+class Command(PanelledHelp, TyperCommand):
     """Command whose options replace arguments in messages."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -67,7 +71,7 @@ class Command(TyperCommand):
         return super().invoke(ctx)
 
 
-class Group(TyperGroup):
+class Group(PanelledHelp, TyperGroup):
     """Group that runs a command, prints its `Answer`, and turns errors into messages and exit codes."""
 
     def main(
@@ -108,12 +112,13 @@ class Group(TyperGroup):
 
 app = typer.Typer(
     cls=Group,
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Sparse matrix-vector products and PageRank on matrices too large for one GPU.",
     epilog="Exit codes: 0 done, 1 unexpected error or a wrong finding of doctor, 2 wrong usage, 3 malformed source, "
     "4 unusable store or file, 5 not converged, 6 does not fit into memory, 7 unusable or failed cluster, "
-    "130 interrupted.",
+    "130 interrupted. Example: mgspmv pagerank web.zarr -o ranks.csv",
 )
 
 
@@ -164,6 +169,8 @@ def _describe_option(owner: str, parameter: Parameter) -> Parameter:
     is_described = get_origin(kind) is Annotated
     kind, *said = get_args(kind) if is_described else (kind,)
     described = copy(said[0] if is_described and key not in OPTIONS else OPTIONS.get(key) or OPTIONS[parameter.name])
+    if described.metavar is None:
+        described.metavar = next((name for own, name in _METAVARS.items() if own in _unpack(kind)), None)
     if kind is bool and parameter.default is False and described.default is ...:  # no names were given
         described.param_decls = (f"--{parameter.name.replace('_', '-')}",)
     # Choices of an option are in its metavar, such as `cpu|cuda|FILE`.
@@ -171,6 +178,12 @@ def _describe_option(owner: str, parameter: Parameter) -> Parameter:
     if len(names) > 1 and described.autocompletion is None:
         described.autocompletion = _make_completion(names)
     return parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=Annotated[kind, described])
+
+
+def _unpack(kind: Any) -> tuple[Any, ...]:
+    """Return the types in a type such as `list[float] | None`."""
+    parts = get_args(kind)
+    return tuple(each for part in parts for each in _unpack(part)) if parts else (kind,)
 
 
 def _make_completion(names: list[str]) -> Callable[[str], list[str]]:

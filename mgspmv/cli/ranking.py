@@ -33,7 +33,7 @@ class PageRankFlags:
     personalization: str | None = None
     dangling: str | None = None
     out_weight: str | None = None
-    kernel: Annotated[str, option(f"Kernel: auto, {_KERNELS}.")] = "auto"
+    kernel: Annotated[str, option(f"Kernel: auto, {_KERNELS}.", "NAME")] = "auto"
     transport: str = "auto"
     checkpoint: str | None = None
     checkpoint_every: float | None = None

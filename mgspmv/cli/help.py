@@ -1,0 +1,88 @@
+"""Help of commands: plain text in at most 80 columns, with options in named panels."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+PANELS = {
+    "Graph": "kind duplicates self_loops symmetrize ignore_weights transpose dtype order n_vertices vertices n_cols "
+    "allow_hypersparse insert delete missing method min_weight max_weight edges without_edges alpha personalization "
+    "seeds dangling nstart out_weight reverse normalized beta lazy y kernel precision "
+    "scale edge_factor a b c scramble n_edges generate.weights nx ny nz points n bandwidth pattern seed",
+    "Source": "format delimiter header skip_rows comment columns weights ids extra_columns",
+    "Stopping": "tol norm max_iter stop",
+    "Output": "output top hubs keep k bins out scaler summary export.format export.vertices checkpoint "
+    "checkpoint_every resume dry_run overwrite",
+    "Where": "backend device_memory host_memory threads memory scratch executor cluster workers cluster_option "
+    "scheduler tls transport width timeout recover name protocol host port dashboard_port dashboard_origin foreground",
+    "Advanced": "set json quiet log log_level debug version help install_completion show_completion",
+}
+"""Names of options by the panel of help that shows them; `COMMAND.NAME` takes precedence over `NAME`."""
+
+_PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
+_INDENT = "  "
+_NAMES_WIDTH = 24
+
+
+def find_panel(command: str, name: str) -> str:
+    """Return the panel of an option."""
+    return _PANEL_OF.get(f"{command}.{name}") or _PANEL_OF[name]
+
+
+class PanelledHelp:
+    """Base of commands and groups that writes their help; the other base is one of Typer."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write usage, description, arguments, options by panel, commands by panel and the example."""
+        width, usage = formatter.width, f"Usage: {write_usage(self, ctx)}"
+        own: Any = self
+        blocks = [_wrap(text, width) for text in (usage, *own.help.split("\n\n"))]
+        for panel, rows in _list_panels(own, ctx).items():
+            blocks.append([f"{panel}:", *(line for row in rows for line in _lay_out(*row, width))])
+        formatter.write("\n\n".join("\n".join(lines) for lines in [*blocks, _wrap(own.epilog, width)]) + "\n")
+
+
+def write_usage(command: Any, ctx: Any) -> str:
+    """Return the synopsis of a command, such as `mgspmv info [OPTIONS] STORE`."""
+    arguments = [name_argument(own) for own in command.params if own.param_type_name == "argument"]
+    return " ".join([ctx.command_path, "[OPTIONS]", *(["COMMAND"] if hasattr(command, "commands") else arguments)])
+
+
+def name_argument(argument: Any) -> str:
+    """Return the name of a positional argument as in the synopsis."""
+    name = (argument.metavar or argument.name.upper()).strip("[].")
+    shown = name if argument.nargs == 1 else f"{name}..."
+    return shown if argument.required else f"[{shown}]"
+
+
+def _list_panels(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+    """List names and descriptions by panel: of arguments, then of commands, then of options."""
+    panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+    for name, inner in getattr(command, "commands", {}).items():
+        panels.setdefault(inner.rich_help_panel or "Commands", []).append((name, inner.help.partition("\n\n")[0]))
+    panels |= {panel: [] for panel in PANELS}
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record is not None and parameter.param_type_name == "argument":
+            panels["Arguments"].append((name_argument(parameter), record[1]))
+        elif record is not None:
+            panels[find_panel(command.name, parameter.name)].append(record)
+    return {panel: rows for panel, rows in panels.items() if rows}
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False, break_long_words=False)
+
+
+def _lay_out(names: str, description: str, width: int) -> Iterator[str]:
+    """Yield the lines of a row: names, then the description in a second column."""
+    first, *others = _wrap(description, width - _NAMES_WIDTH) or [""]
+    shown = f"{_INDENT}{names}"
+    if len(shown) + len(_INDENT) > _NAMES_WIDTH:
+        yield shown
+        shown = ""
+    for line in (first, *others):
+        yield f"{shown:{_NAMES_WIDTH}}{line}".rstrip()
+        shown = ""
