@@ -119,6 +119,13 @@ class OptionError(MgspmvError, ValueError):
     exit_code = 2
 
 
+class UnknownIdError(OptionError, KeyError):
+    """An id that no vertex has, or a label that no vector of a batch has."""
+
+    def __str__(self) -> str:
+        return hide_secrets(str(self.args[0]))  # not in quotes, in which KeyError puts it
+
+
 class ShapeError(OptionError):
     """An array does not fit the matrix it is used with."""
 

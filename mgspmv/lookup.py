@@ -1,18 +1,21 @@
-"""Conversion between ids and numbers of vertices, in a store whose ids need not fit into memory."""
+"""Conversion between ids and numbers of vertices, with ids in memory or in a store."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mgspmv.errors import OptionError
+from mgspmv.errors import OptionError, UnknownIdError, shorten
 from mgspmv.store.chunks import CHUNK_ELEMENTS
-from mgspmv.store.read import StoredMatrix
+
+if TYPE_CHECKING:
+    from mgspmv.store.read import StoredMatrix
 
 CHUNKS_HELD = 4
 """Number of chunks of ids in memory, the most recently read ones."""
@@ -20,6 +23,8 @@ NEAR_NAMES = 1 << 14
 """Number of names before and after an unknown name that are searched for a similar one."""
 UNKNOWN = -1
 """Result for an id that is not a vertex."""
+_MOST = (1 << 63) - 1
+"""Greatest int64."""
 
 
 class VertexLookup:
@@ -31,15 +36,17 @@ class VertexLookup:
     """
 
     def __init__(self, stored: StoredMatrix) -> None:
-        self._stored, self._n = stored, stored.info.shape[0]
-        self._read_chunk = lru_cache(CHUNKS_HELD)(self._read)
+        self._stored, self._n, self._kind = stored, stored.info.shape[0], stored.info.vertex_ids
+        self._n_in_chunk = CHUNK_ELEMENTS
+        self._read_chunk: Callable[[int], np.ndarray] = lru_cache(CHUNKS_HELD)(self._read)
 
-    def find(self, ids: Sequence[Any] | np.ndarray) -> np.ndarray:
+    def find(self, ids: Sequence[Any] | np.ndarray, name: str = "ids") -> np.ndarray:
         """Return the numbers of ids, `UNKNOWN` for ids that no vertex has.
 
         Parameters
         ----------
-        ids : (k,) integers, or strings where the store's ids are strings
+        ids : (k,) integers, or strings where the ids of vertices are strings
+        name : name of the argument, for messages
 
         Returns
         -------
@@ -47,14 +54,14 @@ class VertexLookup:
 
         Raises
         ------
-        OptionError : ids of another kind than the store's
+        UnknownIdError : ids of another kind than those of the vertices
         StoreError : as in `StoredMatrix.read_array`
         """
-        wanted = self._check_ids(ids)
-        if self._stored.info.vertex_ids is None:
+        wanted = _check_ids(name, ids, are_strings=self._kind == "string")
+        if self._kind is None:
             return np.where((wanted >= 0) & (wanted < self._n), wanted, UNKNOWN)
         found, order = np.empty(len(wanted), np.int64), np.argsort(wanted, kind="stable")
-        found[order] = self._search(wanted[order], 0, -(-self._n // CHUNK_ELEMENTS))
+        found[order] = self._search(wanted[order], 0, -(-self._n // self._n_in_chunk))
         return found
 
     def has(self, label: Any) -> bool:
@@ -70,15 +77,14 @@ class VertexLookup:
 
         Raises
         ------
-        OptionError : an id that no vertex has; the message names a near one
+        UnknownIdError : an id that no vertex has, whose message names a near one; ids of another kind
         """
-        numbers = self.find(ids)
+        numbers = self.find(ids, name)
         if (unknown := numbers == UNKNOWN).any():
-            label: Any = ids[int(np.argmax(unknown))]
-            label = label.item() if isinstance(label, np.generic) else label
+            label = _plain(ids[int(np.argmax(unknown))])
             near = self._find_near(label)
             hint = "" if near is None else f"; near: {near!r}"
-            raise OptionError(f"{name} has the id {label!r}, which no vertex has{hint}")
+            raise UnknownIdError(f"{name} has the id {label!r}, which no vertex has{hint}")
         return numbers
 
     def read(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -101,13 +107,13 @@ class VertexLookup:
         if len(wanted) and not 0 <= wanted.min() <= wanted.max() < self._n:
             wrong = int(wanted.min()) if wanted.min() < 0 else int(wanted.max())
             raise OptionError(f"vertex numbers must be in 0..{self._n - 1}, not {wrong}")
-        if self._stored.info.vertex_ids is None:
+        if self._kind is None:
             return wanted
-        found = np.empty(len(wanted), np.int64 if self._stored.info.vertex_ids == "int64" else object)
-        chunks = wanted // CHUNK_ELEMENTS
+        found = np.empty(len(wanted), np.int64 if self._kind == "int64" else object)
+        chunks = wanted // self._n_in_chunk
         for chunk in sorted(set(chunks.tolist())):
             own = chunks == chunk
-            found[own] = self._read_chunk(chunk)[wanted[own] - chunk * CHUNK_ELEMENTS]
+            found[own] = self._read_chunk(chunk)[wanted[own] - chunk * self._n_in_chunk]
         return found
 
     def _find_near(self, label: Any) -> Any:
@@ -128,7 +134,7 @@ class VertexLookup:
         low = int(np.searchsorted(ids, known[0], side="left"))
         high = int(np.searchsorted(ids, known[-1], side="right"))
         places = np.searchsorted(known, ids[low:high])
-        found = np.where(known[places] == ids[low:high], middle * CHUNK_ELEMENTS + places, UNKNOWN)
+        found = np.where(known[places] == ids[low:high], middle * self._n_in_chunk + places, UNKNOWN)
         before, after = self._search(ids[:low], first, middle), self._search(ids[high:], middle + 1, last)
         return np.concatenate([before, found, after])
 
@@ -136,13 +142,50 @@ class VertexLookup:
         start = chunk * CHUNK_ELEMENTS
         return self._stored.read_array("vertex_ids", start, min(start + CHUNK_ELEMENTS, self._n), threads=1)
 
-    def _check_ids(self, ids: Sequence[Any] | np.ndarray) -> np.ndarray:
-        if self._stored.info.vertex_ids != "string":
-            return check_integers("ids", ids)
-        array = np.array(ids, object)
-        if array.ndim != 1 or not all(isinstance(id, str) for id in array):
-            raise OptionError(f"the ids of {self._stored.info.url} are strings; pass a list of strings")
-        return array
+
+class ArrayLookup(VertexLookup):
+    """Lookup of vertices whose ids are in memory.
+
+    Parameters
+    ----------
+    n : number of vertices
+    ids : (n,) ascending int64 or strings (object); None for 0..n-1
+    """
+
+    def __init__(self, n: int, ids: np.ndarray | None) -> None:
+        self._n, self._n_in_chunk = n, max(n, 1)
+        self._kind = None if ids is None else "string" if ids.dtype == object else "int64"
+        if ids is not None:
+            self._read_chunk = lambda chunk: ids
+
+
+def _check_ids(name: str, ids: Sequence[Any] | np.ndarray, *, are_strings: bool) -> np.ndarray:
+    """Return ids as (k,) strings (object) or int64; raise `UnknownIdError` for ids of another kind."""
+    if isinstance(ids, str | bytes) or not hasattr(ids, "__len__") or getattr(ids, "ndim", 1) != 1:
+        raise OptionError(f"{name} must be a list of ids, not {shorten(repr(ids))}")
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu" and not are_strings and (ids <= _MOST).all():
+        return ids.astype(np.int64)
+    kind, is_right = ("strings", _is_string) if are_strings else ("64-bit integers", _is_integer)
+    for label in ids:
+        if not is_right(label):
+            raise UnknownIdError(f"{name} has the id {_plain(label)!r} but the ids of vertices are {kind}; pass {kind}")
+    wanted = np.empty(len(ids), object if are_strings else np.int64)
+    wanted[:] = ids
+    return wanted
+
+
+def _is_string(label: Any) -> bool:
+    return isinstance(label, str)
+
+
+def _is_integer(label: Any) -> bool:
+    if isinstance(label, bool | np.bool_) or not isinstance(label, Integral):
+        return False
+    return -_MOST - 1 <= int(label) <= _MOST
+
+
+def _plain(label: Any) -> Any:
+    return label.item() if isinstance(label, np.generic) else label
 
 
 def check_integers(name: str, values: Sequence[Any] | np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 
 import mgspmv as mg
 from mgspmv import lookup
-from mgspmv.errors import MissingChunkError, OptionError
+from mgspmv.errors import MissingChunkError, OptionError, UnknownIdError
 
 N = 300
 
@@ -90,10 +90,14 @@ def test_an_unknown_id_is_told_with_a_near_one(named):
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (["a"], "ids must be a list of 64-bit integers, not <U1 of shape"),
-        ([1.5], "ids must be a list of 64-bit integers, not float64"),
-        ([2**64 - 1], "ids must be a list of 64-bit integers, not uint64"),
-        (7, r"ids must be a list of 64-bit integers, not int64 of shape \(\)"),
+        (["a"], "ids has the id 'a' but the ids of vertices are 64-bit integers; pass 64-bit integers"),
+        ([1.5], "ids has the id 1.5 but"),
+        ([2**64 - 1], f"ids has the id {2**64 - 1} but"),
+        (np.array([2**64 - 1], np.uint64), f"ids has the id {2**64 - 1} but"),
+        ([True], "ids has the id True but"),
+        (7, "ids must be a list of ids, not 7"),
+        ("10", "ids must be a list of ids, not '10'"),
+        (np.array([[10]]), "ids must be a list of ids, not array"),
     ],
 )
 def test_wrong_ids(small, tmp_path, ids, message):
@@ -107,8 +111,43 @@ def test_integers_are_no_names_and_numbers_end(small, tmp_path):
     (tmp_path / "a.txt").write_text("a b\n")
     mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr", header=False)
     A = mg.open_matrix(tmp_path / "a.zarr")
-    with pytest.raises(OptionError, match=r"the ids of .*a\.zarr are strings; pass a list of strings"):
+    with pytest.raises(OptionError, match="ids has the id 1 but the ids of vertices are strings; pass strings"):
         A.find_vertices([1])
     for wrong in (2, -1):
         with pytest.raises(OptionError, match=f"vertex numbers must be in 0..1, not {wrong}"):
             A.name_vertices([0, wrong])
+
+
+# --- ids in memory ---------------------------------------------------------------------------------------------------
+
+INTEGERS, STRINGS = np.array([-5, 0, 7, 2**40]), np.array(["Zug", "amsel", "drossel", "Ähre"], dtype=object)
+
+
+@pytest.mark.parametrize(
+    ("ids", "vertex_ids", "message"),
+    [
+        ([4], None, "p has the id 4, which no vertex has; near: 3"),
+        ([-1], None, "p has the id -1, which no vertex has; near: 0"),
+        ([0, 8], INTEGERS, "p has the id 8, which no vertex has; near: 7"),
+        ([2**41], INTEGERS, f"p has the id {2**41}, which no vertex has; near: {2**40}"),
+        (["drosel"], STRINGS, "p has the id 'drosel', which no vertex has; near: 'drossel'"),
+        (["zzz", "Zug"], STRINGS, "p has the id 'zzz', which no vertex has"),
+        ([""], STRINGS, "p has the id '', which no vertex has"),
+        ([7], STRINGS, "p has the id 7 but the ids of vertices are strings; pass strings"),
+        ([b"Zug"], STRINGS, "p has the id b'Zug' but the ids of vertices are strings; pass strings"),
+    ],
+)
+def test_unknown_ids(ids, vertex_ids, message):
+    with pytest.raises(OptionError) as caught:
+        lookup.ArrayLookup(4, vertex_ids).find_all("p", ids)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("vertex_ids", [None, INTEGERS], ids=["numbers", "integers"])
+@pytest.mark.parametrize("label", ["0", 0.0, None, 2**70, True])
+def test_ids_that_are_no_integers(label, vertex_ids):
+    with pytest.raises(UnknownIdError) as caught:
+        lookup.ArrayLookup(4, vertex_ids).find_all("p", [label])
+    assert str(caught.value) == (
+        f"p has the id {label!r} but the ids of vertices are 64-bit integers; pass 64-bit integers"
+    )

@@ -61,11 +61,11 @@ def _read(name: str, text: str, matrix: Any, aligns: bool) -> Any:
 
 def _read_ids(name: str, text: str, matrix: Any) -> dict[Any, float] | list[Any]:
     """Read ids by `parse_ids`, and check that the store has them."""
-    from mgspmv.solvers.vectors import find_positions
+    from mgspmv.lookup import ArrayLookup
 
     ids = matrix.vertex_ids
     found = parse_ids(name, text, string_ids=ids is not None and ids.dtype == object)
-    find_positions(name, list(found), matrix.shape[0], ids)
+    ArrayLookup(matrix.shape[0], ids).find_all(name, list(found))
     return found
 
 

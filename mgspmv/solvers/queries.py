@@ -19,8 +19,9 @@ from mgspmv.ingest.vertex_vectors import (
     is_table,
     list_column,
 )
+from mgspmv.lookup import ArrayLookup
 from mgspmv.order import invert
-from mgspmv.solvers.vectors import check_numbers, find_positions, from_places, locate, normalize, to_float64
+from mgspmv.solvers.vectors import check_numbers, from_places, locate, normalize, to_float64
 
 VECTOR, VERTEX, WEIGHT = "vector", "vertex", "weight"
 """Columns of a table of personalizations; `weight` is optional."""
@@ -187,7 +188,7 @@ def _list_table(given: Any, n: int, vertex_ids: np.ndarray | None) -> Iterable[t
     weights = table[WEIGHT].to_numpy()[order] if WEIGHT in table.column_names else np.ones(len(order))
     for k, label in enumerate(labels.dictionary.to_pylist()):
         own, name = slice(bounds[k], bounds[k + 1]), _name(label)
-        places = find_positions(name, vertices[own].tolist(), n, vertex_ids)
+        places = ArrayLookup(n, vertex_ids).find_all(name, vertices[own].tolist())
         yield label, _Placed(places, to_float64(name, weights[own]))
 
 
@@ -224,7 +225,7 @@ def _find_entries(name: str, given: Any, n: int, vertex_ids: np.ndarray | None) 
     if isinstance(given, _Placed):
         return given
     if isinstance(given, str | Integral):
-        return _Placed(find_positions(name, [given], n, vertex_ids), np.ones(1))
+        return _Placed(ArrayLookup(n, vertex_ids).find_all(name, [given]), np.ones(1))
     if isinstance(given, Real):
         raise OptionError(f"{name} must be a mapping of ids to weights, ids, or an id, not {given!r}")
     vector = classify_vector(name, given)

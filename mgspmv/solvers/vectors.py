@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -12,6 +11,7 @@ import numpy as np
 
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.ingest.vertex_vectors import ById, ByPlace, classify_vector
+from mgspmv.lookup import ArrayLookup
 
 Weights = Mapping[Any, float] | np.ndarray | Sequence[Any] | AbstractSet[Any] | Any
 """Vector over vertices; `mgspmv.ingest.vertex_vectors` describes the accepted objects."""
@@ -108,7 +108,7 @@ def locate(name: str, vector: ById, n: int, vertex_ids: np.ndarray | None) -> tu
         )
     advice = f"; {vector.advice}" if vector.advice else ""
     try:
-        places = find_positions(name, ids, n, vertex_ids)
+        places = ArrayLookup(n, vertex_ids).find_all(name, ids)
     except OptionError as error:
         raise OptionError(f"{error}{advice}") from error
     ascending = np.sort(places)
@@ -117,54 +117,6 @@ def locate(name: str, vector: ById, n: int, vertex_ids: np.ndarray | None) -> tu
         label = repeated[0] if vertex_ids is None else vertex_ids[repeated[0]]
         raise OptionError(f"{name} has the id {_plain(label)!r} more than once; give each id one number{advice}")
     return places, numbers
-
-
-def find_positions(name: str, ids: Sequence[Any] | np.ndarray, n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
-    """Find the numbers of the vertices with these ids.
-
-    Raises
-    ------
-    OptionError : an unknown id; the message names a similar one
-    """
-    if vertex_ids is None or vertex_ids.dtype == np.int64:
-        return _find_integers(name, ids, n, vertex_ids)
-    for label in ids:
-        if not isinstance(label, str):
-            raise OptionError(f"{name} has the id {_plain(label)!r} but the ids of vertices are strings; pass strings")
-    wanted = np.empty(len(ids), dtype=object)
-    wanted[:] = ids
-    places = np.minimum(np.searchsorted(vertex_ids, wanted), n - 1)
-    for label, found in zip(ids, vertex_ids[places], strict=True):
-        if label != found:
-            near = difflib.get_close_matches(label, map(str, vertex_ids[:100_000]), n=1)
-            raise OptionError(
-                f"{name} has the id {_plain(label)!r}, which no vertex has" + (f"; near: {near[0]!r}" if near else "")
-            )
-    return places
-
-
-def _find_integers(name: str, ids: Sequence[Any] | np.ndarray, n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
-    try:
-        wanted = _to_integers(ids)
-    except (AttributeError, OverflowError, TypeError) as error:
-        raise OptionError(f"{name} must be keyed by the vertices' integer ids ({error})") from error
-    places = wanted if vertex_ids is None else np.minimum(np.searchsorted(vertex_ids, wanted), n - 1)
-    is_known = (wanted >= 0) & (wanted < n) if vertex_ids is None else vertex_ids[places] == wanted
-    if not is_known.all():
-        raise OptionError(f"{name} has the id {wanted[~is_known][0]}, which no vertex has")
-    return places
-
-
-def _to_integers(ids: Sequence[Any] | np.ndarray) -> np.ndarray:
-    """Convert ids to (k,) int64; raise AttributeError, OverflowError or TypeError for anything else."""
-    if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
-        if len(ids) and int(ids.max()) >= 2**63:
-            raise OverflowError(f"{int(ids.max())} does not fit in int64")
-        return ids.astype(np.int64)
-    for label in ids:
-        if isinstance(label, bool | np.bool_):
-            raise TypeError(f"{label!r} is not an integer")
-    return np.array([label.__index__() for label in ids], dtype=np.int64)
 
 
 def _plain(label: Any) -> Any:

@@ -118,7 +118,7 @@ def test_words_of_dangling_and_numbers_of_beta_come_first(names):
 def test_what_is_neither_a_file_nor_ids(names, name, text, error, message):
     with pytest.raises(error, match=message) as caught:
         read_vectors(names, **{name: text})
-    assert type(caught.value) is error or error is SourceError
+    assert isinstance(caught.value, error)
 
 
 # --- what this program writes is read ---------------------------------------------------------------------------------

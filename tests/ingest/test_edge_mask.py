@@ -327,7 +327,7 @@ REFUSED = {
             r"has sources of shape \(2,\) and targets of shape \(3,\); pass two one-dim",
         ),
         ({"edges": [(1, 9)]}, "^edges has the id 9, which no vertex has; near: 5$"),
-        ({"edges": [("1", "2")]}, "^ids must be a list of 64-bit integers"),
+        ({"edges": [("1", "2")]}, "^edges has the id '1' but the ids of vertices are 64-bit integers"),
         (
             {"edges": [(1, 2), (4, 3)]},
             r"^edges has the edge \(4, 3\), which is missing from the store; remove it from edges=$",
@@ -343,7 +343,7 @@ REFUSED = {
     "names": [
         ({"edges": ["ab"]}, "^edges must be pairs .* of ids, not 'ab'$"),
         ({"edges": [("amsel", "drosel")]}, "^edges has the id 'drosel', which no vertex has; near: 'drossel'$"),
-        ({"edges": [(1, 2)]}, "the ids of .* are strings; pass a list of strings$"),
+        ({"edges": [(1, 2)]}, "^edges has the id 1 but the ids of vertices are strings; pass strings$"),
         (
             {"edges": [("fink", "drossel")]},
             r"edge \('fink', 'drossel'\), which is missing from the store; remove it from edges=$",

@@ -305,9 +305,9 @@ def places():
         ("names", {"vertices": ["drosel"]}, OptionError, "^vertices has the id 'drosel', .*; near: 'drossel'$"),
         ("names", {"vertices": "amsel"}, OptionError, "^vertices must be a mask or a list of ids, not 'amsel'$"),
         ("names", {"vertices": 3}, OptionError, "^vertices must be a mask or a list of ids, not 3$"),
-        ("names", {"vertices": [1, 2]}, OptionError, "the ids of .* are strings; pass a list of strings$"),
-        ("weighted", {"vertices": ["1"]}, OptionError, "^ids must be a list of 64-bit integers"),
-        ("weighted", {"vertices": [1.0]}, OptionError, "^ids must be a list of 64-bit integers"),
+        ("names", {"vertices": [1, 2]}, OptionError, "^vertices has the id 1 but .* strings; pass strings$"),
+        ("weighted", {"vertices": ["1"]}, OptionError, "^vertices has the id '1' but the ids"),
+        ("weighted", {"vertices": [1.0]}, OptionError, "^vertices has the id 1.0 but the ids"),
         ("weighted", {"vertices": np.ones(5, bool)}, ShapeError, r"mask of shape \(5,\) but the matrix has 6 vertices"),
         ("weighted", {"vertices": np.ones((6, 1), bool)}, ShapeError, r"mask of shape \(6, 1\)"),
         (

@@ -189,13 +189,13 @@ OWN = np.array([0, 1, 2, 7])
         ((True, False, True, True), NAMES, r"but True is not an id; pass np\.asarray"),
         ([["a"]], NAMES, r"but \['a'\] is not an id"),
         ([1, 0, 0, 3], None, r"the id 0 more than once; .*pass np\.asarray"),
-        ([5, 1], None, r"the id 5, which no vertex has; a list holds ids: pass np\.asarray"),
+        ([5, 1], None, r"the id 5, which no vertex has; near: 3; a list holds ids: pass np\.asarray"),
         ([1, 2], NAMES, r"the id 1 but the ids of vertices are strings; .*pass np\.asarray"),
         (["a", "b", "a"], NAMES, "the id 'a' more than once; give each id one number"),
         (np.array(["a", "b"]), NAMES, r"an array of strings, .* pass its \.tolist\(\)"),
         ("a", NAMES, "x must be a vector over the vertices, not 'a'; pass a mapping"),
         (iter(["a"]), NAMES, "can be read once only; pass a list"),
-        ({True: 1.0}, None, "keyed by the vertices' integer ids"),
+        ({True: 1.0}, None, "x has the id True but the ids of vertices are 64-bit integers"),
     ],
 )
 def test_what_is_refused(given, ids, message):

@@ -89,7 +89,7 @@ def test_many_vectors_take_the_memory_of_their_entries():
     ("given", "error", "message"),
     [
         ([10, 11], OptionError, "personalization of vector 1 has the id 11, which no vertex has"),
-        ([[10], ["10"]], OptionError, "personalization of vector 1 must be keyed by the vertices' integer ids"),
+        ([[10], ["10"]], OptionError, "personalization of vector 1 has the id '10' but the ids of"),
         ({"cats": {}}, OptionError, "personalization of vector 'cats' has no vertex; give it at least one, or None"),
         ([[10], []], OptionError, "personalization of vector 1 has no vertex"),
         (np.zeros((1, 4)), OptionError, "personalization of vector 0 has no vertex"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mgspmv.errors import OptionError
-from mgspmv.solvers.vectors import find_positions, make_distribution
+from mgspmv.solvers.vectors import make_distribution
 
 INTEGERS = np.array([-5, 0, 7, 2**40])
 STRINGS = np.array(["Zug", "amsel", "drossel", "Ähre"], dtype=object)
@@ -83,33 +83,3 @@ def test_sum_does_not_depend_on_the_order():
 def test_weights_that_are_no_distribution(weights, vertex_ids, message):
     with pytest.raises(OptionError, match=message):
         make_distribution("nstart", weights, 2, vertex_ids)
-
-
-# --- ids -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ids", "vertex_ids", "message"),
-    [
-        ([4], None, "p has the id 4, which no vertex has"),
-        ([-1], None, "p has the id -1, which no vertex has"),
-        ([0, 8], INTEGERS, "p has the id 8, which no vertex has"),
-        ([2**41], INTEGERS, f"p has the id {2**41}, which no vertex has"),
-        (["drosel"], STRINGS, "p has the id 'drosel', which no vertex has; near: 'drossel'"),
-        (["zzz", "Zug"], STRINGS, "p has the id 'zzz', which no vertex has"),
-        ([""], STRINGS, "p has the id '', which no vertex has"),
-        ([7], STRINGS, "p has the id 7 but the ids of vertices are strings; pass strings"),
-        ([b"Zug"], STRINGS, "p has the id b'Zug' but the ids of vertices are strings; pass strings"),
-    ],
-)
-def test_unknown_ids(ids, vertex_ids, message):
-    with pytest.raises(OptionError) as caught:
-        find_positions("p", ids, 4, vertex_ids)
-    assert str(caught.value) == message
-
-
-@pytest.mark.parametrize("vertex_ids", [None, INTEGERS], ids=["numbers", "integers"])
-@pytest.mark.parametrize("label", ["0", 0.0, None, 2**70])
-def test_ids_that_are_no_integers(label, vertex_ids):
-    with pytest.raises(OptionError, match=r"^p must be keyed by the vertices' integer ids \("):
-        find_positions("p", [label], 4, vertex_ids)
