@@ -93,7 +93,7 @@ audit: $(VENV)/.ready-dev ## compare versions installed and of the image with kn
 	$(BIN)/pip-audit --strict --disable-pip --no-deps --requirement deploy/docker/constraints.txt
 
 clean: ## remove .venv, caches and whatever the targets made
-	rm -rf $(VENV) build dist quickstart .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist pipelines/*/ .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp names the extra that is installed; `run` is the package alone.

@@ -29,7 +29,11 @@ def run(
     file: Annotated[str, typer.Argument(metavar="FILE.toml", help="Pipeline file, such as pipelines/quickstart.toml.")],
     set: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a key, such as run.alpha=0.9; repeatable."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Override a key, such as run.alpha=0.9; paths are relative to FILE.toml.",
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan without running it.")] = False,
 ) -> Answer:

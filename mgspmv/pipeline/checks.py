@@ -8,8 +8,8 @@ from typing import Any
 
 from mgspmv.api.checkpointing import check_checkpoint
 from mgspmv.errors import OptionError
-from mgspmv.pipeline.definition import LOADABLE, PREVIOUS, Pipeline, list_points, suggest
-from mgspmv.pipeline.steps import list_matrices
+from mgspmv.pipeline.definition import LOADABLE, PREVIOUS, Pipeline, suggest
+from mgspmv.pipeline.steps import list_matrices, list_points
 from mgspmv.solvers.options import PageRankOptions
 
 Key = tuple[str, ...]

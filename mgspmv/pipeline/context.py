@@ -173,7 +173,7 @@ def make_record(step: PipelineStep, identity: Identity, began: str, made: dict[s
 
 def _describe_provenance(step: PipelineStep, identity: Identity) -> dict[str, Any]:
     """Return the machine, versions and inputs of a step."""
-    files = step.section.model_dump(mode="json")
+    files = step.written.model_dump(mode="json")
     sources = {
         name: {"path": files.get({"source": "path"}.get(name, name)), "digest": found}
         for name, found in identity.inputs.items()

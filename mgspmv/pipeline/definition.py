@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
+import glob
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
-from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
@@ -17,6 +17,7 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
+    ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -24,7 +25,7 @@ from pydantic import (
 
 from mgspmv.files import is_url
 from mgspmv.ingest.generate import make_generator
-from mgspmv.ingest.vector_files import check_dangling
+from mgspmv.ingest.vector_files import DANGLING_RULES, check_dangling
 from mgspmv.kernels.catalogue import BACKENDS
 from mgspmv.kernels.select import list_kernels
 from mgspmv.model import ChangeNorm, Duplicates, Kind, OrderMethod, Precision, SelfLoops
@@ -33,7 +34,6 @@ from mgspmv.scores import Scaler
 from mgspmv.solvers.options import PageRankOptions
 
 T = TypeVar("T")
-S = TypeVar("S", bound="Section")
 
 Format = Literal["zarr", "parquet", "csv"]
 LOADABLE: tuple[Format, ...] = ("zarr", "parquet")
@@ -42,6 +42,10 @@ PREVIOUS = "previous"
 """Value of `nstart`: the ranks that the same step wrote before."""
 UNIFORM = "uniform"
 """Value of `personalization`: the default, as an entry of a list."""
+TEMPORARY = "temporary"
+"""Value of `tls`: certificates made for this run."""
+_WORDS = ("-", PREVIOUS, TEMPORARY, *DANGLING_RULES)
+"""Values of keys for paths that are not paths."""
 
 
 def suggest(name: str, known: Sequence[str]) -> str:
@@ -101,10 +105,29 @@ def _check_option(name: str) -> Any:
     return AfterValidator(check)
 
 
+def _locate(path: str, info: ValidationInfo) -> str:
+    """Return a path relative to the working directory.
+
+    The context is the folder that it is relative to, empty for the working directory; None keeps it as it is written.
+    """
+    folder = info.context
+    if not folder or not path or path in _WORDS or is_url(path):
+        return path
+    located = os.path.join(folder, path)
+    is_pattern = glob.has_magic(path) and not os.path.lexists(located)
+    return os.path.join(glob.escape(folder), path) if is_pattern else located
+
+
+def _check_dangling(value: str, info: ValidationInfo) -> str:
+    return value if info.context is None or is_url(value) else check_dangling(value)
+
+
+Location = Annotated[str, AfterValidator(_locate)]
+"""Path or URL. A relative path is relative to the definition's file."""
 Name = Annotated[str, AfterValidator(_check_name)]
 Alpha = Annotated[float, _check_option("alpha")]
 Tol = Annotated[float, _check_option("tol")]
-Dangling = Annotated[str, AfterValidator(lambda value: value if is_url(value) else check_dangling(value))]
+Dangling = Annotated[Location, AfterValidator(_check_dangling)]
 
 
 class Section(BaseModel):
@@ -127,7 +150,7 @@ class ReadingSection(Section):
     """Format of the source; default by name and first line, or by the content of a Zarr group."""
     n_vertices: int | None = None
     """Edge lists and tables: number of vertices, with ids 0..n-1; default the ids that occur."""
-    vertices: str | None = None
+    vertices: Location | None = None
     """Edge lists and tables: file with all ids; default the ids that occur."""
     delimiter: str | None = None
     """Edge lists: column delimiter; default the first of tab, |, ;, comma and blanks that all lines share."""
@@ -160,9 +183,9 @@ class ReadingSection(Section):
 class UpdateSection(ReadingSection):
     """Edges to insert and delete before a matrix is used; the keys are the arguments of `mgspmv.update`."""
 
-    insert: OneOrMany[str] | None = None
+    insert: OneOrMany[Location] | None = None
     """Files of entries to insert."""
-    delete: OneOrMany[str] | None = None
+    delete: OneOrMany[Location] | None = None
     """Files of entries to delete, before others are inserted."""
     missing: Literal["ignore", "error"] = "ignore"
     """Handling of entries to delete that do not exist."""
@@ -191,15 +214,15 @@ class UpdateSection(ReadingSection):
 class MatrixSection(ReadingSection):
     """A matrix or graph: its source, its store, and how it is made."""
 
-    path: OneOrMany[str] | None = None
+    path: OneOrMany[Location] | None = None
     """Source to ingest: path or URL of a file, folder or Zarr group, a pattern, or a list of files."""
     generate: str | None = None
     """Name of a generator (rmat, uniform, stencil2d, stencil3d, banded), in place of `path`."""
     parameters: dict[str, Any] = {}
     """Parameters of the generator, such as {scale = 18, edge_factor = 16, seed = 1}."""
-    open: str | None = None
+    open: Location | None = None
     """Existing store to use, in place of `path`."""
-    store: str | None = None
+    store: Location | None = None
     """Path or URL of the store to make; default the matrix's name in the pipeline's folder, such as `web.zarr`."""
     overwrite: bool = False
     """Replace an existing matrix that this pipeline did not make, or that was changed since."""
@@ -219,7 +242,7 @@ class MatrixSection(ReadingSection):
     """Data type of the stored values; default by the source."""
     order: OrderMethod = "none"
     """Order of rows and columns in the store; results are in the order of the source."""
-    scratch: str | None = None
+    scratch: Location | None = None
     """Folder for temporary data that does not fit in memory; default next to the store."""
     update: UpdateSection | None = None
     """Edges to insert and delete; other edges in a later run change the matrix further."""
@@ -267,7 +290,7 @@ class RanksSection(Section):
     dangling: Grid[Dangling] | None = None
     """Distribution of the rank of vertices without out-edges: `uniform`, `drop`, `error` or a file; default
     `personalization`."""
-    out_weight: Grid[str] | None = None
+    out_weight: Grid[Location] | None = None
     """File with the total weight of out-edges per vertex; default the sum of the stored edges."""
     weights: Grid[bool] = True
     """Whether to use the stored values; otherwise each entry is 1."""
@@ -286,10 +309,10 @@ class RunSection(RanksSection):
 
     stop: Grid[Annotated[str, _check_option("stop")]] = "change"
     """`change`; or, for example, `topk:100`, which also stops once the 100 highest vertices are proven."""
-    personalization: Grid[str] | None = None
+    personalization: Grid[Location] | None = None
     """Distribution of random jumps: `uniform`, or a file: .npy, saved ranks, CSV, Parquet, lines `id weight` or ids;
     default uniform."""
-    nstart: Grid[str] | None = None
+    nstart: Grid[Location] | None = None
     """Initial ranks: `previous`, the ranks that the same run wrote before, or a file as for `personalization`; default
     the distribution of jumps."""
     kernel: Grid[Annotated[str, _check_kernel("PageRank", for_steps=True)]] = "auto"
@@ -316,7 +339,7 @@ class RunsSection(RunSection):
 class BatchSection(RanksSection):
     """Many PageRank vectors in one pass; the keys are the arguments of `mgspmv.pagerank_batch`."""
 
-    seeds: Grid[str] | None = None
+    seeds: Grid[Location] | None = None
     """CSV or Parquet file with the columns vector, vertex and, optionally, weight; default one uniform vector."""
     alpha: OneOrMany[Alpha] = 0.85
     """Damping factor of all vectors, or a list with one per vector; the list makes a single batch."""
@@ -329,7 +352,7 @@ class BatchSection(RanksSection):
 class ProductSection(Section):
     """y = alpha A x + beta y; the keys are the arguments of `mgspmv.spmv`."""
 
-    x: Grid[str]
+    x: Grid[Location]
     """Path or URL of a .npy file or a Zarr array: (n_cols,) or (n_cols, k)."""
     matrix: Grid[str] | None = None
     """Names of the matrices to multiply; default all."""
@@ -337,7 +360,7 @@ class ProductSection(Section):
     """Factor of the product."""
     beta: Grid[float] = 0.0
     """Factor of y."""
-    y: str | None = None
+    y: Location | None = None
     """Vector to add, a file as for x: (n_rows,) or (n_rows, k); required unless beta is 0."""
     transpose: Grid[bool] = False
     """Multiply by the transpose."""
@@ -387,7 +410,7 @@ class ClusterSection(Section):
     """Maximum host memory per worker; default the free memory."""
     timeout: Annotated[float, Field(gt=0)] = 30.0
     """Seconds without an answer after which a worker counts as lost."""
-    tls: str | None = None
+    tls: Location | None = None
     """Folder of certificates that encrypt all connections; or `temporary`, for a cluster that the pipeline starts."""
     ingest: bool = False
     """Make matrices on the workers too, which must have access to sources and stores."""
@@ -401,7 +424,7 @@ class ClusterSection(Section):
         if self.address is None:
             find_manager(self.kind)
             check_shared(self.kind, self.tls)
-        elif self.workers or self.options or self.tls == "temporary":
+        elif self.workers or self.options or self.tls == TEMPORARY:
             raise ValueError(
                 'workers, options and tls = "temporary" need a cluster that the pipeline starts; remove them or address'
             )
@@ -411,7 +434,7 @@ class ClusterSection(Section):
 class OutputSection(Section):
     """Files that ranks are written to."""
 
-    folder: str | None = None
+    folder: Location | None = None
     """Folder of results, a path or the URL of an object store; default the pipeline's folder."""
     formats: Annotated[list[Format], Field(min_length=1)] = ["parquet"]
     """Formats of the files with all ranks."""
@@ -426,7 +449,7 @@ class Pipeline(Section):
 
     name: str | None = None
     """Name of the pipeline; default the name of the file."""
-    folder: str | None = None
+    folder: Location | None = None
     """Folder of records and outputs, a local path; default the pipeline's name."""
     limits: LimitsSection = LimitsSection()
     """Memory and threads of steps."""
@@ -458,35 +481,3 @@ class Pipeline(Section):
         shared = self.run.given(*(self.run.model_fields_set & RunSection.model_fields.keys()))
         named = self.run.__pydantic_extra__ or {"pagerank": RunSection()}
         return {name: RunSection(**shared | own.given(*own.model_fields_set)) for name, own in named.items()}
-
-
-# --- grids -----------------------------------------------------------------------------------------------------------
-
-
-GRID = (
-    *("x", "seeds", "alpha", "beta", "tol", "norm", "max_iter", "stop", "personalization", "dangling", "nstart"),
-    *("out_weight", "weights", "reverse", "transpose", "precision", "kernel", "backend"),
-)
-"""Keys whose lists are grids, in the order in which labels, and so names of folders, list them."""
-
-
-def list_points(section: S) -> Iterator[tuple[str, S]]:
-    """Yield each combination of a section's lists, with its label, such as `alpha=0.9,personalization=sports`.
-
-    A list of matrices is not expanded, as each matrix has separate steps.
-    """
-    names = [name for name in GRID if not (name == "alpha" and isinstance(section, BatchSection))]
-    lists = {name: values for name in names if isinstance(values := getattr(section, name, None), list)}
-    for values in itertools.product(*lists.values()):
-        point = dict(zip(lists, values, strict=True))
-        label = ",".join(f"{name}={show_value(value)}" for name, value in point.items())
-        yield label, section.model_copy(update=point)
-
-
-def show_value(value: Any) -> str:
-    """Format a value as part of a file name: of a path its last part without the suffix."""
-    if not isinstance(value, str):
-        return str(value).lower() if isinstance(value, bool) else f"{value!r}"
-    last = PurePosixPath(value.rstrip("/")).name if "/" in value or "." in value else value
-    stem = last.partition(".")[0] or last
-    return "".join(c if c.isalnum() or c in "_.-" else "-" for c in stem)

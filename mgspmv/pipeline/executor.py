@@ -22,7 +22,7 @@ from mgspmv.pipeline.make_results import make_result
 from mgspmv.pipeline.preflight import describe_reason, plan_steps
 from mgspmv.pipeline.reading import Definition, read_pipeline
 from mgspmv.pipeline.records import Records, now
-from mgspmv.pipeline.steps import PipelineStep, list_steps
+from mgspmv.pipeline.steps import PipelineStep
 from mgspmv.report.record import RunRecord, State, StepOutcome, StepRecord
 from mgspmv.version import __version__
 
@@ -54,7 +54,7 @@ def run_pipeline(
 
     Parameters
     ----------
-    path : the TOML file
+    path : the TOML file; paths in it are relative to it
     overrides : values that replace the values of the file, by dotted key, such as `run.alpha`
     client : client of a Dask cluster, as in `Matrix.distribute`, in place of the definition's
     on_step : called with the outcome of each step when it ends
@@ -73,7 +73,7 @@ def run_pipeline(
     KeyboardInterrupt : it was interrupted; the message lists the finished steps
     """
     definition = read_pipeline(path, overrides)
-    records = Records(definition.folder)
+    records = Records(definition.folder, definition.base)
     began, clock = now(), time.perf_counter()
 
     def describe(outcomes: Iterable[StepOutcome]) -> RunRecord:
@@ -82,7 +82,7 @@ def run_pipeline(
 
     planned = plan_steps(definition, records)
     if all(step.state == "kept" for step in planned):
-        return describe(StepOutcome(p.name, p.kind, "kept", 0.0, records.read_step(p.name)) for p in planned)
+        return describe(StepOutcome(p.name, p.kind, "kept", 0.0, records.read_kept(p.name, p.target)) for p in planned)
     pipeline = definition.pipeline
     is_interrupted = False
     with (
@@ -95,7 +95,7 @@ def run_pipeline(
             work, on_step or ignore, {p.name: StepOutcome(p.name, p.kind, "skipped", 0.0, None, why) for p in planned}
         )
         try:
-            for first, *rest in list_steps(pipeline, str(definition.folder)).values():
+            for first, *rest in definition.list_steps().values():
                 run.work_on(first, rest)
         except KeyboardInterrupt:
             is_interrupted = True
@@ -165,7 +165,7 @@ class _PipelineRun:
                 info = None if opened is None else opened.matrix.info
                 # Checked again: the plan was made before the matrix, and before this run got the lock.
                 if not describe_reason(step, info, self.work.definition.pipeline, self.work.records):
-                    state, record = "kept", self.work.records.read_step(step.name)
+                    state, record = "kept", self.work.records.read_kept(step.name, step.target)
                 elif opened is None:
                     record = make_matrix(self.work, step)
                 else:

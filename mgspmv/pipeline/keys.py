@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mgspmv.files import strip_file_scheme
 from mgspmv.ingest.vector_files import DANGLING_RULES
 from mgspmv.model import MatrixInfo
 from mgspmv.pipeline.definition import PREVIOUS, UNIFORM, MatrixSection, Pipeline
@@ -40,7 +39,7 @@ class Identity:
     """Key of the update; None without one."""
 
 
-def identify_matrix(section: MatrixSection, checksums: Checksums) -> Identity:
+def identify_matrix(step: PipelineStep, checksums: Checksums) -> Identity:
     """Return the identity of a step that makes a matrix.
 
     Raises
@@ -48,7 +47,8 @@ def identify_matrix(section: MatrixSection, checksums: Checksums) -> Identity:
     SourceError, OptionError : as in `Checksums.identify`
     StoreError : an opened store cannot be read
     """
-    inputs = {name: checksums.identify(files) for name, files in list_sources(section).items()}
+    section: MatrixSection = step.written
+    inputs = {name: checksums.identify(files) for name, files in list_sources(step.section).items()}
     changes = _leave_out(inputs, "source", "vertices")
     made = {"generate": section.generate, "parameters": section.parameters, "open": section.open}
     own = {"options": _leave_out(section.options, "vertices"), "made": made, "inputs": _leave_out(inputs, *changes)}
@@ -59,7 +59,7 @@ def identify_matrix(section: MatrixSection, checksums: Checksums) -> Identity:
         update = digest_json({"options": _leave_out(section.update.options, "vertices"), "inputs": changes})
         options |= {"update": section.update.options}
     elif section.open is not None:
-        inputs["store"] = open_store(strip_file_scheme(section.open)).info.digest
+        inputs["store"] = open_store(step.target).info.digest
     key = digest_json([__version__, "matrix", base, update, inputs])
     return Identity(key, options, inputs, base, update)
 
@@ -85,7 +85,7 @@ def identify_result(step: PipelineStep, pipeline: Pipeline, info: MatrixInfo, ch
     """
     files = list_files(step)
     inputs = {"matrix": info.digest} | {name: checksums.identify(path) for name, path in files.items()}
-    options = step.section.model_dump(mode="json", exclude_none=True, exclude=_NOT_IN_KEY)
+    options = step.written.model_dump(mode="json", exclude_none=True, exclude=_NOT_IN_KEY)
     if step.kind != "product":
         options |= {"formats": sorted(pipeline.output.formats), "scaler": pipeline.output.scaler}
     key = digest_json([__version__, step.kind, _leave_out(options, *files), inputs])

@@ -60,7 +60,7 @@ def make_matrix(work: RunContext, step: PipelineStep) -> StepRecord:
     MgspmvError : errors of `ingest`, `generate` and `update`
     """
     began, seconds = now(), dict[str, float]()
-    identity = identify_matrix(step.section, work.records.checksums)
+    identity = identify_matrix(step, work.records.checksums)
     work.records.checksums.save()
     todo, chain = find_todo(work, step, identity)
     for stage in todo:
@@ -88,7 +88,7 @@ def make_matrix(work: RunContext, step: PipelineStep) -> StepRecord:
         result={"base": identity.base, "updates": chain},
         degrees=degrees,
     )
-    work.records.write_step(record)
+    work.records.write_step(work.records.make_portable(record))
     return record
 
 
@@ -141,7 +141,7 @@ def check_replacing(step: PipelineStep, info: MatrixInfo | None, records: Record
     if not (is_begun or _is_as_left(info, records.read_step(step.name))):
         raise StoreExistsError(
             f"{step.target} holds a matrix that this pipeline did not make, or that was changed since; set overwrite "
-            f'= true in [matrix.{step.name}] to replace it, open = "{step.target}" to use it, or another store'
+            f"= true in [matrix.{step.name}] to replace it, open it to use it, or set another store"
         )
 
 
@@ -182,7 +182,7 @@ def _update(work: RunContext, step: PipelineStep) -> None:
 
 
 def _check_unchanged(work: RunContext, step: PipelineStep, identity: Identity) -> None:
-    again = identify_matrix(step.section, work.records.checksums).inputs
+    again = identify_matrix(step, work.records.checksums).inputs
     changed = [name for name, found in identity.inputs.items() if name != "store" and again[name] != found]
     if changed:
         raise SourceError(f"{' and '.join(changed)} changed while {step.name} was made from it; run the pipeline again")

@@ -62,8 +62,9 @@ def make_result(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> t
             return make_record(step, identity, began, info.provenance, outputs=[], **fields), error
         outputs = publish(staged, step.target, fields.pop("digests"))
     record = make_record(step, identity, began, info.provenance, outputs=outputs, **fields)
-    publish_record(step.target, record, work.records.read_step(step.name))
-    work.records.write_step(record)  # last: it marks the step as finished
+    portable = work.records.make_portable(record)
+    publish_record(step.target, portable, work.records.read_step(step.name))
+    work.records.write_step(portable)  # last: it marks the step as finished
     shutil.rmtree(_locate_checkpoint(work, step), ignore_errors=True)
     return record, None
 

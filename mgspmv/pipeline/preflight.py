@@ -23,7 +23,7 @@ from mgspmv.pipeline.outputs import find_damage
 from mgspmv.pipeline.reading import Definition, read_pipeline
 from mgspmv.pipeline.records import Records
 from mgspmv.pipeline.sources import check_present
-from mgspmv.pipeline.steps import PipelineStep, list_steps
+from mgspmv.pipeline.steps import PipelineStep
 from mgspmv.report.record import StepKind, StepRecord
 from mgspmv.store.read import open_store
 from mgspmv.validation import to_json
@@ -80,7 +80,7 @@ def plan_pipeline(path: str | PathLike[str], *, overrides: Mapping[str, Any] | N
 
     Parameters
     ----------
-    path : the TOML file
+    path : the TOML file; paths in it are relative to it
     overrides : values that replace the values of the file, by dotted key, such as `run.alpha`
 
     Raises
@@ -88,14 +88,14 @@ def plan_pipeline(path: str | PathLike[str], *, overrides: Mapping[str, Any] | N
     PipelineError : the definition is wrong
     """
     definition = read_pipeline(path, overrides)
-    steps = plan_steps(definition, Records(definition.folder))
+    steps = plan_steps(definition, Records(definition.folder, definition.base))
     return PipelinePlan(definition.name, str(definition.folder), steps)
 
 
 def plan_steps(definition: Definition, records: Records) -> list[PlannedStep]:
     """Plan each step; see `plan_pipeline`."""
     planned = list[PlannedStep]()
-    for first, *rest in list_steps(definition.pipeline, str(definition.folder)).values():
+    for first, *rest in definition.list_steps().values():
         matrix = _plan_step(first, None, None, definition, records)
         info = open_store(first.target).info if matrix.state == "kept" else None
         planned += [matrix, *(_plan_step(step, matrix, info, definition, records) for step in rest)]
@@ -150,7 +150,7 @@ def _describe_matrix_reason(step: PipelineStep, record: StepRecord | None, recor
     check_present(list_sources(section).values())
     info = find_info(step.target) if section.open is None else open_store(step.target).info
     if record is not None:
-        why = _compare(record, identify_matrix(section, records.checksums))
+        why = _compare(record, identify_matrix(step, records.checksums))
         if not why and info is None:
             why = f"{step.target} is missing or damaged"
         elif not why and info is not None and info.digest != record.matrix["digest"]:

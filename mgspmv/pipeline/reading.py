@@ -18,6 +18,7 @@ from mgspmv.files import check_file
 from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.pipeline.checks import Key, find_problems
 from mgspmv.pipeline.definition import Pipeline, suggest
+from mgspmv.pipeline.steps import PipelineStep, list_steps
 
 _VARIABLE = re.compile(r"\$(\$|\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>([^}$]|\$(?!\{))*))?\})")
 
@@ -32,7 +33,9 @@ class Definition:
     file: str
     """Path of the definition."""
     pipeline: Pipeline
-    """Validated definition."""
+    """Validated definition, with paths relative to the working directory."""
+    written: Pipeline
+    """Validated definition, with paths as in the file."""
     tables: dict[str, Any]
     """Content of the file, with overrides applied and variables not expanded."""
 
@@ -42,9 +45,18 @@ class Definition:
         return self.pipeline.name or Path(self.file).stem
 
     @property
+    def base(self) -> str:
+        """Folder of the file, to which its paths are relative; empty for the working directory."""
+        return os.path.dirname(self.file)
+
+    @property
     def folder(self) -> Path:
         """Folder of its records, and the default place of all outputs."""
-        return Path(self.pipeline.folder or self.name)
+        return Path(self.pipeline.folder or os.path.join(self.base, self.name))
+
+    def list_steps(self) -> dict[str, list[PipelineStep]]:
+        """List the steps by matrix; the first step of each makes it."""
+        return list_steps(self.pipeline, self.written, str(self.folder))
 
 
 def read_pipeline(path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None) -> Definition:
@@ -52,7 +64,8 @@ def read_pipeline(path: str | os.PathLike[str], overrides: Mapping[str, Any] | N
 
     Parameters
     ----------
-    overrides : values that replace the values of the file, by dotted key, such as `run.alpha`
+    overrides : values that replace the values of the file, by dotted key, such as `run.alpha`; paths are relative to
+        the file, too
 
     Raises
     ------
@@ -64,7 +77,8 @@ def read_pipeline(path: str | os.PathLike[str], overrides: Mapping[str, Any] | N
     tables, unset = _replace_variables(written)
     problems += unset.items()
     try:
-        definition = Definition(name, Pipeline.model_validate(tables), written)
+        located = Pipeline.model_validate(tables, context=os.path.dirname(name))
+        definition = Definition(name, located, Pipeline.model_validate(tables), written)
     except ValidationError as error:
         problems += [own for own in _list_problems(error) if own[0] not in unset]
     else:

@@ -12,9 +12,10 @@ FOLDER/.mgspmv/
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +40,8 @@ class Records:
 
     folder: Path
     """Folder of the pipeline."""
+    base: str = ""
+    """Folder of the definition, to which paths in records are relative: it can be moved."""
 
     @property
     def private(self) -> Path:
@@ -87,6 +90,23 @@ class Records:
             return read_record(StepRecord, parse_json(path.read_bytes()), str(path))
         return None
 
+    def read_kept(self, name: str, target: str) -> StepRecord | None:
+        """Read the record of a step, with the paths of its outputs in a target, which may have been moved."""
+        record = self.read_step(name)
+        if record is None:
+            return None
+        if record.kind != "matrix":
+            return _change_paths(record, lambda path: f"{target}/{path.rstrip('/').rpartition('/')[2]}")
+        return replace(_change_paths(record, lambda _: target), matrix=record.matrix | {"url": target})
+
+    def make_portable(self, record: StepRecord) -> StepRecord:
+        """Return a record with paths relative to the folder of the definition, if they are in it."""
+        prefix = os.path.join(self.base, "")
+        url = record.matrix["url"].removeprefix(prefix)
+        return replace(
+            _change_paths(record, lambda path: path.removeprefix(prefix)), matrix=record.matrix | {"url": url}
+        )
+
     def write_step(self, record: StepRecord) -> None:
         """Write the record of a step, and remove that of its start."""
         # In this order: a run killed in between finds the step completed.
@@ -114,6 +134,10 @@ class Records:
 
     def _locate(self, what: str, name: str) -> Path:
         return self.private / what / f"{name}.json"
+
+
+def _change_paths(record: StepRecord, change: Callable[[str], str]) -> StepRecord:
+    return replace(record, outputs=[replace(own, path=change(own.path)) for own in record.outputs])
 
 
 def now() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +31,9 @@ def folder(tmp_path, monkeypatch):
 
 def run(name, **overrides):
     overrides = {key.replace("__", "."): value for key, value in overrides.items()}
-    record = run_pipeline(PIPELINES / f"{name}.toml", overrides=overrides)
-    again = run_pipeline(PIPELINES / f"{name}.toml", overrides=overrides)
+    copy = shutil.copy(PIPELINES / f"{name}.toml", ".")
+    record = run_pipeline(copy, overrides=overrides)
+    again = run_pipeline(copy, overrides=overrides)
     assert set(find_states(again).values()) == {"kept"}
     return record
 

@@ -54,6 +54,30 @@ def fail(text=None, **options) -> StepsFailedError:
     return caught.value
 
 
+class TestWhereItIsStarted:
+    def test_it_is_kept_from_anywhere_and_when_it_is_moved(self, folder, monkeypatch):
+        (folder / "a").mkdir()
+        write_sources(folder / "a")
+        mg.ingest("a/edges.txt", "a/own.zarr")
+        (folder / "a/new.txt").write_text("1 8\n")
+        text = RUN + '[matrix.own]\nopen = "own.zarr"\n[matrix.own.update]\ninsert = "new.txt"\n'
+        (folder / "a/ids.txt").write_text("1\n3\n")
+        name = write_definition(text + '[run.some]\nmatrix = "web"\npersonalization = "ids.txt"\n', "a/p.toml")
+        made = run_pipeline(name)
+        assert set(find_states(made).values()) == {"made"}
+        assert set(find_digests(made)) >= {"a/out/web.zarr", "a/own.zarr", "a/out/web/some/ranks.parquet"}
+        written = json.loads((folder / "a/out/web/some/record.json").read_text())
+        assert written["outputs"][0]["path"] == "out/web/some/ranks.parquet"
+        assert (written["matrix"]["url"], written["options"]["personalization"]) == ("out/web.zarr", "ids.txt")
+        (folder / "a").rename(folder / "b")
+        for place, name in ((folder, "b/p.toml"), (folder / "b", "p.toml"), (folder, str(folder / "b/p.toml"))):
+            monkeypatch.chdir(place)
+            kept = run_pipeline(name)
+            assert set(find_states(kept).values()) == {"kept"}
+            for path in find_digests(kept):
+                assert Path(path).exists()
+
+
 class TestWhatIsMade:
     def test_ranks_are_those_of_networkx(self):
         record = run(RUN)

@@ -8,7 +8,6 @@ from typing import Any
 
 from mgspmv.pipeline import keys, read_pipeline
 from mgspmv.pipeline.sources import Checksums
-from mgspmv.pipeline.steps import list_steps
 from tests.support.definitions import write_definition, write_sources
 
 TEXT = """
@@ -52,9 +51,9 @@ MATRIX = (
 )
 """Key of the matrix, of what it was before its update, and of the update, as version 1 had them."""
 RESULTS = {
-    "web/damping/alpha=0.5": "7e595c9371200e375c89b6aeb0eb944281399b62f173f8a77127a5ac9cd9e1d0",
-    "web/warm": "8aa4a5e539ea40470efe452bd17367d0c397fc440d19b4e149ac728bf44533a7",
-    "web/topics": "21278735e3fd881facf62608b4f40798c957460586a53a364e7e9d25d8135b2a",
+    "web/damping/alpha=0.5": "8b520b6c3e4eee68997c4b6ba93444d327ec1896bd5e41b4ebddc4617e45e870",
+    "web/warm": "34ce84ff5d36c20302a012c0717f59515e618c379a4c256a30c8a9755ab8b940",
+    "web/topics": "4c3f58ad3c5c169b79eaf6d097e9b29d13b616d345746ef32790342143d0fdee",
     "web/y": "d1347bfd0092f8c20db2d63568eda789fac65e8c0c692a9608cc97cea1d7e4eb",
 }
 """Of a matrix of digest 00...0."""
@@ -66,9 +65,9 @@ def test_keys_do_not_change(tmp_path, monkeypatch):
     write_sources(tmp_path)
     for name, text in FILES.items():
         Path(name).write_text(text)
-    pipeline, checksums = read_pipeline(write_definition(TEXT)).pipeline, Checksums(tmp_path / "none.json")
-    [[matrix, *results]] = list_steps(pipeline, "out").values()
-    found = keys.identify_matrix(matrix.section, checksums)
+    definition, checksums = read_pipeline(write_definition(TEXT)), Checksums(tmp_path / "none.json")
+    [[matrix, *results]] = definition.list_steps().values()
+    found = keys.identify_matrix(matrix, checksums)
     assert (found.key, found.base, found.update) == MATRIX
     info: Any = SimpleNamespace(digest="0" * 64)
-    assert {own.name: keys.identify_result(own, pipeline, info, checksums).key for own in results} == RESULTS
+    assert {own.name: keys.identify_result(own, definition.pipeline, info, checksums).key for own in results} == RESULTS

@@ -8,7 +8,6 @@ import pytest
 
 from mgspmv.errors import PipelineError
 from mgspmv.pipeline.reading import read_pipeline
-from mgspmv.pipeline.steps import list_steps
 from tests.support.definitions import THREE, WEB, write_definition, write_sources
 
 PLACE = re.compile(r"^p\.toml(, as overridden)?: ")
@@ -33,7 +32,7 @@ def problems_of(text: str, overrides=None) -> list[str]:
 
 def list_names(text: str, overrides=None) -> list[str]:
     definition = read_pipeline(write_definition(text), overrides)
-    lanes = list_steps(definition.pipeline, str(definition.folder))
+    lanes = definition.list_steps()
     return [step.name for lane in lanes.values() for step in lane]
 
 
@@ -89,8 +88,69 @@ class TestSteps:
         """URLs of local files are paths."""
         text = WEB + f"store = '{store}'\n[run]\n[output]\nfolder = '{results}'\n"
         definition = read_pipeline(write_definition(text))
-        [lane] = list_steps(definition.pipeline, str(definition.folder)).values()
+        [lane] = definition.list_steps().values()
         assert [step.target for step in lane] == targets
+
+
+class TestPaths:
+    def test_they_are_relative_to_the_file(self, folder):
+        """All keys that are paths, and no others."""
+        paths = {
+            "folder": "out",
+            "cluster.tls": "tls",
+            "output.folder": "results",
+            "matrix.web.path": ["a.txt", "b/*.txt"],
+            "matrix.web.vertices": "ids.txt",
+            "matrix.web.store": "w.zarr",
+            "matrix.web.scratch": "scratch",
+            "matrix.web.update": {"insert": "new.txt", "delete": ["old.txt", "older.txt"], "vertices": "ids.txt"},
+            "matrix.own.open": "own.zarr",
+            "run.a": dict.fromkeys(("personalization", "nstart", "dangling", "out_weight"), "x.csv"),
+            "batch.b": {"seeds": "seeds.csv", "dangling": "d.csv", "out_weight": "w.csv"},
+            "product.y": {"x": ["x.npy"], "y": "y.npy"},
+        }
+        (folder / "sub").mkdir()
+        for name in ("x.csv", "d.csv"):
+            (folder / "sub" / name).touch()
+        definition = read_pipeline(write_definition("", "sub/p.toml"), paths)
+
+        def join(value):
+            if isinstance(value, dict):
+                return {key: join(own) for key, own in value.items()}
+            return [join(own) for own in value] if isinstance(value, list) else f"sub/{value}"
+
+        expected = read_pipeline(write_definition(""), {key: join(value) for key, value in paths.items()}).pipeline
+        assert definition.pipeline == expected
+        assert definition.written.model_dump()["matrix"]["web"]["path"] == ["a.txt", "b/*.txt"]
+        [web, *_] = definition.list_steps()["web"]
+        assert (web.target, web.written.store, str(definition.folder)) == ("sub/w.zarr", "w.zarr", "sub/out")
+
+    @pytest.mark.parametrize("path", ["/data/x.txt", "s3://bucket/x.txt", "file:///x.txt", "-", ""])
+    def test_others_stay(self, folder, path):
+        (folder / "sub").mkdir()
+        definition = read_pipeline(write_definition(WEB, "sub/p.toml"), {"matrix.web.path": path})
+        assert definition.pipeline.matrix["web"].path == path
+
+    def test_words_are_no_paths(self, folder):
+        words = {"personalization": "uniform", "nstart": "previous", "dangling": "drop"}
+        (folder / "sub").mkdir()
+        definition = read_pipeline(write_definition(WEB, "sub/p.toml"), {"run": words, "cluster.tls": "temporary"})
+        assert definition.pipeline.run == definition.written.run
+        assert definition.pipeline.cluster == definition.written.cluster
+
+    def test_a_pattern_in_a_folder_that_looks_like_one(self, folder):
+        """Only what the definition says is a pattern."""
+        (folder / "[ab]").mkdir()
+        (folder / "[ab]" / "c[1].txt").write_text("1 2\n")
+        name = write_definition(WEB, "[ab]/p.toml")
+        paths = [
+            read_pipeline(name, {"matrix.web.path": path}).pipeline.matrix["web"].path for path in ("*.txt", "c[1].txt")
+        ]
+        assert paths == ["[[]ab]/*.txt", "[ab]/c[1].txt"]
+
+    def test_without_a_folder_it_is_beside_the_file(self, folder):
+        (folder / "sub").mkdir()
+        assert str(read_pipeline(write_definition(WEB.replace('folder = "out"', ""), "sub/p.toml")).folder) == "sub/p"
 
 
 class TestVariables:
