@@ -102,7 +102,7 @@ def run_warm(
     for store in stores:
         with api.open_matrix(store) as A:
             arcs, is_pattern = read_arcs(A), A.is_pattern
-            before = replace(api.pagerank(A, **asked), vertex_ids=None)
+            before = replace(api.pagerank(A, **asked), _ids=None)
         for changes in CHANGES:
             with store_arcs(change_arcs(arcs, share, changes), is_pattern) as changed:
                 found = _run(PurePath(store).stem, changes, changed, before, rounds, asked)

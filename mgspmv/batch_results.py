@@ -8,14 +8,17 @@ import math
 import os
 from collections.abc import Iterator, Sized
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from mgspmv.errors import OptionError, ShapeError
+from mgspmv.display.frames import Columns, TopRanks
+from mgspmv.errors import OptionError, ShapeError, UnknownIdError
 from mgspmv.model import Event, Stability, Status
 from mgspmv.results import ROWS_AT_ONCE, Ranks, Solution, find_non_finite
 from mgspmv.saving import load_result
+from mgspmv.scores import BINS, Summary
 from mgspmv.validation import to_json
 
 
@@ -23,11 +26,19 @@ from mgspmv.validation import to_json
 class BatchSolution(Ranks):
     """PageRank of a graph's vertices for many vectors: all `values`, or the highest ranks of each.
 
-    `batch[label]` is the `Solution` of a vector, if values are kept.
+    `batch[label]` is the `Solution` of a vector, if values are kept, `label in batch` tells whether there is one,
+    `len(batch)` is the number of vectors, and iteration yields their solutions. Tables have the columns `vector`, `id`
+    and `rank`, and a row for each rank that was kept (of the highest, for each above 0), vector after vector.
 
     Raises
     ------
     ShapeError : the arrays' shapes do not match
+
+    Examples
+    --------
+    >>> batch = mg.pagerank_batch(A, {"cats": [17, 4], "dogs": {23: 3.0, 9: 1.0}})
+    >>> batch["cats"][17], batch.top(3)["dogs"]
+    >>> batch.to_pandas().pivot(index="id", columns="vector", values="rank")
     """
 
     labels: tuple[Any, ...]
@@ -49,8 +60,8 @@ class BatchSolution(Ranks):
     """Ranks of `top_ids`, 0 in the rest, float64 or float32, (n_vectors, k); with `top`."""
     seconds: dict[str, float]
     """Seconds by phase, of all vectors together: load, compile, product, enter, residual, keep."""
-    vertex_ids: np.ndarray | None
-    """Ids of the vertices in the source, int64 or strings (object), (n,); None when they are 0..n-1, or with `top`."""
+    _ids: np.ndarray | None
+    """`ids`, or None when they are 0..n-1, and with `top`."""
     options: dict[str, Any]
     """Options of the call, as JSON values; with `width`, the most vectors in a pass, and `steps`, the passes made."""
     matrix: dict[str, Any]
@@ -76,6 +87,9 @@ class BatchSolution(Ranks):
     def __iter__(self) -> Iterator[Solution]:
         return (self[label] for label in self.labels)
 
+    def __contains__(self, label: Any) -> bool:
+        return label in self.labels
+
     def __getitem__(self, label: Any) -> Solution:
         """Return the solution of a vector, by its label, or by its number if labels are names.
 
@@ -83,23 +97,21 @@ class BatchSolution(Ranks):
 
         Raises
         ------
-        OptionError : no vector has this label; only the highest ranks were kept
+        UnknownIdError : no vector has this label; also a `KeyError`
+        OptionError : only the highest ranks were kept
         """
         k = self._find(label)
-        if self.values is None:
-            raise OptionError(
-                f"vector {label!r} has only its highest ranks: read them with top(); leave out top= to keep all"
-            )
+        values = self._get_values(f"vector {label!r}")
         options = self.options | {"alpha": float(self.alphas[k])}
-        reached = (self.values[k], self.vertex_ids, self.statuses[k], len(self.changes[k]))
+        reached = (values[k], self._ids, self.statuses[k], len(self.changes[k]))
         return Solution(
-            values=self.values[k],
+            values=values[k],
             status=self.statuses[k],
             iterations=len(self.changes[k]),
             changes=self.changes[k],
             seconds={},
             error_bound_l1=float(self.error_bounds_l1[k]),
-            vertex_ids=self.vertex_ids,
+            _ids=self._ids,
             options=options,
             matrix=self.matrix,
             non_finite=find_non_finite(*reached, is_rank=True),
@@ -118,8 +130,32 @@ class BatchSolution(Ranks):
         """Iterations made for each vector, int64, (n_vectors,)."""
         return np.array([len(changes) for changes in self.changes], np.int64)
 
-    def top(self, k: int | None = None) -> dict[Any, list[tuple[Any, float]]]:
-        """Return for each label the k highest ranks as (vertex id, rank), as `Solution.top` does, without ranks of 0.
+    @cached_property
+    def ids(self) -> np.ndarray:
+        """Ids of the vertices in the source, int64 or strings (object), in the order of `values`, shape (n,).
+
+        Raises
+        ------
+        OptionError : only the highest ranks were kept, whose ids are `top_ids`
+        """
+        n = self._get_values("the batch").shape[1]
+        return np.arange(n) if self._ids is None else self._ids
+
+    def summary(self, bins: int = BINS) -> dict[Any, Summary]:
+        """Apply `Solution.summary` to the vector of each label.
+
+        Raises
+        ------
+        OptionError : bins is less than 1; only the highest ranks were kept
+
+        Examples
+        --------
+        >>> mg.pagerank_batch(A, {"cats": [17, 4]}).summary()["cats"].gini
+        """
+        return {label: self[label].summary(bins) for label in self.labels}
+
+    def top(self, k: int | None = None) -> dict[Any, TopRanks]:
+        """Return for each label the table of the k highest ranks, as `Solution.top` does, without ranks of 0.
 
         Parameters
         ----------
@@ -128,6 +164,11 @@ class BatchSolution(Ranks):
         Raises
         ------
         OptionError : k is less than 1, or more than were kept
+
+        Examples
+        --------
+        >>> highest = mg.pagerank_batch(A, {"cats": [17, 4], "dogs": [23]}, top=100).top(3)
+        >>> pandas.concat({label: table.to_pandas() for label, table in highest.items()}, axis=1)
         """
         if k is not None and k < 1:
             raise OptionError(f"k must be at least 1, not {k}")
@@ -139,9 +180,8 @@ class BatchSolution(Ranks):
             raise OptionError(
                 f"only the {self.top_ids.shape[1]} highest ranks were kept, not {k}; rank again with top={k}"
             )
-        pairs = zip(self.top_ids[:, :k].tolist(), self.top_ranks[:, :k].tolist(), strict=True)
-        highest = [[(name, rank) for name, rank in zip(*pair, strict=True) if rank != 0] for pair in pairs]
-        return dict(zip(self.labels, highest, strict=True))
+        rows = zip(self.labels, self.top_ids[:, :k], self.top_ranks[:, :k], strict=True)
+        return {label: TopRanks(ids[ranks != 0], ranks[ranks != 0]) for label, ids, ranks in rows}
 
     def check_order(self, k: int | None = None) -> dict[Any, Stability | None]:
         """Apply `Solution.check_order` to the vector of each label.
@@ -185,10 +225,10 @@ class BatchSolution(Ranks):
         described: dict[str, Any] = to_json(summary | {"options": self.options, "matrix": self.matrix})
         return described
 
-    def generate_columns(self) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the rows of a table, those of several vectors at a time."""
+    def generate_columns(self) -> Iterator[Columns]:
+        """Yield the columns `vector`, `id` and `rank` of several vectors at a time."""
         ranks, labels = self._ranks, np.array(self.labels, object if isinstance(self.labels[0], str) else np.int64)
-        ids = np.arange(ranks.shape[1]) if self.vertex_ids is None else self.vertex_ids
+        ids = np.arange(ranks.shape[1]) if self._ids is None else self._ids
         n_at_once = max(1, ROWS_AT_ONCE // max(1, ranks.shape[1]))
         for first in range(0, len(self), n_at_once):
             some = slice(first, first + n_at_once)
@@ -218,12 +258,17 @@ class BatchSolution(Ranks):
         assert ranks is not None
         return ranks
 
+    def _get_values(self, of: str) -> np.ndarray:
+        if self.values is None:
+            raise OptionError(f"{of} has only its highest ranks: read them with top(); leave out top= to keep all")
+        return self.values
+
     def _find(self, label: Any) -> int:
         if label in self.labels:
             return self.labels.index(label)
         if isinstance(label, int | np.integer) and isinstance(self.labels[0], str) and 0 <= label < len(self):
             return int(label)
-        raise OptionError(f"there is no vector {label!r}; labels lists the {len(self)} vectors")
+        raise UnknownIdError(f"there is no vector {label!r}; labels lists the {len(self)} vectors")
 
 
 def fill_id(ids: np.ndarray) -> int | str:

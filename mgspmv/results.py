@@ -1,24 +1,30 @@
-"""Ranks of one vector, and their provenance: top-k, summaries, and files in Zarr, Parquet and CSV."""
+"""Ranks of one vector, and their provenance: look-up by id, tables, top-k, summaries, plots, and files."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from mgspmv.display.cards import quote, render_card
-from mgspmv.errors import OptionError, ShapeError, hide_secrets
+from mgspmv.display.frames import Columns, Tabular, TopRanks
+from mgspmv.errors import OptionError, ShapeError, UnknownIdError, hide_secrets
 from mgspmv.kernels.highest import select_highest
-from mgspmv.model import Event, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow
+from mgspmv.lookup import ArrayLookup
+from mgspmv.model import Event, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow, check_choice
 from mgspmv.saving import ARRAYS, load_result, save_result
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
 from mgspmv.validation import to_json
 from mgspmv.version import __version__
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 BATCH = 2**16
 """Default number of ranks streamed at a time."""
@@ -29,7 +35,7 @@ REPR_TOP = 3
 """Number of highest ranks in the repr of a solution."""
 
 
-class Ranks:
+class Ranks(Tabular):
     """Base class of the ranks of one vector and of many."""
 
     __pydantic_config__ = {"arbitrary_types_allowed": True}  # noqa: RUF012
@@ -54,6 +60,10 @@ class Ranks:
         OptionError : another suffix
         StoreExistsError : the path exists and `overwrite` is False, or it does not hold ranks
         StoreError : it cannot be written
+
+        Examples
+        --------
+        >>> mg.pagerank(A).save("ranks.csv")
         """
         save_result(self, path, overwrite=overwrite)
 
@@ -62,9 +72,19 @@ class Ranks:
 class Solution(Ranks):
     """Ranks of a graph's vertices, and how they were computed.
 
+    `s[id]` is the rank of a vertex, `s[[id, ...]]` an array of ranks, and `id in s` tells whether a vertex has this id.
+    `len(s)` is the number of vertices. Iteration yields pairs (id, rank) in the order of the vertices, so `dict(s)`
+    holds all ranks by id. `numpy.asarray(s)` is `values`.
+
     Raises
     ------
-    ShapeError : `values` is not one-dimensional, or `vertex_ids` has another length
+    ShapeError : `values` is not one-dimensional, or there are not as many ids
+
+    Examples
+    --------
+    >>> s = mg.pagerank(A)
+    >>> s["alice"], s[["alice", "bob"]], "carol" in s
+    >>> s.to_pandas(sort=True)
     """
 
     values: np.ndarray
@@ -80,8 +100,8 @@ class Solution(Ranks):
     """Seconds by phase: load, compile, product, exchange, residual, ..."""
     error_bound_l1: float
     """Upper bound of ||values - exact ranks||_1, of the ranks before scaling; infinite if unknown."""
-    vertex_ids: np.ndarray | None
-    """Ids of the vertices in the source, int64 or strings (object), shape (n,); None when they are 0..n-1."""
+    _ids: np.ndarray | None
+    """`ids`, or None when they are 0..n-1."""
     options: dict[str, Any]
     """Options of the call, as JSON values: alpha, tol, norm, max_iter, precision, ..."""
     matrix: dict[str, Any]
@@ -111,8 +131,55 @@ class Solution(Ranks):
     def __post_init__(self) -> None:
         if self.values.ndim != 1:
             raise ShapeError(f"the ranks must be one-dimensional, they have shape {self.values.shape}")
-        if self.vertex_ids is not None and len(self.vertex_ids) != len(self.values):
-            raise ShapeError(f"there are {len(self.values)} ranks but {len(self.vertex_ids)} vertex ids")
+        if self._ids is not None and len(self._ids) != len(self.values):
+            raise ShapeError(f"there are {len(self.values)} ranks but {len(self._ids)} vertex ids")
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[tuple[Any, float]]:
+        for ids, values in self.stream():
+            yield from zip(ids.tolist(), values.tolist(), strict=True)
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return the rank of a vertex by its id, a float, or the ranks of a sequence or array of ids, as an array.
+
+        Raises
+        ------
+        UnknownIdError : an id that no vertex has, or of another kind than the ids; also a `KeyError`
+        """
+        if isinstance(key, str | bytes | np.generic) or not (isinstance(key, Sequence) or hasattr(key, "__array__")):
+            return self.values[self._find([key])].item()
+        return self.values[self._find(list(key) if isinstance(key, Sequence) else np.asarray(key))]
+
+    def __contains__(self, label: Any) -> bool:
+        try:
+            return self._lookup[0].has(label)
+        except UnknownIdError:
+            return False
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.values, dtype, copy=copy)
+
+    @cached_property
+    def ids(self) -> np.ndarray:
+        """Ids of the vertices in the source, int64 or strings (object), in the order of `values`, shape (n,)."""
+        return np.arange(len(self.values)) if self._ids is None else self._ids
+
+    @cached_property
+    def _lookup(self) -> tuple[ArrayLookup, np.ndarray | None]:
+        """Ascending ids, and the positions of these in `values`; None if they are the same."""
+        ids, n = self._ids, len(self.values)
+        if ids is None or (ids[1:] > ids[:-1]).all():
+            return ArrayLookup(n, ids), None
+        order = np.argsort(ids)
+        return ArrayLookup(n, ids[order]), order
+
+    def _find(self, ids: Any) -> np.ndarray:
+        """Return the positions of ids in `values`."""
+        lookup, order = self._lookup
+        places = lookup.find_all("solution[...]", ids)
+        return places if order is None else order[places]
 
     def __repr__(self) -> str:
         change = f", last change {self.changes[-1]:.3g}" if self.changes else ""
@@ -165,7 +232,7 @@ class Solution(Ranks):
             scaled["n_zero"] = n_zero  # read by `select_highest`
         return replace(self, values=values, options=self.options | scaled)
 
-    def summarize(self, bins: int = BINS) -> Summary:
+    def summary(self, bins: int = BINS) -> Summary:
         """Summarize the distribution of the values: moments, percentiles, Gini coefficient, histogram; O(n log n).
 
         Parameters
@@ -175,8 +242,45 @@ class Solution(Ranks):
         Raises
         ------
         OptionError : bins is less than 1
+
+        Examples
+        --------
+        >>> mg.pagerank(A).summary().gini
         """
         return summarize_scores(self.values, bins)
+
+    def plot(self, kind: Literal["ranks", "convergence"] = "ranks", ax: Axes | None = None) -> Axes:
+        """Draw the distribution of the values, or the change of each iteration, by matplotlib.
+
+        Parameters
+        ----------
+        kind : `ranks`: how many vertices have at least a value, by values; values that are not finite, and those that
+            are not positive on a logarithmic axis, are left out. `convergence`: `changes`, and the tolerance
+        ax : axes to draw in; default those of a new figure
+
+        Returns
+        -------
+        The axes, for titles and other settings.
+
+        Raises
+        ------
+        OptionError : another kind
+        MissingDependencyError : matplotlib is not installed
+
+        Examples
+        --------
+        >>> ax = mg.pagerank(A, alpha=0.85).plot("convergence")
+        >>> mg.pagerank(A, alpha=0.5).plot("convergence", ax=ax)
+        """
+        from mgspmv.display.plots import make_axes, plot_changes, plot_distribution
+
+        check_choice("kind", kind, ("ranks", "convergence"))
+        axes = make_axes(ax)
+        if kind == "ranks":
+            plot_distribution(axes, self.values)
+        else:
+            plot_changes(axes, self.changes, self.options)
+        return axes
 
     def stream(self, batch_size: int = BATCH) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the ids and values of all vertices in batches, in the order of the store's vertices.
@@ -189,26 +293,37 @@ class Solution(Ranks):
         Raises
         ------
         OptionError : batch_size is less than 1
+
+        Examples
+        --------
+        >>> for ids, ranks in mg.pagerank(A).stream(): ...
         """
         if batch_size < 1:
             raise OptionError(f"batch_size must be at least 1, not {batch_size}")
-        n, ids = len(self.values), self.vertex_ids
+        n, ids = len(self.values), self._ids
         batches = ((start, min(start + batch_size, n)) for start in range(0, max(n, 1), batch_size))
         return ((np.arange(a, b) if ids is None else ids[a:b], self.values[a:b]) for a, b in batches)
 
-    def top(self, k: int = 10) -> list[tuple[Any, float]]:
-        """Return the k highest ranks as (vertex id, rank), highest first.
+    def top(self, k: int = 10) -> TopRanks:
+        """Return the k highest ranks as a sequence of pairs (id, rank), highest first, which is also a table.
 
         Equal ranks are in the order of the vertices, NaN is last; with k > n all n are returned. PageRanks of 0 are
-        left out, as no path leads to these vertices from a target of jumps; the list is then shorter than k.
+        left out, as no path leads to these vertices from a target of jumps; the table is then shorter than k.
 
         Raises
         ------
         OptionError : k is less than 1
+
+        Examples
+        --------
+        >>> print(mg.pagerank(A).top(3))
+        place  id           rank
+            1  home   0.24006598
+            2  shop   0.18572819
+            3  blog   0.17887443
         """
         where = self.select_highest(k)
-        ids = where if self.vertex_ids is None else self.vertex_ids[where]
-        return list(zip(ids.tolist(), self.values[where].tolist(), strict=True))
+        return TopRanks(where if self._ids is None else self._ids[where], self.values[where])
 
     def check_order(self, k: int = 10) -> Stability | None:
         """Check whether the k highest ranks are certified to belong to the k highest vertices, and in which order.
@@ -277,14 +392,15 @@ class Solution(Ranks):
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but ranks, ids and events as JSON values; a non-finite float becomes its name, a string."""
-        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in (*ARRAYS, "events")}
+        left_out = {*ARRAYS.values(), "events"}
+        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
         own |= {"status": self.status.value, "n": len(self.values), "edges_per_s": self.edges_per_s}
         own |= {"change": self.changes[-1] if self.changes else None, "digest": self.digest()}
         described: dict[str, Any] = to_json(own)
         return described
 
-    def generate_columns(self) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the rows of a table in batches, at least one batch."""
+    def generate_columns(self) -> Iterator[Columns]:
+        """Yield the columns `id` and `rank` in batches, views of `values`."""
         return ({"id": ids, "rank": values} for ids, values in self.stream(ROWS_AT_ONCE))
 
     @classmethod
@@ -339,7 +455,7 @@ def find_non_finite(
     Parameters
     ----------
     values : (n,) in the order of the source
-    vertex_ids : as in `Solution`
+    vertex_ids : (n,), None for 0..n-1
     is_rank : whether they must be in 0..2 too
     """
     if status != Status.NON_FINITE:

@@ -4,7 +4,7 @@ A file never has its final name before it is complete, see `mgspmv.files`. A Zar
 the attribute that describes its content is written last.
 
 Results are data classes with the method `digest`; their fields in `ARRAYS` are arrays. They convert to and from tables
-by `generate_columns` and `take_columns`.
+by `generate_columns` and `take_columns`, which names arrays as they are named in files.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from mgspmv.display.frames import make_arrow_table
 from mgspmv.errors import (
     CapacityError,
     ChecksumError,
@@ -41,7 +42,8 @@ T = TypeVar("T")
 
 FORMAT_VERSION = 1
 SUFFIXES = (".zarr", ".parquet", ".csv")
-ARRAYS = ("values", "top_ids", "top_ranks", "vertex_ids")
+ARRAYS = {"values": "values", "top_ids": "top_ids", "top_ranks": "top_ranks", "vertex_ids": "_ids"}
+"""Names of arrays in files, and the fields that hold them."""
 LISTS = ("alphas", "error_bounds_l1")
 """Fields that are arrays in memory and lists in a file."""
 CHUNK_ELEMENTS = 2**20
@@ -137,6 +139,7 @@ def load_result(path: str | os.PathLike[str], kind: type[T]) -> T:
     described, held = _read_zarr(path, kind) if is_zarr else _read_parquet(path, kind)
     try:
         held |= {name: np.array(described[name], np.float64) for name in LISTS if name in described}
+        held["_ids"] = held.pop("vertex_ids")
         result = check_fields(kind, described | held)
     except ValueError as error:
         raise StoreDamagedError(f"{path}: the metadata of the ranks is damaged ({error}); {MEND}") from error
@@ -150,7 +153,7 @@ def generate_csv(result: Any) -> Iterator[bytes]:
     import pyarrow as pa
     from pyarrow import csv
 
-    for number, table in enumerate(_generate_tables(result)):
+    for number, table in enumerate(map(make_arrow_table, result.generate_columns())):
         lines = pa.BufferOutputStream()
         options = csv.WriteOptions(include_header=number == 0, quoting_style="needed", quoting_header="none")
         csv.write_csv(table, lines, options)
@@ -231,9 +234,9 @@ def open_group(url: str) -> Any:
 
 def _describe(result: Any) -> dict[str, Any]:
     """Return the metadata of a file, as JSON values: all fields but arrays."""
-    own = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in ARRAYS}
+    own = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in ARRAYS.values()}
     top_ids = getattr(result, "top_ids", None)
-    ids = result.vertex_ids if top_ids is None else top_ids
+    ids = result._ids if top_ids is None else top_ids
     name = None if ids is None else "string" if ids.dtype == object else "int64"
     own |= {"vertex_ids": name} | ({"top": None if top_ids is None else top_ids.shape[1]} if "labels" in own else {})
     return seal(to_json({"format_version": FORMAT_VERSION} | own | {"digest": result.digest()}))
@@ -290,8 +293,8 @@ def _write_zarr(url: str, result: Any) -> None:
 
     with finishing_tasks():
         group = zarr.open_group(url, mode="w", attributes={ZARR_KEY: None})
-        for name in ARRAYS:
-            if (array := getattr(result, name, None)) is not None:
+        for name, field in ARRAYS.items():
+            if (array := getattr(result, field, None)) is not None:
                 _write_array(group, name, array)
         group.attrs[ZARR_KEY] = _describe(result)
 
@@ -407,15 +410,6 @@ def is_rank_table(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _generate_tables(result: Any) -> Iterator[Any]:
-    """Yield Arrow tables of results in batches, as all rows could take several times the memory of the ranks."""
-    import pyarrow as pa
-
-    for columns in result.generate_columns():
-        types = {name: pa.large_string() if own.dtype == object else None for name, own in columns.items()}
-        yield pa.table({name: pa.array(own, types[name]) for name, own in columns.items()})
-
-
 def _write_csv(path: str, result: Any) -> None:
     with open(path, "wb") as file:
         file.writelines(generate_csv(result))
@@ -424,7 +418,8 @@ def _write_csv(path: str, result: Any) -> None:
 def _write_parquet(path: str, result: Any) -> None:
     import pyarrow.parquet as pq
 
-    tables = _generate_tables(result)
+    # In batches, as all rows could take several times the memory of the ranks.
+    tables = map(make_arrow_table, result.generate_columns())
     first = next(tables)
     schema = first.schema.with_metadata({PARQUET_KEY: json.dumps(_describe(result))})
     with pq.ParquetWriter(path, schema, write_page_checksum=True) as writer:

@@ -32,12 +32,12 @@ NAMES = np.array(["amsel", "drossel", "fink", "star"], dtype=object)
 
 def make_batch(*, top=None, ids=None, labels=("a", "b", "c"), dtype=np.float64):
     values = np.array([[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1], [math.nan, 0.5, 0.25, 0.25]], dtype)
-    kept = {"values": values, "top_ids": None, "top_ranks": None, "vertex_ids": ids}
+    kept = {"values": values, "top_ids": None, "top_ranks": None, "_ids": ids}
     if top is not None:
         where = np.array([[3, 2], [0, 1], [1, 2]])
         top_ids = where if ids is None else ids[where]
         kept = {"values": None, "top_ids": top_ids, "top_ranks": np.take_along_axis(values, where, axis=1)}
-        kept["vertex_ids"] = None
+        kept["_ids"] = None
     return BatchSolution(
         labels=labels,
         alphas=np.array([0.85, 0.5, 0.9]),
@@ -93,6 +93,45 @@ def test_highest_of_each():
     for batch in (whole, highest):
         with pytest.raises(OptionError, match="k must be at least 1, not 0"):
             batch.top(0)
+
+
+def test_labels_and_ids():
+    batch, highest = make_batch(ids=NAMES), make_batch(top=2, ids=NAMES)
+    assert ("a" in batch, "z" in batch, "a" in highest) == (True, False, True)
+    assert batch.ids.tolist() == NAMES.tolist()
+    assert make_batch().ids.tolist() == [0, 1, 2, 3]
+    with pytest.raises(OptionError, match="the batch has only its highest ranks: read them with top"):
+        _ = highest.ids
+    with pytest.raises(KeyError) as caught:
+        batch["z"]
+    assert str(caught.value) == "there is no vector 'z'; labels lists the 3 vectors"
+    assert batch["b"]["amsel"] == 0.7
+
+
+@pytest.mark.parametrize("ids", [None, NAMES], ids=["none", "strings"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_tables_are_long_in_memory_too(ids, dtype):
+    batch = make_batch(ids=ids, dtype=dtype)
+    wanted = [(label, *pair) for label, solution in zip(batch.labels, batch, strict=True) for pair in solution]
+    np.testing.assert_equal(list(batch.to_pandas().itertuples(index=False, name=None)), wanted)
+    np.testing.assert_equal(batch.to_polars().rows(), wanted)
+    table = batch.to_arrow()
+    np.testing.assert_equal(list(zip(*table.to_pydict().values(), strict=True)), wanted)
+    assert table.column_names == ["vector", "id", "rank"]
+    assert table["rank"].type == pa.from_numpy_dtype(dtype)
+    sorted_ranks = batch.to_pandas(sort=True)["rank"]
+    assert sorted_ranks[:11].is_monotonic_decreasing
+    assert np.isnan(sorted_ranks[11])
+    assert make_batch(top=2, ids=NAMES).to_polars().rows() == [
+        (label, *pair) for label, pairs in make_batch(ids=NAMES).top(2).items() for pair in pairs
+    ]
+
+
+def test_summaries_are_those_of_each_vector():
+    batch = make_batch()
+    np.testing.assert_equal(batch.summary(3), {label: batch[label].summary(3) for label in batch.labels})
+    with pytest.raises(OptionError, match="vector 'a' has only its highest ranks"):
+        make_batch(top=2).summary()
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -37,30 +37,27 @@ INTEGER_IDS = np.array([7, -1, 2**62, 5], dtype=np.int64)
 STRING_IDS = np.array(["ann", 'b "q", c', "çé", ""], dtype=object)
 
 
-def make_solution(values=(0.1, 0.4, 0.3, 0.2), dtype=np.float64, **fields):
+def make_solution(values=(0.1, 0.4, 0.3, 0.2), dtype=np.float64, ids=None, **fields):
     plain = {
         "status": Status.CONVERGED,
         "iterations": 3,
         "changes": (0.5, 1e-3, 1e-7),
         "seconds": {"load": 0.25, "product": 0.5, "exchange": 0.1},
         "error_bound_l1": 5e-7,
-        "vertex_ids": None,
         "options": {"alpha": 0.85, "tol": 1e-6, "norm": "l1", "personalization": None},
         "matrix": {"url": "web.zarr", "digest": "abc", "shape": [4, 4], "nnz": 6, "kind": "graph"},
         "events": (EVENT,),
         "memory": {"host_peak_bytes": [1 << 33, 1 << 31], "held_bytes": [100, 200]},
     }
-    return Solution(np.array(values, dtype=dtype), **(plain | fields))
+    return Solution(np.array(values, dtype=dtype), _ids=ids, **(plain | fields))
 
 
 def assert_same(left, right):
     assert left.values.dtype == right.values.dtype
     assert left.values.tobytes() == right.values.tobytes()
-    if left.vertex_ids is None:
-        assert right.vertex_ids is None
-    else:
-        assert left.vertex_ids.dtype == right.vertex_ids.dtype
-        assert left.vertex_ids.tolist() == right.vertex_ids.tolist()
+    assert (left._ids is None) == (right._ids is None)
+    assert left.ids.dtype == right.ids.dtype
+    assert left.ids.tolist() == right.ids.tolist()
     for name in ("status", "iterations", "seconds", "options", "matrix", "events", "memory", "recoveries"):
         assert getattr(left, name) == getattr(right, name), name
     for name in ("changes", "error_bound_l1"):
@@ -71,7 +68,7 @@ def assert_same(left, right):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("ids", [None, INTEGER_IDS, STRING_IDS], ids=["none", "int64", "string"])
 def test_saved_is_loaded_to_the_same_bits(tmp_path, suffix, dtype, ids):
-    solution = make_solution((1 / 3, 5e-324, 0.0, 2e-38), dtype, vertex_ids=ids)
+    solution = make_solution((1 / 3, 5e-324, 0.0, 2e-38), dtype, ids=ids)
     solution.save(tmp_path / f"ranks{suffix}")
     assert_same(load_solution(tmp_path / f"ranks{suffix}"), solution)
 
@@ -117,7 +114,7 @@ def test_zarr_at_a_url():
 @pytest.mark.parametrize("ids", [None, INTEGER_IDS, STRING_IDS], ids=["none", "int64", "string"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_csv_reads_back_to_the_same_floats(tmp_path, ids, dtype):
-    solution = make_solution((1 / 3, 1e-7, 0.1, 2e-38), dtype, vertex_ids=ids)
+    solution = make_solution((1 / 3, 1e-7, 0.1, 2e-38), dtype, ids=ids)
     solution.save(tmp_path / "r.csv")
     with open(tmp_path / "r.csv", newline="", encoding="utf-8") as file:
         header, *lines = csv.reader(file)
@@ -130,10 +127,10 @@ def test_csv_reads_back_to_the_same_floats(tmp_path, ids, dtype):
 
 def test_top():
     assert make_solution().top(2) == [(1, 0.4), (2, 0.3)]
-    assert make_solution(vertex_ids=STRING_IDS).top(9) == [
+    assert make_solution(ids=STRING_IDS).top(9) == [
         (STRING_IDS[i], v) for i, v in [(1, 0.4), (2, 0.3), (3, 0.2), (0, 0.1)]
     ]
-    assert make_solution(vertex_ids=INTEGER_IDS).top(1) == [(-1, 0.4)]
+    assert make_solution(ids=INTEGER_IDS).top(1) == [(-1, 0.4)]
     assert [type(part) for part in make_solution().top(1)[0]] == [int, float]
     assert make_solution(()).top() == []
     for k in (0, -3):
@@ -165,15 +162,15 @@ def test_repr_is_one_line():
     assert "change" not in repr(make_solution(changes=()))
     assert repr(make_solution((), events=())).endswith("0 ranks, 0.85 s>")
     named = np.array(["ann", "two\nlines", "x" * 99, ""], dtype=object)
-    assert r"highest: 'two\nlines' 0.4, 'xxx" in repr(make_solution(vertex_ids=named))
-    assert len(repr(make_solution(vertex_ids=named)).splitlines()) == 1
+    assert r"highest: 'two\nlines' 0.4, 'xxx" in repr(make_solution(ids=named))
+    assert len(repr(make_solution(ids=named)).splitlines()) == 1
 
 
 def test_shapes_are_checked():
     with pytest.raises(ShapeError, match=r"one-dimensional, they have shape \(1, 2\)"):
         make_solution([[1.0, 2.0]])
     with pytest.raises(ShapeError, match="2 ranks but 4 vertex ids"):
-        make_solution((0.5, 0.5), vertex_ids=INTEGER_IDS)
+        make_solution((0.5, 0.5), ids=INTEGER_IDS)
 
 
 @pytest.mark.parametrize("suffix", [".zarr", ".parquet", ".csv"])
@@ -213,7 +210,7 @@ def test_unknown_suffix(tmp_path, name):
 @pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_scores_are_a_solution_that_says_so(tmp_path, suffix, dtype):
-    solution = make_solution(dtype=dtype, vertex_ids=STRING_IDS)
+    solution = make_solution(dtype=dtype, ids=STRING_IDS)
     scaled = solution.scale("minmax")
     assert (solution.scaler, scaled.scaler) == ("none", "minmax")
     assert scaled.values.tolist() == pytest.approx([0, 1, 2 / 3, 1 / 3], abs=1e-6)
@@ -233,7 +230,7 @@ def test_scores_are_a_solution_that_says_so(tmp_path, suffix, dtype):
 @pytest.mark.parametrize("ids", [None, INTEGER_IDS, STRING_IDS], ids=["none", "int64", "string"])
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 1000])
 def test_batches_are_the_whole(ids, batch_size):
-    solution = make_solution(vertex_ids=ids, dtype=np.float32)
+    solution = make_solution(ids=ids, dtype=np.float32)
     batches = list(solution.stream(batch_size))
     assert [len(names) for names, _ in batches] == [len(ranks) for _, ranks in batches]
     assert all(len(ranks) == batch_size for _, ranks in batches[:-1])
@@ -302,7 +299,7 @@ def change_version(ranks):
 )
 def test_damaged_zarr(tmp_path, monkeypatch, damage, error, message):
     monkeypatch.setattr(mgspmv.saving, "CHUNK_ELEMENTS", 2)
-    make_solution((0.0, 0.0, 0.3, 0.7), vertex_ids=STRING_IDS).save(tmp_path / "r.zarr")
+    make_solution((0.0, 0.0, 0.3, 0.7), ids=STRING_IDS).save(tmp_path / "r.zarr")
     damage(tmp_path / "r.zarr")
     with pytest.raises(error, match=message):
         load_solution(tmp_path / "r.zarr")

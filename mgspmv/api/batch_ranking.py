@@ -327,7 +327,7 @@ def _solve(
         top_ids=keeper.top_ids,
         top_ranks=keeper.top_ranks,
         seconds=outcome.seconds,
-        vertex_ids=A.vertex_ids if keeper.values is not None else None,
+        _ids=A.vertex_ids if keeper.values is not None else None,
         options=options,
         matrix=describe_matrix(A.info, outcome.hardware, outcome.transport, is_reversed=A.is_transpose),
         memory=outcome.memory,

@@ -7,9 +7,10 @@ place of A gives the same for the graph with every arc reversed.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from mgspmv.api.powers import (
     make_start,
     open_placement,
 )
+from mgspmv.display.frames import Columns, Tabular
 from mgspmv.errors import AcyclicError, DanglingError, KindError, OptionError
 from mgspmv.model import NonFinite, Status
 from mgspmv.monitor.progress import watched_to_converge
@@ -42,8 +44,15 @@ if TYPE_CHECKING:
     AnyMatrix = Matrix | DistributedMatrix
 
 
-class Hits(NamedTuple):
-    """Hubs and authorities computed by `hits`."""
+@dataclass(frozen=True, eq=False)
+class Hits(Tabular):
+    """Hubs and authorities computed by `hits`, in this order if unpacked; as a table `id`, `hub` and `authority`.
+
+    Examples
+    --------
+    >>> hubs, authorities = mg.hits(A)
+    >>> mg.hits(A).to_pandas(sort=True)  # the highest authorities first
+    """
 
     hubs: Solution
     """Hub scores: high for vertices that point to good authorities."""
@@ -54,6 +63,14 @@ class Hits(NamedTuple):
     def non_finite(self) -> NonFinite | None:
         """First non-finite value of the authorities, which the run iterates; see `Solution`."""
         return self.authorities.non_finite
+
+    def __iter__(self) -> Iterator[Solution]:
+        return iter((self.hubs, self.authorities))
+
+    def generate_columns(self) -> Iterator[Columns]:
+        """Yield the columns `id`, `hub` and `authority` in batches."""
+        of_both = zip(self.hubs.stream(), self.authorities.stream(), strict=True)
+        return ({"id": ids, "hub": hubs, "authority": ranks} for (ids, hubs), (_, ranks) in of_both)
 
     def _repr_html_(self) -> str:
         return f"{self.hubs._repr_html_()}\n{self.authorities._repr_html_()}"

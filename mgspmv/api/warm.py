@@ -46,7 +46,7 @@ def align_ranks(before: Solution, A: MatrixProperties) -> np.ndarray:
     """
     if before.scaler != "none":
         raise OptionError(f"nstart holds ranks scaled by {before.scaler!r}; pass ranks as they were computed")
-    old = np.arange(len(before.values)) if before.vertex_ids is None else before.vertex_ids
+    old = before.ids
     kinds = [
         "strings" if is_string else "integers" for is_string in (old.dtype == object, A.info.vertex_ids == "string")
     ]

@@ -54,7 +54,7 @@ def pagerank(
     solution, failure = ranking.compute("pagerank", vectors, reverse=reverse, **vars(own))
     order, solution = solution.check_order(ranking.top), solution.scale(cast(Scaler, scaler))
     answer = ranking.write(solution, outputs, failure, order)
-    return add_summary(answer, solution.summarize()) if summary else answer
+    return add_summary(answer, solution.summary()) if summary else answer
 
 
 def pagerank_batch(

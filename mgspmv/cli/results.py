@@ -28,7 +28,7 @@ def summary(ranks: str, bins: int = 20) -> Answer:
 
     solution = load_solution(ranks)
     told = {"status": solution.status.value, "scaler": solution.scaler}
-    return add_summary(Answer(told, []), solution.summarize(bins))
+    return add_summary(Answer(told, []), solution.summary(bins))
 
 
 def report(source: str, out: str = "report.html", overwrite: bool = False) -> Answer:

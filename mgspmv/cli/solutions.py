@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
 from math import isfinite, isnan
@@ -25,7 +26,7 @@ SHOWN_VECTORS = 20
 
 def answer_ranks(
     solution: Solution,
-    highest: list[tuple[Any, float]],
+    highest: Sequence[tuple[Any, float]],
     saved: list[str],
     failure: ConvergenceError | None,
     order: Stability | None = None,
@@ -144,10 +145,10 @@ def list_order(found: Stability | None) -> dict[str, Any] | None:
     return None if found is None else to_json(asdict(found))
 
 
-def list_top(highest: list[tuple[Any, float]]) -> list[dict[str, Any]]:
+def list_top(highest: Sequence[tuple[Any, float]]) -> list[dict[str, Any]]:
     return [{"id": name, "rank": to_json(rank)} for name, rank in highest]
 
 
-def tabulate_top(highest: list[tuple[Any, float]]) -> Any:
+def tabulate_top(highest: Sequence[tuple[Any, float]]) -> Any:
     rows = [(place, name, f"{rank:.8g}") for place, (name, rank) in enumerate(highest, 1)]
     return tabulate(("", "vertex", "rank"), rows)

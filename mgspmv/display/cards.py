@@ -12,6 +12,8 @@ from mgspmv.errors import hide_secrets
 
 LONGEST = 90
 """Most characters of a text in a table; longer ones are shortened in the middle."""
+LONGEST_ID = 40
+"""Most characters of an id or a label."""
 MOST_ROWS = 20
 """Most rows of a table."""
 
@@ -26,19 +28,19 @@ def render_card(shown: Any, described: Any = None) -> str:
     """
     own = _list_fields(shown if described is None else described)
     facts = [(name, text) for name, value in own.items() if (text := _describe(value))]
-    tables = [_make_table(repr(shown), facts)]
+    tables = [make_table(repr(shown), facts)]
     for name, value in own.items():
         if isinstance(value, Sequence) and value and is_dataclass(value[0]):
             rows = [_list_fields(each) for each in value[:MOST_ROWS]]
             titles = [title for title in rows[0] if any(_describe(row[title]) for row in rows)]
             caption = name if len(rows) == len(value) else f"{name}, the first {len(rows):,} of {len(value):,}"
-            tables.append(_make_table(caption, [titles, *([_describe(row[t]) for t in titles] for row in rows)]))
+            tables.append(make_table(caption, [titles, *([_describe(row[t]) for t in titles] for row in rows)]))
     return f"<div>{''.join(tables)}</div>"
 
 
 def quote(label: Any) -> str:
     """Format a vertex id or a label: strings in quotes, shortened."""
-    return shorten(repr(label) if isinstance(label, str) else str(label), 40)
+    return shorten(repr(label) if isinstance(label, str) else str(label), LONGEST_ID)
 
 
 def _list_fields(shown: Any) -> dict[str, Any]:
@@ -59,8 +61,8 @@ def _describe(value: Any) -> str:
     return str(value) if isinstance(value, bool | str) else ""
 
 
-def _make_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
-    """Return a table of texts, which are escaped."""
+def make_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
+    """Return the HTML of a table of texts, which are escaped."""
     lines = ["".join(f"<td>{_write(text)}</td>" for text in row) for row in rows]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f"<table><caption>{escape(hide_secrets(caption))}</caption>{body}</table>"

@@ -51,7 +51,7 @@ def classify_vector(name: str, given: Any) -> ByPlace | ById:
     mapping                                        by id: keys and values
     pandas Series, frame of one column             by id: the index and the values
     frame or Arrow table of two columns            by id: columns of ids and numbers, see `choose_list_columns`
-    result with `vertex_ids` and `values`          by id
+    result with `ids` and `values`                 by id
     list, tuple, set; pandas Index;                ids, each with the number 1
     polars Series or Arrow array of ids
     NumPy array, object with `__array__`           by place
@@ -74,9 +74,8 @@ def classify_vector(name: str, given: Any) -> ByPlace | ById:
         )
     if isinstance(given, np.ndarray):
         return ByPlace(given)
-    if hasattr(given, "vertex_ids") and hasattr(given, "values"):
-        numbers = given.values
-        return ById(np.arange(len(numbers)) if given.vertex_ids is None else given.vertex_ids, numbers)
+    if hasattr(given, "ids") and hasattr(given, "values"):
+        return ById(given.ids, given.values)
     _check_readable(name, given)
     if _has_index(given):
         return _classify_frame(name, given) if hasattr(given, "columns") else _classify_series(name, given)

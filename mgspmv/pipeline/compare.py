@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.batch_results import BatchSolution
+from mgspmv.display.frames import TopRanks
 from mgspmv.results import Solution
 from mgspmv.validation import to_json
 
@@ -35,10 +36,7 @@ def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
     """
     from scipy.stats import kendalltau, spearmanr
 
-    ids_before, ids_now = (
-        np.arange(len(own.values)) if own.vertex_ids is None else own.vertex_ids for own in (before, now)
-    )
-    old, new = match_ids(ids_before, ids_now)
+    old, new = match_ids(before.ids, now.ids)
     was, is_now = before.values[old], now.values[new]
     high_before, high_now = before.select_highest(k), now.select_highest(k)
     is_high = np.isin(old, high_before) | np.isin(new, high_now)
@@ -51,7 +49,7 @@ def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
         "overlap": n_same / max(len(high_before), len(high_now), 1),
         "kendall_top": _correlate(kendalltau, was[is_high], is_now[is_high]),
         "l1": None if before.scaler != now.scaler else _measure_distance(before, now, old, new),
-        "moved": _list_moved(ids_now, before, now, old[is_high], new[is_high]),
+        "moved": _list_moved(now.ids, before, now, old[is_high], new[is_high]),
     }
     found: dict[str, Any] = to_json(said)
     return found
@@ -125,7 +123,7 @@ def _limit(batch: BatchSolution, k: int) -> int:
     return k if batch.values is not None else min(k, int(batch.options["top"]))
 
 
-def _compare_highest(before: list[tuple[Any, float]], now: list[tuple[Any, float]]) -> dict[str, Any]:
+def _compare_highest(before: TopRanks, now: TopRanks) -> dict[str, Any]:
     were, are = ({name for name, _ in pairs} for pairs in (before, now))
     return {
         "overlap": len(were & are) / max(len(were), len(are), 1),

@@ -199,7 +199,7 @@ def measure_bytes(path: Path) -> int:
 def digest_ranks(solution: Solution | BatchSolution) -> str:
     """Return the SHA-256 of ranks and ids."""
     digest = hashlib.sha256(solution.digest().encode())
-    ids = solution.vertex_ids
+    ids = solution._ids
     if ids is not None:
         digest.update(json.dumps(ids.tolist()).encode() if ids.dtype == object else np.ascontiguousarray(ids).data)
     return digest.hexdigest()

@@ -93,7 +93,7 @@ def _choose_vectors(batch: BatchSolution) -> dict[int, str]:
 def describe_solution(solution: Solution, k: int = 10) -> dict[str, Any]:
     """Return the fields of a `StepRecord` about ranks: iterations, summary, distribution and top k, as JSON values."""
     return describe_iterations(solution) | {
-        "summary": to_json(solution.summarize().to_dict()),
+        "summary": to_json(solution.summary().to_dict()),
         "distribution": measure_distribution(solution.values),
         "top": [[name, to_json(rank)] for name, rank in solution.top(k)],
     }

@@ -87,6 +87,19 @@ def test_hits_as_igraph(graph):
         )
 
 
+def test_hits_as_a_table(graph):
+    _, A = graph
+    found = mg.hits(A)
+    hubs, authorities = found
+    assert (hubs, authorities) == (found.hubs, found.authorities)
+    wanted = [(label, hubs[label], authorities[label]) for label in hubs.ids.tolist()]
+    assert found.to_polars().rows() == wanted
+    assert found.to_arrow().column_names == ["id", "hub", "authority"]
+    table = found.to_pandas(sort=True)
+    assert table["id"][0] == authorities.top(1)[0][0]
+    assert sorted(table.itertuples(index=False, name=None)) == wanted
+
+
 def test_hits_start():
     """Two components alike: what is found depends on the start."""
     A = store_graph((np.array([0, 2]), np.array([1, 3])))

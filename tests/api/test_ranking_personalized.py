@@ -32,7 +32,7 @@ def graph(request, tmp_path_factory):
 
 def check_reached(solution):
     assert {name for name, _ in solution.top(100)} == set(REACHED)
-    strangers = ~np.isin(solution.vertex_ids.astype(str), REACHED)
+    strangers = ~np.isin(solution.ids.astype(str), REACHED)
     assert not solution.values[strangers].any()
 
 
@@ -48,7 +48,7 @@ def test_strangers_have_rank_0(graph, precision, dangling):
 def test_ranks_are_those_of_networkx(graph):
     solution = mg.pagerank(graph, personalization={"a": 1, "c": 3}, tol=1e-12, max_iter=1000)
     wanted = nx.pagerank(nx.DiGraph(make_edges()), personalization={"a": 1, "c": 3}, tol=1e-16, max_iter=1000)
-    found = dict(zip(solution.vertex_ids.tolist(), solution.values.tolist(), strict=True))
+    found = dict(zip(solution.ids.tolist(), solution.values.tolist(), strict=True))
     assert found == pytest.approx(wanted, abs=1e-11)
 
 

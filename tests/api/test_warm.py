@@ -61,7 +61,7 @@ def test_vertices_that_come_and_go(tmp_path, named):
     ends[ends == 3] = 7  # one vertex less, one more
     mg.ingest(name(ends), tmp_path / "new")
     old, A = mg.pagerank(mg.open_matrix(tmp_path / "old"), **PRECISE), mg.open_matrix(tmp_path / "new")
-    aligned, known = align_ranks(old, A), dict(zip(old.vertex_ids, old.values, strict=True))
+    aligned, known = align_ranks(old, A), dict(zip(old.ids, old.values, strict=True))
     assert aligned.tolist() == [known.get(v, 1 / 6) for v in A.vertex_ids]
     warm = mg.pagerank(A, nstart=old, **PRECISE)
     np.testing.assert_allclose(warm.values, mg.pagerank(A, **PRECISE).values, atol=1e-11)

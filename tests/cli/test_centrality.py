@@ -44,7 +44,7 @@ def test_katz():
     answer = invoke_json("katz", "g.zarr", "-o", "k.parquet", "-o", "k.csv", "--alpha", "0.2", "--top", "2", *SURE)
     saved = load_solution("k.parquet")
     np.testing.assert_allclose(saved.values, find_by_networkx(nx.katz_centrality_numpy, alpha=0.2), rtol=1e-11)
-    assert saved.vertex_ids.tolist() == [1, 2, 3, 5]
+    assert saved.ids.tolist() == [1, 2, 3, 5]
     assert (answer["status"], answer["saved"], answer["digest"]) == (
         "converged",
         ["k.parquet", "k.csv"],

@@ -49,7 +49,7 @@ def test_tables_of_ranks_show_ids_and_files_keep_them():
         assert RAW.findall(stdout + stderr) == [], command
     with open("r.csv", newline="") as read:
         assert HOSTILE in [row[0] for row in csv.reader(read)]
-    assert HOSTILE in list(load_solution("r.parquet").vertex_ids)
+    assert HOSTILE in list(load_solution("r.parquet").ids)
     assert HOSTILE in [
         row[0] for row in csv.reader(io.StringIO(invoke("pagerank", "h.zarr", "-o", "-")[0], newline=""))
     ]

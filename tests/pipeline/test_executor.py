@@ -45,7 +45,7 @@ def run(text=None, **options):
 
 def read_ranks(name="web/pagerank"):
     solution = load_solution(f"out/{name}/ranks.parquet")
-    return dict(zip(solution.vertex_ids.tolist(), solution.values.tolist(), strict=True))
+    return dict(zip(solution.ids.tolist(), solution.values.tolist(), strict=True))
 
 
 def fail(text=None, **options) -> StepsFailedError:
@@ -180,7 +180,7 @@ class TestWhatIsMade:
         assert solution.digest() == load_solution("out/web/pagerank/ranks.parquet").digest()
         rows = [line.split(",") for line in Path("out/web/pagerank/ranks.csv").read_text().splitlines()]
         assert [(int(name), float(rank)) for name, rank in rows[1:]] == list(
-            zip(solution.vertex_ids.tolist(), solution.values.tolist(), strict=True)
+            zip(solution.ids.tolist(), solution.values.tolist(), strict=True)
         )
         assert find_states(run())["web/pagerank"] == "kept"
         run(RUN)

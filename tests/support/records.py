@@ -120,8 +120,7 @@ def _describe_place() -> dict[str, Any]:
 def _compare(before: Solution, now: Solution) -> dict[str, Any]:
     places = [np.argsort(np.argsort(-solution.values)) + 1 for solution in (before, now)]
     furthest = np.argsort(-np.abs(places[1] - places[0]), kind="stable")[:20]
-    ids = now.vertex_ids
-    assert ids is not None
+    ids = now.ids
     moved = [
         [ids[k], int(places[0][k]), int(places[1][k]), float(before.values[k]), float(now.values[k])] for k in furthest
     ]

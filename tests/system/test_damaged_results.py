@@ -57,7 +57,7 @@ class Sample:
 def show_ranks(path: Path) -> str:
     """Load ranks, do all that can be done with them, and give what they are."""
     ranks = mg.load_solution(path)
-    told = [repr(ranks), ranks._repr_html_(), json.dumps(ranks.to_dict()), repr(ranks.summarize().to_dict())]
+    told = [repr(ranks), ranks._repr_html_(), json.dumps(ranks.to_dict()), repr(ranks.summary().to_dict())]
     assert all(told)
     assert render_report(load_run(path))
     ranks.check_order(3)

@@ -1,0 +1,190 @@
+"""Results as tables: of pandas, polars and Arrow, and the highest ranks as text and HTML."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from mgspmv.display.cards import LONGEST_ID, make_table, quote
+from mgspmv.display.numbers import shorten
+from mgspmv.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
+    import polars
+    import pyarrow
+
+SHOWN_ROWS = 60
+"""Most rows in the text and the HTML of a table."""
+
+Columns = dict[str, np.ndarray]
+
+
+class Tabular(ABC):
+    """Base class of results that convert to tables, whose last column is sorted by if asked for."""
+
+    @abstractmethod
+    def generate_columns(self) -> Iterator[Columns]:
+        """Yield the rows of the table in batches, at least one: columns of equal length by name; strings are object."""
+
+    def to_pandas(self, sort: bool = False) -> pandas.DataFrame:
+        """Return a `pandas.DataFrame`, with its default index; string ids are a column of Python strings.
+
+        Parameters
+        ----------
+        sort : highest values of the last column first, equal ones in the given order, NaN last
+
+        Raises
+        ------
+        MissingDependencyError : pandas is not installed
+
+        Examples
+        --------
+        >>> mg.pagerank(A).to_pandas(sort=True).head()
+        >>> mg.pagerank(A).to_pandas().set_index("id")["rank"]  # a Series by id
+        """
+        frame: Any = _import("pandas").DataFrame(_join(self._list_columns(sort)), copy=False)
+        return frame
+
+    def to_polars(self, sort: bool = False) -> polars.DataFrame:
+        """Return a `polars.DataFrame`, of the memory of `to_arrow`.
+
+        Parameters
+        ----------
+        sort : as for `to_pandas`
+
+        Raises
+        ------
+        MissingDependencyError : polars is not installed
+
+        Examples
+        --------
+        >>> mg.pagerank(A).to_polars().filter(polars.col("rank") > 0.01)
+        """
+        frame: polars.DataFrame = _import("polars").from_arrow(self.to_arrow(sort), rechunk=False)
+        return frame
+
+    def to_arrow(self, sort: bool = False) -> pyarrow.Table:
+        """Return a `pyarrow.Table`; string ids are of type large_string.
+
+        Integer ids and unsorted ranks are not copied.
+
+        Parameters
+        ----------
+        sort : as for `to_pandas`
+
+        Examples
+        --------
+        >>> pyarrow.parquet.write_table(mg.pagerank(A).to_arrow(), "ranks.parquet")
+        """
+        import pyarrow as pa
+
+        return pa.concat_tables(map(make_arrow_table, self._list_columns(sort)))
+
+    def _list_columns(self, sort: bool) -> Iterator[Columns]:
+        if not sort:
+            return self.generate_columns()
+        columns = _join(self.generate_columns())
+        values = list(columns.values())[-1]
+        order = np.argsort(-np.where(np.isnan(values), -np.inf, values), kind="stable")
+        return iter([{name: column[order] for name, column in columns.items()}])
+
+
+def make_arrow_table(columns: Columns) -> pyarrow.Table:
+    """Return an Arrow table of columns, without a copy of numbers."""
+    import pyarrow as pa
+
+    types = {name: pa.large_string() if own.dtype == object else None for name, own in columns.items()}
+    return pa.table({name: pa.array(own, types[name]) for name, own in columns.items()})
+
+
+def _join(batches: Iterator[Columns]) -> Columns:
+    """Concatenate columns; the result shares no memory with them."""
+    parts = list(batches)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _import(library: str) -> Any:
+    try:
+        return importlib.import_module(library)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"to_{library}() needs {library}, which is not installed; pip install {library}"
+        ) from error
+
+
+class TopRanks(Tabular, Sequence[tuple[Any, float]]):
+    """The highest ranks, highest first: a sequence of pairs (id, rank), equal to a list of these pairs.
+
+    `print` and notebooks show it as a table with places.
+
+    Parameters
+    ----------
+    ids : (k,) int64 or strings (object)
+    ranks : (k,) float64 or float32
+
+    Examples
+    --------
+    >>> (first, rank), *others = mg.pagerank(A).top(10)
+    >>> mg.pagerank(A).top(10).to_pandas()
+    """
+
+    def __init__(self, ids: np.ndarray, ranks: np.ndarray) -> None:
+        self._ids, self._ranks = ids, ranks
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __iter__(self) -> Iterator[tuple[Any, float]]:
+        return zip(self._ids.tolist(), self._ranks.tolist(), strict=True)
+
+    @overload
+    def __getitem__(self, place: int) -> tuple[Any, float]: ...
+    @overload
+    def __getitem__(self, place: slice) -> TopRanks: ...
+    def __getitem__(self, place: int | slice) -> tuple[Any, float] | TopRanks:
+        if isinstance(place, slice):
+            return TopRanks(self._ids[place], self._ranks[place])
+        return list(self)[place]
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, list | tuple | TopRanks) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list, which it equals
+
+    def __repr__(self) -> str:
+        from rich.cells import cell_len
+
+        rows, left = self._list_rows(), self._ids.dtype == object
+        widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for place, name, rank in rows:
+            blanks = " " * (widths[1] - cell_len(name))
+            named = name + blanks if left else blanks + name
+            lines.append(f"{place:>{widths[0]}}  {named}  {rank:>{widths[2]}}")
+        return "\n".join(lines + self._list_notes())
+
+    def _repr_html_(self) -> str:
+        return make_table("; ".join(self._list_notes()), self._list_rows())
+
+    def generate_columns(self) -> Iterator[Columns]:
+        """Yield the columns `id` and `rank`."""
+        return iter([{"id": self._ids, "rank": self._ranks}])
+
+    def _list_rows(self) -> list[tuple[str, str, str]]:
+        pairs = zip(self[:SHOWN_ROWS], range(1, SHOWN_ROWS + 1), strict=False)
+        return [("place", "id", "rank"), *((str(k), _write(name), f"{rank:.8g}") for (name, rank), k in pairs)]
+
+    def _list_notes(self) -> list[str]:
+        n_hidden = len(self) - SHOWN_ROWS
+        return [f"{n_hidden:,} more, shown by to_pandas()"] if n_hidden > 0 else []
+
+
+def _write(label: Any) -> str:
+    """Format an id in a line; strings that are empty, begin or end in blanks, or cannot be printed are quoted."""
+    is_plain = isinstance(label, str) and label and label.isprintable() and label == label.strip()
+    return shorten(label, LONGEST_ID) if is_plain else quote(label)
