@@ -64,7 +64,7 @@ class IngestOptions:
     """Whether to store the pattern only."""
     transpose: bool = False
     """Whether to store the transpose too."""
-    dtype: Literal["float32", "float64"] | None = None
+    dtype: Literal["int64", "float32", "float64"] | None = None
     """Dtype of the stored values; default as in the source."""
     order: OrderMethod = "none"
     """Method that renumbers rows and columns; `none` keeps the order of the source."""
@@ -73,7 +73,7 @@ class IngestOptions:
         check_choice("kind", self.kind, ("graph", "matrix", "stochastic", None))
         check_choice("duplicates", self.duplicates, ("sum", "first", "keep", "error", None))
         check_choice("self_loops", self.self_loops, ("keep", "drop", "error"))
-        check_choice("dtype", self.dtype, ("float32", "float64", None))
+        check_choice("dtype", self.dtype, ("int64", "float32", "float64", None))
         check_choice("order", self.order, get_args(OrderMethod))
 
 

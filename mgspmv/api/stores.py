@@ -50,7 +50,7 @@ def ingest(
     symmetrize: bool = False,
     ignore_weights: bool = False,
     transpose: bool = False,
-    dtype: Literal["float32", "float64"] | None = None,
+    dtype: Literal["int64", "float32", "float64"] | None = None,
     order: OrderMethod = "none",
     overwrite: bool = False,
     allow_hypersparse: bool = False,
@@ -82,7 +82,8 @@ def ingest(
     symmetrize : add (j, i) for each (i, j), before duplicates are treated
     ignore_weights : store the pattern only
     transpose : also store the transpose, which `A.T` needs
-    dtype : of the stored values; default as in the source. Only `float64` takes integers beyond int64, which it rounds
+    dtype : of the stored values; default as in the source, and float64 for text. Only `float64` takes integers beyond
+        int64, which it rounds; `int64` takes whole numbers
     order : `rcm`, `degree` or `dealt` renumbers rows and columns as `reorder` does by that method, before they are
         written; default `none`, the order of the source
     overwrite : replace the existing matrix, once the new one is complete
@@ -134,7 +135,7 @@ def generate(
     symmetrize: bool = False,
     ignore_weights: bool = False,
     transpose: bool = False,
-    dtype: Literal["float32", "float64"] | None = None,
+    dtype: Literal["int64", "float32", "float64"] | None = None,
     order: OrderMethod = "none",
     overwrite: bool = False,
     client: Any = None,
@@ -420,9 +421,9 @@ def export(
     ----------
     store : path or URL of the store
     target : local path, or URL that fsspec supports
-    format : `matrix-market` (.mtx, .mtx.gz, .mtx.zst), `parquet` (.parquet, .pq; columns src, dst and maybe weight,
-        with the source's ids), `npz` (.npz, SciPy's), `anndata` (.zarr, an AnnData whose X it is) or `binsparse`
-        (.zarr); default by the suffix, where that leaves no choice
+    format : `matrix-market` (.mtx, .mtx.gz, .mtx.zst); `csv` (.csv, .csv.gz, .csv.zst) and `parquet` (.parquet, .pq),
+        with the source's ids in columns src and dst, and values in weight; `npz` (.npz, SciPy's); `anndata` (.zarr, an
+        AnnData whose X it is) or `binsparse` (.zarr); default by the suffix, where that leaves no choice
     vertices : file for the ids, one per line in the order of rows, as `ingest` takes them by `vertices`
     overwrite : replace the file, or the exported group, once the new one is complete
     memory, threads, scratch : as for `ingest`; entries are only sorted where a renumbered matrix becomes `npz`,

@@ -73,7 +73,7 @@ OPTIONS: dict[str, Any] = {
         "Graphs: ids of vertices to keep, one per line, or a .npy file of ids or of a mask.", "FILE"
     ),
     "edges": option("Edges to keep: an edge list or table, or a matrix as a mask, such as .npz.", "FILE"),
-    "export.format": option("Output format; needed for .zarr.", "matrix-market|parquet|npz|anndata|binsparse"),
+    "export.format": option("Output format; needed for .zarr.", "matrix-market|csv|parquet|npz|anndata|binsparse"),
     # placement
     "cluster": option(
         "Start a Dask cluster for this run: on this machine's CPUs or GPUs, in Slurm or PBS jobs, on hosts by SSH, "
@@ -167,7 +167,7 @@ class StoringOptions:
     symmetrize: bool = False
     ignore_weights: Annotated[bool, option("Store the pattern only.")] = False
     transpose: Annotated[bool, option("Store the transpose too.")] = False
-    dtype: Annotated[str | None, option("Type of the stored values; default by source.", "float32|float64")] = None
+    dtype: Annotated[str | None, option("Type of stored values; default by source.", "int64|float32|float64")] = None
     order: str = "none"
     overwrite: bool = False
 

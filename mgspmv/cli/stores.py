@@ -121,7 +121,9 @@ def _check_lines(lines: TextOptions, edges: str | None) -> None:
 
 def export(
     store: str,
-    target: Annotated[str, argument("TARGET", "Output: .mtx[.gz|.zst], .parquet, .npz or .zarr; path or URL.")],
+    target: Annotated[
+        str, argument("TARGET", "Output: .csv, .mtx (also .gz, .zst), .parquet, .npz, .zarr; path or URL.")
+    ],
     *,
     format: str | None = None,
     vertices: Annotated[str | None, option("File for ids, one per line, for `ingest --vertices`.", "FILE")] = None,

@@ -12,6 +12,7 @@ import zarr
 
 from mgspmv.errors import MissingDependencyError, OptionError, StoreExistsError
 from mgspmv.export.arrays import open_arrays
+from mgspmv.export.csv import write_csv
 from mgspmv.export.entries import SourceEntries, find_repeated
 from mgspmv.export.groups import write_anndata, write_binsparse
 from mgspmv.export.matrix_market import write_matrix_market
@@ -33,9 +34,10 @@ from mgspmv.store.locations import check_links, finishing_tasks, locate_store
 from mgspmv.store.loop import wait_for
 from mgspmv.store.read import StoredMatrix
 
-Format = Literal["matrix-market", "parquet", "npz", "anndata", "binsparse"]
+Format = Literal["matrix-market", "csv", "parquet", "npz", "anndata", "binsparse"]
 SUFFIXES: dict[Format, tuple[str, ...]] = {
     "matrix-market": (".mtx", ".mtx.gz", ".mtx.zst"),
+    "csv": (".csv", ".csv.gz", ".csv.zst"),
     "parquet": (".parquet", ".pq"),
     "npz": (".npz",),
     "anndata": (".zarr",),
@@ -116,19 +118,20 @@ def export_matrix(
     Raises
     ------
     StoreError : the store cannot be read, or the target cannot be written and is removed
-    OptionError : duplicate entries, for binsparse; an id that cannot be written to a list of vertices
+    OptionError : duplicate entries, for binsparse; an id that cannot be written to CSV or a list of vertices
     CapacityError : as in `open_arrays`
     """
     with contextlib.ExitStack() as stack:
         if vertices is not None:
             write_vertices(stored, stack.enter_context(create_file(vertices)))
         name = os.fspath(target)
-        if format in ("matrix-market", "parquet"):
+        if format in ("matrix-market", "csv", "parquet"):
             entries, file = SourceEntries(stored), stack.enter_context(create_file(name))
             if format == "parquet":
                 write_parquet(entries, file, room.threads, report)
             else:
-                write_matrix_market(entries, file, name, room.threads, report)
+                write = write_csv if format == "csv" else write_matrix_market
+                write(entries, file, name, room.threads, report)
             return
         if format == "binsparse":
             _check_places(stored)

@@ -6,8 +6,6 @@ which the formats permit and programs read.
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Callable
 from typing import IO, Any
 
 import numpy as np
@@ -16,13 +14,8 @@ import pyarrow.compute
 import pyarrow.csv
 
 from mgspmv.export.entries import SourceEntries
+from mgspmv.export.text import find_compression, widen
 from mgspmv.model import CooBatch, Progress
-
-GZIP_LEVEL = 1
-"""Compression level, 1 to 9; level 6 took seven times as long for files a tenth smaller."""
-ROUNDED_TWICE = np.float32(float.fromhex("0x1.5c87fap-84"))
-"""Only float32, with its negative, that does not round-trip through its shortest digits, 7.038531e-26, if a reader
-parses them as float64 and rounds the result. All float32 were tested."""
 
 _LINES = pa.csv.WriteOptions(include_header=False, delimiter=" ", quoting_style="none")
 
@@ -39,7 +32,7 @@ def write_matrix_market(entries: SourceEntries, file: IO[bytes], name: str, thre
     info = entries.stored.info
     field = "pattern" if info.dtype is None else "integer" if np.dtype(info.dtype).kind == "i" else "real"
     sizes = f"{info.shape[0]} {info.shape[1]} {info.nnz}"
-    compress = _find_compression(name)
+    compress = find_compression(name)
     file.write(compress(f"%%MatrixMarket matrix coordinate {field} general\n{sizes}\n".encode()))
     for piece in entries.map(lambda batch: compress(format_lines(batch)), threads, report):
         file.write(piece)
@@ -48,19 +41,8 @@ def write_matrix_market(entries: SourceEntries, file: IO[bytes], name: str, thre
 def format_lines(batch: CooBatch) -> Any:
     """Return the lines of entries, with rows and columns counted from 1, as a buffer of bytes."""
     columns = [pa.compute.add(pa.array(side).cast(pa.int64()), 1) for side in (batch.rows, batch.cols)]
-    if (values := batch.values) is not None:
-        if values.dtype == np.float32 and (np.abs(values) == ROUNDED_TWICE).any():
-            values = values.astype(np.float64)
-        columns.append(pa.array(values))
+    if batch.values is not None:
+        columns.append(pa.array(widen(batch.values)))
     lines = pa.BufferOutputStream()
     pa.csv.write_csv(pa.table(columns, names=["row", "col", "value"][: len(columns)]), lines, _LINES)
     return lines.getvalue()
-
-
-def _find_compression(name: str) -> Callable[[Any], Any]:
-    if name.endswith(".gz"):
-        return lambda data: gzip.compress(data, GZIP_LEVEL, mtime=0)
-    if name.endswith(".zst"):
-        codec = pa.Codec("zstd", 1)
-        return lambda data: codec.compress(data)
-    return lambda data: data

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -17,8 +16,8 @@ from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.read import StoredMatrix
 
 _UNFIT = r"^$|[\x00-\x08\n-\x1f]"
-"""Pattern of ids that cannot be written as a line of a list."""
-_QUOTED = re.compile(r'^[#%\s]|\s$|[\t|;,"]')
+"""Pattern of ids that cannot be written on a line."""
+_QUOTED = r'^[#%\s]|\s$|[\t|;,"]'
 """Pattern of ids to quote; otherwise they would be read as comments, as several columns or without their blanks."""
 
 
@@ -31,6 +30,27 @@ def read_ids(stored: StoredMatrix, n: int) -> Iterator[Any]:
         yield pa.array(ids, pa.large_string() if ids.dtype.kind in "OUT" else pa.int64())
 
 
+def read_lines(stored: StoredMatrix, remedy: str) -> Iterator[Any]:
+    """Yield the ids as strings of Arrow, in quotation marks where a line of CSV needs them.
+
+    Raises
+    ------
+    OptionError : an id that no line holds: empty, or with a line break or another control character
+    """
+    for ids in read_ids(stored, stored.info.shape[0]):
+        names = pa.compute.cast(ids, pa.large_string())
+        unfit = pa.compute.index(pa.compute.match_substring_regex(names, _UNFIT), True).as_py()
+        if unfit >= 0:
+            raise OptionError(
+                f"{stored.info.url}: the id {names[unfit].as_py()!r} cannot be written on a line, as it is empty or "
+                f"has control characters; {remedy}"
+            )
+        mark = pa.scalar('"', pa.large_string())
+        quoted = pa.compute.replace_substring(names, '"', '""')
+        quoted = pa.compute.binary_join_element_wise(mark, quoted, mark, pa.scalar("", pa.large_string()))
+        yield pa.compute.if_else(pa.compute.match_substring_regex(names, _QUOTED), quoted, names)
+
+
 def write_vertices(stored: StoredMatrix, file: IO[bytes]) -> None:
     """Write the ids, one per line, as `mgspmv ingest --vertices` reads them: in quotation marks if necessary.
 
@@ -38,22 +58,15 @@ def write_vertices(stored: StoredMatrix, file: IO[bytes]) -> None:
 
     Raises
     ------
-    OptionError : an id cannot be written as a line of such a list
+    OptionError : as in `read_lines`
     """
-    for number, ids in enumerate(read_ids(stored, stored.info.shape[0])):
-        names = pa.compute.cast(ids, pa.large_string())
-        unfit = pa.compute.index(pa.compute.match_substring_regex(names, _UNFIT), True).as_py()
-        if unfit >= 0:
-            raise OptionError(
-                f"{stored.info.url}: the id {names[unfit].as_py()!r} cannot be written as a line of a list of "
-                "vertices; leave out vertices="
-            )
+    for number, names in enumerate(read_lines(stored, "leave out vertices=")):
         lines = names.to_pylist()
         if number == 0 and stored.info.vertex_ids == "string" and _looks_like_header(lines):
             header = next(name for name in ("id", "vertex", "node", "name") if name not in lines[:SAMPLE_LINES])
             file.write(f"{header}\n".encode())
         if lines:
-            file.write("\n".join(map(_quote, lines)).encode() + b"\n")
+            file.write("\n".join(lines).encode() + b"\n")
 
 
 def _looks_like_header(ids: list[str]) -> bool:
@@ -61,7 +74,3 @@ def _looks_like_header(ids: list[str]) -> bool:
         return bool(ids) and has_list_header(ids[:1], [[name] for name in ids[1:SAMPLE_LINES]], are_names=True)
     except Undecided:
         return True
-
-
-def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"' if _QUOTED.search(name) else name

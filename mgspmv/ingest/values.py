@@ -6,6 +6,7 @@
 | float16, float32 | float32 |
 | float64 | float64 |
 | integers with `dtype="float64"` | float64, uint64 beyond int64 too |
+| whole numbers with `dtype="int64"`, such as weights in text | int64; floats from 2^53 on are an error |
 | complex numbers, long doubles, objects | an error |
 """
 
@@ -18,6 +19,8 @@ import numpy as np
 from mgspmv.errors import SourceError
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+EXACT_INTEGERS = 2**53
+"""Integers below this absolute value are exact as float64, and no other number is rounded to them."""
 
 
 def choose_value_dtype(dtype: np.dtype[Any], source: str) -> np.dtype[Any]:
@@ -43,12 +46,18 @@ def convert_values(values: np.ndarray, dtype: str | None, source: str) -> np.nda
 
     Parameters
     ----------
-    dtype : `float32` or `float64`; None for that of the source
+    dtype : `int64`, `float32` or `float64`; None for that of the source
 
     Raises
     ------
-    SourceError : an integer that does not fit into int64, unless dtype is `float64`; a number too large for float32
+    SourceError : an integer that does not fit into int64, unless dtype is `float64`; a number too large for float32; a
+        float that is not an integer below 2^53, for int64
     """
+    if dtype == "int64" and values.dtype.kind == "f":
+        unfit = ~((values == np.rint(values)) & (np.abs(values) < EXACT_INTEGERS))
+        if unfit.any():
+            said = f"the value {values[unfit][0]!s} is not an integer between -2^53 and 2^53"
+            raise SourceError(f'{said}, as dtype="int64" needs; pass dtype="float64"', source=source)
     if values.dtype.kind in "bui" and dtype != "float64":
         values = fit_int64(values, source)
     if dtype is None:

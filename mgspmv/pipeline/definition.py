@@ -238,7 +238,7 @@ class MatrixSection(ReadingSection):
     """Store the pattern only."""
     transpose: bool = False
     """Also store the transpose, which runs with `reverse` and products with `transpose` need."""
-    dtype: Literal["float32", "float64"] | None = None
+    dtype: Literal["int64", "float32", "float64"] | None = None
     """Data type of the stored values; default by the source."""
     order: OrderMethod = "none"
     """Order of rows and columns in the store; results are in the order of the source."""

@@ -254,3 +254,17 @@ def test_every_input_makes_the_same_store_or_none(tmp_path, weights, dtype, name
             made[name] = "refused" if "float64" in str(error) else str(error)
     assert len(set(made.values())) == 1, made
     assert (made["coo"] == "refused") == (dtype is None and bool(weights.max() > MOST))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_whole_floats_become_integers(dtype):
+    values = np.array([0, -3, 2**24 if dtype == np.float32 else 2**53 - 1], dtype)
+    found = convert_values(values, "int64", "x.csv")
+    assert found.dtype == np.int64
+    assert found.tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("value", [0.5, 2.0**53, -(2.0**53), np.inf, np.nan])
+def test_other_floats_do_not(value):
+    with pytest.raises(SourceError, match=r"x\.csv: the value .* is not an integer between -2\^53 and 2\^53"):
+        convert_values(np.array([1.0, value]), "int64", "x.csv")

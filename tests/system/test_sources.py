@@ -667,7 +667,7 @@ def test_malformed_lines_are_named(tmp_path):
         ({"kind": "graf"}, "kind must be one of 'graph', 'matrix', 'stochastic', not 'graf'"),
         ({"duplicates": "last"}, "duplicates must be one of 'sum', 'first', 'keep', 'error', not 'last'"),
         ({"self_loops": True}, "self_loops must be one of 'keep', 'drop', 'error', not True"),
-        ({"dtype": "int64"}, "dtype must be one of 'float32', 'float64', not 'int64'"),
+        ({"dtype": "int32"}, "dtype must be one of 'int64', 'float32', 'float64', not 'int32'"),
         ({"symmetrise": True}, "ingest has no option 'symmetrise'; did you mean 'symmetrize'?"),
         ({"n_vertices": 9}, "n_vertices= applies to an edge list, but this source is read as coo_array; leave it out"),
         ({"format": "npz"}, "format='npz' applies to files, not to a coo_array; leave it out"),
