@@ -57,22 +57,13 @@ class EntrySorter:
     memory : bytes for entries: half to hold them, half to group or sort them
     threads : number of threads that group and sort
     folder : folder of the files; None for the system's temporary folder
-    row : row of all the entries, which are then sorted by column; None for any
-    origin : a row, or column, close to those that will be added
+    origin : a row close to those that will be added
     """
 
-    def __init__(
-        self,
-        memory: int,
-        threads: int,
-        folder: Path | None = None,
-        *,
-        row: int | None = None,
-        origin: int = 0,
-    ) -> None:
+    def __init__(self, memory: int, threads: int, folder: Path | None = None, *, origin: int = 0) -> None:
         self.n_entries = 0
         self.threads = threads
-        self._memory, self._folder, self._row = memory, folder, row
+        self._memory, self._folder = memory, folder
         self._lowest = self._highest = origin
         self._shift = 0
         self._values_dtype: np.dtype[Any] | None = None
@@ -106,10 +97,7 @@ class EntrySorter:
         """
         if not len(batch.rows):
             return
-        if extent is None or self._row is not None:
-            keys = self._find_keys(batch)
-            extent = int(keys.min()), int(keys.max())
-        self._reach(*extent)
+        self.cover(*(extent or (int(batch.rows.min()), int(batch.rows.max()))))
         self._batches.append(batch)
         self._n_waiting += len(batch.rows)
         self.n_entries += len(batch.rows)
@@ -160,25 +148,65 @@ class EntrySorter:
                 return finish(sort_parts(parts, lowest, min(highest + 1, shape[0]), shape[1]))
             return finish(sort_parts(parts, *_find_range(positions, lowest, highest), shape[1], positions))
 
-        return self._map(sort, dense=True, make_error=partial(_raise_place, positions))
+        return self.ranges(sort, dense=True, make_error=partial(_raise_place, positions))
 
-    def ranges(self, work: Callable[[int, int, list[Entries]], T], *, dense: bool = False) -> Iterator[T]:
+    def ranges(
+        self,
+        work: Callable[[int, int, list[Entries]], T],
+        *,
+        dense: bool = False,
+        make_error: Callable[[int, int], None] | None = None,
+        row: int | None = None,
+    ) -> Iterator[T]:
         """Yield the results of a function for all entries, one range of rows after the other.
 
-        A row with many entries may be split into several ranges.
+        A range is a run of small neighboring buckets, or a part of a large one; a row with many entries may be split.
 
         Parameters
         ----------
         work : function of the first and the last row, and the entries in parts, those of a row in the order added
         dense : whether each row of a range takes memory, empty rows included
+        make_error : function that raises an error for entries at one row and column that do not fit into memory, if
+            rows are split by column; None to split rows anywhere
+        row : row of all the entries, whose rows and columns were exchanged before they were added; None for any
         """
-        return self._map(work, dense=dense)
+        counts, most = self.count_buckets(), self._most_sorted()
+        n_rows = np.full(N_BUCKETS, min(1 << self._shift, MANY_ROWS) if dense and row is None else 0)
+        own = min(BLOCK_ENTRIES, max(BLOCK_ENTRIES // 32, self.n_entries // 256))
+        most_rows = max(BLOCK_ROWS, self._memory // (ROW_PARTS * (self.threads + 1)))
+        is_large = (counts > most) | ((n_rows > most_rows) & (self._shift > 0))
+
+        def take(run: tuple[int, int]) -> T:
+            parts = list(self._take(*run))
+            if row is not None:
+                return work(row, row, list(map(_exchange, parts)))
+            return work(self._find_lowest(run[0]), self._find_lowest(run[1]) - 1, parts)
+
+        runs = list(_cut_runs(counts, min(own, most), n_rows, is_large))
+        for are_large, some in groupby(runs, lambda run: bool(is_large[run[0]])):
+            if not are_large:
+                yield from prefetch_map(self._pool, take, some, self.threads)
+                continue
+            for bucket, _ in some:
+                is_one, lowest = self._shift == 0, self._find_lowest(bucket)
+                if is_one and make_error is None:
+                    yield from (work(lowest, lowest, [part]) for part in self._take(bucket, bucket + 1, most))
+                    continue
+                if is_one and make_error is not None and row is not None:
+                    make_error(row, lowest)
+                exchanges = is_one and row is None
+                with self._divide(bucket, exchanges=exchanges) as sorter:
+                    its_row = lowest if exchanges else row
+                    yield from sorter.ranges(work, dense=dense, make_error=make_error, row=its_row)
 
     # --- exchange with other sorters of the same rows
 
     def cover(self, lowest: int, highest: int) -> None:
         """Extend the buckets to these rows, so that they are the same in all sorters of the same rows."""
-        self._reach(lowest, highest)
+        self._lowest, self._highest = min(self._lowest, lowest), max(self._highest, highest)
+        # groups made before keep their smaller shift, which `_Buckets.bounds` converts
+        while (self._highest >> self._shift) - (self._lowest >> self._shift) >= N_BUCKETS:
+            self._shift += 1
 
     def count_buckets(self) -> np.ndarray:
         """Return the (N_BUCKETS,) entries per bucket, once all are added."""
@@ -209,7 +237,7 @@ class EntrySorter:
         earlier._settle()
         if any(piece.file is not None for piece in self._pieces):
             earlier._spill()  # entries in files precede those in memory
-        self._reach(earlier._lowest, earlier._highest)
+        self.cover(earlier._lowest, earlier._highest)
         self._shift = max(self._shift, earlier._shift)
         self._pieces, earlier._pieces = [*earlier._pieces, *self._pieces], []
         self._values_dtype = self._values_dtype or earlier._values_dtype
@@ -219,24 +247,14 @@ class EntrySorter:
 
     # --- adding
 
-    def _find_keys(self, batch: CooBatch) -> np.ndarray:
-        return batch.rows if self._row is None else batch.cols
-
-    def _reach(self, lowest: int, highest: int) -> None:
-        self._lowest, self._highest = min(self._lowest, lowest), max(self._highest, highest)
-        # groups made before keep their smaller shift, which `_Buckets.bounds` converts
-        while (self._highest >> self._shift) - (self._lowest >> self._shift) >= N_BUCKETS:
-            self._shift += 1
-
     def _group_waiting(self) -> None:
         if not self._batches:
             return
         batches, self._batches, self._n_waiting = self._batches, [], 0
         if self._values_dtype is None and batches[0].values is not None:
             self._values_dtype = batches[0].values.dtype
-        keys = [self._find_keys(b) for b in batches]
         base = self._lowest >> self._shift
-        self._grouping.append(self._pool.submit(_group, batches, keys, self._shift, base, self._values_dtype))
+        self._grouping.append(self._pool.submit(_group, batches, self._shift, base, self._values_dtype))
         while len(self._grouping) > self.threads:
             self._pieces.append(self._grouping.popleft().result())
 
@@ -262,56 +280,12 @@ class EntrySorter:
         self._bounds = [piece.bounds(self._shift, self._lowest >> self._shift) for piece in self._pieces]
 
     def _find_lowest(self, bucket: int) -> int:
-        """Return the first row, or column, of a bucket."""
+        """Return the first row of a bucket."""
         return ((self._lowest >> self._shift) + bucket) << self._shift
-
-    def _count_rows(self) -> np.ndarray:
-        """Return the (N_BUCKETS,) rows per bucket."""
-        return np.full(N_BUCKETS, 0 if self._row is not None else min(1 << self._shift, MANY_ROWS))
 
     def _most_sorted(self) -> int:
         """Return the number of entries that a thread may sort at a time."""
         return max(1, self._memory // (2 * self._sort_bytes() * (self.threads + 1)))
-
-    def _map(
-        self,
-        work: Callable[[int, int, list[Entries]], T],
-        *,
-        dense: bool,
-        make_error: Callable[[int, int], None] | None = None,
-    ) -> Iterator[T]:
-        """Yield the results of `work` for runs of small neighboring buckets, and for the parts of each large bucket.
-
-        Parameters
-        ----------
-        make_error : function that raises an error for entries at one row and column that do not fit into memory, if
-            rows are split by column; None to split rows anywhere
-        """
-        self._settle()
-        self._find_bounds()
-        n_rows = self._count_rows() if dense else np.zeros(N_BUCKETS, np.int64)
-        counts, most = sum(map(np.diff, self._bounds), np.zeros(N_BUCKETS, np.int64)), self._most_sorted()
-        own = min(BLOCK_ENTRIES, max(BLOCK_ENTRIES // 32, self.n_entries // 256))
-        most_rows = max(BLOCK_ROWS, self._memory // (ROW_PARTS * (self.threads + 1)))
-        is_large = (counts > most) | ((n_rows > most_rows) & (self._shift > 0))
-
-        def take(run: tuple[int, int]) -> T:
-            return work(*self._find_rows(*run), list(self._take(*run)))
-
-        runs = list(_cut_runs(counts, min(own, most), n_rows, is_large))
-        for are_large, some in groupby(runs, lambda run: bool(is_large[run[0]])):
-            if not are_large:
-                yield from prefetch_map(self._pool, take, some, self.threads)
-                continue
-            for bucket, _ in some:
-                row = self._row if self._shift else self._find_lowest(bucket)
-                if row is not None and make_error is None:
-                    yield from (work(row, row, [part]) for part in self._take(bucket, bucket + 1, most))
-                    continue
-                if self._row is not None and make_error is not None and not self._shift:
-                    make_error(self._row, self._find_lowest(bucket))
-                with self._divide(bucket, row) as sorter:
-                    yield from sorter._map(work, dense=dense, make_error=make_error)
 
     def _sort_bytes(self) -> int:
         return SORT_BYTES + SORT_VALUE_BYTES * (0 if self._values_dtype is None else self._values_dtype.itemsize)
@@ -324,25 +298,20 @@ class EntrySorter:
             for start in range(a, b, step):
                 yield piece.take(start, min(start + step, b))
 
-    def _find_rows(self, first: int, last: int) -> tuple[int, int]:
-        """Return the first and the last row of buckets first .. last - 1."""
-        return (self._find_lowest(first), self._find_lowest(last) - 1) if self._row is None else (self._row, self._row)
-
     @contextlib.contextmanager
-    def _divide(self, bucket: int, row: int | None) -> Iterator[EntrySorter]:
+    def _divide(self, bucket: int, *, exchanges: bool) -> Iterator[EntrySorter]:
         """Yield a sorter of the entries of a bucket that does not fit into memory.
 
         Parameters
         ----------
-        row : row of all the entries, which are then sorted by column
+        exchanges : whether their rows and columns are exchanged, to be sorted by column
         """
         self._spill()  # frees the memory for the next sort
         self._find_bounds()
-        is_new = row is not None and self._row is None
-        origin = 0 if is_new else self._find_lowest(bucket)
-        with EntrySorter(self._memory, self.threads, self._folder, row=row, origin=origin) as sorter:
+        origin = 0 if exchanges else self._find_lowest(bucket)
+        with EntrySorter(self._memory, self.threads, self._folder, origin=origin) as sorter:
             for part in self._take(bucket, bucket + 1, GROUPED_ENTRIES):
-                sorter.add(CooBatch(*part))
+                sorter.add(CooBatch(*(_exchange(part) if exchanges else part)))
             yield sorter
 
 
@@ -402,6 +371,11 @@ class _Buckets:
             self.file.close()
 
 
+def _exchange(entries: Entries) -> Entries:
+    rows, cols, values = entries
+    return cols, rows, values
+
+
 def _coarsen(starts: np.ndarray, n_bits: int, old_base: int, base: int) -> np.ndarray:
     """Return the starts after joining every 2**n_bits buckets into one, and the end of the last."""
     if (n_bits, old_base) == (0, base):
@@ -414,22 +388,20 @@ def _entry_bytes(batch: CooBatch) -> int:
     return batch.rows.itemsize + batch.cols.itemsize + (0 if batch.values is None else batch.values.itemsize)
 
 
-def _group(
-    batches: list[CooBatch], keys: list[np.ndarray], shift: int, base: int, values_dtype: np.dtype[Any] | None
-) -> _Buckets:
+def _group(batches: list[CooBatch], shift: int, base: int, values_dtype: np.dtype[Any] | None) -> _Buckets:
     """Group batches by bucket."""
     is_wide = any(a.dtype != np.int32 for b in batches for a in (b.rows, b.cols))
     dtype, n = np.dtype(np.int64 if is_wide else np.int32), sum(len(b.rows) for b in batches)
     starts = np.zeros(N_BUCKETS + 1, np.int64)
-    for own in keys:
-        count_buckets(own, shift, base, starts[1:])
+    for batch in batches:
+        count_buckets(batch.rows, shift, base, starts[1:])
     np.cumsum(starts, out=starts)
     rows, cols, cursor = np.empty(n, dtype), np.empty(n, dtype), starts[:-1].copy()
     values = None if values_dtype is None else np.empty(n, values_dtype)
-    for batch, own in zip(batches, keys, strict=True):
+    for batch in batches:
         given = None if batch.values is None else batch.values.astype(values_dtype, copy=False)
         ends = (batch.rows.astype(dtype, copy=False), batch.cols.astype(dtype, copy=False))
-        scatter_buckets(own.astype(dtype, copy=False), *ends, given, shift, base, cursor, rows, cols, values)
+        scatter_buckets(*ends, given, shift, base, cursor, rows, cols, values)
     return _Buckets(rows, cols, values, shift, base, starts)
 
 

@@ -80,10 +80,10 @@ def count_buckets(keys, shift, base, counts):
 
 
 @njit(nogil=True, cache=True)
-def scatter_buckets(keys, rows, cols, values, shift, base, cursor, out_rows, out_cols, out_values):
-    """Write entries to the places of their buckets, from `cursor` on."""
-    for k in range(len(keys)):
-        bucket = (np.int64(keys[k]) >> shift) - base
+def scatter_buckets(rows, cols, values, shift, base, cursor, out_rows, out_cols, out_values):
+    """Write entries to the places of the buckets of their rows, from `cursor` on."""
+    for k in range(len(rows)):
+        bucket = (np.int64(rows[k]) >> shift) - base
         place = cursor[bucket]
         cursor[bucket] = place + 1
         out_rows[place] = rows[k]
