@@ -8,13 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from mgspmv.export.entries import SourceEntries
+from mgspmv.export.entries import map_entries
 from mgspmv.export.text import find_compression, widen
 from mgspmv.export.vertices import read_lines
 from mgspmv.model import CooBatch, Progress
+from mgspmv.store.read import StoredMatrix
 
 
-def write_csv(entries: SourceEntries, file: IO[bytes], name: str, threads: int, report: Progress) -> None:
+def write_csv(stored: StoredMatrix, file: IO[bytes], name: str, threads: int, report: Progress) -> None:
     """Write the header src,dst or src,dst,weight, then the entries in the order of the store.
 
     Ids are as in the source, quoted if necessary. Floats have the fewest digits that restore them exactly.
@@ -27,12 +28,12 @@ def write_csv(entries: SourceEntries, file: IO[bytes], name: str, threads: int, 
     ------
     OptionError : an id cannot be written on a line
     """
-    info, ids = entries.stored.info, None
+    info, ids = stored.info, None
     if info.vertex_ids is not None:
-        ids = pa.concat_arrays(read_lines(entries.stored, "choose Parquet"))
+        ids = pa.concat_arrays(read_lines(stored, "choose Parquet"))
     compress = find_compression(name)
     file.write(compress(b"src,dst\n" if info.dtype is None else b"src,dst,weight\n"))
-    for piece in entries.map(lambda batch: compress(format_edges(batch, ids)), threads, report):
+    for piece in map_entries(stored, lambda batch: compress(format_edges(batch, ids)), threads, report):
         file.write(piece)
 
 

@@ -13,7 +13,7 @@ import zarr
 from mgspmv.errors import MissingDependencyError, OptionError, StoreExistsError
 from mgspmv.export.arrays import open_arrays
 from mgspmv.export.csv import write_csv
-from mgspmv.export.entries import SourceEntries, find_repeated
+from mgspmv.export.entries import find_repeated
 from mgspmv.export.groups import write_anndata, write_binsparse
 from mgspmv.export.matrix_market import write_matrix_market
 from mgspmv.export.npz import write_npz
@@ -126,12 +126,12 @@ def export_matrix(
             write_vertices(stored, stack.enter_context(create_file(vertices)))
         name = os.fspath(target)
         if format in ("matrix-market", "csv", "parquet"):
-            entries, file = SourceEntries(stored), stack.enter_context(create_file(name))
+            file = stack.enter_context(create_file(name))
             if format == "parquet":
-                write_parquet(entries, file, room.threads, report)
+                write_parquet(stored, file, room.threads, report)
             else:
                 write = write_csv if format == "csv" else write_matrix_market
-                write(entries, file, name, room.threads, report)
+                write(stored, file, name, room.threads, report)
             return
         if format == "binsparse":
             _check_places(stored)

@@ -13,14 +13,15 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv
 
-from mgspmv.export.entries import SourceEntries
+from mgspmv.export.entries import map_entries
 from mgspmv.export.text import find_compression, widen
 from mgspmv.model import CooBatch, Progress
+from mgspmv.store.read import StoredMatrix
 
 _LINES = pa.csv.WriteOptions(include_header=False, delimiter=" ", quoting_style="none")
 
 
-def write_matrix_market(entries: SourceEntries, file: IO[bytes], name: str, threads: int, report: Progress) -> None:
+def write_matrix_market(stored: StoredMatrix, file: IO[bytes], name: str, threads: int, report: Progress) -> None:
     """Write a matrix in the layout coordinate and the symmetry general, entries in the order of the store.
 
     Floats are written with the fewest digits that restore them exactly. The field is real, integer or pattern.
@@ -29,12 +30,12 @@ def write_matrix_market(entries: SourceEntries, file: IO[bytes], name: str, thre
     ----------
     name : name of the file, which is compressed if it ends in .gz or .zst
     """
-    info = entries.stored.info
+    info = stored.info
     field = "pattern" if info.dtype is None else "integer" if np.dtype(info.dtype).kind == "i" else "real"
     sizes = f"{info.shape[0]} {info.shape[1]} {info.nnz}"
     compress = find_compression(name)
     file.write(compress(f"%%MatrixMarket matrix coordinate {field} general\n{sizes}\n".encode()))
-    for piece in entries.map(lambda batch: compress(format_lines(batch)), threads, report):
+    for piece in map_entries(stored, lambda batch: compress(format_lines(batch)), threads, report):
         file.write(piece)
 
 

@@ -8,18 +8,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from mgspmv.export.entries import SourceEntries
+from mgspmv.export.entries import map_entries
 from mgspmv.export.vertices import read_ids
 from mgspmv.model import CooBatch, Progress, index_dtype
+from mgspmv.store.read import StoredMatrix
 
 
-def write_parquet(entries: SourceEntries, file: IO[bytes], threads: int, report: Progress) -> None:
+def write_parquet(stored: StoredMatrix, file: IO[bytes], threads: int, report: Progress) -> None:
     """Write the columns src, dst and, unless it is a pattern, weight; one row group per batch of entries.
 
     Ids are as in the source: int64, strings, or without ids the numbers of rows and columns.
     """
-    info = entries.stored.info
-    ids = None if info.vertex_ids is None else pa.concat_arrays(read_ids(entries.stored, info.shape[0]))
+    info = stored.info
+    ids = None if info.vertex_ids is None else pa.concat_arrays(read_ids(stored, info.shape[0]))
     id_type = pa.from_numpy_dtype(index_dtype(max(info.shape))) if ids is None else ids.type
     fields = [("src", id_type), ("dst", id_type)]
     if info.dtype is not None:
@@ -34,5 +35,5 @@ def write_parquet(entries: SourceEntries, file: IO[bytes], threads: int, report:
 
     options: dict[str, Any] = {"compression": "zstd", "use_dictionary": False, "write_page_checksum": True}
     with pa.parquet.ParquetWriter(file, schema, **options) as writer:
-        for table in entries.map(make, threads, report):
+        for table in map_entries(stored, make, threads, report):
             writer.write_table(table, row_group_size=max(1, table.num_rows))

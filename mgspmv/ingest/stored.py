@@ -13,7 +13,7 @@ import numpy as np
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.stored_ids import StoredIds
-from mgspmv.model import CooBatch, CsrBlock, Duplicates, Kind, default_threads, index_dtype
+from mgspmv.model import CooBatch, CsrBlock, Duplicates, Kind, MatrixInfo, default_threads, index_dtype
 from mgspmv.order import list_rows
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.read import StoredMatrix
@@ -118,7 +118,7 @@ class StoreSource:
         nothing, dtype = np.zeros(0, index_dtype(self._info.shape[1])), self._rows.dtype
         yield CooBatch(nothing, nothing, None if dtype is None else np.zeros(0, dtype))
         for block in self._rows.blocks():
-            yield self._give(block)
+            yield list_entries(block, self._info, self._rows.order)
 
     def layout(self) -> Layout:
         """Return the shape and ids, with the provenance of the store."""
@@ -126,12 +126,6 @@ class StoreSource:
         made = {"digest": info.digest, "version": info.version, "provenance": info.provenance}
         provenance = {"name": self.name, "format": "mgspmv", **made}
         return Layout(info.shape, self._rows.vertex_ids, provenance=provenance)
-
-    def _give(self, block: CsrBlock) -> CooBatch:
-        rows, cols = list_rows(block), block.indices
-        if (order := self._rows.order) is not None:
-            rows, cols = order[rows], order[cols]
-        return CooBatch(cols, rows, block.data) if self._info.kind == "graph" else CooBatch(rows, cols, block.data)
 
 
 def cut_entries(
@@ -158,6 +152,20 @@ def cut_entries(
                 row = int(np.searchsorted(pointers, a, side="right")) - 1
                 end = int(np.searchsorted(pointers, b, side="left"))
                 yield first + row, np.clip(pointers[row : end + 1], a, b)
+
+
+def list_entries(block: CsrBlock, info: MatrixInfo, order: np.ndarray | None) -> CooBatch:
+    """Return entries of a stored matrix with the source's numbers of rows and columns; the arc i -> j of a graph, which
+    is stored at (j, i), as (i, j).
+
+    Parameters
+    ----------
+    order : source's number of each row and column; None if they are in the order of the source
+    """
+    rows, cols = list_rows(block).astype(index_dtype(info.shape[0])), block.indices
+    if order is not None:
+        rows, cols = order[rows], order[cols]
+    return CooBatch(cols, rows, block.data) if info.kind == "graph" else CooBatch(rows, cols, block.data)
 
 
 def read_entries(stored: StoredMatrix, entries: tuple[int, np.ndarray]) -> CsrBlock:
