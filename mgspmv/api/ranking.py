@@ -18,7 +18,7 @@ from mgspmv.api.warm import align_ranks
 from mgspmv.errors import ConvergenceError
 from mgspmv.kernels.catalogue import BACKENDS
 from mgspmv.kernels.device import measure_memory
-from mgspmv.kernels.select import check_step_kernel, find_step_layout, list_kernels
+from mgspmv.kernels.select import check_kernel, find_step_layout, list_kernels
 from mgspmv.logs import log_recovery, name_run
 from mgspmv.model import (
     ChangeNorm,
@@ -167,7 +167,7 @@ def pagerank(
     place = Placement(A, client, backend, threads, *limits, transport, on_progress, on_event)
     executor = place.choose_executor(executor)
     if not place.is_on_cluster:
-        check_step_kernel(kernel, place.computes)
+        check_kernel(kernel, place.computes, for_steps=True)
     elif client is not None:  # the backends of the workers are checked when they join
         known = [name for each in BACKENDS for name in list_kernels(each, for_steps=True)]
         check_choice("kernel", kernel, ("auto", *dict.fromkeys(known)))

@@ -30,7 +30,7 @@ from mgspmv.cluster.spans import enter_span, name_span
 from mgspmv.cluster.worker_run import RankRunSpec, WorkerRun
 from mgspmv.errors import ClusterError, OptionError
 from mgspmv.exchange.peer_comm import RunSpec
-from mgspmv.kernels.select import StepLayout, check_step_kernel, find_step_layout
+from mgspmv.kernels.select import StepLayout, check_kernel, find_step_layout
 from mgspmv.model import Event, Stability, Status, StepSums
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.options import PageRankOptions, RankTask
@@ -58,7 +58,7 @@ def find_layout(matrix: DistributedMatrix, task: RankTask, executor: Executor) -
     """Return the layout for steps on devices that exchange slices by NCCL; None where the steps use CSR."""
     backend, info, kernel = matrix.backend, matrix.info, task.kernel
     for each in ("cpu", "cuda") if backend is None else (backend,):
-        check_step_kernel(kernel, each)
+        check_kernel(kernel, each, for_steps=True)
     if backend != "cuda":
         return None
     layout = find_step_layout(kernel, task.options.precision, info.index_dtype, task.dtype, info.min_weight)

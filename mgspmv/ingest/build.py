@@ -150,15 +150,12 @@ def _add_up(
             values = entries["data"].pieces() if "data" in entries else repeat(None)
             for indices, data in zip(entries["indices"].pieces(), values, strict=False):
                 sums.add(indices, data)
-        _append_sums(made, sums)
+        degree, weight = sums.finish()
+        made["out_degree"].append(degree)
+        if weight is not None:
+            made["out_weight"].append(weight)
+        del degree, weight  # frees them before the next are allocated
     return made
-
-
-def _append_sums(made: dict[str, Appendable], sums: ColumnSums) -> None:
-    degree, weight = sums.finish()
-    made["out_degree"].append(degree)
-    if weight is not None:
-        made["out_weight"].append(weight)
 
 
 class RowPointers:

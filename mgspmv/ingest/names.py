@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -52,12 +52,6 @@ class SortedIds:
 
     def __len__(self) -> int:
         return int(self._starts[-1])
-
-    @overload
-    def __getitem__(self, which: int) -> Any: ...
-
-    @overload
-    def __getitem__(self, which: slice) -> np.ndarray: ...
 
     def __getitem__(self, which: int | slice) -> Any:
         if isinstance(which, slice):

@@ -51,8 +51,7 @@ SAMPLED_IDS = 1 << 10
 """Ids in the sample of each shard, from which ranges of ids are chosen."""
 
 Rpc = Callable[..., Any]
-"""Function called with the rank of a shard, the name of one of its methods in `QUESTIONS`, and the arguments."""
-QUESTIONS = ("count_ids", "give_ids", "give_places", "give_entries", "give_sums", "name_vertex")
+"""Function called with the rank of a shard, the name of one of its methods, and the arguments."""
 
 
 @dataclass(frozen=True)

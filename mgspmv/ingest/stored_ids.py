@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +24,6 @@ class StoredIds:
 
     def __len__(self) -> int:
         return self._stored.info.shape[0]
-
-    @overload
-    def __getitem__(self, which: int) -> Any: ...
-
-    @overload
-    def __getitem__(self, which: slice) -> np.ndarray: ...
 
     def __getitem__(self, which: int | slice) -> Any:
         if isinstance(which, slice):

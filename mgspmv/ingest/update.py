@@ -116,8 +116,10 @@ def update_store(
             check_labels(source, batch.layout, info)
             return batch
 
-        added = sort(insert, _choose_insertions(info, options))
-        removed = sort(delete, _choose_deletions(info, options))
+        dtype = None if info.dtype == "int64" else info.dtype
+        added = sort(insert, replace(options, kind=info.kind, duplicates="keep", dtype=dtype))
+        plain = IngestOptions(info.kind, duplicates="first", symmetrize=options.symmetrize, ignore_weights=True)
+        removed = sort(delete, plain)
         if added is not None:
             check_values(added, info)
             check_growth(added, info)
@@ -133,9 +135,9 @@ def update_store(
         if added is not None:
             _add_inserted(sorter, added, numbering, memory // 4)
         name = info.url if added is None else added.name
-        dtype = None if info.dtype is None else np.dtype(info.dtype)
+        value = None if info.dtype is None else np.dtype(info.dtype)
         layout = Layout(numbering.shape, numbering.vertex_ids)
-        rows = _UpdatedRows(info.kind, dtype, info.duplicates, layout, name, sorter, order=numbering.order)
+        rows = _UpdatedRows(info.kind, value, info.duplicates, layout, name, sorter, order=numbering.order)
         with begin_version(stored.place, base=info.version, keep=keep) as version:
             own = replace(room, memory=memory)
             made = write_matrix(version, rows, report, own, "merge and write", has_transpose=info.has_transpose)
@@ -205,21 +207,6 @@ def _check_tables(need: int, room: int, name: str) -> None:
             f"updating {name} needs {need / 1e9:.3g} GB of memory for the numbers of its vertices, but only "
             f"{room / 1e9:.3g} GB may be used; raise memory=, or ingest the edited list"
         )
-
-
-def _choose_insertions(info: MatrixInfo, options: IngestOptions) -> IngestOptions:
-    return IngestOptions(
-        kind=info.kind,
-        duplicates="keep",
-        self_loops=options.self_loops,
-        symmetrize=options.symmetrize,
-        ignore_weights=options.ignore_weights,
-        dtype=None if info.dtype == "int64" else info.dtype,
-    )
-
-
-def _choose_deletions(info: MatrixInfo, options: IngestOptions) -> IngestOptions:
-    return IngestOptions(info.kind, duplicates="first", symmetrize=options.symmetrize, ignore_weights=True)
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------

@@ -224,10 +224,6 @@ class _Places:
         tiles: np.ndarray = np.clip(fullest.astype(np.int64), 1, tile)
         return tiles
 
-    def count_split_blocks(self) -> int:
-        """Count the blocks up to the last one that has a copy."""
-        return -(-int(self.split_places.max()) // self.height) if len(self.split_rows) else 0
-
 
 def _order_columns(block: CsrBlock) -> tuple[Array | None, Array | None]:
     """Return the columns with entries, those with the most first, and each column's place among them; or neither."""
@@ -359,7 +355,8 @@ def _cut_items(places: _Places, block_tiles: Array, tile_starts: Array, size: in
     n_tiles, chunks = to_host(block_tiles), to_host(tile_starts)
     first = np.cumsum(n_tiles) - n_tiles
     parts = np.clip(np.rint((chunks[first + n_tiles] - chunks[first]) / size).astype(np.int64), 1, n_tiles)
-    n_shared = max(places.count_split_blocks(), int(np.flatnonzero(parts > 1).max(initial=-1)) + 1)
+    n_split = -(-int(places.split_places.max()) // places.height) if len(places.split_rows) else 0
+    n_shared = max(n_split, int(np.flatnonzero(parts > 1).max(initial=-1)) + 1)
     slice_starts = accumulate(parts[:n_shared])
     blocks = np.repeat(np.arange(len(parts)), parts)
     numbers = np.arange(len(blocks)) - (np.cumsum(parts) - parts)[blocks]

@@ -67,7 +67,7 @@ def bind_kernel(
     OptionError : the backend has no kernel of that name
     FormatError : the kernel does not support this matrix
     """
-    _check_kernel(kernel, backend)
+    check_kernel(kernel, backend)
     if backend == "cuda":
         from mgspmv.kernels.cuda import CudaBlock
 
@@ -130,16 +130,6 @@ def choose_for_vectors(kernel: str, backend: Backend, shape: tuple[int, int], k:
     return "csr-many" if kernel == "auto" and backend == "cuda" and k > 1 and counts else kernel
 
 
-def check_step_kernel(kernel: str, backend: Backend = "cpu") -> None:
-    """Check that the backend has a kernel of this name for PageRank steps.
-
-    Raises
-    ------
-    OptionError : the backend has no kernel of that name for PageRank steps
-    """
-    _check_kernel(kernel, backend, for_steps=True)
-
-
 def find_step_layout(
     kernel: str, precision: Precision, index_dtype: str, dtype: str | None, min_weight: float | None
 ) -> StepLayout | None:
@@ -179,7 +169,13 @@ def rank_products(block: CsrBlock, dtype: Precision, backend: Backend) -> list[s
     return ["csr-split"]  # needs no further memory
 
 
-def _check_kernel(kernel: str, backend: Backend, *, for_steps: bool = False) -> None:
+def check_kernel(kernel: str, backend: Backend, *, for_steps: bool = False) -> None:
+    """Check that a backend has a kernel of this name for products, or for PageRank steps.
+
+    Raises
+    ------
+    OptionError : it has none
+    """
     names = list_kernels(backend, for_steps=for_steps)
     if kernel == "auto" or kernel in names:
         return

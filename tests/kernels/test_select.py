@@ -16,7 +16,7 @@ from mgspmv.kernels.select import (
     LEAST_FLOAT32,
     bind_kernel,
     bind_product,
-    check_step_kernel,
+    check_kernel,
     find_step_layout,
 )
 from mgspmv.model import CsrBlock
@@ -55,11 +55,11 @@ def on_device(name):
 
 
 def steps_on_host(name):
-    check_step_kernel(name, "cpu")
+    check_kernel(name, "cpu", for_steps=True)
 
 
 def steps_on_device(name):
-    check_step_kernel(name, "cuda")
+    check_kernel(name, "cuda", for_steps=True)
 
 
 ON_HOST, STEPS = f"csr-rows, csr-serial, {REFERENCES}", "csr-split, column-sorted-blocks, sell-slices"
