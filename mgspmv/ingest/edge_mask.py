@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numba import njit
 
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.ingest.objects import check_format, is_sparse
 from mgspmv.ingest.open import open_update
 from mgspmv.ingest.source import symmetrize
+from mgspmv.ingest.stored import EdgeSet
 from mgspmv.lookup import VertexLookup, check_integers
-from mgspmv.model import CsrBlock, MatrixInfo, index_dtype
+from mgspmv.model import MatrixInfo, index_dtype
 from mgspmv.order import invert
 from mgspmv.store.read import StoredMatrix
 
@@ -161,43 +161,6 @@ def _list_pairs(name: str, given: Any) -> tuple[Sequence[Any] | np.ndarray, Sequ
 # --- positions of edges ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class EdgeSet:
-    """Positions in a stored matrix whose entries are kept or removed."""
-
-    rows: np.ndarray
-    """(k,) stored numbers, ascending."""
-    cols: np.ndarray
-    """(k,) stored numbers, ascending in each row; positions are unique."""
-    are_staying: bool
-    """True if only these entries are kept, False if only these are removed."""
-    is_found: np.ndarray
-    """(k,) bool: whether an entry at the position was found in the blocks so far."""
-
-    @classmethod
-    def of(cls, rows: np.ndarray, cols: np.ndarray, *, are_staying: bool) -> EdgeSet:
-        """Make the set from positions in any order, possibly with duplicates."""
-        by_place = np.lexsort((cols, rows))
-        rows, cols = rows[by_place], cols[by_place]
-        is_new = np.ones(len(rows), bool)
-        np.not_equal(rows[1:], rows[:-1], out=is_new[1:])
-        is_new[1:] |= cols[1:] != cols[:-1]
-        if not is_new.all():
-            rows, cols = rows[is_new], cols[is_new]
-        return cls(rows, cols, are_staying, np.zeros(len(rows), bool))
-
-    def between(self, first_row: int, last_row: int) -> EdgeSet:
-        """Return the subset of rows `first_row` .. `last_row` - 1; both sets share `is_found`."""
-        own = slice(*(int(np.searchsorted(self.rows, row)) for row in (first_row, last_row)))
-        return replace(self, rows=self.rows[own], cols=self.cols[own], is_found=self.is_found[own])
-
-    def select(self, block: CsrBlock) -> np.ndarray:
-        """Return which entries of a block are kept, (nnz,) bool; thread-safe."""
-        is_listed = np.zeros(block.nnz, bool)
-        _mark(block.row_offset, block.indptr, block.indices, self.rows, self.cols, is_listed, self.is_found)
-        return is_listed if self.are_staying else ~is_listed
-
-
 def number_edges(stored: StoredMatrix, listed: ListedEdges, is_kept: np.ndarray | None) -> EdgeSet:
     """Find the positions of edges in a stored matrix.
 
@@ -262,18 +225,3 @@ def _name_entry(stored: StoredMatrix, row: int, col: int) -> str:
     named = numbers if stored.info.vertex_ids is None else VertexLookup(stored).read(numbers).tolist()
     first, second = named[::-1] if stored.info.kind == "graph" else named
     return f"({first!r}, {second!r})"
-
-
-@njit(nogil=True, cache=True)
-def _mark(row, indptr, indices, rows, cols, is_listed, is_found):
-    """Mark the entries of rows from `row` on whose positions are listed in ascending order, and the found positions."""
-    d = 0
-    for i in range(len(indptr) - 1):
-        while d < len(rows) and rows[d] < row + i:
-            d += 1
-        for k in range(indptr[i], indptr[i + 1]):
-            while d < len(rows) and rows[d] == row + i and cols[d] < indices[k]:
-                d += 1
-            if d < len(rows) and rows[d] == row + i and cols[d] == indices[k]:
-                is_listed[k] = True
-                is_found[d] = True

@@ -460,7 +460,7 @@ def _check_flag(name: str, value: Any) -> bool:
 def _make_stencil(model: str, sides: dict[str, int], points: int, star: bool, pattern: bool) -> StencilSource:
     extents = tuple(_check_int(name, side, 1, 2**MAX_SCALE) for name, side in sides.items())
     _check_flag("pattern", pattern)
-    offsets = _box_offsets(len(extents))
+    offsets = np.array(list(itertools.product((-1, 0, 1), repeat=len(extents))), np.int64)[:, ::-1]  # x is the fastest
     if star:
         offsets = offsets[np.abs(offsets).sum(axis=1) <= 1]
     if pattern:
@@ -469,11 +469,6 @@ def _make_stencil(model: str, sides: dict[str, int], points: int, star: bool, pa
     make_values = None if pattern else lambda slots: weights[slots % len(weights)]
     parameters = {**dict(zip(sides, extents, strict=True)), "points": int(points), "pattern": pattern}
     return StencilSource(model, extents, offsets, make_values, **parameters)
-
-
-def _box_offsets(n_dims: int) -> np.ndarray:
-    """Return all of {-1, 0, 1}^n_dims, the first dimension fastest; int64, shape (3^n_dims, n_dims)."""
-    return np.array(list(itertools.product((-1, 0, 1), repeat=n_dims)), np.int64)[:, ::-1]
 
 
 def _count(begin: int, end: int) -> np.ndarray:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
+from numba import njit
 
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.source import Layout
@@ -17,6 +18,9 @@ from mgspmv.model import CooBatch, CsrBlock, Duplicates, Kind, MatrixInfo, defau
 from mgspmv.order import list_rows
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.read import StoredMatrix
+
+Bounds = tuple[float, float]
+"""Least and greatest value to keep."""
 
 PIECE_ENTRIES = CHUNK_ELEMENTS
 """Entries per read: whole chunks, so that no chunk is read twice."""
@@ -37,20 +41,66 @@ class RowNumbers:
     """(n_old_rows,) ascending new number of each stored row and column, -1 if dropped; None if all are kept."""
 
 
+@dataclass(frozen=True, eq=False)
+class EdgeSet:
+    """Positions in a stored matrix whose entries are kept or removed."""
+
+    rows: np.ndarray
+    """(k,) stored numbers, ascending."""
+    cols: np.ndarray
+    """(k,) stored numbers, ascending in each row; positions are unique."""
+    are_staying: bool
+    """True if only these entries are kept, False if only these are removed."""
+    is_found: np.ndarray
+    """(k,) bool: whether an entry at the position was found in the blocks so far."""
+
+    @classmethod
+    def of(cls, rows: np.ndarray, cols: np.ndarray, *, are_staying: bool) -> EdgeSet:
+        """Make the set from positions in any order, possibly with duplicates."""
+        by_place = np.lexsort((cols, rows))
+        rows, cols = rows[by_place], cols[by_place]
+        is_new = np.ones(len(rows), bool)
+        np.not_equal(rows[1:], rows[:-1], out=is_new[1:])
+        is_new[1:] |= cols[1:] != cols[:-1]
+        if not is_new.all():
+            rows, cols = rows[is_new], cols[is_new]
+        return cls(rows, cols, are_staying, np.zeros(len(rows), bool))
+
+    def between(self, first_row: int, last_row: int) -> EdgeSet:
+        """Return the subset of rows `first_row` .. `last_row` - 1; both sets share `is_found`."""
+        own = slice(*(int(np.searchsorted(self.rows, row)) for row in (first_row, last_row)))
+        return replace(self, rows=self.rows[own], cols=self.cols[own], is_found=self.is_found[own])
+
+    def select(self, block: CsrBlock) -> np.ndarray:
+        """Return which entries of a block are kept, (nnz,) bool; thread-safe."""
+        is_listed = np.zeros(block.nnz, bool)
+        _mark(block.row_offset, block.indptr, block.indices, self.rows, self.cols, is_listed, self.is_found)
+        return is_listed if self.are_staying else ~is_listed
+
+
 class StoredRows:
-    """Stored matrix as `SortedRows`: its rows in stored order.
+    """Stored matrix, or the kept entries of it, as `SortedRows`: its rows in stored order.
 
     Parameters
     ----------
     threads : number of threads that read
     numbers : numbering of the rows; None for the current one
+    bounds : bounds of the values to keep; None for any
+    edges : edges to keep or to drop; None to keep all
 
     Raises
     ------
     StoreDamagedError : as in `StoredMatrix.read_order`
     """
 
-    def __init__(self, stored: StoredMatrix, threads: int, numbers: RowNumbers | None = None) -> None:
+    def __init__(
+        self,
+        stored: StoredMatrix,
+        threads: int,
+        numbers: RowNumbers | None = None,
+        bounds: Bounds | None = None,
+        edges: EdgeSet | None = None,
+    ) -> None:
         info = stored.info
         if numbers is None:
             ids = None if info.vertex_ids is None else StoredIds(stored)
@@ -61,6 +111,7 @@ class StoredRows:
         self.dtype = None if info.dtype is None else np.dtype(info.dtype)
         self.shape, self.vertex_ids, self.order = numbers.shape, numbers.vertex_ids, numbers.order
         self._stored, self._threads, self._places = stored, threads, numbers.places
+        self._bounds, self._edges = bounds, edges
 
     @property
     def most_entries(self) -> int:
@@ -91,8 +142,26 @@ class StoredRows:
         """Do nothing: unlike `SortedSource`, this holds no entries."""
 
     def _read(self, entries: tuple[int, np.ndarray]) -> CsrBlock | None:
-        """Read one of the ranges that `cut_entries` yields; return None if all of it is dropped."""
-        return read_entries(self._stored, entries)
+        """Read the kept entries of one of the ranges that `cut_entries` yields; return None if there are none."""
+        if self._places is None and self._bounds is None and self._edges is None:
+            return read_entries(self._stored, entries)
+        row, bounds = entries
+        places = self._places
+        own = np.arange(row, row + len(bounds) - 1) if places is None else places[row : row + len(bounds) - 1]
+        is_kept = own >= 0
+        edges = None if self._edges is None else self._edges.between(row, row + len(own))
+        if not is_kept.any() or (edges is not None and edges.are_staying and not len(edges.rows)):
+            return None
+        block = read_entries(self._stored, entries)
+        stays = None if edges is None else edges.select(block)
+        columns = np.empty(block.nnz, index_dtype(self.shape[1]))
+        values = None if block.data is None else np.empty(block.nnz, block.data.dtype)
+        ends = np.zeros(int(np.count_nonzero(is_kept)) + 1, np.int64)
+        n = _drop(block.indptr, block.indices, block.data, is_kept, places, self._bounds, stays, ends, columns, values)
+        if not n:
+            return None
+        kept = columns[:n].copy(), None if values is None else values[:n].copy()
+        return CsrBlock(int(own[np.argmax(is_kept)]), self.shape[1], ends, *kept)
 
 
 class StoreSource:
@@ -175,3 +244,44 @@ def read_entries(stored: StoredMatrix, entries: tuple[int, np.ndarray]) -> CsrBl
     indices = stored.read_array("indices", start, stop, threads=1)
     values = None if stored.info.is_pattern else stored.read_array("data", start, stop, threads=1)
     return CsrBlock(row, stored.info.shape[1], bounds - start, indices, values)
+
+
+@njit(nogil=True, cache=True)
+def _drop(indptr, indices, data, is_kept, places, limits, stays, ends, columns, values):
+    """Write the kept entries, and the end of each kept row from `ends[1]` on; return the number of entries."""
+    n = row = 0
+    for i in range(len(indptr) - 1):
+        if not is_kept[i]:
+            continue
+        for k in range(indptr[i], indptr[i + 1]):
+            column = indices[k]
+            if places is not None:
+                column = places[column]
+                if column < 0:
+                    continue
+            if stays is not None and not stays[k]:
+                continue
+            if limits is not None and not limits[0] <= data[k] <= limits[1]:
+                continue
+            columns[n] = column
+            if values is not None:
+                values[n] = data[k]
+            n += 1
+        row += 1
+        ends[row] = n
+    return n
+
+
+@njit(nogil=True, cache=True)
+def _mark(row, indptr, indices, rows, cols, is_listed, is_found):
+    """Mark the entries of rows from `row` on whose positions are listed in ascending order, and the found positions."""
+    d = 0
+    for i in range(len(indptr) - 1):
+        while d < len(rows) and rows[d] < row + i:
+            d += 1
+        for k in range(indptr[i], indptr[i + 1]):
+            while d < len(rows) and rows[d] == row + i and cols[d] < indices[k]:
+                d += 1
+            if d < len(rows) and rows[d] == row + i and cols[d] == indices[k]:
+                is_listed[k] = True
+                is_found[d] = True

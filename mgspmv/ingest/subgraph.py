@@ -11,20 +11,18 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from mgspmv.errors import CapacityError, KindError, OptionError, ShapeError
 from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.edge_list_head import DEFAULT_READING, StatedForm
 from mgspmv.ingest.edge_mask import (
     EDGE_BYTES,
-    EdgeSet,
     ListedEdges,
     check_found,
     number_edges,
@@ -34,13 +32,13 @@ from mgspmv.ingest.names import IdWriter
 from mgspmv.ingest.numbering import PIECE_IDS, Ids
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.store_writing import describe_matrix, write_matrix
-from mgspmv.ingest.stored import RowNumbers, StoredRows, read_entries
+from mgspmv.ingest.stored import Bounds, RowNumbers, StoredRows
 from mgspmv.ingest.stored_ids import StoredIds
 from mgspmv.ingest.vector_files import read_vector
 from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class
 from mgspmv.ingest.vertices import are_numbers, read_vertices
 from mgspmv.lookup import VertexLookup
-from mgspmv.model import CsrBlock, MatrixInfo, Progress, index_dtype
+from mgspmv.model import MatrixInfo, Progress, index_dtype
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import StoredMatrix
 from mgspmv.store.write import begin_version
@@ -145,16 +143,8 @@ def _check_mask(given: Any, info: MatrixInfo) -> np.ndarray:
     return mask
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """Range of values to keep, both ends included."""
-
-    least: float
-    greatest: float
-
-
 def check_bounds(info: MatrixInfo, min_weight: Any, max_weight: Any) -> Bounds | None:
-    """Return the bounds as numbers of the values' dtype; None if there are none.
+    """Return the least and the greatest value to keep, in the values' dtype; None if there are no bounds.
 
     Raises
     ------
@@ -174,9 +164,10 @@ def check_bounds(info: MatrixInfo, min_weight: Any, max_weight: Any) -> Bounds |
     if least > greatest:
         raise OptionError(f"min_weight={least} is greater than max_weight={greatest}; swap them")
     if np.dtype(info.dtype).kind == "i":
-        return Bounds(_fit(least, math.ceil), _fit(greatest, math.floor))
+        return _fit(least, math.ceil), _fit(greatest, math.floor)
     with np.errstate(over="ignore"):  # a bound beyond float32 becomes infinite
-        return Bounds(*(np.dtype(info.dtype).type(bound) for bound in (least, greatest)))
+        value = np.dtype(info.dtype).type
+        return value(least), value(greatest)
 
 
 def _fit(bound: float, to_integer: Callable[[float], int]) -> int:
@@ -235,50 +226,7 @@ def _list_kept(ids: StoredIds | None, is_kept: np.ndarray, folder: Path | None) 
     return writer.finish()
 
 
-# --- rows ------------------------------------------------------------------------------------------------------------
-
-
-class FilteredRows(StoredRows):
-    """Kept entries of a stored matrix, as `SortedRows`.
-
-    Parameters
-    ----------
-    bounds : bounds of the values; None for any
-    threads : number of threads that read and drop entries
-    edges : edges to keep or to drop; None to keep all
-    """
-
-    def __init__(
-        self,
-        stored: StoredMatrix,
-        numbers: RowNumbers,
-        bounds: Bounds | None,
-        threads: int,
-        edges: EdgeSet | None = None,
-    ) -> None:
-        super().__init__(stored, threads, numbers)
-        self._bounds, self._edges = bounds, edges
-
-    def _read(self, entries: tuple[int, np.ndarray]) -> CsrBlock | None:
-        """Read the kept entries of one of the ranges that `cut_entries` yields; return None if there are none."""
-        row, bounds = entries
-        places = self._places
-        own = np.arange(row, row + len(bounds) - 1) if places is None else places[row : row + len(bounds) - 1]
-        is_kept = own >= 0
-        edges = None if self._edges is None else self._edges.between(row, row + len(own))
-        if not is_kept.any() or (edges is not None and edges.are_staying and not len(edges.rows)):
-            return None
-        block = read_entries(self._stored, entries)
-        stays = None if edges is None else edges.select(block)
-        columns = np.empty(block.nnz, index_dtype(self.shape[1]))
-        values = None if block.data is None else np.empty(block.nnz, block.data.dtype)
-        limits = None if self._bounds is None else (self._bounds.least, self._bounds.greatest)
-        ends = np.zeros(int(np.count_nonzero(is_kept)) + 1, np.int64)
-        n = _drop(block.indptr, block.indices, block.data, is_kept, places, limits, stays, ends, columns, values)
-        if not n:
-            return None
-        kept = columns[:n].copy(), None if values is None else values[:n].copy()
-        return CsrBlock(int(own[np.argmax(is_kept)]), self.shape[1], ends, *kept)
+# --- writing ---------------------------------------------------------------------------------------------------------
 
 
 def write_subgraph(
@@ -317,7 +265,7 @@ def write_subgraph(
     need = _check_room(info, edges, room.memory // 2, selects=is_selected)
     is_kept = select_vertices(stored, vertices) if is_selected else None
     edge_set = None if edges is None else number_edges(stored, edges, is_kept)
-    rows = FilteredRows(stored, _number(stored, is_kept, room), bounds, room.threads, edge_set)
+    rows = StoredRows(stored, room.threads, _number(stored, is_kept, room), bounds, edge_set)
     memory = (room.memory - need) // (2 if info.has_transpose else 1)
     with begin_version(target, base=base) as version:
         own = replace(room, memory=memory)
@@ -344,29 +292,3 @@ def _check_room(info: MatrixInfo, edges: ListedEdges | None, memory: int, *, sel
             f", but only {memory / 1e9:.3g} GB may be used; raise memory="
         )
     return need
-
-
-@njit(nogil=True, cache=True)
-def _drop(indptr, indices, data, is_kept, places, limits, stays, ends, columns, values):
-    """Write the kept entries, and the end of each kept row from `ends[1]` on; return the number of entries."""
-    n = row = 0
-    for i in range(len(indptr) - 1):
-        if not is_kept[i]:
-            continue
-        for k in range(indptr[i], indptr[i + 1]):
-            column = indices[k]
-            if places is not None:
-                column = places[column]
-                if column < 0:
-                    continue
-            if stays is not None and not stays[k]:
-                continue
-            if limits is not None and not limits[0] <= data[k] <= limits[1]:
-                continue
-            columns[n] = column
-            if values is not None:
-                values[n] = data[k]
-            n += 1
-        row += 1
-        ends[row] = n
-    return n

@@ -20,7 +20,6 @@ import numpy as np
 
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.counts import make_report
-from mgspmv.ingest.edge_mask import EdgeSet
 from mgspmv.ingest.entries import SortedSource, shrink, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.names import IdWriter
@@ -28,9 +27,9 @@ from mgspmv.ingest.numbering import PIECE_IDS, Ids, pair_ids
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.store_writing import describe_matrix, write_matrix
-from mgspmv.ingest.stored import RowNumbers
+from mgspmv.ingest.stored import EdgeSet, RowNumbers, StoredRows
 from mgspmv.ingest.stored_ids import StoredIds
-from mgspmv.ingest.subgraph import FilteredRows, find_table_bytes
+from mgspmv.ingest.subgraph import find_table_bytes
 from mgspmv.ingest.update_checks import (
     check_growing_shape,
     check_growth,
@@ -415,7 +414,7 @@ def _add_stored(
     """Add the kept stored entries to a sorter, at their new numbers; return the number of entries."""
     info, n = stored.info, 0
     numbers = RowNumbers(info.shape, None, None, None)
-    kept = FilteredRows(stored, numbers, None, room.threads, None if deletions is None else deletions.places)
+    kept = StoredRows(stored, room.threads, numbers, edges=None if deletions is None else deletions.places)
     for block in kept.blocks():
         sorter.add(CooBatch(*_list_ends(block, numbering.places), block.data))
         n += block.nnz

@@ -93,18 +93,18 @@ def _check_csr(info: MatrixInfo, arrays: dict[str, np.ndarray]) -> Iterator[str]
     indptr, indices = arrays["indptr"], arrays["indices"]
     steps = np.diff(indptr)
     if indptr[0] != 0 or indptr[-1] != info.nnz or (steps < 0).any():
-        yield f"indptr: must ascend from 0 to nnz = {info.nnz}" + _place("row", steps < 0)
+        said = f"indptr: must ascend from 0 to nnz = {info.nnz}"
+        yield next(_find_wrong("row", steps < 0, said), said)
         return
     outside = (indices < 0) | (indices >= info.shape[1])
     if outside.any():
-        yield f"indices: must be in 0..{info.shape[1] - 1}" + _place("entry", outside)
+        yield from _find_wrong("entry", outside, f"indices: must be in 0..{info.shape[1] - 1}")
         return
     first = np.zeros(info.nnz, dtype=bool)
     first[indptr[:-1][steps > 0]] = True
     gaps = np.diff(indices, prepend=indices[:1])
     falls = ~first & (gaps < 0 if info.duplicates == "keep" else gaps <= 0)
-    if falls.any():
-        yield "indices: must ascend in each row" + _place("entry", falls)
+    yield from _find_wrong("entry", falls, "indices: must ascend in each row")
 
 
 def _check_attributes(stored: StoredMatrix, arrays: dict[str, np.ndarray]) -> Iterator[str]:
@@ -122,9 +122,7 @@ def _check_values(info: MatrixInfo, arrays: dict[str, np.ndarray]) -> Iterator[s
     if find_least(data) != info.min_weight:
         yield f"data: the least value is {find_least(data)}, but the attributes state {info.min_weight}"
     if data is not None and info.kind != "matrix":
-        infinite = ~np.isfinite(data)
-        if infinite.any():
-            yield f"data: the weights of a {info.kind} must be finite" + _place("entry", infinite)
+        yield from _find_wrong("entry", ~np.isfinite(data), f"data: the weights of a {info.kind} must be finite")
 
 
 def _check_columns(info: MatrixInfo, arrays: dict[str, np.ndarray]) -> Iterator[str]:
@@ -132,20 +130,17 @@ def _check_columns(info: MatrixInfo, arrays: dict[str, np.ndarray]) -> Iterator[
     indices, data = arrays["indices"], arrays.get("data")
     degree = total = np.bincount(indices, minlength=n_cols)
     wrong = degree != arrays["out_degree"]
-    if wrong.any():
-        yield "out_degree: must be the number of entries in each column" + _place("column", wrong)
+    yield from _find_wrong("column", wrong, "out_degree: must be the number of entries in each column")
     if data is not None:
         total = np.bincount(indices, weights=data, minlength=n_cols)
         scale = np.bincount(indices, weights=np.abs(data), minlength=n_cols)
         wrong = ~(np.abs(total - arrays["out_weight"]) <= 1e-9 * scale)
-        if wrong.any():
-            yield "out_weight: must be the sum of each column" + _place("column", wrong)
+        yield from _find_wrong("column", wrong, "out_weight: must be the sum of each column")
     if info.kind == "stochastic":
         wrong = (degree > 0) & ~(np.abs(total - 1) <= STOCHASTIC_TOLERANCE)
-        if wrong.any():
-            yield "data: each column of a stochastic matrix must sum to 1" + _place("column", wrong)
-        if data is not None and (data < 0).any():
-            yield "data: entries of a stochastic matrix must not be negative" + _place("entry", data < 0)
+        yield from _find_wrong("column", wrong, "data: each column of a stochastic matrix must sum to 1")
+        if data is not None:
+            yield from _find_wrong("entry", data < 0, "data: entries of a stochastic matrix must not be negative")
 
 
 def _check_transpose(
@@ -167,8 +162,7 @@ def _check_transpose(
 
 def _check_ids(ids: np.ndarray) -> Iterator[str]:
     falls = np.concatenate([[False], ids[1:] <= ids[:-1]])
-    if falls.any():
-        yield "vertex_ids: must ascend" + _place("vertex", falls)
+    yield from _find_wrong("vertex", falls, "vertex_ids: must ascend")
 
 
 def _check_order(order: np.ndarray) -> Iterator[str]:
@@ -176,9 +170,10 @@ def _check_order(order: np.ndarray) -> Iterator[str]:
     wrong = (order < 0) | (order >= n)
     if not wrong.any():
         wrong = np.bincount(order, minlength=n)[order] > 1
+    yield from _find_wrong("row", wrong, f"order: must hold each of 0..{n - 1} once")
+
+
+def _find_wrong(unit: str, wrong: np.ndarray, problem: str) -> Iterator[str]:
+    """Yield a problem with the position of the first wrong element, if there is one."""
     if wrong.any():
-        yield f"order: must hold each of 0..{n - 1} once" + _place("row", wrong)
-
-
-def _place(unit: str, wrong: np.ndarray) -> str:
-    return f", wrong at {unit} {int(np.flatnonzero(wrong)[0])}" if wrong.any() else ""
+        yield f"{problem}, wrong at {unit} {int(np.flatnonzero(wrong)[0])}"

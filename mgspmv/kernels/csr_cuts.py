@@ -83,15 +83,10 @@ class VectorPlan:
     """Threads per row if they are staged in shared memory: at least lanes / 8, at most lanes."""
 
 
-def choose_lanes(n_rows: int, nnz: int, wavefront: int = WARP) -> int:
-    """Choose csr-vector's threads per row: the largest power of two <= max(1, nnz / n_rows), at most `wavefront`."""
-    mean = max(1, nnz // max(1, n_rows))
-    return min(wavefront, 1 << (mean.bit_length() - 1))
-
-
 def plan_vector(block: CsrBlock, wavefront: int | None = None) -> VectorPlan:
     """Plan csr-vector for a block: as many rows per thread block as it can stage, and as many lanes per row as it has
-    threads. Rows of which fewer than 8 fit are summed without staging.
+    threads. Rows of which fewer than 8 fit are summed without staging, by as many lanes as the largest power of two up
+    to the mean length and `wavefront`.
 
     Parameters
     ----------
@@ -100,7 +95,7 @@ def plan_vector(block: CsrBlock, wavefront: int | None = None) -> VectorPlan:
     if wavefront is None:
         xp = array_module(block.indptr)
         wavefront = WARP if xp is np else int(xp.cuda.Device().attributes["WarpSize"])
-    lanes = choose_lanes(block.n_rows, block.nnz, wavefront)
+    lanes = min(wavefront, 1 << (max(1, block.nnz // max(1, block.n_rows)).bit_length() - 1))
     places, longest = TILE - 3, max(1, find_longest(row_lengths(block)))  # 3: staging begins at a multiple of 16 bytes
     mean = max(1.0, block.nnz / max(1, block.n_rows))
     rows = places // longest if longest <= EVEN_ROWS * mean else int(FILL * places / mean)
