@@ -12,6 +12,7 @@ from markdown_tables import escape, make_table, show_code, split_default
 
 from mgspmv.cli import app
 from mgspmv.cli.help import name_argument, write_usage
+from mgspmv.cli.settings import list_settings
 
 OPTION = re.compile(r"((?:-[\w-]+(?:, | / )?)+)(?: (.*))?$")
 EXTRA = re.compile(r"(?:^|  )\[((?:default|required|x|\d).*)\]$")
@@ -49,7 +50,17 @@ def _write_tables(command: Any, context: Any) -> str:
     arguments = [_describe_argument(p, context) for p in given if p.param_type_name == "argument"]
     options = [_describe_option(p, context) for p in given if p.param_type_name == "option"]
     tables = [make_table(("argument", "default", "meaning"), arguments)] if arguments else []
-    return "\n".join([*tables, make_table(("option", "value", "default", "meaning"), options)])
+    tables.append(make_table(("option", "value", "default", "meaning"), options))
+    rows = [_describe_setting(*setting) for setting in list_settings(getattr(command.callback, "settings", {}))]
+    return "\n".join(
+        [*tables, *([make_table(("key of `--set`", "value", "default", "meaning"), rows)] if rows else [])]
+    )
+
+
+def _describe_setting(name: str, value: str, meaning: str, default: Any) -> tuple[str, ...]:
+    text, found = split_default(meaning)
+    shown = escape(found) if default in (None, False) else show_code(f"{default}")
+    return show_code(name), _show_value(value), shown, escape(text)
 
 
 def _describe_argument(argument: Any, context: Any) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mgspmv.cli.mode import ARGS, print_note
-from mgspmv.cli.options import option
+from mgspmv.cli.options import check_wait, option
 from mgspmv.cli.placement import quieten_dask
 from mgspmv.cli.program import Answer, Group, add_command
 from mgspmv.cli.tables import tabulate, tabulate_fields
@@ -56,13 +56,14 @@ def start(
     dashboard_port: int | None = None,
     dashboard_origin: list[str] | None = None,
     tls: str | None = None,
-    timeout: Annotated[float, option("Time for all workers to join.", "SECONDS")] = 120.0,
+    wait: float = 120.0,
     foreground: Annotated[bool, option("Stay in the foreground, as for services.")] = False,
 ) -> Answer:
     """Start a scheduler and workers on this machine that run until `mgspmv cluster stop`."""
     from mgspmv import launching
 
-    _check(name, backend, protocol, dashboard_origin or [], timeout)
+    _check(name, backend, protocol, dashboard_origin or [])
+    check_wait(wait)
     if foreground:
         asked: dict[str, Any] = {"backend": backend, "workers": workers, "threads": threads, "protocol": protocol}
         asked |= {"tls": tls, "host": host, "scheduler_port": port}
@@ -74,12 +75,12 @@ def start(
 
         launching.serve(name, notify, **asked)
         return Answer({"cluster": name, "state": "stopped"}, [f"cluster {name} is stopped"])
-    launched = launching.start(name, ARGS.get(), timeout)
+    launched = launching.start(name, ARGS.get(), wait)
     _warn(host, tls)
     return Answer(_describe(launched), [_describe_started(launched)])
 
 
-def _check(name: str, backend: str, protocol: str, origins: list[str], timeout: float) -> None:
+def _check(name: str, backend: str, protocol: str, origins: list[str]) -> None:
     from mgspmv.cluster.allowed_hosts import parse_host
     from mgspmv.model import check_choice
 
@@ -89,8 +90,6 @@ def _check(name: str, backend: str, protocol: str, origins: list[str], timeout: 
     check_choice("--protocol", protocol, ("tcp", "ucxx"))
     if protocol == "ucxx" and backend == "cpu":
         raise OptionError("--protocol ucxx is for workers on GPUs; leave it out, or --backend cpu")
-    if not timeout > 0:
-        raise OptionError(f"--timeout must be a positive number of seconds, not {timeout:g}")
     for origin in origins:
         try:
             parse_host(origin)
@@ -133,17 +132,18 @@ def _describe_started(launched: Launched) -> str:
 
 
 @_add("mgspmv cluster status")
-def status(name: str | None = None, *, timeout: float = 10.0) -> Answer:
+def status(name: str | None = None, *, wait: float = 10.0) -> Answer:
     """List the clusters of this machine, or show one. Exit code 7 if that is still starting or does not answer."""
     from mgspmv.launching import find_cluster, list_clusters
 
+    check_wait(wait)
     if name is not None:
-        asked = _ask(find_cluster(name), timeout)
+        asked = _ask(find_cluster(name), wait)
         fields = {key: value for key, value in asked.items() if value not in (None, "", [])}
         fields["began"] = _format_time(asked["began"])
         code = 0 if asked["state"] == "running" else ClusterError.exit_code
         return Answer({"clusters": [asked]}, [tabulate_fields(fields)], exit_code=code)
-    all_asked = [_ask(cluster, timeout) for cluster in list_clusters()]
+    all_asked = [_ask(cluster, wait) for cluster in list_clusters()]
     if not all_asked:
         return Answer({"clusters": []}, ["no clusters run on this machine; `mgspmv cluster start` starts one"])
     titles = ("workers", "runs", "cluster", "state", "backend", "scheduler", "since")
@@ -191,14 +191,15 @@ def _format_time(began: float) -> str:
 
 
 @_add("mgspmv cluster stop")
-def stop(name: str = DEFAULT, timeout: float = 30.0) -> Answer:
+def stop(name: str = DEFAULT, wait: float = 30.0) -> Answer:
     """Stop a cluster and wait until its processes have exited; runs on it fail."""
     from mgspmv import launching
 
+    check_wait(wait)
     launched = launching.find_cluster(name)
     runs = _ask(launched, ASK_S)["runs"] or []
-    is_clean = launching.stop(launched, timeout)
-    said = "is stopped" if is_clean else f"did not exit within {timeout:g} s and was killed"
+    is_clean = launching.stop(launched, wait)
+    said = "is stopped" if is_clean else f"did not exit within {wait:g} s and was killed"
     ended = [f"  run {run} ended with it" for run in runs]
     payload = {"cluster": name, "state": "stopped", "is_killed": not is_clean, "runs": runs}
     return Answer(payload, ["\n".join([f"cluster {name} {said}", *ended])])

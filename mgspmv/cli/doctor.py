@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from mgspmv.cli.mode import open_progress
-from mgspmv.cli.options import option
+from mgspmv.cli.options import check_wait
 from mgspmv.cli.placement import PlacementOptions, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.errors import MgspmvError
@@ -24,7 +24,7 @@ def doctor(
     cluster_option: list[str] | None = None,
     scheduler: str | None = None,
     tls: str | None = None,
-    timeout: Annotated[float, option("Time limit of each check.", "SECONDS")] = 30.0,
+    wait: float = 30.0,
 ) -> Answer:
     """Check this machine, its GPUs or a cluster, and show problems with their remedies; exit code 1 if there are any.
 
@@ -32,10 +32,10 @@ def doctor(
     """
     from mgspmv.doctor import examine
 
-    place = PlacementOptions(cluster, workers, None, cluster_option, scheduler, tls, timeout)
+    place = PlacementOptions(cluster, workers, None, cluster_option, scheduler, tls, check_wait(wait))
     with open_progress() as progress:
         reach = None if place.is_embedded else lambda: open_client(place, progress)
-        found = examine(reach, stores or [], timeout, progress.phase)
+        found = examine(reach, stores or [], wait, progress.phase)
     counts = count_statuses(found)
     payload = {"findings": [asdict(finding) for finding in found], "counts": counts}
     wrong = [name_finding(finding) for finding in found if finding.status == "wrong"]

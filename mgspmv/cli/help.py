@@ -6,18 +6,18 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from mgspmv.cli.settings import list_settings
+
 PANELS = {
-    "Graph": "kind duplicates self_loops symmetrize ignore_weights transpose dtype order n_vertices vertices n_cols "
-    "allow_hypersparse insert delete missing method min_weight max_weight edges without_edges alpha personalization "
-    "seeds dangling nstart out_weight reverse normalized beta lazy y kernel precision "
-    "scale edge_factor a b c scramble n_edges generate.weights nx ny nz points n bandwidth pattern seed",
-    "Source": "format delimiter header skip_rows comment columns weights ids extra_columns",
-    "Stopping": "tol norm max_iter stop",
-    "Output": "output top hubs keep k bins out scaler summary export.format export.vertices checkpoint "
-    "checkpoint_every resume dry_run overwrite",
-    "Where": "backend device_memory host_memory threads memory scratch executor cluster workers cluster_option "
-    "scheduler tls transport width timeout recover name protocol host port dashboard_port dashboard_origin foreground",
-    "Advanced": "set json quiet log log_level debug version help install_completion show_completion",
+    "Graph": "kind duplicates symmetrize ignore_weights transpose n_vertices vertices insert delete method min_weight "
+    "max_weight edges without_edges alpha personalization dangling nstart reverse normalized beta lazy y "
+    "scale edge_factor n_edges generate.weights nx ny nz points n bandwidth seed",
+    "Source": "format delimiter header skip_rows comment columns weights ids",
+    "Stopping": "tol max_iter stop",
+    "Output": "output top keep_top hubs keep bins export.format export.vertices checkpoint resume dry_run overwrite",
+    "Where": "backend precision device_memory threads memory executor cluster workers cluster_option scheduler tls "
+    "name protocol host port dashboard_port dashboard_origin foreground",
+    "Advanced": "set wait json quiet log debug version help install_completion show_completion",
 }
 """Names of options by the panel of help that shows them; `COMMAND.NAME` takes precedence over `NAME`."""
 
@@ -69,7 +69,16 @@ def _list_panels(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
             panels["Arguments"].append((name_argument(parameter), record[1]))
         elif record is not None:
             panels[find_panel(command.name, parameter.name)].append(record)
+            if parameter.name == "set":
+                panels["Advanced"] += _list_settings(command)
     return {panel: rows for panel, rows in panels.items() if rows}
+
+
+def _list_settings(command: Any) -> Iterator[tuple[str, str]]:
+    """Yield the rows of the settings of a command."""
+    for name, value, meaning, default in list_settings(getattr(command.callback, "settings", {})):
+        is_shown = default not in (None, False)
+        yield f"{_INDENT}{name}={value}", f"{meaning} [default: {default}]" if is_shown else meaning
 
 
 def _wrap(text: str, width: int) -> list[str]:

@@ -34,7 +34,7 @@ class Iteration:
     precision: Annotated[str, option("Precision of vectors and values.", "float64|float32")] = "float64"
     place: ComputingOptions
     executor: Annotated[str, option("Executor of the iterations.", "auto|embedded|tasks|supersteps")] = "auto"
-    top: Annotated[int, option("Number of highest ranks to show.", min=1)] = 10
+    top: int = 10
     overwrite: bool = False
 
     def compute(

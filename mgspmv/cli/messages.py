@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from ast import literal_eval
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,6 @@ CommandOptions = Mapping[str, "Option"]
 
 UNTRANSLATED = ("run",)
 """Commands with arguments in a file, where keys have the names of Python's arguments."""
-
-_RENAMED = {"personalization": "seeds"}
-"""Parameters whose names differ from the argument, in commands without a parameter of the argument's name."""
 
 _ADVISED = ("ingest", "reorder")
 """Commands whose names are verbs of advice in messages; words such as update or report have other meanings too."""
@@ -45,7 +42,7 @@ _CALL = re.compile(r"(?<!\w)\.?[a-z_][\w.]*\((?!s\))")
 _VERBS = "pass|leave|use|give|name|choose|allow|add|raise|set|ingest|compute|make|free|take|say|call|increase"
 _ADVICE = re.compile(rf"\b(?:{_VERBS})\b")
 _SUBJECT = re.compile(r"^([a-z_]+)(?= (?:must|is 0|has|sums to|holds) )|(?<=: )([a-z_]+)(?= must )")
-_BARE = re.compile(r"(?<![\w./?&=$-])[a-z]+(?:_[a-z]+)+(?![\w(=/]|\.\w)")
+_BARE = re.compile(r"(?<![\w./?&=$-])(?<!--set )[a-z]+(?:_[a-z]+)+(?![\w(=/]|\.\w)")
 _ALTERNATIVE = re.compile(rf"(,? (?:or|and|else) (?=(?:{_VERBS})\b)|, (?:or|else) )")
 _VERB = re.compile(r"\b(pass|give|set|use|say|with|leave) $")
 
@@ -62,17 +59,15 @@ class Option:
     is_positional: bool = False
     takes_auto: bool = False
     """Whether `auto` means None in Python."""
+    is_setting: bool = False
+    """Whether it is a key of `--set`; the name is then such as `--set kernel`."""
 
 
-def find_options(parameters: Iterable[Any]) -> dict[str, Option]:
-    """Return the options of a command by the names of its parameters.
-
-    Parameters
-    ----------
-    parameters : of a command of click
-    """
-    found = {}
-    for own in parameters:
+def find_options(command: Any) -> dict[str, Option]:
+    """Return the options of a command of click by the names of its parameters, and its settings."""
+    settings = getattr(command.callback, "settings", ())
+    found = {name: Option(f"--set {name}", is_setting=True) for name in settings}
+    for own in command.params:
         if own.param_type_name == "argument":
             metavar = (own.metavar or own.name.upper()).strip("[].")
             found[own.name] = Option(metavar, is_positional=True)
@@ -83,9 +78,6 @@ def find_options(parameters: Iterable[Any]) -> dict[str, Option]:
             found[own.name] = Option(names[0], negation, bool(own.is_flag), takes_auto=takes_auto)
     if "scheduler" in found and "cluster" in found:
         found.setdefault("client", Option("--cluster or --scheduler"))
-    for name, other in _RENAMED.items():
-        if other in found:
-            found.setdefault(name, found[other])
     if "ignore_weights" in found:
         found.setdefault("weights", Option("", found["ignore_weights"].name, is_flag=True))
     return found
@@ -201,10 +193,13 @@ class _Translator:
             return f"{_drop_verb(done)}leave {option.name or option.negation} out"
         if value == "None" and option.takes_auto:
             return f"{done}{option.name} auto"
+        if option.is_setting and value in ("True", "False"):
+            return f"{done}{option.name}={value.lower()}"
         if value in ("True", "False", "None"):
             return _write_flag(done, option, is_on=value not in ("False", "None"))
         more = _MARK.sub(lambda mark: self.masked[int(mark[1])][1:-1], more)
-        return f"{done}{option.name} {_write_value(self.unmask(value))}{more}"
+        sign = "=" if option.is_setting else " "
+        return f"{done}{option.name}{sign}{_write_value(self.unmask(value))}{more}"
 
 
 def _write_flag(done: str, option: Option, *, is_on: bool) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from mgspmv.errors import OptionError, escape_controls, hide_secrets
+from mgspmv.errors import escape_controls, hide_secrets
 
 if TYPE_CHECKING:
     from mgspmv.monitor.progress import ProgressLine
@@ -23,7 +23,6 @@ class Mode:
     json: bool = False
     quiet: bool = False
     log: str | None = None
-    log_level: str | None = None
     debug: bool = False
 
     def open_log(self) -> AbstractContextManager[None]:
@@ -31,16 +30,13 @@ class Mode:
 
         Raises
         ------
-        OptionError : an unknown level, or a level without a log
         StoreError : the log cannot be written
         """
-        if self.log is None and self.log_level is not None:
-            raise OptionError("--log-level needs a log file; add --log FILE")
         if self.log is None:
             return nullcontext()
         from mgspmv.logs import write_log
 
-        return write_log(self.log, self.log_level or "info")
+        return write_log(self.log, "debug" if self.debug else "info")
 
 
 MODE: ContextVar[Mode] = ContextVar("MODE", default=Mode())  # noqa: B039 (it is frozen)
@@ -54,22 +50,14 @@ KEPT: ContextVar[str] = ContextVar("KEPT", default="")
 
 def find_mode(args: Iterable[str]) -> Mode:
     """Find the mode before options are parsed, so that errors of parsing are reported in it too."""
-    given, values = _take_values(takewhile(lambda arg: arg != "--", args), ("--log", "--log-level"))
-    is_quiet = not {"--quiet", "-q"}.isdisjoint(given)
-    return Mode("--json" in given, is_quiet, values.get("--log"), values.get("--log-level"), "--debug" in given)
-
-
-def _take_values(args: Iterable[str], names: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
-    """Split arguments into those without options of these names, and the values of these options."""
-    rest, values, left = [], {}, iter(args)
+    given, log, left = set(), None, takewhile(lambda arg: arg != "--", args)
     for arg in left:
         name, sign, value = arg.partition("=")
-        given = [value] if sign else [*islice(left, 1)] if name in names else []
-        if name in names and given:
-            values[name] = given[0]
+        if name == "--log":
+            log = value if sign else next(left, None)
         else:
-            rest.append(arg)
-    return rest, values
+            given.add(arg)
+    return Mode("--json" in given, not given.isdisjoint({"--quiet", "-q"}), log, "--debug" in given)
 
 
 def open_progress() -> ProgressLine:

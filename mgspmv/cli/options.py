@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mgspmv.errors import OptionError
 from mgspmv.ingest.tokens import split_fields
 
 
@@ -18,12 +19,17 @@ def argument(metavar: str, help: str) -> Any:
     return typer.Argument(metavar=metavar, help=help)
 
 
+def list_choices(metavar: str | None) -> list[str]:
+    """Return the words that an option takes, such as `cpu` and `cuda` of `cpu|cuda|FILE`; empty for one value."""
+    words = [word for word in (metavar or "").split("|") if word.islower() or word.isdigit()]
+    return words if len(words) > 1 else []
+
+
 OPTIONS: dict[str, Any] = {
     # all commands
     "json": option("Answer with one JSON object."),
     "quiet": option("Print only errors, and the answer of --json.", None, "--quiet", "-q"),
-    "log": option("Append a log of calls and steps to this file.", "FILE"),
-    "log_level": option("Level of --log; debug also logs each iteration; default info.", "info|debug"),
+    "log": option("Append a log of calls and steps to this file, with --debug also of iterations.", "FILE"),
     "debug": option("Show the traceback of an error."),
     # stores and files
     "store": argument("STORE", "Matrix store: local path or URL."),
@@ -99,16 +105,18 @@ OPTIONS: dict[str, Any] = {
     "stop.name": argument("[NAME]", "Name of the cluster."),
     "start.workers": option("Number of workers; default one per GPU, or as Dask chooses.", "N", min=1),
     "start.threads": option("Threads per worker; default the processors divided by the workers.", min=1),
+    "start.wait": option("Time for all workers to join.", "SECONDS"),
+    "status.wait": option("Time for the scheduler to answer.", "SECONDS"),
+    "stop.wait": option("Time for the cluster to exit before it is killed.", "SECONDS"),
+    "cancel.wait": option("Time for the client to end the run before its workers do.", "SECONDS"),
+    "doctor.wait": option("Time limit of each check.", "SECONDS"),
     "dashboard_port": option(
         "Port of the dashboard; default 8787, or any free one if that is taken.", min=0, max=65535
     ),
     "dashboard_origin": option(
         "Further host name of the dashboard, such as that of a proxy; repeatable.", "HOST[:PORT]"
     ),
-    "status.timeout": option("Time for the scheduler to answer.", "SECONDS"),
-    "stop.timeout": option("Time for the cluster to exit before it is killed.", "SECONDS"),
     "run": argument("RUN", "Id of a run, or its first characters."),
-    "cancel.timeout": option("Time for the client to end the run before its workers do.", "SECONDS"),
     "stores": argument("[STORE]...", "Paths or URLs to check for access, from here and from workers."),
     # plan and products
     "spmv.precision": option("Precision of x and y; default that of x and the values.", "float64|float32"),
@@ -116,6 +124,7 @@ OPTIONS: dict[str, Any] = {
     "output": option(
         "Output for all ranks: .zarr, .parquet, .csv or - for stdout; repeatable.", "RANKS", "--output", "-o"
     ),
+    "top": option("Number of highest ranks to show.", None, "--top", "-k", min=1),
     "tol": option("Tolerance: stop when the change is below; default 1e-6."),
     "norm": option("Norm of the change; fixed makes --max-iter steps.", "l1|l1_per_node|linf|relative|fixed"),
     "max_iter": option("Maximum number of iterations."),
@@ -141,16 +150,16 @@ OPTIONS: dict[str, Any] = {
     "checkpoint": option("Folder or URL for periodic checkpoints of the ranks, for --resume.", "PLACE"),
     "checkpoint_every": option("Interval between checkpoints; default 30.", "SECONDS"),
     "scaler": option("Scale ranks to scores, as Neo4j GDS does.", "none|minmax|max|mean|log|stdscore|l1norm|l2norm"),
-    "summary": option("Show the distribution of the ranks."),
-    "seeds": option("Targets of jumps: .csv or .parquet with vector, vertex and optional weight; default all.", "FILE"),
+    "pagerank_batch.personalization": option(
+        "Targets of jumps: .csv or .parquet with vector, vertex and optional weight; default all.", "FILE"
+    ),
     "pagerank_batch.output": option(
         "Output for ranks: .zarr, .parquet or - for CSV on stdout; repeatable.", "RANKS", "--output", "-o"
     ),
     "pagerank_batch.alpha": option("Damping factor; default 0.85; repeatable, one per vector."),
     # results
-    "k": option("Number of ranks to show.", None, "-k", "--k"),
     "bins": option("Number of bins of the histogram.", min=1),
-    "out": option("Path of the page.", "FILE.html", "-o", "--out"),
+    "report.output": option("Path of the page.", "FILE.html", "--output", "-o"),
 }
 """Options of several commands, and options with long help, by the name of their parameter.
 
@@ -223,6 +232,18 @@ class SortingOptions(MemoryOptions):
     """Memory, scratch folder and threads for sorting in this process."""
 
     threads: int | None = None
+
+
+def check_wait(seconds: float) -> float:
+    """Return the seconds that a command waits.
+
+    Raises
+    ------
+    OptionError : they are not positive
+    """
+    if not seconds > 0:
+        raise OptionError(f"--wait must be a positive number of seconds, not {seconds:g}")
+    return seconds
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class PlacementOptions:
         if self.tls == "temporary" and self.cluster is None:
             raise OptionError("--tls temporary needs --cluster; name the folder of the running cluster's certificates")
         if not self.timeout > 0:
-            raise OptionError(f"--timeout must be a positive number of seconds, not {self.timeout:g}")
+            raise OptionError(f"--set timeout must be a positive number of seconds, not {self.timeout:g}")
 
     def choose_backend(self, backend: str) -> str:
         """Resolve `auto` for started workers: `cpu` for `local`, and `cuda` for `cuda`."""
@@ -116,13 +116,14 @@ def check_choices(place: PlacementOptions, **chosen: Any) -> None:
     from mgspmv.kernels.many import WIDTHS
     from mgspmv.model import check_choice
 
-    choices: dict[str, tuple[Any, ...]] = {
-        "executor": ("auto", "embedded", "tasks", "supersteps"),
-        "transport": ("auto", "nccl", "peer"),
-        "width": (*WIDTHS, None),
+    choices: dict[str, tuple[str, tuple[Any, ...]]] = {
+        "executor": ("--executor", ("auto", "embedded", "tasks", "supersteps")),
+        "transport": ("--set transport", ("auto", "nccl", "peer")),
+        "width": ("--set width", (*WIDTHS, None)),
     }
     for name, value in chosen.items():
-        check_choice(f"--{name}", value, choices[name])
+        option, words = choices[name]
+        check_choice(option, value, words)
     if chosen.get("executor") == "embedded" and not place.is_embedded:
         raise OptionError("--executor embedded computes in this process; leave out --cluster and --scheduler")
 

@@ -24,7 +24,8 @@ from typer.core import TyperCommand, TyperGroup
 from mgspmv.cli.help import PanelledHelp
 from mgspmv.cli.messages import UNTRANSLATED, find_options, translate
 from mgspmv.cli.mode import ARGS, KEPT, MODE, Mode, find_mode, print_note
-from mgspmv.cli.options import OPTIONS
+from mgspmv.cli.options import OPTIONS, list_choices
+from mgspmv.cli.settings import SETTINGS, make_option, read_settings
 from mgspmv.errors import MgspmvError, StoreError, escape_controls, hide_secrets
 from mgspmv.monitor.progress import show_progress
 from mgspmv.os_errors import describe_os_error, translating
@@ -124,7 +125,7 @@ app = typer.Typer(
 
 def add_command(group: typer.Typer, command: Callable[..., Any], name: str | None = None, **options: Any) -> None:
     """Add a command with the options of its groups and of all commands, and shell completion of choices."""
-    group.command(name, cls=Command, **options)(_take_mode(_take_groups(command)))
+    group.command(name, cls=Command, **options)(_take_mode(_take_settings(_take_groups(command))))
 
 
 def _take_groups(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,6 +142,24 @@ def _take_groups(call: Callable[..., Any]) -> Callable[..., Any]:
 
     taken = [p for name, parameter in own.items() for p in fields.get(name, {name: parameter}).values()]
     _set_parameters(run, [_describe_option(call.__name__, parameter) for parameter in taken])
+    return run
+
+
+def _take_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a command to take its settings by `--set`; they are the attribute `settings` of the result."""
+    own = signature(command).parameters
+    settings = {name: parameter for name, parameter in own.items() if name in SETTINGS}
+    kept = [parameter for name, parameter in own.items() if name not in settings]
+
+    @wraps(command)
+    def run(set: Sequence[str] | None, **given: Any) -> Any:
+        defaults = {name: parameter.default for name, parameter in settings.items()}
+        return command(**given, **defaults | read_settings(set or (), settings))
+
+    if not settings:
+        return command
+    _set_parameters(run, [*kept, make_option(settings)])
+    vars(run)["settings"] = settings
     return run
 
 
@@ -173,9 +192,7 @@ def _describe_option(owner: str, parameter: Parameter) -> Parameter:
         described.metavar = next((name for own, name in _METAVARS.items() if own in _unpack(kind)), None)
     if kind is bool and parameter.default is False and described.default is ...:  # no names were given
         described.param_decls = (f"--{parameter.name.replace('_', '-')}",)
-    # Choices of an option are in its metavar, such as `cpu|cuda|FILE`.
-    names = [name for name in (described.metavar or "").split("|") if name.islower() or name.isdigit()]
-    if len(names) > 1 and described.autocompletion is None:
+    if described.autocompletion is None and (names := list_choices(described.metavar)):
         described.autocompletion = _make_completion(names)
     return parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=Annotated[kind, described])
 
@@ -223,8 +240,8 @@ def translate_message(message: str) -> str:
     if context is None or context.command.name in UNTRANSLATED:
         return message
     commands = context.find_root().command.commands
-    known = {name: find_options(command.params) for name, command in commands.items()}
-    return translate(message, find_options(context.command.params), known)
+    known = {name: find_options(command) for name, command in commands.items()}
+    return translate(message, find_options(context.command), known)
 
 
 @contextmanager
@@ -271,6 +288,9 @@ def _fail_usage(error: Any, mode: Mode) -> int:
         print(message, file=sys.stderr)
     else:
         asked = getattr(error, "ctx", None)
+        setting = getattr(error, "option_name", "").removeprefix("--").replace("-", "_")
+        if asked and setting in getattr(asked.command.callback, "settings", ()):
+            message = f"No such option: --{setting}; pass --set {setting}=VALUE"
         hint = f" See `{asked.command_path} --help`." if asked else ""
         _print_error(error, f"{message}{'' if message.endswith(('.', '?')) else '.'}{hint}", mode)
     return _give({"error": {"type": "UsageError", "message": message}}, (), mode.json) or error.exit_code

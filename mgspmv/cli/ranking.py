@@ -11,7 +11,7 @@ from mgspmv.cli.options import option
 from mgspmv.cli.outputs import find_outputs
 from mgspmv.cli.placement import ComputingOptions, check_choices
 from mgspmv.cli.program import Answer
-from mgspmv.cli.solutions import add_summary, answer_batch
+from mgspmv.cli.solutions import answer_batch
 from mgspmv.kernels.catalogue import SPARSE_KERNELS
 
 _KERNELS = ", ".join(kernel.name for kernel in SPARSE_KERNELS if kernel.step_backends)
@@ -41,29 +41,26 @@ class PageRankFlags:
     recover: Annotated[int, option("On a cluster: maximum number of restarts after lost workers.", "N", min=0)] = 5
 
 
-def pagerank(
-    ranking: RankingOptions, own: PageRankFlags, reverse: bool = False, scaler: str = "none", summary: bool = False
-) -> Answer:
+def pagerank(own: PageRankFlags, ranking: RankingOptions, reverse: bool = False, scaler: str = "none") -> Answer:
     """Compute PageRank of a graph. Ranks that did not converge are written too, with exit code 5."""
     from mgspmv.model import check_choice
     from mgspmv.scores import Scaler
 
-    check_choice("--scaler", scaler, get_args(Scaler))
+    check_choice("--set scaler", scaler, get_args(Scaler))
     outputs = find_outputs(ranking.output, overwrite=ranking.overwrite)
     vectors = ("personalization", "dangling", "out_weight")
     solution, failure = ranking.compute("pagerank", vectors, reverse=reverse, **vars(own))
     order, solution = solution.check_order(ranking.top), solution.scale(cast(Scaler, scaler))
-    answer = ranking.write(solution, outputs, failure, order)
-    return add_summary(answer, solution.summary()) if summary else answer
+    return ranking.write(solution, outputs, failure, order)
 
 
 def pagerank_batch(
     store: str,
     *,
-    seeds: str | None = None,
+    personalization: str | None = None,
     output: list[str] | None = None,
     alpha: list[float] | None = None,
-    top: Annotated[int | None, option("Number of highest ranks to keep per vector; default all.", min=1)] = None,
+    keep_top: Annotated[int | None, option("Highest ranks to keep per vector; default all.", min=1)] = None,
     tol: float | None = None,
     norm: str = "l1",
     max_iter: int = 100,
@@ -86,11 +83,11 @@ def pagerank_batch(
     check_choices(place, transport=transport, width=width)
     outputs = find_outputs(output, overwrite=overwrite)
     options: dict[str, Any] = {"alpha": alpha or 0.85, "tol": tol, "norm": norm, "max_iter": max_iter}
-    options |= {"weights": not ignore_weights, "precision": precision, "width": width, "top": top}
+    options |= {"weights": not ignore_weights, "precision": precision, "width": width, "top": keep_top}
     options |= place.arguments | {"transport": transport}
     with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:
         string_ids = matrix.info.vertex_ids == "string"
-        table = None if seeds is None else read_seeds(seeds, string_ids=string_ids)
+        table = None if personalization is None else read_seeds(personalization, string_ids=string_ids)
         options |= read_vectors(matrix, dangling=dangling, out_weight=out_weight)
         batch, failure = listen(partial(api.pagerank_batch, matrix, table, **options), place)
     outputs.save(batch, overwrite=overwrite)

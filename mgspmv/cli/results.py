@@ -11,12 +11,12 @@ from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import OptionError, StoreExistsError
 
 
-def top(ranks: str, k: int = 10) -> Answer:
+def top(ranks: str, top: int = 10) -> Answer:
     """Show the highest ranks in a file."""
     from mgspmv.results import load_solution
 
     solution = load_solution(ranks)
-    highest, order = solution.top(k), solution.check_order(k)
+    highest, order = solution.top(top), solution.check_order(top)
     said = None if order is None else describe_order(order)
     payload = {"status": solution.status.value, "top": list_top(highest), "order": list_order(order)}
     return Answer(payload, [tabulate_top(highest), *([] if said is None else [f"order {said}"])])
@@ -31,21 +31,21 @@ def summary(ranks: str, bins: int = 20) -> Answer:
     return add_summary(Answer(told, []), solution.summary(bins))
 
 
-def report(source: str, out: str = "report.html", overwrite: bool = False) -> Answer:
+def report(source: str, output: str = "report.html", overwrite: bool = False) -> Answer:
     """Write an HTML report of a run, or of a pipeline's newest run: convergence, time, memory, ranks, provenance."""
     from mgspmv.files import create_file, exists
     from mgspmv.report import load_run, render_report
     from mgspmv.report.record import State
 
-    if os.path.isdir(out):
-        raise OptionError(f"{out} is a folder; name a file in it, such as {os.path.join(out, 'report.html')}")
-    if exists(out) and not overwrite:
-        raise StoreExistsError(f"{out} exists already; choose another name or pass --overwrite")
+    if os.path.isdir(output):
+        raise OptionError(f"{output} is a folder; name a file in it, such as {os.path.join(output, 'report.html')}")
+    if exists(output) and not overwrite:
+        raise StoreExistsError(f"{output} exists already; choose another name or pass --overwrite")
     described = load_run(source)
     page = render_report(described).encode()
-    with create_file(out) as file:
+    with create_file(output) as file:
         file.write(page)
     counts = {state: sum(step.state == state for step in described.steps) for state in get_args(State)}
-    payload = {"report": out, "bytes": len(page), "run": described.name, "steps": counts}
+    payload = {"report": output, "bytes": len(page), "run": described.name, "steps": counts}
     said = ", ".join(f"{n} {state}" for state, n in counts.items() if n)
-    return Answer(payload, [f"{out}: {described.name}, {said or 'no steps'}, {format_bytes(len(page))}"])
+    return Answer(payload, [f"{output}: {described.name}, {said or 'no steps'}, {format_bytes(len(page))}"])

@@ -8,41 +8,42 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from mgspmv.cli.options import check_wait
 from mgspmv.cli.placement import PlacementOptions, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.tables import tabulate
 from mgspmv.errors import OptionError
 
 
-def status(*, scheduler: str | None = None, tls: str | None = None, timeout: float = 30.0) -> Answer:
+def status(*, scheduler: str | None = None, tls: str | None = None, wait: float = 30.0) -> Answer:
     """List the latest runs on a cluster, newest first.
 
     Without --scheduler, uses the cluster that `mgspmv cluster start` started on this machine.
     """
     from mgspmv.monitor.known import list_known_runs
 
-    with _open_client(scheduler, tls, timeout) as client:
+    with _open_client(scheduler, tls, wait) as client:
         runs = list_known_runs(client)
     titles = ("run", "state", "computes", "iterations", "change", "since", "seconds", "workers", "matrix")
     shown = tabulate(titles, list(map(_list_cells, runs)), n_texts=9) if runs else "no runs on this cluster"
     return Answer({"runs": runs}, [shown])
 
 
-def cancel(run: str, *, scheduler: str | None = None, tls: str | None = None, timeout: float = 30.0) -> Answer:
+def cancel(run: str, *, scheduler: str | None = None, tls: str | None = None, wait: float = 30.0) -> Answer:
     """Cancel a run on a cluster: its command ends as with Ctrl-C.
 
     Without --scheduler, uses the cluster that `mgspmv cluster start` started on this machine.
     """
     from mgspmv.monitor.known import cancel_run, list_known_runs
 
-    with _open_client(scheduler, tls, timeout) as client:
+    with _open_client(scheduler, tls, wait) as client:
         found = _find_run(list_known_runs(client), run)
         name, was = found["run"], found["state"]
-        has_answered = not found["is_running"] or cancel_run(client, name, timeout)
+        has_answered = not found["is_running"] or cancel_run(client, name, wait)
         [left] = [known for known in list_known_runs(client) if known["run"] == name]
     said = f"run {name} is cancelled" if found["is_running"] else f"run {name} had ended: {was}"
     if not has_answered:
-        said = f"{said}; its command did not answer within {timeout:g} s, and was ended on the workers"
+        said = f"{said}; its command did not answer within {wait:g} s, and was ended on the workers"
     return Answer(left, [said])
 
 
@@ -56,9 +57,9 @@ def _find_run(runs: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _open_client(scheduler: str | None, tls: str | None, timeout: float) -> Iterator[Any]:
+def _open_client(scheduler: str | None, tls: str | None, wait: float) -> Iterator[Any]:
     """Connect to the named cluster, or to the only one of this machine."""
-    found = PlacementOptions(scheduler=scheduler, tls=tls, timeout=timeout)
+    found = PlacementOptions(scheduler=scheduler, tls=tls, timeout=check_wait(wait))
     place = replace(found, **_find_cluster()) if found.is_embedded else found
     with open_client(place) as client:
         yield client

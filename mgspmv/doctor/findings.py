@@ -70,7 +70,7 @@ def hang(limit_s: float) -> Finding:
     """Make a finding of status `wrong` for a check that exceeded its time limit."""
     return wrong(
         f"the check did not finish within {limit_s:g} s",
-        "Runs would hang for the same reason: restart the component that hangs, or increase --timeout.",
+        "Runs would hang for the same reason: restart the component that hangs, or increase --set timeout.",
         limit_s=limit_s,
     )
 

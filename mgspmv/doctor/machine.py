@@ -140,7 +140,7 @@ def check_folders() -> Iterator[Finding]:
 
     scratch = Path(tempfile.gettempdir())
     folders = {
-        "scratch": (scratch, LITTLE_ROOM, "TMPDIR, or pass --scratch,"),
+        "scratch": (scratch, LITTLE_ROOM, "TMPDIR, or pass --set scratch,"),
         "cache": (find_folder(), CACHE_ROOM, ""),
     }
     if config.CACHE_DIR:

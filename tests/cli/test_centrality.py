@@ -123,9 +123,9 @@ def test_what_is_wrong_is_found_before_the_work(command, folder):
         (["--cluster", "cloud"], 2, "--cluster must be one of local, cuda"),
         (["--tol", "-1"], 2, "tol must be a positive number"),
         (
-            ["--norm", "relative", "--tol", "1"],
+            ["--set", "norm=relative", "--tol", "1"],
             2,
-            "--tol 1 with --norm relative is met by any growing",
+            "--tol 1 with --set norm=relative is met by any growing",
         ),
         (["--precision", "exact"], 2, "precision must be one of 'float64', 'float32'"),
         (["--executor", "supersteps"], 2, "--executor supersteps needs a cluster; pass --cluster or --scheduler"),

@@ -62,7 +62,7 @@ def test_from_start_to_stop():
     assert f"a cluster 'default' is running on this machine already, at {told['scheduler']}, as process " in stderr
     assert "`mgspmv cluster stop default` stops it, another --name starts a second one" in stderr
 
-    endless = ("--norm", "fixed", "--max-iter", "100000000", "--scheduler", told["scheduler"])
+    endless = ("--set", "norm=fixed", "--max-iter", "100000000", "--scheduler", told["scheduler"])
     ranking = subprocess.Popen([*PROGRAM, "pagerank", "g.zarr", *endless], env=os.environ, stderr=subprocess.PIPE)
     assert wait_for(lambda: ask()["runs"], HANG_S)
     [run] = ask()["runs"]
@@ -92,10 +92,10 @@ def test_one_that_is_killed_and_one_that_hangs(monkeypatch):
     processes = list_processes(again["pid"])
     monkeypatch.setattr("mgspmv.cli.clusters.ASK_S", 0.5)
     os.kill(again["pid"], signal.SIGSTOP)
-    asked = ask("--timeout", "1", code=7)
+    asked = ask("--wait", "1", code=7)
     assert asked["state"] == "silent"
     assert asked["problem"].startswith(f"no Dask scheduler answers at {again['scheduler']}")
-    stdout, _ = invoke("cluster", "stop", "--timeout", "0.5")
+    stdout, _ = invoke("cluster", "stop", "--wait", "0.5")
     assert stdout == "cluster default did not exit within 0.5 s and was killed\n"
     assert are_gone(processes)
     assert list_clusters() == []
@@ -115,7 +115,7 @@ def test_there_are_none():
         (["--name", "a\n"], "--name takes letters"),
         (["--backend", "tpu"], "--backend must be"),
         (["--protocol", "ucxx", "--backend", "cpu"], "--protocol ucxx is for workers on GPUs"),
-        (["--timeout", "0"], "--timeout must be a positive number of seconds, not 0"),
+        (["--wait", "0"], "--wait must be a positive number of seconds, not 0"),
         (["--dashboard-origin", "https://a.example/"], "--dashboard-origin must be a host as in the browser's address"),
     ],
 )
@@ -158,7 +158,7 @@ def test_starts_that_fail_end_with_the_error_of_their_process(folder, monkeypatc
 def test_a_process_that_ends_or_is_late(program, why, monkeypatch):
     monkeypatch.setattr("mgspmv.launching._PROGRAM", program)
     before = psutil.Process().children(recursive=True)
-    error = invoke_json("cluster", "start", *ONE, "--timeout", "1.5", code=7)["error"]["message"]
+    error = invoke_json("cluster", "start", *ONE, "--wait", "1.5", code=7)["error"]["message"]
     assert error.startswith(f"cluster 'default' did not start: {why}")
     assert [p for p in psutil.Process().children(recursive=True) if p not in before] == []
 

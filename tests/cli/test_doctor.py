@@ -91,7 +91,7 @@ def test_what_is_asked_for(finding):
     given = finding([])
     invoke("doctor")
     assert given == {"reach": None, "stores": [], "timeout": 30.0}
-    invoke("doctor", "a.zarr", "s3://bucket/b.zarr", "--timeout", "5", "--scheduler", "tcp://10.0.0.1:8786")
+    invoke("doctor", "a.zarr", "s3://bucket/b.zarr", "--wait", "5", "--scheduler", "tcp://10.0.0.1:8786")
     assert given["stores"] == ["a.zarr", "s3://bucket/b.zarr"]
     assert given["timeout"] == 5.0
     assert callable(given["reach"])
@@ -103,7 +103,7 @@ def test_what_is_asked_for(finding):
         (["--cluster-option", "cores=2"], "--cluster-option configures a started cluster; add --cluster"),
         (["--cluster", "local", "--scheduler", "a:1"], "give only one of them"),
         (["--workers", "2"], "--workers is the size of a started cluster"),
-        (["--timeout", "0"], "--timeout must be a positive number of seconds"),
+        (["--wait", "0"], "--wait must be a positive number of seconds"),
     ],
 )
 def test_usage(args, message):
@@ -112,7 +112,7 @@ def test_usage(args, message):
 
 def test_a_scheduler_that_nobody_is(monkeypatch):
     monkeypatch.setattr(machine, "CHECKS", {})
-    stdout, stderr = invoke("doctor", "--scheduler", "tcp://127.0.0.1:9", "--timeout", "0.5", code=1)
+    stdout, stderr = invoke("doctor", "--scheduler", "tcp://127.0.0.1:9", "--wait", "0.5", code=1)
     assert "no Dask scheduler answers at tcp://127.0.0.1:9" in stdout
     assert stderr == "error: checks failed: workers\n"
 

@@ -90,11 +90,12 @@ def test_options_of_update_are_given_on(folder, monkeypatch):
         raise CapacityError("enough")
 
     monkeypatch.setattr(mgspmv.api, "update", record)
-    words = (
-        "--insert i --delete d --missing error --self-loops drop --symmetrize --ignore-weights --keep 2 --memory 2GiB "
+    words = "--insert i --delete d --set missing=error --set self_loops=drop --symmetrize --ignore-weights --keep 2 "
+    words += "--memory 2GiB "
+    words += (
+        "--format parquet --n-vertices 9 --vertices v --delimiter ; --no-weights --ids int --set extra_columns=ignore "
     )
-    words += "--format parquet --n-vertices 9 --vertices v --delimiter ; --no-weights --ids int --extra-columns ignore "
-    words += "--columns a,b --n-cols 5 --allow-hypersparse --threads 3 --scratch ."
+    words += "--columns a,b --set n_cols=5 --set allow_hypersparse=true --threads 3 --set scratch=."
     invoke("update", "g.zarr", *words.split(), code=6)
     assert given == {
         "insert": "i", "delete": "d", "missing": "error", "self_loops": "drop", "symmetrize": True,
@@ -113,9 +114,9 @@ def test_what_update_refuses(folder):
         (["g.zarr", "--insert", "edges.txt", "--keep", "0"], 2, "keep must be at least 1"),
         (["g.zarr", "--insert", "names.txt", "--no-header"], 3, "names.txt: the ids are strings, but the store has"),
         (
-            ["g.zarr", "--delete", "none.txt", "--missing", "error"],
+            ["g.zarr", "--delete", "none.txt", "--set", "missing=error"],
             3,
-            "the entry (1, 5) to delete does not exist; pass --missing ignore",
+            "the entry (1, 5) to delete does not exist; pass --set missing=ignore",
         ),
         (["n.zarr", "--insert", "edges.txt"], 4, "there is no matrix store at n.zarr"),
     ):
@@ -124,7 +125,7 @@ def test_what_update_refuses(folder):
 
 
 def test_ingest_in_an_order():
-    stdout, stderr = invoke("ingest", "edges.txt", "g.zarr", "--order", "rcm")
+    stdout, stderr = invoke("ingest", "edges.txt", "g.zarr", "--set", "order=rcm")
     lines = stdout.splitlines()
     assert lines[0].startswith("g.zarr: graph, 4 x 4, 5 entries, a pattern, made in ")
     assert lines[1] == "order: rcm, bandwidth 2, was 2"
@@ -135,11 +136,11 @@ def test_ingest_in_an_order():
         invoke_json("info", "g.zarr")["digest"]
         == invoke_json("reorder", "h.zarr", "--method", "rcm")["store"]["digest"]
     )
-    answer = invoke_json("generate", "rmat", "r.zarr", "--scale", "5", "--order", "degree")["store"]
+    answer = invoke_json("generate", "rmat", "r.zarr", "--scale", "5", "--set", "order=degree")["store"]
     assert (answer["order"], answer["provenance"]["options"]["order"]) == ("degree", "degree")
     for args, said in (
-        (["ingest", "a.mtx", "w.zarr", "--order", "dealt"], "must be square; a.mtx has 2 rows and 3 columns"),
-        (["generate", "rmat", "w.zarr", "--scale", "5", "--order", "amd"], "order must be one of 'rcm', 'degree'"),
+        (["ingest", "a.mtx", "w.zarr", "--set", "order=dealt"], "must be square; a.mtx has 2 rows and 3 columns"),
+        (["generate", "rmat", "w.zarr", "--scale", "5", "--set", "order=amd"], "order must be one of 'rcm', 'degree'"),
     ):
         stdout, stderr = invoke(*args, code=2)
         assert said in stderr
@@ -154,14 +155,16 @@ def test_options_of_ingest_are_given_on():
         "edge-list",
         "--delimiter",
         ";",
-        "--extra-columns",
-        "ignore",
+        "--set",
+        "extra_columns=ignore",
         "--ids",
         "string",
         "--duplicates",
         "keep",
     ]
-    answer = invoke_json("ingest", "w.csv", "w.zarr", *options, "--self-loops", "drop", "--dtype", "float32")["store"]
+    answer = invoke_json("ingest", "w.csv", "w.zarr", *options, "--set", "self_loops=drop", "--set", "dtype=float32")[
+        "store"
+    ]
     assert (answer["nnz"], answer["dtype"], answer["vertex_ids"], answer["duplicates"]) == (
         2, "float32", "string", "keep",
     )  # fmt: skip
@@ -175,7 +178,7 @@ def test_options_of_ingest_are_given_on():
     group = zarr.open_group("plain", mode="w")
     group.create_array("indptr", data=np.array([0, 1, 2]))
     group.create_array("indices", data=np.array([1, 0]))
-    answer = invoke_json("ingest", "plain", "c.zarr", "--n-cols", "5", "--format", "csr")
+    answer = invoke_json("ingest", "plain", "c.zarr", "--set", "n_cols=5", "--format", "csr")
     assert (answer["store"]["shape"], answer["store"]["kind"]) == ([2, 5], "matrix")
 
 
@@ -183,11 +186,11 @@ def test_options_of_ingest_are_given_on():
     ("args", "shape", "nnz"),
     [
         (["rmat", "--scale", "5", "--edge-factor", "3", "--duplicates", "keep", "--seed", "7"], [32, 32], 96),
-        (["rmat", "--scale", "5", "--edge-factor", "3", "--duplicates", "keep", "--a", "0.25", "--b", "0.25", "--c",
-          "0.25", "--no-scramble", "--weights"], [32, 32], 96),
+        (["rmat", "--scale", "5", "--edge-factor", "3", "--duplicates", "keep", "--set", "a=0.25", "--set", "b=0.25",
+          "--set", "c=0.25", "--set", "scramble=false", "--weights"], [32, 32], 96),
         (["uniform", "--n-vertices", "10", "--n-edges", "20", "--duplicates", "keep"], [10, 10], 20),
         (["stencil2d", "--nx", "3", "--ny", "4", "--points", "9"], [12, 12], 70),
-        (["stencil3d", "--nx", "2", "--ny", "2", "--nz", "2", "--pattern"], [8, 8], 24),
+        (["stencil3d", "--nx", "2", "--ny", "2", "--nz", "2", "--set", "pattern=true"], [8, 8], 24),
         (["banded", "--n", "5", "--bandwidth", "1"], [5, 5], 13),
     ],
 )  # fmt: skip

@@ -31,7 +31,7 @@ from tests.support.commands import ENVIRONMENT, invoke, invoke_json, start
 from tests.support.waiting import HANG_S, wait_for
 
 DASHBOARD = re.compile(r"dashboard: https?://\S+:\d+/status\n")
-ENDLESS = ("--norm", "fixed", "--max-iter", "100000000")
+ENDLESS = ("--set", "norm=fixed", "--max-iter", "100000000")
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 
@@ -61,7 +61,7 @@ def folder(stores, tmp_path, monkeypatch) -> Path:
 def test_pagerank_on_local_workers(folder):
     embedded = invoke_json("pagerank", "g.zarr", "-o", "e.zarr")
     on_cluster = ("--cluster", "local", "--workers", "2", "--threads", "1")
-    log = ("--log", "log.jsonl", "--log-level", "debug")
+    log = ("--log", "log.jsonl", "--debug")
     with start("pagerank", "g.zarr", "-o", "c.zarr", "--json", *on_cluster, *log, **PIPES) as process:
         stdout, stderr = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, stderr
@@ -91,9 +91,9 @@ def test_pagerank_on_a_running_cluster(cluster, client, executor):
 
 def test_many_vectors_on_a_running_cluster(cluster, client):
     Path("seeds.csv").write_text("vector,vertex\na,1\na,2\nb,7\n")
-    options = ("--seeds", "seeds.csv", "--top", "3", "--width", "2", "--threads", "1")
+    options = ("--personalization", "seeds.csv", "--keep-top", "3", "--set", "width=2", "--threads", "1")
     embedded = invoke_json("pagerank-batch", "g.zarr", *options)
-    on_cluster = ("--scheduler", cluster.scheduler_address, "--transport", "peer")
+    on_cluster = ("--scheduler", cluster.scheduler_address, "--set", "transport=peer")
     answer = invoke_json("pagerank-batch", "g.zarr", *options, *on_cluster, "-o", "c.parquet")
     assert answer["digest"] == embedded["digest"]
     assert [v["iterations"] for v in answer["vectors"]] == [v["iterations"] for v in embedded["vectors"]]
@@ -187,21 +187,22 @@ RANK, BATCH, MULTIPLY = ["pagerank", "g.zarr"], ["pagerank-batch", "g.zarr"], ["
          "--cluster-option a: expected KEY=VALUE, such as queue=gpu"),
         (RANK, ["--cluster", "local", "--cluster-option", "workers=2"], "use --cluster, --workers and --threads"),
         (RANK, ["--cluster", "ssh", "--tls", "temporary"], "temporary certificates exist on this machine only"),
-        (RANK, ["--cluster", "local", "--timeout", "0"], "--timeout must be a positive number of seconds, not 0"),
+        (RANK, ["--cluster", "local", "--set", "timeout=0"],
+         "--set timeout must be a positive number of seconds, not 0"),
         (MULTIPLY, ["--tls", "temporary"],
          "--tls encrypts the connections of a cluster; add --cluster or --scheduler"),
         (RANK, ["--scheduler", "tls://a:1", "--tls", "temporary"],
          "--tls temporary needs --cluster; name"),
         (BATCH, ["--cluster", "local", "--tls", "nowhere"],
          "nowhere has no ca.pem; a folder for --tls has ca.pem, cert.pem"),
-        (RANK, ["--transport", "x"],
-         "--transport must be one of 'auto', 'nccl', 'peer', not 'x'"),
+        (RANK, ["--set", "transport=x"],
+         "--set transport must be one of 'auto', 'nccl', 'peer', not 'x'"),
         (RANK, ["--executor", "supersteps"], "--executor supersteps needs a cluster; pass --cluster or --scheduler"),
-        (RANK, ["--cluster", "slurm", "--workers", "2", "--transport", "x"],
-         "--transport must be one of 'auto', 'nccl', 'peer', not 'x'"),
+        (RANK, ["--cluster", "slurm", "--workers", "2", "--set", "transport=x"],
+         "--set transport must be one of 'auto', 'nccl', 'peer', not 'x'"),
         (RANK, ["--cluster", "slurm", "--workers", "2", "--executor", "embedded"],
          "--executor embedded computes in this process; leave out --cluster and --scheduler"),
-        (BATCH, ["--cluster", "local", "--width", "5"], "--width must be one of 2, 4, 8, 16, 32, 64, not 5"),
+        (BATCH, ["--cluster", "local", "--set", "width=5"], "--set width must be one of 2, 4, 8, 16, 32, 64, not 5"),
         (RANK, ["--executor", "peer"],
          "--executor must be one of 'auto', 'embedded', 'tasks', 'supersteps', not 'peer'"),
     ],
@@ -239,7 +240,7 @@ def listen(reply: bytes) -> Iterator[str]:
 
 def refuse(address: str, code: int, timeout_s: float = 1) -> str:
     """What is said of an address that no scheduler has."""
-    stdout, stderr = invoke("pagerank", "g.zarr", "--scheduler", address, "--timeout", str(timeout_s), code=code)
+    stdout, stderr = invoke("pagerank", "g.zarr", "--scheduler", address, "--set", f"timeout={timeout_s}", code=code)
     assert stdout == ""
     return stderr
 
@@ -319,7 +320,7 @@ def test_interrupt_ends_local_workers(number, moment, folder, monkeypatch):
     (temporary := folder / "tmp").mkdir()
     monkeypatch.setitem(ENVIRONMENT, "TMPDIR", str(temporary))
     on_cluster = ("--cluster", "local", "--workers", "2", "--tls", "temporary", *ENDLESS)
-    log = ("--log", "log.jsonl", "--log-level", "debug")
+    log = ("--log", "log.jsonl", "--debug")
     with start("pagerank", "g.zarr", *on_cluster, *log, **PIPES, start_new_session=True) as process:
         if moment == "the workers start":
             assert wait_for(lambda: len(psutil.Process(process.pid).children()) > 2, HANG_S)  # and one counts resources

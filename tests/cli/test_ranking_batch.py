@@ -27,7 +27,7 @@ def _folder(tmp_path, monkeypatch):
 
 def test_ranks_are_those_of_networkx():
     options = ["--alpha", "0.85", "--alpha", "0.6", "--tol", "1e-13", "--max-iter", "500", "-o", "r.zarr"]
-    answer = invoke_json("pagerank-batch", "g.zarr", "--seeds", "seeds.csv", *options)
+    answer = invoke_json("pagerank-batch", "g.zarr", "--personalization", "seeds.csv", *options)
     for described, alpha, p in zip(answer["vectors"], (0.85, 0.6), ({1: 3, 2: 1}, {9: 5}), strict=True):
         wanted = nx.pagerank(nx.DiGraph(EDGES), alpha, p, tol=1e-15, max_iter=500)
         assert {entry["id"]: entry["rank"] for entry in described["top"]} == pytest.approx(wanted, abs=1e-12)
@@ -39,9 +39,19 @@ def test_ranks_are_those_of_networkx():
 
 def test_only_the_highest_are_written():
     pq.write_table(pa.table({"vector": [4, 4, 6], "vertex": [1, 2, 9]}), "seeds.parquet")
-    options = ["--top", "2", "--dangling", "uniform", "--ignore-weights", "--precision", "float32", "--width", "2"]
+    options = [
+        "--keep-top",
+        "2",
+        "--dangling",
+        "uniform",
+        "--ignore-weights",
+        "--precision",
+        "float32",
+        "--set",
+        "width=2",
+    ]
     answer = invoke_json(
-        "pagerank-batch", "g.zarr", "--seeds", "seeds.parquet", *options, "--threads", "1", "-o", "r.parquet"
+        "pagerank-batch", "g.zarr", "--personalization", "seeds.parquet", *options, "--threads", "1", "-o", "r.parquet"
     )
     table = pq.read_table("r.parquet").to_pydict()
     assert table["vector"] == [4, 4, 6, 6]
@@ -54,9 +64,11 @@ def test_only_the_highest_are_written():
         assert answer["options"][name] == value
 
 
-@pytest.mark.parametrize("options", [[], ["--top", "2"]], ids=["all", "top"])
+@pytest.mark.parametrize("options", [[], ["--keep-top", "2"]], ids=["all", "top"])
 def test_ranks_on_standard_output(options):
-    stdout, stderr = invoke("pagerank-batch", "g.zarr", "--seeds", "seeds.csv", *options, "-o", "-", "-o", "r.parquet")
+    stdout, stderr = invoke(
+        "pagerank-batch", "g.zarr", "--personalization", "seeds.csv", *options, "-o", "-", "-o", "r.parquet"
+    )
     rows = pq.read_table("r.parquet").to_pylist()
     wanted = [f'"{row["vector"]}",{row["id"]},' for row in rows]
     header, *lines = stdout.splitlines()
@@ -70,8 +82,8 @@ def test_ranks_on_standard_output(options):
 
 def test_options_are_given_on():
     Path("w.txt").write_text("1 3\n2 1\n5 1\n9 4\n")
-    options = ["--out-weight", "w.txt", "--norm", "relative", "--tol", "1e-4", "--dangling", "drop"]
-    answer = invoke_json("pagerank-batch", "g.zarr", "--seeds", "seeds.csv", *options)
+    options = ["--set", "out_weight=w.txt", "--set", "norm=relative", "--tol", "1e-4", "--dangling", "drop"]
+    answer = invoke_json("pagerank-batch", "g.zarr", "--personalization", "seeds.csv", *options)
     out_weight = {1: 3, 2: 1, 5: 1, 9: 4}
     with mg.open_matrix("g.zarr") as A:
         asked = {"out_weight": out_weight, "norm": "relative", "tol": 1e-4, "dangling": "drop"}
@@ -83,12 +95,12 @@ def test_options_are_given_on():
 
 
 def test_for_people():
-    stdout, stderr = invoke("pagerank-batch", "g.zarr", "--seeds", "seeds.csv", "-o", "r.zarr")
+    stdout, stderr = invoke("pagerank-batch", "g.zarr", "--personalization", "seeds.csv", "-o", "r.zarr")
     assert stderr == ""
     for shown in ("vector", "birds", "fish", "converged", "2, up to 2 in each of", "seconds", "saved    r.zarr\n"):
         assert shown in stdout
     Path("many.csv").write_text("vector,vertex\n" + "".join(f"v{k},1\n" for k in range(SHOWN_VECTORS + 3)))
-    stdout, _ = invoke("pagerank-batch", "g.zarr", "--seeds", "many.csv")
+    stdout, _ = invoke("pagerank-batch", "g.zarr", "--personalization", "many.csv")
     assert "3 vectors; see --json, or -o" in stdout
     assert f"v{SHOWN_VECTORS - 1}" in stdout
     assert f"v{SHOWN_VECTORS}" not in stdout
@@ -97,10 +109,14 @@ def test_for_people():
 def test_what_is_refused():
     for options, message, code in (
         (["-o", "r.txt"], "the name must end in .zarr, .parquet, .csv; its suffix is .txt", 2),
-        (["--seeds", "none.csv"], "there is no such file", 3),
-        (["--width", "5"], "width must be one of", 2),
+        (["--personalization", "none.csv"], "there is no such file", 3),
+        (["--set", "width=5"], "width must be one of", 2),
         (["--backend", "gpu"], "backend must be one of", 2),
-        (["--alpha", "0.1", "--alpha", "0.2", "--alpha", "0.3", "--seeds", "seeds.csv"], "3 values of alpha but 2", 2),
+        (
+            ["--alpha", "0.1", "--alpha", "0.2", "--alpha", "0.3", "--personalization", "seeds.csv"],
+            "3 values of alpha but 2",
+            2,
+        ),
     ):
         _, stderr = invoke("pagerank-batch", "g.zarr", *options, code=code)
         assert message in stderr

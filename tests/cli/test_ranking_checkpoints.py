@@ -42,7 +42,7 @@ def runner():
 
 
 def list_options(*more: str) -> list[str]:
-    return ["pagerank", "r.zarr", "--checkpoint", "c.zarr", "--checkpoint-every", "0", "--overwrite", *more]
+    return ["pagerank", "r.zarr", "--checkpoint", "c.zarr", "--set", "checkpoint_every=0", "--overwrite", *more]
 
 
 def test_a_run_goes_on_where_it_was():
@@ -111,7 +111,7 @@ def test_killed_again_and_again(runner):
 @pytest.mark.slow
 def test_a_killed_cluster():
     invoke(*TINY_RMAT)
-    asked = ["--norm", "fixed", "--max-iter", "4000"]
+    asked = ["--set", "norm=fixed", "--max-iter", "4000"]
     whole = invoke_json("pagerank", "r.zarr", *asked)
     command = list_options(*asked, "--cluster", "local", "--workers", "2")
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

@@ -18,7 +18,7 @@ from tests.support.clusters import check_left, find_held, find_left
 from tests.support.commands import invoke, invoke_json, start
 from tests.support.waiting import HANG_S, wait_for
 
-ENDLESS = ("--norm", "fixed", "--max-iter", "100000000", "--threads", "1")
+ENDLESS = ("--set", "norm=fixed", "--max-iter", "100000000", "--threads", "1")
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +99,7 @@ def test_one_that_does_not_answer_is_ended_on_the_workers(graph, cluster, client
         run = await_running(address)
         held = find_held(client)
         process.send_signal(signal.SIGSTOP)
-        stdout, _ = invoke("cancel", run, "--scheduler", address, "--timeout", "2")
+        stdout, _ = invoke("cancel", run, "--scheduler", address, "--wait", "2")
         said = "its command did not answer within 2 s, and was ended on the workers"
         assert stdout == f"run {run} is cancelled; {said}\n"
         assert [names.count("CsrWorkerRun") for names in held.values()] == [1] * 4

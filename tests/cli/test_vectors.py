@@ -159,7 +159,7 @@ def test_jumps_lead_to_what_is_named(names, text, p):
 
 def test_seeds_keep_names_that_look_like_numbers(names):
     Path("seeds.csv").write_text('vector,vertex,weight\n01,007,1\n1,7,1\n1,"Smith, J",3\n')
-    invoke("pagerank-batch", "names.zarr", "--seeds", "seeds.csv", "-o", "b.zarr")
+    invoke("pagerank-batch", "names.zarr", "--personalization", "seeds.csv", "-o", "b.zarr")
     batch = mg.load_batch("b.zarr")
     assert list(batch.labels) == ["01", "1"]
     for label, p in {"01": {"007": 1}, "1": {"7": 1, "Smith, J": 3}}.items():

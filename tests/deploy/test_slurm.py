@@ -15,8 +15,18 @@ from tests.support.slurm import Slurm, needs_slurm, start_slurm
 from tests.support.waiting import HANG_S, wait_for
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "slurm" / "mgspmv.sbatch"
-RANKED = ("pagerank", "web.zarr", "--norm", "fixed", "--max-iter")
-KEPT = ("-o", "ranks.zarr", "--overwrite", "--checkpoint", "run.zarr", "--checkpoint-every", "0", "--resume", "--json")
+RANKED = ("pagerank", "web.zarr", "--set", "norm=fixed", "--max-iter")
+KEPT = (
+    "-o",
+    "ranks.zarr",
+    "--overwrite",
+    "--checkpoint",
+    "run.zarr",
+    "--set",
+    "checkpoint_every=0",
+    "--resume",
+    "--json",
+)
 FLAWS = {
     "unknown option": ("--exclusive", "--exclusively", "unrecognized option"),
     "no number": ("--nodes=2", "--nodes=two", "is not a valid node count"),

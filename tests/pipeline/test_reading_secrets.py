@@ -78,7 +78,7 @@ def test_a_run_a_second_one_and_a_report_tell_no_value(server, text):
     Path("p.toml").write_text(text)
     said = [*invoke("run", "p.toml", "--dry-run"), *invoke("run", "p.toml", "--dry-run", "--json")]
     assert server == [], "nothing is sent before a run"
-    said += invoke("run", "p.toml", "--log", "run.jsonl", "--log-level", "debug")
+    said += invoke("run", "p.toml", "--log", "run.jsonl", "--debug")
     again = invoke("run", "p.toml", "--json")
     assert {step["state"] for step in json.loads(again[0])["steps"]} == {"kept"}
     said += [*again, *invoke("run", "p.toml", "--dry-run")]

@@ -19,6 +19,7 @@ import typer
 
 import mgspmv
 from mgspmv.cli import app
+from mgspmv.cli.settings import read_settings
 from tests.support.pages import ROOT
 
 _PLACEHOLDERS = re.compile(r"[\[\]]|\.\.\.")
@@ -62,7 +63,8 @@ def check_usage(text: str) -> None:
     if words[0] != "mgspmv":
         return check_line(text)
     for command, rest in _find_commands(_get_app(), words[1:]):
-        wanted = {option for word in rest for option in _OPTION.findall(word.split("=")[0])} - {"--help"}
+        wanted = {option for word in rest for option in _OPTION.findall(word.split("=")[0])} - {"--help", "-h"}
+        wanted |= {f"--set {key}" for key in re.findall(r"--set ([a-z]\w*)", text) if command.name != "run"}
         if missing := sorted(wanted - _list_own(command)):
             raise UsageError(f"mgspmv {command.name} has no {missing[0]}")
     return None
@@ -114,7 +116,8 @@ def _walk(command: Any) -> Iterator[Any]:
 
 
 def _list_own(command: Any) -> set[str]:
-    return {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    return options | {f"--set {key}" for key in getattr(command.callback, "settings", ())}
 
 
 def _find_commands(group: Any, words: list[str]) -> Iterator[tuple[Any, list[str]]]:
@@ -132,7 +135,9 @@ def _find_commands(group: Any, words: list[str]) -> Iterator[tuple[Any, list[str
 def _parse_words(words: list[str]) -> None:
     for command, rest in _find_commands(_get_app(), words):
         try:
-            command.make_context(command.name, list(rest))
+            context = command.make_context(command.name, list(rest))
+            if settings := getattr(command.callback, "settings", None):
+                read_settings(context.params["set"] or (), settings)
         except Exception as error:
             raise UsageError(f"mgspmv {shlex.join(words)}: {getattr(error, 'message', '') or error}") from error
 

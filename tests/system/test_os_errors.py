@@ -35,7 +35,7 @@ WRITERS = {
     "generate": ["generate", "rmat", "out/n.zarr", "--scale", "5"],
     "ingest": ["ingest", "edges.txt", "out/n.zarr"],
     "ingest again": ["ingest", "edges.txt", "out/g.zarr", "--overwrite"],
-    "sort": ["ingest", "edges.txt", "n.zarr", "--scratch", "out"],
+    "sort": ["ingest", "edges.txt", "n.zarr", "--set", "scratch=out"],
     "reorder": ["reorder", "g.zarr", "out/n.zarr"],
     "reorder in place": ["reorder", "out/g.zarr", "out/n.zarr"],
     "transpose": ["transpose", "out/g.zarr"],
@@ -52,8 +52,8 @@ WRITERS = {
     "ranks as Parquet": ["pagerank", "g.zarr", "-o", "out/n.parquet"],
     "ranks as CSV": ["pagerank", "g.zarr", "-o", "out/n.csv"],
     "ranks again": ["pagerank", "g.zarr", "-o", "out/r.zarr", "--overwrite"],
-    "batch as Zarr": ["pagerank-batch", "g.zarr", "--seeds", "seeds.csv", "-o", "out/n.zarr"],
-    "batch as Parquet": ["pagerank-batch", "g.zarr", "--seeds", "seeds.csv", "-o", "out/n.parquet"],
+    "batch as Zarr": ["pagerank-batch", "g.zarr", "--personalization", "seeds.csv", "-o", "out/n.zarr"],
+    "batch as Parquet": ["pagerank-batch", "g.zarr", "--personalization", "seeds.csv", "-o", "out/n.parquet"],
     "product": ["spmv", "g.zarr", "x.npy", "-o", "out/n.npy"],
     "checkpoints": ["pagerank", "g.zarr", "--checkpoint", "out/n"],
     "log": ["info", "g.zarr", "--log", "out/n.jsonl"],
@@ -72,7 +72,7 @@ READERS = {
     "vector": (["spmv", "g.zarr", "x.npy", "-o", "n.npy"], "x.npy"),
     "personalization": (["pagerank", "g.zarr", "--personalization", "x.npy"], "x.npy"),
     "ids": (["subgraph", "g.zarr", "n.zarr", "--vertices", "ids.txt"], "ids.txt"),
-    "seeds": (["pagerank-batch", "g.zarr", "--seeds", "seeds.csv", "-o", "n.zarr"], "seeds.csv"),
+    "seeds": (["pagerank-batch", "g.zarr", "--personalization", "seeds.csv", "-o", "n.zarr"], "seeds.csv"),
     "pipeline": (["run", "p.toml"], "p.toml"),
 }
 

@@ -190,12 +190,14 @@ class Stage(AbstractContextManager["Stage"]):
     def _start(self, fleet: Fleet, name: str, *more: str) -> Program:
         """Start the program; `here` names that which needs no cluster."""
         executor = self._plan.executor
-        given = {"--alpha": ALPHA, "--norm": "fixed", "--max-iter": ITERATIONS[executor], "--backend": "cpu"}
-        given |= {"--checkpoint": self._checkpoint, "--checkpoint-every": CHECKPOINT_EVERY_S}
-        given |= {"--output": self._ranks}
+        given = {"--alpha": ALPHA, "--max-iter": ITERATIONS[executor], "--backend": "cpu"}
+        given |= {"--checkpoint": self._checkpoint, "--output": self._ranks}
+        settings = {"norm": "fixed", "checkpoint_every": CHECKPOINT_EVERY_S}
         if name != "here":
-            given |= {"--scheduler": fleet.address, "--timeout": TIMEOUT_S, "--executor": executor}
+            given |= {"--scheduler": fleet.address, "--executor": executor}
+            settings["timeout"] = TIMEOUT_S
         options = [f"{word}" for pair in given.items() for word in pair]
+        options += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         return fleet.start_mgspmv(name, "pagerank", str(self._undisturbed.store), "--json", *options, *more)
 
     @property
