@@ -455,7 +455,7 @@ def find_real(name: str) -> Path | None:
 
 def read_real(path: Path) -> CsrBlock:
     """Read a real matrix or graph; an arc is an entry in the row of its source."""
-    info = mg.ingest(path, store := MemoryStore(), kind="matrix")
+    info = mg.ingest(path, store := MemoryStore(), kind="matrix").info
     return open_store(store).read_block(0, info.shape[0], None if info.is_pattern else "float64")
 
 

@@ -64,7 +64,7 @@ def reorder(store: Path) -> Path:
     """Reorder into a store beside it, and print what that took."""
     target = store.with_name(f"{store.name}-rcm")
     began = time.perf_counter()
-    info = mg.reorder(store, target)
+    info = mg.reorder(store, target).info
     elapsed_s = time.perf_counter() - began
     change = info.provenance["reordering"]
     sizes = f"{info.shape[0]:,} | {info.nnz:,} | {change['bandwidth_before']:,} | {change['bandwidth_after']:,}"

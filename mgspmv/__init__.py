@@ -2,9 +2,8 @@
 
 import mgspmv as mg
 
-mg.ingest("web.mtx.gz", "web.zarr", kind="graph")
-with mg.open_matrix("web.zarr") as A:
-    ranks = mg.pagerank(A)
+web = mg.ingest("web.mtx.gz", "web.zarr", kind="graph")
+ranks = mg.pagerank(web)
 ranks.top(10)
 """
 
@@ -64,6 +63,7 @@ __all__ = [
     "list_versions",
     "load_batch",
     "load_solution",
+    "open",
     "open_matrix",
     "pagerank",
     "pagerank_batch",

@@ -41,7 +41,7 @@ class StoredGraph:
 
     Parameters
     ----------
-    matrix : matrix of kind `graph` or `stochastic`, opened by `open_matrix` or distributed
+    matrix : matrix of kind `graph` or `stochastic`, opened by `open` or distributed
     transpose : `A.T` distributed, for `hits` of a distributed one
     weight : attribute that selects the stored values when it is passed to NetworkX's functions; with another one, or
         None, each stored edge counts as 1
@@ -90,11 +90,11 @@ class StoredGraph:
         """Convert to a graph of NetworkX, edge by edge in Python."""
         import networkx as nx
 
-        from mgspmv.api import open_matrix
+        from mgspmv.api import open
 
         nodes, kind = list(self), nx.MultiDiGraph if self.is_multigraph() else nx.DiGraph
         stored = self.matrix.stored
-        entries = open_matrix(stored.place, stored.info.version).to_scipy().tocoo()
+        entries = open(stored.place, stored.info.version).to_scipy().tocoo()
         graph = kind()
         graph.add_nodes_from(nodes)
         arcs = zip(entries.col.tolist(), entries.row.tolist(), entries.data.tolist(), strict=True)
@@ -149,16 +149,13 @@ class ConvertedGraph:
         weight : an attribute that was converted; None for 1
         transpose : whether to store its transpose too
         """
-        from zarr.storage import MemoryStore
-
-        from mgspmv.api import ingest, open_matrix
+        from mgspmv.api import ingest
 
         key = (weight, transpose)
         if key not in self._opened:
-            store, columns = MemoryStore(), (*self._arcs, *self._read_weights(weight))
+            columns = (*self._arcs, *self._read_weights(weight))
             options: dict[str, Any] = {"kind": "graph", "n_vertices": len(self), "transpose": transpose}
-            ingest(columns, store, symmetrize=not self._is_directed, **options)
-            self._opened[key] = open_matrix(store)
+            self._opened[key] = ingest(columns, symmetrize=not self._is_directed, **options)
         return self._opened[key], True
 
     def _read_weights(self, weight: Any) -> list[np.ndarray]:

@@ -280,13 +280,13 @@ def test_ids_are_those_of_the_source(tmp_path):
 def test_reordering_in_place_makes_a_new_version(tmp_path):
     A = store_matrix(shuffle_band(60, 1), tmp_path / "a", transpose=True)
     x = np.random.default_rng(0).integers(-9, 9, 60)
-    info = mg.reorder(tmp_path / "a")
+    info = mg.reorder(tmp_path / "a").info
     assert info.version.startswith("v000002-")
     assert info.url == str(tmp_path / "a")
     assert [path.name for path in (tmp_path / "a/versions").iterdir() if path.is_dir()] == [info.version]
     B = mg.open_matrix(tmp_path / "a")
     assert np.allclose(B @ x, shuffle_band(60, 1) @ x, rtol=1e-14)
-    back = mg.reorder(tmp_path / "a", method="none")
+    back = mg.reorder(tmp_path / "a", method="none").info
     assert (back.digest, back.order) == (A.info.digest, None)
     assert back.provenance["reordering"]["method"] == "none"
     assert back.provenance["reordering"]["bandwidth_before"] == 1
@@ -301,9 +301,9 @@ def test_a_target_is_overwritten_on_request_only(tmp_path):
     with pytest.raises(StoreExistsError, match=r"a holds a matrix"):
         mg.reorder(tmp_path / "a", tmp_path / "a")
     assert mg.open_matrix(tmp_path / "b").shape == (9, 9)
-    assert mg.reorder(tmp_path / "a", tmp_path / "b", overwrite=True).shape == (20, 20)
-    assert mg.reorder(tmp_path / "a", tmp_path / "a", overwrite=True).order == "rcm"
-    assert mg.reorder(tmp_path / "a", overwrite=True).version.startswith("v000003-")
+    assert mg.reorder(tmp_path / "a", tmp_path / "b", overwrite=True).info.shape == (20, 20)
+    assert mg.reorder(tmp_path / "a", tmp_path / "a", overwrite=True).info.order == "rcm"
+    assert mg.reorder(tmp_path / "a", overwrite=True).info.version.startswith("v000003-")
 
 
 @pytest.mark.parametrize("stays_down", [False, True])
@@ -378,7 +378,7 @@ def test_provenance_says_the_order_of_an_ingest(tmp_path):
     assert "reordering" not in A.provenance
     made = {"method": "rcm", "bandwidth_before": find_bandwidth(matrix), "bandwidth_after": 1}
     assert B.provenance["reordering"] == made
-    assert mg.reorder(tmp_path / "a").provenance["reordering"].items() >= made.items()
+    assert mg.reorder(tmp_path / "a").info.provenance["reordering"].items() >= made.items()
     assert B.version.startswith("v000001-")
     assert collect_keys(tmp_path / "b") == [B.version]
     changes = [phases[0], *(b for a, b in pairwise(phases) if a != b)]

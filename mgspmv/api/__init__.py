@@ -2,7 +2,7 @@
 
 from mgspmv.api.batch_ranking import pagerank_batch
 from mgspmv.api.centrality import eigenvector_centrality, hits, katz, stationary
-from mgspmv.api.matrix import Matrix, open_matrix
+from mgspmv.api.matrix import Matrix, open, open_matrix
 from mgspmv.api.powers import power_iteration
 from mgspmv.api.products import gemv, spmv
 from mgspmv.api.ranking import pagerank
@@ -26,6 +26,7 @@ __all__ = [
     "list_versions",
     "load_batch",
     "load_solution",
+    "open",
     "open_matrix",
     "pagerank",
     "pagerank_batch",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from zarr.abc.store import Store
 
 from mgspmv.api.arguments import check_threads, limit_to_free, parse_size
 from mgspmv.api.embedded import EmbeddedMatrix
@@ -29,22 +31,32 @@ if TYPE_CHECKING:
     from mgspmv.cluster.matrix import DistributedMatrix
 
 
-def open_matrix(store: StoreLike, version: str | int | None = None) -> Matrix:
+def open(store: StoreLike, version: str | int | None = None) -> Matrix:
     """Open a stored matrix; its arrays are loaded when they are first used.
 
     Parameters
     ----------
+    store : local path, fsspec URL, `obstore+` URL or Zarr store
     version : name or number of an older version, see `list_versions`; default the current one
 
     Raises
     ------
+    OptionError : an object that is not a store
     StoreError : no complete store of this format version was found, or no such version
     """
+    if not isinstance(store, str | os.PathLike | Store):
+        raise OptionError(
+            f"expected the path, URL or Zarr store of a stored matrix, not a {type(store).__name__}; pass it to "
+            "mgspmv.ingest(), which gives a matrix in memory"
+        )
     return Matrix(open_store(store, version))
 
 
+open_matrix = open
+
+
 class Matrix(EmbeddedMatrix):
-    """A stored matrix of shape (n_rows, n_cols), opened by `open_matrix`.
+    """A stored matrix of shape (n_rows, n_cols), opened by `open`.
 
     `A @ x` loads it into memory once and keeps it until `close()` or the end of a `with`.
     """

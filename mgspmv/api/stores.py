@@ -8,7 +8,10 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, get_args
 
+from zarr.storage import MemoryStore
+
 from mgspmv.api.arguments import check_threads, parse_size
+from mgspmv.api.matrix import Matrix
 from mgspmv.errors import OptionError
 from mgspmv.export.export import Format, check_vertices, choose_format, export_matrix
 from mgspmv.export.export import check_target as check_export
@@ -42,7 +45,7 @@ from mgspmv.version import __version__
 @watched
 def ingest(
     source: Any,
-    store: StoreLike,
+    store: StoreLike | None = None,
     *,
     kind: Kind | None = None,
     duplicates: Duplicates | None = None,
@@ -62,8 +65,8 @@ def ingest(
     timeout: float = 30.0,
     on_progress: Progress | None = None,
     **edge_list_options: Any,
-) -> MatrixInfo:
-    """Read a matrix or graph and store it.
+) -> Matrix:
+    """Read a matrix or graph, store it, and open it.
 
     Parameters
     ----------
@@ -71,9 +74,11 @@ def ingest(
         input; of a Parquet table of edges, of a SciPy `.npz`, or of a Zarr group of anndata, of binsparse or of plain
         CSR arrays, also in a local `.zip`; several edge lists or Parquet tables that are one graph, as a list of paths,
         a folder, or a pattern such as `edges/*.csv.gz`; a Zarr store or group; a SciPy sparse or dense NumPy matrix; a
-        NetworkX graph; a table of edges as a pandas, polars or Dask DataFrame or a pyarrow Table; a tuple
-        (src, dst[, weight]) of arrays; or a matrix store, whose ids are kept
-    store : target: local path, fsspec URL, `obstore+` URL or Zarr store
+        graph of NetworkX or igraph; a table of edges of pandas, polars, cuDF, Dask, Arrow or another library with
+        `__arrow_c_stream__`; a tuple (src, dst[, weight]) of arrays, an edge index, which is an integer array of
+        shape (2, E), or a list of pairs or triples; or a matrix store, or a `Matrix`, whose ids are kept. Arrays may be
+        of any library with `__cuda_array_interface__` or `__dlpack__`, and are copied to the host
+    store : target: local path, fsspec URL, `obstore+` URL or Zarr store; default the memory of this process
     kind : `graph` stores the arc i -> j as entry (j, i), so that PageRank pulls; `matrix` stores rows as they are;
         `stochastic` is a left-stochastic matrix (columns sum to 1) used as it is. Default: `graph` for edge lists,
         tables and NetworkX, that of a matrix store, else `matrix`
@@ -106,6 +111,10 @@ def ingest(
         `delimiter`, `header`, `skip_rows`, `comment`, `ids` of an edge list; see the page "CSV and edge lists";
         `n_vertices` of a tuple of arrays; `n_cols` of plain CSR arrays in a Zarr group
 
+    Returns
+    -------
+    The opened matrix, whose `ingest_report` says how the source was read: columns, skipped lines, merged duplicates.
+
     Raises
     ------
     SourceError : malformed input, with the line's number and text; far more rows or columns than entries
@@ -117,9 +126,12 @@ def ingest(
     """
     check_threads(threads)
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
+    store = MemoryStore() if store is None else store
     base = check_target(store, overwrite=overwrite)
     asked = {"format": format, **edge_list_options}
-    opening, told = partial(open_source, source, **asked), on_progress or ignore
+    source = source.stored if isinstance(source, Matrix) else source
+    opening = partial(open_source, source, kind=kind, ignore_weights=ignore_weights, **asked)
+    told = on_progress or ignore
     writing: dict[str, Any] = {"base": base, "allow_hypersparse": allow_hypersparse}
     return _store(opening, store, options, asked, told, client, memory, threads, scratch, timeout, **writing)
 
@@ -127,7 +139,7 @@ def ingest(
 @watched
 def generate(
     model: str,
-    store: StoreLike,
+    store: StoreLike | None = None,
     *,
     kind: Kind | None = None,
     duplicates: Duplicates | None = None,
@@ -145,17 +157,22 @@ def generate(
     timeout: float = 30.0,
     on_progress: Progress | None = None,
     **parameters: Any,
-) -> MatrixInfo:
-    """Generate a matrix or graph and store it.
+) -> Matrix:
+    """Generate a matrix or graph, store it, and open it.
 
     Parameters
     ----------
     model : `rmat` (scale, edge_factor=16, a, b, c, seed, scramble), `uniform` (n_vertices, n_edges, seed), `stencil2d`
         (nx, ny, points), `stencil3d` (nx, ny, nz, points) or `banded` (n, bandwidth, seed)
+    store : as for `ingest`
     parameters : of the model
     kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order, overwrite : as for `ingest`
     client, memory, threads, scratch, timeout : as for `ingest`; with `client` each worker makes a range of the entries
     on_progress : called with (phase, done, total or None)
+
+    Returns
+    -------
+    The opened matrix.
 
     Raises
     ------
@@ -166,6 +183,7 @@ def generate(
     """
     check_threads(threads)
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
+    store = MemoryStore() if store is None else store
     base = check_target(store, overwrite=overwrite)
     source = make_generator(model, **parameters)
     working = (on_progress or ignore, client, memory, threads, scratch, timeout)
@@ -184,8 +202,8 @@ def _store(
     scratch: str | os.PathLike[str] | None,
     timeout: float,
     **writing: Any,
-) -> MatrixInfo:
-    """Store a source, in this process or on a cluster.
+) -> Matrix:
+    """Store a source, in this process or on a cluster, and open it.
 
     Parameters
     ----------
@@ -199,10 +217,16 @@ def _store(
 
         folder = None if scratch is None else os.path.abspath(scratch)  # workers may run in another folder
         writing |= {"memory": n_bytes, "threads": threads, "scratch": folder, "timeout": timeout}
-        return ingest_on_cluster(opening(), store, options, client, describe, on_progress=on_progress, **writing)
+        told = {"on_progress": on_progress, **writing}
+        return open_written(store, ingest_on_cluster(opening(), store, options, client, describe, **told))
     room = find_budget(store, n_bytes, threads, scratch)
     source = opening(threads=room.threads, id_room=room.for_ids)
-    return store_source(source, store, options, describe, on_progress, room, **writing)
+    return open_written(store, store_source(source, store, options, describe, on_progress, room, **writing))
+
+
+def open_written(store: StoreLike, info: MatrixInfo) -> Matrix:
+    """Open the version of a store that was just written."""
+    return Matrix(open_store(store, info.version))
 
 
 def _describe_making(source: dict[str, Any], options: IngestOptions, reading: dict[str, Any]) -> dict[str, Any]:
@@ -231,7 +255,7 @@ def reorder(
     threads: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
     on_progress: Progress | None = None,
-) -> MatrixInfo:
+) -> Matrix:
     """Renumber the rows and columns of a stored matrix, so that products read nearby elements of x.
 
     Nothing else changes: vectors and results are in the order of the source, and ids are the source's. Ranks in
@@ -252,7 +276,7 @@ def reorder(
 
     Returns
     -------
-    Info of the new store; `provenance["reordering"]` has the bandwidth before and after.
+    The opened matrix; `info.provenance["reordering"]` has the bandwidth before and after.
 
     Raises
     ------
@@ -275,7 +299,7 @@ def reorder(
         source = {"url": info.url, "digest": info.digest}
         return info.provenance | {"reordering": {**reordering, "source": source, **stamp()}}
 
-    return reorder_store(stored, place, method, describe, on_progress or ignore, room, base=base)
+    return open_written(place, reorder_store(stored, place, method, describe, on_progress or ignore, room, base=base))
 
 
 @watched
@@ -287,7 +311,7 @@ def transpose(
     threads: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
     on_progress: Progress | None = None,
-) -> MatrixInfo:
+) -> Matrix:
     """Add the transpose to a store, which `A.T`, `hits` and others need, as `ingest` does with `transpose=True`.
 
     The store gets a new version, with the same matrix and the same digest; an open matrix keeps reading the
@@ -302,7 +326,7 @@ def transpose(
 
     Returns
     -------
-    Info of the current version; `provenance["transposing"]` has the version that it was made from.
+    The current version, opened; `info.provenance["transposing"]` has the version that it was made from.
 
     Raises
     ------
@@ -316,11 +340,11 @@ def transpose(
     if info.has_transpose:
         if keep is not None:
             drop_versions(store, keep=keep)
-        return info
+        return Matrix(stored)
     room = find_budget(store, parse_size(memory), threads, scratch)
     source = {"version": info.version, "digest": info.digest}
     provenance = info.provenance | {"transposing": {"source": source, **stamp()}}
-    return transpose_store(stored, provenance, on_progress or ignore, room, keep=keep)
+    return open_written(store, transpose_store(stored, provenance, on_progress or ignore, room, keep=keep))
 
 
 @watched
@@ -341,7 +365,7 @@ def update(
     scratch: str | os.PathLike[str] | None = None,
     on_progress: Progress | None = None,
     **edge_list_options: Any,
-) -> MatrixInfo:
+) -> Matrix:
     """Create a version of a stored matrix or graph with entries inserted and deleted.
 
     Deletions come first: an entry that is deleted and inserted is replaced. The new version is bit-identical
@@ -365,7 +389,7 @@ def update(
 
     Returns
     -------
-    Info of the new version; the last of `provenance["updates"]` has both sources, how many entries were inserted,
+    The opened new version; the last of `info.provenance["updates"]` has both sources, how many entries were inserted,
     deleted and missing, and the version before.
 
     Raises
@@ -384,7 +408,7 @@ def update(
     options = IngestOptions(self_loops=self_loops, symmetrize=symmetrize, ignore_weights=ignore_weights)
     stored, asked = open_store(store), {"format": format, **edge_list_options}
     room = find_budget(store, parse_size(memory), threads, scratch)
-    reading = {"threads": room.threads, "id_room": room.for_ids, **asked}
+    reading = {"kind": stored.info.kind, "threads": room.threads, "id_room": room.for_ids, **asked}
     is_vertex = VertexLookup(stored).has
     sources = open_update(insert, delete, stored.info.vertex_ids, is_vertex, **reading)
 
@@ -396,7 +420,7 @@ def update(
 
     report = on_progress or ignore
     writing: dict[str, Any] = {"missing": missing, "keep": keep, "allow_hypersparse": allow_hypersparse}
-    return update_store(stored, *sources, options, describe, report, room, **writing)
+    return open_written(store, update_store(stored, *sources, options, describe, report, room, **writing))
 
 
 @watched

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from mgspmv.api.arguments import check_threads, parse_size
-from mgspmv.api.stores import stamp
+from mgspmv.api.matrix import Matrix
+from mgspmv.api.stores import open_written, stamp
 from mgspmv.errors import OptionError
 from mgspmv.ingest.edge_mask import choose_edges
 from mgspmv.ingest.store_writing import find_budget
 from mgspmv.ingest.subgraph import check_bounds, write_subgraph
-from mgspmv.model import MatrixInfo, Progress, ignore
+from mgspmv.model import Progress, ignore
 from mgspmv.monitor.progress import watched
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import open_store
@@ -39,7 +40,7 @@ def subgraph(
     threads: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
     on_progress: Progress | None = None,
-) -> MatrixInfo:
+) -> Matrix:
     """Write a part of a stored matrix as a separate store: the entries between some vertices, or some edges.
 
     Vertices that are kept have their ids and their order, in a store whose ids are 0..n-1 too, also those without
@@ -66,7 +67,7 @@ def subgraph(
 
     Returns
     -------
-    Info of the new store; the last of `provenance["subgraphs"]` has the conditions and the original store.
+    The opened new store; the last of `info.provenance["subgraphs"]` has the conditions and the original store.
 
     Raises
     ------
@@ -97,7 +98,8 @@ def subgraph(
         return info.provenance | {"subgraphs": [*before, {**made, "source": source, **stamp()}]}
 
     writing: dict[str, Any] = {"base": base, "edges": chosen}
-    return write_subgraph(stored, target, vertices, bounds, describe, on_progress or ignore, room, **writing)
+    made = write_subgraph(stored, target, vertices, bounds, describe, on_progress or ignore, room, **writing)
+    return open_written(target, made)
 
 
 def _to_number(value: Any) -> Any:

@@ -53,7 +53,7 @@ class Iteration:
         check_choices(self.place, executor=self.executor, **{name: own[name] for name in ("transport",) if name in own})
         options = {name: getattr(self, name) for name in ("tol", "norm", "max_iter", "precision", "executor")}
         options |= self.place.arguments | {"weights": not self.ignore_weights} | own
-        with api.open_matrix(self.store) as opened, opened.T if reverse else opened as matrix:
+        with api.open(self.store) as opened, opened.T if reverse else opened as matrix:
             given = {"nstart": self.nstart} | {name: options.pop(name) for name in vectors}
             options |= read_vectors(matrix, aligns=call == "pagerank", **given)
             return listen(partial(getattr(api, call), matrix, **options), self.place, own.get("checkpoint"))

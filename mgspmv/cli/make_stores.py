@@ -32,7 +32,7 @@ def ingest(
     began = time.perf_counter()
     note_checkpoint(f"{store} is unchanged")
     with open_client(place) as client:
-        info = api.ingest(source[0] if len(source) == 1 else source, store, **options, client=client)
+        info = api.ingest(source[0] if len(source) == 1 else source, store, **options, client=client).info
     return answer_ingested(info, time.perf_counter() - began)
 
 
@@ -57,7 +57,7 @@ def update(
     options |= {"ignore_weights": ignore_weights, "keep": keep, **vars(work), **reading.options}
     before, began = open_store(store).info, time.perf_counter()
     note_checkpoint(f"{store} is unchanged")
-    info = api.update(store, insert=insert, delete=delete, **options)
+    info = api.update(store, insert=insert, delete=delete, **options).info
     answer = answer_changed(info, before, time.perf_counter() - began, "nothing to change")
     if info.version == before.version:
         return answer
@@ -113,5 +113,5 @@ def generate(
     began = time.perf_counter()
     note_checkpoint(f"{store} is unchanged")
     with open_client(place) as client:
-        info = api.generate(model, store, **options, client=client)
+        info = api.generate(model, store, **options, client=client).info
     return answer_ingested(info, time.perf_counter() - began)

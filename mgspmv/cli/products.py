@@ -41,7 +41,7 @@ def plan(
     place = PlacementOptions(cluster, workers if cluster else None, None, cluster_option, scheduler, tls, timeout)
     options: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "precision": precision}
     options |= {"stop": stop, "checkpoint": checkpoint, "backend": place.choose_backend(backend), "timeout": timeout}
-    with api.open_matrix(store) as matrix, open_client(place) as client:
+    with api.open(store) as matrix, open_client(place) as client:
         plan = matrix.plan(1 if workers is None else workers, **options, client=client)
     titles, rows = _list_workers(plan)
     totals = {"operation": plan.operation, "precision": plan.precision}
@@ -103,7 +103,7 @@ def spmv(
     check_target(output, overwrite=overwrite, suffixes=(".npy",))
     note_checkpoint(f"{output} is unchanged")
     began = time.perf_counter()
-    with api.open_matrix(store) as matrix:
+    with api.open(store) as matrix:
         options = {"alpha": alpha, "beta": beta, "kernel": kernel, "precision": precision, **place.arguments}
         options["y"] = None if y is None else read_vector(y, max_ndim=2)
         factor = read_vector(x, max_ndim=2)

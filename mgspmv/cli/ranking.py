@@ -85,7 +85,7 @@ def pagerank_batch(
     options: dict[str, Any] = {"alpha": alpha or 0.85, "tol": tol, "norm": norm, "max_iter": max_iter}
     options |= {"weights": not ignore_weights, "precision": precision, "width": width, "top": keep_top}
     options |= place.arguments | {"transport": transport}
-    with api.open_matrix(store) as opened, opened.T if reverse else opened as matrix:
+    with api.open(store) as opened, opened.T if reverse else opened as matrix:
         string_ids = matrix.info.vertex_ids == "string"
         table = None if personalization is None else read_seeds(personalization, string_ids=string_ids)
         options |= read_vectors(matrix, dangling=dangling, out_weight=out_weight)

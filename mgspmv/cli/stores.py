@@ -56,7 +56,7 @@ def reorder(
     options: dict[str, Any] = {"method": method, "overwrite": overwrite, **vars(work)}
     began = time.perf_counter()
     note_checkpoint(f"{target or store} is unchanged")
-    info = api.reorder(store, target, **options)
+    info = api.reorder(store, target, **options).info
     return answer_stored(info, time.perf_counter() - began)
 
 
@@ -67,7 +67,7 @@ def transpose(store: str, *, keep: int | None = None, work: SortingOptions) -> A
 
     before, began = open_store(store).info, time.perf_counter()
     note_checkpoint(f"{store} is unchanged")
-    info = api.transpose(store, keep=keep, **vars(work))
+    info = api.transpose(store, keep=keep, **vars(work)).info
     return answer_changed(info, before, time.perf_counter() - began, "the transpose is stored already")
 
 
@@ -104,7 +104,7 @@ def subgraph(
     for name, file in given({"edges": edges, "without_edges": without_edges}).items():
         options[name] = read_edges(file, stored, **lines.options)
     note_checkpoint(f"{target} is unchanged")
-    info = api.subgraph(store, target, **options)
+    info = api.subgraph(store, target, **options).info
     answer = answer_stored(info, time.perf_counter() - began)
     source = info.provenance["subgraphs"][-1]["source"]
     part = f"{info.shape[0]:,} of {source['shape'][0]:,} rows, {info.nnz:,} of {source['nnz']:,} entries"
@@ -146,7 +146,7 @@ def info(store: str) -> Answer:
     """Show the metadata of a store, without loading the matrix."""
     from mgspmv import api
 
-    with api.open_matrix(store) as matrix:
+    with api.open(store) as matrix:
         return Answer(asdict(matrix.info), [_tabulate_info(matrix.info)])
 
 

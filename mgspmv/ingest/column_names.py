@@ -116,7 +116,8 @@ class ColumnChoice:
         return {"columns": columns, "not_read": [own for own in listed if own not in columns.values()]}
 
 
-Weights = Literal["auto"] | bool
+Weights = str | bool
+"""True to require weights, False to read none, "auto" to read them if they are found, or the name of their column."""
 Extra = Literal["error", "ignore"]
 
 _COLUMNS_HINT = 'columns=("SOURCE", "TARGET")'
@@ -164,7 +165,7 @@ def choose_columns(
     Parameters
     ----------
     names : names of all columns; None without a header
-    weights : True to require weights, False to read none, "auto" to read them if they are found
+    weights : True to require weights, False to read none, "auto" to read them if they are found, or their column
     extra_columns : "ignore" columns that no rule takes, or raise for them
 
     Raises
@@ -177,10 +178,22 @@ def choose_columns(
             + (f" {names[0]!r}" if names else "")
             + "; pass delimiter= if another character separates them"
         )
+    if isinstance(weights, str) and weights != "auto":
+        return _choose_beside(weights, names, n_columns, extra_columns)
     if names is None:
         return _choose_by_place(n_columns, weights, extra_columns)
     columns = _choose_by_names(names, weights, extra_columns)
     return columns if columns is not None else _choose_unnamed(names, weights, extra_columns)
+
+
+def _choose_beside(weights: str, names: Sequence[str] | None, n_columns: int, extra_columns: Extra) -> ColumnChoice:
+    """Choose the sources and targets among the columns other than that of the weights."""
+    if names is None:
+        raise Undecided(f"weights={weights!r} is a name, but there is no header; pass columns= with numbers, from 1")
+    place = _resolve_column(weights, names, n_columns)
+    kept = [k for k in range(n_columns) if k != place]
+    ends = choose_columns([names[k] for k in kept], len(kept), False, extra_columns)
+    return ColumnChoice(kept[ends.source], kept[ends.target], place)
 
 
 def _choose_by_place(n_columns: int, weights: Weights, extra_columns: Extra) -> ColumnChoice:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest.column_names import ColumnChoice, choose_columns, resolve_columns
+from mgspmv.ingest.column_names import ColumnChoice, Weights, choose_columns, resolve_columns
 from mgspmv.ingest.columns import (
     TableFormat,
     TextColumn,
@@ -53,7 +53,7 @@ class StatedForm:
     skip_rows : lines to skip at the beginning of each file
     comment : characters that begin comments, or "none"; None for `#` and `%`. If given, the text of comments is ignored
     columns : names of sources, targets and optionally weights, or numbers from 1; None to choose by name or place
-    weights : whether weights are read (float64); "auto" if there is such a column
+    weights : whether weights are read (float64); "auto" if there is such a column; or the name of the column
     ids : "int", "string", or "auto" to detect it from the first edge
     extra_columns : "ignore" columns that no rule chooses, or raise an "error" for them
     """
@@ -63,12 +63,13 @@ class StatedForm:
     skip_rows: int = 0
     comment: str | None = None
     columns: Sequence[str | int] | None = None
-    weights: Literal["auto"] | bool = "auto"
+    weights: Weights = "auto"
     ids: Literal["auto", "int", "string"] = "auto"
     extra_columns: Literal["error", "ignore"] = "error"
 
     def __post_init__(self) -> None:
-        check_choice("weights", self.weights, ("auto", True, False))
+        if not isinstance(self.weights, str):
+            check_choice("weights", self.weights, ("auto", True, False))
         check_choice("ids", self.ids, ("auto", "int", "string"))
         check_choice("extra_columns", self.extra_columns, ("error", "ignore"))
         check_choice("header", self.header, (None, True, False))
@@ -93,7 +94,7 @@ class StatedForm:
         return b"" if self.comment == "none" else (self.comment or COMMENTS).encode()
 
 
-def check_columns(columns: Sequence[str | int] | None, weights: Literal["auto"] | bool) -> None:
+def check_columns(columns: Sequence[str | int] | None, weights: Weights) -> None:
     """Raise OptionError for columns that are not two or three names or numbers, or lack the requested weights."""
     if columns is None:
         return
@@ -104,6 +105,10 @@ def check_columns(columns: Sequence[str | int] | None, weights: Literal["auto"] 
         )
     if not isinstance(columns[0], str | int) or isinstance(columns[0], bool):
         raise OptionError(f"columns must be names or numbers from 1, not {columns!r}")
+    if isinstance(weights, str) and weights != "auto":
+        raise OptionError(
+            f"weights={weights!r} names a column besides columns={tuple(columns)!r}; name it as the third of columns="
+        )
     if len(columns) != 3 and weights is True:
         raise OptionError(
             f"weights=True requires a third column in columns={tuple(columns)!r}; add it, or leave weights=True out"

@@ -1,4 +1,4 @@
-"""Tables of edges in memory, or computed by Dask one partition at a time: DataFrames and Arrow tables."""
+"""Tables of edges in memory, or computed in parts: DataFrames, Arrow tables and streams."""
 
 from __future__ import annotations
 
@@ -13,25 +13,35 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.interchange import to_host
 from mgspmv.ingest.names import wrap_numbers
 from mgspmv.ingest.parts import cut_evenly, make_absolute
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget, ScratchFile
 from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_index, make_empty
 from mgspmv.ingest.values import choose_value_dtype
-from mgspmv.ingest.vertex_vectors import is_class
+from mgspmv.ingest.vertex_vectors import is_class, is_table
 
-_CLASSES = {"pandas": "DataFrame", "polars": "DataFrame", "dask": "DataFrame", "pyarrow": "Table"}
+_CLASSES = {
+    "pandas": ("DataFrame",),
+    "polars": ("DataFrame", "LazyFrame"),
+    "dask": ("DataFrame",),
+    "pyarrow": ("Table",),
+    "cudf": ("DataFrame",),
+}
+STREAM = "arrow"
+"""Name in place of a library's for other tables with `__arrow_c_stream__`."""
 
 
 class FrameSource(TableSource):
-    """A pandas, polars or Dask DataFrame, or an Arrow table, as a `Source`; see `TableSource` for the types.
+    """A table of pandas, polars, cuDF, Dask or Arrow, as a `Source`; see `TableSource` for the types.
 
     The partitions of a Dask DataFrame are computed one after the other, by the scheduler that Dask is set to, and rows
     are counted over all of them. Indexes are ignored. NaN in pandas is a missing value.
 
     Parameters
     ----------
-    frame : pandas.DataFrame, polars.DataFrame, dask.dataframe.DataFrame or pyarrow.Table
+    frame : pandas.DataFrame, polars.DataFrame or LazyFrame, cudf.DataFrame, dask.dataframe.DataFrame, pyarrow.Table, or
+        another table with `__arrow_c_stream__`, such as a relation of DuckDB, which is read as a stream
     threads : number of threads that compute a partition, if Dask is set to threads; default Dask's own number
     columns, options : of `TableSource`
 
@@ -52,11 +62,10 @@ class FrameSource(TableSource):
         library = find_library(frame)
         if library is None:
             raise OptionError(
-                "expected a pandas, polars or Dask DataFrame or a pyarrow Table, not an object of type "
+                "expected a table of pandas, polars, cuDF, Dask or Arrow, not an object of type "
                 f"{type(frame).__module__}.{type(frame).__qualname__}"
             )
-        size = f"{frame.npartitions} partitions" if library == "dask" else f"{len(frame)} rows"
-        super().__init__(f"{library} {_CLASSES[library]} of {size}", columns=_take_labels(frame, columns), **options)
+        super().__init__(_name_frame(frame), columns=_take_labels(frame, columns), **options)
         self._frame, self._library, self._threads = frame, library, threads
         self._format, self._described, self._is_computed = library, self.name, library == "dask"
         self.kept: KeptPartitions | None = None
@@ -67,6 +76,10 @@ class FrameSource(TableSource):
             yield Table(self.name, self.kept.columns, self.kept.read)
         elif self._library == "dask":
             yield _open_dask(self._frame, self.name, self._threads)
+        elif self._library == STREAM:
+            yield _open_stream(self._frame, self.name)
+        elif _is_lazy(self._frame):
+            yield _open_lazy(self._frame, self.name)
         else:
             yield _open_frame(self._frame, self.name)
 
@@ -118,16 +131,18 @@ class FrameSource(TableSource):
 
 
 def _open_frame(frame: Any, name: str) -> Table:
-    """Open a pandas or polars DataFrame or a pyarrow Table, of which each slice is converted to Arrow.
+    """Open a DataFrame of pandas, polars or cuDF or an Arrow table, of which each slice is converted to Arrow.
 
     Column names that are not strings are converted to strings.
     """
     library = find_library(frame)
 
     def take(names: list[str], start: int) -> Any:
-        if library == "pandas":
+        if library in ("pandas", "cudf"):
             rows = frame.iloc[start : start + BATCH_ROWS]  # sliced first, as selecting columns copies them
-            return pa.Table.from_pandas(rows[_find_labels(frame, names)], preserve_index=False)
+            rows = rows[_find_labels(frame, names)]
+            is_host = library == "pandas"
+            return pa.Table.from_pandas(rows, preserve_index=False) if is_host else rows.to_arrow(preserve_index=False)
         part = frame.select(names).slice(start, BATCH_ROWS)
         return part if library == "pyarrow" else part.to_arrow()
 
@@ -142,6 +157,30 @@ def _open_frame(frame: Any, name: str) -> Table:
     index = find_saved_index(frame.schema) if library == "pyarrow" else ()
     columns = list(map(str, frame.column_names if library == "pyarrow" else frame.columns))
     return Table(name, columns, read, index, n_rows=len(frame))
+
+
+def _open_lazy(frame: Any, name: str) -> Table:
+    """Open a polars LazyFrame, of which only the columns that are read are computed."""
+
+    def read(names: list[str]) -> Iterator[Any]:
+        yield from _open_frame(frame.select(names).collect(), name).read(names)
+
+    return Table(name, frame.collect_schema().names(), read)
+
+
+def _open_stream(frame: Any, name: str) -> Table:
+    """Open a table by the Arrow C interface, which can be read once."""
+    try:
+        stream = pa.RecordBatchReader.from_stream(frame)
+    except (pa.ArrowException, TypeError) as error:
+        raise SourceError(f"cannot be read as a stream of Arrow ({error})", source=name) from error
+
+    def read(names: list[str]) -> Iterator[Any]:
+        yield make_empty(stream.schema).select(names)  # if there are no rows
+        for batch in stream:
+            yield batch.select(names)
+
+    return Table(name, list(stream.schema.names), read, find_saved_index(stream.schema))
 
 
 def _open_dask(frame: Any, name: str, threads: int | None) -> Table:
@@ -220,12 +259,36 @@ class KeptPartitions:
 
 def find_library(obj: Any) -> str | None:
     """Return the library of a table that `FrameSource` reads, without importing it; None for other objects."""
-    return next((library for library, name in _CLASSES.items() if is_class(obj, library, name)), None)
+    for library, names in _CLASSES.items():
+        if any(is_class(obj, library, name) for name in names):
+            return library
+    return STREAM if is_table(obj) else None
+
+
+def has_no_columns(frame: Any) -> bool:
+    """Return whether a table has no columns at all, as those of an empty list."""
+    return getattr(frame, "shape", (0, 1))[1] == 0
+
+
+def _is_lazy(frame: Any) -> bool:
+    return is_class(frame, "polars", "LazyFrame")
+
+
+def _name_frame(frame: Any) -> str:
+    """Return the library and class of a table, and its number of rows or partitions if that is known."""
+    library, name = find_library(frame), type(frame).__name__
+    if library == STREAM:
+        return f"{type(frame).__module__.partition('.')[0]} {name}"
+    if library == "dask":
+        return f"dask {name} of {frame.npartitions} partitions"
+    return f"{library} {name}" if _is_lazy(frame) else f"{library} {name} of {len(frame)} rows"
 
 
 def _take_labels(frame: Any, columns: Sequence[str | int] | None) -> Sequence[str | int] | None:
     """Return the given columns; integers that are labels of a DataFrame are replaced by its column names."""
-    if columns is None or isinstance(columns, str) or not any(isinstance(label, int) for label in frame.columns):
+    if find_library(frame) not in ("pandas", "dask", "cudf") or columns is None or isinstance(columns, str):
+        return columns
+    if not any(isinstance(label, int) for label in frame.columns):
         return columns
     return [str(each) if each in list(frame.columns) else each for each in columns]
 
@@ -247,14 +310,21 @@ def _types_error(table: str, names: list[str], error: Exception) -> SourceError:
 
 
 def source_from_arrays(
-    src: Any, dst: Any, weights: Any = None, *, n_vertices: int | None = None, id_room: MemoryBudget = ANY_ROOM
+    src: Any,
+    dst: Any,
+    weights: Any = None,
+    *,
+    form: str = "arrays",
+    n_vertices: int | None = None,
+    id_room: MemoryBudget = ANY_ROOM,
 ) -> FrameSource:
-    """Return a source of arcs src[k] -> dst[k], given as arrays of NumPy, pandas, polars or Arrow, or as lists.
+    """Return a source of arcs src[k] -> dst[k], given as arrays of any library that `to_host` reads, or as lists.
 
     Parameters
     ----------
     src, dst : integers, or other ids that `TableSource` accepts; shape (k,)
     weights : real, shape (k,); None for a pattern
+    form : form of the arcs that the user passed
     n_vertices, id_room : as in `TableSource`
 
     Raises
@@ -262,8 +332,9 @@ def source_from_arrays(
     OptionError : arrays that are not one-dimensional, not of one length, or not of one type that ids may have
     SourceError : missing numbers, or weights that are not real, or wider than 64 bits
     """
+    src, dst, weights = map(to_host, (src, dst, weights))
     ends = {name: _take_ids(name, ids) for name, ids in (("src", src), ("dst", dst))}
-    name, n = f"{len(ends['src'])} arcs in arrays", len(ends["src"])
+    name, n = f"{len(ends['src'])} arcs in {form}", len(ends["src"])
     if weights is not None:
         vector = _take_vector("weights", weights)
         ends["weights"] = wrap_numbers(vector.astype(choose_value_dtype(vector.dtype, name), copy=False))

@@ -7,7 +7,7 @@ import hashlib
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from numbers import Complex, Integral, Real
@@ -18,7 +18,6 @@ import numpy as np
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError, SourceError, SourceNotFoundError
-from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout, Source, StatedShape
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
 from mgspmv.ingest.vector_files import NPY_DAMAGE
@@ -32,8 +31,9 @@ _NPZ_DAMAGE = (*NPY_DAMAGE, KeyError, RuntimeError, zipfile.BadZipFile, zlib.err
 """Exceptions that `scipy.sparse.load_npz` raises on damaged files."""
 
 INGESTIBLE = (
-    "a SciPy sparse array or matrix, a two-dimensional NumPy array, a NetworkX graph, a pandas, polars or Dask "
-    "DataFrame, a pyarrow Table, or a tuple (src, dst) or (src, dst, weight) of arrays"
+    "a path or URL, a SciPy or CuPy sparse matrix, a two-dimensional array, an edge index (an integer array of shape "
+    "(2, E)), a tuple (src, dst) or (src, dst, weight) of arrays, a list of such pairs or triples, a graph of NetworkX "
+    "or igraph, a table of pandas, polars, cuDF, Dask or Arrow, or any other table with __arrow_c_stream__"
 )
 
 
@@ -114,42 +114,56 @@ class NpzSource(ScipySource):
         return replace(layout, stated=StatedShape(self.name))
 
 
-class NetworkxSource:
-    """NetworkX graph, directed or undirected, with or without parallel edges, as a `Source`.
+class GraphSource:
+    """Graph object, directed or undirected, with or without parallel edges, as a `Source`.
 
     An undirected edge stands for both arcs, a self loop for one. Parallel edges are kept separate. Vertices are
-    numbered by ascending node. Weights are float64; if some edges have a `weight`, those without it weigh 1, as in
-    NetworkX; if none has it the graph is a pattern, or, if it has parallel edges, each counts 1, as in NetworkX.
+    numbered by ascending node, also those without edges. Weights are float64; if some edges have the attribute, those
+    without it weigh 1, as in NetworkX; if none has it the graph is a pattern, or, if it has parallel edges, each counts
+    1, as in NetworkX.
 
     Parameters
     ----------
-    graph : networkx.Graph, DiGraph, MultiGraph or MultiDiGraph whose nodes are all integers or all strings
+    name : name of the source in messages
+    format : library and class
+    nodes : all integers or all strings
+    n_edges : number of edges
+    attributes : function that yields the names of the attributes of all edges, repeated
+    weights : attribute with the weights; True for `weight`, "auto" for `weight` if an edge has it, False for none
 
     Raises
     ------
-    OptionError : nodes that are neither all integers nor all strings
-    SourceError : while reading: a weight that is not a number
-    SourceError : while reading: a complex weight
+    OptionError : nodes that are neither all integers nor all strings; a missing attribute
+    SourceError : while reading: a weight that is not a real number
     """
 
     default_kind: Literal["graph", "matrix"] = "graph"
+    is_undirected: bool
+    counts_parallel: bool
 
-    def __init__(self, graph: Any) -> None:
-        if not _is_networkx(graph):
-            raise OptionError(f"expected a NetworkX graph, not {_describe(graph)}")
-        self.name = f"{type(graph).__name__} of {len(graph)} nodes"
-        self._graph = graph
-        self._nodes = _sort_nodes(graph)
-        self._weight = "weight" if any("weight" in edge[2] for edge in graph.edges(data=True)) else None
-        self.is_undirected = not graph.is_directed()
-        self.counts_parallel: bool = graph.is_multigraph() and _has_parallel_edges(graph)
+    def __init__(
+        self,
+        name: str,
+        format: str,
+        nodes: Iterable[Any],
+        n_edges: int,
+        attributes: Callable[[], Iterable[str]],
+        weights: str | bool,
+    ) -> None:
+        self.name, self._format, self._n_edges = name, format, n_edges
+        self._nodes = _sort_nodes(nodes)
+        self._weight = _choose_attribute(name, attributes, weights) if n_edges else None
+
+    def edges(self) -> Iterator[tuple[Any, ...]]:
+        """Yield (tail, head), or (tail, head, weight) of all edges."""
+        raise NotImplementedError
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all edges, in at least one batch."""
         number = {node: k for k, node in enumerate(self._nodes)}
-        edges = iter(self._graph.edges(data=self._weight, default=1.0) if self._weight else self._graph.edges())
+        edges = self.edges()
         # half a batch, because each edge of an undirected graph becomes two entries
-        for _ in range(0, max(1, self._graph.number_of_edges()), BATCH_ENTRIES // 2):
+        for _ in range(0, max(1, self._n_edges), BATCH_ENTRIES // 2):
             chunk = list(islice(edges, BATCH_ENTRIES // 2))
             rows, cols = (np.fromiter((number[edge[side]] for edge in chunk), np.int64, len(chunk)) for side in (0, 1))
             yield CooBatch(rows, cols, self._read_weights(chunk) if self._weight else None)
@@ -158,9 +172,8 @@ class NetworkxSource:
         """Return the shape and, unless they are 0..n-1, the nodes."""
         n = len(self._nodes)
         weight = None if self._weight is None else [None, self._weight]
-        taken = {"columns": {"weight": weight}, "n_rows": self._graph.number_of_edges()}
-        of = f"networkx {type(self._graph).__name__}"
-        provenance = {"name": self.name, "format": of, "weight": self._weight, "taken": taken}
+        taken = {"columns": {"weight": weight}, "n_rows": self._n_edges}
+        provenance = {"name": self.name, "format": self._format, "weight": self._weight, "taken": taken}
         if n and isinstance(self._nodes[0], str):
             return Layout((n, n), np.array(self._nodes, object), provenance=provenance)
         ids = None if self._nodes == list(range(n)) else np.array(self._nodes, np.int64)
@@ -182,12 +195,72 @@ class NetworkxSource:
         raise SourceError(f"{what}, which is not a number; convert it", source=self.name)
 
 
-def source_from_object(obj: Any, id_room: MemoryBudget = ANY_ROOM) -> Source:
-    """Return the source that reads an object: SciPy, NumPy, NetworkX, a tuple of arrays, or a source itself.
+class NetworkxSource(GraphSource):
+    """NetworkX graph as a `Source`.
 
     Parameters
     ----------
-    id_room : memory for the ids of vertices
+    graph : networkx.Graph, DiGraph, MultiGraph or MultiDiGraph
+    weights : as for `GraphSource`
+    """
+
+    def __init__(self, graph: Any, weights: str | bool = "auto") -> None:
+        if not is_networkx(graph):
+            raise OptionError(f"expected a NetworkX graph, not {_describe(graph)}")
+
+        def attributes() -> Iterator[str]:
+            return (name for _, _, data in graph.edges(data=True) for name in data)
+
+        what, n_edges = type(graph).__name__, graph.number_of_edges()
+        super().__init__(f"{what} of {len(graph)} nodes", f"networkx {what}", graph, n_edges, attributes, weights)
+        self._graph = graph
+        self.is_undirected = not graph.is_directed()
+        self.counts_parallel = graph.is_multigraph() and _has_parallel_edges(graph)
+
+    def edges(self) -> Iterator[tuple[Any, ...]]:
+        """Yield (tail, head), or (tail, head, weight) of all edges."""
+        data = {"data": self._weight, "default": 1.0} if self._weight else {}
+        return iter(self._graph.edges(**data))
+
+
+class IgraphSource(GraphSource):
+    """igraph graph as a `Source`, whose ids are the attribute `name` of its vertices, or else their numbers.
+
+    Parameters
+    ----------
+    graph : igraph.Graph
+    weights : as for `GraphSource`
+
+    Raises
+    ------
+    OptionError : two vertices of one name; as for `GraphSource`
+    """
+
+    def __init__(self, graph: Any, weights: str | bool = "auto") -> None:
+        n = graph.vcount()
+        self._names: list[Any] = graph.vs["name"] if "name" in graph.vs.attributes() else list(range(n))
+        of = (f"igraph Graph of {n} vertices", "igraph Graph", self._names, graph.ecount())
+        super().__init__(*of, graph.es.attributes, weights)
+        if len(set(self._names)) < n:
+            raise OptionError(f"{self.name}: some have the same name; make names unique, or delete graph.vs['name']")
+        self._graph = graph
+        self.is_undirected = not graph.is_directed()
+        self.counts_parallel = graph.has_multiple()
+
+    def edges(self) -> Iterator[tuple[Any, ...]]:
+        """Yield (tail, head), or (tail, head, weight) of all edges."""
+        names, ends = self._names, self._graph.get_edgelist()
+        if self._weight is None:
+            return ((names[i], names[j]) for i, j in ends)
+        return ((names[i], names[j], w) for (i, j), w in zip(ends, self._graph.es[self._weight], strict=True))
+
+
+def source_from_object(obj: Any, weights: str | bool = "auto") -> Source:
+    """Return the source that reads an object of SciPy, NumPy, NetworkX or igraph, or a source itself.
+
+    Parameters
+    ----------
+    weights : of a graph, as for `GraphSource`
 
     Raises
     ------
@@ -196,16 +269,13 @@ def source_from_object(obj: Any, id_room: MemoryBudget = ANY_ROOM) -> Source:
     if hasattr(obj, "batches") and hasattr(obj, "layout"):
         source: Source = obj
         return source
-    if _is_networkx(obj):
-        return NetworkxSource(obj)
+    if is_networkx(obj):
+        return NetworkxSource(obj, weights)
+    if is_igraph(obj):
+        return IgraphSource(obj, weights)
     if is_sparse(obj) or isinstance(obj, np.ndarray):
         return ScipySource(obj)
-    if isinstance(obj, tuple) and len(obj) in (2, 3):
-        from mgspmv.ingest.frames import source_from_arrays  # imports Numba, which other objects do not need
-
-        return source_from_arrays(*obj, id_room=id_room)
-    hint = "; convert a list of pairs by tuple(zip(*pairs))" if isinstance(obj, list) else ""
-    raise OptionError(f"cannot ingest {_describe(obj)}; pass {INGESTIBLE}{hint}")
+    raise OptionError(f"cannot read {_describe(obj)} as a matrix or graph; pass {INGESTIBLE}")
 
 
 def _slice_sparse(matrix: Any) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -293,13 +363,27 @@ def _load_npz(path: Path) -> Any:
     return matrix
 
 
-def _sort_nodes(graph: Any) -> list[int] | list[str]:
-    if all(isinstance(node, Integral) and not isinstance(node, bool) for node in graph):
-        numbers = sorted(int(node) for node in graph)
+def _choose_attribute(name: str, attributes: Callable[[], Iterable[str]], weights: str | bool) -> str | None:
+    """Return the attribute of edges with the weights; None if there is none."""
+    if weights is False:
+        return None
+    wanted = weights if isinstance(weights, str) and weights != "auto" else "weight"
+    if wanted in attributes():
+        return wanted
+    if weights == "auto":
+        return None
+    found = ", ".join(sorted(map(repr, set(attributes())))) or "none"
+    raise OptionError(f"{name}: no edge has the attribute {wanted!r} for weights, found {found}; name another of them")
+
+
+def _sort_nodes(nodes: Iterable[Any]) -> list[int] | list[str]:
+    nodes = list(nodes)
+    if all(isinstance(node, Integral) and not isinstance(node, bool) for node in nodes):
+        numbers = sorted(int(node) for node in nodes)
         if not numbers or (numbers[0] >= -INT64_MAX - 1 and numbers[-1] <= INT64_MAX):
             return numbers
-    elif all(isinstance(node, str) for node in graph):
-        return sorted(str(node) for node in graph)
+    elif all(isinstance(node, str) for node in nodes):
+        return sorted(str(node) for node in nodes)
     raise OptionError(
         "the nodes of a graph must be all strings or all integers that fit into int64; relabel them with "
         "networkx.convert_node_labels_to_integers(graph, label_attribute='label')"
@@ -316,8 +400,14 @@ def is_sparse(obj: Any) -> bool:
     return hasattr(obj, "tocoo") and hasattr(obj, "format") and is_class(obj, "scipy")
 
 
-def _is_networkx(obj: Any) -> bool:
+def is_networkx(obj: Any) -> bool:
+    """Return whether an object is a graph of NetworkX."""
     return hasattr(obj, "is_multigraph") and is_class(obj, "networkx")
+
+
+def is_igraph(obj: Any) -> bool:
+    """Return whether an object is a graph of igraph."""
+    return is_class(obj, "igraph", "Graph")
 
 
 def _describe(obj: Any) -> str:

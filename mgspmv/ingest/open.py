@@ -15,18 +15,19 @@ from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.detect import detect_format, find_format_by_name
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import Path, find_files, is_path, name_files
-from mgspmv.ingest.frames import FrameSource, find_library, source_from_arrays
+from mgspmv.ingest.frames import FrameSource, find_library, has_no_columns, source_from_arrays
+from mgspmv.ingest.interchange import convert_arrays
 from mgspmv.ingest.local_files import take_name
 from mgspmv.ingest.matrix_market import MatrixMarketSource
-from mgspmv.ingest.objects import NpzSource, source_from_object
+from mgspmv.ingest.objects import NpzSource, is_igraph, is_networkx, source_from_object
 from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import FileSource, Source
 from mgspmv.ingest.stored import StoreSource
 from mgspmv.ingest.tables import TableSource
 from mgspmv.ingest.zarr_groups import GROUP_FORMATS, GroupSource, find_matrix_store, is_group_path
-from mgspmv.model import IngestOptions, check_choice
-from mgspmv.store.read import open_store
+from mgspmv.model import IngestOptions, Kind, check_choice
+from mgspmv.store.read import StoredMatrix, open_store
 
 FORMATS = ("matrix-market", "edge-list", "parquet", "npz", *GROUP_FORMATS)
 LINE_OPTIONS = ("delimiter", "header", "skip_rows", "comment")
@@ -45,6 +46,8 @@ _SUITABLE = {
 def open_source(
     source: Any,
     *,
+    kind: Kind | None = None,
+    ignore_weights: bool = False,
     format: str | None = None,
     threads: int | None = None,
     id_room: MemoryBudget = ANY_ROOM,
@@ -57,12 +60,15 @@ def open_source(
     ----------
     source : paths or fsspec URLs of files, see `find_files`, or of a Zarr group or a matrix store; or an object: a Zarr
         store or group, a DataFrame (see `FrameSource`), or another (see `source_from_object`)
+    kind : requested kind, which decides what an array is, see `convert_arrays`
+    ignore_weights : whether tables and edge lists are read without weights, unless `weights` is given
     format : one of `FORMATS`; default: by the file's name and first line, or by the arrays of a Zarr group
     threads : number of threads that parse a text, decode Parquet or compute a partition; default one per processor
     id_room : memory for the ids of vertices
     is_vertex : see `EdgeListSource`
     edge_list_options : `EDGE_LIST_OPTIONS` for `EdgeListSource`, `PARQUET_OPTIONS` for `TableSource`, `GROUP_OPTIONS`
-        for `GroupSource`; other formats accept none, except that a tuple of arrays accepts `n_vertices`
+        for `GroupSource`; other formats accept none, except that a tuple of arrays accepts `n_vertices`, and a graph
+        of NetworkX or igraph `weights`
 
     Raises
     ------
@@ -72,26 +78,35 @@ def open_source(
     """
     _check_names(edge_list_options)
     check_choice("format", format, (*FORMATS, None))
+    if isinstance(source, StoredMatrix):
+        return _open_stored(source, threads, edge_list_options)
     if isinstance(source, list | tuple) and len(source) == 1 and is_path(source[0]):
         source = source[0]
     are_paths = is_path(source) or (isinstance(source, list | tuple) and all(map(is_path, source)))
+    form = "pairs" if isinstance(source, list) else "arrays" if isinstance(source, tuple) else "an edge index"
+    source = convert_arrays(source, kind)
     is_group = isinstance(source, Store | Group) or (is_path(source) and _is_group(source, format))
     if format is not None and not are_paths and not (is_group and format in GROUP_FORMATS):
         raise OptionError(f"format={format!r} applies to files, not to a {type(source).__name__}; leave it out")
-    if isinstance(source, tuple) and len(source) in (2, 3) and edge_list_options.keys() == {"n_vertices"}:
-        return source_from_arrays(*source, **edge_list_options, id_room=id_room)
+    if isinstance(source, tuple) and len(source) in (2, 3) and not are_paths:
+        _check_suitable(edge_list_options, ("n_vertices",), form)
+        return source_from_arrays(*source, form=form, id_room=id_room, **edge_list_options)
+    if is_networkx(source) or is_igraph(source):
+        _check_suitable(edge_list_options, ("weights",), type(source).__name__)
+        return source_from_object(source, **edge_list_options)
     files = [take_name(name) for name in find_files(source)] if are_paths and not is_group else []
     chosen = format or _find_format(source, files, is_group=is_group)
     if is_group and format is None and (place := find_matrix_store(source)) is not None:
-        _check_suitable(edge_list_options, (), "a matrix store")
-        return StoreSource(open_store(place), threads)
+        return _open_stored(open_store(place), threads, edge_list_options)
     _check_suitable(edge_list_options, PARQUET_OPTIONS if find_library(source) else _SUITABLE.get(chosen, ()), chosen)
+    if ignore_weights and (find_library(source) or chosen in ("edge-list", "parquet")):
+        edge_list_options = {"weights": False, **edge_list_options}
     if is_group:
         return GroupSource(source, format=format, **edge_list_options)
     if find_library(source):
         return FrameSource(source, threads=threads, id_room=id_room, **edge_list_options)
     if not files:
-        return source_from_object(source, id_room)
+        return source_from_object(source)
     if chosen in ("edge-list", "parquet"):
         if chosen == "parquet":
             return ParquetSource(files, threads=threads, id_room=id_room, **edge_list_options)
@@ -103,6 +118,13 @@ def open_source(
             source=name_files(files),
         )
     return NpzSource(files[0]) if chosen == "npz" else MatrixMarketSource(files[0], threads=threads)
+
+
+def _open_stored(stored: StoredMatrix, threads: int | None, options: dict[str, Any]) -> StoreSource:
+    _check_suitable(options, (), "a matrix store")
+    if stored.original is not None:
+        raise OptionError("a transpose cannot be ingested; ingest the matrix that it belongs to, with transpose=True")
+    return StoreSource(stored, threads)
 
 
 def _check_suitable(options: dict[str, Any], suitable: tuple[str, ...], chosen: str) -> None:
@@ -141,7 +163,8 @@ def open_update(
     def open_one(source: Any, given: dict[str, Any], without: dict[str, Any]) -> Source | None:
         if source is None:
             return None
-        if find_library(source) and not source.shape[1] and not given.get("columns"):
+        source = convert_arrays(source, given.get("kind"))
+        if find_library(source) and has_no_columns(source) and not given.get("columns"):
             empty = source_from_arrays([], [])
             empty.may_be_empty = True
             return empty

@@ -132,7 +132,7 @@ class TableSource(FileSource):
         their names, or by position if two or three names have no known meaning (see `choose_columns`)
     n_vertices : number of vertices, whose ids are 0..n_vertices-1
     vertices : path of a list of vertices, see `EdgeListSource`
-    weights : whether to read weights; "auto" to read them if such a column exists, False to ignore it
+    weights : whether to read weights; "auto" to read them if such a column exists, False to ignore it; or their column
     extra_columns : "ignore" columns that no rule takes, or raise an "error" for them
     id_room : memory for the ids of vertices
 
@@ -151,7 +151,7 @@ class TableSource(FileSource):
         columns: Sequence[str | int] | None = None,
         n_vertices: int | None = None,
         vertices: str | os.PathLike[str] | None = None,
-        weights: Literal["auto"] | bool = "auto",
+        weights: str | bool = "auto",
         extra_columns: Literal["error", "ignore"] = "error",
         id_room: MemoryBudget = ANY_ROOM,
     ) -> None:

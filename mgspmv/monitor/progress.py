@@ -202,7 +202,7 @@ def show_progress() -> Iterator[None]:
 
         with mg.show_progress():
             mg.ingest("web.mtx.gz", "web.zarr", kind="graph")
-            ranks = mg.pagerank(mg.open_matrix("web.zarr"))
+            ranks = mg.pagerank(mg.open("web.zarr"))
 
     In a terminal it is on stderr, in a notebook below the cell: one line for the current call, removed when it ends;
     in a pipeline it begins with the step. If stderr is not a terminal, nothing is shown. `on_event` and `on_progress`

@@ -146,10 +146,10 @@ def test_what_is_not_expected_is_an_error_of_one_line(monkeypatch):
 def test_debug_shows_where_an_error_comes_from(args):
     _, stderr = invoke(*args, code=4)
     assert stderr.startswith("Traceback (most recent call last)")
-    assert "in open_matrix" in stderr
+    assert "in open\n" in stderr
     assert stderr.splitlines()[-1].startswith("error: there is no matrix store at none.zarr")
     stdout, _ = invoke(*args, "--json", code=4)
-    assert "in open_matrix" in "".join(json.loads(stdout)["error"]["traceback"])
+    assert "in open\n" in "".join(json.loads(stdout)["error"]["traceback"])
 
 
 def test_quiet_says_nothing_but_errors():

@@ -82,7 +82,7 @@ def test_subgraph_of_edges():
     assert answer["provenance"]["subgraphs"][-1]["edges"] == 2
     answer = invoke_json("subgraph", "g.zarr", "i.zarr", "--without-edges", "some.txt")["store"]
     graph.remove_edges_from(chosen)
-    assert answer["digest"] == mgspmv.api.ingest(graph, "w.zarr").digest
+    assert answer["digest"] == mgspmv.api.ingest(graph, "w.zarr").info.digest
     mask = nx.to_scipy_sparse_array(nx.DiGraph(EDGES), nodelist=sorted(graph), format="coo")
     scipy.sparse.save_npz("mask.npz", mask)
     answer = invoke_json("subgraph", "g.zarr", "j.zarr", "--edges", "mask.npz")["store"]
@@ -131,7 +131,7 @@ def test_export(folder):
 
 def test_options_of_export_are_given_on(monkeypatch):
     invoke("ingest", "a.mtx", "a.zarr")
-    info, given = mgspmv.api.open_matrix("a.zarr").info, {}
+    info, given = mgspmv.api.open("a.zarr").info, {}
     monkeypatch.setattr(mgspmv.api, "export", lambda *args, **options: given.update(options, args=args) or info)
     args = [
         "--format",

@@ -192,8 +192,8 @@ def test_a_dask_dataframe_is_read_by_partitions(client, tmp_path):
     frames, pd = pytest.importorskip("dask.dataframe"), pytest.importorskip("pandas")
     table = pd.DataFrame({"a": np.arange(500) % 71, "b": np.arange(500) % 37, "w": np.arange(500.0)})
     frame = frames.from_pandas(table, npartitions=6)
-    wanted = mg.ingest(frame, tmp_path / "wanted", duplicates="first")
-    made = mg.ingest(frame, tmp_path / "made", duplicates="first", client=client)
+    wanted = mg.ingest(frame, tmp_path / "wanted", duplicates="first").info
+    made = mg.ingest(frame, tmp_path / "made", duplicates="first", client=client).info
     assert made.digest == wanted.digest
     assert made.provenance["source"] == wanted.provenance["source"]
 
@@ -346,7 +346,7 @@ def test_workers_keep_to_the_memory(tmp_path):
             memory="1GiB",
             duplicates="keep",
             transpose=True,
-        )
+        ).info
         peaks = client.run(_find_peak).values()
     assert max(peaks) <= 1.1 * (1 << 30)
     assert made.nnz == n_batches << 20

@@ -42,9 +42,9 @@ FRAMES = {
 
 @pytest.mark.parametrize(("make", "table"), FRAMES.values(), ids=FRAMES)
 def test_partitions_that_depend_on_each_other(make, table, in_process, tmp_path):
-    wanted, client = mg.ingest(table, tmp_path / "wanted"), in_process(3)
+    wanted, client = mg.ingest(table, tmp_path / "wanted").info, in_process(3)
     before = find_left(client)
-    made = mg.ingest(make(), tmp_path / "made", client=client)
+    made = mg.ingest(make(), tmp_path / "made", client=client).info
     assert (made.digest, made.provenance["source"]["header"]) == (wanted.digest, wanted.provenance["source"]["header"])
     assert mg.verify(tmp_path / "made") == []
     check_left(client, before)
@@ -52,14 +52,14 @@ def test_partitions_that_depend_on_each_other(make, table, in_process, tmp_path)
 
 def test_partitions_on_the_cluster(in_process, tmp_path):
     client = in_process(3)
-    wanted = mg.ingest(TABLE, tmp_path / "wanted").digest
+    wanted = mg.ingest(TABLE, tmp_path / "wanted").info.digest
     before = find_left(client)
     for k, frame in enumerate((split(), split().sort_values("dst"), split(n=1))):
         held = client.persist(frame)
         for name, given in (("held", held), ("made of it", held.assign(weight=held.weight + 0))):
             for where, cluster in (("its client", client), ("another client", client.scheduler.address)):
                 place = tmp_path / f"{k} {name} {where}"
-                assert mg.ingest(given, place, client=cluster).digest == wanted, place
+                assert mg.ingest(given, place, client=cluster).info.digest == wanted, place
         del held, given
     check_left(client, before)
 

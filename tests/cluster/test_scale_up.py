@@ -45,13 +45,13 @@ def count_looks(cluster):
 
 def test_calls_begin_without_workers(adaptive, tmp_path):
     (tmp_path / "edges.csv").write_text("".join(f"{i},{j}\n" for i, j in EDGES))
-    wanted = mg.ingest(nx.DiGraph(EDGES), tmp_path / "wanted.zarr", transpose=True)
+    wanted = mg.ingest(nx.DiGraph(EDGES), tmp_path / "wanted.zarr", transpose=True).info
     ranks = mg.pagerank(mg.open_matrix(tmp_path / "wanted.zarr"))
     with Client(adaptive, set_as_default=False) as client:
         before = find_left(client)
         for k, given in enumerate((client, adaptive, client)):
             assert wait_for(lambda: count_workers(adaptive) == 0)
-            made = mg.ingest(tmp_path / "edges.csv", tmp_path / f"{k}.zarr", client=given, transpose=True)
+            made = mg.ingest(tmp_path / "edges.csv", tmp_path / f"{k}.zarr", client=given, transpose=True).info
             assert made.digest == wanted.digest
             assert wait_for(lambda: count_workers(adaptive) == 0)
             with mg.open_matrix(tmp_path / f"{k}.zarr") as A:

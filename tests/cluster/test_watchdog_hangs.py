@@ -216,7 +216,7 @@ def test_an_ingest_that_hangs(tmp_path, fragile):
         pytest.raises(WorkerTimeoutError, match=r"^worker 1 \(tcp://.*\(during number, rank 1\)"),
     ):
         mg.ingest(lists, tmp_path / "store.zarr", client=fragile, timeout=4 * TIMEOUT_S, memory=1 << 30)
-    assert mg.ingest(lists, tmp_path / "store.zarr", client=fragile).shape == (100, 100)
+    assert mg.ingest(lists, tmp_path / "store.zarr", client=fragile).info.shape == (100, 100)
 
 
 # --- what is slow ----------------------------------------------------------------------------------------------------

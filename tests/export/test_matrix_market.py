@@ -63,14 +63,14 @@ VALUES = {
 @pytest.mark.parametrize("field", VALUES)
 def test_files(tmp_path, field):
     wanted = sp.coo_array((VALUES[field], ([0, 0, 1, 3, 3, 3], [1, 4, 0, 2, 3, 4])), shape=(4, 5))
-    info = mg.ingest(wanted, tmp_path / "a.zarr")
+    info = mg.ingest(wanted, tmp_path / "a.zarr").info
     mg.export(tmp_path / "a.zarr", tmp_path / "a.mtx")
     lines = (tmp_path / "a.mtx").read_text().splitlines()
     assert lines[:3] == [f"%%MatrixMarket matrix coordinate {field} general", "4 5 6", lines[2]]
     assert scipy.io.mminfo(tmp_path / "a.mtx") == (4, 5, 6, "coordinate", field, "general")
     found = scipy.io.mmread(tmp_path / "a.mtx", spmatrix=False)
     assert np.array_equal(found.toarray(), wanted.toarray(), equal_nan=field == "real")
-    assert mg.ingest(tmp_path / "a.mtx", tmp_path / "b.zarr").digest == info.digest
+    assert mg.ingest(tmp_path / "a.mtx", tmp_path / "b.zarr").info.digest == info.digest
 
 
 @pytest.mark.parametrize("n_entries", [0, 500])
@@ -78,7 +78,7 @@ def test_compressed_files(tmp_path, monkeypatch, n_entries):
     """Of several members or frames, which other programs read."""
     for module, name in (("store.chunks", "CHUNK_ELEMENTS"), ("ingest.stored", "PIECE_ENTRIES")):
         monkeypatch.setattr(sys.modules[f"mgspmv.{module}"], name, 64)
-    info = mg.ingest(sp.random_array((50, 40), density=n_entries / 2000, rng=0), tmp_path / "a.zarr")
+    info = mg.ingest(sp.random_array((50, 40), density=n_entries / 2000, rng=0), tmp_path / "a.zarr").info
     for name in ("a.mtx", "a.mtx.gz", "a.mtx.zst"):
         mg.export(tmp_path / "a.zarr", tmp_path / name)
     plain = (tmp_path / "a.mtx").read_bytes()
@@ -87,7 +87,7 @@ def test_compressed_files(tmp_path, monkeypatch, n_entries):
         assert stream.read() == plain
     assert (scipy.io.mmread(tmp_path / "a.mtx.gz") != scipy.io.mmread(tmp_path / "a.mtx")).nnz == 0
     for name in ("a.mtx.gz", "a.mtx.zst"):
-        assert mg.ingest(tmp_path / name, tmp_path / "b.zarr", overwrite=True).digest == info.digest
+        assert mg.ingest(tmp_path / name, tmp_path / "b.zarr", overwrite=True).info.digest == info.digest
 
 
 def test_entries_of_a_graph_are_arcs(tmp_path):

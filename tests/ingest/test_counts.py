@@ -130,7 +130,7 @@ def test_what_a_reader_says_of_lines():
             made = super().layout()
             return replace(made, provenance={"name": "e.txt", "format": "edge-list", "taken": taken})
 
-    info = mg.ingest(Told(np.eye(2)[::-1]), MemoryStore(), kind="graph")
+    info = mg.ingest(Told(np.eye(2)[::-1]), MemoryStore(), kind="graph").info
     assert "taken" not in info.provenance["source"]
     report = info.ingest_report
     assert (report.name, report.format, report.n_files) == ("e.txt", "edge-list", 1)
@@ -203,7 +203,7 @@ def test_columns_of_times_are_no_weights():
 
 def test_a_store_without_a_report():
     store = MemoryStore()
-    made = mg.ingest((np.array([0]), np.array([1])), store)
+    made = mg.ingest((np.array([0]), np.array([1])), store).info
     assert replace(made, provenance={}).ingest_report is None
 
 
@@ -213,7 +213,7 @@ def test_updates(tmp_path):
     insert = pd.DataFrame({"src": [0, 0, 3, 3], "dst": [1, 2, 3, 0], "w": [5.0, 5.0, 7.0, 6.0]})
     insert = pd.concat([insert, insert[3:]])
     delete = (np.array([1, 1, 2]), np.array([2, 2, 1]))
-    info = mg.update(tmp_path / "a.zarr", insert=insert, delete=delete, self_loops="drop")
+    info = mg.update(tmp_path / "a.zarr", insert=insert, delete=delete, self_loops="drop").info
     assert info.ingest_report == before
     made = info.provenance["updates"][-1]
     counts = ("inserted", "deleted", "missing", "merged", "to_delete")

@@ -349,7 +349,7 @@ def test_line_numbers_far_into_a_compressed_file(make_error):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weights": "yes"}, "weights must be one of 'auto', True, False, not 'yes'"),
+        ({"weights": 1.5}, "weights must be one of 'auto', True, False, not 1.5"),
         ({"ids": "text"}, "ids must be one of 'auto', 'int', 'string', not 'text'"),
         ({"extra_columns": "drop"}, "extra_columns must be one of 'error', 'ignore', not 'drop'"),
         ({"delimiter": ""}, "delimiter must be one character such as ',' or ';', not ''"),

@@ -50,7 +50,7 @@ def ingest(source, **options):
 
 
 def cut(place, **options):
-    info = mg.subgraph(place, target := MemoryStore(), **options)
+    info = mg.subgraph(place, target := MemoryStore(), **options).info
     assert mg.verify(target) == []
     return target, info
 
@@ -141,10 +141,10 @@ def test_a_part_is_what_ingesting_it_makes(small, tmp_path, case, ids, way, stay
     left = find_left(place, ids, kept, low, {*picked}, stays=stays)
     assert info.nnz == len(left)
     if info.order is not None:
-        info = mg.reorder(target, method="none")
+        info = mg.reorder(target, method="none").info
     staying = list_vertices(tmp_path / "kept", range(N) if kept is None else kept, ids)
     options = {"duplicates": options["duplicates"]}
-    check_same(info, mg.ingest(make_table(left, ids, dtype), MemoryStore(), vertices=staying, **options))
+    check_same(info, mg.ingest(make_table(left, ids, dtype), MemoryStore(), vertices=staying, **options).info)
 
 
 def test_as_networkx_has_it(small):
@@ -154,7 +154,7 @@ def test_as_networkx_has_it(small):
     place = ingest(graph, transpose=True)
     induced = graph.edge_subgraph(chosen)
     _, info = cut(place, edges=chosen, vertices=list(induced))
-    check_same(info, mg.ingest(induced, MemoryStore()))
+    check_same(info, mg.ingest(induced, MemoryStore()).info)
     for edges in (
         induced.edges,
         induced.edges(),
@@ -166,7 +166,7 @@ def test_as_networkx_has_it(small):
         assert cut(place, edges=edges, vertices=list(induced))[1].digest == info.digest
     left = graph.copy()
     left.remove_edges_from([*chosen, (0, 0)])  # which is not there
-    check_same(cut(place, without_edges=[*chosen, (0, 0)])[1], mg.ingest(left, MemoryStore()))
+    check_same(cut(place, without_edges=[*chosen, (0, 0)])[1], mg.ingest(left, MemoryStore()).info)
 
 
 def test_edges_of_undirected_graphs_are_meant_both_ways(small):
@@ -175,14 +175,14 @@ def test_edges_of_undirected_graphs_are_meant_both_ways(small):
     place = ingest(graph)
     wanted = nx.Graph(chosen)
     wanted.add_nodes_from(graph)
-    check_same(cut(place, edges=chosen, symmetrize=True)[1], mg.ingest(wanted, MemoryStore()))
+    check_same(cut(place, edges=chosen, symmetrize=True)[1], mg.ingest(wanted, MemoryStore()).info)
     mask = make_mask(chosen, "numbers", 20)
-    check_same(cut(place, edges=mask, symmetrize=True)[1], mg.ingest(wanted, MemoryStore()))
+    check_same(cut(place, edges=mask, symmetrize=True)[1], mg.ingest(wanted, MemoryStore()).info)
     assert cut(place, edges=chosen)[1].nnz == len(chosen)
     left = graph.copy()
     left.remove_edges_from(chosen)
     made = cut(place, without_edges=chosen, symmetrize=True)[1]
-    check_same(made, mg.ingest(left, MemoryStore()))
+    check_same(made, mg.ingest(left, MemoryStore()).info)
     assert made.provenance["subgraphs"][-1]["symmetrize"] is True
 
 
@@ -195,16 +195,16 @@ def test_a_matrix_has_rows_and_columns(small, shape):
     beside.eliminate_zeros()
     assert inside.nnz > 5
     assert beside.nnz > 5
-    wanted = mg.ingest(inside, MemoryStore())
+    wanted = mg.ingest(inside, MemoryStore()).info
     check_same(cut(place, edges=mask)[1], wanted)
-    check_same(cut(place, without_edges=mask)[1], mg.ingest(beside, MemoryStore()))
+    check_same(cut(place, without_edges=mask)[1], mg.ingest(beside, MemoryStore()).info)
     for to_format in ("tocoo", "tocsr", "tocsc", "tolil", "todok"):
-        made = mg.subgraph(place, MemoryStore(), edges=getattr(mask, to_format)())
+        made = mg.subgraph(place, MemoryStore(), edges=getattr(mask, to_format)()).info
         assert made.digest == wanted.digest, to_format
     check_same(cut(place, edges=inside.nonzero())[1], wanted)
     heavy = (mask.multiply(matrix) >= 5).tocsr()
     target, info = cut(place, min_weight=5, edges=mask)
-    check_same(info, mg.ingest(matrix.multiply(heavy).tocsr(), MemoryStore()))
+    check_same(info, mg.ingest(matrix.multiply(heavy).tocsr(), MemoryStore()).info)
     A = mg.open_matrix(target)
     assert (A.T.to_scipy() != A.to_scipy().T).nnz == 0
 

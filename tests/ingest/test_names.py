@@ -98,7 +98,7 @@ def test_the_store_is_that_of_names_in_memory(tmp_path, suffix, kind, memory):
     else:
         pa.parquet.write_table(table, tmp_path / "e.parquet")
     options = IngestOptions(kind=kind, dtype="float64", self_loops="drop", symmetrize=True)
-    wanted = mg.ingest(tmp_path / f"e.{suffix}", tmp_path / "a.zarr", **{**vars(options), "order": "none"})
+    wanted = mg.ingest(tmp_path / f"e.{suffix}", tmp_path / "a.zarr", **{**vars(options), "order": "none"}).info
     source = open_source(tmp_path / f"e.{suffix}", id_room=MemoryBudget(1 << 15))
     room = MemoryBudget(memory, 2, None)
     store_source(source, tmp_path / "b.zarr", options, lambda p: p, lambda *_: None, room, base=None)

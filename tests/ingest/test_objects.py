@@ -15,7 +15,6 @@ from scipy.sparse.linalg import aslinearoperator
 
 from mgspmv.errors import CapacityError, OptionError, SourceError
 from mgspmv.ingest import objects
-from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.generate import UniformSource
 from mgspmv.ingest.objects import NetworkxSource, NpzSource, ScipySource, source_from_object
 from mgspmv.ingest.source import symmetrize
@@ -366,8 +365,6 @@ def test_source_from_object():
         (nx.MultiGraph(), NetworkxSource),
         (OwnGraph(), NetworkxSource),
         (nx.path_graph(4).subgraph([1, 2]), NetworkxSource),
-        ((np.array([0]), np.array([1])), FrameSource),
-        (([0], [1], [2.0]), FrameSource),
         (UniformSource(3, 3), UniformSource),
     ):
         assert type(source_from_object(obj)) is kind
@@ -387,5 +384,5 @@ def test_other_objects_are_refused(obj, what):
     with pytest.raises(OptionError) as caught:
         source_from_object(obj)
     message = str(caught.value)
-    assert message.startswith(f"cannot ingest {what}")
+    assert message.startswith(f"cannot read {what}")
     assert message.endswith(f"pass {objects.INGESTIBLE}")

@@ -133,7 +133,7 @@ def test_files_with_changes_are_refused_or_whole(tmp_path, file):
     store = tmp_path / "store"
     (tmp_path / name).write_bytes(content)
     try:
-        info = mg.ingest(tmp_path / name, store, overwrite=True)
+        info = mg.ingest(tmp_path / name, store, overwrite=True).info
     except MgspmvError:
         return
     assert mg.verify(store) == []
@@ -157,7 +157,7 @@ def test_killed_at_any_moment_a_store_is_the_old_or_the_new(tmp_path):
     """By SIGKILL, ten times, while versions replace each other."""
     moments, digests = random.Random(7), set()
     for seed in (0, 1):
-        made = mg.generate("rmat", tmp_path / f"{seed}", scale=16, edge_factor=16, seed=seed, transpose=True)
+        made = mg.generate("rmat", tmp_path / f"{seed}", scale=16, edge_factor=16, seed=seed, transpose=True).info
         digests.add(made.digest)
     found = []
     for k in range(10):

@@ -45,7 +45,7 @@ def test_the_store_is_that_of_the_text(tmp_path, compression):
     path = write(tmp_path / "e.parquet", *ends, weights, row_group_size=700, compression=compression)
     text = "".join(f"{a} {b} {w!r}\n" for a, b, w in zip(*ends.tolist(), weights.tolist(), strict=True))
     (tmp_path / "e.txt").write_text(text)
-    infos = [mg.ingest(name, MemoryStore(), duplicates="keep") for name in (path, tmp_path / "e.txt")]
+    infos = [mg.ingest(name, MemoryStore(), duplicates="keep").info for name in (path, tmp_path / "e.txt")]
     assert infos[0].digest == infos[1].digest
     source = infos[0].provenance["source"]
     assert source["format"] == "parquet"
@@ -120,7 +120,7 @@ def test_files_that_are_cut_short(tmp_path):
         ),
         ({"n_vertices": -1}, "n_vertices must be an integer of at least 0"),
         ({"n_vertices": 1, "vertices": "v"}, "n_vertices= and vertices= both define the vertices"),
-        ({"weights": "no"}, "weights must be one of"),
+        ({"weights": None}, "weights must be one of"),
         ({"delimiter": ","}, "delimiter= applies to an edge list, but this source is read as parquet"),
     ],
 )

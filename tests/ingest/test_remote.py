@@ -163,13 +163,16 @@ def test_texts_of_a_web_server(web, has_ranges, has_sizes):
 def test_the_store_is_that_of_the_file(web, tmp_path):
     web.files["/e.txt"] = TEXT
     (tmp_path / "e.txt").write_bytes(TEXT)
-    assert mg.ingest(f"{web.url}/e.txt", MemoryStore()).digest == mg.ingest(tmp_path / "e.txt", MemoryStore()).digest
+    assert (
+        mg.ingest(f"{web.url}/e.txt", MemoryStore()).info.digest
+        == mg.ingest(tmp_path / "e.txt", MemoryStore()).info.digest
+    )
 
 
 def test_signatures_of_urls_are_kept_nowhere(web, tmp_path):
     web.files["/e.txt?sig=hidden"] = TEXT
     url = f"{web.url}/e.txt?sig=hidden"
-    info = mg.ingest(url, tmp_path / "e.zarr", format="edge-list")
+    info = mg.ingest(url, tmp_path / "e.zarr", format="edge-list").info
     assert info.provenance["source"]["name"] == f"{web.url}/e.txt?sig=***"
     assert all(b"hidden" not in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     web.status["/e.txt?sig=hidden"] = 403
@@ -184,7 +187,7 @@ def test_patterns_of_a_web_server(web):
         web.files[f"/edges/{k}.csv.gz"] = gzip.compress(b"%d,%d\n" % (k, k + 1))
     web.files["/edges/_notes.csv.gz"] = web.files["/edges/other"] = b"none of these"
     assert find_files(f"{web.url}/edges/*.csv.gz") == [f"{web.url}/edges/{k}.csv.gz" for k in range(3)]
-    info = mg.ingest(f"{web.url}/edges/*.csv.gz", MemoryStore())
+    info = mg.ingest(f"{web.url}/edges/*.csv.gz", MemoryStore()).info
     assert (info.shape, info.nnz) == ((4, 4), 3)
     assert [file["name"] for file in info.provenance["source"]["files"]] == find_files(f"{web.url}/edges/*.csv.gz")
     with pytest.raises(SourceNotFoundError, match="no file matches this pattern"):
@@ -195,8 +198,8 @@ def test_a_parquet_table_of_a_web_server(web, tmp_path):
     ends = np.random.default_rng(0).integers(0, 1000, (2, 50_000))
     pq.write_table(pa.table({"a": ends[0], "b": ends[1]}), tmp_path / "e.parquet", row_group_size=5000)
     web.files["/e.parquet"] = (tmp_path / "e.parquet").read_bytes()
-    info = mg.ingest(f"{web.url}/e.parquet", MemoryStore())
-    assert info.digest == mg.ingest(tmp_path / "e.parquet", MemoryStore()).digest
+    info = mg.ingest(f"{web.url}/e.parquet", MemoryStore()).info
+    assert info.digest == mg.ingest(tmp_path / "e.parquet", MemoryStore()).info.digest
 
 
 @pytest.mark.parametrize("has_sizes", [True, False])
@@ -357,8 +360,8 @@ def test_parquet_tables_of_s3(s3, bucket, tmp_path):
         ends = rng.integers(0, 1000, (2, 5000))
         pq.write_table(pa.table({"a": ends[0], "b": ends[1]}), tmp_path / f"e/{k}.parquet", row_group_size=1000)
         s3.pipe(f"{bucket}/e/{k}.parquet", (tmp_path / f"e/{k}.parquet").read_bytes())
-    info = mg.ingest(f"s3://{bucket}/e/*.parquet", MemoryStore())
-    assert info.digest == mg.ingest(tmp_path / "e", MemoryStore()).digest
+    info = mg.ingest(f"s3://{bucket}/e/*.parquet", MemoryStore()).info
+    assert info.digest == mg.ingest(tmp_path / "e", MemoryStore()).info.digest
 
 
 @pytest.mark.external

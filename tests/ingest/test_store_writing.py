@@ -159,7 +159,7 @@ def test_the_room_is_that_of_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr("mgspmv.store.write.shutil.disk_usage", lambda path: free)
     text = tmp_path / "a.mtx"
     text.write_text("%%MatrixMarket matrix coordinate real general\n1000 5 1\n1 1 2.5\n")
-    assert mg.ingest(text, tmp_path / "a.zarr").shape == (1000, 5)
+    assert mg.ingest(text, tmp_path / "a.zarr").info.shape == (1000, 5)
     free.free -= 1
     with pytest.raises(CapacityError, match=r"would take 8.02 kB \(8,020 bytes\) .* 8.01 kB in 1 chunks for its 1,000"):
         mg.ingest(text, tmp_path / "b.zarr")
@@ -217,7 +217,7 @@ def test_a_list_of_vertices_takes_a_quarter_of_the_memory(kind, tmp_path, monkey
         room = MemoryBudget(memory, 2, tmp_path)
         monkeypatch.setattr(sys.modules["mgspmv.api.stores"], "find_budget", lambda *_, own=room: own)
         if memory == 4 * 32_000:
-            assert mg.ingest(tmp_path / "a", tmp_path / "s", **options).shape == (1000, 1000)
+            assert mg.ingest(tmp_path / "a", tmp_path / "s", **options).info.shape == (1000, 1000)
         else:
             with pytest.raises(
                 CapacityError, match=r"the list of vertices takes about 3\.2e-05 GB of memory, but the limit is"
@@ -337,7 +337,7 @@ def test_reordering_a_store_of_more_than_the_memory(tmp_path):
     command = [sys.executable, "-c", textwrap.dedent(REORDER_PEAK), tmp_path / "a.zarr"]
     digest, peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     assert int(peak) <= 1.1 * GIB
-    assert mg.generate("uniform", tmp_path / "b.zarr", **given, order="dealt").digest == digest
+    assert mg.generate("uniform", tmp_path / "b.zarr", **given, order="dealt").info.digest == digest
 
 
 def name(numbers):

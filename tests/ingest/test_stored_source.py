@@ -34,7 +34,7 @@ def make_graph(ids="numbers", n=20, m=60, seed=0):
 
 def ingest(source, **options):
     place = MemoryStore()
-    return place, mg.ingest(source, place, **options)
+    return place, mg.ingest(source, place, **options).info
 
 
 def check_same(found, wanted):
@@ -93,8 +93,8 @@ def test_the_kind_can_be_another(kind):
 
 
 def test_a_store_may_replace_itself(tmp_path):
-    before = mg.ingest(make_graph("string"), tmp_path / "g")
-    after = mg.ingest(tmp_path / "g", tmp_path / "g", transpose=True, overwrite=True)
+    before = mg.ingest(make_graph("string"), tmp_path / "g").info
+    after = mg.ingest(tmp_path / "g", tmp_path / "g", transpose=True, overwrite=True).info
     check_same(after, before)
     assert (after.has_transpose, len(mg.list_versions(tmp_path / "g"))) == (True, 1)
     assert mg.verify(tmp_path / "g") == []
@@ -105,10 +105,10 @@ def test_one_store_is_inserted_into_another():
     both = nx.MultiDiGraph([*one.edges(data=True), *other.edges(data=True)])
     both.add_nodes_from(other)
     place, _ = ingest(one, duplicates="keep")
-    info = mg.update(place, insert=ingest(other, duplicates="keep")[0])
+    info = mg.update(place, insert=ingest(other, duplicates="keep")[0]).info
     wanted = ingest(both, duplicates="keep")[1]
     assert (info.nnz, info.shape, info.vertex_ids) == (wanted.nnz, wanted.shape, "string")
-    deleted = mg.update(place, delete=ingest(other)[0])
+    deleted = mg.update(place, delete=ingest(other)[0]).info
     assert deleted.provenance["updates"][-1]["missing"] == 0
 
 

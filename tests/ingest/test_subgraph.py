@@ -53,7 +53,7 @@ def ingest(source, **options):
 
 
 def cut(place, **options):
-    info = mg.subgraph(place, target := MemoryStore(), **options)
+    info = mg.subgraph(place, target := MemoryStore(), **options).info
     assert mg.verify(target) == []
     return target, info
 
@@ -136,10 +136,10 @@ def test_a_part_is_what_ingesting_it_makes(small, tmp_path, case, as_mask):
     left = find_left(place, ids, kept, low, high, dtype)
     assert info.nnz == len(left)
     if info.order is not None:
-        info = mg.reorder(target, method="none")
+        info = mg.reorder(target, method="none").info
     staying = list_vertices(tmp_path / "kept", range(N) if kept is None else kept, ids)
     options = {"duplicates": options["duplicates"]}
-    wanted = mg.ingest(make_table(left, ids, dtype), MemoryStore(), vertices=staying, **options)
+    wanted = mg.ingest(make_table(left, ids, dtype), MemoryStore(), vertices=staying, **options).info
     check_same(info, wanted)
 
 
@@ -183,7 +183,7 @@ def test_a_matrix_has_bounds_alone(small, shape, dtype):
         left = matrix.copy()
         left.data *= (left.data >= (low or 0)) & (left.data <= (high or math.inf))
         left.eliminate_zeros()
-        check_same(info, mg.ingest(left, MemoryStore()))
+        check_same(info, mg.ingest(left, MemoryStore()).info)
         A = mg.open_matrix(target)
         assert (A.T.to_scipy() != left.T).nnz == 0
 
@@ -197,7 +197,7 @@ def test_all_ways_to_name_vertices(small):
     ways += [pd.Series(flags), pd.Series(flags, dtype="boolean"), pl.Series(np.isin(range(20), kept))]
     ways += [dict.fromkeys(kept), np.isin(range(20), kept), np.isin(range(20), kept).tolist()]
     digests = {cut(place, vertices=way)[1].digest for way in ways}
-    assert digests == {mg.ingest(graph.subgraph(kept), MemoryStore()).digest}
+    assert digests == {mg.ingest(graph.subgraph(kept), MemoryStore()).info.digest}
 
 
 def test_flags_by_id(small):
@@ -218,8 +218,8 @@ def test_the_part_of_a_part(small):
     first, _ = cut(place, vertices=range(5, 25))
     second, info = cut(first, vertices=range(10, 31 - 6), min_weight=1.5)
     check_same(
-        mg.reorder(second, method="none"),
-        mg.reorder(cut(place, vertices=range(10, 25), min_weight=1.5)[0], method="none"),
+        mg.reorder(second, method="none").info,
+        mg.reorder(cut(place, vertices=range(10, 25), min_weight=1.5)[0], method="none").info,
     )
     made = info.provenance["subgraphs"]
     assert [own["n_vertices"] for own in made] == [20, 15]
@@ -258,8 +258,8 @@ def test_a_store_may_be_cut_in_its_place(tmp_path):
     mg.ingest(graph, tmp_path / "g")
     with pytest.raises(StoreExistsError):
         mg.subgraph(tmp_path / "g", tmp_path / "g", vertices=["a", "b"])
-    info = mg.subgraph(tmp_path / "g", tmp_path / "g", vertices=["a", "b"], overwrite=True)
-    check_same(info, mg.ingest(graph.subgraph(["a", "b"]), MemoryStore()))
+    info = mg.subgraph(tmp_path / "g", tmp_path / "g", vertices=["a", "b"], overwrite=True).info
+    check_same(info, mg.ingest(graph.subgraph(["a", "b"]), MemoryStore()).info)
     assert len(mg.list_versions(tmp_path / "g")) == 1
 
 

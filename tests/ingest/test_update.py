@@ -104,7 +104,7 @@ def check_history(tmp_path, history, kind, weighted, symmetrize, **options):
             for name, batch in (("delete", deleted), ("insert", inserted))
             if batch
         }
-        info = mg.update(place, **given, header=False, weights=weighted, symmetrize=symmetrize)
+        info = mg.update(place, **given, header=False, weights=weighted, symmetrize=symmetrize).info
         edges = edit(edges, *((mirror(deleted), mirror(inserted)) if symmetrize else (deleted, inserted)))
         named |= {i for edge in inserted for i in edge[:2]}
         if kind == "numbers":
@@ -112,7 +112,7 @@ def check_history(tmp_path, history, kind, weighted, symmetrize, **options):
         else:
             (tmp_path / "ids").write_text("".join(f"{IDS[kind](i)}\n" for i in named))
             reading["vertices"] = tmp_path / "ids"
-        wanted = mg.ingest(write_list(path, edges, kind, weighted), MemoryStore(), **reading, **options)
+        wanted = mg.ingest(write_list(path, edges, kind, weighted), MemoryStore(), **reading, **options).info
         for field in ("digest", "nnz", "shape", "dtype", "nbytes", "min_weight", "vertex_ids", "duplicates", "kind"):
             assert getattr(info, field) == getattr(wanted, field), field
         assert mg.verify(place) == []
@@ -161,9 +161,9 @@ def test_whatever_the_memory(small, monkeypatch, memory, n_columns, weighted):
         delete=tuple(gone),
         on_progress=lambda phase, *_: heard.append(phase),
         n_vertices=60,
-    )
+    ).info
     is_gone = np.isin(ends[0] * 60 + ends[1], gone[0] * 60 + gone[1]) & (np.arange(600) < 200)
-    wanted = mg.ingest((*ends[:, ~is_gone], *(v[~is_gone] for v in values)), MemoryStore(), **given)
+    wanted = mg.ingest((*ends[:, ~is_gone], *(v[~is_gone] for v in values)), MemoryStore(), **given).info
     assert info.digest == wanted.digest
     assert mg.verify(place) == []
     assert heard.count("add up columns") == -(-60 // n_columns) - 1
@@ -186,7 +186,7 @@ def test_ids_by_way_of_files(small, monkeypatch, tmp_path, kind):
     gone = write_list(tmp_path / "gone", lists[0][::3] + lists[1][:50], kind, False)
     mg.ingest(paths[0], tmp_path / "s", duplicates="keep", transpose=True)
     allow(monkeypatch, 70_000)
-    info = mg.update(tmp_path / "s", insert=paths[1], delete=gone)
+    info = mg.update(tmp_path / "s", insert=paths[1], delete=gone).info
     places = {edge[:2] for edge in lists[0][::3] + lists[1][:50]}
     edges = [edge for edge in lists[0] if edge[:2] not in places] + lists[1]
     (tmp_path / "ids").write_text(
@@ -194,7 +194,7 @@ def test_ids_by_way_of_files(small, monkeypatch, tmp_path, kind):
     )
     allow(monkeypatch, 1 << 40)
     wanted = write_list(tmp_path / "all", edges, kind, False)
-    assert info.digest == mg.ingest(wanted, MemoryStore(), duplicates="keep", vertices=tmp_path / "ids").digest
+    assert info.digest == mg.ingest(wanted, MemoryStore(), duplicates="keep", vertices=tmp_path / "ids").info.digest
     assert mg.verify(tmp_path / "s") == []
 
 
@@ -228,7 +228,7 @@ def test_a_gibibyte_is_enough(tmp_path):
     places = ends[0][0] * np.int64(n) + ends[0][1]
     left = ~np.isin(places, places[::3])
     edited = (np.concatenate([a[left], b]) for a, b in zip((*ends[0], weights[0]), (*ends[1], weights[1]), strict=True))
-    assert mg.ingest(tuple(edited), MemoryStore(), n_vertices=n).digest == digest
+    assert mg.ingest(tuple(edited), MemoryStore(), n_vertices=n).info.digest == digest
 
 
 @pytest.mark.weekly
@@ -340,7 +340,7 @@ def test_a_matrix_grows_to_that_of_the_source(tmp_path, shape, kind, grown):
     scipy.io.mmwrite(
         tmp_path / "a.mtx", sp.coo_array(([2.0], ([3], [0])), shape=(4, 3) if kind == "matrix" else (4, 4))
     )
-    info = mg.update(place, insert=tmp_path / "a.mtx")
+    info = mg.update(place, insert=tmp_path / "a.mtx").info
     assert info.shape == grown
     assert read_entries(place) == ([(0, 1, 1.0), (3, 0, 2.0)] if kind == "matrix" else [(0, 3, 2.0), (1, 0, 1.0)])
 
@@ -350,19 +350,19 @@ def test_columns_that_need_64_bits_now():
     wide = [sp.coo_array(([1.0, 2.0], ([0, 1], [5, n - 1])), shape=(2, n)) for n in (2**31 - 1, 2**40, 2**50)]
     mg.ingest(wide[0], place := MemoryStore())
     assert mg.open_matrix(place).info.index_dtype == "int32"
-    info = mg.update(place, insert=wide[1], delete=wide[2])
+    info = mg.update(place, insert=wide[1], delete=wide[2]).info
     assert (info.shape, info.index_dtype) == ((2, 2**40), "int64")
     wanted = sp.coo_array(([1.0, 2.0, 2.0], ([0, 1, 1], [5, 2**31 - 2, 2**40 - 1])), shape=(2, 2**40))
-    assert info.digest == mg.ingest(wanted, MemoryStore()).digest
+    assert info.digest == mg.ingest(wanted, MemoryStore()).info.digest
     assert info.provenance["updates"][0]["missing"] == 1
 
 
 def test_numbers_make_the_matrix_larger():
     mg.ingest(arrays([(0, 1), (1, 2)]), place := MemoryStore())
-    info = mg.update(place, insert=arrays([(7, 2)]), delete=arrays([(100, 1)]))
+    info = mg.update(place, insert=arrays([(7, 2)]), delete=arrays([(100, 1)])).info
     assert (info.shape, info.vertex_ids) == ((8, 8), None)
-    assert mg.update(place, insert=arrays([(0, 2)]), n_vertices=11).shape == (11, 11)
-    assert mg.update(place, insert=arrays([(0, 5)]), n_vertices=9).shape == (11, 11)
+    assert mg.update(place, insert=arrays([(0, 2)]), n_vertices=11).info.shape == (11, 11)
+    assert mg.update(place, insert=arrays([(0, 5)]), n_vertices=9).info.shape == (11, 11)
     assert [entry[:2] for entry in read_entries(place)] == [(1, 0), (2, 0), (2, 1), (2, 7), (5, 0)]
 
 
@@ -370,7 +370,7 @@ def test_ids_that_become_numbers_and_stay_them():
     """As `ingest` stores ids 0..n-1 without ids; what comes then is a number."""
     mg.ingest(arrays([(1, 3), (3, 2)]), place := MemoryStore())
     assert mg.open_matrix(place).info.vertex_ids == "int64"
-    assert mg.update(place, insert=arrays([(0, 1)])).vertex_ids is None
+    assert mg.update(place, insert=arrays([(0, 1)])).info.vertex_ids is None
     assert [entry[:2] for entry in read_entries(place)] == [(1, 0), (2, 3), (3, 1)]
     assert [entry[:2] for entry in read_entries(place, 1)] == [(2, 3), (3, 1)]
 
@@ -380,7 +380,7 @@ def test_vertices_without_edges(tmp_path):
     (tmp_path / "ids").write_text("d\nc\na\n")
     mg.ingest(tmp_path / "a", place := MemoryStore(), header=False)
     (tmp_path / "c").write_text("d c\n")
-    info = mg.update(place, insert=tmp_path / "c", vertices=tmp_path / "ids")
+    info = mg.update(place, insert=tmp_path / "c", vertices=tmp_path / "ids").info
     assert (info.shape, info.nnz) == ((4, 4), 2)
     assert mg.open_matrix(place).vertex_ids.tolist() == ["a", "b", "c", "d"]
 
@@ -393,10 +393,10 @@ def test_a_graph_without_edges_at_first_and_in_the_end(tmp_path, ids):
     (tmp_path / "some").write_text(f"{name.format(1)} {name.format(2)}\n")
     mg.ingest(tmp_path / "none", place := MemoryStore(), vertices=tmp_path / "all", format="edge-list")
     first = mg.open_matrix(place).info
-    assert mg.update(place, insert=tmp_path / "some").nnz == 1
-    last = mg.update(place, delete=tmp_path / "some")
+    assert mg.update(place, insert=tmp_path / "some").info.nnz == 1
+    last = mg.update(place, delete=tmp_path / "some").info
     assert (last.nnz, last.digest) == (0, first.digest)
-    assert mg.update(place, insert=((), ()) if ids != "string" else tmp_path / "some").shape == (3, 3)
+    assert mg.update(place, insert=((), ()) if ids != "string" else tmp_path / "some").info.shape == (3, 3)
     assert mg.verify(place) == []
 
 
@@ -453,7 +453,7 @@ def test_weights_become_those_of_the_store(dtype):
             ):
                 mg.update(place, insert=arrays([(1, 0, 2)], inserted))
         else:
-            assert mg.update(place, insert=arrays([(1, 0, 2)], inserted)).dtype == np.dtype(dtype).name
+            assert mg.update(place, insert=arrays([(1, 0, 2)], inserted)).info.dtype == np.dtype(dtype).name
             assert read_entries(place) == [(0, 1, 2), (1, 0, 3)], inserted
 
 
@@ -461,8 +461,8 @@ def test_weights_where_there_are_none():
     mg.ingest(arrays([(0, 1)]), place := MemoryStore())
     with pytest.raises(SourceError, match=r"have weights, but the store has none; pass ignore_weights=True to"):
         mg.update(place, insert=arrays([(1, 0, 2.0)]))
-    assert mg.update(place, insert=arrays([(1, 0, 2.0)]), ignore_weights=True).nnz == 2
-    assert mg.update(place, delete=arrays([(1, 0, np.nan)])).nnz == 1
+    assert mg.update(place, insert=arrays([(1, 0, 2.0)]), ignore_weights=True).info.nnz == 2
+    assert mg.update(place, delete=arrays([(1, 0, np.nan)])).info.nnz == 1
 
 
 def test_no_weights_where_there_are_some():
@@ -470,7 +470,7 @@ def test_no_weights_where_there_are_some():
     for insert, options in ((arrays([(1, 0)]), {}), (arrays([(1, 0, 3.0)]), {"ignore_weights": True})):
         with pytest.raises(SourceError, match="have no weights, but the store has weights of float64; add a weight"):
             mg.update(place, insert=insert, **options)
-    assert mg.update(place, insert=((), ())).nnz == 1
+    assert mg.update(place, insert=((), ())).info.nnz == 1
 
 
 def test_options_of_insertions_that_deletions_do_not_need(tmp_path):
@@ -495,7 +495,7 @@ def test_deletions_that_are_not_there(order):
     gone = arrays([(6, 9), (6, 7), (6, 7), (9, 5), (4, 4)])
     with pytest.raises(SourceError, match=r"the entry \((9, 5|6, 7|4, 4)\) to delete does not exist; pass"):
         mg.update(place, delete=gone, missing="error")
-    info = mg.update(place, delete=gone)
+    info = mg.update(place, delete=gone).info
     made = info.provenance["updates"][-1]
     assert (made["inserted"], made["deleted"], made["missing"]) == (0, 1, 3)
     assert info.shape == (3, 3)
@@ -506,7 +506,7 @@ def test_deletions_that_are_not_there(order):
 def test_an_entry_outside_a_matrix_is_not_there(tmp_path):
     mg.ingest(sp.eye_array(3), place := MemoryStore())
     other = sp.coo_array(([1.0, 1.0], ([4, 1], [8, 1])), shape=(5, 9))
-    info = mg.update(place, delete=other)
+    info = mg.update(place, delete=other).info
     assert (info.shape, info.nnz, info.provenance["updates"][-1]["missing"]) == ((3, 3), 2, 1)
     with pytest.raises(SourceError, match=r"the entry \(1, 1\) to delete does not exist"):
         mg.update(place, delete=other, missing="error")
@@ -527,7 +527,7 @@ def test_an_order_stays_and_new_vertices_come_last(small, tmp_path, kind, order)
     mg.ingest(lists[0], tmp_path / "plain", **options)
     mg.ingest(lists[0], tmp_path / "ordered", order=order, **options)
     old = mg.open_matrix(tmp_path / "ordered")
-    infos = [mg.update(tmp_path / name, insert=lists[1], delete=lists[2]) for name in ("plain", "ordered")]
+    infos = [mg.update(tmp_path / name, insert=lists[1], delete=lists[2]).info for name in ("plain", "ordered")]
     assert mg.verify(tmp_path / "ordered") == []
     new = mg.open_matrix(tmp_path / "ordered")
     assert infos[1].order == order
@@ -535,7 +535,7 @@ def test_an_order_stays_and_new_vertices_come_last(small, tmp_path, kind, order)
     names = [matrix.order if matrix.vertex_ids is None else matrix.vertex_ids[matrix.order] for matrix in (old, new)]
     assert names[1][:n].tolist() == names[0].tolist()
     assert (new.to_scipy() != mg.open_matrix(tmp_path / "plain").to_scipy()).nnz == 0
-    assert mg.reorder(tmp_path / "ordered", method="none").digest == infos[0].digest
+    assert mg.reorder(tmp_path / "ordered", method="none").info.digest == infos[0].digest
 
 
 def test_an_order_is_of_a_square_matrix():
@@ -571,7 +571,7 @@ def test_many_entries_at_one_place(small):
         mg.update(place, insert=arrays([(1, 1, -1.0), (1, 1, -2.0)]))
         assert read_entries(place) == sorted((j, i, w) for i, j, w in [*edges, (1, 1, -1.0), (1, 1, -2.0)]), n
         assert mg.open_matrix(place).stored.read_array("data").tolist()[3 : 5 + n] == [*range(n), -1.0, -2.0], n
-        info = mg.update(place, delete=arrays([(1, 1)]))
+        info = mg.update(place, delete=arrays([(1, 1)])).info
         assert info.provenance["updates"][-1]["deleted"] == n + 2
         assert [entry[2] for entry in read_entries(place)] == [0.5] * 6, n
 
@@ -582,8 +582,8 @@ def test_many_entries_at_one_place(small):
 def make_store(place, n=3):
     """A graph of n versions, of 1, 2, ... arcs."""
     options = {"n_vertices": n + 1}
-    infos = [mg.ingest(arrays([(0, 1)]), place, **options, transpose=True)]
-    return infos + [mg.update(place, insert=arrays([(0, k)]), **options) for k in range(2, n + 1)]
+    infos = [mg.ingest(arrays([(0, 1)]), place, **options, transpose=True).info]
+    return infos + [mg.update(place, insert=arrays([(0, k)]), **options).info for k in range(2, n + 1)]
 
 
 def test_workers_open_the_version_that_was_opened(tmp_path, in_process):
@@ -606,9 +606,9 @@ def test_provenance(tmp_path):
     (tmp_path / "a").write_text("1 2\n")
     (tmp_path / "b").write_text("2 3\n")
     (tmp_path / "c").write_text("3 1\n")
-    infos = [mg.ingest(tmp_path / "a", tmp_path / "s")]
-    infos += [mg.update(tmp_path / "s", insert=tmp_path / "b", symmetrize=True, threads=1)]
-    infos += [mg.update(tmp_path / "s", delete=tmp_path / "a", insert=tmp_path / "c", missing="error", ids="int")]
+    infos = [mg.ingest(tmp_path / "a", tmp_path / "s").info]
+    infos += [mg.update(tmp_path / "s", insert=tmp_path / "b", symmetrize=True, threads=1).info]
+    infos += [mg.update(tmp_path / "s", delete=tmp_path / "a", insert=tmp_path / "c", missing="error", ids="int").info]
     made = infos[2].provenance
     assert {name: made[name] for name in infos[0].provenance} == infos[0].provenance
     first, second = made["updates"]
@@ -633,7 +633,7 @@ REFUSED = {
     "threads": ({"insert": arrays([(0, 1)]), "threads": 0}, "threads"),
     "little memory": ({"insert": arrays([(0, 1)]), "memory": "1MB"}, "memory must be at least 1GiB"),
     "a typing error": ({"insert": arrays([(0, 1)]), "delimeter": ","}, "did you mean 'delimiter'"),
-    "what is none": ({"insert": 7}, "cannot ingest an object of type builtins.int"),
+    "what is none": ({"insert": 7}, "cannot read an object of type builtins.int"),
     "loops": ({"insert": arrays([(0, 1)]), "self_loops": "maybe"}, "self_loops must be one of"),
 }
 

@@ -97,14 +97,14 @@ def stores(tmp_path_factory):
     """What each store says of itself, by its path; no update changes them."""
     folder = tmp_path_factory.mktemp("stores")
     made = {folder / f"{name}.zarr": given for name, given in STORES.items()}
-    return {path: mg.ingest(source, path, **options) for path, (source, options) in made.items()}
+    return {path: mg.ingest(source, path, **options).info for path, (source, options) in made.items()}
 
 
 @pytest.mark.parametrize("make", EMPTY.values(), ids=EMPTY)
 def test_empty_input(make, stores):
     for store, before in stores.items():
         for given in ({"insert": make()}, {"delete": make()}, {"insert": make(), "delete": make(), "missing": "error"}):
-            assert mg.update(store, **given) == before, store
+            assert mg.update(store, **given).info == before, store
         assert mg.list_versions(store) == [before]
 
 
@@ -119,7 +119,7 @@ def test_part_without_edges():
         for k, part in enumerate(parts):
             pq.write_table(part, f"{name}/{k}.parquet")
         mg.ingest(nx.DiGraph([("a", "b")]), f"{name}.zarr")
-        assert mg.update(f"{name}.zarr", insert=name).nnz == 2
+        assert mg.update(f"{name}.zarr", insert=name).info.nnz == 2
         assert mg.verify(f"{name}.zarr") == []
 
 
@@ -138,8 +138,8 @@ UNCHANGED = {
 @pytest.mark.parametrize(("name", "given"), UNCHANGED.values(), ids=UNCHANGED)
 def test_input_that_changes_nothing(name, given):
     source, options = STORES[name]
-    before = mg.ingest(source, "s.zarr", **options)
-    assert mg.update("s.zarr", **given) == before
+    before = mg.ingest(source, "s.zarr", **options).info
+    assert mg.update("s.zarr", **given).info == before
     assert mg.list_versions("s.zarr") == [before]
     assert [path.name for path in Path("s.zarr/versions").iterdir() if path.is_dir()] == [before.version]
 
@@ -155,8 +155,8 @@ CHANGED = {
 @pytest.mark.parametrize(("name", "given"), CHANGED.values(), ids=CHANGED)
 def test_input_that_changes_something(name, given):
     source, options = STORES[name]
-    before = mg.ingest(source, "s.zarr", **options)
-    after = mg.update("s.zarr", **given)
+    before = mg.ingest(source, "s.zarr", **options).info
+    after = mg.update("s.zarr", **given).info
     assert (after.number, after.digest == before.digest) == (2, False)
 
 

@@ -169,7 +169,7 @@ def small_batches(monkeypatch):
 
 def ingest(source, **options):
     store = MemoryStore()
-    info = mg.ingest(source, store, **({"kind": "matrix"} | options))
+    info = mg.ingest(source, store, **({"kind": "matrix"} | options)).info
     return info, mg.open_matrix(store).to_scipy().toarray()
 
 
@@ -202,7 +202,7 @@ def test_unsigned_weights_on_a_cluster(tmp_path, in_process):
         with pytest.raises(SourceError, match=r'9223372036854777856.*dtype="float64"'):
             mg.ingest(path, tmp_path / "c", kind="matrix", client=client)
         assert not (tmp_path / "c").exists()
-        info = mg.ingest(path, tmp_path / "c", kind="matrix", client=client, dtype="float64", overwrite=True)
+        info = mg.ingest(path, tmp_path / "c", kind="matrix", client=client, dtype="float64", overwrite=True).info
         assert info.digest == ingest(path, dtype="float64")[0].digest, name
         (tmp_path / "c").rename(tmp_path / name)
 
@@ -215,9 +215,9 @@ def test_unsigned_weights_that_are_inserted(tmp_path):
         mg.update(tmp_path / "int64", insert=new)
     assert mg.open_matrix(tmp_path / "int64").info.digest == before
     mg.ingest(make_frame(WITHIN), tmp_path / "float64", dtype="float64")
-    info = mg.update(tmp_path / "float64", insert=new)
+    info = mg.update(tmp_path / "float64", insert=new).info
     both = pd.concat([make_frame(WITHIN), make_frame(BEYOND)])
-    assert info.digest == mg.ingest(both, MemoryStore(), dtype="float64").digest
+    assert info.digest == mg.ingest(both, MemoryStore(), dtype="float64").info.digest
 
 
 def test_signs_of_unsigned_weights(tmp_path):

@@ -424,7 +424,7 @@ class TestFailures:
         from mgspmv.pipeline import make_matrix
 
         def ingest(source, store, **options):
-            info = mg.ingest(source, store, **options)
+            info = mg.ingest(source, store, **options).info
             Path(source).write_text("1 2\n")
             return info
 

@@ -225,7 +225,7 @@ def test_limits_reach_what_makes_it(night, monkeypatch, text):
 
     def make(model, store, **options):
         given.update(options)
-        return mg.ingest("edges.txt", store)
+        return mg.ingest("edges.txt", store).info
 
     for name in ("ingest", "generate"):
         monkeypatch.setattr(making, name, make)

@@ -254,7 +254,7 @@ def test_one_wins_wherever_the_other_is_stopped(first, second, kind, tmp_path, w
         assert look(place) in serial, (at, is_done, did, stopped.calls[max(0, at - 3) : at + 1])
         assert is_done or did[0], (at, stopped.calls[max(0, at - 3) : at + 1])
         assert mg.verify(place) == []
-        info = mg.update(place, insert=pack((6, 5)), keep=1)
+        info = mg.update(place, insert=pack((6, 5)), keep=1).info
         assert list_version_names(place) == [info.version]
         assert [key for key in list_keys(place) if key.startswith(".")] == []
     assert at > 10
@@ -299,7 +299,7 @@ def test_what_was_written_though_an_error_came_is_a_success(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(writers.Writer, "_write", write)
-        info = mg.update(place, insert=pack(A))
+        info = mg.update(place, insert=pack(A)).info
     assert mg.open_matrix(place).info == info
 
 
@@ -365,7 +365,7 @@ def test_a_version_that_another_removed_while_it_was_named(monkeypatch):
 
     def write(writer, document, tag, own=writers.Writer._write):
         monkeypatch.setattr(writers.Writer, "_write", own)
-        did.append(mg.update(place, insert=pack(B), keep=1))
+        did.append(mg.update(place, insert=pack(B), keep=1).info)
         named = document["attributes"]["mgspmv"]["current"]
         for key in list_keys(place):
             if named in key:

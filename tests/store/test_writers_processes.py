@@ -67,7 +67,7 @@ def check(place, work, done):
         wanted = [sorted([INSERT[name], (7, 7)]) for name in done]
     assert look(place) in wanted
     assert mg.verify(place) == []
-    info = mg.update(place, insert=pack((6, 5)), keep=1)
+    info = mg.update(place, insert=pack((6, 5)), keep=1).info
     assert sorted(os.listdir(place)) == ["versions", "zarr.json"]
     assert sorted(os.listdir(f"{place}/versions")) == [info.version, "zarr.json"]
 

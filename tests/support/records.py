@@ -40,7 +40,7 @@ def _rank_named(folder: Path) -> list[StepOutcome]:
     edges += [(names[k], names[int(k * numbers.random() ** 2)]) for k in range(150) for _ in range(4)]
     source, store = folder / "web.csv", folder / "web.zarr"
     source.write_text("".join(f'"{i}","{j}"\n' for i, j in edges))
-    info = mg.ingest(source, store, ids="string", delimiter=",")
+    info = mg.ingest(source, store, ids="string", delimiter=",").info
     steps = [_store("web", info, measure_degrees(mg.open_matrix(store)))]
     with mg.open_matrix(store) as A:
         solutions = {alpha: mg.pagerank(A, alpha=alpha, tol=1e-8, max_iter=500) for alpha in (0.5, 0.85, 0.95)}
@@ -61,7 +61,7 @@ def _rank_named(folder: Path) -> list[StepOutcome]:
 def _rank_generated(folder: Path) -> list[StepOutcome]:
     """A graph with a few vertices of very many edges; ranked in one process and, as far as can be seen, on four."""
     store = folder / "rmat.zarr"
-    info = mg.generate("rmat", store, scale=10, edge_factor=8, seed=1)
+    info = mg.generate("rmat", store, scale=10, edge_factor=8, seed=1).info
     with mg.open_matrix(store) as A:
         solution = mg.pagerank(A, tol=1e-7)
         degrees = measure_degrees(A)

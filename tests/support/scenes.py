@@ -52,7 +52,7 @@ def write_arcs(path: str, names: list[str] | None = None, *, seed: int = 0, comm
 
 def make_web(path: str = "web.zarr", **options: Any) -> mg.MatrixInfo:
     """A store of these arcs."""
-    return mg.ingest(tuple(make_arcs().T), path, duplicates="first", n_vertices=N, **options)
+    return mg.ingest(tuple(make_arcs().T), path, duplicates="first", n_vertices=N, **options).info
 
 
 def make_laplacian(path: str = "a.zarr") -> None:

@@ -77,7 +77,7 @@ def test_shapes_beyond_any_disk(tmp_path, layout, shape):
 
 def test_columns_of_a_matrix_may_be_any(tmp_path):
     path = write_npz(tmp_path / "a.npz", sp.dia_array(MATRIX), shape=np.array((3, 2**62)))
-    info = mg.ingest(path, MemoryStore(), kind="matrix")
+    info = mg.ingest(path, MemoryStore(), kind="matrix").info
     assert (info.shape, info.nnz) == ((3, 2**62), 4)
 
 

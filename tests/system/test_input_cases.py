@@ -506,7 +506,7 @@ def test_pipes_give_all_arcs(folder):
     ring = "".join(f"{k} {(k + 1) % n}\n" for k in range(n)).encode()
     (folder / "ring.txt").write_bytes(ring)
     (folder / "ring.txt.gz").write_bytes(gzip.compress(ring))
-    wanted = mg.ingest("ring.txt", MemoryStore()).digest
+    wanted = mg.ingest("ring.txt", MemoryStore()).info.digest
     (folder / "mgspmv").write_text(f'#!/bin/sh\nexec {shlex.join(PROGRAM)} "$@"\n')
     (folder / "mgspmv").chmod(0o755)
     ways = [

@@ -98,8 +98,8 @@ def test_from_a_source_to_ranks(place, url, tmp_path, client):
     wanted = mg.pagerank(local)
 
     store, kept = f"{place}/{os.urandom(4).hex()}.zarr", f"{place}/{os.urandom(4).hex()}.zarr"
-    assert mg.ingest(f"{url}/e.txt", store).digest == local.info.digest
-    assert mg.ingest(f"{url}/e.txt", store, client=client, overwrite=True).digest == local.info.digest
+    assert mg.ingest(f"{url}/e.txt", store).info.digest == local.info.digest
+    assert mg.ingest(f"{url}/e.txt", store, client=client, overwrite=True).info.digest == local.info.digest
     A = mg.open_matrix(store)
     with pytest.raises(ConvergenceError):
         mg.pagerank(A, client=client, checkpoint=kept, max_iter=4)
@@ -147,7 +147,7 @@ def test_what_another_process_writes_is_ingested(protocol, named, servers, clien
     folder = f"{protocol}://bucket/{os.urandom(4).hex()}"
     for k in range(3):
         write_elsewhere(client, f"{folder}/e{k}.txt", f"{k} {k + 1}\n".encode())
-        assert mg.ingest(folder + named, tmp_path / f"{k}.zarr").nnz == k + 1
+        assert mg.ingest(folder + named, tmp_path / f"{k}.zarr").info.nnz == k + 1
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

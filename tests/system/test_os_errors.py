@@ -88,7 +88,7 @@ def made(tmp_path, monkeypatch):
     np.save("x.npy", np.ones(4))
     Path("out").mkdir()
     for folder in ("", "out/"):
-        info = mg.ingest("edges.txt", f"{folder}g.zarr", kind="graph")
+        info = mg.ingest("edges.txt", f"{folder}g.zarr", kind="graph").info
         ranks = mg.pagerank(mg.open_matrix(f"{folder}g.zarr"))
         ranks.save(f"{folder}r.zarr")
     ranks.save("r.parquet")
@@ -191,7 +191,7 @@ def test_disks(made, name):
     Path("disk").mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", "disk"], check=True)
     try:
-        digest = mg.generate("rmat", "disk/g.zarr", scale=6).digest
+        digest = mg.generate("rmat", "disk/g.zarr", scale=6).info.digest
         mg.pagerank(mg.open_matrix("disk/g.zarr")).save("disk/r.zarr")
         if name == "read-only":
             subprocess.run(["mount", "-o", "remount,ro", "disk"], check=True)

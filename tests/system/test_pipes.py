@@ -51,7 +51,7 @@ IN_STORES = ["zarr.json", "versions/zarr.json", "V/zarr.json", "V/indptr/zarr.js
     [*((name, "a pipe") for name in IN_STORES), ("zarr.json", "a socket"), ("V/indices/c/0", "a link to a pipe")],
 )
 def test_in_a_store(name, sort):
-    version = mg.ingest(([0, 1], [1, 0]), "s.zarr").version
+    version = mg.ingest(([0, 1], [1, 0]), "s.zarr").info.version
     replace(Path("s.zarr", name.replace("V", f"versions/{version}")), sort)
     for command in ("pagerank s.zarr", "verify s.zarr", "ingest s.zarr t.zarr"):
         assert SAID in invoke(*command.split(), code=None)[1], command

@@ -122,7 +122,7 @@ def test_published_ranks_of_edges_that_a_store_has_once(name, tmp_path, ingested
     assert 2 * len(once) == len(edges) == int(case["arcs"])
     rule, n = {"duplicates": "sum" if case["weighted"] == "yes" else "keep"}, int(case["n"])
     mg.ingest((*once[:, :2].T.astype(int), *once[:, 2:].T), tmp_path / "once", n_vertices=n, **rule)
-    both = mg.ingest(tmp_path / "once", tmp_path / "both", symmetrize=True, **rule)
+    both = mg.ingest(tmp_path / "once", tmp_path / "both", symmetrize=True, **rule).info
     assert both.digest == ingested(f"pagerank_ref/{case['edges_file']}", n_vertices=n, **rule).info.digest
     options = {"alpha": float(case["alpha"]), "dangling": case["dangling_rule"]} | stop_options(case, "exact")
     ranks = mg.pagerank(mg.open_matrix(tmp_path / "both"), **options).values

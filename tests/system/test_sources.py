@@ -581,7 +581,7 @@ def test_a_matrix_that_does_not_fit_is_not_loaded(monkeypatch):
 
 def test_provenance_is_that_of_a_file():
     write_text(HARD["ring"], "a.mtx")
-    info = mg.ingest("a.mtx", "a.zarr", kind="graph", symmetrize=True)
+    info = mg.ingest("a.mtx", "a.zarr", kind="graph", symmetrize=True).info
     assert isinstance(info, MatrixInfo)
     assert mg.open_matrix("a.zarr").info == info
     provenance = info.provenance
@@ -602,7 +602,7 @@ def test_provenance_is_that_of_a_file():
 def test_provenance_has_the_options_of_the_edge_list(tmp_path):
     (tmp_path / "a.txt").write_text("0 1\n")
     (tmp_path / "a.v").write_text("0\n1\n2\n")
-    info = mg.ingest("a.txt", "a.zarr", format="edge-list", vertices=tmp_path / "a.v", ids="int")
+    info = mg.ingest("a.txt", "a.zarr", format="edge-list", vertices=tmp_path / "a.v", ids="int").info
     asked = info.provenance["options"]
     assert (asked["format"], asked["vertices"], asked["ids"]) == ("edge-list", str(tmp_path / "a.v"), "int")
     assert info.shape == (3, 3)
@@ -622,7 +622,7 @@ def test_a_taken_place_is_refused_before_the_source_is_read():
 def test_overwrite_replaces_the_matrix():
     mg.ingest(make_coo(HARD["ring"]), "a.zarr")
     old = mg.open_matrix("a.zarr")
-    info = mg.ingest(make_coo(HARD["wide"]), "a.zarr", overwrite=True)
+    info = mg.ingest(make_coo(HARD["wide"]), "a.zarr", overwrite=True).info
     assert mg.open_matrix("a.zarr").shape == (3, 7)
     assert info.version != old.info.version
     assert mg.verify("a.zarr") == []
@@ -693,7 +693,7 @@ def test_complex_values_are_refused():
 
 
 def test_generate():
-    info = mg.generate("rmat", "a.zarr", scale=5, edge_factor=4, seed=3, symmetrize=True, self_loops="drop")
+    info = mg.generate("rmat", "a.zarr", scale=5, edge_factor=4, seed=3, symmetrize=True, self_loops="drop").info
     matrix = mg.open_matrix("a.zarr").to_scipy().toarray()
     assert (info.shape, info.kind) == ((32, 32), "graph")
     assert (matrix == matrix.T).all()
@@ -701,7 +701,7 @@ def test_generate():
     assert info.provenance["options"]["symmetrize"] is True
     stencil = store_stencil()
     assert stencil.kind == "matrix"
-    assert mg.generate("stencil2d", "b.zarr", nx=3, ny=4).shape == (12, 12)
+    assert mg.generate("stencil2d", "b.zarr", nx=3, ny=4).info.shape == (12, 12)
 
 
 def store_stencil():

@@ -102,7 +102,7 @@ def test_a_large_shape_is_refused_unless_it_is_allowed(name, folder):
     with pytest.raises(StepsFailedError, match="allow_hypersparse"):
         run_pipeline(write_definition(definition))
     assert sorted({*os.listdir()} - {"p.toml", "out"}) == before
-    assert mg.ingest(source, "new.zarr", allow_hypersparse=True, **kind).shape[0] == LARGE
+    assert mg.ingest(source, "new.zarr", allow_hypersparse=True, **kind).info.shape[0] == LARGE
     invoke("ingest", source, "new.zarr", "--set", "allow_hypersparse=true", "--overwrite")
     record = run_pipeline(write_definition(definition + "allow_hypersparse = true\n"))
     assert [step.state for step in record.steps] == ["made"]
@@ -138,7 +138,7 @@ INSERTIONS = {
 def test_what_an_update_inserts(name):
     source = write_text(*INSERTIONS[name])
     weights = ([1.0, 1.0],) if name == "Matrix Market" else ()
-    before = mg.ingest(([0, 1], [1, 0], *weights), "s.zarr")
+    before = mg.ingest(([0, 1], [1, 0], *weights), "s.zarr").info
     with pytest.raises(SourceError, match="the shape 50,000 x 50,000 is stated for 3 entries"):
         mg.update("s.zarr", insert=source)
     assert "--set allow_hypersparse" in invoke("update", "s.zarr", "--insert", source, code=3)[1]
@@ -176,5 +176,5 @@ def test_what_the_update_of_a_definition_inserts():
     ids=["by the user", "SciPy", "arrays", "columns, which are not stored", "few", "not used", "entries", "an array"],
 )
 def test_shapes_that_are_no_fault(source, options):
-    info = mg.ingest(source(), "new.zarr", **options)
-    assert mg.ingest("new.zarr", "copy.zarr").digest == info.digest  # a store has all of its rows
+    info = mg.ingest(source(), "new.zarr", **options).info
+    assert mg.ingest("new.zarr", "copy.zarr").info.digest == info.digest  # a store has all of its rows

@@ -1,0 +1,193 @@
+"""One graph in each form that people hold it in, read as one matrix."""
+
+import igraph
+import networkx as nx
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse as sp
+from dask import dataframe as dd
+from zarr.storage import MemoryStore
+
+import mgspmv as mg
+from mgspmv.api.inputs import as_matrix
+from mgspmv.errors import OptionError, SourceError, SourceNotFoundError, StoreNotFoundError
+from tests.support.foreign import DataFrame, Relation, SparseMatrix, Tensor
+
+SRC, DST, COST = [0, 0, 1, 2, 3, 3], [1, 2, 2, 0, 0, 2], [1.0, 2.0, 4.0, 1.0, 0.5, 3.0]
+COLUMNS = {"cost": COST, "target": DST, "source": SRC}
+"""Columns in an order that only their names tell."""
+EDGES = np.array([SRC, DST])
+ADJACENCY = sp.csr_array((COST, (SRC, DST)), (4, 4))
+"""Entry (i, j) is the arc i -> j."""
+ARCS = list(zip(SRC, DST, COST, strict=True))
+
+
+def make_networkx(kind=nx.DiGraph):
+    graph = kind()
+    graph.add_nodes_from(range(4))
+    graph.add_weighted_edges_from(ARCS, weight="cost")
+    return graph
+
+
+def make_igraph():
+    return igraph.Graph(n=4, edges=EDGES.T.tolist(), directed=True, edge_attrs={"cost": COST})
+
+
+WEIGHTED = {
+    "sparse array": (ADJACENCY, True),
+    "sparse matrix": (sp.coo_matrix(ADJACENCY), True),
+    "sparse matrix on a device": (SparseMatrix(ADJACENCY), True),
+    "dense array": (ADJACENCY.toarray(), True),
+    "dense tensor": (Tensor(ADJACENCY.toarray()), True),
+    "arrays": ((np.array(SRC), np.array(DST), np.array(COST)), True),
+    "tensors": ((Tensor(SRC), Tensor(DST), Tensor(COST)), True),
+    "series": ((pd.Series(SRC), pd.Series(DST), pd.Series(COST)), True),
+    "triples": (ARCS, True),
+    "networkx": (make_networkx(), "cost"),
+    "igraph": (make_igraph(), "cost"),
+    "pandas": (pd.DataFrame(COLUMNS), "cost"),
+    "polars": (pl.DataFrame(COLUMNS), "cost"),
+    "lazy polars": (pl.LazyFrame(COLUMNS), "cost"),
+    "arrow": (pa.table(COLUMNS), "cost"),
+    "record batch": (pa.RecordBatch.from_pydict(COLUMNS), "cost"),
+    "stream": (Relation(pa.table(COLUMNS)), "cost"),
+    "cudf": (DataFrame(pa.table(COLUMNS)), "cost"),
+    "dask": (dd.from_pandas(pd.DataFrame(COLUMNS), npartitions=2), "cost"),
+}
+PATTERNS = {
+    "edge index": EDGES,
+    "edge index of a tensor": Tensor(EDGES),
+    "pairs": [(i, j) for i, j, _ in ARCS],
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """The graph in files, by name."""
+    folder = tmp_path_factory.mktemp("files")
+    pq.write_table(pa.table(COLUMNS), folder / "e.parquet")
+    pd.DataFrame(COLUMNS).to_csv(folder / "e.csv", index=False)
+    mg.ingest(ADJACENCY, folder / "e.zarr", kind="graph")
+    tables = {name: (folder / f"e.{name}", "cost") for name in ("parquet", "csv")}
+    return {**tables, "store": (str(folder / "e.zarr"), True)}
+
+
+def test_all_forms_are_one_matrix(files):
+    wanted = mg.ingest(ADJACENCY, MemoryStore(), kind="graph").info.digest
+    found = {name: as_matrix(obj, weight=weight).info.digest for name, (obj, weight) in (WEIGHTED | files).items()}
+    assert found == dict.fromkeys(found, wanted)
+
+
+def test_all_forms_without_weights(files):
+    wanted = mg.ingest((SRC, DST), n_vertices=4).info.digest
+    forms = {name: obj for name, (obj, _) in (WEIGHTED | files).items() if name not in ("store", "stream")}
+    for weight in (None, False):
+        found = {name: as_matrix(obj, weight=weight).info.digest for name, obj in (forms | PATTERNS).items()}
+        assert found == dict.fromkeys(found, wanted)
+    assert {as_matrix(obj).info.digest for obj in PATTERNS.values()} == {wanted}
+
+
+def test_matrices_are_unchanged(files):
+    store = MemoryStore()
+    A = mg.ingest(ADJACENCY, store, kind="graph")
+    assert as_matrix(A) is A
+    assert as_matrix(store).info == A.info
+    for name in ("cost", "weight"):
+        for obj in (A, store, files["store"][0]):
+            with pytest.raises(OptionError, match=f"weight='{name}' names a column or an attribute, but the matrix is"):
+                as_matrix(obj, weight=name)
+
+
+def test_undirected_graphs_parallel_edges_and_isolated_nodes():
+    graph = nx.MultiGraph([("a", "b"), ("a", "b"), ("b", "c"), ("c", "c")])
+    graph.add_node("z")
+    named = igraph.Graph.from_networkx(graph)
+    named.vs["name"] = named.vs["_nx_name"]
+    for obj in (graph, named):
+        A = as_matrix(obj)
+        assert A.vertex_ids.tolist() == ["a", "b", "c", "z"]
+        assert A.to_scipy().toarray().tolist() == [[0, 2, 0, 0], [2, 0, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]]
+        assert A.ingest_report.n_merged == 2
+
+
+def test_kinds():
+    B = sp.csr_array(np.arange(6.0).reshape(2, 3))
+    assert as_matrix(B, "matrix").kind == "matrix"
+    assert (as_matrix(B, "matrix").to_scipy() != B).nnz == 0
+    assert as_matrix(np.eye(2, dtype=int), "matrix").shape == (2, 2)
+    assert as_matrix(make_networkx(), "matrix").kind == "graph"
+    assert as_matrix(ADJACENCY.toarray(), "matrix").kind == "matrix"
+    columns = ADJACENCY.toarray() / ADJACENCY.sum(axis=0).clip(1)
+    columns[0] += 1 - columns.sum(axis=0)
+    assert as_matrix(columns, "stochastic").kind == "stochastic"
+    assert as_matrix(ADJACENCY, transpose=True).info.has_transpose
+    with pytest.raises(SourceError, match="stochastic"):
+        as_matrix(ADJACENCY, "stochastic")
+
+
+SAME_NAMES = igraph.Graph(n=2, edges=[(0, 1)], vertex_attrs={"name": ["a", "a"]})
+UNREADABLE = {
+    "a number": (
+        7,
+        True,
+        OptionError,
+        "cannot read an object of type builtins.int as a matrix or graph; pass a path",
+    ),
+    "bipartite": (sp.csr_array((3, 2)), True, SourceError, r"of shape \(3, 2\); if .* B\], \[B\.T, None\]\]\)$"),
+    "two rows": (np.ones((2, 3)), True, SourceError, r"of shape \(2, 3\).*\(edges\[0\], edges\[1\]\)"),
+    "two by two": (
+        np.eye(2, dtype=int),
+        True,
+        OptionError,
+        r"shape \(2, 2\) may be an edge index of two arcs",
+    ),
+    "complex": (ADJACENCY * 1j, True, SourceError, "complex values"),
+    "a name of values": (ADJACENCY, "cost", OptionError, "weights= applies to"),
+    "an attribute": (
+        make_networkx(),
+        "price",
+        OptionError,
+        "no edge has the attribute 'price' for weights, found",
+    ),
+    "a column": (pd.DataFrame(COLUMNS), "price", SourceError, "expected one column 'price'"),
+    "a doubtful column": (pd.DataFrame(COLUMNS), True, SourceError, "cost may be weights or not"),
+    "lengths": ((SRC, DST[:3]), True, OptionError, "src has 6 entries but dst has 3"),
+    "names": (SAME_NAMES, True, OptionError, "some have the same name"),
+    "no file": ("none.txt", True, SourceNotFoundError, "none.txt"),
+    "no store": ("none.zarr", True, (SourceNotFoundError, StoreNotFoundError), "none.zarr"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_inputs_that_cannot_be_read(name):
+    obj, weight, error, message = UNREADABLE[name]
+    with pytest.raises(error, match=message):
+        as_matrix(obj, weight=weight)
+
+
+def test_no_file_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    assert mg.ingest(ARCS).ingest_report.n_rows == 6
+    assert mg.generate("uniform", n_vertices=10, n_edges=30, seed=1).nnz > 0
+    assert as_matrix(pd.DataFrame({"source": ["a", "b"], "target": ["b", "c"]})).shape == (3, 3)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_matrix_in_memory_is_stored_later(tmp_path):
+    A = mg.ingest(ARCS, transpose=True)
+    B = mg.ingest(A, tmp_path / "e.zarr")
+    assert B.info.digest == A.info.digest
+    with pytest.raises(OptionError, match="a transpose cannot be ingested; ingest the matrix"):
+        mg.ingest(A.T)
+
+
+def test_likely_mistakes_are_warned_of():
+    clicks = pd.DataFrame({"source": [1, 2], "target": [2, 3], "weight": [1254192988, 1254193001]})
+    with pytest.warns(UserWarning, match=r"pandas DataFrame of 2 rows: column 3 'weight' looks like times"):
+        as_matrix(clicks)
