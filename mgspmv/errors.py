@@ -135,11 +135,13 @@ class FormatError(OptionError):
 
 
 class BackendError(OptionError):
-    """The requested backend is not available here."""
+    """The requested backend is not available here: no device, or none that can be used."""
 
 
 class MissingDependencyError(MgspmvError, ImportError):
-    """An optional library is needed and not installed."""
+    """An option or a file needs an optional library that is not installed, such as CuPy, dask-cuda or matplotlib."""
+
+    exit_code = 2
 
 
 class SourceError(MgspmvError, ValueError):

@@ -115,7 +115,7 @@ def pagerank_batch(
     ------
     KindError, DanglingError, ConvergenceError : as for `pagerank`; the first vector that did not converge is named
     OptionError, ShapeError : as for `pagerank`; the message names an invalid vector
-    BackendError : `cuda` and no device, or CuPy is not installed
+    BackendError, MissingDependencyError : `cuda` and no device; or no CuPy
     CapacityError : the matrix, the vectors of a pass or the results do not fit in free memory
     ClusterError : as for `pagerank`
     """

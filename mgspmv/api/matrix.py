@@ -267,7 +267,7 @@ class Matrix(EmbeddedMatrix):
         Raises
         ------
         OptionError : an invalid option
-        BackendError : `cuda` and no device, or CuPy is not installed
+        BackendError, MissingDependencyError : `cuda` and no device; or no CuPy
         """
         from mgspmv.solvers.operator import MatrixOperator, choose_dtype
 

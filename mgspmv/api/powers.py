@@ -139,7 +139,7 @@ def power_iteration(
     ------
     ShapeError : the matrix is not square; x, or the array that `update` returns, has another shape
     OptionError : an invalid option; `update` does not return an array like y
-    BackendError : `cuda` and no device, or CuPy is not installed
+    BackendError, MissingDependencyError : `cuda` and no device; or no CuPy
     CapacityError : the matrix does not fit in free memory
     ClusterError : a worker is lost, or silent for too long
     ConvergenceError : not converged, with the `solution` attached

@@ -68,7 +68,7 @@ def spmv(
     ------
     ShapeError : x or y does not fit the matrix
     OptionError : complex numbers; a product of integers that may reach 2^53; an invalid option
-    BackendError : `cuda` and no device, or CuPy is not installed
+    BackendError, MissingDependencyError : `cuda` and no device; or no CuPy
     FormatError : the kernel does not support this matrix; the message says why and names others
     CapacityError : the matrix does not fit in free memory
     ClusterError : a worker is lost, or silent for too long
@@ -109,6 +109,6 @@ def gemv(
     ------
     ShapeError : arrays that do not fit each other
     OptionError : complex numbers; no kernel of that name
-    BackendError : `cuda` and no device, or CuPy is not installed
+    BackendError, MissingDependencyError : `cuda` and no device; or no CuPy
     """
     return multiply_dense(A, x, b, kernel, choose_backend(backend))

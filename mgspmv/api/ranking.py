@@ -151,7 +151,7 @@ def pagerank(
     KindError : the store is of kind `matrix`; the transpose of one of kind `stochastic`
     OptionError : an invalid option; a tolerance that any ranks meet, or that rounding makes unreachable; an out-weight
         that is less than the sum of the stored out-edges
-    BackendError : `cuda` and no device, or CuPy is not installed
+    BackendError, MissingDependencyError : `cuda` and no device; or no CuPy
     DanglingError : dangling="error" and a vertex without out-edges
     CapacityError : the matrix does not fit in free memory
     ClusterError : a worker is lost, or silent for too long, and `recover` is used up or no worker is left; the cluster

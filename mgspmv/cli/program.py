@@ -117,7 +117,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Sparse matrix-vector products and PageRank on matrices too large for one GPU.",
-    epilog="Exit codes: 0 done, 1 unexpected error or a wrong finding of doctor, 2 wrong usage, 3 malformed source, "
+    epilog="Exit codes: 0 done, 1 unexpected error or a wrong finding of doctor, "
+    "2 wrong usage or a missing package, 3 malformed source, "
     "4 unusable store or file, 5 not converged, 6 does not fit into memory, 7 unusable or failed cluster, "
     "130 interrupted. Example: mgspmv pagerank web.zarr -o ranks.csv",
 )

@@ -11,8 +11,9 @@ from typing import Literal
 from distributed.comm import get_address_host
 
 from mgspmv.cluster.dask_cluster import WorkerInfo
-from mgspmv.errors import ClusterError
+from mgspmv.errors import ClusterError, MissingDependencyError
 from mgspmv.kernels.catalogue import Backend
+from mgspmv.kernels.device import NO_CUPY
 
 TransportName = Literal["auto", "nccl", "peer"]
 
@@ -47,11 +48,17 @@ def choose_placement(workers: Sequence[WorkerInfo], backend: str, transport: Tra
 
     Raises
     ------
+    MissingDependencyError : CuPy is not installed on a worker
     ClusterError : a worker has no device, or shares it with another worker, or NCCL is missing
     """
     problems = {w.member: w.device.problem for w in workers if w.device.problem is not None}
     if backend == "cuda" and problems:
         member, problem = next(iter(problems.items()))
+        if problem == NO_CUPY:
+            raise MissingDependencyError(
+                f"backend='cuda' needs CuPy, which is not installed on worker {member}; install mgspmv[cuda12] or "
+                "mgspmv[cuda13] there, or pass backend='auto'"
+            )
         raise ClusterError(
             f"backend='cuda' needs a GPU on each of the {len(workers)} workers, and worker {member} has none: "
             f"{problem}; start workers with `dask cuda worker`, one for each GPU, or pass backend='auto'",

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.errors import BackendError, CapacityError
+from mgspmv.errors import BackendError, CapacityError, MissingDependencyError
 from mgspmv.kernels.modules import load_module
 from mgspmv.kernels.specialize import LEAST_ARCH, specialize
 from mgspmv.model import INT32_LIMIT, CsrBlock, default_threads, peak_memory
@@ -27,7 +27,7 @@ from mgspmv.store.read import StoredMatrix
 STAGING_BYTES = 8 * CHUNK_ELEMENTS
 """Bytes of a pinned buffer, which holds the largest chunk of a store."""
 _ROOM = Lock()
-_NO_CUPY = "CuPy is not installed"
+NO_CUPY = "CuPy is not installed"
 LITTLE = 1 << 28
 """Bytes of unused device memory that may be kept in addition to the memory that was planned."""
 TOGETHER_BYTES = 1 << 20
@@ -44,7 +44,7 @@ def find_device_problem() -> str | None:
     """Return why this process cannot compute on a CUDA device, in words; None if it can. CuPy is imported only if it is
     installed."""
     if importlib.util.find_spec("cupy") is None:
-        return _NO_CUPY
+        return NO_CUPY
     import cupy
 
     try:
@@ -64,11 +64,12 @@ def check_device() -> None:
 
     Raises
     ------
-    BackendError : CuPy or a usable device is missing; the message says which
+    MissingDependencyError : CuPy is not installed
+    BackendError : there is no usable device; the message says why
     """
     problem = find_device_problem()
-    if problem == _NO_CUPY:
-        raise BackendError(
+    if problem == NO_CUPY:
+        raise MissingDependencyError(
             "backend='cuda' needs CuPy, which is not installed; install mgspmv[cuda12] or mgspmv[cuda13], or use "
             "backend='cpu'"
         )

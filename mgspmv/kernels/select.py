@@ -31,7 +31,7 @@ def choose_backend(backend: str) -> Backend:
 
     Raises
     ------
-    BackendError : CUDA cannot be used here
+    BackendError, MissingDependencyError : CUDA cannot be used here
     """
     check_choice("backend", backend, ("auto", *BACKENDS))
     if backend == "cpu":

@@ -24,7 +24,7 @@ import mgspmv.cluster.connect
 from mgspmv.batch_results import load_batch
 from mgspmv.cli.placement import parse_option, quieten_dask
 from mgspmv.cli.program import shorten_warnings
-from mgspmv.errors import MissingDependencyError
+from mgspmv.kernels import device
 from mgspmv.results import load_solution
 from tests.support.clusters import find_left
 from tests.support.commands import ENVIRONMENT, invoke, invoke_json, start
@@ -118,8 +118,16 @@ def test_a_cluster_of_gpus_needs_dask_cuda(monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "dask_cuda" else found(name, *a))
     for command in (["pagerank", "g.zarr"], ["spmv", "a.zarr", "x.npy", "-o", "z.npy"]):
-        _, stderr = invoke(*command, "--cluster", "cuda", code=MissingDependencyError.exit_code)
+        _, stderr = invoke(*command, "--cluster", "cuda", code=2)
         assert "a cluster of GPU workers needs dask-cuda, which is not installed; install mgspmv[cuda12]" in stderr
+
+
+def test_the_backend_cuda_needs_cupy(monkeypatch):
+    monkeypatch.setattr(device, "find_device_problem", lambda: "CuPy is not installed")
+    for command in (["pagerank", "g.zarr"], ["spmv", "a.zarr", "x.npy", "-o", "z.npy"], ["hits", "g.zarr"]):
+        error = invoke_json(*command, "--backend", "cuda", code=2)["error"]
+        assert error["type"] == "MissingDependencyError"
+        assert error["message"].startswith("--backend cuda needs CuPy, which is not installed; install mgspmv[cuda12]")
 
 
 def test_what_options_of_a_cluster_are():

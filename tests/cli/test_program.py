@@ -43,7 +43,7 @@ def test_help_says_the_exit_codes():
     stdout, _ = invoke("--help")
     text = " ".join(stdout.split())
     assert (
-        "Exit codes: 0 done, 1 unexpected error or a wrong finding of doctor, 2 wrong usage, 3 malformed source, 4 un"
+        "Exit codes: 0 done, 1 unexpected error or a wrong finding of doctor, 2 wrong usage or a missing package, 3 mal"
         in text
     )
     commands = "ingest generate update versions reorder subgraph export info plan spmv pagerank pagerank-batch top"

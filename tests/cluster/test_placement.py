@@ -9,8 +9,9 @@ import pytest
 from mgspmv.cluster.dask_cluster import DeviceInfo, WorkerInfo
 from mgspmv.cluster.executors import join_events
 from mgspmv.cluster.placement import WorkerPlacement, choose_placement
-from mgspmv.errors import ClusterError
+from mgspmv.errors import ClusterError, MissingDependencyError
 from mgspmv.exchange.peer_comm import Member
+from mgspmv.kernels.device import NO_CUPY
 from mgspmv.model import Event
 
 NO_GPU = DeviceInfo("CUDA found no device (cudaErrorNoDevice)")
@@ -30,6 +31,11 @@ def choose(workers, backend="auto", transport="auto"):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         return choose_placement(workers, backend, transport)
+
+
+def test_a_worker_without_cupy():
+    with pytest.raises(MissingDependencyError, match=r"needs CuPy, which is not installed on worker 1 \(tcp"):
+        choose(make_workers(gpu(0), DeviceInfo(NO_CUPY)), "cuda")
 
 
 def refused(workers, backend="auto", transport="auto"):
