@@ -218,7 +218,7 @@ class EntrySorter:
         """Return the (N_BUCKETS + 1,) first rows of the buckets, and the end of the last."""
         return np.array([self._find_lowest(bucket) for bucket in range(N_BUCKETS + 1)])
 
-    def give(self, first: int, last: int, start: int, stop: int) -> CooBatch:
+    def give(self, first: int, last: int, start: int, stop: int) -> Entries:
         """Return entries start .. stop - 1, in the order added, of those in buckets first .. last - 1."""
         parts: list[Entries] = []
         for piece, bounds in zip(self._pieces, self._bounds, strict=True):
@@ -227,9 +227,7 @@ class EntrySorter:
                 parts.append(piece.take(a + max(0, start), a + min(stop, b - a)))
             start, stop = start - (b - a), stop - (b - a)
         rows, cols, values = zip(*parts, strict=True)
-        return CooBatch(
-            np.concatenate(rows), np.concatenate(cols), None if values[0] is None else np.concatenate(values)
-        )
+        return np.concatenate(rows), np.concatenate(cols), None if values[0] is None else np.concatenate(values)
 
     def put_before(self, earlier: EntrySorter) -> None:
         """Take over the memory and all entries of another sorter, as if they had been added first."""

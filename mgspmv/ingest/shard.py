@@ -13,7 +13,7 @@ Shards request data from each other through `Rpc`, a function that hides the com
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -296,20 +296,16 @@ class Shard:
         is_grouped = self._numbers is None or (are_numbers and not isinstance(self._ids, SortedIds))
         if not is_grouped and self._given.n_entries:
             held, self._given = self._given, self._make_sorter(self.memory // 2)
-            for batch in self._renumber(held):
-                self._given.add(batch)
+            numbers, positions = self._numbers, self._positions
+            assert numbers is not None
+            if positions is not None:
+                numbers = np.where(positions < 0, -1, numbers[positions])  # codes without an entry have position -1
+            for batch in held.drain():
+                self._given.add(CooBatch(numbers[batch.rows], numbers[batch.cols], batch.values))
                 self._notify("number", self._given.n_entries, held.n_entries)
             held.close()
         self._numbers, self._positions, self._places = None, None, []
         return self._count_buckets(self._given, shape[0])
-
-    def _renumber(self, held: EntrySorter) -> Iterator[CooBatch]:
-        numbers, positions = self._numbers, self._positions
-        assert numbers is not None
-        if positions is not None:
-            numbers = np.where(positions < 0, -1, numbers[positions])  # codes without an entry have position -1
-        for batch in held.drain():
-            yield CooBatch(numbers[batch.rows], numbers[batch.cols], batch.values)
 
     def group_transpose(self) -> tuple[np.ndarray, np.ndarray]:
         """Group the entries of the transpose of the built matrix; see `group`."""
@@ -360,8 +356,7 @@ class Shard:
 
     def give_entries(self, first: int, last: int, start: int, stop: int) -> Entries:
         """Return entries of some buckets; see `EntrySorter.give`."""
-        batch = self._given.give(first, last, start, stop)
-        return batch.rows, batch.cols, batch.values
+        return self._given.give(first, last, start, stop)
 
     # --- building
 

@@ -24,8 +24,7 @@ from numba.extending import intrinsic, overload
 from mgspmv.errors import OptionError
 from mgspmv.kernels.catalogue import Kernel
 from mgspmv.kernels.compiled import compile_kernel
-from mgspmv.kernels.lane_rows import sum_row_many, zeros_in_lines
-from mgspmv.kernels.lanes import load, spread, store, to_float64, to_type_of
+from mgspmv.kernels.lanes import load, spread, store, sum_row_many, to_float64, to_type_of, zeros_in_lines
 from mgspmv.kernels.many import fit_width
 from mgspmv.model import (
     CHANGE_POINT,

@@ -18,8 +18,18 @@ import numpy as np
 from mgspmv.kernels.compiled import compile_kernel
 from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING, CpuBlock, _take
 from mgspmv.kernels.highest import select_each
-from mgspmv.kernels.lane_rows import sum_row_many, zeros_in_lines
-from mgspmv.kernels.lanes import choose, load, magnitude, spread, store, to_float64, to_integer, to_type_of
+from mgspmv.kernels.lanes import (
+    choose,
+    load,
+    magnitude,
+    spread,
+    store,
+    sum_row_many,
+    to_float64,
+    to_integer,
+    to_type_of,
+    zeros_in_lines,
+)
 from mgspmv.kernels.many import Terms
 from mgspmv.model import CHANGE_POINT, FIXED_POINT, RELATIVE_LIMIT, CsrBlock, Precision, StepSums
 

@@ -1,4 +1,4 @@
-"""Several numbers in vector registers as one Numba value, for the kernels of many vectors.
+"""Several numbers in vector registers as one Numba value, for the kernels of many vectors, and sums of rows of them.
 
 `Lanes(dtype, width)` is LLVM's `<width x dtype>`, which the compiler maps to as many registers as needed. Arithmetic
 and comparisons are elementwise, with other lanes or with one number for all lanes. Nothing is contracted or reordered:
@@ -12,12 +12,17 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
+from numba.extending import intrinsic, lower_builtin, models, overload, register_model, type_callable
+
+from mgspmv.kernels.compiled import compile_kernel
 
 CACHE_LINE = 64
 """Bytes of a cache line."""
+AHEAD = 32
+"""Distance, in entries, from the one being added to the one whose row of z is prefetched."""
 
 
 class Lanes(types.Type):  # type: ignore[misc]
@@ -253,3 +258,40 @@ _define(operator.ge, _emit_comparison(">="), types.boolean)
 _define(operator.lt, _emit_comparison("<"), types.boolean)
 _define(operator.gt, _emit_comparison(">"), types.boolean)
 _define(operator.and_, {types.boolean: lambda b, x, y: b.and_(x, y)})
+
+
+# --- sums of rows -----------------------------------------------------------------------------------------------------
+
+
+def zeros_in_lines(n: int, width: int, dtype: Any) -> np.ndarray:
+    """Return (n, width) zeros aligned to a cache line, so that no row of 64 bytes spans two."""
+    n_bytes = n * width * np.dtype(dtype).itemsize
+    memory = np.zeros(n_bytes + CACHE_LINE, np.uint8)
+    first = -memory.ctypes.data % CACHE_LINE
+    zeros: np.ndarray = memory[first : first + n_bytes].view(dtype).reshape(n, width)
+    return zeros
+
+
+def _contribute_many(data, k, zj, zero):
+    """Return the terms that entry k adds to the sums of its row, in the type of `zero`."""
+
+
+@overload(_contribute_many, inline="always")
+def _contribute_many_overload(data, k, zj, zero):
+    is_integer = zero.dtype == types.int64
+    if isinstance(data, types.NoneType):
+        return (lambda data, k, zj, zero: zj) if is_integer else (lambda data, k, zj, zero: to_float64(zj))
+    if is_integer:
+        return lambda data, k, zj, zero: to_integer(data[k] * zj)
+    return lambda data, k, zj, zero: to_float64(zj * data[k])
+
+
+@compile_kernel
+def sum_row_many(indices, data, z, start, stop, zero, width):
+    """Sum the entries of a row in order, from `zero` on, with one lane per column of z (n_cols, width)."""
+    total = zero
+    last = np.uint64(len(indices) - 1)
+    for k in range(np.uint64(start), np.uint64(stop)):
+        prefetch(z, np.uint64(indices[min(k + np.uint64(AHEAD), last)]), width)
+        total = total + _contribute_many(data, k, load(z, np.uint64(indices[k]), width), zero)
+    return total

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from typing import Any
 
@@ -32,23 +31,7 @@ def list_known_runs(client: Client) -> list[dict[str, Any]]:
 def _describe_runs(dask_scheduler: Any) -> list[dict[str, Any]]:
     plugin = dask_scheduler.plugins.get(RunsPlugin.name)
     runs = [] if plugin is None else [*plugin.runs.by_id.values()]
-    return [
-        {
-            "run": run.run,
-            "operation": run.operation,
-            "state": run.state,
-            "is_running": run.is_running,
-            "matrix": run.matrix["url"],
-            "workers": run.n_workers,
-            "iterations": run.iterations,
-            "change": run.change if math.isfinite(run.change) else None,
-            "began": run.began,
-            "seconds": run.elapsed_s,
-            "checkpoint_iteration": run.checkpoint_iteration,
-            "errors": run.errors,
-        }
-        for run in reversed(runs)
-    ]
+    return [run.describe() for run in reversed(runs)]
 
 
 def cancel_run(client: Client, run: str, timeout_s: float) -> bool:

@@ -235,13 +235,8 @@ def _describe_checkpoints(run: RunState) -> str:
 
 
 def _describe_row(run: RunState) -> dict[str, Any]:
-    return {
-        "run": run.run,
-        "operation": run.operation,
+    return run.describe() | {
         "matrix": run.matrix["url"].rstrip("/").rpartition("/")[2],
-        "workers": run.n_workers,
-        "state": run.state,
-        "iterations": run.iterations,
         "change": _format(run.change, "{:.3e}"),
         "iterations_per_s": _format(run.iterations_per_s, "{:,.1f}"),
         "edges_per_s": _format(run.edges_per_s, "{:.3g}"),

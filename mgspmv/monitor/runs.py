@@ -6,6 +6,7 @@ Counts for metrics are separate, and never reset.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -177,6 +178,23 @@ class RunState:
         """Product of the slowest worker over the mean of all, in the last message of each; 1 if all are equal."""
         product = self._last_step_s[0]
         return float(product.max() / product.mean()) if self._n_told.all() and product.any() else None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the state as JSON values; see `mgspmv.monitor.known.list_known_runs`."""
+        return {
+            "run": self.run,
+            "operation": self.operation,
+            "state": self.state,
+            "is_running": self.is_running,
+            "matrix": self.matrix["url"],
+            "workers": self.n_workers,
+            "iterations": self.iterations,
+            "change": self.change if math.isfinite(self.change) else None,
+            "began": self.began,
+            "seconds": self.elapsed_s,
+            "checkpoint_iteration": self.checkpoint_iteration,
+            "errors": self.errors,
+        }
 
     def add_seconds(self, rank: int, seconds: np.ndarray, n: int) -> None:
         """Add the seconds of a worker for `n` iterations: (3,) by phase."""
