@@ -192,6 +192,10 @@ class BatchSolution(Ranks):
         Parameters
         ----------
         k : default all that were kept, or 10
+
+        Examples
+        --------
+        >>> mg.pagerank_batch(A, {"cats": [17, 4]}).check_order(10)["cats"].is_proven
         """
         if self.values is not None:
             return {label: self[label].check_order(k or 10) for label in self.labels}
@@ -277,7 +281,12 @@ def fill_id(ids: np.ndarray) -> int | str:
 
 
 def load_batch(path: str | os.PathLike[str]) -> BatchSolution:
-    """Read ranks that `BatchSolution.save` wrote; suffixes and errors as in `load_solution`."""
+    """Read ranks that `BatchSolution.save` wrote; suffixes and errors as in `load_solution`.
+
+    Examples
+    --------
+    >>> mg.load_batch("ranks.parquet").top(10)
+    """
     return load_result(path, BatchSolution)
 
 

@@ -219,6 +219,10 @@ class Solution(Ranks):
         Raises
         ------
         OptionError : unknown scaler, or the values are scores already
+
+        Examples
+        --------
+        >>> mg.pagerank(A).scale("minmax").top(10)
         """
         values = scale_scores(self.values, scaler)
         if scaler == "none":
@@ -343,6 +347,10 @@ class Solution(Ranks):
         Raises
         ------
         OptionError : k is less than 1
+
+        Examples
+        --------
+        >>> mg.pagerank(A, tol=1e-12).check_order(100).ties
         """
         k = min(len(self.select_highest(k)), len(self.values) - 1)
         if k < 1 or self.scaler != "none" or not math.isfinite(self.error_bound_l1):
@@ -419,6 +427,10 @@ def load_solution(path: str | os.PathLike[str]) -> Solution:
     StoreFormatError : not a solution, or one of another format version
     StoreUnfinishedError : it was never finished
     MissingChunkError, ChecksumError, StoreDamagedError : it differs from what was written
+
+    Examples
+    --------
+    >>> mg.load_solution("ranks.parquet").to_pandas()
     """
     return load_result(path, Solution)
 

@@ -69,8 +69,8 @@ class Hits(Tabular):
 
     def generate_columns(self) -> Iterator[Columns]:
         """Yield the columns `id`, `hub` and `authority` in batches."""
-        of_both = zip(self.hubs.stream(), self.authorities.stream(), strict=True)
-        return ({"id": ids, "hub": hubs, "authority": ranks} for (ids, hubs), (_, ranks) in of_both)
+        of_both = zip(self.hubs.generate_columns(), self.authorities.generate_columns(), strict=True)
+        return ({"id": own["id"], "hub": own["rank"], "authority": other["rank"]} for own, other in of_both)
 
     def _repr_html_(self) -> str:
         return f"{self.hubs._repr_html_()}\n{self.authorities._repr_html_()}"

@@ -149,7 +149,7 @@ class TopRanks(Tabular, Sequence[tuple[Any, float]]):
     def __getitem__(self, place: int | slice) -> tuple[Any, float] | TopRanks:
         if isinstance(place, slice):
             return TopRanks(self._ids[place], self._ranks[place])
-        return list(self)[place]
+        return self._ids[[place]].tolist()[0], self._ranks[place].item()
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, list | tuple | TopRanks) else NotImplemented
