@@ -212,16 +212,12 @@ def check_found(stored: StoredMatrix, edges: EdgeSet) -> None:
     if edges.is_found.all():
         return
     k = int(np.argmin(edges.is_found))
-    row, col = int(edges.rows[k]), int(edges.cols[k])
-    what = "entry" if stored.info.kind == "matrix" else "edge"
-    entry = _name_entry(stored, row, col)
-    raise OptionError(f"edges has the {what} {entry}, which is missing from the store; remove it from edges=")
-
-
-def _name_entry(stored: StoredMatrix, row: int, col: int) -> str:
-    """Format an entry as a user would write it."""
-    order = stored.read_order()
-    numbers = [row, col] if order is None else [int(order[row]), int(order[col])]
+    numbers, order = [int(edges.rows[k]), int(edges.cols[k])], stored.read_order()
+    if order is not None:
+        numbers = [int(order[number]) for number in numbers]
     named = numbers if stored.info.vertex_ids is None else VertexLookup(stored).read(numbers).tolist()
     first, second = named[::-1] if stored.info.kind == "graph" else named
-    return f"({first!r}, {second!r})"
+    what = "entry" if stored.info.kind == "matrix" else "edge"
+    raise OptionError(
+        f"edges has the {what} ({first!r}, {second!r}), which is missing from the store; remove it from edges="
+    )

@@ -106,7 +106,13 @@ def select_vertices(stored: StoredMatrix, vertices: Any) -> np.ndarray:
         raise OptionError(f"vertices must be a mask or a list of ids, not {vertices!r}")
     given = _list_flagged(vertices, info)
     if _is_mask(given):
-        return _check_mask(given, info)
+        mask = np.asarray(given)
+        if mask.shape != (info.shape[0],):
+            raise ShapeError(
+                f"vertices is a mask of shape {mask.shape} but the matrix has {info.shape[0]} vertices; pass shape "
+                f"({info.shape[0]},), or ids"
+            )
+        return mask
     numbers = VertexLookup(stored).find_all("vertices", given)
     is_kept = np.zeros(info.shape[0], bool)
     is_kept[numbers] = True
@@ -131,16 +137,6 @@ def _is_mask(given: Any) -> bool:
     if isinstance(given, np.ndarray):
         return bool(given.dtype == np.bool_)
     return len(given) > 0 and all(isinstance(flag, bool | np.bool_) for flag in given)
-
-
-def _check_mask(given: Any, info: MatrixInfo) -> np.ndarray:
-    mask = np.asarray(given)
-    if mask.shape != (info.shape[0],):
-        raise ShapeError(
-            f"vertices is a mask of shape {mask.shape} but the matrix has {info.shape[0]} vertices; pass shape "
-            f"({info.shape[0]},), or ids"
-        )
-    return mask
 
 
 def check_bounds(info: MatrixInfo, min_weight: Any, max_weight: Any) -> Bounds | None:

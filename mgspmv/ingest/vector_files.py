@@ -20,7 +20,7 @@ from mgspmv.ingest.column_names import choose_list_columns, names_numbers, names
 from mgspmv.ingest.detect import ForeignFormat, find_format_by_bytes, find_format_by_name
 from mgspmv.ingest.headers import COMMENTS, has_list_header
 from mgspmv.ingest.local_files import open_anywhere
-from mgspmv.ingest.streams import TextLine, TextStream
+from mgspmv.ingest.streams import TextLine, TextStream, read_head
 from mgspmv.ingest.tokens import (
     DELIMITERS,
     FORTRAN_EXPONENT,
@@ -45,7 +45,6 @@ NPY_DAMAGE = (
 Weights = Any
 """Float array of shape (n,), numbers by id, or ids, in the forms that `mgspmv.ingest.vertex_vectors` classifies."""
 
-_HEAD_BYTES = 512
 _WORD_COMMENT = re.compile(r"[#%]\S+")
 
 
@@ -77,7 +76,8 @@ def read_weights(
     name = os.fspath(path)
     if name.endswith(".npy"):
         return read_vector(path)
-    form = find_format_by_bytes(_read_head(name)) or find_format_by_name(name)
+    is_read_again = not is_url(name) and Path(name).is_file()  # a pipe can be read only once
+    form = find_format_by_bytes(read_head(name)[0] if is_read_again else b"") or find_format_by_name(name)
     if form == "parquet":
         return read_table(path)
     if isinstance(form, ForeignFormat):
@@ -167,14 +167,6 @@ def read_vector(path: str | os.PathLike[str], *, max_ndim: int = 1) -> np.ndarra
         found = f"{vector.dtype} of shape {vector.shape}"
         raise SourceError(f"expected a {expected} array of real numbers, found {found}", source=str(path))
     return vector
-
-
-def _read_head(name: str) -> bytes:
-    """Read the first bytes of a local file; none of a stream that can be read only once."""
-    if is_url(name) or not Path(name).is_file():
-        return b""
-    with open_anywhere(name) as file:
-        return file.read(_HEAD_BYTES) or b""
 
 
 # --- texts -----------------------------------------------------------------------------------------------------------
