@@ -90,12 +90,10 @@ def assemble(
         column of it that does not sum to 1
     """
     (start, stop), n_cols, n_most = rows or (0, matrix.shape[0]), matrix.shape[1], matrix.most_entries
-    sizes: dict[str, tuple[Any, int]] = {
-        "indptr": (np.int64, stop - start + 1),
-        "indices": (index_dtype(n_cols), n_most),
-    }
-    sizes |= {} if matrix.dtype is None else {"data": (matrix.dtype, n_most)}
-    made = {name: make_array(name, np.dtype(dtype), most) for name, (dtype, most) in sizes.items()}
+    made = {"indptr": make_array("indptr", np.dtype(np.int64), stop - start + 1)}
+    made["indices"] = make_array("indices", index_dtype(n_cols), n_most)
+    if matrix.dtype is not None:
+        made["data"] = make_array("data", matrix.dtype, n_most)
     step = max(1, most_columns or n_cols)
     pointers, least, nnz = RowPointers(made["indptr"], start), list[float](), 0
     has_sums = rows is None and matrix.kind != "matrix"
