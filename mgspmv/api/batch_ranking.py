@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mgspmv.api.graphs import check_graph, describe_dangling, describe_weight_overflow
+from mgspmv.api.inputs import reads_input
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import Placement
 from mgspmv.batch_results import BatchSolution, fill_id
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 
 @watched
+@reads_input()
 def pagerank_batch(
     A: Matrix | DistributedMatrix,
     personalization: Any = None,
@@ -82,7 +84,7 @@ def pagerank_batch(
 
     Parameters
     ----------
-    A : as for `pagerank`, opened by `open_matrix` or distributed
+    A : as for `pagerank`
     personalization : p of each vector: a sequence, or a mapping of names (strings or integers), of mappings of ids to
         weights, of sequences or sets of ids, of single ids, of other vectors that `pagerank` takes, or of None for a
         uniform one; a table (pandas, polars, pyarrow) with the columns `vector`, `vertex` and, maybe, `weight`, in

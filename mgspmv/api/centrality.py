@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from mgspmv.api.arguments import read_number
+from mgspmv.api.inputs import reads_input
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.powers import (
     PowerCall,
@@ -77,6 +78,7 @@ class Hits(Tabular):
 
 
 @watched_to_converge
+@reads_input("graph", transpose=True)
 def hits(
     A: AnyMatrix,
     *,
@@ -91,7 +93,7 @@ def hits(
 
     Parameters
     ----------
-    A : of kind `graph` or `stochastic` with the stored transpose, opened by `open_matrix` or distributed
+    A : graph in any form, as for `pagerank`; opened or distributed with the stored transpose
     nstart : the first authorities, a vector as in `pagerank`, others 0; default 1 everywhere
     normalized : hubs and authorities sum to 1, with their signs where weights are negative, as in NetworkX; else
         authorities have Euclidean norm 1, and hubs are A^T a, whose norm is the largest singular value: the vectors of
@@ -151,6 +153,7 @@ def _sum_to_1(name: str, values: np.ndarray) -> np.ndarray:
 
 
 @watched_to_converge
+@reads_input()
 def katz(
     A: AnyMatrix,
     *,
@@ -166,7 +169,7 @@ def katz(
 
     Parameters
     ----------
-    A : of kind `graph` or `stochastic`, opened by `open_matrix` or distributed; `A.T` for out-edges
+    A : graph in any form, as for `pagerank`; of an opened one `A.T` for out-edges
     alpha : attenuation; it converges for |alpha| < 1 / (the largest absolute eigenvalue of A). None chooses 0.7 over
         a bound on that eigenvalue, which takes 20 products; see `options["alpha"]` of the solution
     beta : a number for all vertices, or a vector as in `pagerank`, others 0
@@ -247,6 +250,7 @@ _KATZ_ADVICE = dict.fromkeys(
 
 
 @watched_to_converge
+@reads_input()
 def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **running: Unpack[Running]) -> Solution:
     """Compute eigenvector centrality of a graph: the eigenvector of the largest eigenvalue, of Euclidean norm 1.
 
@@ -256,7 +260,7 @@ def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **run
 
     Parameters
     ----------
-    A : of kind `graph` or `stochastic`, opened by `open_matrix` or distributed; `A.T` for out-edges
+    A : graph in any form, as for `pagerank`; of an opened one `A.T` for out-edges
     nstart : the first x, a vector as in `pagerank`, others 0; divided by its sum, as in NetworkX; default uniform
     running : as for `hits`
 
@@ -289,6 +293,7 @@ def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **run
 
 
 @watched_to_converge
+@reads_input("stochastic")
 def stationary(
     A: AnyMatrix, *, nstart: Weights | None = None, lazy: float = 0.0, **running: Unpack[Running]
 ) -> Solution:
@@ -298,8 +303,8 @@ def stationary(
 
     Parameters
     ----------
-    A : of kind `stochastic` with no empty column, opened by `open_matrix` or distributed: entry (i, j) is the
-        probability of going from j to i
+    A : in any form, as for `pagerank`, of kind `stochastic` with no empty column: entry (i, j) is the probability of
+        going from j to i, of a sparse or dense matrix too
     nstart : the first x, a vector as in `pagerank`, others 0; default uniform
     lazy : the probability of staying for a step, 0 <= lazy < 1. It does not change the stationary vector; without it
         a periodic chain does not converge

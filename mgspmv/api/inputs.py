@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from zarr import Group
@@ -21,6 +23,9 @@ from mgspmv.ingest.zarr_groups import find_matrix_store, is_group_path
 from mgspmv.model import Kind
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import StoredMatrix, open_store
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def as_matrix(A: Any, kind: Kind = "graph", *, weight: bool | str | None = True, **options: Any) -> Any:
@@ -56,6 +61,31 @@ def as_matrix(A: Any, kind: Kind = "graph", *, weight: bool | str | None = True,
     return opened
 
 
+def reads_input(
+    kind: Kind = "graph", **options: Any
+) -> Callable[[Callable[Concatenate[Any, P], R]], Callable[Concatenate[Any, P], R]]:
+    """Decorate a call so that its first argument may be whatever `as_matrix` takes, read with these options.
+
+    Names of weights, passed as `weight=`, are for the reading; the call itself uses the values of the matrix.
+    """
+
+    def decorate(call: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+        @wraps(call)
+        def run(A: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+            given: dict[str, Any] = {**kwargs}
+            weight = given.get("weights", True)
+            reading: dict[str, Any] = {"on_progress": given.get("on_progress"), **options}
+            matrix = as_matrix(A, kind, weight=weight, **reading)
+            if isinstance(weight, str):
+                given["weights"] = True
+            told: Any = given
+            return call(matrix, *args, **told)
+
+        return run  # type: ignore[return-value]  # A may also be passed by name
+
+    return decorate
+
+
 def is_distributed(A: Any) -> bool:
     """Return whether an object is a matrix on a cluster."""
     if "mgspmv.cluster.matrix" not in sys.modules:  # otherwise nothing was distributed; avoids importing Dask
@@ -78,7 +108,7 @@ def _read(source: Any, kind: Kind, weight: bool | str | None, options: dict[str,
     report = matrix.ingest_report
     if report is not None:
         for warning in report.warnings:
-            warnings.warn(f"{report.name}: {warning}", stacklevel=4)
+            warnings.warn(f"{report.name}: {warning}", stacklevel=6)
     return matrix
 
 

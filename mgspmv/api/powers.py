@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
+from mgspmv.api.inputs import reads_input
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import Executor, Placement
 from mgspmv.errors import ConvergenceError, OptionError, ShapeError
@@ -93,6 +94,7 @@ class PowerCall(Placement):
 
 
 @watched_to_converge
+@reads_input("matrix")
 def power_iteration(
     A: Matrix | DistributedMatrix,
     update: Update | None = None,
@@ -107,7 +109,7 @@ def power_iteration(
 
     Parameters
     ----------
-    A : square, of any kind, opened by `open_matrix` or distributed; `A.T` too
+    A : square, in any form, as for `spmv`; `A.T` too
     update : called with (y, x), both (n,) in the order of the source and of `precision`; gives the next x before it is
         normalized. Arrays are NumPy's, or CuPy's where this process computes on a device. It may write into y, and not
         into x. Default: y, which with `normalize` is the power method

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from mgspmv.api.inputs import reads_input
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import Placement
 from mgspmv.kernels.dense import multiply_dense
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 @watched
+@reads_input("matrix")
 def spmv(
     A: Matrix | DistributedMatrix,
     x: Any,
@@ -40,7 +42,8 @@ def spmv(
 
     Parameters
     ----------
-    A : of shape (n_rows, n_cols), opened by `open_matrix` or distributed; on a graph this is the pull product
+    A : of shape (n_rows, n_cols), opened, distributed, or in another form of those on the page "Inputs": a sparse or
+        dense matrix as it is, others as graphs, for which this is the pull product
     x : (n_cols,) or (n_cols, k), real; of a distributed matrix also a dask array
     y : (n_rows,) or (n_rows, k), real; needed unless beta is 0, when it is not read. It is not changed.
     kernel : `auto`, or one of those that docs/kernels.md names; on a cluster `csr-rows` or `csr-serial`.

@@ -12,6 +12,7 @@ import numpy as np
 
 from mgspmv.api.checkpointing import add_resume_hint, begin_checkpointing, check_checkpoint, check_recover
 from mgspmv.api.graphs import check_graph, describe_dangling, describe_weight_overflow
+from mgspmv.api.inputs import reads_input
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import Executor, Placement
 from mgspmv.api.warm import align_ranks
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 
 @watched_to_converge
+@reads_input()
 def pagerank(
     A: Matrix | DistributedMatrix,
     *,
@@ -87,8 +89,8 @@ def pagerank(
 
     Parameters
     ----------
-    A : of kind `graph` or `stochastic`, opened by `open_matrix` or distributed; for the ranks of the reversed graph the
-        transpose `A.T` of a graph
+    A : graph in any form that is on the page "Inputs"; or of kind `graph` or `stochastic`, opened or distributed; for
+        the ranks of the reversed graph the transpose `A.T` of a graph
     alpha : damping, 0 <= alpha < 1
     tol : stop when the change is below; default 1e-6, with `stop="topk:100"` 1e-10
     norm : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as in NetworkX; `linf` largest |x' - x| < tol;

@@ -313,8 +313,6 @@ def test_matrices_are_refused(call):
             call(matrix)
     with pytest.raises(OptionError, match="has no rows"):
         call(store_graph(sp.coo_array((0, 0))))
-    with pytest.raises(OptionError, match=r"A must be a matrix opened by open_matrix, not 'g\.zarr'"):
-        call("g.zarr")
 
 
 @pytest.mark.gpu

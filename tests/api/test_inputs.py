@@ -191,3 +191,46 @@ def test_likely_mistakes_are_warned_of():
     clicks = pd.DataFrame({"source": [1, 2], "target": [2, 3], "weight": [1254192988, 1254193001]})
     with pytest.warns(UserWarning, match=r"pandas DataFrame of 2 rows: column 3 'weight' looks like times"):
         as_matrix(clicks)
+
+
+# --- calls that take them --------------------------------------------------------------------------------------------
+
+
+def find_table(obj, **options):
+    """Five lines of a user's, which end in a table of pandas."""
+    import mgspmv as mg
+
+    ranks = mg.pagerank(obj, **options)
+    return ranks.to_pandas()
+
+
+@pytest.mark.parametrize("name", [*WEIGHTED, *PATTERNS, "parquet", "csv", "store", "opened"])
+def test_ranks_as_a_table_of_pandas(name, files):
+    opened = {"opened": (mg.ingest(ADJACENCY, kind="graph"), True)}
+    forms = WEIGHTED | files | opened | {key: (obj, True) for key, obj in PATTERNS.items()}
+    obj, weight = forms[name]
+    table = find_table(Relation(pa.table(COLUMNS)) if name == "stream" else obj, weights=weight, tol=1e-12)
+    graph, weight = make_networkx(), None if name in PATTERNS else "cost"
+    wanted = nx.pagerank(graph, weight=weight, tol=1e-12)
+    assert dict(zip(table["id"], table["rank"], strict=True)) == pytest.approx(wanted, abs=1e-9)
+
+
+def test_other_calls_take_them():
+    graph = make_networkx()
+    A = mg.ingest(ADJACENCY, kind="graph", transpose=True)
+    for call in (mg.katz, mg.eigenvector_centrality):
+        assert (call(graph, weights="cost").values == call(A).values).all()
+    assert (mg.hits(graph, weights="cost").hubs.values == mg.hits(A).hubs.values).all()
+    wanted = mg.pagerank_batch(A, personalization=[0, 1]).values
+    assert (mg.pagerank_batch(graph, personalization=[0, 1], weights="cost").values == wanted).all()
+    assert mg.spmv(ADJACENCY, np.arange(4.0)) == pytest.approx(ADJACENCY @ np.arange(4.0))
+    assert mg.spmv(np.eye(2, dtype=int), [1, 2]).tolist() == [1, 2]
+    steps = {"normalize": "l1", "max_iter": 5, "throw": False}
+    wanted = mg.power_iteration(mg.ingest(ADJACENCY), **steps).values
+    assert (mg.power_iteration(ADJACENCY, **steps).values == wanted).all()
+    chain = np.array([[0.5, 1.0], [0.5, 0.0]])
+    assert mg.stationary(chain).values == pytest.approx([2 / 3, 1 / 3])
+
+
+def test_a_matrix_by_its_name():
+    assert mg.pagerank(A=ARCS).values == pytest.approx(mg.pagerank(ARCS).values)

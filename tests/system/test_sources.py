@@ -381,16 +381,6 @@ def test_ragged_vectors(wide):
         wide[0] @ [[1, 2], [3]]
 
 
-@pytest.mark.parametrize(
-    ("matrix", "what"), [("a.zarr", "'a.zarr'"), (np.eye(2), "a ndarray"), (sp.csr_array((2, 2)), "a csr_array")]
-)
-def test_only_an_opened_matrix_is_multiplied_and_ranked(matrix, what):
-    for work in (lambda: mg.spmv(matrix, np.ones(2)), lambda: mg.pagerank(matrix)):
-        with pytest.raises(OptionError) as caught:
-            work()
-        assert str(caught.value) == (f"A must be a matrix opened by open_matrix, not {what}; pass open_matrix(store)")
-
-
 def test_wrong_length_of_x_for_any_shape():
     for name in ("wide", "no rows", "no columns", "0 nonzeros", "1 x 1 empty"):
         A = store_matrix(make_coo(HARD[name]))
