@@ -262,9 +262,9 @@ class BatchSolution(Ranks):
         assert ranks is not None
         return ranks
 
-    def _get_values(self, of: str) -> np.ndarray:
+    def _get_values(self, owner: str) -> np.ndarray:
         if self.values is None:
-            raise OptionError(f"{of} has only its highest ranks: read them with top(); leave out top= to keep all")
+            raise OptionError(f"{owner} has only its highest ranks: read them with top(); leave out top= to keep all")
         return self.values
 
     def _find(self, label: Any) -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CHUNKS_HELD = 4
 """Number of chunks of ids in memory, the most recently read ones."""
-NEAR_NAMES = 1 << 14
+NEAR_NAMES = 1 << 9
 """Number of names before and after an unknown name that are searched for a similar one."""
 UNKNOWN = -1
 """Result for an id that is not a vertex."""
