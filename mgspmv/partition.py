@@ -19,9 +19,10 @@ from typing import Literal
 
 import numpy as np
 
+from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError
 from mgspmv.model import MatrixInfo, Precision, check_choice, default_threads, part_bounds
-from mgspmv.plan import Plan, Rates, Streaming, WorkerPlan
+from mgspmv.plan import Plan, Rates, Streaming, WorkerPlan, count_workers
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.locations import is_read_in_place
 
@@ -142,6 +143,7 @@ def plan_rows(
     streams: bool = False,
     top: int | None = None,
     checkpoint: bool = False,
+    throw: bool = True,
 ) -> Plan:
     """Plan a run over `n_workers` workers.
 
@@ -155,6 +157,7 @@ def plan_rows(
     streams : rows that do not fit on a device are streamed in pieces, from the host or from the store
     top : number of highest vertices to prove; None for no proof
     checkpoint : whether checkpoints of the ranks are written
+    throw : raise if it does not fit; False returns the plan, with what would fit
 
     Raises
     ------
@@ -165,19 +168,28 @@ def plan_rows(
         raise OptionError(f"workers must be at least 1, not {n_workers}")
     planner = _Planner(info, indptr, precision, threads or default_threads(), lays_out, streams, top, checkpoint)
     plan, shortage = planner.plan(device_memory, host_memory, n_workers)
-    if shortage is None:
+    if shortage is None and (throw or not plan.streams):
         return plan
     if not isinstance(device_memory, int | None) or not isinstance(host_memory, int | None):
-        raise CapacityError(f"{shortage}; use more workers, or ones with more memory")
-    n_enough = n_workers  # doubled, so that it is sufficient, but not always the least number
-    while n_enough < min(2 * info.shape[0], MOST_WORKERS):
-        n_enough *= 2
-        if planner.plan(device_memory, host_memory, n_enough)[1] is None:
-            raise CapacityError(f"{shortage}; {n_enough} workers of that size suffice")
-    raise CapacityError(
-        f"{shortage}; no number of workers of that size suffices, because each holds a vector of all {info.shape[1]} "
-        "columns and at least one row"
-    )
+        remedy, enough, least = "use more workers, or ones with more memory", None, None
+    else:
+        holding = replace(planner, streams=False)
+        enough = holding.count_enough_workers(device_memory, host_memory, n_workers)
+        fitting = enough if shortage is None else planner.count_enough_workers(device_memory, host_memory, n_workers)
+        least = None if shortage is None else planner.find_least_device_memory(device_memory, host_memory, plan)
+        remedy = (
+            f"{count_workers(fitting)} of that size suffice"
+            if fitting is not None
+            else f"no number of workers of that size suffices, because each holds a vector of all {info.shape[1]} "
+            "columns and at least one row"
+        )
+        if least is not None:  # rounded up, as it is in three digits
+            remedy += f"; from {format_bytes(1.005 * least)} of device memory each on rows are streamed"
+    if shortage is not None:
+        shortage = f"{shortage}; {remedy}"
+        if throw:
+            raise CapacityError(shortage)
+    return replace(plan, shortage=shortage, least_device_memory=least, enough_workers=enough)
 
 
 def parse_bytes(size: str | int) -> int:
@@ -236,6 +248,35 @@ class _Planner:
         operation = "spmv" if self._is_product else "pagerank"
         plan = Plan(info.url, operation, self.precision, tuple(workers), None)
         return plan, self._find_shortage(plan, devices, hosts)
+
+    def count_enough_workers(self, device_memory: int | None, host_memory: int | None, n_workers: int) -> int | None:
+        """Return a sufficient number of workers, more than `n_workers`; None if there is none."""
+        n_most = min(2 * self.info.shape[0], MOST_WORKERS)
+
+        def suffices(n: int) -> bool:
+            return self.plan(device_memory, host_memory, n)[1] is None
+
+        idle = Plan("", "", self.precision, (self._plan_worker(0, 0, 2),), None)
+        if device_memory is not None:
+            idle = replace(idle, workers=(replace(idle.workers[0], held="device"),))
+        if self._find_shortage(idle, [device_memory], [host_memory]) is not None:
+            return None
+        while n_workers < n_most:
+            candidates = range(n_workers + 1, 2 * n_workers + 1)
+            n_workers *= 2
+            if suffices(n_workers):  # near the least: slightly more workers may need more memory each
+                return candidates[bisect_left(candidates, True, key=suffices)]
+        return None
+
+    def find_least_device_memory(self, device_memory: int | None, host_memory: int | None, plan: Plan) -> int | None:
+        """Return the least bytes of each device with which rows are streamed; None if they cannot be."""
+        if device_memory is None or not self.streams:
+            return None
+        candidates = range(device_memory, max(w.device_bytes for w in plan.workers) + 1)
+        n_workers = len(plan.workers)
+        found = bisect_left(candidates, True, key=lambda size: self.plan(size, host_memory, n_workers)[1] is None)
+        is_streamed = found < len(candidates) and self.plan(candidates[found], host_memory, n_workers)[0].streams
+        return candidates[found] if is_streamed else None
 
     def _plan_worker(self, start: int, stop: int, n_workers: int) -> WorkerPlan:
         """Plan a worker that computes on its host."""
@@ -321,11 +362,12 @@ class _Planner:
             for place, have, need in (("device", device, w.device_bytes), ("host", host, on_host)):
                 if have is None or need <= have:
                     continue
-                each = f"{plan.operation} of {plan.url} on {len(plan.workers)} workers needs {need / 1e9:.3g} GB"
-                said = f"{each} of {place} memory on one of them, which has {have / 1e9:.3g} GB"
+                each = f"{plan.operation} of {plan.url} on {count_workers(len(plan.workers))}"
+                needs = f"needs {format_bytes(need)} of {place} memory on one of them, which has {format_bytes(have)}"
+                said = f"{each} {needs}"
                 if place == "device" or not w.watch_bytes:
                     return said
-                watch = f"up to {w.watch_bytes / 1e9:.3g} GB of it for stop='topk:{self.top}'"
+                watch = f"up to {format_bytes(w.watch_bytes)} of it for stop='topk:{self.top}'"
                 return f"{said} ({watch}, not needed with stop='change')"
         return None
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from mgspmv.display.cards import render_card
-from mgspmv.display.numbers import format_bytes
+from mgspmv.display.numbers import format_bytes, format_seconds
 from mgspmv.errors import hide_secrets
 from mgspmv.model import Held, Precision
 
@@ -146,7 +146,31 @@ class Plan:
     workers: tuple[WorkerPlan, ...]
     """Plans of the workers, in the order of their rows."""
     seconds_per_iteration: float | None
-    """Seconds of the slowest worker without the exchange, predicted from measured rates; None without rates."""
+    """Seconds of the slowest worker without the exchange, predicted from measured rates; None without rates. Constant
+    costs of an iteration, below a millisecond, are not included."""
+    shortage: str | None = None
+    """Worker that lacks memory, with remedies; None if the matrix fits, also if rows are streamed."""
+    least_device_memory: int | None = None
+    """If rows do not fit on the devices: least bytes of each with which they are streamed; None if they fit, cannot be
+    streamed, or the hosts lack memory."""
+    enough_workers: int | None = None
+    """If rows do not fit, or are streamed: a number of workers with the same memory that hold all rows; None if they
+    fit, no number does, or workers differ in memory."""
+
+    @property
+    def fits(self) -> bool:
+        """True if each worker has the memory that it needs; also without limits of memory."""
+        return self.shortage is None
+
+    @property
+    def streams(self) -> bool:
+        """True if rows are streamed in each iteration."""
+        return any(w.streams for w in self.workers)
+
+    @property
+    def n_idle(self) -> int:
+        """Number of workers without rows."""
+        return sum(w.start == w.stop for w in self.workers)
 
     @property
     def memory_bytes(self) -> int:
@@ -165,7 +189,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
-        totals = {"memory_bytes": self.memory_bytes, "exchange_bytes": self.exchange_bytes}
+        totals = {"fits": self.fits, "memory_bytes": self.memory_bytes, "exchange_bytes": self.exchange_bytes}
         names = ("memory_bytes", "device_bytes", "host_bytes", "seconds")
         workers = [asdict(w) | {name: getattr(w, name) for name in names} for w in self.workers]
         return asdict(self) | totals | {"workers": workers}
@@ -173,11 +197,27 @@ class Plan:
     def __repr__(self) -> str:
         has_device = any(w.has_device for w in self.workers)
         most = max(w.device_bytes for w in self.workers if w.has_device) if has_device else self.memory_bytes
-        each = f"{format_bytes(most)} {'on each device' if has_device else 'each'}"
-        each = f"{each}, {format_bytes(self.exchange_bytes)} exchanged per iteration"
-        seconds = "" if self.seconds_per_iteration is None else f", {self.seconds_per_iteration:.3g} s per iteration"
-        url = hide_secrets(self.url)
-        return f"Plan({self.operation} of {url}, {len(self.workers)} workers, at most {each}{seconds})"
+        facts = [
+            f"{self.operation} of {hide_secrets(self.url)}",
+            f"{count_workers(len(self.workers))}{f', {self.n_idle} of them without rows' if self.n_idle else ''}",
+            f"at most {format_bytes(most)} {'on each device' if has_device else 'each'}",
+            f"{format_bytes(self.exchange_bytes)} exchanged per iteration",
+        ]
+        facts += ["rows are streamed"] if self.streams else []
+        facts += [] if self.seconds_per_iteration is None else [f"{self.describe_seconds()} per iteration"]
+        facts += [] if self.fits else ["does not fit"]
+        return f"Plan({', '.join(facts)})"
+
+    def describe_seconds(self) -> str:
+        """Format the predicted seconds of an iteration, if there are any."""
+        seconds = self.seconds_per_iteration
+        return "unknown" if seconds is None else format_seconds(seconds) if seconds >= 1e-3 else "less than 1 ms"
 
     def _repr_html_(self) -> str:
-        return render_card(self)
+        is_short = self.seconds_per_iteration is not None and self.seconds_per_iteration < 1e-3
+        return render_card(self, replace(self, seconds_per_iteration=None) if is_short else self)
+
+
+def count_workers(n_workers: int) -> str:
+    """Format a number of workers."""
+    return f"{n_workers:,} worker{'s' if n_workers != 1 else ''}"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError
 from mgspmv.model import PARTS, MatrixInfo, part_bounds
 from mgspmv.partition import (
@@ -52,7 +53,7 @@ def make_info(shape: tuple[int, int], nnz: int, **changes: Any) -> MatrixInfo:
 
 def plan_even(n_rows: int, per_row: int, n_workers: int = 1, **options: Any) -> Plan:
     """Plan a square matrix with as many entries in each row; what is no option of `plan_rows` goes to the matrix."""
-    names = ("precision", "device_memory", "host_memory", "threads", "lays_out", "streams", "top")
+    names = ("precision", "device_memory", "host_memory", "threads", "lays_out", "streams", "top", "throw")
     rates = options.pop("rates", None)
     changes = {key: options.pop(key) for key in list(options) if key not in names}
     indptr = np.arange(0, n_rows * per_row + 1, per_row, dtype=np.int64) if per_row else np.zeros(n_rows + 1, np.int64)
@@ -166,13 +167,63 @@ def named_workers(error: CapacityError) -> int:
 @pytest.mark.parametrize(("place", "memory"), [("host", 2_000_000), ("device", 1_000_000)])
 def test_what_does_not_fit_names_a_number_of_workers_that_fits(n_workers: int, place: str, memory: int) -> None:
     limit = {f"{place}_memory": memory}
-    with pytest.raises(CapacityError, match=rf"needs \S+ GB of {place} memory on one of them, which has") as caught:
+    with pytest.raises(CapacityError, match=rf"needs \S+ [kM]B of {place} memory on one of them, which has") as caught:
         plan_even(10_000, 100, n_workers, threads=1, **limit)
     enough = named_workers(caught.value)
     plan = plan_even(10_000, 100, enough, threads=1, **limit)
     assert len(plan.workers) == enough
     with pytest.raises(CapacityError):
         plan_even(10_000, 100, enough // 2, threads=1, **limit)
+
+
+def test_a_plan_says_what_would_fit() -> None:
+    options: dict[str, Any] = {"threads": 1, "lays_out": True, "streams": True, "throw": False}
+    (worker,) = plan_even(10_000, 100, **options, device_memory=10**9).workers
+    vectors = worker.vector_bytes
+    plan = plan_even(10_000, 100, **options, device_memory=vectors)
+    assert not plan.fits
+    assert plan.least_device_memory is not None
+    least = plan_even(10_000, 100, **options, device_memory=plan.least_device_memory)
+    assert least.fits
+    assert least.streams
+    assert not plan_even(10_000, 100, **options, device_memory=plan.least_device_memory - 1).fits
+    for own in (plan, least):
+        assert own.enough_workers is not None
+        memory = vectors if own is plan else plan.least_device_memory
+        held = plan_even(10_000, 100, own.enough_workers, **options, device_memory=memory)
+        assert held.fits
+        assert not held.streams
+        assert held.enough_workers is None
+    told = json.loads(json.dumps(plan.to_dict()))
+    assert (told["fits"], told["least_device_memory"]) == (False, plan.least_device_memory)
+    assert repr(plan).endswith("does not fit)")
+    assert "rows are streamed" in repr(least)
+    assert "does not fit" in plan._repr_html_()
+    assert "workers of that size suffice; from" in str(plan.shortage)
+
+
+def test_a_plan_without_remedies() -> None:
+    """The vectors alone are too large; unequal workers; and rows that cannot be streamed."""
+    for options in ({"host_memory": 8000}, {"device_memory": [10, 20], "n_workers": 2}, {"device_memory": 10}):
+        plan = plan_even(1000, 5, throw=False, **options)
+        assert (plan.fits, plan.least_device_memory, plan.enough_workers) == (False, None, None)
+
+
+@pytest.mark.parametrize("n_workers", [1, 3])
+@pytest.mark.parametrize(("n_rows", "per_row"), [(0, 0), (1, 0), (1, 1), (4, 1), (5, 0)])
+def test_plans_of_tiny_graphs(n_rows: int, per_row: int, n_workers: int) -> None:
+    plan = plan_even(n_rows, per_row, n_workers, threads=1, rates=[Rates(1e9, 1e9)] * n_workers)
+    assert plan.fits
+    assert plan.n_idle == max(0, n_workers - n_rows)
+    assert "less than 1 ms per iteration" in repr(plan)
+    assert ("without rows" in repr(plan)) == (n_rows < n_workers)
+    assert repr(plan).count("1 workers") == 0
+    assert "e-0" not in repr(plan) + plan._repr_html_()
+    for shown in (
+        plan,
+        plan_even(n_rows, per_row, n_workers, threads=1, device_memory=1, lays_out=True, streams=True, throw=False),
+    ):
+        assert "-" not in repr(shown)
 
 
 def test_where_the_vectors_alone_are_too_large_no_number_of_workers_does() -> None:
@@ -287,9 +338,9 @@ def test_each_worker_is_held_to_its_own_memory() -> None:
         short = [need - (j == k) for j, need in enumerate(needs)]
         with pytest.raises(CapacityError) as caught:
             plan(*short)
-        have = f"{short[k] / 1e9:.3g} GB"
+        have = format_bytes(short[k])
         assert str(caught.value) == (
-            f"spmv of m.zarr on 2 workers needs {needs[k] / 1e9:.3g} GB of {place} memory on one of them, which has "
+            f"spmv of m.zarr on 2 workers needs {format_bytes(needs[k])} of {place} memory on one of them, which has "
             f"{have}; use more workers, or ones with more memory"
         )
 
@@ -365,7 +416,7 @@ def test_what_comes_by_from_the_store_by_hand() -> None:
     assert worker.streaming == stream_all_from_store(6_000_000, 4_400_000, 4, 1.1)
     assert worker.streaming.streamed_bytes == pytest.approx(4_000_000, abs=10)
     assert (worker.device_bytes, worker.host_bytes) == (6_036_000, load)
-    with pytest.raises(CapacityError, match="GB of host memory on one of them, which has"):
+    with pytest.raises(CapacityError, match="B of host memory on one of them, which has"):
         plan_even(*SQUARE, **LAID, **memory, host_memory=load - 1)
 
 
@@ -381,10 +432,10 @@ def test_a_device_has_room_for_a_few_small_pieces_or_is_too_small(room: int, hel
         with pytest.raises(CapacityError) as caught:
             plan_even(*SQUARE, **options, device_memory=[vectors + room])
         shortage, advice = str(caught.value).split("; ")
-        need = {36_000: "0.0124", 16_000: "0.012"}[vectors]
+        need = {36_000: "12.4", 16_000: "12"}[vectors]
         what = "pagerank" if options is LAID else "spmv"
-        have = f"which has {(vectors + room) / 1e9:.3g} GB"
-        assert shortage == f"{what} of m.zarr on 1 workers needs {need} GB of device memory on one of them, {have}"
+        have = f"which has {format_bytes(vectors + room)}"
+        assert shortage == f"{what} of m.zarr on 1 worker needs {need} MB of device memory on one of them, {have}"
         assert advice == "use more workers, or ones with more memory"
 
 
@@ -414,7 +465,7 @@ def test_of_workers_that_differ_rows_come_by_the_one_without_room() -> None:
     assert plan.workers[1].streaming == Streaming(
         "host", 25_000, 800_000, 400_000, int(1.1 * 4 * plan.workers[1].nnz) - 800_000
     )
-    with pytest.raises(CapacityError, match=r"on 3 workers needs \S+ GB of host memory"):
+    with pytest.raises(CapacityError, match=r"on 3 workers needs \S+ MB of host memory"):
         plan_even(*SQUARE, 3, **LAID, device_memory=memory, host_memory=[LARGE, LARGE, 100_000])
 
 

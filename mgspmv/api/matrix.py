@@ -143,7 +143,6 @@ class Matrix(EmbeddedMatrix):
 
         Raises
         ------
-        CapacityError : it does not fit; the message names the number of workers that suffices
         OptionError : an invalid option; `topk` of a `matrix`
         """
         check_threads(threads)
@@ -164,7 +163,9 @@ class Matrix(EmbeddedMatrix):
         is_here = workers == 1 and choose_backend(backend) == "cuda"
         if is_here:
             limits = limit_to_free(**limits)
-        plan = plan_rows(info, indptr, workers, **planning, **limits)
+        plan = plan_rows(info, indptr, workers, **planning, **limits, throw=False)
+        if not plan.fits:
+            return plan
         if is_here and lays_out:
             options = {"threads": threads, "streaming": plan.workers[0].streaming}
             rates = measure_device(self.stored, 0, info.shape[0], dtype, precision, **options)

@@ -11,6 +11,7 @@ from mgspmv.cli.placement import ComputingOptions, PlacementOptions, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.tables import tabulate, tabulate_fields
 from mgspmv.display.numbers import format_bytes, format_seconds
+from mgspmv.errors import CapacityError
 from mgspmv.kernels.catalogue import SPARSE_KERNELS
 
 if TYPE_CHECKING:
@@ -53,8 +54,22 @@ def plan(
         totals["host memory of a worker for --checkpoint"] = format_bytes(copy_bytes)
     totals |= {"received in all, per iteration": format_bytes(plan.exchange_bytes)}
     if plan.seconds_per_iteration is not None:
-        totals["predicted time of an iteration"] = format_seconds(plan.seconds_per_iteration)
-    return Answer(plan.to_dict(), [tabulate(titles, rows), tabulate_fields(totals)])
+        totals["predicted time of an iteration"] = plan.describe_seconds()
+    if plan.n_idle:
+        totals["workers without rows"] = f"{plan.n_idle:,}"
+    totals |= _describe_fit(plan) if client or device_memory or host_memory or not plan.fits else {}
+    error = None if plan.shortage is None else CapacityError(plan.shortage)
+    return Answer(plan.to_dict(), [tabulate(titles, rows), tabulate_fields(totals)], error)
+
+
+def _describe_fit(plan: Plan) -> dict[str, str]:
+    """Return whether the matrix fits, and what would hold or stream the rows that do not."""
+    fit = {"fits": ("yes, with rows that are streamed" if plan.streams else "yes") if plan.fits else "no"}
+    if plan.least_device_memory is not None:
+        fit["least device memory, with rows streamed"] = format_bytes(1.005 * plan.least_device_memory)
+    if plan.enough_workers is not None:
+        fit["workers that hold all rows"] = f"{plan.enough_workers:,}"
+    return fit
 
 
 def _list_workers(plan: Plan) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:

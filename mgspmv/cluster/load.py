@@ -131,9 +131,9 @@ def plan_on_cluster(stored: StoredMatrix, client: Any, *, timeout: float, **aske
     """
     stored.address()
     with closing(Cluster(client, timeout)) as cluster:
-        arranged = _arrange(stored, cluster, LoadRequest(**asked), {}, is_again=False)
+        arranged = _arrange(stored, cluster, LoadRequest(**asked), {}, is_again=False, throw=False)
         plan = arranged.plan
-        if arranged.team is None:
+        if arranged.team is None or not plan.fits:
             return plan
         with cluster.lease(lambda: None):  # a concurrent run would disturb the measurement
             futures = [
@@ -149,13 +149,20 @@ def plan_on_cluster(stored: StoredMatrix, client: Any, *, timeout: float, **aske
 
 
 def _arrange(
-    stored: StoredMatrix, cluster: Cluster, request: LoadRequest, held_bytes: dict[Member, int], *, is_again: bool
+    stored: StoredMatrix,
+    cluster: Cluster,
+    request: LoadRequest,
+    held_bytes: dict[Member, int],
+    *,
+    is_again: bool,
+    throw: bool = True,
 ) -> LoadedRows:
     """Join the workers, choose their backends, and plan the rows of each.
 
     Parameters
     ----------
     held_bytes : bytes of row blocks that workers hold, counted as available memory
+    throw : raise if the matrix does not fit
     """
     address = stored.address()
     workers = cluster.join(devices=request.backend != "cpu", is_again=is_again)
@@ -188,6 +195,7 @@ def _arrange(
         streams=team is not None or not request.build_layout or info.kind == "matrix",
         top=request.top,
         checkpoint=request.checkpoint,
+        throw=throw,
     )
     specs = [
         RowBlockSpec(

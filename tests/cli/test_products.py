@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import scipy.io
 import scipy.sparse
@@ -69,3 +71,18 @@ def test_spmv_is_that_of_scipy():
     stdout, _ = invoke("spmv", "a.zarr", "x.npy", "-o", "out/z.npy", "--overwrite", "--precision", "float32")
     assert stdout.startswith("out/z.npy: float32 of shape (2, 2) in ")
     np.testing.assert_allclose(np.load("out/z.npy")[:, 1], matrix @ x, rtol=1e-6)
+
+
+def test_a_plan_that_does_not_fit():
+    invoke("generate", "rmat", "g.zarr", "--scale", "10")
+    words = ("plan", "g.zarr", "--workers", "2")
+    stdout, stderr = invoke(*words, "--device-memory", "100B", code=6)
+    assert re.search(r"^fits +no$", stdout, re.MULTILINE)
+    assert re.search(r"^least device memory, with rows streamed +\S+ kB$", stdout, re.MULTILINE)
+    assert stderr.startswith("error: pagerank of ")
+    answer = invoke_json(*words, "--device-memory", "100B", code=6)
+    assert answer["fits"] is False
+    assert answer["error"]["type"] == "CapacityError"
+    stdout, _ = invoke(*words, "--device-memory", "1GB")
+    assert re.search(r"^fits +yes$", stdout, re.MULTILINE)
+    assert "without rows" not in stdout

@@ -78,8 +78,8 @@ def test_workers_that_have_no_memory_left(graph):
         [worker] = cluster.scheduler.workers.values()
         assert wait_for(lambda: worker.metrics["memory"] > 10**6)
         message = refused(graph, client, CapacityError)
-    assert "on 1 workers needs" in message
-    assert "of host memory on one of them, which has 0 GB; no number of workers of that size suffices" in message
+    assert "on 1 worker needs" in message
+    assert "of host memory on one of them, which has 0 B; no number of workers of that size suffices" in message
 
 
 def test_the_file_of_a_scheduler(graph, client, tmp_path):

@@ -157,9 +157,9 @@ def test_products(name, dtype, held, devices, stores):  # noqa: F811
 def test_what_cannot_come_by_is_refused_before_it_is_loaded(devices, stores):  # noqa: F811
     A, n = stores["weighted"], count_workers(devices)
     limits = find_limits(A, "host", n=n)
-    with pytest.raises(CapacityError, match=r"needs .* GB of device memory on one of them, which has"):
+    with pytest.raises(CapacityError, match=r"needs .* \w?B of device memory on one of them, which has"):
         A.distribute(devices, transport="peer", **limits)
-    with pytest.raises(CapacityError, match=r"needs .* GB of device memory on one of them, which has"):
+    with pytest.raises(CapacityError, match=r"needs .* \w?B of device memory on one of them, which has"):
         mg.pagerank(A, client=devices, precision="float64", **limits)
     with pytest.raises(CapacityError, match="no number of workers of that size suffices"):
         mg.pagerank(A, client=devices, device_memory=1000)
