@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
+from mgspmv.cli.graphs import GRAPH, open_graph
 from mgspmv.cli.mode import note_checkpoint, print_note
 from mgspmv.cli.options import option
 from mgspmv.cli.outputs import Outputs
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Iteration:
     """Options shared by commands that iterate over one vector."""
 
-    store: str
+    graph: Annotated[str, GRAPH]
     output: list[str] | None = None
     tol: float | None = None
     norm: str = "l1"
@@ -53,7 +54,9 @@ class Iteration:
         check_choices(self.place, executor=self.executor, **{name: own[name] for name in ("transport",) if name in own})
         options = {name: getattr(self, name) for name in ("tol", "norm", "max_iter", "precision", "executor")}
         options |= self.place.arguments | {"weights": not self.ignore_weights} | own
-        with api.open(self.store) as opened, opened.T if reverse else opened as matrix:
+        reading: dict[str, Any] = {"kind": "stochastic" if call == "stationary" else "graph"}
+        reading["transpose"] = reverse or call == "hits"
+        with open_graph(self.graph, self.place, **reading) as opened, opened.T if reverse else opened as matrix:
             given = {"nstart": self.nstart} | {name: options.pop(name) for name in vectors}
             options |= read_vectors(matrix, aligns=call == "pagerank", **given)
             return listen(partial(getattr(api, call), matrix, **options), self.place, own.get("checkpoint"))

@@ -124,6 +124,9 @@ OPTIONS: dict[str, Any] = {
     "output": option(
         "Output for all ranks: .zarr, .parquet, .csv or - for stdout; repeatable.", "RANKS", "--output", "-o"
     ),
+    "pagerank_batch.top": option(
+        "Number of highest ranks to show per vector; default 1, with --json 10.", None, "--top", "-k", min=1
+    ),
     "top": option("Number of highest ranks to show.", None, "--top", "-k", min=1),
     "tol": option("Tolerance: stop when the change is below; default 1e-6."),
     "norm": option("Norm of the change; fixed makes --max-iter steps.", "l1|l1_per_node|linf|relative|fixed"),

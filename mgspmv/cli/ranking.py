@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, cast, get_args
 
+from mgspmv.cli.graphs import GRAPH, open_graph
 from mgspmv.cli.iteration import Iteration, listen
 from mgspmv.cli.options import option
 from mgspmv.cli.outputs import find_outputs
@@ -55,11 +56,12 @@ def pagerank(own: PageRankFlags, ranking: RankingOptions, reverse: bool = False,
 
 
 def pagerank_batch(
-    store: str,
+    graph: Annotated[str, GRAPH],
     *,
     personalization: str | None = None,
     output: list[str] | None = None,
     alpha: list[float] | None = None,
+    top: int | None = None,
     keep_top: Annotated[int | None, option("Highest ranks to keep per vector; default all.", min=1)] = None,
     tol: float | None = None,
     norm: str = "l1",
@@ -85,10 +87,10 @@ def pagerank_batch(
     options: dict[str, Any] = {"alpha": alpha or 0.85, "tol": tol, "norm": norm, "max_iter": max_iter}
     options |= {"weights": not ignore_weights, "precision": precision, "width": width, "top": keep_top}
     options |= place.arguments | {"transport": transport}
-    with api.open(store) as opened, opened.T if reverse else opened as matrix:
+    with open_graph(graph, place, transpose=reverse) as opened, opened.T if reverse else opened as matrix:
         string_ids = matrix.info.vertex_ids == "string"
         table = None if personalization is None else read_seeds(personalization, string_ids=string_ids)
         options |= read_vectors(matrix, dangling=dangling, out_weight=out_weight)
         batch, failure = listen(partial(api.pagerank_batch, matrix, table, **options), place)
     outputs.save(batch, overwrite=overwrite)
-    return outputs.print(answer_batch(batch, outputs.paths, failure), generate_csv(batch))
+    return outputs.print(answer_batch(batch, top, outputs.paths, failure), generate_csv(batch))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from itertools import pairwise
-from math import isfinite, isnan
+from itertools import islice, pairwise
+from math import inf, isfinite, isnan
 from typing import TYPE_CHECKING, Any
 
 from mgspmv.cli.program import Answer, translate_message
 from mgspmv.cli.tables import tabulate, tabulate_fields
-from mgspmv.display.numbers import format_bytes
+from mgspmv.display.numbers import format_bytes, format_phases, format_scaled
 from mgspmv.errors import ConvergenceError
 from mgspmv.validation import to_json
 
@@ -37,17 +37,16 @@ def answer_ranks(
     ----------
     order : certificate of the order of the highest ranks; None for none
     """
-    seconds = solution.seconds
     payload = solution.to_dict() | {"top": list_top(highest), "order": list_order(order), "saved": saved}
     fields = {
         "status": str(solution.status)
         if failure
         else f"{solution.status}: {translate_message(solution.status.advice)}",
         "iterations": f"{solution.iterations}",
-        "last change": f"{solution.changes[-1]:.3g}" if solution.changes else "none",
+        **({"last change": f"{solution.changes[-1]:.3g}"} if solution.changes else {}),
         **({"L1 error at most": solution.describe_error()} if isfinite(solution.error_bound_l1) else {}),
-        "seconds": ", ".join(f"{phase} {elapsed_s:.3g}" for phase, elapsed_s in seconds.items()),
-        "edges per second": f"{solution.edges_per_s:.3g}",
+        "time": format_phases(solution.seconds),
+        **({"edges per second": format_scaled(solution.edges_per_s)} if 0 < solution.edges_per_s < inf else {}),
         **({"memory": _describe_memory(solution.memory)} if solution.memory else {}),
     }
     if solution.options.get("alpha_chosen"):
@@ -91,28 +90,40 @@ def _describe_memory(memory: dict[str, list[int]]) -> str:
     return ", ".join(most) + (", the most of any worker" if is_of_many else "")
 
 
-def answer_batch(batch: BatchSolution, saved: list[str], failure: ConvergenceError | None) -> Answer:
-    highest, orders = batch.top(), batch.check_order()
+def answer_batch(batch: BatchSolution, k: int | None, saved: list[str], failure: ConvergenceError | None) -> Answer:
+    """Make the answer of a command for many vectors, with the k highest ranks of each."""
+    highest, orders = batch.top(k), batch.check_order(k)
     payload = batch.to_dict() | {"saved": saved}
     for described in payload["vectors"]:
         described["top"] = list_top(highest[described["label"]])
         described["order"] = list_order(orders[described["label"]])
+    described = zip(batch.labels, payload["vectors"], batch.error_bounds_l1, strict=True)
     rows = [
-        (label, f"{v['alpha']:g}", v["status"], str(v["iterations"]), f"{bound:.3g}", *map(str, highest[label][0]))
-        for label, v, bound in zip(batch.labels, payload["vectors"], batch.error_bounds_l1, strict=True)
+        row
+        for label, vector, bound in islice(described, SHOWN_VECTORS)
+        for row in _list_batch_rows(label, vector, bound, list(highest[label])[: k or 1])
     ]
     titles = ("vector", "alpha", "status", "iterations", "L1 error at most", "highest vertex", "its rank")
     fields = {
         "vectors": f"{len(batch)}, up to {batch.options['width']} in each of {batch.options['steps']} passes",
-        "seconds": ", ".join(f"{phase} {elapsed_s:.3g}" for phase, elapsed_s in batch.seconds.items()),
+        "time": format_phases(batch.seconds),
     }
     if open_orders := [found for found in orders.values() if found is not None and describe_order(found)]:
         fields["order"] = f"not certified for {len(open_orders)} vectors; lower --tol (see --json for the places)"
     if saved:
         fields["saved"] = ", ".join(saved)
-    if len(rows) > SHOWN_VECTORS:
-        fields["not shown"] = f"{len(rows) - SHOWN_VECTORS} vectors; see --json, or -o"
-    return Answer(payload, [tabulate(titles, rows[:SHOWN_VECTORS]), tabulate_fields(fields)], failure)
+    if len(batch) > SHOWN_VECTORS:
+        fields["not shown"] = f"{len(batch) - SHOWN_VECTORS} vectors; see --json, or -o"
+    return Answer(payload, [tabulate(titles, rows), tabulate_fields(fields)], failure)
+
+
+def _list_batch_rows(
+    label: Any, vector: dict[str, Any], bound: float, highest: Sequence[tuple[Any, float]]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield a row for each of the highest ranks of a vector; only the first one describes the vector."""
+    described = label, f"{vector['alpha']:g}", vector["status"], vector["iterations"], f"{bound:.3g}"
+    for place, (name, rank) in enumerate(highest):
+        yield (*(("",) * len(described) if place else described), name, f"{rank:.8g}")
 
 
 def _describe_recovery(made: Recovery) -> str:

@@ -59,6 +59,22 @@ def format_seconds(elapsed_s: float) -> str:
     return f"{elapsed_s * 1e3:.3g} ms" if elapsed_s >= 1e-3 else f"{elapsed_s * 1e6:.3g} µs"
 
 
+def format_phases(seconds: dict[str, float], limit: int = 4) -> str:
+    """Format the sum of phases and the longest ones, in the unit of the sum, such as `86.2 ms: load 80.1 ms`.
+
+    Parameters
+    ----------
+    seconds : of each phase
+    limit : number of phases to name; those that round to 0 are left out
+    """
+    total = sum(seconds.values())
+    factor, unit = (1, "s") if total >= 0.9995 else (1e3, "ms") if total >= 1e-3 else (1e6, "µs")
+    longest = sorted(seconds.items(), key=lambda phase: -phase[1])[:limit]
+    shown = {name: f"{elapsed_s * factor:.2f}" for name, elapsed_s in longest}
+    phases = [f"{name} {elapsed} {unit}" for name, elapsed in shown.items() if elapsed != "0.00"]
+    return ": ".join(filter(None, (f"{total * factor:.2f} {unit}", ", ".join(phases))))
+
+
 def format_power(exponent: int) -> str:
     """Format ten to this power."""
     return f"10{str(exponent).translate(_SUPERSCRIPTS)}"

@@ -197,7 +197,7 @@ def test_logs_that_cannot_be_written_are_refused_before_the_work(args, code, sai
     [
         (["pagerankk"], "No such command 'pagerankk'. Did you mean 'pagerank'"),
         (["pagerank", "g.zarr", "--tole", "1"], "No such option: --tole"),
-        (["pagerank"], "Missing argument 'STORE'. See `mgspmv pagerank --help`.\n"),
+        (["pagerank"], "Missing argument 'GRAPH'. See `mgspmv pagerank --help`.\n"),
         (["cluster", "start", "--worker", "1"], "No such option: --worker"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -97,13 +97,22 @@ def test_options_are_given_on():
 def test_for_people():
     stdout, stderr = invoke("pagerank-batch", "g.zarr", "--personalization", "seeds.csv", "-o", "r.zarr")
     assert stderr == ""
-    for shown in ("vector", "birds", "fish", "converged", "2, up to 2 in each of", "seconds", "saved    r.zarr\n"):
+    for shown in ("vector", "birds", "fish", "converged", "2, up to 2 in each of", "time ", "saved    r.zarr\n"):
         assert shown in stdout
     Path("many.csv").write_text("vector,vertex\n" + "".join(f"v{k},1\n" for k in range(SHOWN_VECTORS + 3)))
     stdout, _ = invoke("pagerank-batch", "g.zarr", "--personalization", "many.csv")
     assert "3 vectors; see --json, or -o" in stdout
     assert f"v{SHOWN_VECTORS - 1}" in stdout
     assert f"v{SHOWN_VECTORS}" not in stdout
+
+
+def test_the_highest_of_each_vector():
+    personalized = ("pagerank-batch", "g.zarr", "--personalization", "seeds.csv")
+    answer = invoke_json(*personalized, "--top", "2")
+    assert [len(vector["top"]) for vector in answer["vectors"]] == [2, 2]
+    lines = invoke(*personalized, "--top", "2")[0].splitlines()[3:7]
+    assert [line.split()[-2] for line in lines] == [str(e["id"]) for v in answer["vectors"] for e in v["top"]]
+    assert [line.split()[0] for line in lines[::2]] == ["birds", "fish"]
 
 
 def test_what_is_refused():

@@ -7,6 +7,7 @@ import math
 from mgspmv.display.numbers import (
     format_bytes,
     format_number,
+    format_phases,
     format_power,
     format_scaled,
     format_seconds,
@@ -21,6 +22,16 @@ def test_seconds():
         125: "2 min 5 s", 7199: "119 min 59 s", 7260: "2 h 1 min",
     }  # fmt: skip
     assert {elapsed_s: format_seconds(elapsed_s) for elapsed_s in told} == told
+
+
+def test_phases():
+    seconds = {"start": 0.00004, "load": 0.0093, "product": 0.07, "exchange": 0.0, "residual": 1e-7, "compile": 1.2}
+    assert format_phases(seconds) == "1.28 s: compile 1.20 s, product 0.07 s, load 0.01 s"
+    assert (
+        format_phases({**seconds, "compile": 0.0012}, 3) == "80.54 ms: product 70.00 ms, load 9.30 ms, compile 1.20 ms"
+    )
+    assert format_phases({"load": 2e-6}) == "2.00 µs: load 2.00 µs"
+    assert format_phases({}) == "0.00 µs"
 
 
 def test_bytes():

@@ -1,0 +1,62 @@
+"""Files of edges that are ranked without a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.commands import SOURCES, invoke, invoke_json
+
+REPORT = "read: edges.txt, edge-list, 5 rows; source: column 1; target: column 2; weight: none"
+
+
+@pytest.mark.parametrize("command", ["pagerank", "hits", "katz", "eigenvector", "pagerank-batch"])
+def test_edges_are_ranked_as_their_store(command):
+    invoke("ingest", "edges.txt", "g.zarr", "--transpose")
+    stored = invoke(command, "g.zarr", "-o", "-")[0]
+    ranks, stderr = invoke(command, "edges.txt", "-o", "-")
+    assert ranks == stored
+    assert stderr.startswith(REPORT)
+    assert invoke(command, "edges.txt", "-q", "-o", "-") == (stored, "")
+    assert sorted(str(path) for path in Path().iterdir()) == ["a.mtx", "edges.txt", "g.zarr"]
+
+
+def test_other_formats():
+    pairs = [map(int, line.split()) for line in SOURCES["edges.txt"].splitlines()[1:]]
+    source, target = zip(*pairs, strict=True)
+    pq.write_table(pa.table({"src": source, "dst": target}), "edges.parquet")
+    ranks = invoke("pagerank", "edges.txt", "-o", "-")[0]
+    assert invoke("pagerank", "edges.parquet", "-o", "-")[0] == ranks
+    Path("g.mtx").write_text("%%MatrixMarket matrix coordinate pattern general\n2 2 2\n1 2\n2 1\n")
+    assert [entry["rank"] for entry in invoke_json("pagerank", "g.mtx")["top"]] == [0.5, 0.5]
+    Path("chain.mtx").write_text("%%MatrixMarket matrix coordinate real general\n2 2 3\n1 1 0.5\n2 1 0.5\n1 2 1\n")
+    assert invoke_json("stationary", "chain.mtx")["top"][0]["rank"] == pytest.approx(2 / 3, abs=1e-6)
+    assert invoke("pagerank", "edges.txt", "--reverse", "-o", "-")[0] != ranks
+
+
+def test_duplicates_and_warnings_are_shown():
+    Path("twice.csv").write_text("source,target\na,b\na,b\nb,a\n")
+    _, stderr = invoke("pagerank", "twice.csv")
+    assert "header: 1 line" in stderr
+    assert "1 duplicate merged (first)" in stderr
+
+
+def test_what_is_refused():
+    for args, code, said in (
+        (["pagerank", "none.csv"], 3, "error: none.csv: there is no such file; check the path\n"),
+        (
+            ["pagerank", "edges.txt", "--cluster", "local"],
+            2,
+            "error: edges.txt is a file of edges, which is read into ",
+        ),
+        (["katz", "a.mtx"], 3, "error: "),
+    ):
+        _, stderr = invoke(*args, code=code)
+        assert stderr.splitlines(keepends=True)[-1].startswith(said)
+    Path("four.txt").write_text("1 2 3 4\n")
+    note, error = invoke("pagerank", "four.txt", code=3)[1].splitlines()
+    assert note == "note: `mgspmv ingest` has options on how edges are read, and its STORE can be ranked"
+    assert error.startswith("error: four.txt, line 1: '1 2 3 4': expected 'source target'")
