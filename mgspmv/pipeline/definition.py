@@ -301,7 +301,7 @@ class RanksSection(Section):
     backend: Grid[Literal["auto", "cpu", "cuda"]] = "auto"
     """Backend of this process; `auto` is cuda if there is a GPU. On a cluster, `kind` in [cluster] decides."""
     top: Positive = 100
-    """Number of highest ranks in tables and, for batches, number kept."""
+    """Number of highest ranks in `top.csv`, `top.json` and comparisons."""
 
 
 class RunSection(RanksSection):
@@ -339,14 +339,14 @@ class RunsSection(RunSection):
 class BatchSection(RanksSection):
     """Many PageRank vectors in one pass; the keys are the arguments of `mgspmv.pagerank_batch`."""
 
-    seeds: Grid[Location] | None = None
+    personalization: Grid[Location] | None = None
     """CSV or Parquet file with the columns vector, vertex and, optionally, weight; default one uniform vector."""
     alpha: OneOrMany[Alpha] = 0.85
     """Damping factor of all vectors, or a list with one per vector; the list makes a single batch."""
     width: Literal[2, 4, 8, 16, 32, 64] | None = None
     """Maximum number of vectors per pass; default by speed and available memory."""
-    keep: Literal["top", "all"] = "top"
-    """Ranks to keep of each vector: the highest, or all."""
+    keep_top: Positive | None = None
+    """Number of highest ranks to keep of each vector; default all ranks."""
 
 
 class ProductSection(Section):

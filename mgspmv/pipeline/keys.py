@@ -17,7 +17,7 @@ from mgspmv.store.read import open_store
 from mgspmv.validation import digest_json
 from mgspmv.version import __version__
 
-_FILES = ("personalization", "dangling", "nstart", "out_weight", "seeds", "x", "y")
+_FILES = ("personalization", "dangling", "nstart", "out_weight", "x", "y")
 _NOT_IN_KEY = {"matrix", "backend", "checkpoint", "recover"}
 """Keys of a section that do not affect the result: matrix (an input), backend and fault tolerance."""
 

@@ -24,7 +24,7 @@ from mgspmv.model import peak_memory
 from mgspmv.os_errors import source_error
 from mgspmv.pipeline.compare import compare_batches, compare_ranks
 from mgspmv.pipeline.context import OpenedMatrix, RunContext, make_record
-from mgspmv.pipeline.definition import PREVIOUS
+from mgspmv.pipeline.definition import PREVIOUS, BatchSection
 from mgspmv.pipeline.filesystem import fetch
 from mgspmv.pipeline.keys import find_file, identify_result
 from mgspmv.pipeline.outputs import digest_array, digest_ranks, find_ranks, publish, publish_record, save_top, stage
@@ -91,7 +91,8 @@ def _rank(work: RunContext, step: PipelineStep, opened: OpenedMatrix, folder: Pa
     ranked = time.perf_counter()
     for format in output.formats:
         ranks.save(folder / f"ranks.{format}")
-    highest = ranks.top(min(section.top, matrix.shape[0]))
+    n_kept = (is_batch and section.keep_top) or matrix.shape[0]
+    highest = ranks.top(min(section.top, n_kept))
     save_top(highest if is_batch else {None: highest}, folder)
     if is_batch:
         fields = describe_iterations(ranks)
@@ -126,12 +127,9 @@ def _run_pagerank(work: RunContext, step: PipelineStep, matrix: Any, vectors: di
 
 
 def _run_batch(work: RunContext, step: PipelineStep, matrix: Any, vectors: dict[str, Any]) -> BatchSolution:
-    section, seeds = step.section, None
-    if section.seeds is not None:
-        with fetch(section.seeds) as local:
-            seeds = read_seeds(local, string_ids=matrix.info.vertex_ids == "string")
+    section = step.section
     options = {name: getattr(section, name) for name in (*_OPTIONS, "width")} | vectors | _place(work, section)
-    return pagerank_batch(matrix, seeds, **options, top=section.top if section.keep == "top" else None)
+    return pagerank_batch(matrix, **options, top=section.keep_top)
 
 
 def _read_vectors(section: Any, matrix: Any) -> dict[str, Any]:
@@ -139,8 +137,13 @@ def _read_vectors(section: Any, matrix: Any) -> dict[str, Any]:
     vectors: dict[str, Any] = {}
     for name in ("personalization", "out_weight", "dangling", "nstart"):
         if (path := find_file(section, name)) is not None:
+            is_of_batch = name == "personalization" and isinstance(section, BatchSection)
             with fetch(path) as local:
-                vectors[name] = read_given(local, matrix.vertex_ids, aligns=name == "nstart")
+                vectors[name] = (
+                    read_seeds(local, string_ids=matrix.info.vertex_ids == "string")
+                    if is_of_batch
+                    else read_given(local, matrix.vertex_ids, aligns=name == "nstart")
+                )
     if section.dangling in DANGLING_RULES:
         vectors["dangling"] = section.dangling
     return vectors

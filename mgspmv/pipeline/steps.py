@@ -75,7 +75,7 @@ def list_matrices(pipeline: Pipeline, section: Any) -> list[str]:
 
 
 GRID = (
-    *("x", "seeds", "alpha", "beta", "tol", "norm", "max_iter", "stop", "personalization", "dangling", "nstart"),
+    *("x", "alpha", "beta", "tol", "norm", "max_iter", "stop", "personalization", "dangling", "nstart"),
     *("out_weight", "weights", "reverse", "transpose", "precision", "kernel", "backend"),
 )
 """Keys whose lists are grids, in the order in which labels, and so names of folders, list them."""

@@ -118,7 +118,7 @@ def test_spmv_batch(folder, monkeypatch):
 @pytest.mark.slow
 def test_multi_gpu():
     small = {"cluster__kind": "local", "cluster__workers": 2, "matrix__rmat__parameters": {"scale": 8, "seed": 1}}
-    there = run("multi-gpu", **small, batch__two__alpha=[0.5, 0.85], batch__two__keep="all")
+    there = run("multi-gpu", **small, batch__two__alpha=[0.5, 0.85])
     names = [step.name for step in there.steps]
     assert names == ["rmat", "rmat/ranks/alpha=0.85", "rmat/ranks/alpha=0.9", "rmat/fast", "rmat/two"]
     with mg.open_matrix("multi-gpu/rmat.zarr") as A:

@@ -156,7 +156,7 @@ class TestWhatIsMade:
 
     def test_batches(self):
         Path("seeds.csv").write_text("vector,vertex\na,1\nb,2\n")
-        text = WEB + '[batch.topics]\nseeds = "seeds.csv"\ntop = 2\ntol = 1e-12\n'
+        text = WEB + '[batch.topics]\npersonalization = "seeds.csv"\nkeep_top = 2\ntol = 1e-12\n'
         text += '[output]\nformats = ["csv", "zarr"]\n'
         run(text)
         with mg.open_matrix("out/web.zarr") as A:
@@ -307,10 +307,10 @@ class TestComparison:
         assert found["l1"] == pytest.approx(np.abs(now.values[:3] - before.values).sum() + now.values[3])
         assert set(found["before"]) == {"key", "ended"}
 
-    @pytest.mark.parametrize("keep", ["top", "all"])
+    @pytest.mark.parametrize("keep", ["keep_top = 2", ""])
     def test_of_batches(self, keep):
         Path("seeds.csv").write_text("vector,vertex\na,1\nb,2\n")
-        text = WEB + f'[batch.topics]\nseeds = "seeds.csv"\ntop = 2\nkeep = "{keep}"\n'
+        text = WEB + f'[batch.topics]\npersonalization = "seeds.csv"\ntop = 2\n{keep}\n'
         assert run(text).steps[1].record.comparison == {}
         before = mg.load_batch("out/web/topics/ranks.parquet").top(2)
         Path("edges.txt").write_text("1 2\n2 3\n3 1\n1 3\n2 4\n2 5\n4 2\n")
@@ -477,8 +477,8 @@ def test_on_a_cluster(in_process):
     """To the bits of this process; matrices are made by the workers, and what they hold is let go of."""
     Path("seeds.csv").write_text("vector,vertex\na,1\nb,2\nc,3\n")
     text = THREE.replace("[run.damping]\nalpha = [0.5, 0.85]\n", "").replace('nstart = "previous"', "tol = 1e-7")
-    text += '[batch.topics]\nmatrix = "web"\nseeds = "seeds.csv"\ntop = 2\n'
-    text += '[batch.dampings]\nmatrix = "ring"\nalpha = [0.5, 0.85]\nkeep = "all"\n'
+    text += '[batch.topics]\nmatrix = "web"\npersonalization = "seeds.csv"\ntop = 2\n'
+    text += '[batch.dampings]\nmatrix = "ring"\nalpha = [0.5, 0.85]\n'
     client = in_process(2)
     there = run(text, overrides={"cluster.ingest": True}, client=client)
     here = run(text, overrides={"folder": "here"})

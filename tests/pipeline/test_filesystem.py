@@ -29,7 +29,7 @@ dangling = "${URL}/start.npy"
 [run.warm]
 nstart = "previous"
 [batch.topics]
-seeds = "${URL}/seeds.csv"
+personalization = "${URL}/seeds.csv"
 [product.y]
 x = ["${URL}/start.npy", "${URL}/x.zarr"]
 format = "zarr"
@@ -97,7 +97,7 @@ class TestErrors:
     def test_inputs(self, url):
         write_definition(WHOLE.partition("[output]")[0])
         missing = {"product__y__x": f"{url}/no.zarr", "run__damping__personalization": f"{url}/no.csv"}
-        faulty = {"run__warm__personalization": f"{url}/bad.csv", "batch__topics__seeds": f"{url}/none.csv"}
+        faulty = {"run__warm__personalization": f"{url}/bad.csv", "batch__topics__personalization": f"{url}/none.csv"}
         *damping, warm, topics, product = fail(**missing, **faulty)
         there = "${URL}"  # as the definition has it
         assert [*damping, product] == [

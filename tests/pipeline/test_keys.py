@@ -29,7 +29,7 @@ personalization = "p.txt"
 reverse = true
 kernel = "csr-rows"
 [batch.topics]
-seeds = "seeds.csv"
+personalization = "seeds.csv"
 alpha = [0.5, 0.6]
 [product.y]
 x = "p.txt"
@@ -53,7 +53,7 @@ MATRIX = (
 RESULTS = {
     "web/damping/alpha=0.5": "8b520b6c3e4eee68997c4b6ba93444d327ec1896bd5e41b4ebddc4617e45e870",
     "web/warm": "34ce84ff5d36c20302a012c0717f59515e618c379a4c256a30c8a9755ab8b940",
-    "web/topics": "4c3f58ad3c5c169b79eaf6d097e9b29d13b616d345746ef32790342143d0fdee",
+    "web/topics": "7d15403ca91c4e0aa65d61f24083976db34f6be271e18bb9ef7730a10d6b478b",
     "web/y": "d1347bfd0092f8c20db2d63568eda789fac65e8c0c692a9608cc97cea1d7e4eb",
 }
 """Of a matrix of digest 00...0."""

@@ -106,7 +106,7 @@ class TestPaths:
             "matrix.web.update": {"insert": "new.txt", "delete": ["old.txt", "older.txt"], "vertices": "ids.txt"},
             "matrix.own.open": "own.zarr",
             "run.a": dict.fromkeys(("personalization", "nstart", "dangling", "out_weight"), "x.csv"),
-            "batch.b": {"seeds": "seeds.csv", "dangling": "d.csv", "out_weight": "w.csv"},
+            "batch.b": {"personalization": "seeds.csv", "dangling": "d.csv", "out_weight": "w.csv"},
             "product.y": {"x": ["x.npy"], "y": "y.npy"},
         }
         (folder / "sub").mkdir()
