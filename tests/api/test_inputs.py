@@ -232,5 +232,11 @@ def test_other_calls_take_them():
     assert mg.stationary(chain).values == pytest.approx([2 / 3, 1 / 3])
 
 
+def test_a_solution_says_how_its_source_was_read():
+    found = mg.pagerank([("a", "b"), ("a", "b"), ("b", "a")]).matrix["ingest"]
+    assert found["counts"] == "1 duplicate merged (first), 0 loops dropped"
+    assert found["columns"] == "source: column 1 'src'; target: column 2 'dst'; weight: none"
+
+
 def test_a_matrix_by_its_name():
     assert mg.pagerank(A=ARCS).values == pytest.approx(mg.pagerank(ARCS).values)
