@@ -36,7 +36,7 @@ from mgspmv.model import (
 from mgspmv.monitor.progress import watched
 from mgspmv.order import METHODS, check_square
 from mgspmv.store.locations import StoreLike
-from mgspmv.store.read import open_store
+from mgspmv.store.read import StoredMatrix, open_store
 from mgspmv.store.versions import check_keep, check_target
 from mgspmv.store.write import drop_versions
 from mgspmv.version import __version__
@@ -224,6 +224,20 @@ def _store(
     return open_written(store, store_source(source, store, options, describe, on_progress, room, **writing))
 
 
+def open_given(store: StoreLike | Matrix) -> StoredMatrix:
+    """Open a store, unless it is opened already.
+
+    Raises
+    ------
+    OptionError : a transpose
+    """
+    if not isinstance(store, Matrix):
+        return open_store(store)
+    if store.is_transpose:
+        raise OptionError("a transpose belongs to the store of another matrix; pass that matrix, or its store")
+    return store.stored
+
+
 def open_written(store: StoreLike, info: MatrixInfo) -> Matrix:
     """Open the version of a store that was just written."""
     return Matrix(open_store(store, info.version))
@@ -246,7 +260,7 @@ def stamp() -> dict[str, str]:
 
 @watched
 def reorder(
-    store: StoreLike,
+    store: StoreLike | Matrix,
     target: StoreLike | None = None,
     *,
     method: OrderMethod = "rcm",
@@ -263,7 +277,7 @@ def reorder(
 
     Parameters
     ----------
-    store : of a square matrix
+    store : store of a square matrix, or that matrix, opened
     target : where to write the renumbered matrix. Default: it replaces the one in `store` once it is complete; until
         then `store` is unchanged
     method : `rcm`, the reverse Cuthill-McKee order of the pattern of A + A^T, which makes the bandwidth small;
@@ -288,11 +302,11 @@ def reorder(
     """
     check_threads(threads)
     check_choice("method", method, (*METHODS, "none"))
-    stored = open_store(store)
+    stored = open_given(store)
     info = stored.info
     check_square(info.shape, info.url)
     base = info.version if target is None else check_target(target, overwrite=overwrite)
-    place = store if target is None else target
+    place = stored.place if target is None else target
     room = find_budget(place, parse_size(memory), threads, scratch)
 
     def describe(reordering: dict[str, Any]) -> dict[str, Any]:
@@ -304,7 +318,7 @@ def reorder(
 
 @watched
 def transpose(
-    store: StoreLike,
+    store: StoreLike | Matrix,
     *,
     keep: int | None = None,
     memory: str | int | None = None,
@@ -319,7 +333,7 @@ def transpose(
 
     Parameters
     ----------
-    store : of a matrix or graph of any kind
+    store : store of a matrix or graph of any kind, or that matrix, opened
     keep : number of versions to keep in the store, including the new one; default all
     memory, threads, scratch : as for `ingest`: entries spill to files where they do not fit
     on_progress : called with (phase, done, total or None)
@@ -335,8 +349,8 @@ def transpose(
     """
     check_threads(threads)
     check_keep(keep)
-    stored = open_store(store)
-    info = stored.info
+    stored = open_given(store)
+    store, info = stored.place, stored.info
     if info.has_transpose:
         if keep is not None:
             drop_versions(store, keep=keep)
@@ -349,7 +363,7 @@ def transpose(
 
 @watched
 def update(
-    store: StoreLike,
+    store: StoreLike | Matrix,
     *,
     insert: Any = None,
     delete: Any = None,
@@ -373,6 +387,7 @@ def update(
 
     Parameters
     ----------
+    store : store to change, or its current matrix, opened
     insert, delete : as `source` of `ingest`: arcs i -> j between ids as those of the store, or, for a store without
         ids, rows and columns of a matrix. Weights in `delete` are ignored, and of several entries at one place (`keep`)
         all are deleted. An inserted entry at the place of another is added to it (`sum`), ignored (`first`), stored
@@ -406,7 +421,8 @@ def update(
     if insert is None and delete is None:
         raise OptionError("nothing to insert or delete; pass insert=, delete= or both")
     options = IngestOptions(self_loops=self_loops, symmetrize=symmetrize, ignore_weights=ignore_weights)
-    stored, asked = open_store(store), {"format": format, **edge_list_options}
+    stored, asked = open_given(store), {"format": format, **edge_list_options}
+    store = stored.place
     room = find_budget(store, parse_size(memory), threads, scratch)
     reading = {"kind": stored.info.kind, "threads": room.threads, "id_room": room.for_ids, **asked}
     is_vertex = VertexLookup(stored).has
@@ -425,7 +441,7 @@ def update(
 
 @watched
 def export(
-    store: StoreLike,
+    store: StoreLike | Matrix,
     target: str | os.PathLike[str],
     *,
     format: Format | None = None,
@@ -443,7 +459,7 @@ def export(
 
     Parameters
     ----------
-    store : path or URL of the store
+    store : path or URL of the store, or an opened matrix
     target : local path, or URL that fsspec supports
     format : `matrix-market` (.mtx, .mtx.gz, .mtx.zst); `csv` (.csv, .csv.gz, .csv.zst) and `parquet` (.parquet, .pq),
         with the source's ids in columns src and dst, and values in weight; `npz` (.npz, SciPy's); `anndata` (.zarr, an
@@ -468,7 +484,7 @@ def export(
     check_threads(threads)
     chosen = choose_format(target, format)
     check_export(target, chosen, overwrite=overwrite)
-    stored = open_store(store)
+    stored = open_given(store)
     if vertices is not None:
         check_vertices(stored, vertices, overwrite=overwrite)
     room = find_budget(target, parse_size(memory), threads, scratch)
@@ -477,7 +493,7 @@ def export(
 
 
 @watched
-def verify(store: StoreLike, *, on_progress: Progress | None = None) -> list[str]:
+def verify(store: StoreLike | Matrix, *, on_progress: Progress | None = None) -> list[str]:
     """Check every invariant of the current version of a store: chunks, checksums, digests, CSR, degrees, ids.
 
     Returns
@@ -488,4 +504,4 @@ def verify(store: StoreLike, *, on_progress: Progress | None = None) -> list[str
     ------
     StoreNotFoundError, StoreFormatError, StoreUnfinishedError : no store to check was found
     """
-    return verify_store(store, on_progress)
+    return verify_store(store.stored.place if isinstance(store, Matrix) else store, on_progress)

@@ -8,10 +8,11 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+from zarr.storage import MemoryStore
 
 from mgspmv.api.arguments import check_threads, parse_size
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.stores import open_written, stamp
+from mgspmv.api.stores import open_given, open_written, stamp
 from mgspmv.errors import OptionError
 from mgspmv.ingest.edge_mask import choose_edges
 from mgspmv.ingest.store_writing import find_budget
@@ -19,15 +20,14 @@ from mgspmv.ingest.subgraph import check_bounds, write_subgraph
 from mgspmv.model import Progress, ignore
 from mgspmv.monitor.progress import watched
 from mgspmv.store.locations import StoreLike
-from mgspmv.store.read import open_store
 from mgspmv.store.versions import check_target
 from mgspmv.validation import to_json
 
 
 @watched
 def subgraph(
-    store: StoreLike,
-    target: StoreLike,
+    store: StoreLike | Matrix,
+    target: StoreLike | None = None,
     *,
     vertices: Sequence[Any] | np.ndarray | None = None,
     min_weight: float | None = None,
@@ -49,8 +49,8 @@ def subgraph(
 
     Parameters
     ----------
-    store : path or URL of the store
-    target : path or URL for the part
+    store : path or URL of the store, or an opened matrix
+    target : path or URL for the part; default the memory of this process
     vertices : vertices of a graph to keep: an (n,) mask of bool in the order of the store's vertices, a mapping or
         pandas Series of ids to bool, or ids
     min_weight, max_weight : least and greatest value to keep, as numbers of the stored dtype; NaN is not kept
@@ -83,7 +83,8 @@ def subgraph(
     check_threads(threads)
     if all(given is None for given in (vertices, min_weight, max_weight, edges, without_edges)):
         raise OptionError("nothing to leave out; pass vertices=, min_weight=, max_weight=, edges= or without_edges=")
-    stored = open_store(store)
+    stored = open_given(store)
+    target = MemoryStore() if target is None else target
     chosen = choose_edges(stored.info, edges, without_edges, symmetrize=symmetrize)
     info, bounds = stored.info, check_bounds(stored.info, min_weight, max_weight)
     base = check_target(target, overwrite=overwrite)

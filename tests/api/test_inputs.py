@@ -14,7 +14,7 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.api.inputs import as_matrix
-from mgspmv.errors import OptionError, SourceError, SourceNotFoundError, StoreNotFoundError
+from mgspmv.errors import OptionError, SourceError, SourceNotFoundError, StoreError, StoreNotFoundError
 from tests.support.foreign import DataFrame, Relation, SparseMatrix, Tensor
 
 SRC, DST, COST = [0, 0, 1, 2, 3, 3], [1, 2, 2, 0, 0, 2], [1.0, 2.0, 4.0, 1.0, 0.5, 3.0]
@@ -185,6 +185,22 @@ def test_a_matrix_in_memory_is_stored_later(tmp_path):
     assert B.info.digest == A.info.digest
     with pytest.raises(OptionError, match="a transpose cannot be ingested; ingest the matrix"):
         mg.ingest(A.T)
+
+
+def test_a_matrix_in_memory_is_edited(tmp_path):
+    A = mg.ingest(ARCS)
+    assert mg.verify(A) == []
+    B = mg.update(A, insert=[(1, 0, 1.0)], delete=[(0, 1)])
+    assert (B.nnz, A.nnz) == (6, 6)
+    assert mg.subgraph(B, vertices=[0, 1]).nnz == 1
+    assert mg.transpose(B).T.shape == (4, 4)
+    assert mg.reorder(mg.ingest(ARCS), method="degree").info.order == "degree"
+    mg.export(B, tmp_path / "e.parquet")
+    assert mg.ingest(tmp_path / "e.parquet").info.digest == B.info.digest
+    with pytest.raises(StoreError, match=r"now holds version .*, not .* as at the start"):
+        mg.update(A, insert=[(3, 1, 1.0)])
+    with pytest.raises(OptionError, match="a transpose belongs to the store of another matrix; pass that matrix, or"):
+        mg.export(mg.ingest(ARCS, transpose=True).T, tmp_path / "t.parquet")
 
 
 def test_likely_mistakes_are_warned_of():
