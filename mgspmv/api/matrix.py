@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def open(store: StoreLike, version: str | int | None = None) -> Matrix:
-    """Open a stored matrix; its arrays are loaded when they are first used.
+    """Open a stored matrix; its arrays are loaded when they are first used. `open_matrix` is an alias.
 
     Parameters
     ----------

@@ -256,3 +256,9 @@ def test_a_solution_says_how_its_source_was_read():
 
 def test_a_matrix_by_its_name():
     assert mg.pagerank(A=ARCS).values == pytest.approx(mg.pagerank(ARCS).values)
+
+
+def test_only_a_store_is_opened():
+    with pytest.raises(OptionError, match="Zarr store of a stored matrix, not a DiGraph; pass it to mgspmv"):
+        mg.open(make_networkx())
+    assert mg.open_matrix is mg.open
