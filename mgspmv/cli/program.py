@@ -250,7 +250,7 @@ def shorten_warnings() -> Iterator[None]:
     """Show warnings as one line, with options in place of arguments."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        print_note(f"warning: {translate_message(str(message))}")
+        print_note(f"warning: {translate_message(' '.join(str(message).split()))}")
 
     with warnings.catch_warnings():
         warnings.showwarning = show

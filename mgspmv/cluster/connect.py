@@ -21,6 +21,7 @@ import dask
 from distributed import Client, LocalCluster, Nanny, Security, rpc
 from distributed.comm import get_address_host_port
 
+from mgspmv.cluster import worker_warnings
 from mgspmv.cluster.allowed_hosts import guarding, list_hosts
 from mgspmv.cluster.tls import is_tls_required
 from mgspmv.errors import (
@@ -196,7 +197,6 @@ def start_cuda(
 
     given: dict[str, Any] = {"n_workers": n_workers, "threads_per_worker": _choose_threads(n_workers, threads)}
     given["device_memory_limit"] = None  # data here must not be spilled
-    given["preload"] = [*dask.config.get("distributed.worker.preload")]  # else dask-cuda replaces it by its default
     if not is_tls_required():  # which is a separate protocol
         given["protocol"] = protocol
     # NCCL does not encrypt, and GPUs of one machine need no other hosts. The environment takes precedence.
@@ -287,6 +287,8 @@ def _start(
         "memory_limit": 0,  # the plan is checked instead; a nanny would kill workers at 95 %
         "dashboard_address": f"{dashboard_host}:{port}",
         "silence_logs": logging.CRITICAL,  # errors that end a run are raised, with more detail
+        # Replaces the configured preloads, and those of dask-cuda.
+        "preload": [*dask.config.get("distributed.worker.preload"), worker_warnings.__name__],
     }
     hosts = list_hosts((host, dashboard_host), dashboard_origins)
     try:

@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -282,12 +283,22 @@ def test_what_is_no_address(address):
 
 def test_warnings_are_short_and_loggers_silent(capsys):
     with shorten_warnings(), quieten_dask():
-        warnings.warn("worker a does not answer", stacklevel=1)
+        warnings.warn("worker a\n  does not answer", stacklevel=1)
         for name in ("distributed.worker", "of.what.is.loaded.later"):
             logging.getLogger(name).error("Compute Failed")
     assert capsys.readouterr().err == "warning: worker a does not answer\n"
     with pytest.warns(UserWarning, match="as usual"):
         warnings.warn("as usual", stacklevel=1)
+
+
+@pytest.mark.slow
+def test_warnings_of_workers_are_short():
+    code = "import warnings\nfrom distributed import Client\nfrom mgspmv.cluster.connect import start_local\n"
+    code += "if __name__ == '__main__':\n    with start_local(1) as cluster, Client(cluster) as client:\n"
+    code += "        client.submit(warnings.warn, 'no cache\\nhere').result()\n"
+    Path("warned.py").write_text(code)
+    done = subprocess.run([sys.executable, "warned.py"], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    assert done.stderr == "warning: worker 0: no cache here\n"
 
 
 # --- Ctrl-C ----------------------------------------------------------------------------------------------------------

@@ -193,17 +193,18 @@ def test_a_worker_for_each_device_that_share_the_processors(started, asked, n_wo
         "n_workers": n_workers,
         "threads_per_worker": threads,
         "device_memory_limit": None,
-        "preload": [],
         "protocol": "tcp",
     }
 
 
-def test_what_is_preloaded_is_so_on_devices_too(started, tmp_path):
+def test_what_is_preloaded_is_so_on_devices_too(monkeypatch, tmp_path):
     """As for pages that ask for a certificate: dask-cuda would preload its own module in place of it."""
+    given = {}
+    play_driver(monkeypatch, 4)
+    play_module(monkeypatch, "dask_cuda", LocalCUDACluster=lambda **options: given.update(options))
     with use_tls(make_certificates(tmp_path / "tls")):
         start_cuda()
-    [(_, given)] = started
-    assert given["preload"] == ["mgspmv.cluster.tls"]
+    assert given["preload"] == ["mgspmv.cluster.tls", "mgspmv.cluster.worker_warnings"]
 
 
 @pytest.mark.parametrize(
